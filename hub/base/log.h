@@ -1,0 +1,31 @@
+// One line per event: constant text, then key=value. To stderr; stdout belongs to results.
+//   log_info("dispatch: hedged", kv("call", id), kv("waited_ms", 23.8));
+// Prompts, texts and keys are never logged.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "protocol/text.h"
+
+namespace moex {
+
+enum class LogLevel { debug, info, warn, error };
+// `json`: one JSON object per line instead of text.
+void set_log(LogLevel level, bool json = false);
+bool log_enabled(LogLevel level);
+void log_line(LogLevel level, std::string_view line);
+
+template <class Value>
+std::string kv(std::string_view key, const Value& value) { return text(' ', key, '=', value); }
+
+template <class... Parts>
+void log_at(LogLevel level, std::string_view event, const Parts&... parts) {
+    if (log_enabled(level)) log_line(level, text(event, parts...));
+}
+template <class... Parts> void log_debug(std::string_view event, const Parts&... parts) { log_at(LogLevel::debug, event, parts...); }
+template <class... Parts> void log_info(std::string_view event, const Parts&... parts) { log_at(LogLevel::info, event, parts...); }
+template <class... Parts> void log_warn(std::string_view event, const Parts&... parts) { log_at(LogLevel::warn, event, parts...); }
+template <class... Parts> void log_error(std::string_view event, const Parts&... parts) { log_at(LogLevel::error, event, parts...); }
+
+}  // namespace moex

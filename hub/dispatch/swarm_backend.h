@@ -1,0 +1,51 @@
+// Runs a SwarmCore on one strand: the ExpertBackend whose experts are workers. The strand, the timer and the sockets are given by hub/net
+// through SwarmHost; local calls run on a thread of its own.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hub/dispatch/swarm_core.h"
+#include "hub/engine/local_experts.h"
+
+namespace moex {
+
+// What the swarm needs of the world. post() may be called from any thread; the rest only from posted functions.
+class SwarmHost {
+  public:
+    virtual ~SwarmHost() = default;
+    virtual void post(std::function<void()> function) = 0;                       // runs on the swarm's strand, in order
+    virtual void set_timer(TimePoint at, std::function<void()> function) = 0;    // replaces the one set before
+};
+
+// One worker's socket, seen from the swarm's strand. Neither call blocks.
+class WorkerLink {
+  public:
+    virtual ~WorkerLink() = default;
+    virtual void send(Bytes frame) = 0;                      // an outbox beyond its byte cap closes the connection
+    virtual void close(CloseCode code, const std::string& reason) = 0;
+};
+
+class SwarmBackend : public ExpertBackend {
+  public:
+    // `local` may be null when the hub holds no expert weights. `on_event` runs on the strand.
+    SwarmBackend(SwarmOptions options, SwarmHost& host, const LocalExperts* local, std::function<void(const WorkerEvent&, const WorkerView*)> on_event);
+    ~SwarmBackend() override;
+
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;      // from the engine's thread
+    const char* name() const override { return "swarm"; }
+
+    // From the strand.
+    WorkerId on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized);
+    void on_frame(WorkerId worker, ByteView frame);
+    void on_disconnect(WorkerId worker);
+    void drain(Duration deadline);
+    SwarmCore& core();
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace moex

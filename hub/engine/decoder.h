@@ -1,0 +1,58 @@
+// One pass of the model over a batch of rows: embeddings, attention over the paged KV cache, router, experts by ExpertBackend, head.
+// A step serves rows of many sequences and several rows of one sequence (prefill now, verification of drafts later).
+// A row's arithmetic does not depend on which other rows are in the batch. Owner: the engine's thread.
+// Source: transformers Qwen3MoeForCausalLM.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "hub/base/thread_pool.h"
+#include "hub/engine/expert_backend.h"
+#include "hub/engine/kv_cache.h"
+#include "hub/model/package.h"
+#include "hub/model/tokenizer.h"
+
+namespace moex {
+
+// `tokens` continue the sequence at position kv->num_tokens(); after the step they are committed to it.
+struct StepRows {
+    KvCache::Sequence* kv = nullptr;
+    std::span<const TokenId> tokens;
+    bool all_logits = false;             // logits of every row; otherwise of the last one only
+    bool no_logits = false;              // a prefill chunk that is not the last needs none
+};
+
+// What a watcher may want to see of each layer (tests compare routes with goldens).
+struct RouteView {
+    std::uint32_t layer = 0;
+    std::uint32_t num_tokens = 0, top_k = 0, num_experts = 0;
+    std::span<const std::uint16_t> expert_ids;      // [num_tokens, top_k], by descending weight
+    std::span<const float> router_logits;           // [num_tokens, num_experts]
+};
+
+struct StepResult {
+    std::vector<float> logits;                      // [sum of asked rows, vocab_size], in the order of the batch
+    std::vector<RowProvenance> rows;                // [num_rows], summed over layers
+    std::vector<std::uint64_t> workers;             // distinct, sorted
+    Duration experts_waited{};
+};
+
+class Decoder {
+  public:
+    // Converts and maps the hub's tensors; an error names the tensor that is missing or has another shape.
+    static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package, ThreadPool& threads);
+    ~Decoder();
+    const ModelConfig& config() const;
+    // On error no sequence was changed.
+    Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch = {});
+
+  private:
+    Decoder();
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace moex

@@ -1,0 +1,89 @@
+// Continuous batching: takes generations from anyone, runs steps on its own thread, hands tokens back as they come.
+// Admission by KV budget; prefill in chunks mixed with decode rows; a bounded queue; cancel frees at the next step boundary, at most one step later.
+// Owns the engine thread, the KV cache and the sequences; leaves texts, templates and sockets to others.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hub/engine/decoder.h"
+#include "hub/engine/sampler.h"
+
+namespace moex {
+
+struct GenerationRequest {
+    std::vector<TokenId> prompt;            // at least one
+    std::uint32_t max_tokens = 256;
+    SamplingOptions sampling;
+    std::uint32_t top_logprobs = 0;
+    bool logprobs = false;                  // fill TokenEvent::token.logprob and top
+    bool prompt_logprobs = false;           // echo: one TokenEvent per prompt token is not sent; see GenerationEnd::prompt_nll
+    std::vector<TokenId> stop_ids;          // end-of-sequence ids: end the generation, are not emitted as text
+};
+
+enum class FinishReason { stop, length, cancelled, error };
+const char* finish_reason_name(FinishReason reason);
+
+// What the answers of one generation came from, summed over its steps.
+struct GenerationStats {
+    std::uint32_t prompt_tokens = 0, completion_tokens = 0;
+    Duration queued{}, prefill{}, decode{};          // decode: first token to last
+    std::vector<std::uint64_t> workers;              // distinct ids that contributed
+    std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0;
+};
+struct TokenEvent {
+    SampledToken token;
+    std::uint32_t index = 0;                // 0 for the first
+};
+struct GenerationEnd {
+    FinishReason reason = FinishReason::stop;
+    Error error{ErrorCode::internal, {}};   // for FinishReason::error
+    GenerationStats stats;
+};
+
+// Called on the engine thread; must not block: post to your own strand.
+struct GenerationSink {
+    std::function<void(const TokenEvent&)> on_token;
+    std::function<void(const GenerationEnd&)> on_end;   // exactly once, last
+};
+
+struct EngineOptions {
+    std::uint32_t sequences_max = 16;        // running at once
+    std::uint32_t queue_max = 64;            // waiting; beyond it submit() answers overloaded
+    std::uint32_t step_rows_max = 256;       // rows of a step, prefill chunks included
+    std::uint64_t kv_bytes_max = 512ull << 20;
+    std::uint32_t page_tokens = 16;
+};
+
+struct EngineCounters {                      // all monotonic but running and waiting
+    std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0, generated_tokens = 0;
+    std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0;
+    Duration step_time{}, experts_waited{};
+};
+
+using GenerationId = std::uint64_t;
+
+class Engine {
+  public:
+    // `decoder` and `experts` outlive the engine.
+    Engine(Decoder& decoder, ExpertBackend& experts, EngineOptions options);
+    ~Engine();                               // stops: what runs ends with FinishReason::cancelled
+
+    // From any thread. invalid_argument: empty prompt, token out of range, prompt and max_tokens beyond the context (both numbers named);
+    // overloaded: the queue is full. `max_tokens` is cut to what the context leaves.
+    Result<GenerationId> submit(GenerationRequest request, GenerationSink sink);
+    void cancel(GenerationId id);            // from any thread; on_end(cancelled) follows, unless it ended before
+    EngineCounters counters() const;
+    void drain();                            // refuse new submissions (unavailable); running ones go on
+    bool idle() const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace moex

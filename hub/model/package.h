@@ -1,0 +1,96 @@
+// A model package on disk, as `moex-hub pack` writes it and everything else reads it:
+//   manifest.json           config, quantisation, tokenizer files, SHA-256 of hub.safetensors and of each (layer, expert) blob
+//   hub.safetensors         the hub's tensors under their Hugging Face names, bf16 or f32: embeddings, attention, norms, routers, dense MLPs, head
+//   tokenizer.json, tokenizer_config.json, generation_config.json   as in the checkpoint, where it had them
+//   weights/<sha256>        one blob per (layer, expert); equal blobs are one file
+// Opening maps files; nothing is copied. Immutable once opened, shared by shared_ptr<const ModelPackage>.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hub/model/config.h"
+#include "protocol/messages.h"
+
+namespace moex {
+
+// A read-only memory map of a whole file.
+class MappedFile {
+  public:
+    static Result<MappedFile> open(const std::filesystem::path& path);
+    MappedFile(MappedFile&& other) noexcept;
+    MappedFile& operator=(MappedFile&& other) noexcept;
+    ~MappedFile();
+    ByteView bytes() const { return {data_, size_}; }
+
+  private:
+    MappedFile() = default;
+    const std::byte* data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+enum class TensorDtype { f32, f16, bf16 };
+// One tensor of a safetensors file, borrowed from its map. Data may be unaligned in hostile files; ours are 8-byte aligned.
+struct TensorView {
+    std::string name;
+    TensorDtype dtype = TensorDtype::f32;
+    std::vector<std::uint64_t> shape;
+    ByteView data;
+    std::uint64_t num_elements() const;
+};
+// Copies elements [first, first + out.size()) as f32.
+void tensor_to_float(const TensorView& tensor, std::uint64_t first, std::span<float> out);
+
+struct GenerationDefaults {          // generation_config.json
+    bool do_sample = false;
+    double temperature = 1.0, top_p = 1.0;
+    std::uint32_t sample_top_k = 0;  // 0: off
+    std::vector<std::uint32_t> eos_token_ids;
+};
+
+class ModelPackage {
+  public:
+    // Reads and checks manifest.json and the header of hub.safetensors, and that every file exists with its size; hashes are verify_package()'s.
+    static Result<std::shared_ptr<const ModelPackage>> open(const std::filesystem::path& directory);
+    ~ModelPackage();
+
+    const ModelConfig& config() const;
+    const std::string& name() const;                   // e.g. "moex-demo"; the model id in the API
+    const std::filesystem::path& directory() const;
+    const std::string& manifest_sha256() const;        // hex: identifies the package
+    ExpertDtype expert_dtype() const;
+    const ExpertShape& expert_shape() const;           // group_size 0 unless int4
+    std::uint64_t expert_blob_bytes() const;
+    const GenerationDefaults& generation_defaults() const;
+    // Text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"); nullopt when the checkpoint had none.
+    std::optional<std::string> tokenizer_file(std::string_view file_name) const;
+
+    // A hub tensor by its Hugging Face name; not_found when absent.
+    Result<TensorView> tensor(std::string_view name) const;
+    // Only MoE layers have experts.
+    const Sha256& blob_hash(std::uint32_t layer, std::uint32_t expert) const;
+    std::filesystem::path blob_path(const Sha256& hash) const;
+    bool has_blob(const Sha256& hash) const;
+    // The blob's bytes, mapped at first use and kept; thread-safe.
+    Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
+    Result<ByteView> blob(const Sha256& hash) const;
+
+  private:
+    ModelPackage();
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+// Every hash and every shape; `progress(done_bytes, total_bytes)` may be empty. The first mismatch is the error.
+Status verify_package(const std::filesystem::path& directory, const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+
+Sha256 sha256(ByteView bytes);
+Result<Sha256> sha256_file(const std::filesystem::path& path);
+
+}  // namespace moex

@@ -1,0 +1,38 @@
+// `moex-hub pack`: a Hugging Face checkpoint becomes a package. Streaming: one layer in memory at a time; resumable: finished
+// layers are recorded in OUT/.pack-state and not redone; the manifest is written last, so a half package never opens.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "hub/base/thread_pool.h"
+#include "hub/model/config.h"
+
+namespace moex {
+
+struct PackOptions {
+    ExpertDtype expert_dtype = ExpertDtype::int4;
+    std::uint32_t group_size_max = 128;
+    std::string name;                 // default: the checkpoint folder's name
+    bool hub_f32 = false;             // keep f32 hub tensors as f32 (goldens); otherwise bf16
+};
+struct PackProgress {
+    std::uint64_t done_bytes = 0, total_bytes = 0;  // of the checkpoint's tensors
+    std::uint32_t layer = 0, num_layers = 0;
+};
+struct PackReport {
+    std::uint64_t input_bytes = 0, output_bytes = 0;
+    std::uint32_t num_blobs = 0, layers_resumed = 0;
+    std::vector<std::string> warnings;              // e.g. no tokenizer: ids only
+};
+Result<PackReport> pack_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& out, const PackOptions& options,
+                                   ThreadPool& threads, const std::function<void(const PackProgress&)>& progress);
+
+// `moex-hub synth`: a random package of any shape, for benches. Streams; seeded.
+// Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny", or "demo".
+Result<ModelConfig> synth_shape(std::string_view shape);
+Result<PackReport> synth_package(const ModelConfig& config, std::string_view name, std::uint64_t seed, const std::filesystem::path& out,
+                                 const PackOptions& options, ThreadPool& threads, const std::function<void(const PackProgress&)>& progress);
+
+}  // namespace moex

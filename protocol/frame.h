@@ -1,0 +1,75 @@
+// The outside of every frame: 16-byte common header, and the 28-byte tensor header of DISPATCH, RESULT and WEIGHT_SYNC.
+// One frame is one binary WebSocket message; its length equals header + payload_bytes exactly. Tables in PROTOCOL.md.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol/bytes.h"
+#include "protocol/result.h"
+#include "protocol/tensor_format.h"
+
+namespace moex {
+
+inline constexpr std::uint16_t protocol_version = 1;
+inline constexpr std::uint32_t frame_header_bytes = 16;
+inline constexpr std::uint32_t tensor_header_bytes = 28;
+inline constexpr std::uint32_t hello_bytes_max = 4096;               // whole frame
+inline constexpr std::uint32_t unauthenticated_frame_bytes_max = 65536;
+inline constexpr std::uint32_t error_json_bytes_max = 1024;
+inline constexpr std::uint32_t frame_bytes_max = 64u << 20;          // whatever was negotiated
+
+enum class FrameType : std::uint16_t {
+    dispatch = 1,
+    result = 2,
+    cancel = 3,
+    heartbeat = 4,
+    weight_sync = 5,
+    hello = 16,
+    welcome = 17,
+    assign = 18,
+    ready = 19,
+    release = 20,
+    group_dispatch = 21,
+    group_result = 22,
+    prefetch = 23,
+    busy = 24,
+    challenge = 25,
+    proof = 26,
+    drain = 27,
+    error = 28,
+};
+const char* frame_type_name(FrameType type);   // "DISPATCH", ...; "unknown" for others
+bool is_known_frame_type(std::uint16_t type);
+
+inline constexpr std::uint8_t flag_lz4 = 1;       // the whole payload is one LZ4 block
+inline constexpr std::uint8_t flag_unsummed = 2;  // GROUP_*: y is [num_pairs, hidden_dim]
+
+struct FrameHeader {
+    std::uint16_t version = protocol_version;
+    FrameType type = FrameType::heartbeat;
+    std::uint32_t payload_bytes = 0;  // what follows the header: after 16 bytes, or after 28 for types 1, 2 and 5
+    std::uint32_t sequence_id = 0;
+};
+
+struct TensorHeader {
+    std::uint16_t layer = 0;
+    std::uint16_t expert = 0;
+    std::uint32_t num_tokens = 0;
+    std::uint16_t hidden_dim = 0;
+    Dtype dtype = Dtype::f16;
+    std::uint8_t flags = 0;
+};
+
+bool has_tensor_header(FrameType type);
+
+// Reads the common header and checks magic, version, type, and that `frame` is exactly as long as it says.
+Result<FrameHeader> decode_frame_header(ByteView frame);
+// Behind the common header, for types with one. Refuses unknown flag bits and dtypes; num_tokens is the caller's to check.
+Result<TensorHeader> decode_tensor_header(ByteView frame);
+
+// Writes the header with payload_bytes 0; finish_frame() patches it from the final size.
+void begin_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id);
+void begin_tensor_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id, const TensorHeader& header);
+Bytes finish_frame(ByteWriter&& out);
+
+}  // namespace moex

@@ -1,0 +1,205 @@
+// One struct per message, with its encoder (to a whole frame) and decoder (from a whole frame whose header was read).
+// Decoders check every size before they allocate, refuse what PROTOCOL.md calls an error, and borrow nothing unless said.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "protocol/frame.h"
+
+namespace moex {
+
+// What was agreed in HELLO / WELCOME and bounds every tensor message after it.
+struct WireLimits {
+    std::uint32_t hidden_size = 0;
+    std::uint32_t num_layers = 0;
+    std::uint32_t num_experts = 0;
+    std::uint32_t num_tokens_max = 512;   // rows per message
+    std::uint32_t num_pairs_max = 4096;   // (expert, row) pairs per group
+};
+// No larger frame is legal under `limits`: the reader's message limit.
+std::uint64_t tensor_frame_bytes_max(const WireLimits& limits);
+
+// ---- the five published messages
+
+// DISPATCH: x [num_tokens, hidden_size] and a gate per token for one expert.
+struct Dispatch {
+    std::uint32_t sequence_id = 0;
+    std::uint16_t layer = 0, expert = 0;
+    Dtype dtype = Dtype::f16;
+    std::vector<float> x;      // [num_tokens, hidden_size]
+    std::vector<half> gates;   // [num_tokens]
+};
+Bytes encode_dispatch(const Dispatch& message, std::uint32_t hidden_size, bool lz4);
+Result<Dispatch> decode_dispatch(ByteView frame, const WireLimits& limits);
+
+// RESULT: y [num_tokens, hidden_size], gates already applied; the rest echoes the DISPATCH.
+struct ExpertResult {
+    std::uint32_t sequence_id = 0;
+    std::uint16_t layer = 0, expert = 0;
+    Dtype dtype = Dtype::f16;
+    std::vector<float> y;
+};
+Bytes encode_result(const ExpertResult& message, std::uint32_t hidden_size, bool lz4);
+// A non-finite y is ErrorCode::non_finite.
+Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits);
+
+// CANCEL: sequence_id is the attempt to drop. HEARTBEAT: echoed with the same id; a worker's first one may carry capabilities JSON.
+Bytes encode_cancel(std::uint32_t sequence_id);
+Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json = {});
+
+// WEIGHT_SYNC: the blob to hold for (layer, expert).
+using Sha256 = std::array<std::byte, 32>;
+std::string to_hex(const Sha256& hash);
+Result<Sha256> parse_sha256(std::string_view hex);
+struct WeightSync {
+    std::uint32_t sequence_id = 0;
+    std::uint16_t layer = 0, expert = 0;
+    Sha256 blob{};
+};
+Bytes encode_weight_sync(const WeightSync& message, std::uint32_t hidden_size);
+Result<WeightSync> decode_weight_sync(ByteView frame, const WireLimits& limits);
+
+// ---- groups: all of one worker's experts in one round
+
+struct GroupExpert {
+    std::uint16_t expert = 0;
+    std::uint16_t num_rows = 0;
+    bool operator==(const GroupExpert&) const = default;
+};
+struct GroupShape {
+    std::uint16_t layer = 0;
+    std::uint32_t num_tokens = 0;
+    std::uint16_t hidden_dim = 0;
+    Dtype dtype = Dtype::f16;
+    bool unsummed = false;
+    std::uint32_t num_pairs = 0;
+    std::uint16_t num_experts = 0;
+    bool operator==(const GroupShape&) const = default;
+};
+struct GroupDispatch {
+    std::uint32_t sequence_id = 0;
+    GroupShape shape;
+    std::vector<GroupExpert> experts;   // ascending by expert
+    std::vector<std::uint16_t> rows;    // [num_pairs] index into x; ascending within an expert
+    std::vector<half> gates;            // [num_pairs]
+    std::vector<float> x;               // [num_tokens, hidden_dim]
+};
+Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4);
+Result<GroupDispatch> decode_group_dispatch(ByteView frame, const WireLimits& limits);
+
+// The same without touching x: for the worker's fast path, which uploads the wire bytes as they are. LZ4 payloads are
+// decompressed into `scratch`; x_bytes borrows the frame or `scratch`.
+struct GroupDispatchView {
+    std::uint32_t sequence_id = 0;
+    GroupShape shape;
+    std::vector<GroupExpert> experts;
+    std::vector<std::uint16_t> rows;
+    std::vector<half> gates;
+    ByteView x_bytes;                   // wire_rows_bytes(dtype, num_tokens, hidden_dim)
+};
+// Reuses the vectors of `out`.
+Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits, Bytes& scratch);
+
+struct GroupResult {
+    std::uint32_t sequence_id = 0;
+    GroupShape shape;                   // echoes the request (num_experts and num_pairs too)
+    std::vector<float> y;               // [num_tokens or num_pairs, hidden_dim]
+};
+Bytes encode_group_result(const GroupResult& message, bool lz4);
+// The frame of a result whose y is in wire form already (`y_bytes`), without a copy through f32.
+Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape, ByteView y_bytes);
+Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits);
+
+// ---- control messages of ours
+
+struct DeviceInfo {                     // what a person and the placement want to know of a worker
+    std::string backend;                // "webgpu", "vulkan"
+    std::string vendor, architecture, description;
+    bool software = false;              // a rasteriser such as SwiftShader or lavapipe
+    std::uint64_t budget_bytes = 0;     // weights it is willing to hold
+    std::uint64_t max_buffer_bytes = 0;
+    std::uint64_t max_binding_bytes = 0;
+};
+struct Hello {
+    std::uint16_t version_min = 1, version_max = 1;
+    std::string token;
+    DeviceInfo device;
+    std::vector<Dtype> dtypes{Dtype::f16, Dtype::bf16, Dtype::int8};
+    bool lz4 = true;
+    std::vector<std::string> caps{"group"};
+    std::string kernel_version;
+    std::string nickname;               // at most 24 characters, shown as plain text
+    std::string client;                 // "tab 0.1.0", "native 0.1.0"
+    std::string worker_key;             // random, chosen by the worker, stable over reconnects: keeps its counters
+};
+Bytes encode_hello(const Hello& message);
+Result<Hello> decode_hello(ByteView frame);
+
+struct Welcome {
+    std::uint16_t version = 1;
+    std::uint64_t worker_id = 0;
+    std::string model_name;
+    std::string package_sha256;         // of manifest.json: changes when the weights do
+    WireLimits limits;
+    ExpertShape expert_shape;
+    std::uint32_t top_k = 0;
+    std::uint64_t expert_blob_bytes = 0;
+    Dtype dtype = Dtype::f16;           // of activations on this connection
+    bool lz4 = false;
+    std::uint32_t heartbeat_ms = 2000;
+    std::uint32_t queue_depth = 2;
+    std::string weights_path = "/weights/";
+};
+Bytes encode_welcome(const Welcome& message);
+Result<Welcome> decode_welcome(ByteView frame);
+
+// ASSIGN: blobs to hold, in the order to fetch them; adds to what was assigned before. At most 512 units a frame.
+struct AssignedUnit {
+    std::uint16_t layer = 0, expert = 0;
+    Sha256 blob{};
+};
+Bytes encode_assign(const std::vector<AssignedUnit>& units);
+Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits& limits);
+
+// READY (worker→hub) and RELEASE (hub→worker): u16 count, then count x {layer u16, expert u16}.
+struct Unit {
+    std::uint16_t layer = 0, expert = 0;
+    auto operator<=>(const Unit&) const = default;
+};
+Bytes encode_ready(const std::vector<Unit>& units);
+Bytes encode_release(const std::vector<Unit>& units);
+Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits);  // READY or RELEASE
+
+// PREFETCH: units that may be asked for soon.
+struct PrefetchHint {
+    Unit unit;
+    std::uint16_t deadline_ms = 0;
+    std::uint8_t confidence = 0;        // 0..255
+};
+Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>& hints);
+Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimits& limits);
+
+Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms);
+Result<std::uint32_t> decode_busy(ByteView frame);
+Bytes encode_drain(std::uint32_t deadline_ms);
+Result<std::uint32_t> decode_drain(ByteView frame);
+
+// ERROR: sequence_id names the attempt it fails, or 0xffffffff for the connection. JSON of at most 1 KiB.
+inline constexpr std::uint32_t no_sequence_id = 0xffffffffu;
+struct ErrorMessage {
+    std::uint32_t sequence_id = no_sequence_id;
+    std::string code, field, found, wanted;
+    bool fatal = false;
+};
+Bytes encode_error(const ErrorMessage& message);  // shortens the strings to fit
+Result<ErrorMessage> decode_error(ByteView frame);
+
+// WebSocket close codes we send.
+enum class CloseCode : std::uint16_t { going_away = 1001, protocol_error = 1002, text_frame = 1003, policy = 1008, too_big = 1009 };
+// How a connection ends for a frame that could not be decoded.
+CloseCode close_code_for(ErrorCode code);
+
+}  // namespace moex

@@ -1,0 +1,109 @@
+// Errors that the world causes, as values: a code to act on and a sentence to read.
+// No exceptions here, so that the same code builds for the browser.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "protocol/check.h"
+
+namespace moex {
+
+enum class ErrorCode {
+    // frames and messages
+    truncated_frame,
+    bad_magic,
+    unsupported_version,
+    unknown_type,
+    unknown_dtype,
+    unknown_flags,
+    payload_size,
+    num_tokens_range,
+    unknown_expert,
+    bad_order,        // ids that must ascend do not
+    bad_compression,
+    non_finite,
+    bad_json,
+    bad_field,
+    // files and models
+    not_found,
+    io_error,
+    bad_file,
+    unsupported,
+    hash_mismatch,
+    no_space,
+    // running
+    invalid_argument,
+    unauthorized,
+    unavailable,      // nobody can answer now; trying later may help
+    overloaded,
+    timeout,
+    cancelled,
+    device_lost,
+    internal,
+};
+
+// snake_case name of `code`, as it appears on the wire, in logs and in JSON.
+const char* error_code_name(ErrorCode code);
+
+struct Error {
+    ErrorCode code;
+    std::string message;
+};
+
+template <class T>
+class [[nodiscard]] Result {
+  public:
+    Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+    Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+    bool ok() const { return state_.index() == 0; }
+    explicit operator bool() const { return ok(); }
+
+    T& value() & { require(); return *std::get_if<0>(&state_); }
+    const T& value() const& { require(); return *std::get_if<0>(&state_); }
+    T&& value() && { require(); return std::move(*std::get_if<0>(&state_)); }
+    T& operator*() & { return value(); }
+    const T& operator*() const& { return value(); }
+    T&& operator*() && { return std::move(*this).value(); }
+    T* operator->() { return &value(); }
+    const T* operator->() const { return &value(); }
+
+    const Error& error() const { MOEX_CHECK(!ok(), "error() of a value"); return *std::get_if<1>(&state_); }
+
+  private:
+    void require() const { MOEX_CHECK(ok(), ok() ? std::string() : std::get_if<1>(&state_)->message); }
+    std::variant<T, Error> state_;
+};
+
+// Success, or an Error.
+template <>
+class [[nodiscard]] Result<void> {
+  public:
+    Result() = default;
+    Result(Error error) : error_(std::move(error)) {}
+    bool ok() const { return !error_.has_value(); }
+    explicit operator bool() const { return ok(); }
+    const Error& error() const { MOEX_CHECK(!ok(), "error() of a success"); return *error_; }
+
+  private:
+    std::optional<Error> error_;
+};
+using Status = Result<void>;
+
+}  // namespace moex
+
+// Returns the error of `expression` from the calling function, or goes on.
+#define MOEX_TRY(expression)                                       \
+    do {                                                           \
+        if (auto moex_status_ = (expression); !moex_status_.ok())  \
+            return moex_status_.error();                           \
+    } while (false)
+
+// Declares `name` as the value of `expression`, or returns its error from the calling function.
+#define MOEX_ASSIGN(name, expression)                              \
+    auto name##_result_ = (expression);                            \
+    if (!name##_result_.ok()) return name##_result_.error();       \
+    auto name = std::move(name##_result_).value()
