@@ -1,0 +1,53 @@
+// HTTP as the routes see it: a request that passed the gate, and a responder that takes one whole answer or a stream of events.
+// No socket here, so that the API handlers are tested without one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hub/base/clock.h"
+
+namespace moex {
+
+struct HttpRequest {
+    std::string method;                     // "GET", "POST", ...
+    std::string path;                       // decoded, without the query; begins with '/'
+    std::string query;                      // raw, without '?'
+    std::vector<std::pair<std::string, std::string>> headers;   // names in lower case
+    std::string body;
+    std::string remote_address;             // without port
+    bool loopback = false;                  // the connection came over the loopback interface
+    TimePoint received_at{};
+    // First value of a header, by lower-case name.
+    std::optional<std::string_view> header(std::string_view name) const;
+};
+
+struct HttpResponse {
+    unsigned status = 200;
+    std::string content_type = "application/json";
+    std::string body;
+    std::vector<std::pair<std::string, std::string>> headers;
+};
+
+// The way back of one request. Any thread may call it; the connection posts to its strand. Dropping the last reference
+// without an answer sends a 500.
+class HttpResponder {
+  public:
+    virtual ~HttpResponder() = default;
+    virtual void respond(HttpResponse response) = 0;
+    // Server-sent events: headers go out at once; each event is "data: ...\n\n"; a comment ping goes out after 15 s of silence.
+    virtual void begin_stream() = 0;
+    virtual void send_event(std::string data) = 0;
+    virtual void end_stream() = 0;
+    // Called (once, on the connection's strand) when the client went away before the answer was complete.
+    virtual void on_disconnect(std::function<void()> handler) = 0;
+};
+
+}  // namespace moex

@@ -1,0 +1,35 @@
+// One expert worker, whatever it runs in: connects, says HELLO, fetches and verifies its experts, keeps them on the GPU, answers
+// groups and single calls, reconnects by itself with full jitter, leaves cleanly. Event-driven over Platform; one thread.
+// Owns the expert store (slots in a few large arenas) and the expert runner (one frame in, one submit, one map, one frame out).
+#pragma once
+
+#include <memory>
+
+#include "web-worker/platform.h"
+
+namespace moex {
+
+class WorkerCore {
+  public:
+    WorkerCore(Platform& platform, WorkerOptions options);
+    ~WorkerCore();
+
+    void start();                       // device, kernels, self-test, then connect
+    void pause();                       // finishes what is in flight, answers BUSY to the rest, keeps its weights
+    void resume();
+    void set_budget(std::uint64_t budget_bytes);   // applies at once when smaller; the hub learns by a reconnect
+    void stop();                        // closes with 1001; the phase becomes stopped
+
+    // From the platform's socket.
+    void on_open();
+    void on_frame(ByteView frame);      // the buffer is the caller's; valid during the call
+    void on_closed(std::uint16_t code, std::string_view reason);
+
+    const WorkerStatus& status() const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace moex
