@@ -38,10 +38,13 @@ class Registry {
     bool has_key(Role role) const;
     // The join token: one per state folder; made on first use and kept readable (0600 file beside the database), since the link is shown at every start.
     Result<std::string> join_token();
+    // True for the join token and for keys of the roles join and admin; constant time per stored key.
+    bool join_allowed(std::string_view token) const;
 
     void add_to_counter(std::string_view name, std::uint64_t delta);
     std::vector<std::pair<std::string, std::uint64_t>> counters() const;
-    void record_worker(const WorkerRecord& delta);                  // adds to what is stored
+    // Adds to what is stored; an empty worker_key is dropped. The least recently seen beyond 10,000 rows are forgotten.
+    void record_worker(const WorkerRecord& delta);
     std::vector<WorkerRecord> workers() const;
     void flush();
 
