@@ -17,7 +17,15 @@ namespace moex {
 
 using TokenId = std::uint32_t;
 
-enum class SpecialTokens { parse, as_text };  // whether "<|im_end|>" in the text is the token or plain characters
+// Whether "<|im_end|>" in the text is the token or plain characters. Control tokens are the special ones and added markers
+// such as <think>; other added tokens (words, runs of blanks) are always found.
+enum class SpecialTokens { parse, as_text };
+
+// Bytes [begin, end) of a text.
+struct TextRange {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+};
 
 class Tokenizer {
   public:
@@ -28,6 +36,9 @@ class Tokenizer {
 
     // Invalid UTF-8 becomes U+FFFD first (one per maximal ill-formed subsequence, as WHATWG decoders do).
     std::vector<TokenId> encode(std::string_view text, SpecialTokens special) const;
+    // As `parse`, but a control token counts only where it lies wholly outside `plain`: ascending, disjoint byte ranges of `text`.
+    // For chats: what the template wrote may be tokens, what a message brought is characters. Text that is not UTF-8 is all plain.
+    std::vector<TokenId> encode(std::string_view text, std::span<const TextRange> plain) const;
     // `skip_special`: leave out special added tokens. The result is valid UTF-8; broken sequences become U+FFFD.
     std::string decode(std::span<const TokenId> ids, bool skip_special) const;
     // The raw bytes of one token (may be part of a UTF-8 sequence); a special token's bytes are its text. Unknown id: empty.

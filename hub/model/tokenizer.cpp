@@ -1,0 +1,384 @@
+#include "hub/model/tokenizer.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "hub/model/tokenizer_added.h"
+#include "hub/model/tokenizer_bpe.h"
+#include "hub/model/tokenizer_pattern.h"
+#include "hub/model/utf8.h"
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+using nlohmann::json;
+
+// GPT-2's own pattern, which ByteLevel applies with use_regex.
+constexpr std::string_view gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr int sequence_depth_max = 8;
+
+struct PreTokenizerStep {
+    enum class Keep { all, matches, gaps };
+    std::optional<SplitPattern> pattern;
+    Keep keep = Keep::all;
+    bool add_prefix_space = false;  // comes before the pattern
+};
+
+Error bad_file(const std::string& message) { return {ErrorCode::bad_file, text("tokenizer.json: ", message)}; }
+Error unsupported(const std::string& message) { return {ErrorCode::unsupported, text("tokenizer.json: ", message, " is not supported")}; }
+
+bool flag(const json& object, const char* key, bool otherwise) {
+    const auto found = object.find(key);
+    return found != object.end() && found->is_boolean() ? found->get<bool>() : otherwise;
+}
+std::string type_of(const json& object) {
+    return object.is_object() && object.contains("type") && object["type"].is_string() ? object["type"].get<std::string>() : std::string("?");
+}
+
+Result<bool> load_normalizer(const json& normalizer, int depth = 0) {
+    if (normalizer.is_null()) return false;
+    const std::string type = type_of(normalizer);
+    if (type == "NFC") return true;
+    if (type == "Sequence" && depth < sequence_depth_max && normalizer.contains("normalizers") && normalizer["normalizers"].is_array()) {
+        bool nfc = false;
+        for (const json& part : normalizer["normalizers"]) {
+            MOEX_ASSIGN(part_nfc, load_normalizer(part, depth + 1));
+            nfc = nfc || part_nfc;
+        }
+        return nfc;
+    }
+    return unsupported(text("normalizer \"", type, "\""));
+}
+
+Status load_split(const json& split, std::vector<PreTokenizerStep>& steps) {
+    PreTokenizerStep step;
+    const json pattern = split.value("pattern", json());
+    if (pattern.is_object() && pattern.contains("Regex") && pattern["Regex"].is_string()) {
+        MOEX_ASSIGN(compiled, SplitPattern::compile_regex(pattern["Regex"].get_ref<const std::string&>()));
+        step.pattern = std::move(compiled);
+    } else if (pattern.is_object() && pattern.contains("String") && pattern["String"].is_string()) {
+        MOEX_ASSIGN(compiled, SplitPattern::compile_literal(pattern["String"].get_ref<const std::string&>()));
+        step.pattern = std::move(compiled);
+    } else {
+        return bad_file("pre_tokenizer Split has no pattern");
+    }
+    const std::string behavior = split.contains("behavior") && split["behavior"].is_string() ? split["behavior"].get<std::string>() : "?";
+    const bool invert = flag(split, "invert", false);
+    if (behavior == "Removed")
+        step.keep = invert ? PreTokenizerStep::Keep::matches : PreTokenizerStep::Keep::gaps;
+    else if (behavior != "Isolated")
+        return unsupported(text("pre_tokenizer Split with behavior \"", behavior, "\""));
+    steps.push_back(std::move(step));
+    return {};
+}
+
+Status load_pre_tokenizer(const json& object, std::vector<PreTokenizerStep>& steps, bool& byte_level, int depth = 0) {
+    const std::string type = type_of(object);
+    if (byte_level) return unsupported(text("pre_tokenizer \"", type, "\" after ByteLevel"));
+    if (type == "Sequence" && depth < sequence_depth_max && object.contains("pretokenizers") && object["pretokenizers"].is_array()) {
+        for (const json& part : object["pretokenizers"]) MOEX_TRY(load_pre_tokenizer(part, steps, byte_level, depth + 1));
+        return {};
+    }
+    if (type == "Split") return load_split(object, steps);
+    if (type == "Digits") {
+        MOEX_ASSIGN(compiled, SplitPattern::compile_regex(flag(object, "individual_digits", false) ? "\\p{N}" : "\\p{N}+"));
+        steps.push_back({std::move(compiled)});
+        return {};
+    }
+    if (type == "ByteLevel") {
+        PreTokenizerStep step;
+        step.add_prefix_space = flag(object, "add_prefix_space", true);
+        if (flag(object, "use_regex", true)) {
+            MOEX_ASSIGN(compiled, SplitPattern::compile_regex(gpt2_pattern));
+            step.pattern = std::move(compiled);
+        }
+        byte_level = true;
+        if (step.pattern || step.add_prefix_space) steps.push_back(std::move(step));
+        return {};
+    }
+    return unsupported(text("pre_tokenizer \"", type, "\""));
+}
+
+Result<AddedToken> load_added_token(const json& object) {
+    if (!object.is_object() || !object.contains("content") || !object["content"].is_string()) return bad_file("an added token has no content");
+    AddedToken token;
+    token.content = object["content"].get<std::string>();
+    if (token.content.empty()) return bad_file("an added token is empty");
+    if (!object.contains("id") || !object["id"].is_number_unsigned() || object["id"].get<std::uint64_t>() > token_id_max)
+        return bad_file(text("added token \"", token.content, "\" has no id from 0 to ", token_id_max));
+    token.id = object["id"].get<TokenId>();
+    token.special = flag(object, "special", false);
+    token.normalized = flag(object, "normalized", !token.special);
+    token.lstrip = flag(object, "lstrip", false);
+    token.rstrip = flag(object, "rstrip", false);
+    if (flag(object, "single_word", false)) return unsupported(text("single_word of added token \"", token.content, "\""));
+    return token;
+}
+
+std::string_view trim_end(std::string_view text) {
+    std::size_t end = 0;  // behind the last character that is not white space
+    for (std::size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        at += step.num_bytes;
+        if (!is_unicode_space(step.code_point)) end = at;
+    }
+    return text.substr(0, end);
+}
+std::string_view trim_start(std::string_view text) {
+    std::size_t at = 0;
+    while (at < text.size()) {
+        const Utf8Step step = utf8_step(text, at);
+        if (!is_unicode_space(step.code_point)) break;
+        at += step.num_bytes;
+    }
+    return text.substr(at);
+}
+
+}  // namespace
+
+struct Tokenizer::State {
+    explicit State(BpeModel model) : bpe(std::move(model)) {}
+
+    BpeModel bpe;
+    bool nfc = false;
+    std::vector<PreTokenizerStep> steps;
+    std::vector<AddedToken> added;
+    std::map<TokenId, std::size_t> added_by_id;
+    std::map<std::string, std::size_t, std::less<>> added_by_content;
+    AddedTokenMatcher raw_matcher;         // before normalisation
+    AddedTokenMatcher normalized_matcher;  // after it
+    std::size_t id_end = 0;
+
+    Status add(AddedToken token);
+    Status read_config(std::string_view tokenizer_config_json);
+    void finish_added();
+
+    template <class Accept, class OnText>
+    void split_added(const AddedTokenMatcher& matcher, std::string_view text, const Accept& accept, std::vector<TokenId>& out, const OnText& on_text) const;
+    void encode_section(std::string_view text, std::vector<TokenId>& out) const;
+    template <class Accept>
+    std::vector<TokenId> encode(std::string_view text, bool control_in_normalized, const Accept& accept) const;
+};
+
+Tokenizer::Tokenizer() = default;
+Tokenizer::~Tokenizer() = default;
+
+Status Tokenizer::State::add(AddedToken token) {
+    if (const auto found = added_by_id.find(token.id); found != added_by_id.end()) {
+        if (added[found->second].content == token.content) return {};
+        return bad_file(text("added tokens \"", added[found->second].content, "\" and \"", token.content, "\" share the id ", token.id));
+    }
+    added_by_id.emplace(token.id, added.size());
+    added_by_content.emplace(token.content, added.size());
+    added.push_back(std::move(token));
+    return {};
+}
+
+// tokenizer_config.json may hold further added tokens, and names the special ones.
+Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
+    if (tokenizer_config_json.empty()) return {};
+    const json config = json::parse(tokenizer_config_json, nullptr, false);
+    if (!config.is_object()) return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
+    if (const auto decoder = config.find("added_tokens_decoder"); decoder != config.end() && decoder->is_object()) {
+        for (const auto& [id_text, object] : decoder->items()) {
+            if (id_text.empty() || id_text.size() > 9 || id_text.find_first_not_of("0123456789") != std::string::npos)
+                return Error{ErrorCode::bad_file, text("tokenizer_config.json: added_tokens_decoder has the id \"", id_text, "\"")};
+            json token = object;
+            if (token.is_object()) token["id"] = std::stoul(id_text);
+            MOEX_ASSIGN(loaded, load_added_token(token));
+            if (!added_by_content.contains(loaded.content)) MOEX_TRY(add(std::move(loaded)));
+        }
+    }
+    std::set<std::string> special;
+    const auto collect = [&](const json& value) {
+        if (value.is_string()) special.insert(value.get<std::string>());
+        if (value.is_object() && value.contains("content") && value["content"].is_string()) special.insert(value["content"].get<std::string>());
+    };
+    for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"})
+        if (config.contains(key)) collect(config[key]);
+    for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
+        if (config.contains(key) && config[key].is_array())
+            for (const json& value : config[key]) collect(value);
+    for (AddedToken& token : added)
+        if (special.contains(token.content)) token.special = true;
+    return {};
+}
+
+void Tokenizer::State::finish_added() {
+    id_end = bpe.id_end();
+    for (std::size_t i = 0; i < added.size(); ++i) {
+        const AddedToken& token = added[i];
+        id_end = std::max<std::size_t>(id_end, token.id + std::size_t{1});
+        if (token.normalized && nfc)
+            normalized_matcher.add(utf8_nfc(utf8_repair(token.content)), i);
+        else
+            raw_matcher.add(token.content, i);
+    }
+}
+
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
+    const json file = json::parse(tokenizer_json, nullptr, false);
+    if (!file.is_object()) return bad_file("not a JSON object");
+    MOEX_ASSIGN(bpe, BpeModel::load(file.value("model", json())));
+    auto state = std::make_unique<State>(std::move(bpe));
+    MOEX_ASSIGN(nfc, load_normalizer(file.value("normalizer", json())));
+    state->nfc = nfc;
+    const json pre_tokenizer = file.value("pre_tokenizer", json());
+    if (pre_tokenizer.is_null()) return unsupported("a model without a ByteLevel pre_tokenizer");
+    bool byte_level = false;
+    MOEX_TRY(load_pre_tokenizer(pre_tokenizer, state->steps, byte_level));
+    if (!byte_level) return unsupported("a model without a ByteLevel pre_tokenizer");
+    const json added_tokens = file.value("added_tokens", json::array());
+    if (!added_tokens.is_array()) return bad_file("added_tokens is not a list");
+    for (const json& object : added_tokens) {
+        MOEX_ASSIGN(token, load_added_token(object));
+        MOEX_TRY(state->add(std::move(token)));
+    }
+    MOEX_TRY(state->read_config(tokenizer_config_json));
+    state->finish_added();
+    std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
+    tokenizer->state_ = std::move(state);
+    return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
+}
+
+// Cuts `text` at added tokens that `accept(token, begin, end)` lets through; on_text gets what lies between, already stripped.
+template <class Accept, class OnText>
+void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string_view text, const Accept& accept, std::vector<TokenId>& out,
+                                   const OnText& on_text) const {
+    std::size_t start = 0;
+    bool strip_left = false;  // the token before wants white space gone
+    const auto flush = [&](std::size_t end, bool strip_right) {
+        std::string_view between = text.substr(start, end - start);
+        if (strip_left) between = trim_start(between);
+        if (strip_right) between = trim_end(between);
+        if (!between.empty()) on_text(between);
+    };
+    if (!matcher.empty()) {
+        for (std::size_t at = 0; at < text.size();) {
+            std::size_t num_bytes = 0;
+            const int index = matcher.longest_at(text, at, num_bytes);
+            if (index < 0 || !accept(added[static_cast<std::size_t>(index)], at, at + num_bytes)) {
+                ++at;
+                continue;
+            }
+            const AddedToken& token = added[static_cast<std::size_t>(index)];
+            flush(at, token.lstrip);
+            out.push_back(token.id);
+            at += num_bytes;
+            start = at;
+            strip_left = token.rstrip;
+        }
+    }
+    flush(text.size(), false);
+}
+
+// Normalised text without added tokens: pre-tokenise, then merge.
+void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId>& out) const {
+    std::vector<std::string> owned;  // pieces that gained a space; reserved so that views stay good
+    std::vector<std::string_view> pieces{text}, next;
+    std::vector<SplitPattern::Range> matches;
+    for (const PreTokenizerStep& step : steps) {
+        if (step.add_prefix_space) {
+            owned.reserve(pieces.size());
+            for (std::string_view& piece : pieces) {
+                if (piece.starts_with(' ')) continue;
+                owned.push_back(" " + std::string(piece));
+                piece = owned.back();
+            }
+        }
+        if (!step.pattern) continue;
+        next.clear();
+        for (const std::string_view piece : pieces) {
+            step.pattern->find(piece, matches);
+            std::size_t start = 0;
+            for (const auto& [begin, end] : matches) {
+                if (begin > start && step.keep != PreTokenizerStep::Keep::matches) next.push_back(piece.substr(start, begin - start));
+                if (step.keep != PreTokenizerStep::Keep::gaps) next.push_back(piece.substr(begin, end - begin));
+                start = end;
+            }
+            if (start < piece.size() && step.keep != PreTokenizerStep::Keep::matches) next.push_back(piece.substr(start));
+        }
+        pieces.swap(next);
+    }
+    for (const std::string_view piece : pieces) bpe.encode_piece(piece, out);
+}
+
+template <class Accept>
+std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool control_in_normalized, const Accept& accept) const {
+    std::vector<TokenId> out;
+    split_added(raw_matcher, text, accept, out, [&](std::string_view section) {
+        const std::string normalized = nfc ? utf8_nfc(section) : std::string();
+        const std::string_view view = nfc ? std::string_view(normalized) : section;
+        // Where normalisation changed bytes, places in the input say nothing; control tokens then count only if they may anywhere.
+        const bool same = view == section;
+        const auto offset = static_cast<std::size_t>(section.data() - text.data());
+        const auto accept_normalized = [&](const AddedToken& token, std::size_t begin, std::size_t end) {
+            return same ? accept(token, offset + begin, offset + end) : control_in_normalized || !token.is_control();
+        };
+        split_added(normalized_matcher, view, accept_normalized, out, [&](std::string_view part) { encode_section(part, out); });
+    });
+    return out;
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
+    const bool parse = special == SpecialTokens::parse;
+    const std::string repaired = utf8_repair(text);
+    return state_->encode(repaired, parse, [parse](const AddedToken& token, std::size_t, std::size_t) { return parse || !token.is_control(); });
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, std::span<const TextRange> plain) const {
+    if (!utf8_is_valid(text)) return encode(text, SpecialTokens::as_text);
+    return state_->encode(text, plain.empty(), [&](const AddedToken& token, std::size_t begin, std::size_t end) {
+        if (!token.is_control()) return true;
+        const auto first = std::partition_point(plain.begin(), plain.end(), [&](const TextRange& range) { return range.end <= begin; });
+        return first == plain.end() || first->begin >= end;
+    });
+}
+
+std::string Tokenizer::token_bytes(TokenId id) const {
+    if (const auto found = state_->added_by_id.find(id); found != state_->added_by_id.end()) return state_->added[found->second].content;
+    const std::string* bytes = state_->bpe.bytes_of(id);
+    return bytes ? *bytes : std::string();
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
+    std::string bytes;
+    for (const TokenId id : ids)
+        if (!skip_special || !is_special(id)) bytes += token_bytes(id);
+    return utf8_repair(bytes);
+}
+
+bool Tokenizer::is_special(TokenId id) const {
+    const auto found = state_->added_by_id.find(id);
+    return found != state_->added_by_id.end() && state_->added[found->second].special;
+}
+
+std::size_t Tokenizer::vocab_size() const { return state_->id_end; }
+
+std::optional<TokenId> Tokenizer::token_id(std::string_view token) const {
+    if (const auto found = state_->added_by_content.find(token); found != state_->added_by_content.end()) return state_->added[found->second].id;
+    return state_->bpe.find_token(token);
+}
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+
+std::string StreamDecoder::push(TokenId id) {
+    if (skip_special_ && tokenizer_->is_special(id)) return {};
+    held_ += tokenizer_->token_bytes(id);
+    const std::size_t ready = held_.size() - utf8_incomplete_tail(held_);
+    std::string shown = utf8_repair(std::string_view(held_).substr(0, ready));
+    held_.erase(0, ready);
+    return shown;
+}
+
+std::string StreamDecoder::finish() {
+    std::string rest = utf8_repair(held_);
+    held_.clear();
+    return rest;
+}
+
+}  // namespace moex

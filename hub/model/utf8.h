@@ -1,0 +1,37 @@
+// UTF-8 as the tokenizer and the template need it: repair, reading, normal form C, white space.
+// Pure functions over bytes. Source: WHATWG Encoding (UTF-8 decoder), Unicode UAX #15, through utf8proc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace moex {
+
+// One step of reading UTF-8. A broken sequence gives U+FFFD and the length of its maximal ill-formed part.
+struct Utf8Step {
+    char32_t code_point = 0;
+    std::uint32_t num_bytes = 0;  // 0 only at the end of the text
+    bool valid = true;
+    bool cut = false;             // broken only because the text ends here
+};
+Utf8Step utf8_step(std::string_view text, std::size_t at);
+
+void utf8_append(std::string& out, char32_t code_point);
+bool utf8_is_valid(std::string_view text);
+// Every maximal ill-formed part becomes one U+FFFD.
+std::string utf8_repair(std::string_view text);
+// Bytes at the end that begin a sequence which further bytes may complete; 0 to 3.
+std::size_t utf8_incomplete_tail(std::string_view text);
+std::size_t utf8_count(std::string_view text);  // code points of valid text
+
+// Normal form C of valid text. O(n log n), also for endless runs of combining marks.
+std::string utf8_nfc(std::string_view text);
+
+// Unicode White_Space.
+bool is_unicode_space(char32_t code_point);
+std::string utf8_upper(std::string_view text);  // simple mappings, one code point to one
+std::string utf8_lower(std::string_view text);
+
+}  // namespace moex
