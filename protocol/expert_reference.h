@@ -28,7 +28,7 @@ void expert_reference(std::span<float> y, const ExpertWeights& weights, std::spa
 // sqrt(sum (a - b)^2 / sum b^2): how kernels are compared; 0 when both are zero.
 double normalized_rms_error(std::span<const float> a, std::span<const double> b);
 
-// Packs gate, up [I, H] and down [H, I] into an INT4 blob by plain rounding with fractional zeros: per group
+// Packs gate, up [I, H] and down [H, I] into an INT4 blob by plain rounding with fractional zeros: per group, with min ≤ 0 ≤ max,
 // scale = (max − min) / 15 (at least 2^-14), zero = −min / scale, code = round(w / scale + zero) clamped to 0..15, each with the
 // stored f16 values. The baseline; hub/model may search for better scales.
 Bytes quantize_expert_int4(const ExpertWeights& weights);

@@ -48,6 +48,7 @@ Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits);
 
 // CANCEL: sequence_id is the attempt to drop. HEARTBEAT: echoed with the same id; a worker's first one may carry capabilities JSON.
 Bytes encode_cancel(std::uint32_t sequence_id);
+Status decode_cancel(ByteView frame);   // refuses a payload
 Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json = {});
 
 // WEIGHT_SYNC: the blob to hold for (layer, expert).
@@ -135,8 +136,12 @@ struct Hello {
     std::string client;                 // "tab 0.1.0", "native 0.1.0"
     std::string worker_key;             // random, chosen by the worker, stable over reconnects: keeps its counters
 };
+// Shortens long strings until the frame fits hello_bytes_max.
 Bytes encode_hello(const Hello& message);
 Result<Hello> decode_hello(ByteView frame);
+// The capabilities JSON in the first HEARTBEAT of a worker that speaks only the published messages: HELLO's object, every
+// field optional. `token`, `caps` and the versions are not taken from it.
+Result<Hello> decode_capabilities(ByteView frame);
 
 struct Welcome {
     std::uint16_t version = 1;

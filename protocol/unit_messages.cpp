@@ -1,0 +1,103 @@
+// READY, RELEASE, PREFETCH, BUSY and DRAIN: the small binary control messages.
+#include "protocol/messages.h"
+#include "protocol/payload.h"
+
+namespace moex {
+namespace {
+
+constexpr std::size_t hint_bytes = 8;
+
+Bytes units_frame(FrameType type, const std::vector<Unit>& units) {
+    MOEX_CHECK(units.size() <= 0xffff, text(frame_type_name(type), " of ", units.size(), " units"));
+    ByteWriter out(frame_header_bytes + 2 + 4 * units.size());
+    begin_frame(out, type, 0);
+    out.u16(static_cast<std::uint16_t>(units.size()));
+    for (const Unit& unit : units) {
+        out.u16(unit.layer);
+        out.u16(unit.expert);
+    }
+    return finish_frame(std::move(out));
+}
+
+Status wrong_size(FrameType type, std::size_t found_bytes, std::size_t wanted_bytes) {
+    return Error{ErrorCode::payload_size, text(frame_type_name(type), " with ", found_bytes, " bytes, want ", wanted_bytes)};
+}
+
+Bytes u32_frame(FrameType type, std::uint32_t sequence_id, std::uint32_t value) {
+    ByteWriter out(frame_header_bytes + 4);
+    begin_frame(out, type, sequence_id);
+    out.u32(value);
+    return finish_frame(std::move(out));
+}
+
+Result<std::uint32_t> decode_u32_frame(ByteView frame, FrameType type) {
+    MOEX_ASSIGN(header, decode_header_of(frame, type));
+    if (header.payload_bytes != 4) return wrong_size(type, header.payload_bytes, 4).error();
+    return ByteReader(frame.subspan(frame_header_bytes)).u32();
+}
+
+}  // namespace
+
+Bytes encode_ready(const std::vector<Unit>& units) { return units_frame(FrameType::ready, units); }
+Bytes encode_release(const std::vector<Unit>& units) { return units_frame(FrameType::release, units); }
+
+Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits) {
+    MOEX_ASSIGN(header, decode_frame_header(frame));
+    if (header.type != FrameType::ready && header.type != FrameType::release)
+        return Error{ErrorCode::unknown_type, text(frame_type_name(header.type), " where READY or RELEASE is wanted")};
+    ByteReader in(frame.subspan(frame_header_bytes));
+    const std::size_t num_units = in.u16();
+    if (in.overrun()) return wrong_size(header.type, header.payload_bytes, 2).error();
+    if (in.remaining_bytes() != 4 * num_units) return wrong_size(header.type, header.payload_bytes, 2 + 4 * num_units).error();
+    std::vector<Unit> units(num_units);
+    for (Unit& unit : units) {
+        unit.layer = in.u16();
+        unit.expert = in.u16();
+        MOEX_TRY(check_unit(unit.layer, unit.expert, limits.num_layers, limits.num_experts));
+    }
+    return units;
+}
+
+Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>& hints) {
+    MOEX_CHECK(hints.size() <= 0xffff, text("PREFETCH of ", hints.size(), " hints"));
+    ByteWriter out(frame_header_bytes + 4 + hint_bytes * hints.size());
+    begin_frame(out, FrameType::prefetch, sequence_id);
+    out.u16(static_cast<std::uint16_t>(hints.size()));
+    out.u16(0);
+    for (const PrefetchHint& hint : hints) {
+        out.u16(hint.unit.layer);
+        out.u16(hint.unit.expert);
+        out.u16(hint.deadline_ms);
+        out.u8(hint.confidence);
+        out.u8(0);
+    }
+    return finish_frame(std::move(out));
+}
+
+Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimits& limits) {
+    MOEX_ASSIGN(header, decode_header_of(frame, FrameType::prefetch));
+    ByteReader in(frame.subspan(frame_header_bytes));
+    const std::size_t num_hints = in.u16();
+    unsigned pad = in.u16();
+    if (in.overrun()) return wrong_size(header.type, header.payload_bytes, 4).error();
+    if (in.remaining_bytes() != hint_bytes * num_hints)
+        return wrong_size(header.type, header.payload_bytes, 4 + hint_bytes * num_hints).error();
+    std::vector<PrefetchHint> hints(num_hints);
+    for (PrefetchHint& hint : hints) {
+        hint.unit.layer = in.u16();
+        hint.unit.expert = in.u16();
+        hint.deadline_ms = in.u16();
+        hint.confidence = in.u8();
+        pad |= in.u8();
+        MOEX_TRY(check_unit(hint.unit.layer, hint.unit.expert, limits.num_layers, limits.num_experts));
+    }
+    if (pad != 0) return Error{ErrorCode::bad_field, "PREFETCH: pad bytes are not zero"};
+    return hints;
+}
+
+Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms) { return u32_frame(FrameType::busy, sequence_id, retry_ms); }
+Result<std::uint32_t> decode_busy(ByteView frame) { return decode_u32_frame(frame, FrameType::busy); }
+Bytes encode_drain(std::uint32_t deadline_ms) { return u32_frame(FrameType::drain, 0, deadline_ms); }
+Result<std::uint32_t> decode_drain(ByteView frame) { return decode_u32_frame(frame, FrameType::drain); }
+
+}  // namespace moex
