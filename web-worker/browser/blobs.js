@@ -1,0 +1,135 @@
+// Expert blobs for one worker: from the browser's cache, else from the hub; verified by SHA-256 before use, resumed when a download breaks.
+// A cached blob that does not verify is dropped and fetched again. Only whole blobs are cached (a 206 cannot be).
+const cache_name = "moex-weights-v1";
+const attempts_max = 4;
+const fetches_max = 4;
+
+const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const isBlob = async (bytes, hex) => toHex(await crypto.subtle.digest("SHA-256", bytes)) === hex;
+
+export async function forgetBlobs() {
+  return caches.delete(cache_name);
+}
+
+export class Blobs {
+  // `base`: URL of the weights folder, with a slash at its end.
+  constructor(base) {
+    this.base = base;
+    this.waiting = [];
+    this.running = 0;
+    this.generation = 0;
+    this.abort = new AbortController();
+    this.refused = 0;            // blobs that did not verify, from cache or network
+    this.cache = null;
+    this.cache_failed = "";
+  }
+
+  cancel() {
+    this.generation += 1;
+    this.waiting = [];
+    this.abort.abort();
+    this.abort = new AbortController();
+  }
+
+  // progress(bytes, fromNetwork); done(bytes or null, reason). Neither is called after cancel().
+  fetch(hex, size, progress, done) {
+    this.waiting.push({ hex, size, progress, done, generation: this.generation });
+    this.next();
+  }
+
+  next() {
+    while (this.running < fetches_max && this.waiting.length > 0) {
+      const job = this.waiting.shift();
+      this.running += 1;
+      this.one(job).then((answer) => {
+        this.running -= 1;
+        if (job.generation === this.generation) job.done(answer.bytes ?? null, answer.reason ?? "");
+        this.next();
+      });
+    }
+  }
+
+  async openCache() {
+    if (this.cache || this.cache_failed) return this.cache;
+    try {
+      this.cache = await caches.open(cache_name);
+    } catch (error) {
+      this.cache_failed = error.message;      // e.g. a private window: serve without a cache
+      console.warn("blobs: no cache:", error.message);
+    }
+    return this.cache;
+  }
+
+  async one({ hex, size, progress, generation }) {
+    const url = this.base + hex;
+    const cache = await this.openCache();
+    const stored = await cache?.match(url).catch(() => null);
+    if (stored) {
+      const bytes = new Uint8Array(await stored.arrayBuffer().catch(() => new ArrayBuffer(0)));
+      if (bytes.length === size && await isBlob(bytes, hex)) {
+        if (generation === this.generation) progress(size, false);
+        return { bytes };
+      }
+      this.refused += 1;
+      console.warn(`blobs: ${hex.slice(0, 12)} in the cache does not verify; fetching it again`);
+      await cache.delete(url).catch(() => false);
+    }
+    let reason = "";
+    for (let attempt = 0; attempt < attempts_max && generation === this.generation; attempt += 1) {
+      if (attempt > 0) await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** attempt * Math.random()));
+      const answer = await this.download(url, size, (bytes) => { if (generation === this.generation) progress(bytes, true); });
+      reason = answer.reason ?? "";
+      if (!answer.bytes) continue;
+      if (await isBlob(answer.bytes, hex)) {
+        await cache?.put(url, new Response(answer.bytes, { headers: { "Content-Type": "application/octet-stream" } }))
+          .catch((error) => console.warn("blobs: not cached:", error.message));
+        return { bytes: answer.bytes };
+      }
+      this.refused += 1;
+      reason = `blob ${hex.slice(0, 12)} from the hub does not match its hash`;
+      progress(-size, true);
+    }
+    return { reason: reason || "cancelled" };
+  }
+
+  // One blob over the network; a broken line is taken up again where it broke.
+  async download(url, size, progress) {
+    const bytes = new Uint8Array(size);
+    let have = 0;
+    let reason = "";
+    for (let attempt = 0; attempt < attempts_max; attempt += 1) {
+      try {
+        const response = await fetch(url, { signal: this.abort.signal, headers: have > 0 ? { Range: `bytes=${have}-` } : {}, cache: "no-store" });
+        if (response.status !== 200 && response.status !== 206) {
+          reason = `the hub answered ${response.status} for a weight blob`;
+          if (response.status === 404) break;
+          continue;
+        }
+        if (response.status === 200 && have > 0) {
+          progress(-have);
+          have = 0;
+        }
+        const reader = response.body.getReader();
+        for (;;) {
+          const { done, value } = await reader.read();
+          if (done) break;
+          if (have + value.length > size) {
+            progress(-have);
+            return { reason: `a weight blob is longer than ${size} bytes` };
+          }
+          bytes.set(value, have);
+          have += value.length;
+          progress(value.length);
+        }
+        if (have === size) return { bytes };
+        reason = `a weight blob ended after ${have} of ${size} bytes`;
+      } catch (error) {
+        reason = error.name === "AbortError" ? "cancelled" : `download failed: ${error.message}`;
+        if (error.name === "AbortError") break;
+      }
+      await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** attempt * Math.random()));
+    }
+    progress(-have);
+    return { reason };
+  }
+}

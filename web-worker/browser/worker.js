@@ -1,0 +1,122 @@
+// The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers (Module.mx).
+// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes} | "pause" | "resume" | "stop" | {type: "budget", bytes}
+// Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
+import createModule from "./moex-worker.js";
+import { Blobs } from "./blobs.js";
+import { Gpu } from "./gpu.js";
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+let wasm = null;
+
+// Copies bytes into the heap for the time of one call: f(address, size).
+function withBytes(bytes, f) {
+  const address = wasm._malloc(Math.max(1, bytes.length)) >>> 0;
+  if (!address) throw new Error("out of memory in the worker");
+  mx.copyIn(bytes, address);
+  f(address, bytes.length);
+  wasm._free(address);
+}
+const withText = (text, f) => withBytes(encoder.encode(text), f);
+
+const gpu = new Gpu({
+  onPipeline: (ticket, handle, reason) => withText(reason, (address, size) => wasm._mx_on_pipeline(ticket, handle, address, size)),
+  onRead: (ticket, bytes) => {
+    if (bytes) withBytes(bytes, (address, size) => wasm._mx_on_read(ticket, address, size, 1));
+    else wasm._mx_on_read(ticket, 0, 0, 0);
+  },
+  onLost: (reason) => withText(reason, (address, size) => wasm._mx_on_lost(address, size)),
+});
+const blobs = new Blobs(new URL("/weights/", self.location.origin).href);
+const timers = new Map();
+let socket = null;
+
+const mx = {
+  copyIn: null,                              // set by mx_bind_heap()
+
+  createDevice(ticket) {
+    gpu.open().then(
+      (adapter) => withText(JSON.stringify(adapter), (address, size) => wasm._mx_on_device(ticket, address, size, 1)),
+      (error) => withText(error.message, (address, size) => wasm._mx_on_device(ticket, address, size, 0)),
+    );
+  },
+  destroyDevice: () => gpu.close(),
+  createBuffer: (size, usage, label) => gpu.createBuffer(size, usage, decoder.decode(label)),
+  destroyBuffer: (buffer) => gpu.destroyBuffer(buffer),
+  writeBuffer: (buffer, offset, heap, address, size) => gpu.writeBuffer(buffer, offset, heap, address, size),
+  createPipeline: (wgsl, entry, kinds, ticket) => { gpu.createPipeline(decoder.decode(wgsl), decoder.decode(entry), kinds, ticket); },
+  createBindGroup: (pipeline, doubles, first, count) => gpu.createBindGroup(pipeline, doubles, first, count),
+  destroyBindGroup: (group) => gpu.destroyBindGroup(group),
+  submit: (words, first, count) => gpu.submit(words, first, count),
+  readBuffer: (buffer, size, ticket) => { gpu.readBuffer(buffer, size, ticket); },
+
+  connect() {
+    const url = new URL("/worker", self.location.origin);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const opened = new WebSocket(url);
+    opened.binaryType = "arraybuffer";
+    socket = opened;
+    opened.onopen = () => { if (socket === opened) wasm._mx_on_open(); };
+    opened.onmessage = ({ data }) => {
+      if (socket === opened && typeof data !== "string") withBytes(new Uint8Array(data), (address, size) => wasm._mx_on_frame(address, size));
+    };
+    opened.onclose = ({ code, reason }) => {
+      if (socket !== opened) return;
+      socket = null;
+      withText(reason, (address, size) => wasm._mx_on_closed(code, address, size));
+    };
+  },
+  send(frame) { if (socket?.readyState === WebSocket.OPEN) socket.send(frame); },
+  // Pages may send 1000 and 3000 to 4999 only, so "going away" becomes a plain 1000.
+  close(code, reason) { socket?.close(code >= 3000 ? code : 1000, decoder.decode(reason)); },
+
+  fetchBlob(hex, size, ticket) {
+    blobs.fetch(decoder.decode(hex), size,
+      (bytes, fromNetwork) => wasm._mx_on_fetch_progress(ticket, bytes, fromNetwork ? 1 : 0),
+      (bytes, reason) => {
+        if (bytes) withBytes(bytes, (address, count) => wasm._mx_on_fetched(ticket, address, count, 0, 0));
+        else withText(reason, (address, count) => wasm._mx_on_fetched(ticket, 0, 0, address, count));
+      });
+  },
+  cancelFetches: () => blobs.cancel(),
+
+  setTimer(delay, ticket) {
+    timers.set(ticket, setTimeout(() => {
+      timers.delete(ticket);
+      wasm._mx_on_timer(ticket);
+    }, delay));
+  },
+  clearTimer(ticket) {
+    clearTimeout(timers.get(ticket));
+    timers.delete(ticket);
+  },
+  report(json) {
+    const status = JSON.parse(decoder.decode(json));
+    status.blobs_refused = blobs.refused;
+    status.pokes = gpu.pokes;
+    self.postMessage({ type: "status", status });
+  },
+};
+
+const early = [];
+function handle(message) {
+  const type = message.type ?? message;
+  if (type === "start") withText(JSON.stringify(message), (address, size) => wasm._mx_start(address, size));
+  else if (type === "pause") wasm._mx_pause();
+  else if (type === "resume") wasm._mx_resume();
+  else if (type === "stop") wasm._mx_stop();
+  else if (type === "budget") wasm._mx_set_budget(message.bytes);
+}
+self.onmessage = ({ data }) => {
+  if (wasm) handle(data);
+  else early.push(data);
+};
+
+createModule({ mx, locateFile: (name) => new URL(name, import.meta.url).href }).then(
+  (module) => {
+    wasm = module;
+    wasm._mx_init();
+    for (const message of early.splice(0)) handle(message);
+  },
+  (error) => self.postMessage({ type: "failed", reason: `The worker program did not load: ${error.message ?? error}` }),
+);

@@ -1,0 +1,14 @@
+// gpu::Device over the browser's WebGPU, through the C bridge of web-worker/browser/bridge.h.
+// One at a time per worker: the handles on the JavaScript side belong to the device that is open there.
+#pragma once
+
+#include <memory>
+
+#include "web-worker/gpu/device.h"
+
+namespace moex::gpu {
+
+// Asks the browser for a GPU; `done` gets the device, or a sentence for the person at the page.
+void open_webgpu_device(std::function<void(Result<std::unique_ptr<Device>>)> done);
+
+}  // namespace moex::gpu
