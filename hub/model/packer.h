@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "hub/base/thread_pool.h"
 #include "hub/model/config.h"
@@ -26,12 +28,16 @@ struct PackReport {
     std::uint32_t num_blobs = 0, layers_resumed = 0;
     std::vector<std::string> warnings;              // e.g. no tokenizer: ids only
 };
+// `progress` is called after every expert, from any compute thread, one call at a time. Bad input removes what was written;
+// a full disk or a killed process leaves it, and the same call goes on where it stopped.
 Result<PackReport> pack_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& out, const PackOptions& options,
                                    ThreadPool& threads, const std::function<void(const PackProgress&)>& progress);
 
 // `moex-hub synth`: a random package of any shape, for benches. Streams; seeded.
 // Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny", or "demo".
 Result<ModelConfig> synth_shape(std::string_view shape);
+// The same shape with fewer (or more) layers, all like its last one.
+ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers);
 Result<PackReport> synth_package(const ModelConfig& config, std::string_view name, std::uint64_t seed, const std::filesystem::path& out,
                                  const PackOptions& options, ThreadPool& threads, const std::function<void(const PackProgress&)>& progress);
 
