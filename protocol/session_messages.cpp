@@ -39,9 +39,11 @@ std::string_view clip_characters(std::string_view utf8, std::size_t characters_m
     return utf8.substr(0, at);
 }
 
-// A string for the wire: clipped, without control characters, which the far side refuses.
+// A string for the wire: U+FFFD where it is not UTF-8, clipped after that, without control characters, which the far side refuses.
 std::string wire_text(std::string_view text, std::size_t bytes_max) {
-    std::string out(clip_utf8(text, bytes_max));
+    const Json repaired = Json::parse(dump_json(Json(std::string(clip_utf8(text, bytes_max)))), nullptr, false);
+    const auto* value = repaired.get_ptr<const Json::string_t*>();
+    std::string out(value == nullptr ? std::string_view() : clip_utf8(*value, bytes_max));
     for (char& c : out)
         if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
     return out;
