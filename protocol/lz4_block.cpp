@@ -48,10 +48,11 @@ bool lz4_decode_portable(ByteView block, std::span<std::byte> raw) {
         match_bytes += match_bytes_min;
         if (match_bytes + last_literals > raw.size() - out) return false;
         std::byte* to = raw.data() + out;
+        const std::byte* from = to - offset;
         if (offset >= match_bytes)
-            std::memcpy(to, to - offset, match_bytes);
+            std::memcpy(to, from, match_bytes);
         else
-            for (std::size_t i = 0; i < match_bytes; ++i) to[i] = to[i - offset];  // overlapping: repeats the last `offset` bytes
+            for (std::size_t i = 0; i < match_bytes; ++i) to[i] = from[i];  // overlapping: repeats the last `offset` bytes
         out += match_bytes;
     }
     return false;

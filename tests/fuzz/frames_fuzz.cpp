@@ -1,0 +1,111 @@
+// Every decoder of the protocol on any bytes: the first byte chooses it, the rest is the frame. What is accepted must come back
+// from its encoder with the same meaning.
+#include <cstdlib>
+
+#include "protocol/messages.h"
+
+namespace moex {
+namespace {
+
+WireLimits limits() { return {32, 4, 8, 16, 64}; }
+
+void require(bool condition) {
+    if (!condition) std::abort();
+}
+
+// Puts the magic, version, type and length right, so that the fuzzer spends its time behind them.
+Bytes repaired(ByteView bytes, FrameType type) {
+    Bytes frame(bytes.begin(), bytes.end());
+    const std::size_t header_bytes = has_tensor_header(type) ? tensor_header_bytes : frame_header_bytes;
+    if (frame.size() < header_bytes) return frame;
+    ByteWriter out;
+    begin_frame(out, type, 0);
+    out.patch_u32(8, static_cast<std::uint32_t>(frame.size() - header_bytes));
+    const Bytes header = std::move(out).take();
+    std::copy(header.begin(), header.begin() + 12, frame.begin());
+    return frame;
+}
+
+void one(unsigned choice, ByteView bytes) {
+    static constexpr FrameType types[] = {FrameType::dispatch, FrameType::result,  FrameType::weight_sync,    FrameType::group_dispatch,
+                                          FrameType::group_result, FrameType::hello, FrameType::heartbeat,    FrameType::welcome,
+                                          FrameType::assign,   FrameType::ready,   FrameType::prefetch,       FrameType::busy,
+                                          FrameType::drain,    FrameType::error,   FrameType::cancel,         FrameType::release};
+    const FrameType type = types[choice % 16];
+    const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end()) : repaired(bytes, type);
+    (void)decode_frame_header(frame);
+    (void)decode_tensor_header(frame);
+    switch (type) {
+        case FrameType::dispatch:
+            if (const auto message = decode_dispatch(frame, limits()); message.ok() && message->dtype != Dtype::int8) {
+                const auto again = decode_dispatch(encode_dispatch(*message, 32, (choice & 0x40) != 0), limits());
+                require(again.ok() && again->x == message->x && again->gates == message->gates);
+            }
+            break;
+        case FrameType::result:
+            if (const auto message = decode_result(frame, limits()); message.ok() && message->dtype != Dtype::int8) {
+                const auto again = decode_result(encode_result(*message, 32, (choice & 0x40) != 0), limits());
+                require(again.ok() && again->y == message->y);
+            }
+            break;
+        case FrameType::weight_sync:
+            if (const auto message = decode_weight_sync(frame, limits()); message.ok()) require(encode_weight_sync(*message, 32) == frame);
+            break;
+        case FrameType::group_dispatch: {
+            GroupDispatchView view;
+            Bytes scratch;
+            const bool viewed = decode_group_dispatch_into(view, frame, limits(), scratch).ok();
+            const auto message = decode_group_dispatch(frame, limits());
+            require(viewed || !message.ok());
+            if (message.ok() && message->shape.dtype != Dtype::int8) {
+                const auto again = decode_group_dispatch(encode_group_dispatch(*message, (choice & 0x40) != 0), limits());
+                require(again.ok() && again->x == message->x && again->rows == message->rows && again->shape == message->shape);
+            }
+            break;
+        }
+        case FrameType::group_result:
+            if (const auto message = decode_group_result(frame, limits()); message.ok() && message->shape.dtype != Dtype::int8) {
+                const auto again = decode_group_result(encode_group_result(*message, (choice & 0x40) != 0), limits());
+                require(again.ok() && again->y == message->y && again->shape == message->shape);
+            }
+            break;
+        case FrameType::hello:
+            if (const auto message = decode_hello(frame); message.ok()) {
+                const Bytes encoded = encode_hello(*message);
+                require(encoded.size() <= hello_bytes_max && decode_hello(encoded).ok());
+            }
+            break;
+        case FrameType::heartbeat: (void)decode_capabilities(frame); break;
+        case FrameType::welcome:
+            if (const auto message = decode_welcome(frame); message.ok()) require(decode_welcome(encode_welcome(*message)).ok());
+            break;
+        case FrameType::assign:
+            if (const auto message = decode_assign(frame, limits()); message.ok()) require(decode_assign(encode_assign(*message), limits()).ok());
+            break;
+        case FrameType::ready:
+            if (const auto message = decode_units(frame, limits()); message.ok()) {
+                const auto again = decode_units(encode_ready(*message), limits());
+                require(again.ok() && *again == *message);
+            }
+            break;
+        case FrameType::release: (void)decode_units(frame, limits()); break;
+        case FrameType::prefetch:
+            if (const auto message = decode_prefetch(frame, limits()); message.ok()) require(decode_prefetch(encode_prefetch(0, *message), limits()).ok());
+            break;
+        case FrameType::busy: (void)decode_busy(frame); break;
+        case FrameType::drain: (void)decode_drain(frame); break;
+        case FrameType::error:
+            if (const auto message = decode_error(frame); message.ok()) require(decode_error(encode_error(*message)).ok());
+            break;
+        default: (void)decode_cancel(frame); break;
+    }
+}
+
+}  // namespace
+}  // namespace moex
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    if (size == 0) return 0;
+    moex::one(data[0], moex::ByteView(reinterpret_cast<const std::byte*>(data + 1), size - 1));
+    return 0;
+}
