@@ -35,9 +35,23 @@
 
 #include "hub/dispatch/swarm_backend.h"
 #include "hub/net/api.h"
+#include "hub/net/rate_limits.h"
+#include "hub/net/request_gate.h"
 #include "hub/registry/registry.h"
 
 namespace moex {
+
+// How long a client may take, and how much may wait for it. Source: targets S5.
+struct ClientLimits {
+    Duration header_within = 10s;                   // first byte to end of head; also a TLS or WebSocket handshake
+    Duration body_within = 30s;                     // head to end of body
+    Duration idle_within = 30s;                     // between requests of one connection
+    Duration write_within = 30s;                    // one write of at most 256 KiB: a reader that stops reading is closed
+    Duration ping_every = 15s;                      // silence in a stream of events
+    Duration worker_idle_within = 30s;              // without any byte from a worker; half of it in silence sends a ping
+    std::uint64_t stream_outbox_bytes_max = 4u << 20;
+    std::uint64_t worker_outbox_bytes_max = 64u << 20;
+};
 
 struct ServerOptions {
     std::string listen_address = "127.0.0.1";
@@ -51,6 +65,12 @@ struct ServerOptions {
     std::uint32_t workers_per_address_max = 16;
     Duration drain_within = 30s;
     bool test_routes = false;
+    bool require_keys = false;                      // API keys on loopback too; always on elsewhere
+    bool handle_signals = true;                     // run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate again
+    GateLimits gate;
+    ClientLimits clients;
+    RateOptions rates;
+    bool require_key = false;                       // ask for an API key on loopback too
 };
 
 class Server {
@@ -64,7 +84,10 @@ class Server {
     SwarmHost& swarm_host();                        // its strand lives in this server; usable before run()
     // Everything behind the door; call once, before run().
     void attach(SwarmBackend& swarm, Engine& engine, Api& api);
-    // Serves until stop(). Runs on the calling thread plus `num_threads - 1` more.
+    // Give it to the Api: finished requests and latencies land in /metrics. Valid as long as the server.
+    ApiObserver api_observer();
+    // Serves until stop(). Runs on the calling thread plus `num_threads - 1` more. The swarm's strand is served until the destructor, so that
+    // engine and swarm can be taken down after run() has returned.
     void run(std::size_t num_threads);
     // From any thread or a signal: drains (health 503, no new work, streams end, workers get DRAIN, then 1001); a second call stops at once.
     void stop();

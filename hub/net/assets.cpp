@@ -1,0 +1,69 @@
+#include "hub/net/assets.h"
+
+#include <fstream>
+#include <stdexcept>
+
+#include "hub/model/package.h"
+#include "protocol/text.h"
+
+// Made by embed_assets.cmake: one row per file, ended by a null name.
+extern "C" {
+struct MoexAssetRow {
+    const char* path;
+    const std::byte* data;
+    std::uint64_t size;
+    const char* sha256;
+};
+extern const MoexAssetRow moex_asset_table[];
+}
+
+namespace moex {
+namespace fs = std::filesystem;
+
+std::string content_type_of(std::string_view path) {
+    const std::size_t dot = path.rfind('.');
+    const std::string_view suffix = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+    if (suffix == "html") return "text/html; charset=utf-8";
+    if (suffix == "js" || suffix == "mjs") return "text/javascript; charset=utf-8";
+    if (suffix == "css") return "text/css; charset=utf-8";
+    if (suffix == "json") return "application/json";
+    if (suffix == "wasm") return "application/wasm";
+    if (suffix == "svg") return "image/svg+xml";
+    if (suffix == "png") return "image/png";
+    if (suffix == "woff2") return "font/woff2";
+    if (suffix == "txt" || suffix == "wgsl") return "text/plain; charset=utf-8";
+    return "application/octet-stream";
+}
+
+Assets::Assets(fs::path directory) {
+    // Build outputs (wasm/, vendor/) come from the binary in both cases; a folder's files go before them.
+    for (const MoexAssetRow* row = moex_asset_table; row->path; ++row)
+        embedded_[row->path] = Asset{{row->data, static_cast<std::size_t>(row->size)}, nullptr, text('"', row->sha256, '"'), content_type_of(row->path)};
+    if (directory.empty()) return;
+    std::error_code error;
+    for (const char* folder : {"", "css", "js", "wasm", "vendor"})
+        for (const auto& entry : fs::directory_iterator(directory / folder, error)) {
+            const std::string name = entry.path().filename().string();
+            const std::string suffix = entry.path().extension().string();
+            if (!entry.is_regular_file(error) || name[0] == '.') continue;
+            if (!*folder && suffix != ".html" && suffix != ".svg") continue;
+            files_[*folder ? text('/', folder, '/', name) : text('/', name)] = entry.path();
+        }
+    if (!files_.contains("/index.html")) throw std::runtime_error(text(directory.string(), ": no index.html; --static wants the folder of the pages"));
+}
+
+std::optional<Asset> Assets::find(std::string_view path) const {
+    const std::string_view name = path == "/" ? std::string_view("/index.html") : path;
+    if (const auto file = files_.find(name); file != files_.end()) {
+        std::ifstream in(file->second, std::ios::binary);
+        if (!in) return std::nullopt;
+        auto content = std::make_shared<const std::string>(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+        const ByteView bytes = as_byte_view(*content);
+        return Asset{bytes, content, text('"', to_hex(sha256(bytes)), '"'), content_type_of(name)};
+    }
+    const auto found = embedded_.find(name);
+    if (found == embedded_.end()) return std::nullopt;
+    return found->second;
+}
+
+}  // namespace moex

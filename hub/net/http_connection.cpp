@@ -1,0 +1,428 @@
+#include "hub/net/http_connection.h"
+
+#include <ctime>
+
+#include "hub/base/log.h"
+#include "hub/net/worker_connection.h"
+
+namespace moex::net {
+namespace {
+
+constexpr std::size_t read_ahead_bytes_max = 64 << 10;      // sent before the answer of the request in progress
+constexpr std::size_t write_bytes_max = 256 << 10;
+constexpr std::uint64_t linger_bytes_max = 16u << 20;
+constexpr Duration linger_within = 2s;
+
+const char* reason_phrase(unsigned status) {
+    switch (status) {
+        case 200: return "OK";
+        case 204: return "No Content";
+        case 206: return "Partial Content";
+        case 304: return "Not Modified";
+        case 400: return "Bad Request";
+        case 401: return "Unauthorized";
+        case 403: return "Forbidden";
+        case 404: return "Not Found";
+        case 405: return "Method Not Allowed";
+        case 408: return "Request Timeout";
+        case 413: return "Content Too Large";
+        case 414: return "URI Too Long";
+        case 415: return "Unsupported Media Type";
+        case 416: return "Range Not Satisfiable";
+        case 417: return "Expectation Failed";
+        case 422: return "Unprocessable Content";
+        case 426: return "Upgrade Required";
+        case 429: return "Too Many Requests";
+        case 431: return "Request Header Fields Too Large";
+        case 500: return "Internal Server Error";
+        case 501: return "Not Implemented";
+        case 503: return "Service Unavailable";
+        case 505: return "HTTP Version Not Supported";
+        default: return status < 400 ? "OK" : "Error";
+    }
+}
+
+std::string http_date() {
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    gmtime_r(&now, &parts);
+    char buffer[40];
+    return std::string(buffer, std::strftime(buffer, sizeof buffer, "%a, %d %b %Y %H:%M:%S GMT", &parts));
+}
+
+}  // namespace
+
+// What the handlers hold. Any thread; everything is posted to the connection's strand.
+class ConnectionResponder : public WireResponder {
+  public:
+    ConnectionResponder(std::shared_ptr<HttpConnection> connection, std::uint64_t serial) : connection_(std::move(connection)), serial_(serial) {}
+    ~ConnectionResponder() override {
+        if (!done_) post([serial = serial_](HttpConnection& connection) { connection.drop_request(serial); });
+    }
+    void respond(HttpResponse response) override { respond_bytes(std::move(response), {}, nullptr); }
+    void respond_bytes(HttpResponse head, ByteView bytes, std::shared_ptr<const void> keep) override {
+        if (done_.exchange(true)) return;
+        post([serial = serial_, head = std::move(head), bytes, keep = std::move(keep)](HttpConnection& connection) mutable {
+            connection.respond(serial, std::move(head), bytes, std::move(keep));
+        });
+    }
+    void begin_stream() override {
+        post([serial = serial_](HttpConnection& connection) { connection.begin_stream(serial); });
+    }
+    void send_event(std::string data) override {
+        post([serial = serial_, data = std::move(data)](HttpConnection& connection) mutable { connection.send_event(serial, std::move(data)); });
+    }
+    void end_stream() override {
+        if (done_.exchange(true)) return;
+        post([serial = serial_](HttpConnection& connection) { connection.end_stream(serial); });
+    }
+    void on_disconnect(std::function<void()> handler) override {
+        post([serial = serial_, handler = std::move(handler)](HttpConnection& connection) mutable { connection.watch_disconnect(serial, std::move(handler)); });
+    }
+
+  private:
+    template <class Function>
+    void post(Function function) {
+        asio::post(connection_->executor_, [connection = connection_, function = std::move(function)]() mutable { function(*connection); });
+    }
+    const std::shared_ptr<HttpConnection> connection_;
+    const std::uint64_t serial_;
+    std::atomic<bool> done_{false};
+};
+
+HttpConnection::HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string remote_address, bool loopback)
+    : hub_(hub), routes_(routes), live_(hub.http_connections), transport_(std::move(transport)), executor_(transport_->socket().get_executor()),
+      remote_address_(std::move(remote_address)), loopback_(loopback), gate_(hub.options.gate), timer_(executor_) {}
+
+HttpConnection::~HttpConnection() { live_->remove(live_id_); }
+
+void HttpConnection::start() {
+    live_id_ = live_->add([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) asio::post(self->executor_, [self] { self->close(); });
+    });
+    read_deadline_ = now_steady() + hub_.options.clients.header_within;
+    arm_timer();
+    transport_->handshake([self = shared_from_this()](ErrorCodeOf error) {
+        if (error) return self->close();
+        self->read();
+    });
+}
+
+void HttpConnection::read() {
+    if (closed_ || reading_ || peer_done_) return;
+    reading_ = true;
+    transport_->read_some(asio::buffer(read_buffer_), [self = shared_from_this()](ErrorCodeOf error, std::size_t size) {
+        self->reading_ = false;
+        self->on_read(error, size);
+    });
+}
+
+void HttpConnection::on_read(ErrorCodeOf error, std::size_t size) {
+    if (closed_) return;
+    if (error) return on_peer_closed(error == asio::error::eof || error == ssl::error::stream_truncated);
+    if (lingering_) {
+        lingered_bytes_ += size;
+        if (lingered_bytes_ > linger_bytes_max) return close();
+        return read();
+    }
+    in_.append(read_buffer_.data(), size);
+    if (busy_ && in_.size() > read_ahead_bytes_max) return close();
+    process();
+    if (transport_) read();
+}
+
+void HttpConnection::process() {
+    while (!busy_ && !closed_ && !lingering_ && transport_ && !in_.empty()) {
+        const RequestGate::State before = gate_.state();
+        in_.erase(0, gate_.feed(in_));
+        const RequestGate::State after = gate_.state();
+        const ClientLimits& limits = hub_.options.clients;
+        if (after == RequestGate::State::refused) return refuse(gate_.refusal());
+        if (before == RequestGate::State::idle && after == RequestGate::State::head) read_deadline_ = now_steady() + limits.header_within;
+        if (before != RequestGate::State::body && after == RequestGate::State::body) {
+            read_deadline_ = now_steady() + limits.body_within;
+            if (gate_.take_expects_continue()) push("HTTP/1.1 100 Continue\r\n\r\n");
+        }
+        if (after == RequestGate::State::done) handle(gate_.take());
+        arm_timer();
+    }
+}
+
+void HttpConnection::refuse(const GateRefusal& refusal) {
+    ++hub_.requests_refused;
+    ++serial_;
+    busy_ = true;
+    answered_ = head_only_ = keep_alive_ = false;
+    HttpResponse response = api_error(refusal.status, refusal.message, refusal.code);
+    if (refusal.status == 405) response.headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
+    respond(serial_, std::move(response), {}, nullptr);
+}
+
+void HttpConnection::handle(GatedRequest request) {
+    ++serial_;
+    busy_ = true;
+    answered_ = streaming_ = false;
+    head_only_ = request.method == "HEAD";
+    keep_alive_ = request.keep_alive;
+    chunked_ = !request.http_1_0;
+    read_deadline_.reset();
+    counted_ = true;
+    ++hub_.active_requests;
+
+    HttpRequest view;
+    view.method = request.method;
+    view.path = std::move(request.path);
+    view.query = std::move(request.query);
+    view.headers = request.headers;
+    view.body = std::move(request.body);
+    view.remote_address = remote_address_;
+    view.loopback = loopback_;
+    view.received_at = now_steady();
+    cors_origin_ = routes_.cors_origin(view);
+    if (view.path == "/worker" && view.method == "GET") return upgrade(std::move(request), view);
+    routes_.handle(std::move(view), std::make_shared<ConnectionResponder>(shared_from_this(), serial_));
+}
+
+void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
+    UpgradeVerdict verdict = routes_.judge_upgrade(view);
+    if (!verdict.refusal && (reading_ || !in_.empty()))
+        verdict.refusal = api_error(400, "bytes behind the upgrade request; wait for its answer", "early_data");
+    if (verdict.refusal) {
+        keep_alive_ = false;
+        return respond(serial_, std::move(*verdict.refusal), {}, nullptr);
+    }
+    timer_.cancel();
+    timer_at_.reset();
+    release_request();
+    const auto to_ms = [](Duration duration) { return std::chrono::ceil<std::chrono::milliseconds>(duration); };
+    WebSocketLimits limits{to_ms(hub_.options.clients.header_within), to_ms(hub_.options.clients.worker_idle_within)};
+    auto socket = transport_->upgrade(limits);
+    transport_.reset();
+    closed_ = true;
+    std::make_shared<WorkerConnection>(hub_, std::move(socket), remote_address_, loopback_, verdict.authorized)->start(std::move(request));
+}
+
+// A clean end of the peer's bytes in the middle of a request is a hang-up when someone computes for it; a short answer may still go out.
+void HttpConnection::on_peer_closed(bool clean) {
+    peer_done_ = true;
+    if (!clean || lingering_ || (!busy_ && outbox_.empty() && !writing_) || streaming_ || !disconnect_handlers_.empty()) return close();
+    keep_alive_ = false;
+    if (!busy_) close();
+}
+
+void HttpConnection::watch_disconnect(std::uint64_t serial, std::function<void()> handler) {
+    if (closed_ || serial != serial_ || peer_done_) return handler();
+    if (!answered_) disconnect_handlers_.push_back(std::move(handler));
+}
+
+std::string HttpConnection::head_of(const HttpResponse& response, std::optional<std::uint64_t> body_bytes) {
+    std::string head = text("HTTP/1.1 ", response.status, ' ', reason_phrase(response.status), "\r\nDate: ", http_date(), "\r\n");
+    const auto add = [&](std::string_view name, std::string_view value) {
+        head += name;
+        head += ": ";
+        for (const char c : value) head += c == '\r' || c == '\n' ? ' ' : c;   // no value, whatever it quotes, opens a line of its own
+        head += "\r\n";
+    };
+    bool has_cache_rule = false;
+    for (const auto& [name, value] : response.headers) {
+        add(name, value);
+        has_cache_rule |= name == "Cache-Control";
+    }
+    if (!response.content_type.empty() && response.status != 204 && response.status != 304) add("Content-Type", response.content_type);
+    if (!has_cache_rule) add("Cache-Control", "no-store");
+    add("X-Content-Type-Options", "nosniff");
+    add("Referrer-Policy", "no-referrer");
+    add("Cross-Origin-Resource-Policy", "same-origin");
+    if (transport_->secure()) add("Strict-Transport-Security", "max-age=31536000");
+    if (!hub_.options.cors_origins.empty()) add("Vary", "Origin");
+    if (!cors_origin_.empty()) {
+        add("Access-Control-Allow-Origin", cors_origin_);
+        add("Access-Control-Expose-Headers", "Retry-After, ETag, Content-Range");
+    }
+    if (body_bytes && response.status != 204 && response.status != 304) add("Content-Length", text(*body_bytes));
+    add("Connection", keep_alive_ ? "keep-alive" : "close");
+    return head;
+}
+
+void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteView bytes, std::shared_ptr<const void> keep) {
+    if (closed_ || serial != serial_ || answered_ || streaming_) return;
+    answered_ = true;
+    disconnect_handlers_.clear();
+    if (hub_.draining) keep_alive_ = false;
+    hub_.metrics.on_http(response.status);
+    const std::uint64_t size = bytes.empty() ? response.body.size() : bytes.size();
+    std::string out = head_of(response, size) + "\r\n";
+    const bool has_body = !head_only_ && response.status != 204 && response.status != 304;
+    if (has_body && bytes.empty()) out += response.body;
+    push(std::move(out));
+    if (has_body && !bytes.empty()) outbox_.push_back({{}, bytes, std::move(keep)});
+    write();
+}
+
+void HttpConnection::begin_stream(std::uint64_t serial) {
+    if (closed_ || serial != serial_ || answered_ || streaming_) return;
+    streaming_ = true;
+    HttpResponse response;
+    response.content_type = "text/event-stream; charset=utf-8";
+    response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+    if (!chunked_ || hub_.draining) keep_alive_ = false;
+    if (chunked_) response.headers.emplace_back("Transfer-Encoding", "chunked");
+    hub_.metrics.on_http(200);
+    ping_at_ = now_steady() + hub_.options.clients.ping_every;
+    push(head_of(response, std::nullopt) + "\r\n");
+    arm_timer();
+}
+
+void HttpConnection::push_chunk(std::string_view data) {
+    if (head_only_) return;
+    if (!chunked_) return push(std::string(data));
+    char size[24];
+    const int length = std::snprintf(size, sizeof size, "%zx\r\n", data.size());
+    std::string chunk(size, static_cast<std::size_t>(length));
+    chunk.append(data).append("\r\n");
+    push(std::move(chunk));
+}
+
+void HttpConnection::send_event(std::uint64_t serial, std::string data) {
+    if (closed_ || serial != serial_ || answered_ || !streaming_) return;
+    push_chunk("data: " + data + "\n\n");
+    ping_at_ = now_steady() + hub_.options.clients.ping_every;
+}
+
+void HttpConnection::end_stream(std::uint64_t serial) {
+    if (closed_ || serial != serial_ || answered_ || !streaming_) return;
+    answered_ = true;
+    ping_at_.reset();
+    disconnect_handlers_.clear();
+    if (chunked_) push("0\r\n\r\n");
+    write();
+    if (outbox_.empty() && !writing_) on_answer_sent();
+}
+
+// The last responder went away without an answer: ours to admit. A stream ends short, without its last chunk, so that no client takes it for whole.
+void HttpConnection::drop_request(std::uint64_t serial) {
+    if (closed_ || serial != serial_ || answered_) return;
+    if (streaming_) return close();
+    respond(serial, api_error(500, "the request was dropped"), {}, nullptr);
+}
+
+void HttpConnection::push(std::string bytes) {
+    if (closed_) return;
+    outbox_bytes_ += bytes.size();
+    if (streaming_ && outbox_bytes_ > hub_.options.clients.stream_outbox_bytes_max) {
+        log_warn("http: a stream's reader is too slow, closed", kv("waiting_bytes", outbox_bytes_));
+        return close();
+    }
+    outbox_.push_back({std::move(bytes), {}, nullptr});
+    write();
+}
+
+void HttpConnection::write() {
+    if (closed_ || writing_ || outbox_.empty()) return;
+    std::size_t total = 0;
+    while (!outbox_.empty() && total < write_bytes_max && in_flight_.size() < 64) {
+        Piece& front = outbox_.front();
+        if (front.borrowed.empty()) {
+            total += front.owned.size();
+            in_flight_.push_back(std::move(front));
+            outbox_.pop_front();
+            continue;
+        }
+        const std::size_t part = std::min(front.borrowed.size(), write_bytes_max - total);
+        in_flight_.push_back({{}, front.borrowed.first(part), front.keep});
+        front.borrowed = front.borrowed.subspan(part);
+        total += part;
+        if (front.borrowed.empty()) outbox_.pop_front();
+    }
+    std::vector<asio::const_buffer> buffers;
+    for (const Piece& piece : in_flight_)
+        buffers.push_back(piece.borrowed.empty() ? asio::buffer(piece.owned) : asio::const_buffer(piece.borrowed.data(), piece.borrowed.size()));
+    writing_ = true;
+    write_deadline_ = now_steady() + hub_.options.clients.write_within;
+    arm_timer();
+    transport_->write(std::move(buffers), [self = shared_from_this()](ErrorCodeOf error) { self->on_written(error); });
+}
+
+void HttpConnection::on_written(ErrorCodeOf error) {
+    writing_ = false;
+    write_deadline_.reset();
+    for (const Piece& piece : in_flight_) outbox_bytes_ -= piece.owned.size();
+    in_flight_.clear();
+    if (closed_) return;
+    if (error) return close();
+    if (!outbox_.empty()) return write();
+    if (busy_ && answered_) on_answer_sent();
+}
+
+void HttpConnection::on_answer_sent() {
+    release_request();
+    busy_ = streaming_ = false;
+    if (!keep_alive_ || peer_done_) return linger();
+    read_deadline_ = now_steady() + hub_.options.clients.idle_within;
+    arm_timer();
+    process();
+}
+
+// Closing with unread bytes would reset the connection and may destroy the answer on its way: read them, for a while.
+void HttpConnection::linger() {
+    if (closed_ || lingering_) return;
+    if (peer_done_) return close();
+    lingering_ = true;
+    in_.clear();
+    read_deadline_ = now_steady() + linger_within;
+    arm_timer();
+    transport_->finish_writing([self = shared_from_this()] {});
+    read();
+}
+
+void HttpConnection::release_request() {
+    if (!counted_) return;
+    counted_ = false;
+    --hub_.active_requests;
+}
+
+void HttpConnection::close() {
+    if (closed_) return;
+    closed_ = true;
+    release_request();
+    timer_.cancel();
+    if (transport_) transport_->close();
+    auto handlers = std::move(disconnect_handlers_);
+    disconnect_handlers_.clear();
+    for (const auto& handler : handlers) handler();
+    outbox_.clear();
+}
+
+// One timer for all deadlines: set to the next one, and only moved when an earlier one comes.
+void HttpConnection::arm_timer() {
+    if (closed_) return;
+    std::optional<TimePoint> next;
+    for (const auto& deadline : {read_deadline_, write_deadline_, ping_at_})
+        if (deadline && (!next || *deadline < *next)) next = deadline;
+    if (!next || (timer_at_ && *timer_at_ <= *next)) return;
+    timer_at_ = next;
+    timer_.expires_at(*next);
+    timer_.async_wait([self = shared_from_this()](ErrorCodeOf error) {
+        if (error || self->closed_) return;
+        self->timer_at_.reset();
+        self->on_timer();
+    });
+}
+
+void HttpConnection::on_timer() {
+    const TimePoint now = now_steady();
+    if (write_deadline_ && now >= *write_deadline_) return close();
+    if (read_deadline_ && now >= *read_deadline_) {
+        read_deadline_.reset();
+        // Inside a request the client is told; an idle or lingering connection just ends.
+        if (lingering_ || gate_.state() == RequestGate::State::idle || busy_) return close();
+        return refuse({408, "request_timeout", "the request did not arrive in time"});
+    }
+    if (ping_at_ && now >= *ping_at_) {
+        ping_at_ = now + hub_.options.clients.ping_every;
+        push_chunk(": ping\n\n");
+    }
+    arm_timer();
+}
+
+}  // namespace moex::net

@@ -1,0 +1,93 @@
+// One HTTP connection: reads requests through the gate, one at a time, and writes their answers; hands /worker over to a WebSocket.
+// A read is always pending, also while a request runs: a client that hangs up is noticed at once and its generation ends.
+// Bounds: time for head, body, idling and each write; bytes waiting in a stream; bytes sent ahead of an answer.
+// Owner: the connection's strand.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hub/net/hub_context.h"
+#include "hub/net/request_gate.h"
+#include "hub/net/routes.h"
+#include "hub/net/transport.h"
+
+namespace moex::net {
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+  public:
+    HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string remote_address, bool loopback);
+    ~HttpConnection();
+    void start();
+
+  private:
+    friend class ConnectionResponder;
+    // A stretch of the answer: bytes of its own, or borrowed ones with their owner.
+    struct Piece {
+        std::string owned;
+        ByteView borrowed;
+        std::shared_ptr<const void> keep;
+    };
+
+    void read();
+    void on_read(ErrorCodeOf error, std::size_t size);
+    void process();
+    void refuse(const GateRefusal& refusal);
+    void handle(GatedRequest request);
+    void upgrade(GatedRequest request, const HttpRequest& view);
+    void on_peer_closed(bool clean);
+
+    // The way back, on the strand; `serial` names the request that is meant.
+    void respond(std::uint64_t serial, HttpResponse response, ByteView bytes, std::shared_ptr<const void> keep);
+    void begin_stream(std::uint64_t serial);
+    void send_event(std::uint64_t serial, std::string data);
+    void end_stream(std::uint64_t serial);
+    void drop_request(std::uint64_t serial);
+    void watch_disconnect(std::uint64_t serial, std::function<void()> handler);
+
+    std::string head_of(const HttpResponse& response, std::optional<std::uint64_t> body_bytes);
+    void push(std::string bytes);
+    void push_chunk(std::string_view data);
+    void write();
+    void on_written(ErrorCodeOf error);
+    void on_answer_sent();
+    void linger();
+    void close();
+    void release_request();
+
+    void arm_timer();
+    void on_timer();
+
+    HubContext& hub_;
+    const Routes& routes_;
+    const std::shared_ptr<LiveConnections> live_;
+    std::uint64_t live_id_ = 0;
+    std::unique_ptr<Transport> transport_;
+    asio::any_io_executor executor_;
+    const std::string remote_address_;
+    const bool loopback_;
+
+    RequestGate gate_;
+    std::string in_;
+    std::array<char, 16384> read_buffer_;
+    bool reading_ = false, closed_ = false, lingering_ = false, peer_done_ = false;
+    std::uint64_t lingered_bytes_ = 0;
+
+    std::uint64_t serial_ = 0;
+    bool busy_ = false, answered_ = false, streaming_ = false, head_only_ = false, keep_alive_ = false, chunked_ = false, counted_ = false;
+    std::string cors_origin_;
+    std::vector<std::function<void()>> disconnect_handlers_;
+
+    std::deque<Piece> outbox_;
+    std::vector<Piece> in_flight_;
+    std::uint64_t outbox_bytes_ = 0;
+    bool writing_ = false;
+
+    asio::steady_timer timer_;
+    std::optional<TimePoint> read_deadline_, write_deadline_, ping_at_, timer_at_;
+};
+
+}  // namespace moex::net

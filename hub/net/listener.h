@@ -1,0 +1,35 @@
+// Accepts connections on one address and starts an HttpConnection for each; holds the TLS context, which can be replaced while running.
+#pragma once
+
+#include <memory>
+#include <mutex>
+
+#include "hub/net/hub_context.h"
+#include "hub/net/routes.h"
+
+namespace moex::net {
+
+class Listener {
+  public:
+    // Binds at once; throws std::runtime_error with a sentence. `tls` may be null: plain HTTP.
+    Listener(HubContext& hub, const Routes& routes, std::shared_ptr<ssl::context> tls);
+    std::uint16_t port() const { return port_; }
+    void start();
+    void stop();                                             // any thread
+    void replace_tls(std::shared_ptr<ssl::context> tls);     // for connections from now on
+
+  private:
+    void accept();
+    void serve(tcp::socket socket);
+
+    HubContext& hub_;
+    const Routes& routes_;
+    asio::strand<asio::io_context::executor_type> strand_;
+    tcp::acceptor acceptor_;
+    asio::steady_timer pause_;
+    std::uint16_t port_ = 0;
+    std::mutex tls_mutex_;
+    std::shared_ptr<ssl::context> tls_;
+};
+
+}  // namespace moex::net

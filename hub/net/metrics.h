@@ -1,0 +1,38 @@
+// /metrics in the Prometheus text format: histograms observed here, the rest read from the counters of engine and swarm when asked.
+// Names follow vLLM's suffixes under `moex_`, so that dashboards carry over. Thread-safe. Source: targets section 3.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "hub/dispatch/swarm_core.h"
+#include "hub/engine/engine.h"
+
+namespace moex::net {
+
+struct MetricsSnapshot {
+    EngineCounters engine;
+    SwarmCounters swarm;
+    Coverage coverage;
+    std::vector<WorkerView> workers;
+    std::vector<std::uint16_t> replicas;      // of MoE units
+    std::uint64_t requests_refused = 0;
+    double uptime_s = 0;
+};
+
+class Metrics {
+  public:
+    Metrics();
+    ~Metrics();
+    void on_finished(const char* finish_reason);
+    void on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s);
+    void on_http(unsigned status);
+    void on_worker_event(const char* kind);
+    std::string text(const MetricsSnapshot& snapshot) const;
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace moex::net

@@ -1,0 +1,41 @@
+// Token buckets and bans per address. An address is an IPv4 address or an IPv6 /64: what one person usually holds.
+// Thread-safe: one mutex around a bounded table; `now` is given, so tests need no clock.
+// Source: targets S8.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "hub/base/clock.h"
+
+namespace moex {
+
+struct RateOptions {
+    double worker_connects_per_minute = 10, worker_connects_burst = 20;
+    double hello_failures_per_minute = 5;    // beyond it the address is banned from /worker
+    Duration ban = std::chrono::minutes(10);
+    double api_requests_per_minute = 600, api_requests_burst = 200;
+    double loopback_factor = 100;            // one's own machine: generous, still bounded
+    std::size_t addresses_max = 16'384;      // remembered; the longest unseen is forgotten
+};
+
+// "2001:db8:1:2:3:4:5:6" becomes "2001:db8:1:2::/64"; ::ffff:a.b.c.d becomes a.b.c.d; the rest stays.
+std::string rate_key(std::string_view address);
+
+class RateLimits {
+  public:
+    explicit RateLimits(RateOptions options);
+    ~RateLimits();
+    // Zero: go on. Otherwise how long to wait: the Retry-After.
+    Duration worker_connect(TimePoint now, const std::string& address, bool loopback);
+    Duration api_request(TimePoint now, const std::string& address, bool loopback);
+    void hello_failed(TimePoint now, const std::string& address, bool loopback);
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace moex

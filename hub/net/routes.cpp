@@ -1,0 +1,306 @@
+#include "hub/net/routes.h"
+
+#include <cmath>
+
+#include "hub/net/blobs.h"
+#include "hub/net/status.h"
+
+namespace moex {
+namespace {
+
+enum class Handler { asset, blob, worker, health, models, metrics, status, info, api, test };
+enum class Key { none, api, admin };
+struct Route {
+    const char* method;
+    const char* path;          // one ending in '*' is a prefix
+    Handler handler;
+    Key key;
+};
+constexpr Route route_table[] = {
+    {"GET", "/", Handler::asset, Key::none},
+    {"GET", "/*", Handler::asset, Key::none},                    // the fixed table of pages and scripts
+    {"GET", "/weights/*", Handler::blob, Key::none},
+    {"GET", "/worker", Handler::worker, Key::none},
+    {"GET", "/health", Handler::health, Key::none},
+    {"GET", "/v1/health", Handler::health, Key::none},
+    {"GET", "/v1/models", Handler::models, Key::none},
+    {"GET", "/v1/models/*", Handler::models, Key::none},
+    {"GET", "/metrics", Handler::metrics, Key::admin},
+    {"GET", "/api/status", Handler::status, Key::api},
+    {"GET", "/api/info", Handler::info, Key::none},
+    {"POST", "/v1/chat/completions", Handler::api, Key::api},
+    {"POST", "/v1/completions", Handler::api, Key::api},
+    {"POST", "/tokenize", Handler::api, Key::api},
+    {"POST", "/detokenize", Handler::api, Key::api},
+    {"POST", "/api/test", Handler::test, Key::admin},            // only with test_routes
+};
+
+const Route* find_route(std::string_view path) {
+    const Route* found = nullptr;
+    for (const Route& route : route_table) {
+        const std::string_view pattern(route.path);
+        if (pattern == path) return &route;
+        if (pattern != "/*" && pattern.back() == '*' && path.size() >= pattern.size() && path.substr(0, pattern.size() - 1) == pattern.substr(0, pattern.size() - 1))
+            found = &route;
+    }
+    return found;
+}
+
+bool is_read(const HttpRequest& request) { return request.method == "GET" || request.method == "HEAD"; }
+std::string allowed_methods(bool post) { return post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"; }
+std::string seconds_text(Duration wait) { return text(static_cast<std::int64_t>(std::ceil(std::chrono::duration<double>(wait).count()))); }
+
+// design section 7; tried with WASM, WebGPU, WebSocket and Cache.
+constexpr const char* page_policy =
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+}  // namespace
+
+std::vector<RouteInfo> server_routes() {
+    std::vector<RouteInfo> routes;
+    for (const Route& route : route_table) routes.push_back({route.method, route.path, route.key == Key::none});
+    return routes;
+}
+
+namespace net {
+
+std::string Routes::cors_origin(const HttpRequest& request) const {
+    return hub_.access.judge_origin(request) == AccessPolicy::Origin::allowed ? std::string(*request.header("origin")) : std::string();
+}
+
+std::optional<HttpResponse> Routes::refuse_by_origin(const HttpRequest& request) const {
+    const std::string_view host = request.header("host").value_or("");
+    if (!hub_.access.host_allowed(host))
+        return api_error(403, text("Host \"", std::string(host.substr(0, 200)), "\" is not a name of this hub; its owner can add it with --host"), "host_not_allowed");
+    if (hub_.access.judge_origin(request) == AccessPolicy::Origin::foreign)
+        return api_error(403, "requests from this Origin are not allowed; the hub's owner can add it with --cors-origin", "origin_not_allowed");
+    return std::nullopt;
+}
+
+std::optional<HttpResponse> Routes::refuse_by_key(const HttpRequest& request, Access access) const {
+    if (access == Access::open || !hub_.keys_required) return std::nullopt;
+    const std::optional<std::string> key = bearer_key(request);
+    const std::optional<Role> role = key ? hub_.registry.key_role(*key) : std::nullopt;
+    if (role == Role::admin || (role == Role::api && access == Access::api)) return std::nullopt;
+    if (role) return api_error(403, text("a key of role ", role_name(*role), " does not open this"), "wrong_role");
+    HttpResponse refusal = api_error(401, key ? "the API key is not known here" : "an API key is needed: Authorization: Bearer KEY", "invalid_api_key");
+    refusal.headers.emplace_back("WWW-Authenticate", "Bearer");
+    return refusal;
+}
+
+bool Routes::is_admin(const HttpRequest& request) const {
+    if (!hub_.keys_required) return true;
+    const std::optional<std::string> key = bearer_key(request);
+    return key && hub_.registry.key_role(*key) == Role::admin;
+}
+
+UpgradeVerdict Routes::judge_upgrade(const HttpRequest& request) const {
+    UpgradeVerdict verdict;
+    const auto refuse = [&](HttpResponse response) {
+        ++hub_.requests_refused;
+        verdict.refusal = std::move(response);
+        return verdict;
+    };
+    if (auto refusal = refuse_by_origin(request)) return refuse(std::move(*refusal));
+    const auto holds = [&](const char* name, const std::string& word) {
+        std::string value = "," + std::string(request.header(name).value_or("")) + ",";
+        std::string flat;
+        for (const char c : value)
+            if (c != ' ' && c != '\t') flat += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+        return flat.find("," + word + ",") != std::string::npos;
+    };
+    if (!holds("upgrade", "websocket") || !holds("connection", "upgrade") || request.header("sec-websocket-version").value_or("") != "13" ||
+        request.header("sec-websocket-key").value_or("").size() != 24) {
+        HttpResponse response = api_error(426, "/worker is a WebSocket (version 13)", "upgrade_required");
+        response.headers.emplace_back("Upgrade", "websocket");
+        response.headers.emplace_back("Sec-WebSocket-Version", "13");
+        return refuse(std::move(response));
+    }
+    if (!hub_.swarm || hub_.draining) {
+        HttpResponse response = api_error(503, hub_.draining ? "the hub stops" : "the hub is loading", "unavailable");
+        response.headers.emplace_back("Retry-After", "2");
+        return refuse(std::move(response));
+    }
+    if (const Duration wait = hub_.rates.worker_connect(now_steady(), request.remote_address, request.loopback); wait > Duration{0}) {
+        HttpResponse response = api_error(429, "too many connections or failed joins from this address", "rate_limited");
+        response.headers.emplace_back("Retry-After", seconds_text(wait));
+        return refuse(std::move(response));
+    }
+    const std::optional<std::string> token = bearer_key(request);
+    if (token) {
+        verdict.authorized = hub_.registry.join_allowed(*token);
+        if (!verdict.authorized) {
+            hub_.rates.hello_failed(now_steady(), request.remote_address, request.loopback);
+            return refuse(api_error(401, "the join token is not known here", "invalid_join_token"));
+        }
+    } else if (hub_.access.judge_origin(request) == AccessPolicy::Origin::none) {
+        // Not a page of ours: it must prove that it holds the token before it gets a socket.
+        HttpResponse response = api_error(401, "without an Origin the join token must come as Authorization: Bearer TOKEN", "missing_join_token");
+        response.headers.emplace_back("WWW-Authenticate", "Bearer");
+        return refuse(std::move(response));
+    }
+    return verdict;
+}
+
+void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responder) const {
+    const auto refuse = [&](HttpResponse response) {
+        ++hub_.requests_refused;
+        responder->respond(std::move(response));
+    };
+    if (auto refusal = refuse_by_origin(request)) return refuse(std::move(*refusal));
+    const Route* route = find_route(request.path);
+    if (route && route->handler == Handler::test && !hub_.options.test_routes) route = nullptr;
+    std::optional<Asset> asset;
+    if (!route || route->handler == Handler::asset) {
+        asset = hub_.assets.find(request.path);
+        if (!asset) return refuse(api_error(404, text("no such route: ", request.path.substr(0, 200)), "not_found"));
+    }
+    const bool post = route && std::string_view(route->method) == "POST";
+    if (request.method == "OPTIONS") {
+        HttpResponse response;
+        response.status = 204;
+        response.headers = {{"Allow", allowed_methods(post)}};
+        if (!cors_origin(request).empty()) {
+            response.headers.emplace_back("Access-Control-Allow-Methods", allowed_methods(post));
+            response.headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, "
+                                                                          "X-Stainless-Package-Version, X-Stainless-Retry-Count, X-Stainless-Runtime, "
+                                                                          "X-Stainless-Runtime-Version, X-Stainless-Timeout, User-Agent");
+            response.headers.emplace_back("Access-Control-Max-Age", "600");
+        }
+        return responder->respond(std::move(response));
+    }
+    if (post ? request.method != "POST" : !is_read(request)) {
+        HttpResponse response = api_error(405, text(request.method, " is not a method of ", request.path.substr(0, 200)), "method_not_allowed");
+        response.headers.emplace_back("Allow", allowed_methods(post));
+        return refuse(std::move(response));
+    }
+    if (asset) return serve_asset(request, *responder, *asset);
+    const Access access = route->key == Key::none ? Access::open : route->key == Key::api ? Access::api : Access::admin;
+    if (auto refusal = refuse_by_key(request, access)) return refuse(std::move(*refusal));
+    if (post && !is_json_content_type(request.header("content-type").value_or("")))
+        return refuse(api_error(415, "Content-Type must be application/json", "unsupported_media_type"));
+    switch (route->handler) {
+        case Handler::blob: return serve_blob(request, *responder);
+        case Handler::health: return serve_health(std::move(responder));
+        case Handler::metrics: return serve_metrics(std::move(responder));
+        case Handler::status: return serve_status(request, std::move(responder));
+        case Handler::info: return serve_info(*responder);
+        case Handler::test: return serve_test(request, std::move(responder));
+        case Handler::models:
+        case Handler::api: break;
+        case Handler::asset:
+        case Handler::worker: return refuse(api_error(404, "no such route", "not_found"));   // HEAD /worker
+    }
+    const auto unavailable = [&](const char* message) {
+        HttpResponse response = api_error(503, message, "unavailable");
+        response.headers.emplace_back("Retry-After", "2");
+        refuse(std::move(response));
+    };
+    Api* api = hub_.api;
+    if (!api) return unavailable("Loading model");
+    if (route->handler == Handler::api) {
+        if (hub_.draining) return unavailable("the hub stops and takes no new work");
+        if (const Duration wait = hub_.rates.api_request(now_steady(), request.remote_address, request.loopback); wait > Duration{0}) {
+            HttpResponse response = api_error(429, "too many requests from this address", "rate_limited");
+            response.headers.emplace_back("Retry-After", seconds_text(wait));
+            return refuse(std::move(response));
+        }
+    }
+    if (request.method == "HEAD") request.method = "GET";
+    api->handle(request, std::move(responder));
+}
+
+void Routes::serve_asset(const HttpRequest& request, WireResponder& responder, const Asset& asset) const {
+    HttpResponse head;
+    head.content_type = asset.content_type;
+    head.headers = {{"ETag", asset.etag},
+                    {"Cache-Control", "no-cache"},
+                    {"Content-Security-Policy", page_policy},
+                    {"Cross-Origin-Opener-Policy", "same-origin"},
+                    {"Cross-Origin-Embedder-Policy", "require-corp"}};
+    if (const auto known = request.header("if-none-match"); known && etag_matches(*known, asset.etag)) {
+        head.status = 304;
+        return responder.respond(std::move(head));
+    }
+    responder.respond_bytes(std::move(head), asset.bytes, asset.keep);
+}
+
+void Routes::serve_blob(const HttpRequest& request, WireResponder& responder) const {
+    const std::string_view name = std::string_view(request.path).substr(std::string_view("/weights/").size());
+    const Result<Sha256> hash = parse_sha256(name);
+    if (!hash || to_hex(*hash) != name || !hub_.package->has_blob(*hash)) return responder.respond(api_error(404, "no such blob", "not_found"));
+    const Result<ByteView> blob = hub_.package->blob(*hash);
+    if (!blob) return responder.respond(api_error(500, "the blob cannot be read", "io_error"));
+    BlobAnswer answer = answer_blob(request, blob->size(), text('"', std::string(name), '"'));
+    if (answer.head.status == 416 || answer.head.status == 304) return responder.respond(std::move(answer.head));
+    responder.respond_bytes(std::move(answer.head), blob->subspan(answer.offset, answer.size), hub_.package);
+}
+
+void Routes::serve_health(std::shared_ptr<WireResponder> responder) const {
+    asio::post(hub_.swarm_strand, [this, responder = std::move(responder)] {
+        HttpResponse response;
+        response.body = health_json(hub_, response.status).dump();
+        if (response.status == 503) response.headers.emplace_back("Retry-After", "2");
+        responder->respond(std::move(response));
+    });
+}
+
+void Routes::serve_status(const HttpRequest& request, std::shared_ptr<WireResponder> responder) const {
+    const bool with_join_url = is_admin(request);
+    asio::post(hub_.swarm_strand, [this, with_join_url, responder = std::move(responder)] {
+        if (!hub_.swarm) return responder->respond(api_error(503, "Loading model", "unavailable"));
+        HttpResponse response;
+        response.body = status_json(hub_, with_join_url).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+        responder->respond(std::move(response));
+    });
+}
+
+void Routes::serve_metrics(std::shared_ptr<WireResponder> responder) const {
+    asio::post(hub_.swarm_strand, [this, responder = std::move(responder)] {
+        HttpResponse response;
+        response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+        response.body = hub_.metrics.text(metrics_snapshot(hub_));
+        responder->respond(std::move(response));
+    });
+}
+
+void Routes::serve_info(WireResponder& responder) const {
+    HttpResponse response;
+    response.body = nlohmann::json{{"name", "moex-hub"},
+                                   {"version", MOEX_VERSION},
+                                   {"model", hub_.package->name()},
+                                   {"context_tokens", hub_.package->config().context_tokens},
+                                   {"api_key_required", hub_.keys_required},
+                                   {"join_path", "/join.html"}}
+                        .dump();
+    responder.respond(std::move(response));
+}
+
+void Routes::serve_test(const HttpRequest& request, std::shared_ptr<WireResponder> responder) const {
+    const nlohmann::json body = nlohmann::json::parse(request.body, nullptr, false);
+    if (!body.is_object()) return responder->respond(api_error(400, "want a JSON object", "bad_json"));
+    std::optional<HedgePolicy> hedge;
+    std::optional<bool> fallback;
+    if (body.contains("hedge")) {
+        const Result<HedgePolicy> parsed = parse_hedge_policy(body["hedge"].is_string() ? body["hedge"].get<std::string>() : "");
+        if (!parsed) return responder->respond(api_error(400, parsed.error().message, "bad_field", "hedge"));
+        hedge = *parsed;
+    }
+    if (body.contains("local_fallback")) {
+        if (!body["local_fallback"].is_boolean()) return responder->respond(api_error(400, "want true or false", "bad_field", "local_fallback"));
+        fallback = body["local_fallback"].get<bool>();
+    }
+    asio::post(hub_.swarm_strand, [this, hedge, fallback, responder = std::move(responder)] {
+        SwarmBackend* swarm = hub_.swarm;
+        if (!swarm) return responder->respond(api_error(503, "Loading model", "unavailable"));
+        if (hedge) swarm->core().set_hedge(*hedge);
+        if (fallback) swarm->core().set_local_fallback(*fallback);
+        HttpResponse response;
+        response.body = "{\"ok\":true}";
+        responder->respond(std::move(response));
+    });
+}
+
+}  // namespace net
+}  // namespace moex

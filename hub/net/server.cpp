@@ -1,0 +1,228 @@
+#include "hub/net/server.h"
+
+#include <condition_variable>
+#include <stdexcept>
+#include <thread>
+
+#include "hub/base/log.h"
+#include "hub/net/housekeeping.h"
+#include "hub/net/listener.h"
+#include "hub/net/transport.h"
+
+namespace moex {
+namespace {
+
+using net::HubContext;
+namespace asio = net::asio;
+
+// The swarm's strand and timer.
+class StrandHost : public SwarmHost {
+  public:
+    explicit StrandHost(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
+    void post(std::function<void()> function) override { asio::post(hub_.swarm_strand, std::move(function)); }
+    void set_timer(TimePoint at, std::function<void()> function) override {
+        timer_.expires_at(at);
+        timer_.async_wait([function = std::move(function)](net::ErrorCodeOf error) {
+            if (!error) function();
+        });
+    }
+    void cancel() { timer_.cancel(); }
+
+  private:
+    HubContext& hub_;
+    asio::steady_timer timer_;
+};
+
+// The address that other machines would use: the one the default route leaves by. Nothing is sent.
+std::string outward_address(asio::io_context& io, bool v6) {
+    net::ErrorCodeOf error;
+    asio::ip::udp::socket socket(io);
+    const asio::ip::udp::endpoint somewhere(asio::ip::make_address(v6 ? "2001:db8::1" : "192.0.2.1"), 9);   // documentation ranges
+    socket.open(somewhere.protocol(), error);
+    if (!error) socket.connect(somewhere, error);
+    return error ? (v6 ? "::1" : "127.0.0.1") : socket.local_endpoint(error).address().to_string();
+}
+
+}  // namespace
+
+struct Server::State {
+    State(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry)
+        : hub(std::move(options), std::move(package), registry), routes(hub), host(hub), housekeeping(hub), drain_timer(hub.swarm_strand), signals(hub.io) {}
+
+    HubContext hub;
+    net::Routes routes;
+    StrandHost host;
+    net::Housekeeping housekeeping;
+    std::unique_ptr<net::Listener> listener;
+    asio::steady_timer drain_timer;
+    asio::signal_set signals;
+    asio::executor_work_guard<asio::io_context::executor_type> work{hub.io.get_executor()};
+    std::vector<std::thread> threads;
+    std::atomic<int> stops{0};
+    std::atomic<bool> finished{false};
+    TimePoint drain_until{};
+
+    std::shared_ptr<net::ssl::context> read_tls() const {
+        const ServerOptions& options = hub.options;
+        if (options.tls_cert.empty() != options.tls_key.empty()) throw std::runtime_error("TLS wants both --tls-cert and --tls-key");
+        return options.tls_cert.empty() ? nullptr : net::make_tls_context(options.tls_cert.string(), options.tls_key.string());
+    }
+
+    void name_urls(bool tls) {
+        std::string name = hub.options.listen_address;
+        if (name == "0.0.0.0" || name == "::") name = hub.options.hosts.empty() ? outward_address(hub.io, name == "::") : hub.options.hosts[0];
+        if (name.find(':') != std::string::npos) name = text('[', name, ']');
+        hub.base_url = text(tls ? "https://" : "http://", name, ':', listener->port());
+    }
+
+    void on_signal(int number) {
+        if (number != SIGHUP) return begin_stop();
+        try {
+            if (auto tls = read_tls()) {
+                listener->replace_tls(std::move(tls));
+                log_info("http: certificate read again");
+            }
+        } catch (const std::exception& failure) {
+            log_error("http: the old certificate stays", kv("error", failure.what()));
+        }
+    }
+    void wait_signal() {
+        signals.async_wait([this](net::ErrorCodeOf error, int number) {
+            if (error) return;
+            wait_signal();
+            on_signal(number);
+        });
+    }
+
+    void begin_stop() {
+        const int stop_number = ++stops;
+        if (stop_number == 2) log_info("http: stops at once");
+        asio::post(hub.swarm_strand, [this, stop_number] {
+            if (stop_number > 1) return close_everything();
+            log_info("http: draining", kv("requests", hub.active_requests.load()));
+            hub.draining = true;
+            if (Engine* engine = hub.engine) engine->drain();
+            drain_until = now_steady() + hub.options.drain_within;
+            watch_drain();
+        });
+    }
+
+    // Streams first, workers after them: they compute for the streams.
+    void watch_drain() {
+        Engine* engine = hub.engine;
+        const bool idle = (!engine || engine->idle()) && hub.active_requests == 0;
+        if (idle || now_steady() >= drain_until) return close_everything();
+        drain_timer.expires_after(20ms);
+        drain_timer.async_wait([this](net::ErrorCodeOf error) {
+            if (!error) watch_drain();
+        });
+    }
+
+    bool closing = false;
+    TimePoint close_until{};
+    void close_everything() {   // swarm strand
+        if (closing) return;
+        closing = true;
+        hub.draining = true;
+        drain_timer.cancel();
+        housekeeping.record();
+        if (SwarmBackend* swarm = hub.swarm) swarm->drain(Duration{0});
+        hub.worker_connections->shut_all();
+        listener->stop();
+        hub.http_connections->shut_all();
+        close_until = now_steady() + 3s;
+        watch_close();
+    }
+    void watch_close() {
+        // A second stop() does not wait for the peers' farewell.
+        const bool gone = hub.worker_connections->size() == 0 && hub.http_connections->size() == 0;
+        if (!gone && stops < 2 && now_steady() < close_until) {
+            drain_timer.expires_after(10ms);
+            drain_timer.async_wait([this](net::ErrorCodeOf error) {
+                if (!error) watch_close();
+            });
+            return;
+        }
+        housekeeping.stop();
+        hub.api = nullptr;   // engine and swarm may go once run() has returned
+        hub.swarm = nullptr;
+        hub.engine = nullptr;
+        hub.registry.flush();
+        net::ErrorCodeOf ignored;
+        signals.cancel(ignored);
+        finished = true;
+        asio::post(hub.io, [] {});   // wakes the caller of run()
+        finished.notify_all();
+    }
+};
+
+Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry)
+    : state_(std::make_unique<State>(std::move(options), std::move(package), registry)) {
+    HubContext& hub = state_->hub;
+    const bool loopback = is_loopback_address(hub.options.listen_address);
+    const auto tls = state_->read_tls();
+    if (!loopback && !tls && !hub.options.insecure_http)
+        throw std::runtime_error(text(hub.options.listen_address, ": off loopback the hub wants TLS (--tls-cert and --tls-key; `moex-hub cert` makes them) or an explicit --insecure-http"));
+    hub.keys_required = !loopback || hub.options.require_keys;
+    state_->listener = std::make_unique<net::Listener>(hub, state_->routes, tls);
+    state_->name_urls(tls != nullptr);
+    const Result<std::string> token = registry.join_token();
+    if (!token) throw std::runtime_error(token.error().message);
+    hub.join_url = text(hub.base_url, "/join.html#token=", *token);
+}
+
+Server::~Server() {
+    State& state = *state_;
+    state.hub.swarm = nullptr;
+    state.work.reset();
+    state.hub.io.stop();
+    for (std::thread& thread : state.threads) thread.join();
+    // What still hangs in the queues lets go of its connections here, while everything it refers to lives.
+    state.hub.http_connections->shut_all();
+    state.hub.worker_connections->shut_all();
+    state.host.cancel();
+    state.hub.io.restart();
+    state.hub.io.poll();
+}
+
+std::uint16_t Server::port() const { return state_->listener->port(); }
+std::string Server::base_url() const { return state_->hub.base_url; }
+std::string Server::join_url() const { return state_->hub.join_url; }
+SwarmHost& Server::swarm_host() { return state_->host; }
+
+void Server::attach(SwarmBackend& swarm, Engine& engine, Api& api) {
+    state_->hub.engine = &engine;
+    state_->hub.api = &api;
+    state_->hub.swarm = &swarm;
+}
+
+ApiObserver Server::api_observer() {
+    net::Metrics& metrics = state_->hub.metrics;
+    ApiObserver observer;
+    observer.on_finished = [&metrics](const char* reason) { metrics.on_finished(reason); };
+    observer.on_latency = [&metrics](double ttft_s, double e2e_s, double gap_s, double queue_s) { metrics.on_latency(ttft_s, e2e_s, gap_s, queue_s); };
+    return observer;
+}
+
+void Server::run(std::size_t num_threads) {
+    State& state = *state_;
+    if (state.hub.options.handle_signals) {
+        net::ErrorCodeOf ignored;
+        for (const int number : {SIGINT, SIGTERM, SIGHUP}) state.signals.add(number, ignored);
+        state.wait_signal();
+    }
+    state.listener->start();
+    state.housekeeping.start();
+    // At least one thread beside the caller: it goes on serving the strand after run() has returned, for what is taken down then.
+    const std::size_t others = std::max<std::size_t>(num_threads, 2) - 1;
+    for (std::size_t i = 0; i < others; ++i) state.threads.emplace_back([&state] { state.hub.io.run(); });
+    if (num_threads > 1) {
+        while (!state.finished && state.hub.io.run_one() > 0) {
+        }
+    }
+    state.finished.wait(false);
+}
+
+void Server::stop() { state_->begin_stop(); }
+
+}  // namespace moex

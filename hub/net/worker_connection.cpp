@@ -1,0 +1,151 @@
+#include "hub/net/worker_connection.h"
+
+#include "hub/base/log.h"
+#include "protocol/frame.h"
+
+namespace moex::net {
+namespace {
+
+constexpr Duration close_within = 2s;
+
+bool is_error_frame(const Bytes& frame) {
+    return frame.size() >= frame_header_bytes && std::to_integer<int>(frame[6]) == static_cast<int>(FrameType::error) && frame[7] == std::byte{0};
+}
+
+}  // namespace
+
+WorkerConnection::WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> socket, std::string address, bool loopback, bool authorized)
+    : hub_(hub), live_(hub.worker_connections), socket_(std::move(socket)), executor_(socket_->executor()), address_(std::move(address)),
+      loopback_(loopback), authorized_(authorized), close_timer_(executor_) {}
+
+WorkerConnection::~WorkerConnection() { live_->remove(live_id_); }
+
+void WorkerConnection::start(GatedRequest request) {
+    live_id_ = live_->add([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) self->close(CloseCode::going_away, "the hub stops; try again in 2 s");
+    });
+    socket_->set_read_limit(unauthenticated_frame_bytes_max);
+    socket_->accept(request, [self = shared_from_this()](ErrorCodeOf error) {
+        if (error) return self->end();
+        self->on_accepted();
+    });
+}
+
+void WorkerConnection::on_accepted() {
+    asio::post(hub_.swarm_strand, [self = shared_from_this()] {
+        HubContext& hub = self->hub_;
+        SwarmBackend* swarm = hub.swarm;
+        if (!swarm) return self->close(CloseCode::going_away, "the hub is not ready; try again in 2 s");
+        std::uint32_t& count = hub.workers_by_address[rate_key(self->address_)];
+        ++count;
+        self->counted_ = true;
+        if (count > hub.options.workers_per_address_max) {
+            self->refused_ = true;
+            self->close(CloseCode::policy, text("this address lends ", hub.options.workers_per_address_max, " workers already"));
+            return;
+        }
+        self->joined_ = true;
+        self->id_ = swarm->on_connect(self, self->address_, self->authorized_);
+        const std::uint64_t limit = std::min<std::uint64_t>(swarm->core().frame_bytes_max(self->id_), unauthenticated_frame_bytes_max);
+        asio::post(self->executor_, [self, limit] { self->read_next(limit); });
+    });
+}
+
+void WorkerConnection::read_next(std::uint64_t frame_bytes_max) {
+    if (ended_ || close_sent_) return;
+    socket_->set_read_limit(std::max<std::uint64_t>(frame_bytes_max, frame_header_bytes));
+    socket_->read([self = shared_from_this()](ErrorCodeOf error, Bytes frame, bool binary) { self->on_read(error, std::move(frame), binary); });
+}
+
+void WorkerConnection::on_read(ErrorCodeOf error, Bytes frame, bool binary) {
+    if (error) {
+        // The WebSocket layer has said 1002 or 1009 itself where the peer broke its rules.
+        if (!welcomed_ && error != websocket::error::closed && error.category() == ErrorCodeOf(websocket::error::closed).category())
+            hub_.rates.hello_failed(now_steady(), address_, loopback_);
+        return end();
+    }
+    if (!binary) return close(CloseCode::text_frame, "frames are binary messages");
+    asio::post(hub_.swarm_strand, [self = shared_from_this(), frame = std::move(frame)] {
+        SwarmBackend* swarm = self->hub_.swarm;
+        if (!swarm || !self->joined_) return;
+        swarm->on_frame(self->id_, frame);
+        std::uint64_t limit = swarm->core().frame_bytes_max(self->id_);
+        if (!self->welcomed_) limit = std::min<std::uint64_t>(limit, unauthenticated_frame_bytes_max);
+        asio::post(self->executor_, [self, limit] { self->read_next(limit); });
+    });
+}
+
+void WorkerConnection::send(Bytes frame) {
+    if (!welcomed_ && !is_error_frame(frame)) welcomed_ = true;
+    if (outbox_bytes_ + frame.size() > hub_.options.clients.worker_outbox_bytes_max) {
+        log_warn("worker: reads too slowly, closed", kv("waiting_bytes", outbox_bytes_.load()));
+        asio::post(executor_, [self = shared_from_this()] { self->end(); });
+        return;
+    }
+    outbox_bytes_ += frame.size();
+    asio::post(executor_, [self = shared_from_this(), frame = std::move(frame)]() mutable {
+        if (self->ended_ || self->closing_) return;
+        self->outbox_.push_back(std::move(frame));
+        self->write_next();
+    });
+}
+
+void WorkerConnection::write_next() {
+    if (writing_ || ended_) return;
+    if (outbox_.empty()) {
+        if (closing_) finish_close();
+        return;
+    }
+    writing_ = true;
+    socket_->write(outbox_.front(), [self = shared_from_this()](ErrorCodeOf error) {
+        self->writing_ = false;
+        self->outbox_bytes_ -= self->outbox_.front().size();
+        self->outbox_.pop_front();
+        if (error) return self->end();
+        self->write_next();
+    });
+}
+
+void WorkerConnection::close(CloseCode code, const std::string& reason) {
+    if (!welcomed_ && !refused_ && code != CloseCode::going_away) hub_.rates.hello_failed(now_steady(), address_, loopback_);
+    asio::post(executor_, [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
+}
+
+// What waits goes out first (DRAIN, an ERROR that says why); then the close frame; a peer that does not answer it is cut off.
+void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
+    if (closing_ || ended_) return;
+    closing_ = true;
+    close_code_ = code;
+    close_reason_ = reason;
+    close_timer_.expires_after(close_within);
+    close_timer_.async_wait([self = shared_from_this()](ErrorCodeOf error) {
+        if (!error) self->end();
+    });
+    write_next();
+}
+
+void WorkerConnection::finish_close() {
+    if (close_sent_) return;
+    close_sent_ = true;
+    socket_->close(static_cast<std::uint16_t>(close_code_), close_reason_, [self = shared_from_this()](ErrorCodeOf) { self->end(); });
+}
+
+void WorkerConnection::end() {
+    if (ended_) return;
+    ended_ = true;
+    close_timer_.cancel();
+    socket_->abort();
+    asio::post(hub_.swarm_strand, [self = shared_from_this()] {
+        HubContext& hub = self->hub_;
+        if (self->counted_) {
+            self->counted_ = false;
+            const auto found = hub.workers_by_address.find(rate_key(self->address_));
+            if (found != hub.workers_by_address.end() && --found->second == 0) hub.workers_by_address.erase(found);
+        }
+        if (!self->joined_) return;
+        self->joined_ = false;
+        if (SwarmBackend* swarm = hub.swarm) swarm->on_disconnect(self->id_);
+    });
+}
+
+}  // namespace moex::net

@@ -1,0 +1,56 @@
+// One worker's WebSocket: frames in, frames out, and the rules about text, size and silence. What frames mean is the swarm's business.
+// One frame at a time goes to the swarm; the next is read when it was taken, under the size limit that then holds.
+// Owner: the socket's strand. WorkerLink's calls come from the swarm's strand and are posted here.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+
+#include "hub/net/hub_context.h"
+#include "hub/net/websocket.h"
+
+namespace moex::net {
+
+class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<WorkerConnection> {
+  public:
+    WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> socket, std::string address, bool loopback, bool authorized);
+    ~WorkerConnection() override;
+    void start(GatedRequest request);
+
+    void send(Bytes frame) override;
+    void close(CloseCode code, const std::string& reason) override;
+
+  private:
+    void on_accepted();
+    void read_next(std::uint64_t frame_bytes_max);
+    void on_read(ErrorCodeOf error, Bytes frame, bool binary);
+    void write_next();
+    void begin_close(CloseCode code, const std::string& reason);
+    void finish_close();
+    void end();
+
+    HubContext& hub_;
+    const std::shared_ptr<LiveConnections> live_;
+    std::uint64_t live_id_ = 0;
+    std::unique_ptr<WebSocket> socket_;
+    asio::any_io_executor executor_;
+    const std::string address_;
+    const bool loopback_, authorized_;
+
+    // Socket strand.
+    std::deque<Bytes> outbox_;
+    bool writing_ = false, closing_ = false, close_sent_ = false, ended_ = false;
+    CloseCode close_code_ = CloseCode::going_away;
+    std::string close_reason_;
+    asio::steady_timer close_timer_;
+
+    // Swarm strand.
+    WorkerId id_ = 0;
+    bool joined_ = false, counted_ = false, refused_ = false;
+
+    std::atomic<std::uint64_t> outbox_bytes_{0};
+    std::atomic<bool> welcomed_{false};      // the hub answered HELLO with something other than an ERROR
+};
+
+}  // namespace moex::net
