@@ -14,6 +14,11 @@ Error bad_field(std::string_view key, const std::string& found, const std::strin
     return {ErrorCode::bad_field, text("config: ", key, " is ", found, ", wanted ", wanted)};
 }
 
+// Numbers that a program put into the JSON may be signed where parsed ones are not.
+bool is_count_below(const Json& value, std::uint64_t limit) {
+    return value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0) && value.get<std::uint64_t>() < limit;
+}
+
 // Reads the keys of one object; the first error is kept, so that a caller reads everything and checks once.
 class FieldReader {
   public:
@@ -67,13 +72,11 @@ class FieldReader {
 
   private:
     std::uint32_t check_count(std::string_view key, const Json& value, std::uint32_t min, std::uint32_t max) {
-        const bool whole = value.is_number_integer() && (value.is_number_unsigned() || value.get<std::int64_t>() >= 0);
-        const std::uint64_t number = whole ? value.get<std::uint64_t>() : 0;
-        if (!whole || number < min || number > max) {
+        if (!is_count_below(value, std::uint64_t{max} + 1) || value.get<std::uint64_t>() < min) {
             fail(bad_field(key, json_excerpt(value), text("a whole number of ", min, "..", max)));
             return min;
         }
-        return static_cast<std::uint32_t>(number);
+        return value.get<std::uint32_t>();
     }
     const Json& object_;
     Status status_;
@@ -170,7 +173,7 @@ void read_moe_layers(FieldReader& reader, ModelConfig& config) {
     if (dense == nullptr) return;
     if (!dense->is_array()) return reader.fail(bad_field("mlp_only_layers", json_excerpt(*dense), "a list of layers"));
     for (const Json& layer : *dense) {
-        if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() >= config.num_layers)
+        if (!is_count_below(layer, config.num_layers))
             return reader.fail(bad_field("mlp_only_layers", json_excerpt(*dense), text("layers of 0..", config.num_layers - 1)));
         config.layer_is_moe[layer.get<std::uint64_t>()] = 0;
     }
@@ -243,7 +246,7 @@ Result<ModelConfig> parse_model_config(const Json& object) {
     if (layers == nullptr || !layers->is_array() || layers->size() != config.num_layers)
         return bad_field("layer_is_moe", layers == nullptr ? "missing" : json_excerpt(*layers), text("a list of ", config.num_layers, " zeros and ones"));
     for (const Json& layer : *layers) {
-        if (!layer.is_number_unsigned() || layer.get<std::uint64_t>() > 1)
+        if (!is_count_below(layer, 2))
             return bad_field("layer_is_moe", json_excerpt(*layers), "a list of zeros and ones");
         config.layer_is_moe.push_back(layer.get<std::uint8_t>());
     }

@@ -160,7 +160,7 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
         input.options.name = (full.has_filename() ? full.filename() : full.parent_path().filename()).string();
     }
     if (!package_name_ok(input.options.name))
-        return Error{ErrorCode::invalid_argument, text("package name \"", input.options.name.substr(0, 128), "\", wanted 1 to 128 printable characters without spaces (--name)")};
+        return Error{ErrorCode::invalid_argument, text("package name ", json_excerpt(input.options.name), ", wanted 1 to 128 printable characters without spaces (--name)")};
     input.shape = {config->hidden_size, config->moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
         MOEX_ASSIGN(group_size, choose_group_size(config->hidden_size, config->moe_intermediate_size, options.group_size_max));

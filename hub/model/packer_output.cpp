@@ -109,9 +109,10 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
     if (fs::exists(directory, error)) {
         if (!fs::is_directory(directory, error)) return Error{ErrorCode::invalid_argument, text(directory.string(), ": is a file, wanted a folder for the package")};
         resumes = fs::is_directory(state, error);
+        const bool has_manifest = fs::exists(directory / "manifest.json", error);
         for (const auto& entry : fs::directory_iterator(directory, error)) {
             const std::string name = entry.path().filename().string();
-            if (!resumes && name == "manifest.json")
+            if (!resumes && has_manifest)
                 return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds a package already; remove it or choose another folder")};
             if (!resumes || !is_ours(name))
                 return Error{ErrorCode::invalid_argument, text(directory.string(), ": is not empty (", name.substr(0, 100), "); choose another folder")};

@@ -8,6 +8,7 @@
 #include "hub/model/packer.h"
 #include "hub/model/packer_layers.h"
 #include "hub/model/packer_output.h"
+#include "hub/model/strict_json.h"
 
 namespace moex {
 namespace {
@@ -213,7 +214,7 @@ Result<ModelConfig> synth_shape(std::string_view shape) {
 Result<PackReport> synth_package(const ModelConfig& config, std::string_view name, std::uint64_t seed, const std::filesystem::path& out, const PackOptions& options,
                                  ThreadPool& threads, const std::function<void(const PackProgress&)>& progress) {
     MOEX_ASSIGN(checked, parse_model_config(to_json(config)));
-    if (!package_name_ok(name)) return Error{ErrorCode::invalid_argument, text("package name \"", name.substr(0, 128), "\", wanted 1 to 128 printable characters without spaces")};
+    if (!package_name_ok(name)) return Error{ErrorCode::invalid_argument, text("package name ", json_excerpt(std::string(name)), ", wanted 1 to 128 printable characters without spaces")};
     ExpertShape shape{checked.hidden_size, checked.moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
         MOEX_ASSIGN(group_size, choose_group_size(shape.hidden_size, shape.moe_intermediate_size, options.group_size_max));

@@ -1,0 +1,233 @@
+#include "tests/support/checkpoint_builder.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+
+#include "protocol/half.h"
+
+namespace moex::test {
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+TempFolder::TempFolder(std::string_view name) {
+    std::string pattern = (fs::temp_directory_path() / ("moex-" + std::string(name) + "-XXXXXX")).string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder: " + pattern);
+    path_ = pattern;
+}
+TempFolder::~TempFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+}
+
+void write_file(const fs::path& path, std::string_view content) {
+    std::ofstream file(path, std::ios::binary | std::ios::trunc);
+    file.write(content.data(), static_cast<std::streamsize>(content.size()));
+    if (!file.flush()) throw std::runtime_error("cannot write " + path.string());
+}
+
+std::string read_file(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw std::runtime_error("cannot read " + path.string());
+    std::ostringstream content;
+    content << file.rdbuf();
+    return content.str();
+}
+
+std::uint64_t TestTensor::num_elements() const {
+    std::uint64_t count = 1;
+    for (const std::uint64_t size : shape) count *= size;
+    return count;
+}
+
+std::string raw_safetensors(std::string_view header, std::string_view data) {
+    std::string file(8, '\0');
+    for (int i = 0; i < 8; ++i) file[i] = static_cast<char>(std::uint64_t{header.size()} >> (8 * i));
+    file += header;
+    file += data;
+    return file;
+}
+
+namespace {
+
+std::string encode(const TestTensor& tensor) {
+    std::string data;
+    for (const float value : tensor.values) {
+        char bytes[4];
+        std::size_t size = 2;
+        if (tensor.dtype == "F32") {
+            std::memcpy(bytes, &value, size = 4);
+        } else {
+            const std::uint16_t bits = tensor.dtype == "F16" ? float_to_half(value) : float_to_bfloat16(value);
+            std::memcpy(bytes, &bits, 2);
+        }
+        data.append(bytes, size);
+    }
+    return data;
+}
+
+}  // namespace
+
+void write_safetensors(const fs::path& path, const std::vector<TestTensor>& tensors) {
+    json header = {{"__metadata__", {{"format", "pt"}}}};
+    std::string data;
+    for (const TestTensor& tensor : tensors) {
+        const std::size_t begin = data.size();
+        data += encode(tensor);
+        header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+    }
+    write_file(path, raw_safetensors(header.dump(), data));
+}
+
+CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::move(options)) {
+    const CheckpointOptions& o = options_;
+    config = {{"architectures", {"Qwen3MoeForCausalLM"}}, {"model_type", "qwen3_moe"}, {"attention_bias", o.attention_bias}, {"decoder_sparse_step", 1},
+              {"head_dim", 16}, {"hidden_act", "silu"}, {"hidden_size", o.hidden_size}, {"intermediate_size", 48}, {"max_position_embeddings", 128},
+              {"mlp_only_layers", o.mlp_only_layers}, {"moe_intermediate_size", o.moe_intermediate_size}, {"norm_topk_prob", true},
+              {"num_attention_heads", 4}, {"num_experts_per_tok", 2}, {"num_hidden_layers", o.num_layers}, {"num_key_value_heads", 2},
+              {"rms_norm_eps", 1e-6}, {"tie_word_embeddings", o.tied}, {"vocab_size", o.vocab_size}, {"eos_token_id", 7}};
+    if (o.newer_config) {
+        config["num_local_experts"] = o.num_experts;
+        config["rope_parameters"] = {{"rope_theta", 50000.0}, {"rope_type", "default"}};
+        config["dtype"] = "bfloat16";
+    } else {
+        config["num_experts"] = o.num_experts;
+        config["rope_theta"] = 50000.0;
+        config["rope_scaling"] = nullptr;
+        config["torch_dtype"] = "bfloat16";
+    }
+    std::mt19937_64 random(o.seed);
+    std::normal_distribution<float> normal(0.0f, 0.05f);
+    const auto add = [&](std::string name, std::vector<std::uint64_t> shape) {
+        TestTensor tensor{std::move(name), o.dtype, std::move(shape), {}};
+        tensor.values.resize(tensor.num_elements());
+        // Rounded to bf16, so that every dtype holds the same weights (f16 holds bf16 values of this size exactly enough to compare).
+        for (float& value : tensor.values) value = bfloat16_to_float(float_to_bfloat16(normal(random)));
+        tensors.push_back(std::move(tensor));
+    };
+    const std::uint64_t h = o.hidden_size, inner = o.moe_intermediate_size;
+    add("model.embed_tokens.weight", {o.vocab_size, h});
+    for (std::uint32_t layer = 0; layer < o.num_layers; ++layer) {
+        const std::string at = "model.layers." + std::to_string(layer) + ".";
+        add(at + "input_layernorm.weight", {h});
+        add(at + "post_attention_layernorm.weight", {h});
+        add(at + "self_attn.q_proj.weight", {64, h});
+        add(at + "self_attn.k_proj.weight", {32, h});
+        add(at + "self_attn.v_proj.weight", {32, h});
+        add(at + "self_attn.o_proj.weight", {h, 64});
+        add(at + "self_attn.q_norm.weight", {16});
+        add(at + "self_attn.k_norm.weight", {16});
+        if (o.attention_bias) {
+            add(at + "self_attn.q_proj.bias", {64});
+            add(at + "self_attn.k_proj.bias", {32});
+            add(at + "self_attn.v_proj.bias", {32});
+            add(at + "self_attn.o_proj.bias", {h});
+        }
+        if (std::find(o.mlp_only_layers.begin(), o.mlp_only_layers.end(), layer) != o.mlp_only_layers.end()) {
+            add(at + "mlp.gate_proj.weight", {48, h});
+            add(at + "mlp.up_proj.weight", {48, h});
+            add(at + "mlp.down_proj.weight", {h, 48});
+            continue;
+        }
+        add(at + "mlp.gate.weight", {o.num_experts, h});
+        // The same numbers in either form.
+        TestTensor gate_up{at + "mlp.experts.gate_up_proj", o.dtype, {o.num_experts, 2 * inner, h}, {}};
+        TestTensor down{at + "mlp.experts.down_proj", o.dtype, {o.num_experts, h, inner}, {}};
+        for (std::uint32_t e = 0; e < o.num_experts; ++e) {
+            const std::string expert = at + "mlp.experts." + std::to_string(e) + ".";
+            add(expert + "gate_proj.weight", {inner, h});
+            add(expert + "up_proj.weight", {inner, h});
+            add(expert + "down_proj.weight", {h, inner});
+            if (!o.fused) continue;
+            const auto append = [](std::vector<float>& to, const TestTensor& from) { to.insert(to.end(), from.values.begin(), from.values.end()); };
+            append(gate_up.values, *(tensors.end() - 3));
+            append(gate_up.values, *(tensors.end() - 2));
+            append(down.values, *(tensors.end() - 1));
+            tensors.resize(tensors.size() - 3);
+        }
+        if (o.fused) {
+            tensors.push_back(std::move(gate_up));
+            tensors.push_back(std::move(down));
+        }
+    }
+    add("model.norm.weight", {h});
+    if (!o.tied) add("lm_head.weight", {o.vocab_size, h});
+}
+
+TestTensor& CheckpointBuilder::tensor(std::string_view name) {
+    for (TestTensor& tensor : tensors)
+        if (tensor.name == name) return tensor;
+    throw std::runtime_error("no tensor " + std::string(name));
+}
+
+void CheckpointBuilder::remove(std::string_view name) {
+    std::erase_if(tensors, [&](const TestTensor& tensor) { return tensor.name == name; });
+}
+
+void CheckpointBuilder::write(const fs::path& directory) const {
+    fs::create_directories(directory);
+    write_file(directory / "config.json", config.dump(2));
+    if (options_.num_shards == 1) return write_safetensors(directory / "model.safetensors", tensors);
+    json map = json::object();
+    std::vector<std::vector<TestTensor>> shards(options_.num_shards);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const std::size_t shard = i * shards.size() / tensors.size();
+        shards[shard].push_back(tensors[i]);
+        map[tensors[i].name] = "model-" + std::to_string(shard + 1) + ".safetensors";
+    }
+    for (std::size_t shard = 0; shard < shards.size(); ++shard) write_safetensors(directory / ("model-" + std::to_string(shard + 1) + ".safetensors"), shards[shard]);
+    write_file(directory / "model.safetensors.index.json", json{{"metadata", json::object()}, {"weight_map", map}}.dump());
+}
+
+void write_large_checkpoint(const fs::path& directory, std::uint64_t wanted_bytes) {
+    // An expert of 4096 x 512 takes 12 MB in bf16; the rest of the model is small beside them.
+    CheckpointOptions options{.hidden_size = 32, .moe_intermediate_size = 32, .num_experts = 8, .num_layers = 1, .mlp_only_layers = {}};
+    const std::uint64_t hidden = 4096, inner = 512, expert_bytes = 3 * hidden * inner * 2;
+    const auto num_layers = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (wanted_bytes + expert_bytes * options.num_experts - 1) / (expert_bytes * options.num_experts)));
+    CheckpointBuilder builder(options);
+    builder.config["hidden_size"] = hidden;
+    builder.config["moe_intermediate_size"] = inner;
+    builder.config["num_hidden_layers"] = num_layers;
+    builder.config["tie_word_embeddings"] = true;
+    fs::create_directories(directory);
+    write_file(directory / "config.json", builder.config.dump());
+
+    std::vector<std::pair<std::string, std::vector<std::uint64_t>>> tensors{{"model.embed_tokens.weight", {options.vocab_size, hidden}}, {"model.norm.weight", {hidden}}};
+    for (std::uint32_t layer = 0; layer < num_layers; ++layer) {
+        const std::string at = "model.layers." + std::to_string(layer) + ".";
+        tensors.insert(tensors.end(), {{at + "input_layernorm.weight", {hidden}}, {at + "post_attention_layernorm.weight", {hidden}}, {at + "self_attn.q_proj.weight", {64, hidden}},
+                                       {at + "self_attn.k_proj.weight", {32, hidden}}, {at + "self_attn.v_proj.weight", {32, hidden}}, {at + "self_attn.o_proj.weight", {hidden, 64}},
+                                       {at + "self_attn.q_norm.weight", {16}}, {at + "self_attn.k_norm.weight", {16}}, {at + "mlp.gate.weight", {options.num_experts, hidden}}});
+        for (std::uint32_t e = 0; e < options.num_experts; ++e) {
+            const std::string expert = at + "mlp.experts." + std::to_string(e) + ".";
+            tensors.insert(tensors.end(), {{expert + "gate_proj.weight", {inner, hidden}}, {expert + "up_proj.weight", {inner, hidden}}, {expert + "down_proj.weight", {hidden, inner}}});
+        }
+    }
+    json header = json::object();
+    std::uint64_t end = 0;
+    for (const auto& [name, shape] : tensors) {
+        std::uint64_t bytes = 2;
+        for (const std::uint64_t size : shape) bytes *= size;
+        header[name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end, end + bytes}}};
+        end += bytes;
+    }
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> normal(0.0f, 0.02f);
+    std::vector<std::uint16_t> pattern((1u << 20) + 7);  // an odd length: no two experts are equal
+    for (std::uint16_t& word : pattern) word = float_to_bfloat16(normal(random));
+    std::ofstream file(directory / "model.safetensors", std::ios::binary);
+    const std::string start = raw_safetensors(header.dump(), "");
+    file.write(start.data(), static_cast<std::streamsize>(start.size()));
+    for (std::uint64_t written = 0; written < end;) {
+        const std::uint64_t bytes = std::min<std::uint64_t>(end - written, pattern.size() * 2);
+        file.write(reinterpret_cast<const char*>(pattern.data()), static_cast<std::streamsize>(bytes));
+        written += bytes;
+    }
+    if (!file.flush()) throw std::runtime_error("cannot write " + (directory / "model.safetensors").string());
+}
+
+}  // namespace moex::test

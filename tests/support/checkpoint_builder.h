@@ -1,0 +1,74 @@
+// Small Qwen3-MoE checkpoints for tests, written with a safetensors writer of their own: the reader never meets itself.
+// Weights come from a printed seed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "hub/model/config.h"
+
+namespace moex::test {
+
+// A folder under the system's temporary one, removed at the end.
+class TempFolder {
+  public:
+    explicit TempFolder(std::string_view name);
+    ~TempFolder();
+    TempFolder(const TempFolder&) = delete;
+    TempFolder& operator=(const TempFolder&) = delete;
+    const std::filesystem::path& path() const { return path_; }
+    std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+
+  private:
+    std::filesystem::path path_;
+};
+
+void write_file(const std::filesystem::path& path, std::string_view content);
+std::string read_file(const std::filesystem::path& path);
+
+struct TestTensor {
+    std::string name;
+    std::string dtype = "BF16";           // BF16, F16, F32
+    std::vector<std::uint64_t> shape;
+    std::vector<float> values;
+    std::uint64_t num_elements() const;
+};
+// `header` and `data` as they stand: for files that are wrong on purpose.
+std::string raw_safetensors(std::string_view header, std::string_view data);
+void write_safetensors(const std::filesystem::path& path, const std::vector<TestTensor>& tensors);
+
+struct CheckpointOptions {
+    std::uint64_t seed = 1;
+    std::string dtype = "BF16";
+    bool fused = false;                   // one tensor for all experts of a layer
+    bool tied = false;
+    bool attention_bias = false;
+    bool newer_config = false;            // as transformers 5 writes it
+    std::uint32_t num_shards = 1;         // above 1: with an index
+    std::uint32_t hidden_size = 64, moe_intermediate_size = 32, num_experts = 4, num_layers = 3, vocab_size = 96;
+    std::vector<std::uint32_t> mlp_only_layers = {1};
+};
+
+class CheckpointBuilder {
+  public:
+    explicit CheckpointBuilder(CheckpointOptions options = {});
+    nlohmann::json config;                // may be changed before write()
+    std::vector<TestTensor> tensors;      // likewise
+    TestTensor& tensor(std::string_view name);
+    void remove(std::string_view name);
+    void write(const std::filesystem::path& directory) const;
+
+  private:
+    CheckpointOptions options_;
+};
+
+// A checkpoint of about `wanted_bytes` in bf16, streamed, whose experts are the same few pages over and over: for memory tests.
+void write_large_checkpoint(const std::filesystem::path& directory, std::uint64_t wanted_bytes);
+
+}  // namespace moex::test
