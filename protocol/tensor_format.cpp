@@ -1,7 +1,6 @@
 #include "protocol/tensor_format.h"
 
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 namespace moex {
@@ -26,15 +25,16 @@ void store(std::byte* to, T value) {
 inline std::uint32_t non_finite_bit(float value) { return (detail::bits_of_float(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u; }
 
 void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes, std::byte* scale_out) {
-    float largest = 0;
-    std::uint32_t non_finite = 0;
+    // Without their sign floats order as their bits do, infinity and NaN on top.
+    std::int32_t largest_bits = 0;
     for (std::uint32_t i = 0; i < row_size; ++i) {
-        const float magnitude = std::fabs(row[i]);
-        largest = magnitude > largest ? magnitude : largest;
-        non_finite |= non_finite_bit(row[i]);
+        const auto magnitude = static_cast<std::int32_t>(detail::bits_of_float(row[i]) & 0x7fffffffu);
+        largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
     }
-    // A broken row stays visibly broken: its scale says so.
-    const float scale = non_finite ? detail::float_of_bits(0x7fc00000u) : largest / 127.0f;
+    const bool non_finite = largest_bits >= 0x7f800000;
+    const float largest = detail::float_of_bits(static_cast<std::uint32_t>(largest_bits));
+    // A broken row stays visibly broken: its scale says so. A subnormal scale would be too coarse to divide by: such a row is zero.
+    const float scale = non_finite ? detail::float_of_bits(0x7fc00000u) : largest / 127.0f >= 0x1p-126f ? largest / 127.0f : 0.0f;
     store(scale_out, scale);
     if (!(scale > 0)) {
         std::memset(codes, 0, row_size);
@@ -42,12 +42,8 @@ void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes,
     }
     // Adding 1.5 * 2^23 rounds to an integer (nearest even) and leaves it in the low bits.
     constexpr float rounder = 12582912.0f;
-    for (std::uint32_t i = 0; i < row_size; ++i) {
-        float quotient = row[i] / scale;  // subnormal scales are coarse: the quotient may pass 127
-        quotient = quotient > 127.0f ? 127.0f : quotient;
-        quotient = quotient < -127.0f ? -127.0f : quotient;
-        codes[i] = static_cast<std::byte>(static_cast<std::uint8_t>(detail::bits_of_float(quotient + rounder)));
-    }
+    for (std::uint32_t i = 0; i < row_size; ++i)
+        codes[i] = static_cast<std::byte>(static_cast<std::uint8_t>(detail::bits_of_float(row[i] / scale + rounder)));
 }
 
 std::uint64_t aligned(std::uint64_t bytes) { return (bytes + section_alignment_bytes - 1) / section_alignment_bytes * section_alignment_bytes; }

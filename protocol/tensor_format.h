@@ -23,7 +23,7 @@ std::uint32_t dtype_bits(Dtype dtype);                      // 16, 16, 8, 4, 32
 std::uint64_t wire_rows_bytes(Dtype dtype, std::uint64_t num_rows, std::uint64_t row_size);
 
 // Writes rows [num_rows, row_size] f32 in wire form. `out` has wire_rows_bytes(). f16 overflow becomes infinity: check the rows first.
-// int8: per row scale = max|x| / 127 (0 for a zero row), code = round(x / scale).
+// int8: per row scale = max|x| / 127 (0 for a row that is zero, or so small that its scale would be subnormal), code = round(x / scale), ties to even.
 void encode_rows(Dtype dtype, std::span<const float> rows, std::uint32_t row_size, std::span<std::byte> out);
 // Reads them back; `in` has wire_rows_bytes(). false when a value or scale is not finite (the rows are still written).
 bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_size, std::span<float> rows);
