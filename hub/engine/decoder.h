@@ -40,13 +40,20 @@ struct StepResult {
     Duration experts_waited{};
 };
 
+struct DecoderOptions {
+    // A step's rows in so many parts: while one waits for its experts, the hub computes the attention of the next.
+    // Pays when experts are remote; results are the same bit for bit.
+    std::uint32_t micro_batches = 1;
+};
+
 class Decoder {
   public:
     // Converts and maps the hub's tensors; an error names the tensor that is missing or has another shape.
-    static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package, ThreadPool& threads);
+    static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package, ThreadPool& threads, DecoderOptions options = {});
     ~Decoder();
     const ModelConfig& config() const;
-    // On error no sequence was changed.
+    // On error no sequence was changed. A sequence appears once in a batch. `overloaded`: no room in its KV cache.
+    // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.
     Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch = {});
 
   private:

@@ -21,8 +21,8 @@ struct GenerationRequest {
     SamplingOptions sampling;
     std::uint32_t top_logprobs = 0;
     bool logprobs = false;                  // fill TokenEvent::token.logprob and top
-    bool prompt_logprobs = false;           // echo: one TokenEvent per prompt token is not sent; see GenerationEnd::prompt_nll
-    std::vector<TokenId> stop_ids;          // end-of-sequence ids: end the generation, are not emitted as text
+    bool prompt_logprobs = false;           // echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens
+    std::vector<TokenId> stop_ids;          // end-of-sequence ids: end the generation without a TokenEvent of their own
 };
 
 enum class FinishReason { stop, length, cancelled, error };
@@ -43,9 +43,10 @@ struct GenerationEnd {
     FinishReason reason = FinishReason::stop;
     Error error{ErrorCode::internal, {}};   // for FinishReason::error
     GenerationStats stats;
+    std::vector<float> prompt_nll;          // with prompt_logprobs: of prompt[1 ...], [prompt_tokens - 1], nats
 };
 
-// Called on the engine thread; must not block: post to your own strand.
+// Called on the engine thread, possibly before submit() has returned; must not block: post to your own strand. May call submit() and cancel().
 struct GenerationSink {
     std::function<void(const TokenEvent&)> on_token;
     std::function<void(const GenerationEnd&)> on_end;   // exactly once, last
@@ -69,17 +70,17 @@ using GenerationId = std::uint64_t;
 
 class Engine {
   public:
-    // `decoder` and `experts` outlive the engine.
+    // `decoder` and `experts` outlive the engine. Throws std::runtime_error when the KV budget is below one page.
     Engine(Decoder& decoder, ExpertBackend& experts, EngineOptions options);
     ~Engine();                               // stops: what runs ends with FinishReason::cancelled
 
     // From any thread. invalid_argument: empty prompt, token out of range, prompt and max_tokens beyond the context (both numbers named);
-    // overloaded: the queue is full. `max_tokens` is cut to what the context leaves.
+    // overloaded: the queue is full; unavailable: draining. `max_tokens` is cut to what the context (or the whole KV budget) leaves.
     Result<GenerationId> submit(GenerationRequest request, GenerationSink sink);
     void cancel(GenerationId id);            // from any thread; on_end(cancelled) follows, unless it ended before
     EngineCounters counters() const;
     void drain();                            // refuse new submissions (unavailable); running ones go on
-    bool idle() const;
+    bool idle() const;                       // every on_end has returned
 
   private:
     struct State;

@@ -35,6 +35,8 @@ class KvCache {
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
         std::uint32_t num_tokens() const { return num_tokens_; }
+        // Positions of one page lie one after the other: k(layer, p + i) = k(layer, p) + i rows while p + i stays in p's page.
+        std::uint32_t page_tokens() const { return cache_->options_.page_tokens; }
         // Room for `num_tokens` in all; false when the budget is spent (nothing changes).
         bool reserve(std::uint32_t num_tokens);
         void commit(std::uint32_t num_tokens);        // grows num_tokens() after the rows were written
@@ -44,7 +46,8 @@ class KvCache {
         std::span<float> v(std::uint32_t layer, std::uint32_t position);
         std::span<const float> k(std::uint32_t layer, std::uint32_t position) const;
         std::span<const float> v(std::uint32_t layer, std::uint32_t position) const;
-        // Whole state as bytes (version, shape, tokens, rows), and back; a foreign shape or a damaged length is refused.
+        // Whole state as bytes (version, shape, tokens, rows), and back; a foreign shape or a damaged length is bad_file,
+        // a spent budget overloaded.
         Bytes serialize() const;
         static Result<Sequence> deserialize(KvCache& cache, ByteView bytes);
 
@@ -57,6 +60,7 @@ class KvCache {
 
   private:
     std::span<float> row(std::uint32_t page, std::uint32_t layer, bool is_v, std::uint32_t slot);
+    std::size_t row_floats() const { return std::size_t{config_.num_kv_heads} * config_.head_dim; }
     ModelConfig config_;
     KvCacheOptions options_;
     std::vector<std::unique_ptr<float[]>> pages_;     // allocated at first use

@@ -41,12 +41,16 @@ class Sampler {
     void accept(TokenId id);                // the token entered the output
 
   private:
+    std::span<const float> adjust(std::span<const float> logits);  // penalties and bias; into scratch_ where there are any
+    TokenId draw(std::span<const float> logits);
+
     SamplingOptions options_;
     std::map<TokenId, std::uint32_t> output_counts_;
     std::vector<TokenId> prompt_tokens_;    // sorted, unique
     std::uint64_t random_state_[4];
     std::vector<float> scratch_;
-    std::vector<std::uint32_t> order_;
+    std::vector<std::uint32_t> order_;      // candidates
+    std::vector<double> probabilities_;     // of order_, relative to the most likely
 };
 
 // log softmax of logits[id] for all ids.

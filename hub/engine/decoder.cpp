@@ -1,0 +1,286 @@
+#include "hub/engine/decoder.h"
+
+#include <algorithm>
+
+#include "hub/engine/attention.h"
+#include "hub/engine/decoder_weights.h"
+#include "hub/engine/matmul.h"
+#include "hub/engine/rope.h"
+#include "hub/engine/router.h"
+
+namespace moex {
+namespace {
+
+struct Row {
+    KvCache::Sequence* kv = nullptr;
+    std::uint32_t position = 0;
+    TokenId token = 0;
+};
+
+// Rows that walk through the layers together, with their buffers; reused from step to step.
+struct MicroBatch {
+    std::span<const Row> rows;
+    std::uint32_t first_row = 0;                // in the step
+    std::vector<float> x, normed, q, k, v, attended, projected, cos_sin;
+    std::vector<float> router_logits, expert_weights, expert_y;
+    std::vector<float> gate, up;                // dense layers
+    std::vector<std::uint16_t> expert_ids;
+    std::unique_ptr<ExpertRound> round;         // in flight
+};
+
+std::span<float> row_of(std::vector<float>& buffer, std::size_t row, std::size_t size) { return std::span(buffer).subspan(row * size, size); }
+RowsIn rows_in(const std::vector<float>& buffer, std::size_t size, std::size_t num_rows) {
+    return {buffer.data(), size, static_cast<std::uint32_t>(num_rows)};
+}
+RowsOut rows_out(std::vector<float>& buffer, std::size_t size, std::size_t num_rows) {
+    if (buffer.size() < size * num_rows) buffer.resize(size * num_rows);
+    return {buffer.data(), size};
+}
+
+}  // namespace
+
+struct Decoder::State {
+    std::shared_ptr<const ModelPackage> package;
+    ThreadPool& threads;
+    DecoderOptions options;
+    ModelConfig config;
+    DecoderWeights weights;
+    Rope rope;
+    std::vector<MicroBatch> micro_batches;
+
+    std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
+    std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
+
+    void norm_rows(MicroBatch& batch, std::span<const float> weight);
+    void embed(MicroBatch& batch);
+    void attention(MicroBatch& batch, std::uint32_t layer);
+    void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
+    void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch);
+    Status finish_experts(MicroBatch& batch, StepResult& result);
+    void head(std::span<const StepRows> batch, StepResult& result);
+};
+
+Decoder::Decoder() = default;
+Decoder::~Decoder() = default;
+const ModelConfig& Decoder::config() const { return state_->config; }
+
+Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package, ThreadPool& threads, DecoderOptions options) {
+    MOEX_CHECK(options.micro_batches > 0, "a step has at least one part");
+    MOEX_ASSIGN(weights, load_decoder_weights(*package));
+    const ModelConfig config = package->config();
+    std::unique_ptr<Decoder> decoder(new Decoder);
+    decoder->state_.reset(new State{std::move(package), threads, options, config, std::move(weights), Rope(config.head_dim, config.rope_theta), {}});
+    decoder->state_->micro_batches.resize(options.micro_batches);
+    return decoder;
+}
+
+void Decoder::State::norm_rows(MicroBatch& batch, std::span<const float> weight) {
+    rows_out(batch.normed, config.hidden_size, batch.rows.size());
+    threads.parallel_for(batch.rows.size(), 16, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t r = begin; r < end; ++r)
+            rms_norm(row_of(batch.normed, r, config.hidden_size), row_of(batch.x, r, config.hidden_size), weight, static_cast<float>(config.rms_norm_eps));
+    });
+}
+
+void Decoder::State::embed(MicroBatch& batch) {
+    rows_out(batch.x, config.hidden_size, batch.rows.size());
+    rows_out(batch.cos_sin, config.head_dim, batch.rows.size());
+    for (std::size_t r = 0; r < batch.rows.size(); ++r) {
+        tensor_to_float(weights.embeddings, std::uint64_t{batch.rows[r].token} * config.hidden_size, row_of(batch.x, r, config.hidden_size));
+        rope.angles(batch.rows[r].position, row_of(batch.cos_sin, r, config.head_dim));
+    }
+}
+
+// x += o(attention(norm(x))); the rows' keys and values enter the cache first, so rows of one sequence see each other.
+void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
+    const DecoderLayer& layer = weights.layers[layer_index];
+    const std::size_t num_rows = batch.rows.size();
+    const float eps = static_cast<float>(config.rms_norm_eps);
+    norm_rows(batch, layer.input_norm);
+    const RowsIn normed = rows_in(batch.normed, config.hidden_size, num_rows);
+    const MatmulJob qkv[] = {{rows_out(batch.q, q_size(), num_rows), layer.q, normed},
+                             {rows_out(batch.k, kv_size(), num_rows), layer.k, normed},
+                             {rows_out(batch.v, kv_size(), num_rows), layer.v, normed}};
+    matmul(qkv, threads);
+
+    threads.parallel_for(num_rows, 8, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t r = begin; r < end; ++r) {
+            const Row& row = batch.rows[r];
+            const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()), v = row_of(batch.v, r, kv_size());
+            if (config.attention_bias) {
+                add_to(q, layer.q_bias);
+                add_to(k, layer.k_bias);
+                add_to(v, layer.v_bias);
+            }
+            const auto turn = [&](std::span<float> heads, std::span<const float> norm) {
+                for (std::size_t at = 0; at < heads.size(); at += config.head_dim) {
+                    const auto one = heads.subspan(at, config.head_dim);
+                    rms_norm(one, one, norm, eps);
+                    Rope::rotate(one, row_of(batch.cos_sin, r, config.head_dim));
+                }
+            };
+            turn(q, layer.q_norm);
+            turn(k, layer.k_norm);
+            std::copy(k.begin(), k.end(), row.kv->k(layer_index, row.position).begin());
+            std::copy(v.begin(), v.end(), row.kv->v(layer_index, row.position).begin());
+        }
+    });
+
+    rows_out(batch.attended, q_size(), num_rows);
+    const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
+    const std::size_t group_floats = std::size_t{config.num_heads / config.num_kv_heads} * config.head_dim;
+    std::uint32_t longest = 0;
+    for (const Row& row : batch.rows) longest = std::max(longest, row.position + 1);
+    // Short contexts are done sooner than a second thread wakes.
+    const std::size_t grain = std::max<std::size_t>(1, 65536 / (longest * group_floats));
+    threads.parallel_for(num_rows * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) {
+            const std::size_t r = i / config.num_kv_heads, kv_head = i % config.num_kv_heads;
+            attend(row_of(batch.attended, r, q_size()).subspan(kv_head * group_floats, group_floats),
+                   row_of(batch.q, r, q_size()).subspan(kv_head * group_floats, group_floats), *batch.rows[r].kv, layer_index,
+                   static_cast<std::uint32_t>(kv_head), batch.rows[r].position, shape);
+        }
+    });
+    const MatmulJob out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), layer.o, rows_in(batch.attended, q_size(), num_rows)}};
+    matmul(out, threads);
+    for (std::size_t r = 0; r < num_rows; ++r) {
+        if (config.attention_bias) add_to(row_of(batch.projected, r, config.hidden_size), layer.o_bias);
+        add_to(row_of(batch.x, r, config.hidden_size), row_of(batch.projected, r, config.hidden_size));
+    }
+}
+
+void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
+    const std::size_t num_rows = batch.rows.size(), hidden = config.hidden_size, inner = config.intermediate_size;
+    norm_rows(batch, layer.post_attention_norm);
+    const RowsIn normed = rows_in(batch.normed, hidden, num_rows);
+    const MatmulJob gate_up[] = {{rows_out(batch.gate, inner, num_rows), layer.gate, normed}, {rows_out(batch.up, inner, num_rows), layer.up, normed}};
+    matmul(gate_up, threads);
+    for (std::size_t r = 0; r < num_rows; ++r) silu_mul(row_of(batch.gate, r, inner), row_of(batch.gate, r, inner), row_of(batch.up, r, inner));
+    const MatmulJob down[] = {{rows_out(batch.projected, hidden, num_rows), layer.down, rows_in(batch.gate, inner, num_rows)}};
+    matmul(down, threads);
+    for (std::size_t r = 0; r < num_rows; ++r) add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
+}
+
+void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index, ExpertBackend& experts,
+                                   const std::function<void(const RouteView&)>& watch) {
+    const DecoderLayer& layer = weights.layers[layer_index];
+    const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
+    const std::size_t num_pairs = std::size_t{num_rows} * config.top_k;
+    norm_rows(batch, layer.post_attention_norm);
+    const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows), layer.router, rows_in(batch.normed, config.hidden_size, num_rows)}};
+    matmul(router, threads);
+    batch.expert_ids.resize(num_pairs);
+    batch.expert_weights.resize(num_pairs);
+    rows_out(batch.expert_y, config.hidden_size, num_rows);
+    for (std::uint32_t r = 0; r < num_rows; ++r)
+        route(row_of(batch.router_logits, r, config.num_experts), {config.top_k, config.norm_topk_prob},
+              std::span(batch.expert_ids).subspan(std::size_t{r} * config.top_k, config.top_k), row_of(batch.expert_weights, r, config.top_k));
+    if (watch)
+        watch({layer_index, num_rows, config.top_k, config.num_experts, batch.expert_ids,
+               std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts)});
+    const std::size_t floats = std::size_t{num_rows} * config.hidden_size;
+    batch.round = experts.submit({.layer = layer_index,
+                                  .num_tokens = num_rows,
+                                  .hidden_size = config.hidden_size,
+                                  .top_k = config.top_k,
+                                  .x = std::span(batch.normed).first(floats),
+                                  .expert_ids = batch.expert_ids,
+                                  .expert_weights = batch.expert_weights,
+                                  .y = std::span(batch.expert_y).first(floats),
+                                  .hints = {}});
+}
+
+Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result) {
+    if (!batch.round) return {};
+    auto waited = batch.round->wait();
+    batch.round.reset();
+    if (!waited.ok()) return waited.error();
+    for (std::size_t r = 0; r < batch.rows.size(); ++r) {
+        add_to(row_of(batch.x, r, config.hidden_size), row_of(batch.expert_y, r, config.hidden_size));
+        if (r >= waited->rows.size()) continue;
+        RowProvenance& sum = result.rows[batch.first_row + r];
+        const RowProvenance& one = waited->rows[r];
+        sum.pairs_remote += one.pairs_remote;
+        sum.pairs_local += one.pairs_local;
+        sum.pairs_hedged += one.pairs_hedged;
+        sum.pairs_verified += one.pairs_verified;
+    }
+    result.workers.insert(result.workers.end(), waited->workers.begin(), waited->workers.end());
+    result.experts_waited += waited->waited;
+    return {};
+}
+
+// Logits of the rows that asked for them; only those pay for the head.
+void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
+    std::vector<std::uint32_t> asked;
+    std::uint32_t first = 0;
+    for (const StepRows& rows : batch) {
+        const auto count = static_cast<std::uint32_t>(rows.tokens.size());
+        for (std::uint32_t i = 0; i < count; ++i)
+            if (!rows.no_logits && (rows.all_logits || i + 1 == count)) asked.push_back(first + i);
+        first += count;
+    }
+    if (asked.empty()) return;
+    std::vector<float> normed(asked.size() * config.hidden_size);
+    std::size_t part = 0;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+        while (asked[i] >= micro_batches[part].first_row + micro_batches[part].rows.size()) ++part;
+        rms_norm(row_of(normed, i, config.hidden_size), row_of(micro_batches[part].x, asked[i] - micro_batches[part].first_row, config.hidden_size),
+                 weights.final_norm, static_cast<float>(config.rms_norm_eps));
+    }
+    const MatmulJob job[] = {{rows_out(result.logits, config.vocab_size, asked.size()), weights.head, rows_in(normed, config.hidden_size, asked.size())}};
+    matmul(job, threads);
+}
+
+Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch) {
+    State& state = *state_;
+    std::vector<Row> rows;
+    for (const StepRows& one : batch) {
+        const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
+        if (end > state.config.context_tokens)
+            return Error{ErrorCode::invalid_argument, text("the sequence would have ", end, " tokens, the context is ", state.config.context_tokens)};
+        if (!one.kv->reserve(static_cast<std::uint32_t>(end)))
+            return Error{ErrorCode::overloaded, text("no key/value pages left for ", end, " tokens")};
+        for (std::size_t i = 0; i < one.tokens.size(); ++i) {
+            if (one.tokens[i] >= state.config.vocab_size)
+                return Error{ErrorCode::invalid_argument, text("token ", one.tokens[i], ", the vocabulary has ", state.config.vocab_size)};
+            rows.push_back({one.kv, one.kv->num_tokens() + static_cast<std::uint32_t>(i), one.tokens[i]});
+        }
+    }
+    StepResult result;
+    result.rows.resize(rows.size());
+    if (rows.empty()) return result;
+
+    // Parts in the order of the batch: within a layer a part's keys are written before a later part of the same sequence reads them.
+    const std::size_t num_parts = state.micro_batches.size();
+    for (std::size_t part = 0; part < num_parts; ++part) {
+        const std::size_t begin = rows.size() * part / num_parts, end = rows.size() * (part + 1) / num_parts;
+        state.micro_batches[part].rows = std::span<const Row>(rows).subspan(begin, end - begin);
+        state.micro_batches[part].first_row = static_cast<std::uint32_t>(begin);
+    }
+    const auto run = [&]() -> Status {
+        for (MicroBatch& part : state.micro_batches) state.embed(part);
+        for (std::uint32_t layer = 0; layer < state.config.num_layers; ++layer)
+            for (MicroBatch& part : state.micro_batches) {
+                if (part.rows.empty()) continue;
+                MOEX_TRY(state.finish_experts(part, result));
+                state.attention(part, layer);
+                if (state.config.is_moe(layer)) state.start_experts(part, layer, experts, watch);
+                else state.dense_mlp(part, state.weights.layers[layer]);
+            }
+        for (MicroBatch& part : state.micro_batches) MOEX_TRY(state.finish_experts(part, result));
+        return {};
+    };
+    const Status status = run();
+    if (!status.ok()) {
+        for (MicroBatch& part : state.micro_batches) part.round.reset();  // cancels what is still in flight
+        return status.error();
+    }
+    std::sort(result.workers.begin(), result.workers.end());
+    result.workers.erase(std::unique(result.workers.begin(), result.workers.end()), result.workers.end());
+    state.head(batch, result);
+    for (const StepRows& one : batch) one.kv->commit(static_cast<std::uint32_t>(one.tokens.size()));
+    return result;
+}
+
+}  // namespace moex

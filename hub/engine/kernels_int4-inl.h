@@ -1,0 +1,163 @@
+// Matrix products with INT4 weights; included by kernels.cpp once per instruction set.
+// One vector of words holds 8 codes per lane. Code k is masked where it lies and converted as q · 16^k; its input was scaled by 16^-k
+// beforehand, which is exact. So a code costs and, convert, multiply-add. The last code would touch the sign bit and is shifted instead.
+// Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
+#if defined(MOEX_KERNELS_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef MOEX_KERNELS_INT4_INL_H
+#undef MOEX_KERNELS_INT4_INL_H
+#else
+#define MOEX_KERNELS_INT4_INL_H
+#endif
+
+#include "protocol/half.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace moex {
+namespace HWY_NAMESPACE {
+namespace int4_detail {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// As many lanes as a group has words (4, 8 or 16), or as the machine has.
+template <int GROUP>
+using GroupTag = hn::CappedTag<float, GROUP / 8>;
+
+template <int GROUP>
+void prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in) {
+    const std::size_t lanes = hn::Lanes(GroupTag<GROUP>());
+    const std::size_t blocks = GROUP / 8 / lanes;
+    static constexpr float factor[8] = {1.0f, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1.0f};
+    for (std::uint32_t r = 0; r < x.num_rows; ++r) {
+        const float* from = x.data + r * x.stride;
+        float* to = prepared.data + r * prepared.stride;
+        float* group_sums = to + num_in;
+        for (std::uint32_t g = 0; g < num_in / GROUP; ++g, group_sums += lanes) {
+            std::fill_n(group_sums, lanes, 0.0f);
+            for (std::size_t b = 0; b < blocks; ++b, from += 8 * lanes, to += 8 * lanes)
+                for (std::size_t lane = 0; lane < lanes; ++lane)
+                    for (std::size_t k = 0; k < 8; ++k) {
+                        to[k * lanes + lane] = from[lane * 8 + k] * factor[k];
+                        group_sums[lane] += from[lane * 8 + k];
+                    }
+        }
+    }
+}
+
+template <int K, class D, class Words>
+HWY_INLINE hn::Vec<D> code(D d, Words words) {
+    const hn::RebindToSigned<D> di;
+    const hn::RebindToUnsigned<D> du;
+    if constexpr (K == 7)
+        return hn::ConvertTo(d, hn::BitCast(di, hn::ShiftRight<28>(words)));
+    else
+        return hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(du, 15u << (4 * K)))));
+}
+
+template <int GROUP, int ROWS, int OUTS>
+HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride, std::uint32_t n) {
+    using D = GroupTag<GROUP>;
+    const D d;
+    const hn::RebindToUnsigned<D> du;
+    const std::size_t lanes = hn::Lanes(d);
+    const std::size_t words_per_row = weights.num_in / 8, num_groups = weights.num_in / GROUP;
+    const std::uint32_t* codes = weights.codes + n * words_per_row;
+    const std::uint32_t* scale_zero = weights.scale_zero + n * num_groups;
+    const float* group_sums = x + weights.num_in;
+
+    hn::Vec<D> totals[ROWS][OUTS];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTS; ++o) totals[r][o] = hn::Zero(d);
+
+    for (std::size_t g = 0; g < num_groups; ++g, group_sums += lanes) {
+        hn::Vec<D> sums[ROWS][OUTS], scales[OUTS];
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTS; ++o) {
+            const std::uint32_t packed = scale_zero[o * num_groups + g];
+            scales[o] = hn::Set(d, half_to_float(static_cast<half>(packed)));
+            const auto zeros = hn::Set(d, half_to_float(static_cast<half>(packed >> 16)));
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; ++r) sums[r][o] = hn::Neg(hn::Mul(zeros, hn::LoadU(d, group_sums + r * x_stride)));
+        }
+        for (std::size_t b = 0; b < GROUP / 8 / lanes; ++b, x += 8 * lanes, codes += lanes) {
+            hn::Vec<decltype(du)> words[OUTS];
+#pragma GCC unroll 8
+            for (int o = 0; o < OUTS; ++o) words[o] = hn::LoadU(du, codes + o * words_per_row);
+            const auto multiply = [&]<int K>() HWY_ATTR {
+                hn::Vec<D> q[OUTS];
+#pragma GCC unroll 8
+                for (int o = 0; o < OUTS; ++o) q[o] = code<K>(d, words[o]);
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; ++r) {
+                    const auto v = hn::LoadU(d, x + r * x_stride + K * lanes);
+#pragma GCC unroll 8
+                    for (int o = 0; o < OUTS; ++o) sums[r][o] = hn::MulAdd(q[o], v, sums[r][o]);
+                }
+            };
+            multiply.template operator()<0>();
+            multiply.template operator()<1>();
+            multiply.template operator()<2>();
+            multiply.template operator()<3>();
+            multiply.template operator()<4>();
+            multiply.template operator()<5>();
+            multiply.template operator()<6>();
+            multiply.template operator()<7>();
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+            for (int o = 0; o < OUTS; ++o) totals[r][o] = hn::MulAdd(scales[o], sums[r][o], totals[r][o]);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTS; ++o) out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, totals[r][o]));
+}
+
+template <int GROUP, int ROWS, int OUTS>
+HWY_INLINE void strip(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride, std::uint32_t out_begin,
+                      std::uint32_t out_end) {
+    std::uint32_t n = out_begin;
+    for (; n + OUTS <= out_end; n += OUTS) tile<GROUP, ROWS, OUTS>(out, weights, x, x_stride, n);
+    for (; n < out_end; ++n) tile<GROUP, ROWS, 1>(out, weights, x, x_stride, n);
+}
+
+template <int GROUP>
+void matmul_group(RowsOut out, const Int4Matrix& weights, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
+    constexpr int outs = HWY_MAX_BYTES >= 64 ? 4 : 2;
+    if (x.num_rows == 1) {
+        strip<GROUP, 1, 4>(out, weights, x.data, x.stride, out_begin, out_end);
+        return;
+    }
+    const std::uint32_t stretch = std::max<std::uint32_t>(4, 16384 / (weights.num_in / 2 + 1) / 4 * 4);
+    for (std::uint32_t n = out_begin; n < out_end; n += std::min(stretch, out_end - n)) {
+        const std::uint32_t end = n + std::min(stretch, out_end - n);
+        std::uint32_t r = 0;
+        const auto to = [&] { return RowsOut{out.data + r * out.stride, out.stride}; };
+        for (; r + 4 <= x.num_rows; r += 4) strip<GROUP, 4, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+        switch (x.num_rows - r) {
+            case 3: strip<GROUP, 3, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end); break;
+            case 2: strip<GROUP, 2, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end); break;
+            case 1: strip<GROUP, 1, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end); break;
+            default: break;
+        }
+    }
+}
+
+}  // namespace int4_detail
+
+void int4_prepare_any(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size) {
+    if (group_size == 128) int4_detail::prepare<128>(prepared, x, num_in);
+    else if (group_size == 64) int4_detail::prepare<64>(prepared, x, num_in);
+    else int4_detail::prepare<32>(prepared, x, num_in);
+}
+void matmul_int4_any(RowsOut out, const Int4Matrix& weights, RowsIn prepared, std::uint32_t out_begin, std::uint32_t out_end) {
+    if (weights.group_size == 128) int4_detail::matmul_group<128>(out, weights, prepared, out_begin, out_end);
+    else if (weights.group_size == 64) int4_detail::matmul_group<64>(out, weights, prepared, out_begin, out_end);
+    else int4_detail::matmul_group<32>(out, weights, prepared, out_begin, out_end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moex
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,113 @@
+// Matrix products with bf16 and f32 weights; included by kernels.cpp once per instruction set.
+// Tiles of rows by outputs share loads; each (row, output) has one accumulator vector whatever the tile, so tiles never change a result.
+#if defined(MOEX_KERNELS_MATMUL_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef MOEX_KERNELS_MATMUL_INL_H
+#undef MOEX_KERNELS_MATMUL_INL_H
+#else
+#define MOEX_KERNELS_MATMUL_INL_H
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace moex {
+namespace HWY_NAMESPACE {
+namespace matmul_detail {
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+
+HWY_INLINE hn::Vec<D> load_weights(const float* from) { return hn::LoadU(D(), from); }
+HWY_INLINE hn::Vec<D> load_weights(const std::uint16_t* from) {
+    const hn::RebindToUnsigned<D> du32;
+    const hn::Rebind<std::uint16_t, D> du16;
+    return hn::BitCast(D(), hn::ShiftLeft<16>(hn::PromoteTo(du32, hn::LoadU(du16, from))));
+}
+
+// ROWS x OUTS results over all inputs.
+template <int ROWS, int OUTS, class Weight>
+HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, const float* x, std::size_t x_stride, std::uint32_t n) {
+    const D d;
+    const std::size_t lanes = hn::Lanes(d);
+    const Weight* row = weights + std::size_t{n} * num_in;
+    hn::Vec<D> sums[ROWS][OUTS];
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTS; ++o) sums[r][o] = hn::Zero(d);
+
+    std::size_t k = 0;
+    for (; k + lanes <= num_in; k += lanes) {
+        hn::Vec<D> w[OUTS];
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTS; ++o) w[o] = load_weights(row + o * num_in + k);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; ++r) {
+            const auto v = hn::LoadU(d, x + r * x_stride + k);
+#pragma GCC unroll 8
+            for (int o = 0; o < OUTS; ++o) sums[r][o] = hn::MulAdd(w[o], v, sums[r][o]);
+        }
+    }
+    if (k < num_in) {  // the last, partial vector, by way of a padded copy: never read past a mapped file
+        const std::size_t count = num_in - k;
+        HWY_ALIGN Weight w_padded[HWY_MAX_BYTES / sizeof(float)] = {};
+        HWY_ALIGN float x_padded[HWY_MAX_BYTES / sizeof(float)] = {};
+        for (int r = 0; r < ROWS; ++r)
+            for (int o = 0; o < OUTS; ++o) {
+                std::copy_n(row + o * num_in + k, count, w_padded);
+                std::copy_n(x + r * x_stride + k, count, x_padded);
+                sums[r][o] = hn::MulAdd(load_weights(w_padded), hn::Load(d, x_padded), sums[r][o]);
+            }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; ++r)
+#pragma GCC unroll 8
+        for (int o = 0; o < OUTS; ++o) out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, sums[r][o]));
+}
+
+// All outputs of [out_begin, out_end) for ROWS rows.
+template <int ROWS, int OUTS, class Weight>
+HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, const float* x, std::size_t x_stride, std::uint32_t out_begin,
+                      std::uint32_t out_end) {
+    std::uint32_t n = out_begin;
+    for (; n + OUTS <= out_end; n += OUTS) tile<ROWS, OUTS>(out, weights, num_in, x, x_stride, n);
+    for (; n < out_end; ++n) tile<ROWS, 1>(out, weights, num_in, x, x_stride, n);
+}
+
+// 16 vector registers hold 4 x 3 sums beside their inputs; 32 hold 4 x 4 with room.
+constexpr int tile_outs = HWY_MAX_BYTES >= 64 ? 4 : 3;
+
+template <class Weight>
+void matmul_typed(RowsOut out, const Weight* weights, std::size_t num_in, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
+    if (x.num_rows == 1) {
+        // Bound by memory: more outputs in flight hide the latency of the sums.
+        strip<1, 6>(out, weights, num_in, x.data, x.stride, out_begin, out_end);
+        return;
+    }
+    // Outputs in short stretches, so that their weights stay in the first cache while the rows pass by.
+    const std::uint32_t stretch = std::max<std::uint32_t>(tile_outs, static_cast<std::uint32_t>(16384 / (num_in * sizeof(Weight) + 1)) / tile_outs * tile_outs);
+    for (std::uint32_t n = out_begin; n < out_end; n += std::min(stretch, out_end - n)) {
+        const std::uint32_t end = n + std::min(stretch, out_end - n);
+        std::uint32_t r = 0;
+        const auto at = [&](auto run) { run(RowsOut{out.data + r * out.stride, out.stride}, x.data + r * x.stride); };
+        for (; r + 4 <= x.num_rows; r += 4)
+            at([&](RowsOut to, const float* from) { strip<4, tile_outs>(to, weights, num_in, from, x.stride, n, end); });
+        switch (x.num_rows - r) {
+            case 3: at([&](RowsOut to, const float* from) { strip<3, tile_outs>(to, weights, num_in, from, x.stride, n, end); }); break;
+            case 2: at([&](RowsOut to, const float* from) { strip<2, tile_outs>(to, weights, num_in, from, x.stride, n, end); }); break;
+            case 1: at([&](RowsOut to, const float* from) { strip<1, tile_outs>(to, weights, num_in, from, x.stride, n, end); }); break;
+            default: break;
+        }
+    }
+}
+
+}  // namespace matmul_detail
+
+void matmul_any(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
+    if (weights.dtype == WeightDtype::bf16)
+        matmul_detail::matmul_typed(out, static_cast<const std::uint16_t*>(weights.data), weights.num_in, x, out_begin, out_end);
+    else
+        matmul_detail::matmul_typed(out, static_cast<const float*>(weights.data), weights.num_in, x, out_begin, out_end);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moex
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,28 @@
+// Several matrix products at once over the compute threads: what one layer needs side by side (q, k and v; gate and up; all experts of a
+// round) is one parallel loop, so that threads meet once and not once per matrix.
+#pragma once
+
+#include <span>
+
+#include "hub/base/thread_pool.h"
+#include "hub/engine/kernels.h"
+
+namespace moex {
+
+// out [x.num_rows, weights.num_out] = x · weightsᵀ
+struct MatmulJob {
+    RowsOut out;
+    WeightMatrix weights;
+    RowsIn x;
+};
+void matmul(std::span<const MatmulJob> jobs, ThreadPool& threads);
+
+// `x` is prepared, see int4_prepare().
+struct Int4MatmulJob {
+    RowsOut out;
+    Int4Matrix weights;
+    RowsIn x;
+};
+void matmul_int4(std::span<const Int4MatmulJob> jobs, ThreadPool& threads);
+
+}  // namespace moex
