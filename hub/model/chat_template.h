@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,8 @@ namespace moex {
 struct TemplateLimits {
     std::uint64_t steps_max = 2'000'000;      // evaluated nodes
     std::uint64_t output_bytes_max = 4u << 20;
-    std::uint32_t depth_max = 100;
+    std::uint32_t depth_max = 100;            // blocks, calls and macros inside each other
+    std::optional<std::int64_t> now_unix_s;   // what strftime_now() says, in UTC; without it the machine's local time
 };
 
 class ChatTemplate {
@@ -34,7 +36,7 @@ class ChatTemplate {
     Result<std::string> render(const nlohmann::ordered_json& context, const TemplateLimits& limits = {}) const;
 
     // The ids of a chat: control tokens that the template itself writes are tokens, the same characters inside message
-    // contents are plain text. `messages`: [{role, content}, ...]; `extra`: further template variables.
+    // contents are plain text, and so is every other variable a caller gives. `messages`: [{role, content}, ...]; `extra`: further template variables.
     Result<std::vector<TokenId>> render_ids(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& extra, const Tokenizer& tokenizer,
                                             const TemplateLimits& limits = {}) const;
 
