@@ -1,5 +1,6 @@
 // The OpenAI-compatible API over the engine: bodies in, texts and events out. Knows requests and responders, not sockets.
 //   POST /v1/chat/completions, POST /v1/completions, GET /v1/models (and /v1/models/ID), POST /tokenize, POST /detokenize
+// The first byte of a stream leaves with its first token: what fails before that is a plain answer with its own status.
 // Source: OpenAI API reference; llama.cpp's server tests for the order of a stream.
 #pragma once
 
@@ -17,6 +18,7 @@ struct ApiOptions {
     std::uint32_t default_max_tokens = 512;
     std::uint32_t n_max = 8;
     std::uint32_t body_bytes_max = 1u << 20;
+    std::uint32_t context_tokens = 0;      // prompt plus answer; 0: the model's own
     bool prefer_greedy = false;            // temperature 0 where the request names none (--deterministic does not set this)
 };
 

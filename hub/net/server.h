@@ -70,7 +70,6 @@ struct ServerOptions {
     GateLimits gate;
     ClientLimits clients;
     RateOptions rates;
-    bool require_key = false;                       // ask for an API key on loopback too
 };
 
 class Server {
