@@ -1,0 +1,107 @@
+#include "hub/commands/certificate.h"
+
+#include <arpa/inet.h>
+
+#include <memory>
+
+#include <openssl/bio.h>
+#include <openssl/ec.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509v3.h>
+
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+template <auto Free>
+struct Freer {
+    template <class T>
+    void operator()(T* object) const { Free(object); }
+};
+using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
+using X509Ptr = std::unique_ptr<X509, Freer<X509_free>>;
+using Bio = std::unique_ptr<BIO, Freer<BIO_free_all>>;
+
+Error openssl_error(const char* what) {
+    char reason[256] = "unknown";
+    if (const unsigned long code = ERR_get_error()) ERR_error_string_n(code, reason, sizeof reason);
+    return {ErrorCode::internal, text(what, ": ", reason)};
+}
+
+bool is_address(const std::string& name) {
+    unsigned char buffer[16];
+    return inet_pton(AF_INET, name.c_str(), buffer) == 1 || inet_pton(AF_INET6, name.c_str(), buffer) == 1;
+}
+
+bool add_extension(X509* certificate, int nid, const std::string& value) {
+    X509V3_CTX context;
+    X509V3_set_ctx_nodb(&context);
+    X509V3_set_ctx(&context, certificate, certificate, nullptr, nullptr, 0);
+    X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str());
+    if (!extension) return false;
+    const bool added = X509_add_ext(certificate, extension, -1) == 1;
+    X509_EXTENSION_free(extension);
+    return added;
+}
+
+std::string bio_text(BIO* bio) {
+    char* data = nullptr;
+    const long size = BIO_get_mem_data(bio, &data);
+    return {data, static_cast<std::size_t>(size)};
+}
+
+}  // namespace
+
+Result<Certificate> make_certificate(const std::vector<std::string>& names, int days) {
+    for (const std::string& name : names)
+        if (name.empty() || name.find_first_of(",:\n ") != std::string::npos)
+            if (!is_address(name)) return Error{ErrorCode::invalid_argument, text("\"", name, "\" is no host name or address")};
+    const Key key(EVP_EC_gen("P-256"));
+    const X509Ptr certificate(X509_new());
+    if (!key || !certificate) return openssl_error("making an ECDSA P-256 key");
+    X509_set_version(certificate.get(), 2);  // v3
+    unsigned char serial[16];
+    if (RAND_bytes(serial, sizeof serial) != 1) return openssl_error("random serial");
+    serial[0] &= 0x7f;
+    BIGNUM* number = BN_bin2bn(serial, sizeof serial, nullptr);
+    BN_to_ASN1_INTEGER(number, X509_get_serialNumber(certificate.get()));
+    BN_free(number);
+    constexpr long hour_s = 3600;
+    X509_gmtime_adj(X509_getm_notBefore(certificate.get()), -hour_s);  // clocks differ
+    X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 24 * hour_s * days);
+    X509_set_pubkey(certificate.get(), key.get());
+    X509_NAME* subject = X509_get_subject_name(certificate.get());
+    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>("MoEx hub"), -1, -1, 0);
+    X509_set_issuer_name(certificate.get(), subject);
+    std::string alternatives;
+    for (const std::string& name : names) alternatives += text(alternatives.empty() ? "" : ",", is_address(name) ? "IP:" : "DNS:", name);
+    const bool extended = add_extension(certificate.get(), NID_basic_constraints, "critical,CA:FALSE") &&
+                          add_extension(certificate.get(), NID_key_usage, "critical,digitalSignature") &&
+                          add_extension(certificate.get(), NID_ext_key_usage, "serverAuth") &&
+                          add_extension(certificate.get(), NID_subject_alt_name, alternatives);
+    if (!extended) return openssl_error("certificate extensions");
+    if (X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0) return openssl_error("signing");
+
+    Certificate made;
+    const Bio certificate_bio(BIO_new(BIO_s_mem())), key_bio(BIO_new(BIO_s_mem()));
+    if (PEM_write_bio_X509(certificate_bio.get(), certificate.get()) != 1 ||
+        PEM_write_bio_PKCS8PrivateKey(key_bio.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1)
+        return openssl_error("writing PEM");
+    made.certificate_pem = bio_text(certificate_bio.get());
+    made.key_pem = bio_text(key_bio.get());
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int digest_bytes = 0;
+    X509_digest(certificate.get(), EVP_sha256(), digest, &digest_bytes);
+    for (unsigned int i = 0; i < digest_bytes; ++i) {
+        char hex[4];
+        std::snprintf(hex, sizeof hex, i == 0 ? "%02X" : ":%02X", digest[i]);
+        made.sha256_fingerprint += hex;
+    }
+    return made;
+}
+
+}  // namespace moex

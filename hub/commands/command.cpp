@@ -1,0 +1,40 @@
+#include "hub/commands/command.h"
+
+#include <cstdio>
+
+namespace moex {
+
+std::span<const Command> command_table() {
+    static const std::vector<Command> commands{
+        {"serve", command_serve, "Serve a mixture-of-experts model whose experts run in browsers.", "moex-hub serve --model qwen3-30b", {}, run_serve},
+        {"pack", command_pack, "Turn a Hugging Face checkpoint into a model package.", "moex-hub pack ~/Qwen3-30B-A3B packages/qwen3-30b",
+         {{"HF_DIR", "", "folder with config.json, *.safetensors and the tokenizer's files", true}, {"OUT", "", "folder to write", true}}, run_pack},
+        {"verify", command_verify, "Check every hash and shape of a package.", "moex-hub verify packages/qwen3-30b",
+         {{"DIR", "", "the package", true}}, run_verify},
+        {"generate", command_generate, "Generate text on this machine; stdout is the text alone.",
+         "moex-hub generate --prompt \"Tell me a story about a lighthouse\" --chat --seed 7",
+         {{"--prompt", "TEXT", "what to continue"},
+          {"--chat", "", "TEXT is a user's message: apply the model's chat template"},
+          {"--prompt-ids", "FILE", "token ids, separated by blanks or commas (- is stdin)"},
+          {"--margins", "", "print to stderr the smallest gap between first and second log-probability"}},
+         run_generate},
+        {"eval", command_eval, "Perplexity of a text.", "moex-hub eval --text book.txt --window 512 --windows 24",
+         {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true}}, run_eval},
+        {"inspect", command_inspect, "Say what a package holds.", "moex-hub inspect packages/qwen3-30b",
+         {{"DIR", "", "the package; default: --model"}, {"--json", "", "one JSON object"}}, run_inspect},
+        {"cert", command_cert, "Make a self-signed certificate for serve --tls-cert/--tls-key.", "moex-hub cert --host hub.local",
+         {{"--days", "N", "validity [365]"}, {"--out", "DIR", "where cert.pem and key.pem go; default: the state folder"}, {"--force", "", "replace existing files"}},
+         run_cert},
+        {"version", 0, "Print the version.", "moex-hub version", {}, run_version},
+        {"synth", command_synth, "Write a package with random weights, for benches.", "moex-hub synth --shape bench-moe packages/bench-moe",
+         {{"--shape", "NAME", "bench-moe, qwen3-30b-a3b, paper, demo or tiny", true}, {"OUT", "", "folder to write", true}}, run_synth},
+    };
+    return commands;
+}
+
+int fail(std::string_view sentence) {
+    std::fprintf(stderr, "moex-hub: %.*s\n", static_cast<int>(sentence.size()), sentence.data());
+    return exit_failed;
+}
+
+}  // namespace moex

@@ -1,0 +1,59 @@
+// The subcommands of moex-hub: one entry each, so that parsing, help and dispatch share one list.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/options.h"
+
+namespace moex {
+
+enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2 };
+
+// What a command takes beside settings: a positional ("HF_DIR") or an option of this one run ("--prompt").
+struct Argument {
+    std::string_view name;
+    std::string_view value_name;   // empty: a switch
+    std::string_view help;
+    bool required = false;
+    bool is_positional() const { return !name.starts_with("--"); }
+};
+
+struct Invocation {
+    Settings settings;
+    std::map<std::string, std::string, std::less<>> arguments;   // switches hold "on"
+    // nullptr when it was not given
+    const std::string* argument(std::string_view name) const {
+        const auto found = arguments.find(name);
+        return found == arguments.end() ? nullptr : &found->second;
+    }
+    bool check_only = false;       // --check: say whether it would start, and stop
+};
+
+struct Command {
+    std::string_view name;
+    unsigned mask = 0;             // CommandMask; 0: takes no settings
+    std::string_view summary;
+    std::string_view example;
+    std::vector<Argument> arguments;
+    int (*run)(const Invocation&) = nullptr;
+};
+std::span<const Command> command_table();
+
+// Prints "moex-hub: SENTENCE" to stderr and returns exit_failed.
+int fail(std::string_view sentence);
+
+int run_serve(const Invocation& invocation);
+int run_pack(const Invocation& invocation);
+int run_verify(const Invocation& invocation);
+int run_generate(const Invocation& invocation);
+int run_eval(const Invocation& invocation);
+int run_inspect(const Invocation& invocation);
+int run_cert(const Invocation& invocation);
+int run_version(const Invocation& invocation);
+int run_synth(const Invocation& invocation);
+
+}  // namespace moex

@@ -1,0 +1,63 @@
+#include "hub/commands/model_room.h"
+
+#include "hub/base/log.h"
+
+namespace moex {
+
+Result<std::filesystem::path> find_model(const Settings& settings) {
+    if (const std::string& given = settings.text("model"); !given.empty()) return std::filesystem::path(given);
+    const std::filesystem::path demo = "static/models/demo";
+    std::error_code failure;
+    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failure).parent_path();
+    for (const auto& candidate : {demo, program / ".." / demo, program / "../share/moex/models/demo"})
+        if (std::filesystem::exists(candidate / "manifest.json", failure)) return candidate.lexically_normal();
+    return Error{ErrorCode::not_found, "no demo model in static/models/demo here or beside the program; name a package with --model DIR"};
+}
+
+ExpertRounding rounding_of(const Settings& settings) {
+    return {.deterministic = settings.on("deterministic"), .wire_dtype = parse_dtype(settings.text("wire-dtype")).value()};
+}
+
+void set_log_of(const Settings& settings) {
+    const std::string& level = settings.text("log-level");
+    set_log(level == "debug" ? LogLevel::debug : level == "warn" ? LogLevel::warn : level == "error" ? LogLevel::error : LogLevel::info, settings.on("log-json"));
+}
+
+Result<ModelRoom> open_model_room(const Settings& settings, const std::function<void(std::string_view)>& stage, bool texts_only) {
+    ModelRoom room;
+    MOEX_ASSIGN(directory, find_model(settings));
+    stage("reading package");
+    MOEX_ASSIGN(package, ModelPackage::open(directory));
+    room.package = std::move(package);
+    stage("reading tokenizer");
+    if (const auto tokenizer_json = room.package->tokenizer_file("tokenizer.json")) {
+        const auto tokenizer_config = room.package->tokenizer_file("tokenizer_config.json");
+        MOEX_ASSIGN(tokenizer, Tokenizer::load(*tokenizer_json, tokenizer_config.value_or("")));
+        room.tokenizer = std::move(tokenizer);
+        if (tokenizer_config) {
+            auto chat_template = ChatTemplate::from_tokenizer_config(*tokenizer_config);
+            if (chat_template.ok()) room.chat_template = *std::move(chat_template);
+            else if (chat_template.error().code != ErrorCode::not_found) return chat_template.error();
+        }
+    }
+    if (texts_only) return room;
+    room.threads = std::make_unique<ThreadPool>(settings.number("threads"));
+    stage("loading tensors");
+    MOEX_ASSIGN(decoder, Decoder::create(room.package, *room.threads));
+    room.decoder = std::move(decoder);
+    const ModelConfig& config = room.package->config();
+    bool has_experts = true;  // a package may come without blobs: the hub of a host who serves them elsewhere
+    for (std::uint32_t layer = 0; layer < config.num_layers && has_experts; ++layer)
+        for (std::uint32_t expert = 0; config.is_moe(layer) && expert < config.num_experts && has_experts; ++expert)
+            has_experts = room.package->has_blob(room.package->blob_hash(layer, expert));
+    if (has_experts) room.local = std::make_unique<LocalExperts>(room.package, *room.threads, rounding_of(settings));
+    return room;
+}
+
+EngineOptions engine_options_of(const Settings& settings) {
+    EngineOptions options;
+    options.kv_bytes_max = settings.number("kv-mb") << 20;
+    return options;
+}
+
+}  // namespace moex

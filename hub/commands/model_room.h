@@ -1,0 +1,38 @@
+// A package made ready to run on this machine: what serve, generate and eval share.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "hub/base/thread_pool.h"
+#include "hub/commands/command.h"
+#include "hub/engine/decoder.h"
+#include "hub/engine/engine.h"
+#include "hub/engine/local_experts.h"
+#include "hub/model/chat_template.h"
+#include "hub/model/package.h"
+#include "hub/model/tokenizer.h"
+
+namespace moex {
+
+// --model, or the demo: static/models/demo here, beside the program, or where it was installed.
+Result<std::filesystem::path> find_model(const Settings& settings);
+
+struct ModelRoom {
+    std::shared_ptr<const ModelPackage> package;
+    std::shared_ptr<const Tokenizer> tokenizer;          // null when the package has none
+    std::shared_ptr<const ChatTemplate> chat_template;   // null when the package has none
+    std::unique_ptr<ThreadPool> threads;
+    std::unique_ptr<Decoder> decoder;
+    std::unique_ptr<LocalExperts> local;                 // null when the package holds no expert blobs
+};
+// `stage` hears what is being done, in two or three words. Only the package and the texts when `texts_only`.
+Result<ModelRoom> open_model_room(const Settings& settings, const std::function<void(std::string_view)>& stage, bool texts_only = false);
+
+ExpertRounding rounding_of(const Settings& settings);
+EngineOptions engine_options_of(const Settings& settings);
+void set_log_of(const Settings& settings);
+
+}  // namespace moex

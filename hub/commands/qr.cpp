@@ -1,0 +1,29 @@
+#include "hub/commands/qr.h"
+
+#include <exception>
+
+#include <qrcodegen/qrcodegen.hpp>
+
+namespace moex {
+
+std::string qr_half_blocks(std::string_view content) {
+    try {
+        const auto code = qrcodegen::QrCode::encodeText(std::string(content).c_str(), qrcodegen::QrCode::Ecc::LOW);
+        constexpr int quiet = 2;  // light modules around; phones read two as well as the standard's four
+        std::string out;
+        const auto dark = [&](int x, int y) { return code.getModule(x, y); };  // false outside
+        for (int y = -quiet; y < code.getSize() + quiet; y += 2) {
+            out += "  \x1b[30;107m";
+            for (int x = -quiet; x < code.getSize() + quiet; ++x) {
+                const bool upper = dark(x, y), lower = dark(x, y + 1);
+                out += upper && lower ? "█" : upper ? "▀" : lower ? "▄" : " ";
+            }
+            out += "\x1b[0m\n";
+        }
+        return out;
+    } catch (const std::exception&) {  // longer than the largest code
+        return {};
+    }
+}
+
+}  // namespace moex

@@ -1,0 +1,30 @@
+#include "hub/commands/signals.h"
+
+#include <csignal>
+#include <pthread.h>
+
+namespace moex {
+
+SignalWatcher::SignalWatcher(std::function<void(int)> on_signal) : on_signal_(std::move(on_signal)) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+    thread_ = std::thread([this, signals] {
+        for (int count = 1;; ++count) {
+            int signal = 0;
+            sigwait(&signals, &signal);
+            if (done_) return;
+            on_signal_(count);
+        }
+    });
+}
+
+SignalWatcher::~SignalWatcher() {
+    done_ = true;
+    pthread_kill(thread_.native_handle(), SIGTERM);
+    thread_.join();
+}
+
+}  // namespace moex

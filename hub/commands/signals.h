@@ -1,0 +1,22 @@
+// SIGINT and SIGTERM as calls on a thread of their own, where locks and I/O are allowed.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <thread>
+
+namespace moex {
+
+class SignalWatcher {
+  public:
+    // Make it before any other thread: threads inherit the blocked signals. `on_signal(n)`: n is 1 for the first signal.
+    explicit SignalWatcher(std::function<void(int)> on_signal);
+    ~SignalWatcher();
+
+  private:
+    std::atomic<bool> done_ = false;
+    std::function<void(int)> on_signal_;
+    std::thread thread_;
+};
+
+}  // namespace moex

@@ -1,0 +1,6 @@
+// The version that CMake's project() names.
+#pragma once
+
+namespace moex {
+const char* moex_version();
+}  // namespace moex
