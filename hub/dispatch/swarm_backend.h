@@ -45,7 +45,7 @@ class SwarmBackend : public ExpertBackend {
 
   private:
     struct State;
-    std::unique_ptr<State> state_;
+    std::shared_ptr<State> state_;      // outlives functions still posted
 };
 
 }  // namespace moex

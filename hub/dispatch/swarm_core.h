@@ -19,21 +19,14 @@
 #include <vector>
 
 #include "hub/base/clock.h"
+#include "hub/dispatch/hedge_policy.h"
+#include "hub/dispatch/placement.h"
 #include "hub/engine/expert_backend.h"
 #include "protocol/messages.h"
 
 namespace moex {
 
-using WorkerId = std::uint64_t;
 using RoundId = std::uint64_t;
-
-enum class HedgeMode { off, fixed };                 // adaptive and delayed come next
-struct HedgePolicy {
-    HedgeMode mode = HedgeMode::off;
-    std::uint32_t copies = 1;                        // fixed: attempts at once, on different workers
-};
-Result<HedgePolicy> parse_hedge_policy(std::string_view text);  // "off", "fixed 2" or "fixed:2"
-std::string hedge_policy_text(const HedgePolicy& policy);
 
 struct SwarmOptions {
     std::string model_name, package_sha256;
@@ -50,8 +43,13 @@ struct SwarmOptions {
     bool local_fallback = true;
     bool lz4 = false;
     std::uint32_t queue_depth = 2;                   // groups in flight per worker
-    Duration timeout_max = 500ms;                    // per attempt; adaptive below it
-    Duration round_deadline = 10s;                   // without local fallback: then the round fails
+    Duration timeout_min = 100ms;                    // per attempt: 4 x the worker's p99 for this size, within these
+    Duration timeout_max = 500ms;
+    Duration software_timeout_max = 5s;              // for workers that say they compute on a software adapter
+    std::uint32_t attempts_max = 3;                  // per call, hedges not counted; then the local backend, where there is one
+    Duration queue_wait = 50ms;                      // with local fallback: how long a call waits for a busy worker
+    std::uint32_t rounds_waiting_max = 64;           // rounds that wait for a worker at a time
+    Duration round_deadline = 10s;                   // then the rest goes to the local backend, or the round fails
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;
@@ -60,6 +58,7 @@ struct SwarmOptions {
     double norm_bound = 1e4;                         // |y| of one pair, root mean square, relative to max(1, rms of x)
     std::uint32_t workers_max = 1024;
     std::uint64_t seed = 1;                          // of placement
+    std::uint32_t first_sequence_id = 1;             // of every connection
 };
 
 // What the core asks of its driver, in order.
@@ -80,14 +79,6 @@ struct RoundDone {
     Result<ExpertAnswer> answer;
     std::vector<float> y;                 // [num_tokens, hidden_size] when the answer is ok
 };
-// Something worth a line in a log, a row in the registry or a count.
-struct WorkerEvent {
-    enum class Kind { joined, ready, left, unhealthy, healthy, removed } kind;
-    WorkerId worker;
-    std::string detail;
-};
-using SwarmAction = std::variant<SendFrame, CloseWorker, ComputeLocally, RoundDone, WorkerEvent>;
-
 enum class WorkerState { connecting, loading, active, unhealthy, draining };
 struct WorkerView {                       // for status, metrics and the registry
     WorkerId id = 0;
@@ -101,12 +92,22 @@ struct WorkerView {                       // for status, metrics and the registr
     double latency_p50_ms = 0, latency_p99_ms = 0;
     TimePoint joined_at{};
 };
+// Something worth a line in a log, a row in the registry or a count.
+struct WorkerEvent {
+    enum class Kind { joined, ready, left, unhealthy, healthy, removed } kind;
+    WorkerId worker;
+    std::string detail;
+    std::shared_ptr<const WorkerView> view;   // the worker as it was then; never null
+};
+using SwarmAction = std::variant<SendFrame, CloseWorker, ComputeLocally, RoundDone, WorkerEvent>;
+
 struct SwarmCounters {
     std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;          // a call: one (layer, expert) of a round
     std::uint64_t calls_remote = 0, calls_local = 0;
     std::uint64_t groups_sent = 0, groups_answered = 0, hedges_sent = 0, hedges_won = 0, redispatched = 0, timeouts = 0, cancels = 0, late = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0, bad_frames = 0, bad_answers = 0, removed = 0;
-    std::uint64_t in_flight = 0, rounds_open = 0;                    // gauges
+    std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;   // gauges
+    double group_p50_ms = 0, group_p99_ms = 0;                       // frame queued to answer checked, recent groups of all workers
 };
 struct Coverage {                         // of (layer, expert) units
     std::uint32_t units = 0, covered = 0; // covered: an active worker is ready, or the local backend may answer
@@ -139,15 +140,18 @@ class SwarmCore {
 
     SwarmCounters counters() const;
     std::vector<WorkerView> workers() const;
+    std::optional<WorkerView> worker(WorkerId id) const;
     Coverage coverage() const;
     std::vector<std::uint16_t> replicas() const;     // [num_layers * num_experts], active and ready workers; 0 for dense layers
 
     // Test and operator switches, at run time.
-    void set_hedge(const HedgePolicy& policy);
+    void set_hedge(const HedgePolicy& policy);       // for rounds that open later
+    const SwarmOptions& options() const;             // as they stand now
     void set_local_fallback(bool on);
 
+    struct State;                                    // in swarm_state.h, for this room alone
+
   private:
-    struct State;
     std::unique_ptr<State> state_;
 };
 

@@ -1,0 +1,228 @@
+#include "hub/dispatch/placement.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <cmath>
+#include <queue>
+#include <string>
+
+#include "protocol/check.h"
+
+namespace moex {
+
+std::uint64_t mix_hash(std::uint64_t a, std::uint64_t b) {
+    std::uint64_t z = a + 0x9e3779b97f4a7c15ull * (b + 1);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+}
+
+std::uint64_t text_hash(std::string_view text) {
+    std::uint64_t hash = text.size();
+    for (const char c : text) hash = mix_hash(hash, static_cast<unsigned char>(c));
+    return hash;
+}
+
+std::uint64_t address_prefix(std::string_view address) {
+    const std::string text(address.substr(0, 64));
+    unsigned char raw[16];
+    std::uint64_t prefix = 0;
+    if (inet_pton(AF_INET, text.c_str(), raw) == 1) {
+        for (int i = 0; i < 3; ++i) prefix = prefix << 8 | raw[i];
+        return mix_hash(prefix, 4);
+    }
+    if (inet_pton(AF_INET6, text.c_str(), raw) == 1) {
+        const bool mapped_ipv4 = std::all_of(raw, raw + 10, [](unsigned char c) { return c == 0; }) && raw[10] == 0xff && raw[11] == 0xff;
+        for (int i = 0; i < (mapped_ipv4 ? 3 : 8); ++i) prefix = prefix << 8 | raw[mapped_ipv4 ? 12 + i : i];
+        return mix_hash(prefix, mapped_ipv4 ? 4 : 6);
+    }
+    return text_hash(text);
+}
+
+Placement::Placement(PlacementOptions options) : options_(options), owners_(options.num_units) {
+    unit_points_.reserve(options.num_units);
+    for (std::uint32_t unit = 0; unit < options.num_units; ++unit) {
+        unit_points_.push_back(mix_hash(options.seed, 0x100000000ull + unit));
+        missing_.push_back(unit);
+    }
+}
+
+std::uint32_t Placement::load(WorkerId worker) const {
+    const auto found = members_.find(worker);
+    return found == members_.end() ? 0 : found->second.load;
+}
+
+double Placement::fair_share(WorkerId worker) const {
+    const auto found = members_.find(worker);
+    return found == members_.end() ? 0 : fair(found->second);
+}
+
+double Placement::fair(const Member& member) const {
+    if (capacity_total_ == 0) return 0;
+    const auto copies = std::min<std::uint64_t>(options_.replicas, members_.size());
+    const auto wanted = std::min<std::uint64_t>(copies * options_.num_units, capacity_total_);
+    return static_cast<double>(wanted) * member.capacity / static_cast<double>(capacity_total_);
+}
+
+std::uint32_t Placement::bound(const Member& member) const {
+    return std::min(member.capacity, static_cast<std::uint32_t>(std::ceil(options_.load_bound * fair(member))));
+}
+
+std::uint32_t Placement::collisions(std::uint32_t unit, WorkerId without, std::uint64_t prefix) const {
+    std::uint32_t count = 0;
+    for (const WorkerId owner : owners_[unit])
+        if (owner != without && members_.at(owner).given.address_prefix == prefix) ++count;
+    return count;
+}
+
+void Placement::own(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
+    owners_[unit].push_back(member.given.worker);
+    ++member.load;
+    changes.push_back({.worker = member.given.worker, .unit = unit, .added = true});
+}
+
+void Placement::disown(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
+    std::erase(owners_[unit], member.given.worker);
+    --member.load;
+    changes.push_back({.worker = member.given.worker, .unit = unit, .added = false});
+}
+
+void Placement::join(const PlacementMember& given, std::vector<PlacementChange>& changes) {
+    MOEX_CHECK(!members_.contains(given.worker), text("worker ", given.worker, " joined twice"));
+    Member& member = members_[given.worker];
+    member.given = given;
+    member.capacity = std::min(given.capacity_units, options_.num_units);
+    capacity_total_ += member.capacity;
+    if (member.capacity == 0) return;
+    const std::uint32_t num_points = std::clamp<std::uint32_t>(member.capacity, 8, 128);
+    const std::size_t ring_old = ring_.size();
+    for (std::uint32_t i = 0; i < num_points; ++i) {
+        member.points.push_back(mix_hash(mix_hash(options_.seed, given.ring_key), i));
+        ring_.emplace_back(member.points.back(), given.worker);
+    }
+    std::sort(member.points.begin(), member.points.end());
+    std::sort(ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
+    std::inplace_merge(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
+    fill_missing(changes);
+    take_share(member, changes);
+}
+
+void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
+    const auto found = members_.find(worker);
+    if (found == members_.end()) return;
+    if (found->second.load > 0) {
+        for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
+            auto& owners = owners_[unit];
+            const auto at = std::find(owners.begin(), owners.end(), worker);
+            if (at == owners.end()) continue;
+            owners.erase(at);
+            missing_.push_back(unit);
+        }
+    }
+    std::erase_if(ring_, [&](const auto& point) { return point.second == worker; });
+    capacity_total_ -= found->second.capacity;
+    members_.erase(found);
+    fill_missing(changes);
+}
+
+// Gives copies to the units that lack them: every unit its first, then every unit its second, so that scarce capacity covers all first.
+void Placement::fill_missing(std::vector<PlacementChange>& changes) {
+    std::sort(missing_.begin(), missing_.end());
+    missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
+    bool any_room = true;
+    for (std::uint32_t copy = 1; copy <= options_.replicas && any_room; ++copy) {
+        if (copy > members_.size()) break;
+        for (const std::uint32_t unit : missing_) {
+            if (owners_[unit].size() >= copy) continue;
+            Member* owner = choose_owner(unit);
+            if (owner == nullptr) continue;      // those with room hold it already
+            own(*owner, unit, changes);
+        }
+    }
+    std::erase_if(missing_, [&](std::uint32_t unit) { return owners_[unit].size() >= options_.replicas; });
+}
+
+// The next worker clockwise that is below its bound and holds no copy, on a new address prefix if one is near.
+Placement::Member* Placement::choose_owner(std::uint32_t unit) {
+    if (ring_.empty()) return nullptr;
+    constexpr std::size_t prefix_steps_max = 256;      // how far to look for another prefix
+    const std::size_t start = static_cast<std::size_t>(
+        std::lower_bound(ring_.begin(), ring_.end(), std::pair<std::uint64_t, WorkerId>(unit_points_[unit], 0)) - ring_.begin());
+    Member* same_prefix = nullptr;
+    WorkerId last = 0;
+    for (std::size_t step = 0; step < ring_.size(); ++step) {
+        if (same_prefix != nullptr && step >= prefix_steps_max) break;
+        const WorkerId worker = ring_[(start + step) % ring_.size()].second;
+        if (worker == last) continue;
+        last = worker;
+        Member& member = members_.at(worker);
+        if (member.load >= bound(member)) continue;
+        const auto& owners = owners_[unit];
+        if (std::find(owners.begin(), owners.end(), worker) != owners.end()) continue;
+        if (collisions(unit, 0, member.given.address_prefix) == 0) return &member;
+        if (same_prefix == nullptr) same_prefix = &member;
+    }
+    if (same_prefix != nullptr) return same_prefix;
+    // Everyone near its bound holds a copy already: whoever has room at all, the least filled first.
+    Member* best = nullptr;
+    for (auto& [worker, member] : members_) {
+        if (member.load >= member.capacity) continue;
+        const auto& owners = owners_[unit];
+        if (std::find(owners.begin(), owners.end(), worker) != owners.end()) continue;
+        if (best == nullptr || std::uint64_t{member.load} * best->capacity < std::uint64_t{best->load} * member.capacity) best = &member;
+    }
+    return best;
+}
+
+// Moves units to the newcomer until it holds its fair share: always from the relatively fullest owner, the unit nearest to the newcomer on
+// the ring, units whose copies share an address prefix before others, and never one that would then share more.
+void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& changes) {
+    const auto share = static_cast<std::uint32_t>(std::floor(fair(newcomer) + 1e-9));
+    if (newcomer.load >= share) return;
+    struct Candidate {
+        bool relieves;                  // fewer copies on one prefix afterwards
+        std::uint64_t distance;
+        std::uint32_t unit;
+    };
+    const std::uint64_t prefix = newcomer.given.address_prefix;
+    std::map<WorkerId, std::vector<Candidate>> of_owner;
+    for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
+        const auto& owners = owners_[unit];
+        if (std::find(owners.begin(), owners.end(), newcomer.given.worker) != owners.end()) continue;
+        auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(), unit_points_[unit]);
+        const std::uint64_t distance = (point == newcomer.points.end() ? newcomer.points.front() : *point) - unit_points_[unit];
+        for (const WorkerId owner : owners) {
+            const std::uint32_t before = collisions(unit, owner, members_.at(owner).given.address_prefix);
+            const std::uint32_t after = collisions(unit, owner, prefix);
+            if (after <= before) of_owner[owner].push_back({.relieves = after < before, .distance = distance, .unit = unit});
+        }
+    }
+    const auto fill = [&](const Member& member) { return member.load / std::max(1e-9, fair(member)); };
+    std::priority_queue<std::pair<double, WorkerId>> fullest;
+    for (auto& [owner, candidates] : of_owner) {
+        std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {       // best last
+            return a.relieves != b.relieves ? b.relieves : a.distance != b.distance ? a.distance > b.distance : a.unit > b.unit;
+        });
+        fullest.emplace(fill(members_.at(owner)), owner);
+    }
+    while (newcomer.load < share && !fullest.empty()) {
+        const WorkerId owner = fullest.top().second;
+        fullest.pop();
+        Member& donor = members_.at(owner);
+        if (fill(donor) <= fill(newcomer)) break;
+        auto& candidates = of_owner[owner];
+        while (!candidates.empty()) {
+            const std::uint32_t unit = candidates.back().unit;
+            candidates.pop_back();
+            const auto& owners = owners_[unit];
+            if (std::find(owners.begin(), owners.end(), newcomer.given.worker) != owners.end()) continue;   // taken from another owner
+            disown(donor, unit, changes);
+            own(newcomer, unit, changes);
+            break;
+        }
+        if (!candidates.empty()) fullest.emplace(fill(donor), owner);
+    }
+}
+
+}  // namespace moex

@@ -1,0 +1,277 @@
+#include "hub/dispatch/swarm_backend.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+namespace moex {
+namespace {
+
+// One round as both sides see it: the engine's thread waits here, the strand fills it.
+struct PendingRound {
+    std::mutex mutex;
+    std::condition_variable done_signal;
+    bool done = false, abandoned = false;       // abandoned: its spans are gone
+    ExpertBatch batch;
+    RoundId id = 0;                             // the strand's; 0 until it was opened
+    std::optional<Result<ExpertAnswer>> answer;
+    std::vector<float> y;
+
+    void complete(Result<ExpertAnswer> result, std::vector<float> sum) {
+        {
+            const std::lock_guard lock(mutex);
+            if (done) return;
+            answer = std::move(result);
+            y = std::move(sum);
+            done = true;
+        }
+        done_signal.notify_all();
+    }
+};
+
+}  // namespace
+
+// Shared with every function in flight on the strand, so that a late one finds it closed instead of gone.
+struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
+    // Serialises what the strand does with the destructor. Recursive, because a link may report its own end from inside send().
+    std::recursive_mutex mutex;
+    bool closed = false;
+
+    SwarmCore core;
+    SwarmHost& host;
+    const LocalExperts* local;
+    std::function<void(const WorkerEvent&, const WorkerView*)> on_event;
+    std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
+    std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
+    std::optional<TimePoint> timer_at;
+
+    // The local backend's thread and its queue, bounded by the rounds in flight.
+    std::mutex jobs_mutex;
+    std::condition_variable jobs_signal;
+    std::deque<ComputeLocally> jobs;
+    bool jobs_stop = false;
+    std::thread local_thread;
+
+    State(SwarmOptions options, SwarmHost& swarm_host, const LocalExperts* local_experts, std::function<void(const WorkerEvent&, const WorkerView*)> event)
+        : core(std::move(options)), host(swarm_host), local(local_experts), on_event(std::move(event)) {
+        if (local == nullptr) core.set_local_fallback(false);
+    }
+
+    // Posts a function that runs while this is open.
+    void post(std::function<void(State&)> function) {
+        host.post([weak = weak_from_this(), function = std::move(function)] {
+            const auto self = weak.lock();
+            if (!self) return;
+            const std::lock_guard lock(self->mutex);
+            if (!self->closed) function(*self);
+        });
+    }
+
+    void perform(std::vector<SwarmAction>& actions) {
+        for (SwarmAction& action : actions) std::visit([&](auto& what) { act(what); }, action);
+        arm_timer();
+    }
+
+    void act(SendFrame& action) {
+        const auto link = links.find(action.worker);
+        if (link == links.end()) return;
+        const std::shared_ptr<WorkerLink> kept = link->second;      // send() may end in on_disconnect()
+        kept->send(std::move(action.frame));
+    }
+    void act(CloseWorker& action) {
+        auto node = links.extract(action.worker);
+        if (node) node.mapped()->close(action.code, action.reason);
+    }
+    void act(ComputeLocally& action) {
+        {
+            const std::lock_guard lock(jobs_mutex);
+            jobs.push_back(std::move(action));
+        }
+        jobs_signal.notify_one();
+    }
+    void act(RoundDone& action) {
+        auto node = rounds.extract(action.round);
+        if (node) node.mapped()->complete(std::move(action.answer), std::move(action.y));
+    }
+    void act(WorkerEvent& action) {
+        if (on_event) on_event(action, action.view.get());
+    }
+
+    void arm_timer() {
+        const std::optional<TimePoint> next = core.next_deadline();
+        if (!next || (timer_at && *timer_at <= *next)) return;      // an early tick is harmless
+        timer_at = next;
+        host.set_timer(*next, [weak = weak_from_this()] {
+            const auto self = weak.lock();
+            if (!self) return;
+            const std::lock_guard lock(self->mutex);
+            if (self->closed) return;
+            self->timer_at.reset();
+            std::vector<SwarmAction> actions;
+            self->core.on_tick(now_steady(), actions);
+            self->perform(actions);
+        });
+    }
+
+    void run_local() {
+        for (;;) {
+            ComputeLocally job;
+            {
+                std::unique_lock lock(jobs_mutex);
+                jobs_signal.wait(lock, [&] { return jobs_stop || !jobs.empty(); });
+                if (jobs_stop) return;
+                job = std::move(jobs.front());
+                jobs.pop_front();
+            }
+            const RoundId round = job.round;
+            const std::uint64_t attempt = job.attempt;
+            auto y = std::make_shared<Result<std::vector<float>>>(compute(job));
+            job.x.reset();      // the core reuses it when nobody else holds it
+            post([round, attempt, y](State& state) {
+                std::vector<SwarmAction> actions;
+                state.core.on_local(now_steady(), round, attempt, std::move(*y), actions);
+                state.perform(actions);
+            });
+        }
+    }
+
+    Result<std::vector<float>> compute(const ComputeLocally& job) const {
+        const std::size_t hidden = core.options().limits.hidden_size;
+        std::vector<float> y(job.rows.size() * hidden), x;
+        std::size_t pair = 0;
+        for (const GroupExpert& expert : job.experts) {
+            x.resize(expert.num_rows * hidden);
+            for (std::size_t i = 0; i < expert.num_rows; ++i)
+                std::copy_n(job.x->data() + job.rows[pair + i] * hidden, hidden, x.data() + i * hidden);
+            MOEX_TRY(local->compute(job.layer, expert.expert, x, std::span(job.gates).subspan(pair, expert.num_rows),
+                                    std::span(y).subspan(pair * hidden, expert.num_rows * hidden)));
+            pair += expert.num_rows;
+        }
+        return y;
+    }
+};
+
+namespace {
+
+class SwarmRound : public ExpertRound {
+  public:
+    using Cancel = std::function<void(std::shared_ptr<PendingRound>)>;
+    SwarmRound(std::shared_ptr<PendingRound> pending, Cancel cancel) : pending_(std::move(pending)), cancel_(std::move(cancel)) {}
+    ~SwarmRound() override {
+        {
+            const std::lock_guard lock(pending_->mutex);
+            if (pending_->done) return;
+            pending_->abandoned = true;
+        }
+        cancel_(pending_);
+    }
+    Result<ExpertAnswer> wait() override {
+        std::unique_lock lock(pending_->mutex);
+        pending_->done_signal.wait(lock, [&] { return pending_->done; });
+        if (!pending_->answer) return Error{ErrorCode::invalid_argument, "wait() was called twice"};
+        Result<ExpertAnswer> answer = std::move(*pending_->answer);
+        pending_->answer.reset();
+        if (answer.ok()) std::copy(pending_->y.begin(), pending_->y.end(), pending_->batch.y.begin());
+        return answer;
+    }
+
+  private:
+    std::shared_ptr<PendingRound> pending_;
+    Cancel cancel_;
+};
+
+}  // namespace
+
+SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const LocalExperts* local,
+                           std::function<void(const WorkerEvent&, const WorkerView*)> on_event)
+    : state_(std::make_shared<State>(std::move(options), host, local, std::move(on_event))) {
+    if (local != nullptr) state_->local_thread = std::thread([state = state_.get()] { state->run_local(); });
+}
+
+SwarmBackend::~SwarmBackend() {
+    {
+        const std::lock_guard lock(state_->jobs_mutex);
+        state_->jobs_stop = true;
+    }
+    state_->jobs_signal.notify_all();
+    if (state_->local_thread.joinable()) state_->local_thread.join();
+    const std::lock_guard lock(state_->mutex);
+    state_->closed = true;
+    state_->links.clear();
+    for (auto& [id, pending] : state_->rounds) pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
+    state_->rounds.clear();
+}
+
+std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
+    auto pending = std::make_shared<PendingRound>();
+    pending->batch = batch;
+    state_->host.post([weak = std::weak_ptr<State>(state_), pending] {
+        const auto state = weak.lock();
+        if (!state) {
+            pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
+            return;
+        }
+        const std::lock_guard lock(state->mutex);
+        if (state->closed) {
+            pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
+            return;
+        }
+        std::vector<SwarmAction> actions;
+        {
+            const std::lock_guard spans(pending->mutex);      // while x is copied the batch may not go away
+            if (pending->abandoned) return;
+            pending->id = state->core.on_round(now_steady(), pending->batch, actions);
+        }
+        state->rounds.emplace(pending->id, pending);
+        state->perform(actions);
+    });
+    return std::make_unique<SwarmRound>(pending, [weak = std::weak_ptr<State>(state_)](std::shared_ptr<PendingRound> abandoned) {
+        const auto state = weak.lock();
+        if (!state) return;
+        state->post([abandoned](State& open) {
+            if (abandoned->id == 0) return;
+            std::vector<SwarmAction> actions;
+            open.core.on_cancel_round(now_steady(), abandoned->id, actions);
+            open.rounds.erase(abandoned->id);
+            open.perform(actions);
+        });
+    });
+}
+
+WorkerId SwarmBackend::on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    const WorkerId id = state_->core.on_connect(now_steady(), std::move(address), authorized, actions);
+    state_->links[id] = std::move(link);
+    state_->perform(actions);
+    return id;
+}
+
+void SwarmBackend::on_frame(WorkerId worker, ByteView frame) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    state_->core.on_frame(now_steady(), worker, frame, actions);
+    state_->perform(actions);
+}
+
+void SwarmBackend::on_disconnect(WorkerId worker) {
+    const std::lock_guard lock(state_->mutex);
+    state_->links.erase(worker);
+    std::vector<SwarmAction> actions;
+    state_->core.on_disconnect(now_steady(), worker, actions);
+    state_->perform(actions);
+}
+
+void SwarmBackend::drain(Duration deadline) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    state_->core.on_drain(now_steady(), deadline, actions);
+    state_->perform(actions);
+}
+
+SwarmCore& SwarmBackend::core() { return state_->core; }
+
+}  // namespace moex

@@ -1,0 +1,418 @@
+// Who computes what: covers of a round's open pieces by few workers, attempts and their ends, waiting and the local backend.
+#include <algorithm>
+
+#include "hub/dispatch/swarm_state.h"
+
+namespace moex {
+namespace {
+constexpr std::uint32_t group_pairs_min = 64;     // below this a round is not split for the sake of balance
+constexpr Duration retry_after = 20ms;            // when every replica has failed and there is no local backend
+constexpr std::size_t reserve_max = 64;           // rounds and attempts kept for reuse
+}  // namespace
+
+Attempt* SwarmCore::State::find_attempt(AttemptId id) {
+    const auto found = attempts.find(id);
+    return found == attempts.end() ? nullptr : found->second.get();
+}
+
+Round* SwarmCore::State::find_round(RoundId id) {
+    const auto found = rounds.find(id);
+    return found == rounds.end() ? nullptr : found->second.get();
+}
+
+Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
+    std::unique_ptr<Attempt> fresh;
+    if (attempt_reserve.empty()) {
+        fresh = std::make_unique<Attempt>();
+    } else {
+        fresh = std::move(attempt_reserve.back());
+        attempt_reserve.pop_back();
+    }
+    Attempt& attempt = *fresh;
+    attempt.id = ++last_attempt;
+    attempt.round = round.id;
+    attempt.worker = worker;
+    attempt.hedge = false;
+    attempt.pieces.clear();
+    attempt.tokens.clear();
+    attempts[attempt.id] = std::move(fresh);
+    round.attempts.push_back(attempt.id);
+    return attempt;
+}
+
+void SwarmCore::State::erase_attempt(AttemptId id) {
+    auto node = attempts.extract(id);
+    if (node && attempt_reserve.size() < reserve_max) attempt_reserve.push_back(std::move(node.mapped()));
+}
+
+bool SwarmCore::State::eligible(const Worker& worker, const Round& round, TimePoint now) const {
+    return worker.state() == WorkerState::active && worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&
+           worker.unheard < worker.cancelled_unheard_max() && worker.accepts(round.dtype);
+}
+
+// Gives out every piece that nobody works on. Called when a round opens, when an attempt failed, and when a worker became free.
+void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
+    std::vector<std::uint32_t> open;
+    for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
+        if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
+    if (open.empty()) {
+        std::erase(waiting, round.id);
+        round.waiting = false;
+        if (round.pieces_left == 0) finish_round(now, round, actions);
+        return;
+    }
+    std::vector<std::uint32_t> local;
+    if (options.local_fallback) {
+        std::erase_if(open, [&](std::uint32_t i) {
+            if (round.pieces[i].dispatches < options.attempts_max) return false;
+            local.push_back(i);
+            return true;
+        });
+    }
+    if (round.retry_at <= now) {
+        std::vector<std::uint32_t> cover = open;
+        for (std::uint32_t copy = 0; copy < round.copies && !cover.empty(); ++copy) {
+            std::vector<std::uint32_t> left = cover;
+            plan_cover(now, round, left, copy > 0, actions);
+            std::erase_if(cover, [&](std::uint32_t i) { return std::binary_search(left.begin(), left.end(), i); });
+            if (copy == 0) open = left;
+        }
+    }
+    // Without a free worker: is there one to wait for?
+    if (options.local_fallback) {
+        std::erase_if(open, [&](std::uint32_t i) {
+            const Piece& piece = round.pieces[i];
+            const bool worth_waiting = (round.wait_until == TimePoint{} || now < round.wait_until) && (round.waiting || waiting.size() < options.rounds_waiting_max) &&
+                                       std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(), [&](const Worker* worker) {
+                                           return worker->state() == WorkerState::active && worker->accepts(round.dtype) && !piece.was_tried(worker->id) &&
+                                                  (round.wait_until == TimePoint{} ? worker->busy_until <= now + options.queue_wait : worker->busy_until <= round.wait_until);
+                                       });
+            if (!worth_waiting) local.push_back(i);
+            return !worth_waiting;
+        });
+    }
+    if (!local.empty()) compute_locally(now, round, std::move(local), actions);
+    wait_for_workers(now, round, open, actions);
+}
+
+void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector<std::uint32_t>& open, Actions& actions) {
+    if (open.empty()) {
+        if (round.waiting) std::erase(waiting, round.id);
+        round.waiting = false;
+        return;
+    }
+    if (!round.waiting) {
+        if (waiting.size() >= options.rounds_waiting_max) {
+            fail_round(now, round, {ErrorCode::overloaded, text(waiting.size(), " rounds wait for a worker already")}, actions);
+            return;
+        }
+        waiting.push_back(round.id);
+        round.waiting = true;
+    }
+    if (options.local_fallback) {
+        if (round.wait_until == TimePoint{}) {
+            round.wait_until = now + options.queue_wait;
+            set_timer(round.wait_until, TimerKind::round, round.id);
+        }
+        return;
+    }
+    // Nothing but workers: those that failed get another chance, after a breath.
+    if (round.retry_at > now) return;
+    bool any_forgiven = false;
+    for (const std::uint32_t i : open) {
+        Piece& piece = round.pieces[i];
+        if (piece.tried.empty()) continue;
+        piece.tried.clear();
+        any_forgiven = true;
+    }
+    if (any_forgiven) {
+        round.retry_at = now + retry_after;
+        set_timer(round.retry_at, TimerKind::round, round.id);
+    }
+}
+
+// Greedy set cover: again and again the worker that can take most of what is open, ties to the less loaded, then to the one that has worked
+// less. A share per worker keeps large rounds balanced. One frame per worker where the limits allow it.
+void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open, bool hedge, Actions& actions) {
+    ++mark;
+    candidates.clear();
+    std::uint32_t total_pairs = 0;
+    const auto can_take = [&](const Worker& worker, const Piece& piece) { return worker.mark == mark && !piece.was_tried(worker.id); };
+    for (const std::uint32_t i : open) {
+        const Piece& piece = round.pieces[i];
+        total_pairs += piece.num_pairs();
+        for (Worker* worker : ready[piece.unit]) {
+            if (worker->mark != mark) {
+                if (!eligible(*worker, round, now)) continue;
+                worker->mark = mark;
+                worker->gain_pairs = 0;
+                worker->plan = -1;
+                candidates.push_back(worker);
+            }
+            if (!piece.was_tried(worker->id)) worker->gain_pairs += piece.num_pairs();
+        }
+    }
+    if (candidates.empty()) return;
+    const auto share = std::max<std::uint32_t>(group_pairs_min, static_cast<std::uint32_t>((total_pairs + candidates.size() - 1) / candidates.size()));
+    num_plans = 0;
+    std::vector<std::uint32_t> left = std::move(open);
+    open.clear();
+    for (;;) {
+        Worker* best = nullptr;
+        for (Worker* worker : candidates) {
+            if (worker->plan >= 0 || worker->gain_pairs == 0) continue;
+            const auto key = [&](const Worker* w) {
+                return std::tuple(~std::min(w->gain_pairs, share), w->ids.num_live(), w->work, w->id);
+            };
+            if (best == nullptr || key(worker) < key(best)) best = worker;
+        }
+        if (best == nullptr) break;
+        if (plans.size() <= num_plans) plans.emplace_back();
+        Plan& plan = plans[num_plans];
+        plan.worker = best;
+        plan.pieces.clear();
+        plan.num_pairs = 0;
+        best->plan = static_cast<std::int32_t>(num_plans++);
+        std::erase_if(left, [&](std::uint32_t i) {
+            const Piece& piece = round.pieces[i];
+            if (!can_take(*best, piece) || (plan.num_pairs > 0 && plan.num_pairs + piece.num_pairs() > share)) return false;
+            plan.pieces.push_back(i);
+            plan.num_pairs += piece.num_pairs();
+            for (Worker* worker : ready[piece.unit])
+                if (can_take(*worker, piece)) worker->gain_pairs -= piece.num_pairs();
+            return true;
+        });
+    }
+    // What the shares left over goes to those who hold it and have least.
+    for (const std::uint32_t i : left) {
+        Plan* least = nullptr;
+        for (const Worker* worker : ready[round.pieces[i].unit])
+            if (can_take(*worker, round.pieces[i]) && worker->plan >= 0) {
+                Plan& plan = plans[static_cast<std::size_t>(worker->plan)];
+                if (least == nullptr || plan.num_pairs < least->num_pairs) least = &plan;
+            }
+        if (least == nullptr) {
+            open.push_back(i);
+            continue;
+        }
+        least->pieces.push_back(i);
+        least->num_pairs += round.pieces[i].num_pairs();
+    }
+    for (std::size_t i = 0; i < num_plans; ++i) send_plan(now, round, plans[i], hedge, open, actions);
+    std::sort(open.begin(), open.end());
+}
+
+// Cuts a plan by the wire limits into frames; what the worker's queue has no room for goes back to `unsent`.
+void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool hedge, std::vector<std::uint32_t>& unsent, Actions& actions) {
+    std::sort(plan.pieces.begin(), plan.pieces.end());      // by block, then expert
+    std::size_t begin = 0;
+    while (begin < plan.pieces.size() && plan.worker->ids.num_live() < plan.worker->queue_depth) {
+        std::size_t end = begin;
+        std::uint32_t num_pairs = 0;
+        const std::uint32_t block = round.pieces[plan.pieces[begin]].block;
+        while (end < plan.pieces.size()) {
+            const Piece& piece = round.pieces[plan.pieces[end]];
+            if (end > begin && (plan.worker->published_only || piece.block != block || num_pairs + piece.num_pairs() > options.limits.num_pairs_max)) break;
+            num_pairs += piece.num_pairs();
+            ++end;
+        }
+        send_attempt(now, round, *plan.worker, std::span(plan.pieces).subspan(begin, end - begin), hedge, actions);
+        begin = end;
+    }
+    unsent.insert(unsent.end(), plan.pieces.begin() + static_cast<std::ptrdiff_t>(begin), plan.pieces.end());
+}
+
+void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker, std::span<const std::uint32_t> pieces, bool hedge, Actions& actions) {
+    Attempt& attempt = new_attempt(round, worker.id);
+    attempt.hedge = hedge;
+    attempt.pieces.assign(pieces.begin(), pieces.end());
+    for (const std::uint32_t i : pieces) {
+        Piece& piece = round.pieces[i];
+        ++piece.live;
+        if (hedge) {
+            piece.hedged = true;
+        } else {
+            if (piece.dispatches > 0) ++counts.redispatched;
+            ++piece.dispatches;
+        }
+        piece.tried.push_back(worker.id);
+    }
+    round.fill_group(attempt, group);
+    attempt.sequence_id = worker.ids.issue(attempt.id);
+    attempt.sent_at = now;
+    attempt.deadline = now + worker.attempt_timeout(attempt.num_pairs, options);
+    set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
+    worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs);
+    ++worker.groups_sent;
+    ++counts.groups_sent;
+    if (hedge) ++counts.hedges_sent;
+    if (worker.published_only) {
+        const Piece& piece = round.pieces[pieces.front()];
+        Dispatch single{.sequence_id = attempt.sequence_id, .layer = attempt.shape.layer, .expert = piece.expert, .dtype = attempt.shape.dtype};
+        std::swap(single.x, group.x);          // the rows of one expert are its pairs, in order
+        std::swap(single.gates, group.gates);
+        send(worker, encode_dispatch(single, round.hidden_size, worker.lz4), actions);
+        std::swap(single.x, group.x);
+        std::swap(single.gates, group.gates);
+    } else {
+        group.sequence_id = attempt.sequence_id;
+        send(worker, encode_group_dispatch(group, worker.lz4), actions);
+    }
+}
+
+void SwarmCore::State::compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces, Actions& actions) {
+    std::sort(pieces.begin(), pieces.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return std::tuple(round.pieces[a].expert, a) < std::tuple(round.pieces[b].expert, b);
+    });
+    Attempt& attempt = new_attempt(round, 0);
+    attempt.pieces = std::move(pieces);
+    attempt.sent_at = now;
+    attempt.num_pairs = 0;
+    ComputeLocally call{.round = round.id, .attempt = attempt.id, .layer = static_cast<std::uint16_t>(round.layer), .x = round.x};
+    for (const std::uint32_t i : attempt.pieces) {
+        Piece& piece = round.pieces[i];
+        ++piece.live;
+        if (piece.dispatches > 0) ++counts.redispatched;
+        ++piece.dispatches;
+        attempt.num_pairs += piece.num_pairs();
+        if (call.experts.empty() || call.experts.back().expert != piece.expert) call.experts.push_back({.expert = piece.expert});
+        call.experts.back().num_rows = static_cast<std::uint16_t>(call.experts.back().num_rows + piece.num_pairs());
+        call.rows.insert(call.rows.end(), round.pair_row.begin() + piece.pair_begin, round.pair_row.begin() + piece.pair_end);
+        call.gates.insert(call.gates.end(), round.pair_gate.begin() + piece.pair_begin, round.pair_gate.begin() + piece.pair_end);
+    }
+    actions.push_back(std::move(call));
+}
+
+void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure failure, Actions& actions) {
+    Round& round = *find_round(attempt.round);
+    Worker* worker = pool.find(attempt.worker);
+    for (const std::uint32_t i : attempt.pieces) {
+        Piece& piece = round.pieces[i];
+        --piece.live;
+        if (failure == Failure::busy) {
+            std::erase(piece.tried, attempt.worker);         // it may be asked again
+            if (piece.dispatches > 0) --piece.dispatches;    // and that was no attempt
+        }
+    }
+    capacity_freed = true;
+    if (worker != nullptr) {
+        switch (failure) {
+            case Failure::timeout:
+                ++worker->timeouts;
+                ++counts.timeouts;
+                ++worker->unheard;
+                worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, now);
+                ++counts.cancels;
+                send(*worker, encode_cancel(attempt.sequence_id), actions);
+                add_failure(now, *worker, "timeout", actions);
+                break;
+            case Failure::error: add_failure(now, *worker, "error", actions); break;
+            case Failure::bad_answer: add_failure(now, *worker, "bad answer", actions); break;
+            case Failure::busy:
+            case Failure::disconnect: break;
+        }
+    }
+    std::erase(round.attempts, attempt.id);
+    erase_attempt(attempt.id);
+}
+
+// The attempt is not needed any more.
+void SwarmCore::State::cancel_attempt(TimePoint now, Attempt& attempt, Actions& actions) {
+    Round& round = *find_round(attempt.round);
+    for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
+    if (Worker* worker = pool.find(attempt.worker)) {
+        worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, now);
+        ++counts.cancels;
+        send(*worker, encode_cancel(attempt.sequence_id), actions);
+        capacity_freed = true;
+        // It drops cancelled work without a word. One that has not been heard of for a while is asked whether it is there, and gets no more.
+        if (++worker->unheard == worker->cancelled_unheard_max() && worker->heartbeats.size() < options.heartbeats_missed_max)
+            send_heartbeat(now, *worker, {}, actions);
+    }
+    std::erase(round.attempts, attempt.id);
+    erase_attempt(attempt.id);
+}
+
+void SwarmCore::State::accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed, Actions& actions) {
+    Round& round = *find_round(attempt.round);
+    const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed);
+    if (attempt.hedge && num_new > 0) ++counts.hedges_won;
+    for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
+    std::erase(round.attempts, attempt.id);
+    erase_attempt(attempt.id);
+    if (round.pieces_left == 0) {
+        finish_round(now, round, actions);
+        return;
+    }
+    const std::vector<AttemptId> others = round.attempts;
+    for (const AttemptId id : others)
+        if (Attempt& other = *find_attempt(id); round.covered(other)) cancel_attempt(now, other, actions);
+}
+
+void SwarmCore::State::finish_round(TimePoint now, Round& round, Actions& actions) {
+    RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
+    round.finish(done.y, *done.answer);
+    done.answer->waited = now - round.started;
+    // A call counts as local when any part of it was; only rounds beyond the wire's row limit have calls in several parts.
+    std::vector<std::uint8_t> from(options.limits.num_experts);
+    for (const Piece& piece : round.pieces)
+        from[piece.expert] |= round.answers[static_cast<std::size_t>(piece.answer)].worker == 0 ? 2 : 1;
+    for (const std::uint8_t origin : from) {
+        if (origin == 1) ++counts.calls_remote;
+        if (origin >= 2) ++counts.calls_local;
+    }
+    close_round(now, round, actions);
+    actions.push_back(std::move(done));
+}
+
+void SwarmCore::State::fail_round(TimePoint now, Round& round, Error error, Actions& actions) {
+    ++counts.rounds_failed;
+    RoundDone done{.round = round.id, .answer = std::move(error)};
+    close_round(now, round, actions);
+    actions.push_back(std::move(done));
+}
+
+void SwarmCore::State::close_round(TimePoint now, Round& round, Actions& actions) {
+    const std::vector<AttemptId> live = round.attempts;
+    for (const AttemptId id : live) cancel_attempt(now, *find_attempt(id), actions);
+    if (round.waiting) std::erase(waiting, round.id);
+    round.waiting = false;
+    auto node = rounds.extract(round.id);
+    if (round_reserve.size() < reserve_max) round_reserve.push_back(std::move(node.mapped()));
+}
+
+void SwarmCore::State::on_round_time(TimePoint now, Round& round, Actions& actions) {
+    if (now < round.deadline) {
+        dispatch(now, round, actions);      // its wait or its pause is over
+        return;
+    }
+    std::vector<AttemptId> remote;
+    for (const AttemptId id : round.attempts)
+        if (find_attempt(id)->worker != 0) remote.push_back(id);
+    if (!options.local_fallback) {
+        // What the local backend has begun before it was switched off may still end well.
+        const bool open = std::any_of(round.pieces.begin(), round.pieces.end(), [](const Piece& piece) { return !piece.done && piece.live == 0; });
+        if (open || !remote.empty())
+            fail_round(now, round,
+                       {ErrorCode::unavailable, text("layer ", round.layer, ": no worker answered ", round.pieces_left, " of ", round.pieces.size(),
+                                                     " expert calls within ", options.round_deadline / 1ms, " ms, and local fallback is off")},
+                       actions);
+        return;
+    }
+    for (const AttemptId id : remote) cancel_attempt(now, *find_attempt(id), actions);
+    std::vector<std::uint32_t> open;
+    for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
+        if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
+    if (round.waiting) std::erase(waiting, round.id);
+    round.waiting = false;
+    if (!open.empty()) compute_locally(now, round, std::move(open), actions);
+}
+
+void SwarmCore::State::serve_waiting(TimePoint now, Actions& actions) {
+    if (!std::exchange(capacity_freed, false) || waiting.empty()) return;
+    const std::vector<RoundId> order = waiting;
+    for (const RoundId id : order)
+        if (Round* round = find_round(id)) dispatch(now, *round, actions);
+}
+
+}  // namespace moex

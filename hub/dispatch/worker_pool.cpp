@@ -1,0 +1,157 @@
+#include "hub/dispatch/worker_pool.h"
+
+#include <algorithm>
+
+namespace moex {
+namespace {
+constexpr Duration cancelled_kept = 60s;             // how long an id stays live after its CANCEL
+constexpr std::size_t cancelled_kept_max = 65536;    // and how many: beyond, the oldest is forgotten
+constexpr std::uint32_t latency_samples_min = 16;    // fewer say too little for a timeout
+constexpr double pair_cost_guess_ms = 0.5;           // until the first answer
+}  // namespace
+
+std::size_t size_class_of(std::uint32_t num_pairs) { return num_pairs <= 8 ? 0 : num_pairs <= 64 ? 1 : num_pairs <= 512 ? 2 : 3; }
+
+std::uint32_t SequenceIds::issue(AttemptId attempt) {
+    std::uint32_t id = next_;
+    while (id == no_sequence_id || find_live(id) != nullptr || cancelled_.contains(id)) ++id;
+    next_ = id + 1;
+    if (next_ <= id) wrapped_ = true;
+    live_.emplace_back(id, attempt);
+    return id;
+}
+
+AttemptId* SequenceIds::find_live(std::uint32_t id) {
+    for (auto& [live_id, attempt] : live_)
+        if (live_id == id) return &attempt;
+    return nullptr;
+}
+
+void SequenceIds::release(std::uint32_t id) {
+    std::erase_if(live_, [&](const auto& entry) { return entry.first == id; });
+}
+
+void SequenceIds::cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs, TimePoint now) {
+    release(id);
+    cancelled_[id] = {.sent_at = sent_at, .expires_at = now + cancelled_kept, .num_pairs = num_pairs};
+    cancel_order_.emplace_back(id, now + cancelled_kept);
+    expire(now);
+}
+
+const SequenceIds::Cancelled* SequenceIds::find_cancelled(std::uint32_t id) const {
+    const auto found = cancelled_.find(id);
+    return found == cancelled_.end() ? nullptr : &found->second;
+}
+
+void SequenceIds::release_cancelled(std::uint32_t id) { cancelled_.erase(id); }
+
+bool SequenceIds::was_issued(std::uint32_t id) const {
+    if (id == no_sequence_id) return false;
+    return wrapped_ || id - first_ < next_ - first_;
+}
+
+void SequenceIds::expire(TimePoint now) {
+    while (!cancel_order_.empty() && (cancel_order_.front().second <= now || cancel_order_.size() > cancelled_kept_max)) {
+        const auto found = cancelled_.find(cancel_order_.front().first);
+        if (found != cancelled_.end() && found->second.expires_at == cancel_order_.front().second) cancelled_.erase(found);
+        cancel_order_.pop_front();
+    }
+}
+
+WorkerState Worker::state() const {
+    if (!welcomed) return WorkerState::connecting;
+    if (leaving) return WorkerState::draining;
+    if (unhealthy) return WorkerState::unhealthy;
+    return num_ready > 0 ? WorkerState::active : WorkerState::loading;
+}
+
+void Worker::record_latency(Duration elapsed, std::uint32_t num_pairs) {
+    auto& histogram = latency[size_class_of(num_pairs)];
+    if (!histogram) histogram = std::make_unique<LatencyHistogram>();
+    histogram->record(elapsed);
+}
+
+Duration Worker::attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const {
+    const Duration longest = device.software ? std::max(options.timeout_max, options.software_timeout_max) : options.timeout_max;
+    const auto& histogram = latency[size_class_of(num_pairs)];
+    if (!histogram || histogram->total() < latency_samples_min) return longest;
+    return std::clamp(4 * histogram->p99(), std::min(options.timeout_min, longest), longest);
+}
+
+double Worker::pair_cost_ms(std::uint32_t num_pairs) const {
+    const auto& histogram = latency[size_class_of(num_pairs)];
+    if (!histogram || num_pairs == 0) return pair_cost_guess_ms;
+    return std::max(1e-3, to_ms(histogram->p50()) / num_pairs);
+}
+
+WorkerView Worker::view() const {
+    WorkerView view;
+    view.id = id;
+    view.state = state();
+    view.device = device;
+    view.nickname = nickname;
+    view.client = client;
+    view.worker_key = worker_key;
+    view.address = address;
+    view.published_only = published_only;
+    view.units_assigned = num_assigned;
+    view.units_ready = num_ready;
+    view.in_flight = static_cast<std::uint32_t>(ids.num_live());
+    view.groups_sent = groups_sent;
+    view.groups_answered = groups_answered;
+    view.pairs_answered = pairs_answered;
+    view.timeouts = timeouts;
+    view.errors = errors;
+    view.busy = busy;
+    view.late = late;
+    view.bad_answers = bad_answers;
+    view.bytes_sent = bytes_sent;
+    view.bytes_received = bytes_received;
+    // The size it is asked for most.
+    const LatencyHistogram* busiest = nullptr;
+    for (const auto& histogram : latency)
+        if (histogram && (busiest == nullptr || histogram->total() > busiest->total())) busiest = histogram.get();
+    if (busiest != nullptr) {
+        view.latency_p50_ms = to_ms(busiest->p50());
+        view.latency_p99_ms = to_ms(busiest->p99());
+    }
+    view.joined_at = joined_at;
+    return view;
+}
+
+Worker& WorkerPool::add(WorkerId id, std::uint32_t first_sequence_id) {
+    return *(workers_[id] = std::make_unique<Worker>(id, first_sequence_id));
+}
+
+Worker* WorkerPool::find(WorkerId id) {
+    const auto found = workers_.find(id);
+    return found == workers_.end() ? nullptr : found->second.get();
+}
+
+const Worker* WorkerPool::find(WorkerId id) const {
+    const auto found = workers_.find(id);
+    return found == workers_.end() ? nullptr : found->second.get();
+}
+
+std::unique_ptr<Worker> WorkerPool::take(WorkerId id) {
+    auto node = workers_.extract(id);
+    return node ? std::move(node.mapped()) : nullptr;
+}
+
+bool WorkerPool::has_key(const std::string& worker_key, WorkerId except) const {
+    return std::any_of(workers_.begin(), workers_.end(),
+                       [&](const auto& entry) { return entry.first != except && entry.second->welcomed && entry.second->worker_key == worker_key; });
+}
+
+double WorkerPool::least_work() const {
+    double least = 0;
+    bool any = false;
+    for (const auto& [id, worker] : workers_) {
+        if (worker->state() != WorkerState::active) continue;
+        least = any ? std::min(least, worker->work) : worker->work;
+        any = true;
+    }
+    return least;
+}
+
+}  // namespace moex
