@@ -21,7 +21,7 @@ class Parser {
     Body run() {
         Body body = parse_body({});
         for (const auto& [name, line] : called_names_)
-            if (!assigned_names_.contains(name)) fail(line, text("function '", name, "' is not supported"));
+            if (!assigned_names_.contains(name)) fail(line, text("the function '", name, "' is not supported"));
         return body;
     }
 

@@ -286,7 +286,7 @@ void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId
             owned.reserve(pieces.size());
             for (std::string_view& piece : pieces) {
                 if (piece.starts_with(' ')) continue;
-                owned.push_back(" " + std::string(piece));
+                owned.emplace_back(1, ' ').append(piece);
                 piece = owned.back();
             }
         }
