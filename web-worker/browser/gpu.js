@@ -12,6 +12,7 @@ export class Gpu {
     this.handles = [null];
     this.free = [];
     this.device = null;
+    this.pipelines = new Map();      // WGSL text -> handle
     this.pending = 0;
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.poke();
@@ -69,6 +70,7 @@ export class Gpu {
     this.pending = 0;
     this.handles = [null];
     this.free = [];
+    this.pipelines.clear();
     device?.destroy();
   }
 
@@ -96,8 +98,8 @@ export class Gpu {
   async createPipeline(wgsl, entryPoint, kinds, ticket) {
     const device = this.device;
     let reason = "the GPU is gone";
-    let handle = 0;
-    if (device) {
+    let handle = this.pipelines.get(wgsl) ?? 0;      // made before: nothing is compiled anew
+    if (device && !handle) {
       device.pushErrorScope("validation");
       const types = ["read-only-storage", "storage", "uniform"];
       const layout = device.createBindGroupLayout({
@@ -116,7 +118,10 @@ export class Gpu {
       const messages = (await module.getCompilationInfo().catch(() => ({ messages: [] }))).messages.filter((message) => message.type === "error");
       if (messages.length > 0) reason = messages.map((message) => `${message.lineNum}:${message.linePos}: ${message.message}`).join("; ");
       else if (problem) reason = problem.message;
-      if (pipeline && !problem && this.device === device) handle = this.add({ pipeline, layout });
+      if (pipeline && !problem && this.device === device) {
+        handle = this.add({ pipeline, layout });
+        this.pipelines.set(wgsl, handle);
+      }
     }
     this.events.onPipeline(ticket, handle, handle ? "" : reason);
   }

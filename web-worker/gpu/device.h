@@ -79,7 +79,7 @@ class Device {
     virtual void write_buffer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) = 0;
 
     // `kernel` names an entry of wgsl/kernels.h (generated): its WGSL text with constants for WebGPU, its SPIR-V for Vulkan.
-    // A compile error carries the compiler's line and column.
+    // A compile error carries the compiler's line and column. A kernel that was made before is given again, not compiled anew.
     virtual void create_pipeline(std::string_view kernel, std::function<void(Result<PipelineId>)> done) = 0;
     virtual Result<BindGroupId> create_bind_group(PipelineId pipeline, std::span<const Binding> bindings) = 0;
     virtual void destroy_bind_group(BindGroupId bind_group) = 0;

@@ -1,0 +1,337 @@
+#include "web-worker/expert_runner.h"
+
+#include <cstring>
+
+#include "web-worker/gpu/kernel_source.h"
+
+namespace moex {
+namespace {
+
+constexpr const char* kernel_names[] = {"unpack_rows", "group_gate_up_1", "group_gate_up_4", "group_down_1", "group_down_4",
+                                        "pack_rows",   "gate_up",         "silu_mul",        "down"};
+// Rows of a single call; larger ones go through the grouped path or are split by the hub.
+constexpr std::uint32_t single_tokens_max = 512;
+
+std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) { return static_cast<std::uint32_t>((a + b - 1) / b); }
+std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+gpu::Command dispatch(gpu::PipelineId pipeline, gpu::BindGroupId group, std::uint32_t x, std::uint32_t y = 1) {
+    gpu::Command command;
+    command.kind = gpu::Command::Kind::dispatch;
+    command.pipeline = pipeline;
+    command.bind_group = group;
+    command.workgroups = {x, y, 1};
+    return command;
+}
+gpu::Command copy(gpu::BufferId source, gpu::BufferId target, std::uint64_t size_bytes) {
+    gpu::Command command;
+    command.kind = gpu::Command::Kind::copy;
+    command.source = source;
+    command.target = target;
+    command.size_bytes = size_bytes;
+    return command;
+}
+
+}  // namespace
+
+bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::uint32_t row_size) {
+    const std::uint64_t count = num_rows * row_size;
+    std::uint32_t bad = 0;
+    const auto scan16 = [&](std::uint16_t exponent) {
+        const std::byte* at = bytes.data();
+        for (std::uint64_t i = 0; i < count; ++i) {
+            std::uint16_t value;
+            std::memcpy(&value, at + 2 * i, 2);
+            bad |= (value & exponent) == exponent ? 1u : 0u;
+        }
+    };
+    const auto scan32 = [&](std::uint64_t first_byte, std::uint64_t values) {
+        for (std::uint64_t i = 0; i < values; ++i) {
+            std::uint32_t value;
+            std::memcpy(&value, bytes.data() + first_byte + 4 * i, 4);
+            bad |= (value & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+        }
+    };
+    switch (dtype) {
+        case Dtype::f16: scan16(0x7c00); break;
+        case Dtype::bf16: scan16(0x7f80); break;
+        case Dtype::f32: scan32(0, count); break;
+        case Dtype::int8: scan32(count, num_rows); break;
+        case Dtype::int4: return false;
+    }
+    return bad == 0;
+}
+
+ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options)
+    : device_(device), store_(store), options_(options), layout_(expert_blob_layout(options.shape)) {
+    if (options_.tokens_max == 0) options_.tokens_max = options_.limits.num_tokens_max;
+    if (options_.pairs_max == 0) options_.pairs_max = options_.limits.num_pairs_max;
+    const std::uint64_t hidden = options_.shape.hidden_size;
+    x_wire_bytes_max_ = options_.tokens_max * (4 * hidden + 4);
+    y_wire_bytes_max_ = std::uint64_t{std::max(options_.tokens_max, options_.pairs_max)} * (4 * hidden + 4);
+    // Tiles: at most one a pair; pairs: two words; the summed tables: tokens + 1 + pairs.
+    const std::uint64_t table_words = gpu::round_header_words + std::uint64_t{options_.pairs_max} * (4 + 2 + 1) + options_.tokens_max + 1;
+    upload_bytes_max_ = 4 * table_words + x_wire_bytes_max_;
+    words_.reserve(upload_bytes_max_ / 4);
+}
+
+ExpertRunner::~ExpertRunner() {
+    *alive_ = -1;
+    for (Lane& lane : lanes_) {
+        for (const gpu::BindGroupId group : {lane.unpack, lane.pack}) device_.destroy_bind_group(group);
+        for (const auto* groups : {&lane.gate_up, &lane.down})
+            for (const gpu::BindGroupId group : *groups) device_.destroy_bind_group(group);
+        for (const gpu::BufferId buffer : {lane.upload, lane.x, lane.intermediate, lane.y_pairs, lane.y_wire, lane.readback}) device_.destroy_buffer(buffer);
+    }
+    for (const auto* groups : {&single_.gate_up_groups, &single_.down_groups})
+        for (const gpu::BindGroupId group : *groups) device_.destroy_bind_group(group);
+    if (single_.silu.value != 0) device_.destroy_bind_group(single_.silu);
+    for (const gpu::BufferId buffer : {single_.x, single_.gate_up, single_.intermediate, single_.y, single_.readback, single_.params})
+        if (buffer.value != 0) device_.destroy_buffer(buffer);
+    for (const gpu::BufferId place : places_) device_.destroy_buffer(place);
+}
+
+void ExpertRunner::create(std::function<void(Status)> done) { create_next(0, std::move(done)); }
+
+void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
+    if (kernel == num_kernels) {
+        Status made = make_single();
+        lanes_.resize(options_.num_lanes);
+        commands_.resize(options_.num_lanes);
+        for (Lane& lane : lanes_)
+            if (made.ok()) made = make_lane(lane);
+        if (made.ok()) made = prepare();
+        done(std::move(made));
+        return;
+    }
+    device_.create_pipeline(kernel_names[kernel], [this, kernel, done = std::move(done), alive = std::weak_ptr<int>(alive_)](Result<gpu::PipelineId> made) mutable {
+        if (alive.expired()) return;
+        if (!made.ok()) {
+            done(Error{made.error().code, text("kernel ", kernel_names[kernel], ": ", made.error().message)});
+            return;
+        }
+        pipelines_[kernel] = *made;
+        create_next(kernel + 1, std::move(done));
+    });
+}
+
+Status ExpertRunner::make_lane(Lane& lane) {
+    const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage, const char* label) -> Status {
+        MOEX_ASSIGN(made, device_.create_buffer(round_up(size_bytes, 16), usage, label));
+        out = made;
+        return {};
+    };
+    const std::uint64_t hidden = options_.shape.hidden_size, inner = options_.shape.moe_intermediate_size;
+    MOEX_TRY(buffer(lane.upload, upload_bytes_max_, gpu::BufferUsage::storage, "upload"));
+    MOEX_TRY(buffer(lane.x, 4 * hidden * options_.tokens_max, gpu::BufferUsage::storage, "x"));
+    MOEX_TRY(buffer(lane.intermediate, 4 * inner * options_.pairs_max, gpu::BufferUsage::storage, "intermediate"));
+    MOEX_TRY(buffer(lane.y_pairs, 4 * hidden * options_.pairs_max, gpu::BufferUsage::storage, "y_pairs"));
+    MOEX_TRY(buffer(lane.y_wire, y_wire_bytes_max_, gpu::BufferUsage::storage, "y_wire"));
+    MOEX_TRY(buffer(lane.readback, y_wire_bytes_max_, gpu::BufferUsage::readback, "readback"));
+    const gpu::Binding unpack[] = {{lane.upload}, {lane.x}};
+    MOEX_ASSIGN(unpack_group, device_.create_bind_group(pipelines_[unpack_rows], unpack));
+    lane.unpack = unpack_group;
+    const gpu::Binding pack[] = {{lane.upload}, {lane.y_pairs}, {lane.y_wire}};
+    MOEX_ASSIGN(pack_group, device_.create_bind_group(pipelines_[pack_rows], pack));
+    lane.pack = pack_group;
+    return {};
+}
+
+Status ExpertRunner::make_single() {
+    const std::uint64_t hidden = options_.shape.hidden_size, inner = options_.shape.moe_intermediate_size;
+    const std::uint64_t tokens = std::min(single_tokens_max, options_.tokens_max);
+    const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage, const char* label) -> Status {
+        MOEX_ASSIGN(made, device_.create_buffer(size_bytes, usage, label));
+        out = made;
+        return {};
+    };
+    MOEX_TRY(buffer(single_.x, 4 * tokens * hidden, gpu::BufferUsage::storage, "single x"));
+    MOEX_TRY(buffer(single_.gate_up, 8 * tokens * inner, gpu::BufferUsage::storage, "single gate_up"));
+    MOEX_TRY(buffer(single_.intermediate, 4 * tokens * inner, gpu::BufferUsage::storage, "single intermediate"));
+    MOEX_TRY(buffer(single_.y, 4 * tokens * hidden, gpu::BufferUsage::storage, "single y"));
+    MOEX_TRY(buffer(single_.readback, 4 * tokens * hidden, gpu::BufferUsage::readback, "single readback"));
+    MOEX_TRY(buffer(single_.params, sizeof(gpu::ExpertParams), gpu::BufferUsage::uniform, "single params"));
+    const gpu::Binding silu[] = {{single_.gate_up}, {single_.intermediate}, {single_.params}};
+    MOEX_ASSIGN(silu_group, device_.create_bind_group(pipelines_[silu_mul], silu));
+    single_.silu = silu_group;
+    return {};
+}
+
+Status ExpertRunner::prepare() {
+    const auto& arenas = store_.arenas();
+    while (places_.size() < 2 * arenas.size()) {
+        MOEX_ASSIGN(place, device_.create_buffer(sizeof(gpu::GroupPlace), gpu::BufferUsage::uniform, "place"));
+        const gpu::GroupPlace value{.first_tile_word = static_cast<std::uint32_t>(16 + places_.size())};
+        device_.write_buffer(place, 0, std::as_bytes(std::span(&value, 1)));
+        places_.push_back(place);
+    }
+    for (Lane& lane : lanes_) {
+        while (lane.gate_up.size() < places_.size()) {
+            const std::size_t place = lane.gate_up.size();
+            const gpu::BufferId arena = arenas[place / 2];
+            const gpu::Binding first[] = {{lane.upload}, {arena}, {arena}, {lane.x}, {lane.intermediate}, {places_[place]}};
+            MOEX_ASSIGN(gate_up_group, device_.create_bind_group(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], first));
+            const gpu::Binding second[] = {{lane.upload}, {arena}, {arena}, {lane.intermediate}, {lane.y_pairs}, {places_[place]}};
+            MOEX_ASSIGN(down_group, device_.create_bind_group(pipelines_[place % 2 ? group_down_4 : group_down_1], second));
+            lane.gate_up.push_back(gate_up_group);
+            lane.down.push_back(down_group);
+        }
+    }
+    while (single_.gate_up_groups.size() < arenas.size()) {
+        const gpu::BufferId arena = arenas[single_.gate_up_groups.size()];
+        const gpu::Binding first[] = {{single_.x}, {arena}, {single_.gate_up}, {single_.params}};
+        MOEX_ASSIGN(gate_up_group, device_.create_bind_group(pipelines_[gate_up], first));
+        const gpu::Binding second[] = {{single_.intermediate}, {arena}, {single_.y}, {single_.params}};
+        MOEX_ASSIGN(down_group, device_.create_bind_group(pipelines_[down], second));
+        single_.gate_up_groups.push_back(gate_up_group);
+        single_.down_groups.push_back(down_group);
+    }
+    return {};
+}
+
+bool ExpertRunner::has_free_lane() const {
+    for (const Lane& lane : lanes_)
+        if (!lane.busy) return true;
+    return false;
+}
+
+Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
+    const GroupShape& shape = group.shape;
+    if (shape.num_tokens > options_.tokens_max || shape.num_pairs > options_.pairs_max)
+        return Error{ErrorCode::num_tokens_range, text("group of ", shape.num_tokens, " rows and ", shape.num_pairs, " pairs, this worker takes ",
+                                                       options_.tokens_max, " and ", options_.pairs_max)};
+    std::size_t index = 0;
+    while (index < lanes_.size() && lanes_[index].busy) ++index;
+    MOEX_CHECK(index < lanes_.size(), "run_group() without a free lane");
+    Lane& lane = lanes_[index];
+
+    // Tiles by place: whole fours, then a lone row or what remains of a four.
+    std::vector<gpu::RoundTile> tiles[gpu::places_max];
+    std::uint32_t pair = 0;
+    for (const GroupExpert& expert : group.experts) {
+        const auto slot = store_.find(Unit{shape.layer, expert.expert});
+        if (!slot) return Error{ErrorCode::unknown_expert, text("layer ", shape.layer, " expert ", expert.expert, " is not held here")};
+        for (std::uint32_t first = 0; first < expert.num_rows;) {
+            const std::uint32_t rows = std::min(gpu::tile_rows_max, expert.num_rows - first);
+            tiles[2 * slot->arena + (rows > 1 ? 1 : 0)].push_back({slot->blob_word, pair + first, rows, 0});
+            first += rows;
+        }
+        pair += expert.num_rows;
+    }
+
+    words_.assign(gpu::round_header_words, 0);
+    gpu::RoundHeader header;
+    header.num_tokens = shape.num_tokens;
+    header.hidden_size = options_.shape.hidden_size;
+    header.moe_intermediate_size = options_.shape.moe_intermediate_size;
+    header.group_size = options_.shape.group_size;
+    header.num_pairs = shape.num_pairs;
+    header.dtype = static_cast<std::uint32_t>(shape.dtype);
+    header.unsummed = shape.unsummed ? 1 : 0;
+    header.gate_up_scale_zero_word = static_cast<std::uint32_t>(layout_.gate_up_scale_zero.offset_bytes / 4);
+    header.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
+    header.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes / 4);
+    const std::size_t num_places = places_.size();
+    for (std::size_t place = 0; place < num_places; ++place) {
+        header.tiles_word[place] = static_cast<std::uint32_t>(words_.size());
+        for (const gpu::RoundTile& tile : tiles[place]) words_.insert(words_.end(), {tile.blob_word, tile.first_pair, tile.num_pairs, 0u});
+    }
+    header.pairs_word = static_cast<std::uint32_t>(words_.size());
+    for (std::uint32_t i = 0; i < shape.num_pairs; ++i) {
+        words_.push_back(group.rows[i]);
+        words_.push_back(detail::bits_of_float(half_to_float(group.gates[i])));
+    }
+    if (!shape.unsummed) {
+        header.token_starts_word = static_cast<std::uint32_t>(words_.size());
+        words_.resize(words_.size() + shape.num_tokens + 1, 0);
+        header.token_pairs_word = static_cast<std::uint32_t>(words_.size());
+        words_.resize(words_.size() + shape.num_pairs, 0);
+        std::uint32_t* starts = words_.data() + header.token_starts_word;
+        std::uint32_t* list = words_.data() + header.token_pairs_word;
+        for (const std::uint16_t row : group.rows) ++starts[row + 1];
+        for (std::uint32_t row = 0; row < shape.num_tokens; ++row) starts[row + 1] += starts[row];
+        // Each start is advanced as its token's pairs are placed, and set back afterwards.
+        for (std::uint32_t i = 0; i < shape.num_pairs; ++i) list[starts[group.rows[i]]++] = i;
+        for (std::uint32_t row = shape.num_tokens; row > 0; --row) starts[row] = starts[row - 1];
+        starts[0] = 0;
+    }
+    header.x_word = static_cast<std::uint32_t>(words_.size());
+    words_.resize(words_.size() + (group.x_bytes.size() + 3) / 4);
+    std::memcpy(words_.data() + header.x_word, group.x_bytes.data(), group.x_bytes.size());
+    std::memcpy(words_.data(), &header, sizeof header);
+
+    lane.busy = true;
+    device_.write_buffer(lane.upload, 0, std::as_bytes(std::span(words_)));
+    std::vector<gpu::Command>& commands = commands_[index];
+    commands.clear();
+    commands.push_back(dispatch(pipelines_[unpack_rows], lane.unpack, ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, 256)));
+    for (std::size_t place = 0; place < num_places; ++place)
+        if (!tiles[place].empty())
+            commands.push_back(dispatch(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], lane.gate_up[place],
+                                        ceil_div(header.moe_intermediate_size, 4), static_cast<std::uint32_t>(tiles[place].size())));
+    for (std::size_t place = 0; place < num_places; ++place)
+        if (!tiles[place].empty())
+            commands.push_back(dispatch(pipelines_[place % 2 ? group_down_4 : group_down_1], lane.down[place], ceil_div(header.hidden_size, 4),
+                                        static_cast<std::uint32_t>(tiles[place].size())));
+    const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
+    commands.push_back(dispatch(pipelines_[pack_rows], lane.pack, rows_out));
+    const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, rows_out, header.hidden_size);
+    commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes, 4)));
+    device_.submit(commands);
+    device_.read_buffer(lane.readback, round_up(y_bytes, 4),
+                        [this, index, shape, y_bytes, done = std::move(done), alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
+                            if (alive.expired()) return;
+                            if (bytes.ok()) bytes = ByteView(bytes->first(y_bytes));
+                            finish_group(index, shape, std::move(bytes), done);
+                        });
+    return {};
+}
+
+void ExpertRunner::finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes, const Done& done) {
+    lanes_[lane].busy = false;
+    const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
+    if (bytes.ok() && !wire_rows_finite(shape.dtype, *bytes, rows_out, options_.shape.hidden_size)) {
+        done(Error{ErrorCode::non_finite, text("layer ", shape.layer, ": an answer is not finite in ", dtype_name(shape.dtype))});
+        return;
+    }
+    done(std::move(bytes));
+}
+
+Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) {
+    const std::uint32_t hidden = options_.shape.hidden_size, inner = options_.shape.moe_intermediate_size;
+    const auto num_tokens = static_cast<std::uint32_t>(x.size() / hidden);
+    const auto slot = store_.find(unit);
+    if (!slot) return Error{ErrorCode::unknown_expert, text("layer ", unit.layer, " expert ", unit.expert, " is not held here")};
+    if (num_tokens > std::min(single_tokens_max, options_.tokens_max))
+        return Error{ErrorCode::num_tokens_range, text(num_tokens, " rows in one call, this worker takes ", single_tokens_max)};
+    if (single_.busy) return Error{ErrorCode::overloaded, "a single call is running"};
+    single_.busy = true;
+    gpu::ExpertParams params;
+    params.blob_word = slot->blob_word;
+    params.num_tokens = num_tokens;
+    params.hidden_size = hidden;
+    params.moe_intermediate_size = inner;
+    params.group_size = options_.shape.group_size;
+    params.gate_up_scale_zero_word = static_cast<std::uint32_t>(layout_.gate_up_scale_zero.offset_bytes / 4);
+    params.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
+    params.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes / 4);
+    device_.write_buffer(single_.params, 0, std::as_bytes(std::span(&params, 1)));
+    device_.write_buffer(single_.x, 0, std::as_bytes(x));
+    const std::uint64_t y_bytes = 4 * std::uint64_t{num_tokens} * hidden;
+    const gpu::Command commands[] = {
+        dispatch(pipelines_[gate_up], single_.gate_up_groups[slot->arena], ceil_div(2 * inner, 64), num_tokens),
+        dispatch(pipelines_[silu_mul], single_.silu, ceil_div(inner, 64), num_tokens),
+        dispatch(pipelines_[down], single_.down_groups[slot->arena], ceil_div(hidden, 64), num_tokens),
+        copy(single_.y, single_.readback, y_bytes),
+    };
+    device_.submit(commands);
+    device_.read_buffer(single_.readback, y_bytes, [this, num_tokens, hidden, done = std::move(done), alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
+        if (alive.expired()) return;
+        single_.busy = false;
+        if (bytes.ok() && !wire_rows_finite(Dtype::f32, *bytes, num_tokens, hidden)) done(Error{ErrorCode::non_finite, "an answer is not finite"});
+        else done(std::move(bytes));
+    });
+    return {};
+}
+
+}  // namespace moex

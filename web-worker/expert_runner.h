@@ -1,0 +1,83 @@
+// From a decoded group to its answer on the GPU: one upload, one submit, one readback, nothing created after warm-up.
+// A ring of lanes, each with its own upload, scratch and readback buffers, lets several rounds overlap. Also the published three-kernel
+// path for single calls, and the self-test that decides whether this device may serve.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "web-worker/expert_store.h"
+#include "web-worker/gpu/round_layout.h"
+
+namespace moex {
+
+struct RunnerOptions {
+    WireLimits limits;
+    ExpertShape shape;
+    std::uint32_t num_lanes = 2;            // rounds in flight
+    std::uint32_t tokens_max = 0;           // rows a lane's buffers hold; 0: limits.num_tokens_max
+    std::uint32_t pairs_max = 0;            // 0: limits.num_pairs_max
+};
+
+class ExpertRunner {
+  public:
+    // `y_bytes` is in wire form, valid during the call. device_lost, non_finite.
+    using Done = std::function<void(Result<ByteView> y_bytes)>;
+
+    ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options);
+    ~ExpertRunner();
+    ExpertRunner(const ExpertRunner&) = delete;
+
+    // Compiles all kernels and makes the lanes. Call once; the store's arenas may still grow (bind groups follow at the next prepare()).
+    void create(std::function<void(Status)> done);
+    // Makes what the store's present arenas need. After this a round creates nothing.
+    Status prepare();
+
+    bool has_free_lane() const;
+    // Starts a group whose experts are all held (else unknown_expert at once). Requires a free lane.
+    Status run_group(const GroupDispatchView& group, Done done);
+    // One DISPATCH by the three published kernels: x [num_tokens, hidden_size] f32 in, `done` gets y f32 without gates.
+    Status run_single(Unit unit, std::span<const float> x, Done done);
+    // Known answers: a seeded expert through both paths, f32 rows, compared with expert_reference in double. The value is the larger
+    // normalised RMS error. Uses a store and a runner of its own on `device`.
+    static void self_test(gpu::Device& device, std::function<void(Result<double>)> done);
+
+  private:
+    struct Lane {
+        gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
+        gpu::BindGroupId unpack, pack;
+        std::vector<gpu::BindGroupId> gate_up, down;     // by place
+        bool busy = false;
+    };
+    struct Single {
+        gpu::BufferId x, gate_up, intermediate, y, readback, params;
+        std::vector<gpu::BindGroupId> gate_up_groups, down_groups;   // by arena
+        gpu::BindGroupId silu;
+        bool busy = false;
+    };
+    enum Kernel { unpack_rows, group_gate_up_1, group_gate_up_4, group_down_1, group_down_4, pack_rows, gate_up, silu_mul, down, num_kernels };
+
+    Status make_lane(Lane& lane);
+    Status make_single();
+    void create_next(int kernel, std::function<void(Status)> done);
+    void finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes, const Done& done);
+
+    gpu::Device& device_;
+    ExpertStore& store_;
+    RunnerOptions options_;
+    ExpertBlobLayout layout_;
+    std::uint64_t x_wire_bytes_max_ = 0, y_wire_bytes_max_ = 0, upload_bytes_max_ = 0;
+    gpu::PipelineId pipelines_[num_kernels];
+    std::vector<gpu::BufferId> places_;                  // GroupPlace uniforms, by place
+    std::vector<Lane> lanes_;
+    Single single_;
+    std::vector<std::uint32_t> words_;                   // the upload being written, reused
+    std::vector<std::vector<gpu::Command>> commands_;    // reused
+    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
+
+// Whether every value of wire rows is finite (codes of int8 always are; their scales are checked).
+bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::uint32_t row_size);
+
+}  // namespace moex

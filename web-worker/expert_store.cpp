@@ -1,0 +1,68 @@
+#include "web-worker/expert_store.h"
+
+#include <algorithm>
+
+namespace moex {
+namespace {
+constexpr std::uint32_t grow_slots = 64;  // when blobs come that nobody reserved for
+}
+
+ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes) : device_(device), blob_bytes_(blob_bytes) {
+    const std::uint64_t arena_bytes_max = std::min<std::uint64_t>({device.adapter().max_binding_bytes, device.adapter().max_buffer_bytes, 1ull << 30});
+    slots_per_arena_ = arena_bytes_max / blob_bytes;
+    slots_max_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(budget_bytes / blob_bytes, slots_per_arena_ * arenas_max));
+}
+
+ExpertStore::~ExpertStore() {
+    for (const gpu::BufferId arena : arenas_) device_.destroy_buffer(arena);
+}
+
+Status ExpertStore::reserve(std::uint32_t num_units) {
+    const std::uint32_t wanted = std::min(num_units, slots_max_);
+    while (slots_made_ < wanted && arenas_.size() < arenas_max) {
+        const auto slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots_per_arena_, wanted - slots_made_));
+        MOEX_ASSIGN(arena, device_.create_buffer(slots * blob_bytes_, gpu::BufferUsage::storage, "experts"));
+        const auto first = static_cast<std::uint32_t>(arenas_.size() * slots_per_arena_);
+        arenas_.push_back(arena);
+        for (std::uint32_t i = slots; i-- > 0;) free_.insert(free_.begin(), first + i);
+        slots_made_ += slots;
+    }
+    std::sort(free_.begin(), free_.end(), [](std::uint32_t a, std::uint32_t b) { return a > b; });
+    return {};
+}
+
+Status ExpertStore::put(Unit unit, ByteView blob) {
+    MOEX_CHECK(blob.size() == blob_bytes_, text("blob of ", blob.size(), " bytes, slots have ", blob_bytes_));
+    if (slots_.contains(unit)) return {};
+    if (free_.empty()) {
+        MOEX_TRY(reserve(slots_made_ + grow_slots));
+        if (free_.empty()) return Error{ErrorCode::no_space, text("every slot of the budget is taken: ", slots_made_, " experts")};
+    }
+    const std::uint32_t slot = free_.back();
+    free_.pop_back();
+    slots_[unit] = slot;
+    device_.write_buffer(arenas_[slot / slots_per_arena_], slot % slots_per_arena_ * blob_bytes_, blob);
+    return {};
+}
+
+void ExpertStore::drop(Unit unit) {
+    const auto found = slots_.find(unit);
+    if (found == slots_.end()) return;
+    free_.push_back(found->second);
+    slots_.erase(found);
+}
+
+std::optional<ExpertSlot> ExpertStore::find(Unit unit) const {
+    const auto found = slots_.find(unit);
+    if (found == slots_.end()) return std::nullopt;
+    return ExpertSlot{static_cast<std::uint32_t>(found->second / slots_per_arena_),
+                      static_cast<std::uint32_t>(found->second % slots_per_arena_ * (blob_bytes_ / 4))};
+}
+
+std::vector<Unit> ExpertStore::units() const {
+    std::vector<Unit> all;
+    for (const auto& [unit, slot] : slots_) all.push_back(unit);
+    return all;
+}
+
+}  // namespace moex

@@ -1,0 +1,53 @@
+// The experts that lie on the GPU: blobs in slots of a few large arenas, no arena larger than one storage binding may be.
+// Owns the arenas' buffers. Experts beyond the budget are not held; the connection tells the hub what is ready, so it is not asked for the rest.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "web-worker/gpu/device.h"
+
+namespace moex {
+
+// Where a blob lies.
+struct ExpertSlot {
+    std::uint32_t arena = 0;
+    std::uint32_t blob_word = 0;    // first 32-bit word in the arena
+};
+
+class ExpertStore {
+  public:
+    static constexpr std::uint32_t arenas_max = 16;
+
+    ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes);
+    ~ExpertStore();
+    ExpertStore(const ExpertStore&) = delete;
+
+    std::uint32_t slots_max() const { return slots_max_; }       // what the budget, the binding limit and arenas_max allow
+    // Makes the arenas for `num_units` slots, so that no buffer is created once serving began. Keeps what is there.
+    Status reserve(std::uint32_t num_units);
+    // Uploads a verified blob; no_space when every slot is taken.
+    Status put(Unit unit, ByteView blob);
+    void drop(Unit unit);
+    std::optional<ExpertSlot> find(Unit unit) const;
+    bool holds(Unit unit) const { return slots_.contains(unit); }
+    std::uint32_t num_units() const { return static_cast<std::uint32_t>(slots_.size()); }
+    std::vector<Unit> units() const;
+    std::uint64_t weights_bytes() const { return num_units() * blob_bytes_; }
+    const std::vector<gpu::BufferId>& arenas() const { return arenas_; }
+
+  private:
+    gpu::Device& device_;
+    std::uint64_t blob_bytes_;
+    std::uint64_t slots_per_arena_ = 0;
+    std::uint32_t slots_max_ = 0;
+    std::uint32_t slots_made_ = 0;
+    std::vector<gpu::BufferId> arenas_;
+    std::vector<std::uint32_t> free_;              // slot numbers, lowest last
+    std::map<Unit, std::uint32_t> slots_;
+};
+
+}  // namespace moex

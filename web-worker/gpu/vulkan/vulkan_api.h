@@ -1,0 +1,36 @@
+// Small help over the C API: errors as values, an instance, the choice of a device.
+#pragma once
+
+#include <vulkan/vulkan.h>
+
+#include <string>
+#include <vector>
+
+#include "web-worker/gpu/vulkan/vulkan_device.h"
+
+namespace moex::gpu {
+
+std::string vulkan_result_text(VkResult result);
+
+// A compute-capable physical device.
+struct VulkanAdapter {
+    VkPhysicalDevice device = VK_NULL_HANDLE;
+    VkPhysicalDeviceProperties properties{};
+    std::string driver;
+    std::uint32_t queue_family = 0;
+    bool software = false;
+};
+
+// The process's instance; made at first use and kept.
+Result<VkInstance> vulkan_instance();
+Result<std::vector<VulkanAdapter>> vulkan_adapters();
+Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted);
+
+}  // namespace moex::gpu
+
+#define MOEX_VULKAN(call, what)                                                                              \
+    do {                                                                                                     \
+        if (const VkResult moex_result_ = (call); moex_result_ != VK_SUCCESS)                                \
+            return Error{moex_result_ == VK_ERROR_DEVICE_LOST ? ErrorCode::device_lost : ErrorCode::unavailable, \
+                         text(what, ": ", ::moex::gpu::vulkan_result_text(moex_result_))};                   \
+    } while (false)

@@ -1,0 +1,39 @@
+// The published third kernel, plain: y = intermediate · downᵀ for one expert, one thread per output. Gates are applied by whoever asked.
+//   @binding(0) intermediate  read        f32 [num_tokens, moe_intermediate_size]
+//   @binding(1) words         read        u32: an arena of expert blobs
+//   @binding(2) y             read_write  f32 [num_tokens, hidden_size]
+//   @binding(3) params        uniform     ExpertParams, 32 bytes
+// Dispatch (ceil(hidden_size / 64), num_tokens, 1). The twin of group_down.wgsl on the GPU.
+// Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+struct ExpertParams { blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32, gate_up_scale_zero_word: u32,
+                      down_codes_word: u32, down_scale_zero_word: u32 }
+
+@group(0) @binding(0) var<storage, read> intermediate: array<f32>;
+@group(0) @binding(1) var<storage, read> words: array<u32>;
+@group(0) @binding(2) var<storage, read_write> y: array<f32>;
+@group(0) @binding(3) var<uniform> params: ExpertParams;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+  if (id.x >= params.hidden_size) {
+    return;
+  }
+  let inputs = params.moe_intermediate_size;
+  let codes = params.blob_word + params.down_codes_word + id.x * (inputs / 8u);
+  let scales = params.blob_word + params.down_scale_zero_word + id.x * (inputs / params.group_size);
+  let row = id.y * inputs;
+  var sum = 0.0;
+  for (var g = 0u; g < inputs / params.group_size; g += 1u) {
+    let scale_zero = unpack2x16float(words[scales + g]);
+    var group_sum = 0.0;
+    for (var j = 0u; j < params.group_size / 8u; j += 1u) {
+      let word = words[codes + g * (params.group_size / 8u) + j];
+      let at = row + g * params.group_size + j * 8u;
+      for (var k = 0u; k < 8u; k += 1u) {
+        group_sum += (f32((word >> (4u * k)) & 15u) - scale_zero.y) * intermediate[at + k];
+      }
+    }
+    sum += scale_zero.x * group_sum;
+  }
+  y[id.y * params.hidden_size + id.x] = sum;
+}
