@@ -1,0 +1,148 @@
+// A row's bits do not depend on the batch, the chunks or the micro-batches it travelled in.
+#include "hub/engine/decoder.h"
+
+#include <cstring>
+
+#include "hub/engine/perplexity.h"
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+class DecoderTest : public testing::Test {
+  protected:
+    DecoderTest()
+        : package_(test::tiny_package()),
+          decoder_(make({})),
+          experts_(package_, test::compute_threads(), {}),
+          cache_(package_->config(), {5, 400}) {}
+
+    std::unique_ptr<Decoder> make(DecoderOptions options) const {
+        auto created = Decoder::create(package_, test::compute_threads(), options);
+        if (!created.ok()) throw std::runtime_error(created.error().message);
+        return std::move(created).value();
+    }
+    // Logits of every row, `chunk` tokens at a time.
+    std::vector<float> logits(Decoder& decoder, KvCache::Sequence& sequence, std::span<const TokenId> ids, std::size_t chunk) {
+        std::vector<float> all;
+        for (std::size_t first = 0; first < ids.size(); first += chunk) {
+            const StepRows rows{.kv = &sequence, .tokens = ids.subspan(first, std::min(chunk, ids.size() - first)), .all_logits = true};
+            auto step = decoder.step({&rows, 1}, experts_);
+            EXPECT_TRUE(step.ok());
+            if (!step.ok()) return {};
+            all.insert(all.end(), step->logits.begin(), step->logits.end());
+        }
+        return all;
+    }
+    static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
+        ASSERT_EQ(a.size(), b.size());
+        ASSERT_FALSE(a.empty());
+        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
+    }
+
+    std::shared_ptr<const ModelPackage> package_;
+    std::unique_ptr<Decoder> decoder_;
+    LocalExperts experts_;
+    KvCache cache_;
+};
+
+TEST_F(DecoderTest, ChunkedPrefillEqualsWholePrefillBitForBit) {
+    const auto ids = test::random_tokens(41, 256, 1);
+    KvCache::Sequence whole(cache_);
+    const auto wanted = logits(*decoder_, whole, ids, ids.size());
+    for (const std::size_t chunk : {1u, 2u, 7u, 16u}) {
+        KvCache::Sequence chunked(cache_);
+        expect_same_bits(logits(*decoder_, chunked, ids, chunk), wanted);
+        EXPECT_EQ(chunked.serialize(), whole.serialize());
+    }
+}
+
+TEST_F(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
+    constexpr std::size_t num_sequences = 5;
+    std::vector<KvCache::Sequence> sequences;
+    std::vector<std::vector<TokenId>> ids;
+    std::vector<std::vector<float>> solo;
+    for (std::size_t i = 0; i < num_sequences; ++i) {
+        ids.push_back(test::random_tokens(3 + 6 * i, 256, 10 + static_cast<std::uint32_t>(i)));
+        KvCache::Sequence alone(cache_);
+        solo.push_back(logits(*decoder_, alone, ids[i], 4));
+        sequences.emplace_back(cache_);
+    }
+    for (const std::uint32_t parts : {1u, 2u, 3u}) {
+        const auto decoder = make({.micro_batches = parts});
+        for (auto& sequence : sequences) sequence.roll_back(0);
+        std::vector<StepRows> batch;
+        for (std::size_t i = 0; i < num_sequences; ++i) batch.push_back({.kv = &sequences[i], .tokens = ids[i], .all_logits = true});
+        const auto step = decoder->step(batch, experts_);
+        ASSERT_TRUE(step.ok()) << step.error().message;
+        std::size_t at = 0;
+        for (std::size_t i = 0; i < num_sequences; ++i) {
+            expect_same_bits(std::span(step->logits).subspan(at, solo[i].size()), solo[i]);
+            at += solo[i].size();
+        }
+        // Three MoE layers, two experts each, all local.
+        for (const RowProvenance& row : step->rows) EXPECT_EQ(row.pairs_local, 6);
+    }
+}
+
+TEST_F(DecoderTest, LogitsComeForTheRowsThatAskedInTheirOrder) {
+    const auto a = test::random_tokens(6, 256, 20), b = test::random_tokens(3, 256, 21), c = test::random_tokens(4, 256, 22);
+    KvCache::Sequence sa(cache_), sb(cache_), sc(cache_), solo_a(cache_), solo_c(cache_);
+    const auto wanted_a = logits(*decoder_, solo_a, a, a.size()), wanted_c = logits(*decoder_, solo_c, c, c.size());
+    const StepRows batch[] = {{.kv = &sa, .tokens = a}, {.kv = &sb, .tokens = b, .no_logits = true}, {.kv = &sc, .tokens = c, .all_logits = true}};
+    const auto step = decoder_->step(batch, experts_);
+    ASSERT_TRUE(step.ok());
+    ASSERT_EQ(step->logits.size(), 5u * 256);
+    expect_same_bits(std::span(step->logits).first(256), std::span(wanted_a).last(256));
+    expect_same_bits(std::span(step->logits).subspan(256), wanted_c);
+    EXPECT_EQ(sb.num_tokens(), 3u);
+}
+
+TEST_F(DecoderTest, RolledBackAndContinuedEqualsFresh) {
+    const auto ids = test::random_tokens(30, 256, 2), draft = test::random_tokens(9, 256, 3);
+    KvCache::Sequence fresh(cache_), rolled(cache_);
+    const auto wanted = logits(*decoder_, fresh, ids, ids.size());
+    logits(*decoder_, rolled, std::span(ids).first(18), 18);
+    logits(*decoder_, rolled, draft, 9);  // rejected
+    rolled.roll_back(18);
+    auto restored = KvCache::Sequence::deserialize(cache_, rolled.serialize());
+    ASSERT_TRUE(restored.ok());
+    const auto rest = logits(*decoder_, rolled, std::span(ids).subspan(18), 5);
+    expect_same_bits(rest, std::span(wanted).subspan(18 * 256));
+    expect_same_bits(logits(*decoder_, *restored, std::span(ids).subspan(18), 12), rest);
+}
+
+TEST_F(DecoderTest, ErrorsLeaveTheSequencesAsTheyWere) {
+    const auto ids = test::random_tokens(257, 256, 4);
+    KvCache::Sequence sequence(cache_);
+    const StepRows too_long{.kv = &sequence, .tokens = ids};
+    const auto refused = decoder_->step({&too_long, 1}, experts_);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("257"), std::string::npos);
+    EXPECT_NE(refused.error().message.find("256"), std::string::npos);
+    const std::vector<TokenId> foreign{1, 256};
+    const StepRows bad{.kv = &sequence, .tokens = foreign};
+    EXPECT_EQ(decoder_->step({&bad, 1}, experts_).error().code, ErrorCode::invalid_argument);
+    KvCache small(package_->config(), {5, 2});
+    KvCache::Sequence crowded(small);
+    const StepRows many{.kv = &crowded, .tokens = std::span(ids).first(11)};
+    EXPECT_EQ(decoder_->step({&many, 1}, experts_).error().code, ErrorCode::overloaded);
+    EXPECT_EQ(sequence.num_tokens(), 0u);
+    EXPECT_EQ(crowded.num_tokens(), 0u);
+}
+
+TEST_F(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
+    const auto ids = test::random_tokens(70, 256, 5);
+    std::uint32_t told = 0;
+    const auto measured = measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32}, [&](std::uint32_t done, std::uint32_t, double) { told = done; });
+    ASSERT_TRUE(measured.ok());
+    EXPECT_EQ(measured->num_windows, 2u);
+    EXPECT_EQ(told, 2u);
+    EXPECT_EQ(measured->num_predictions, 62u);
+    EXPECT_GT(measured->perplexity, 50.0);  // a random model knows nothing of 256 tokens
+    EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32, .num_windows = 3}, {}).ok());
+    EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 512}, {}).ok());
+}
+
+}  // namespace
+}  // namespace moex

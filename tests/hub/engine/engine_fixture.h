@@ -1,0 +1,89 @@
+// A small random model on disk, opened once per test program.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "hub/engine/decoder.h"
+#include "hub/engine/local_experts.h"
+#include "hub/model/package.h"
+#include "hub/model/packer.h"
+
+namespace moex::test {
+
+// A folder of this process, gone when it ends.
+class TemporaryFolder {
+  public:
+    explicit TemporaryFolder(const std::string& name)
+        : path_(std::filesystem::temp_directory_path() / text("moex-", name, "-", static_cast<long long>(::getpid()))) {
+        std::filesystem::remove_all(path_);
+        std::filesystem::create_directories(path_);
+    }
+    ~TemporaryFolder() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    const std::filesystem::path& path() const { return path_; }
+
+  private:
+    std::filesystem::path path_;
+};
+
+inline ThreadPool& compute_threads() {
+    static ThreadPool threads(2);
+    return threads;
+}
+
+// Every kind of layer: MoE and dense, bias, grouped heads, two int4 groups a row.
+inline ModelConfig tiny_config() {
+    ModelConfig config;
+    config.hidden_size = 64;
+    config.num_layers = 4;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    config.head_dim = 32;
+    config.vocab_size = 256;
+    config.context_tokens = 256;
+    config.num_experts = 8;
+    config.top_k = 2;
+    config.moe_intermediate_size = 96;
+    config.intermediate_size = 160;
+    config.layer_is_moe = {1, 0, 1, 1};
+    config.norm_topk_prob = true;
+    config.tied_embeddings = true;
+    return config;
+}
+
+inline std::shared_ptr<const ModelPackage> tiny_package() {
+    static const TemporaryFolder folder("engine");
+    static const std::shared_ptr<const ModelPackage> package = [] {
+        const auto out = folder.path() / "tiny";
+        const auto report = synth_package(tiny_config(), "tiny", 7, out, {}, compute_threads(), {});
+        if (!report.ok()) throw std::runtime_error(report.error().message);
+        auto opened = ModelPackage::open(out);
+        if (!opened.ok()) throw std::runtime_error(opened.error().message);
+        return std::move(opened).value();
+    }();
+    return package;
+}
+
+inline std::vector<TokenId> random_tokens(std::size_t count, std::uint32_t vocab_size, std::uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<TokenId> ids(count);
+    for (TokenId& id : ids) id = random() % vocab_size;
+    return ids;
+}
+inline std::vector<float> random_floats(std::size_t count, std::uint32_t seed, float scale = 1.0f) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0.0f, scale);
+    std::vector<float> values(count);
+    for (float& value : values) value = normal(random);
+    return values;
+}
+
+}  // namespace moex::test

@@ -1,0 +1,291 @@
+// Continuous batching as its users see it. Waits are for events; the deadline of each only ends a broken test.
+#include "hub/engine/engine.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <future>
+#include <mutex>
+
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+// Local experts behind a gate that a test can close, and a fault it can order.
+class GatedExperts : public ExpertBackend {
+  public:
+    explicit GatedExperts(LocalExperts& local) : local_(local) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        std::unique_lock lock(mutex_);
+        ++rounds_;
+        changed_.notify_all();
+        changed_.wait(lock, [&] { return open_; });
+        if (fail_rounds_ > 0) {
+            --fail_rounds_;
+            return std::make_unique<FailedRound>();
+        }
+        return local_.submit(batch);
+    }
+    const char* name() const override { return "gated"; }
+    void close() { set(false); }
+    void open() { set(true); }
+    void fail_next() {
+        const std::lock_guard lock(mutex_);
+        fail_rounds_ = 1;
+    }
+    void wait_for_round() {
+        std::unique_lock lock(mutex_);
+        const int seen = rounds_;
+        changed_.wait(lock, [&] { return rounds_ > seen || (!open_ && rounds_ > 0); });
+    }
+
+  private:
+    class FailedRound : public ExpertRound {
+      public:
+        Result<ExpertAnswer> wait() override { return Error{ErrorCode::unavailable, "layer 0: nobody holds expert 3"}; }
+    };
+    void set(bool open) {
+        const std::lock_guard lock(mutex_);
+        open_ = open;
+        changed_.notify_all();
+    }
+    LocalExperts& local_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool open_ = true;
+    int rounds_ = 0, fail_rounds_ = 0;
+};
+
+// What one generation gave.
+struct Outcome {
+    std::vector<TokenId> ids;
+    std::vector<float> logprobs;
+    GenerationEnd end;
+};
+
+class EngineTest : public testing::Test {
+  protected:
+    EngineTest() : package_(test::tiny_package()), local_(package_, test::compute_threads(), {}), experts_(local_) {
+        auto created = Decoder::create(package_, test::compute_threads());
+        if (!created.ok()) throw std::runtime_error(created.error().message);
+        decoder_ = std::move(created).value();
+    }
+    void start(EngineOptions options) { engine_ = std::make_unique<Engine>(*decoder_, experts_, options); }
+
+    static GenerationRequest greedy(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+        GenerationRequest request;
+        request.prompt = std::move(prompt);
+        request.max_tokens = max_tokens;
+        request.sampling.temperature = 0;
+        return request;
+    }
+    struct Pending {
+        GenerationId id = 0;
+        std::future<Outcome> outcome;
+        std::shared_ptr<std::promise<void>> first_token = std::make_shared<std::promise<void>>();
+    };
+    Pending submit(GenerationRequest request) {
+        Pending pending;
+        auto outcome = std::make_shared<Outcome>();
+        auto done = std::make_shared<std::promise<Outcome>>();
+        pending.outcome = done->get_future();
+        const auto first = pending.first_token;
+        const auto id = engine_->submit(std::move(request), {.on_token =
+                                                                 [outcome, first](const TokenEvent& event) {
+                                                                     EXPECT_EQ(event.index, outcome->ids.size());
+                                                                     outcome->ids.push_back(event.token.id);
+                                                                     outcome->logprobs.push_back(event.token.logprob);
+                                                                     if (event.index == 0) first->set_value();
+                                                                 },
+                                                             .on_end =
+                                                                 [outcome, done](const GenerationEnd& end) {
+                                                                     outcome->end = end;
+                                                                     done->set_value(*outcome);
+                                                                 }});
+        EXPECT_TRUE(id.ok());
+        if (id.ok()) pending.id = *id;
+        return pending;
+    }
+    static Outcome get(Pending& pending) {
+        if (pending.outcome.wait_for(60s) != std::future_status::ready) throw std::runtime_error("the generation did not end");
+        return pending.outcome.get();
+    }
+    Outcome solo(GenerationRequest request) {
+        auto pending = submit(std::move(request));
+        return get(pending);
+    }
+
+    std::shared_ptr<const ModelPackage> package_;
+    LocalExperts local_;
+    GatedExperts experts_;
+    std::unique_ptr<Decoder> decoder_;
+    std::unique_ptr<Engine> engine_;  // last: stops first
+};
+
+TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
+    start({.sequences_max = 4, .step_rows_max = 10});
+    std::vector<GenerationRequest> requests;
+    for (std::uint32_t i = 0; i < 6; ++i) {
+        requests.push_back(greedy(test::random_tokens(3 + 7 * i, 256, i), 20));
+        if (i % 2 == 1) requests.back().sampling = {.temperature = 0.9, .top_p = 0.9, .seed = i};
+    }
+    std::vector<Outcome> alone;
+    for (const auto& request : requests) alone.push_back(solo(request));
+    EXPECT_EQ(engine_->counters().steps_multi_sequence, 0u);
+    experts_.close();  // until all are in
+    std::vector<Pending> together;
+    for (const auto& request : requests) together.push_back(submit(request));
+    experts_.open();
+    for (std::size_t i = 0; i < together.size(); ++i) {
+        const Outcome outcome = get(together[i]);
+        EXPECT_EQ(outcome.ids, alone[i].ids);
+        EXPECT_EQ(outcome.logprobs, alone[i].logprobs);
+        EXPECT_EQ(outcome.end.reason, FinishReason::length);
+        EXPECT_EQ(outcome.end.stats.completion_tokens, 20u);
+        EXPECT_EQ(outcome.end.stats.prompt_tokens, requests[i].prompt.size());
+        // Every row but the last token's: three MoE layers, two experts.
+        EXPECT_EQ(outcome.end.stats.pairs_local, 6 * (requests[i].prompt.size() + 19));
+    }
+    const EngineCounters counters = engine_->counters();
+    EXPECT_GT(counters.steps_multi_sequence, 10u);
+    EXPECT_EQ(counters.running_max, 4u);
+    EXPECT_EQ(counters.generated_tokens, 240u);
+    EXPECT_EQ(counters.kv_pages_used, 0u);
+    EXPECT_EQ(counters.running, 0u);
+}
+
+TEST_F(EngineTest, FewerRowsThanSequencesStillServesAll) {
+    start({.sequences_max = 5, .step_rows_max = 2});
+    std::vector<Pending> together;
+    for (std::uint32_t i = 0; i < 5; ++i) together.push_back(submit(greedy(test::random_tokens(4, 256, i), 12)));
+    for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(get(together[i]).ids.size(), 12u);
+}
+
+TEST_F(EngineTest, StopIdsEndWithoutATokenOfTheirOwn) {
+    start({});
+    const auto request = greedy(test::random_tokens(5, 256, 1), 16);
+    const Outcome whole = solo(request);
+    auto stopping = request;
+    stopping.stop_ids = {whole.ids[7]};
+    const auto first = std::find(whole.ids.begin(), whole.ids.end(), whole.ids[7]);
+    const Outcome cut = solo(stopping);
+    EXPECT_EQ(cut.ids, std::vector<TokenId>(whole.ids.begin(), first));
+    EXPECT_EQ(cut.end.reason, FinishReason::stop);
+}
+
+TEST_F(EngineTest, TheContextBoundsPromptAndAnswer) {
+    start({});
+    const auto refused = engine_->submit(greedy(test::random_tokens(300, 256, 1), 8), {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::invalid_argument);
+    EXPECT_NE(refused.error().message.find("300"), std::string::npos);
+    EXPECT_NE(refused.error().message.find("256"), std::string::npos);
+    EXPECT_FALSE(engine_->submit(greedy({}, 8), {}).ok());
+    EXPECT_FALSE(engine_->submit(greedy({1, 256}, 8), {}).ok());
+    const Outcome cut = solo(greedy(test::random_tokens(250, 256, 1), 100));
+    EXPECT_EQ(cut.ids.size(), 6u);
+    EXPECT_EQ(cut.end.reason, FinishReason::length);
+}
+
+TEST_F(EngineTest, TheQueueIsBoundedAndCancelFreesAPlaceAtOnce) {
+    start({.sequences_max = 1, .queue_max = 2});
+    experts_.close();
+    auto running = submit(greedy(test::random_tokens(4, 256, 1), 200));
+    experts_.wait_for_round();  // it left the queue
+    auto first = submit(greedy(test::random_tokens(4, 256, 2), 4));
+    auto second = submit(greedy(test::random_tokens(4, 256, 3), 4));
+    const auto refused = engine_->submit(greedy({1}, 4), {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::overloaded);
+    engine_->cancel(first.id);
+    auto third = submit(greedy(test::random_tokens(4, 256, 4), 4));
+    engine_->cancel(running.id);
+    experts_.open();
+    EXPECT_EQ(get(first).end.reason, FinishReason::cancelled);
+    const Outcome cancelled = get(running);
+    EXPECT_EQ(cancelled.end.reason, FinishReason::cancelled);
+    EXPECT_LE(cancelled.ids.size(), 1u);  // one step at most after the call
+    EXPECT_EQ(get(second).ids.size(), 4u);
+    EXPECT_EQ(get(third).ids.size(), 4u);
+    engine_->cancel(third.id);  // long over: nothing happens
+    EXPECT_EQ(solo(greedy({5}, 3)).ids.size(), 3u);
+}
+
+TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
+    const KvCache probe(package_->config(), {16, 0});
+    start({.sequences_max = 8, .kv_bytes_max = 3 * probe.page_bytes()});
+    const auto refused = engine_->submit(greedy(test::random_tokens(60, 256, 1), 8), {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_NE(refused.error().message.find("48"), std::string::npos);
+    std::vector<Pending> pending;
+    for (std::uint32_t i = 0; i < 4; ++i) pending.push_back(submit(greedy(test::random_tokens(20, 256, i), 12)));  // two pages each: one at a time
+    for (auto& one : pending) EXPECT_EQ(get(one).ids.size(), 12u);
+    EXPECT_EQ(engine_->counters().running_max, 1u);
+    EXPECT_EQ(engine_->counters().kv_pages, 3u);
+}
+
+TEST_F(EngineTest, AFailedRoundEndsThatStepsSequencesAndNoOther) {
+    start({.sequences_max = 2});
+    experts_.close();
+    auto a = submit(greedy(test::random_tokens(4, 256, 1), 30));
+    experts_.wait_for_round();
+    auto b = submit(greedy(test::random_tokens(4, 256, 2), 30));
+    experts_.fail_next();
+    experts_.open();
+    const Outcome failed = get(a);
+    EXPECT_EQ(failed.end.reason, FinishReason::error);
+    EXPECT_EQ(failed.end.error.code, ErrorCode::unavailable);
+    EXPECT_NE(failed.end.error.message.find("expert 3"), std::string::npos);
+    EXPECT_EQ(get(b).ids.size(), 30u);
+    EXPECT_EQ(engine_->counters().kv_pages_used, 0u);
+}
+
+TEST_F(EngineTest, PromptLogprobsAndLogprobsAreTheModels) {
+    start({.step_rows_max = 7});
+    auto request = greedy(test::random_tokens(20, 256, 1), 3);
+    request.prompt_logprobs = request.logprobs = true;
+    request.top_logprobs = 5;
+    const Outcome outcome = solo(request);
+    ASSERT_EQ(outcome.end.prompt_nll.size(), 19u);
+    KvCache cache(package_->config(), {16, 8});
+    KvCache::Sequence sequence(cache);
+    const StepRows rows{.kv = &sequence, .tokens = request.prompt, .all_logits = true};
+    const auto step = decoder_->step({&rows, 1}, local_);
+    ASSERT_TRUE(step.ok());
+    std::vector<float> logprobs(256);
+    for (std::size_t i = 0; i < 19; ++i) {
+        log_softmax(std::span(step->logits).subspan(i * 256, 256), logprobs);
+        EXPECT_NEAR(outcome.end.prompt_nll[i], -logprobs[request.prompt[i + 1]], 1e-5);
+    }
+    log_softmax(std::span(step->logits).subspan(19 * 256, 256), logprobs);
+    EXPECT_NEAR(outcome.logprobs[0], *std::max_element(logprobs.begin(), logprobs.end()), 1e-5);
+    EXPECT_EQ(solo([&] { auto none = request; none.max_tokens = 0; return none; }()).ids.size(), 0u);
+}
+
+TEST_F(EngineTest, DrainRefusesTheNewAndEndsTheOld) {
+    start({});
+    experts_.close();
+    auto pending = submit(greedy(test::random_tokens(4, 256, 1), 25));
+    engine_->drain();
+    const auto refused = engine_->submit(greedy({1}, 4), {});
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::unavailable);
+    EXPECT_FALSE(engine_->idle());
+    experts_.open();
+    EXPECT_EQ(get(pending).ids.size(), 25u);
+}
+
+TEST_F(EngineTest, StoppingEndsWhatRunsAndWhatWaits) {
+    start({.sequences_max = 1});
+    experts_.close();
+    auto a = submit(greedy(test::random_tokens(4, 256, 1), 200));
+    auto b = submit(greedy(test::random_tokens(4, 256, 1), 200));
+    std::thread stopper([&] { engine_.reset(); });
+    experts_.open();
+    stopper.join();
+    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);
+    EXPECT_EQ(get(b).end.reason, FinishReason::cancelled);
+}
+
+}  // namespace
+}  // namespace moex

@@ -1,0 +1,170 @@
+// Fast paths against their plain twins, at odd sizes and every group size; and rows that do not feel their neighbours.
+#include "hub/engine/kernels.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "hub/engine/attention.h"
+#include "hub/engine/kernels_plain.h"
+#include "hub/engine/matmul.h"
+#include "protocol/expert_reference.h"
+#include "protocol/half.h"
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+using test::random_floats;
+
+double rms_error(std::span<const float> mine, std::span<const float> wanted) {
+    const std::vector<double> exact(wanted.begin(), wanted.end());
+    return normalized_rms_error(mine, exact);
+}
+
+// A few outputs alone may be sums that cancel; over many the error is that of f32.
+double tolerance(std::size_t num_values) { return num_values >= 64 ? 1e-6 : 1e-5; }
+
+std::vector<bfloat16> to_bf16(std::span<const float> values) {
+    std::vector<bfloat16> out;
+    for (const float value : values) out.push_back(float_to_bfloat16(value));
+    return out;
+}
+
+struct Int4Data {
+    std::vector<std::uint32_t> codes, scale_zero;
+    Int4Matrix matrix;
+    Int4Data(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size, std::uint32_t seed) {
+        std::mt19937 random(seed);
+        codes.resize(std::size_t{num_out} * num_in / 8);
+        scale_zero.resize(std::size_t{num_out} * num_in / group_size);
+        for (auto& word : codes) word = random();
+        for (auto& word : scale_zero)
+            word = pack_scale_zero(float_to_half(0.01f + 0.0001f * (random() % 100)), float_to_half(7.0f + 0.01f * (random() % 100)));
+        matrix = {codes.data(), scale_zero.data(), num_out, num_in, group_size};
+    }
+};
+
+TEST(KernelsTest, MatmulEqualsItsTwinAtOddSizes) {
+    std::cout << "kernels: " << kernel_target() << "\n";
+    for (const std::uint32_t num_in : {1u, 7u, 8u, 31u, 64u, 129u, 384u})
+        for (const std::uint32_t num_out : {1u, 2u, 5u, 13u, 48u, 97u})
+            for (const std::uint32_t num_rows : {1u, 2u, 3u, 4u, 5u, 17u}) {
+                const auto weights = random_floats(std::size_t{num_out} * num_in, 1);
+                const auto narrow = to_bf16(weights);
+                const auto x = random_floats(std::size_t{num_rows} * num_in, 2);
+                std::vector<float> mine(std::size_t{num_rows} * num_out), twin(mine.size());
+                for (const WeightMatrix matrix : {WeightMatrix{weights.data(), WeightDtype::f32, num_out, num_in},
+                                                  WeightMatrix{narrow.data(), WeightDtype::bf16, num_out, num_in}}) {
+                    const MatmulJob job{{mine.data(), num_out}, matrix, {x.data(), num_in, num_rows}};
+                    matmul({&job, 1}, test::compute_threads());
+                    plain::matmul({twin.data(), num_out}, matrix, {x.data(), num_in, num_rows});
+                    ASSERT_LE(rms_error(mine, twin), tolerance(mine.size())) << num_rows << " x " << num_in << " x " << num_out;
+                }
+            }
+}
+
+TEST(KernelsTest, Int4MatmulEqualsItsTwinForEveryGroupSize) {
+    for (const std::uint32_t group_size : {32u, 64u, 128u})
+        for (const std::uint32_t groups : {1u, 3u, 6u})
+            for (const std::uint32_t num_out : {1u, 3u, 32u, 65u})
+                for (const std::uint32_t num_rows : {1u, 2u, 3u, 4u, 9u}) {
+                    const std::uint32_t num_in = groups * group_size;
+                    const Int4Data weights(num_out, num_in, group_size, 3);
+                    const auto x = random_floats(std::size_t{num_rows} * num_in, 4);
+                    const std::size_t stride = int4_prepared_floats(num_in, group_size);
+                    std::vector<float> prepared(num_rows * stride), mine(std::size_t{num_rows} * num_out), twin(mine.size());
+                    int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in, group_size);
+                    const Int4MatmulJob job{{mine.data(), num_out}, weights.matrix, {prepared.data(), stride, num_rows}};
+                    matmul_int4({&job, 1}, test::compute_threads());
+                    plain::matmul_int4({twin.data(), num_out}, weights.matrix, {x.data(), num_in, num_rows});
+                    ASSERT_LE(rms_error(mine, twin), tolerance(mine.size())) << "group " << group_size << ", " << num_rows << " x " << num_in << " x " << num_out;
+                }
+}
+
+TEST(KernelsTest, ARowIsTheSameBitsInAnyBatch) {
+    constexpr std::uint32_t num_in = 384, num_out = 101, num_rows = 11, group_size = 128;
+    const auto weights = random_floats(std::size_t{num_out} * num_in, 5);
+    const auto narrow = to_bf16(weights);
+    const Int4Data codes(num_out, num_in, group_size, 6);
+    const auto x = random_floats(std::size_t{num_rows} * num_in, 7);
+    const std::size_t stride = int4_prepared_floats(num_in, group_size);
+    std::vector<float> prepared(num_rows * stride), together(num_rows * num_out), alone(num_out);
+    int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in, group_size);
+    const auto compare = [&](const char* what, std::uint32_t row) {
+        ASSERT_EQ(std::memcmp(alone.data(), together.data() + row * num_out, num_out * sizeof(float)), 0) << what << ", row " << row;
+    };
+    const WeightMatrix wide{weights.data(), WeightDtype::f32, num_out, num_in}, half_width{narrow.data(), WeightDtype::bf16, num_out, num_in};
+    for (std::uint32_t count = 1; count <= num_rows; ++count)
+        for (std::uint32_t row = 0; row < count; ++row) {
+            for (const auto& matrix : {wide, half_width}) {
+                matmul({together.data(), num_out}, matrix, {x.data(), num_in, count}, 0, num_out);
+                matmul({alone.data(), num_out}, matrix, {x.data() + row * num_in, num_in, 1}, 0, num_out);
+                compare("matmul", row);
+            }
+            matmul_int4({together.data(), num_out}, codes.matrix, {prepared.data(), stride, count}, 0, num_out);
+            matmul_int4({alone.data(), num_out}, codes.matrix, {prepared.data() + row * stride, stride, 1}, 0, num_out);
+            compare("int4", row);
+        }
+}
+
+TEST(KernelsTest, RowFunctionsEqualTheirTwins) {
+    for (const std::size_t size : {1u, 3u, 8u, 33u, 128u, 1001u}) {
+        const auto a = random_floats(size, 8, 4.0f), b = random_floats(size, 9);
+        std::vector<float> mine(size), twin(size);
+        rms_norm(mine, a, b, 1e-6f);
+        plain::rms_norm(twin, a, b, 1e-6f);
+        EXPECT_LE(rms_error(mine, twin), 1e-6);
+        silu_mul(mine, a, b);
+        plain::silu_mul(twin, a, b);
+        EXPECT_LE(rms_error(mine, twin), 1e-6);
+        mine = twin = a;
+        softmax(mine);
+        plain::softmax(twin);
+        EXPECT_LE(rms_error(mine, twin), 1e-6);
+        EXPECT_NEAR(log_sum_exp(a), plain::log_sum_exp(a), 1e-5);
+        mine = a;
+        add_scaled_to(mine, b, 0.25f);
+        for (std::size_t i = 0; i < size; ++i) EXPECT_FLOAT_EQ(mine[i], a[i] + 0.25f * b[i]);
+        mine = a;
+        add_to(mine, b);
+        for (std::size_t i = 0; i < size; ++i) EXPECT_FLOAT_EQ(mine[i], a[i] + b[i]);
+    }
+    std::vector<float> far{-1000.0f, 1000.0f, -89.0f}, ones{1, 1, 1};
+    silu_mul(far, far, ones);
+    EXPECT_EQ(far[1], 1000.0f);
+    EXPECT_NEAR(far[0], 0.0f, 1e-30f);
+    EXPECT_NEAR(far[2], 0.0f, 1e-30f);
+}
+
+TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
+    ModelConfig config = test::tiny_config();
+    config.head_dim = 20;
+    KvCache cache(config, {4, 16});
+    KvCache::Sequence sequence(cache);
+    constexpr std::uint32_t num_tokens = 39;
+    ASSERT_TRUE(sequence.reserve(num_tokens));
+    const std::size_t row = config.num_kv_heads * config.head_dim;
+    const auto k = random_floats(num_tokens * row, 10), v = random_floats(num_tokens * row, 11);
+    for (std::uint32_t t = 0; t < num_tokens; ++t) {
+        std::copy_n(k.begin() + t * row, row, sequence.k(1, t).begin());
+        std::copy_n(v.begin() + t * row, row, sequence.v(1, t).begin());
+    }
+    const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
+    const std::uint32_t heads = shape.num_heads / shape.num_kv_heads;
+    const auto q = random_floats(std::size_t{heads} * config.head_dim, 12);
+    for (const std::uint32_t position : {0u, 3u, 4u, 37u, 38u})
+        for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
+            std::vector<float> mine(q.size()), twin(q.size());
+            attend(mine, q, sequence, 1, kv_head, position, shape);
+            for (std::uint32_t head = 0; head < heads; ++head) {
+                const std::size_t at = head * config.head_dim;
+                plain::attention(std::span(twin).subspan(at, config.head_dim), std::span(q).subspan(at, config.head_dim),
+                                 k.data() + kv_head * config.head_dim, v.data() + kv_head * config.head_dim, row, position + 1,
+                                 1.0f / std::sqrt(static_cast<float>(config.head_dim)));
+            }
+            EXPECT_LE(rms_error(mine, twin), 1e-6) << "position " << position;
+        }
+}
+
+}  // namespace
+}  // namespace moex

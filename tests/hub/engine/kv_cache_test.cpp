@@ -1,0 +1,132 @@
+// The paged cache against a plain map, under random reserve, write, roll back, move and save.
+#include "hub/engine/kv_cache.h"
+
+#include <map>
+
+#include <rapidcheck.h>
+
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+ModelConfig small_config() {
+    ModelConfig config = test::tiny_config();
+    config.num_layers = 2;
+    config.head_dim = 3;
+    return config;
+}
+// Every row has its own value.
+float row_value(int sequence, std::uint32_t generation, std::uint32_t layer, std::uint32_t position, bool is_v) {
+    return static_cast<float>(((sequence * 97 + generation) * 2 + (is_v ? 1 : 0)) * 4096 + layer * 1024 + position);
+}
+
+TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
+    EXPECT_TRUE(rc::check([] {
+        const ModelConfig config = small_config();
+        constexpr std::uint32_t num_pages = 9;
+        const std::uint32_t page_tokens = *rc::gen::inRange(1, 6);
+        KvCache cache(config, {page_tokens, num_pages});
+        std::vector<KvCache::Sequence> sequences;
+        std::vector<std::vector<std::uint32_t>> model(3);  // per sequence, the generation that wrote each position
+        for (int i = 0; i < 3; ++i) sequences.emplace_back(cache);
+        std::vector<std::uint32_t> reserved(3, 0);         // pages
+        const int num_operations = *rc::gen::inRange(1, 40);
+        for (int operation = 0; operation < num_operations; ++operation) {
+            const int s = *rc::gen::inRange(0, 3);
+            KvCache::Sequence& sequence = sequences[s];
+            const auto tokens = static_cast<std::uint32_t>(model[s].size());
+            switch (*rc::gen::inRange(0, 4)) {
+                case 0: {
+                    const std::uint32_t more = *rc::gen::inRange(0, 12);
+                    const std::uint32_t pages = cache.pages_for(tokens + more);
+                    const std::uint32_t missing = pages > reserved[s] ? pages - reserved[s] : 0;
+                    const bool fits = missing <= cache.pages_free();
+                    RC_ASSERT(sequence.reserve(tokens + more) == fits);
+                    if (!fits) break;
+                    reserved[s] += missing;
+                    for (std::uint32_t p = tokens; p < tokens + more; ++p) {
+                        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+                            std::ranges::fill(sequence.k(layer, p), row_value(s, operation, layer, p, false));
+                            std::ranges::fill(sequence.v(layer, p), row_value(s, operation, layer, p, true));
+                        }
+                        model[s].push_back(operation);
+                    }
+                    sequence.commit(more);
+                    break;
+                }
+                case 1: {
+                    const std::uint32_t kept = *rc::gen::inRange<std::uint32_t>(0, tokens + 1);
+                    sequence.roll_back(kept);
+                    model[s].resize(kept);
+                    reserved[s] = cache.pages_for(kept);
+                    break;
+                }
+                case 2: {
+                    KvCache::Sequence moved(std::move(sequence));
+                    sequence = std::move(moved);
+                    break;
+                }
+                case 3: {
+                    const Bytes saved = sequence.serialize();
+                    sequence.roll_back(0);
+                    auto restored = KvCache::Sequence::deserialize(cache, saved);
+                    RC_ASSERT(restored.ok());
+                    sequence = std::move(restored).value();
+                    reserved[s] = cache.pages_for(tokens);
+                    RC_ASSERT(sequence.serialize() == saved);
+                    break;
+                }
+            }
+            std::uint32_t used = 0;
+            for (int i = 0; i < 3; ++i) {
+                used += reserved[i];
+                RC_ASSERT(sequences[i].num_tokens() == model[i].size());
+                for (std::uint32_t p = 0; p < model[i].size(); ++p)
+                    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+                        const KvCache::Sequence& view = sequences[i];
+                        for (const float value : view.k(layer, p)) RC_ASSERT(value == row_value(i, model[i][p], layer, p, false));
+                        for (const float value : view.v(layer, p)) RC_ASSERT(value == row_value(i, model[i][p], layer, p, true));
+                    }
+            }
+            RC_ASSERT(cache.pages_free() == num_pages - used);
+        }
+        sequences.clear();
+        RC_ASSERT(cache.pages_free() == num_pages);
+    }));
+}
+
+TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
+    const ModelConfig config = small_config();
+    KvCache cache(config, {4, 8});
+    KvCache::Sequence sequence(cache);
+    ASSERT_TRUE(sequence.reserve(5));
+    for (std::uint32_t p = 0; p < 5; ++p)
+        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+            std::ranges::fill(sequence.k(layer, p), 1.0f);
+            std::ranges::fill(sequence.v(layer, p), 2.0f);
+        }
+    sequence.commit(5);
+    const Bytes saved = sequence.serialize();
+    const std::uint32_t free_before = cache.pages_free();
+    for (std::size_t size = 0; size < saved.size(); ++size)
+        EXPECT_FALSE(KvCache::Sequence::deserialize(cache, ByteView(saved).first(size)).ok()) << size;
+    Bytes longer = saved;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(KvCache::Sequence::deserialize(cache, longer).ok());
+    Bytes huge = saved;
+    std::fill(huge.begin() + 20, huge.begin() + 24, std::byte{0xff});  // a token count beyond any memory
+    EXPECT_FALSE(KvCache::Sequence::deserialize(cache, huge).ok());
+    ModelConfig other = config;
+    other.num_kv_heads = 1;
+    KvCache foreign(other, {4, 8});
+    const auto refused = KvCache::Sequence::deserialize(foreign, saved);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::bad_file);
+    EXPECT_EQ(cache.pages_free(), free_before);
+    KvCache full(config, {4, 1});
+    EXPECT_EQ(KvCache::Sequence::deserialize(full, saved).error().code, ErrorCode::overloaded);
+}
+
+}  // namespace
+}  // namespace moex

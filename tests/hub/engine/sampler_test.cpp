@@ -1,0 +1,130 @@
+#include "hub/engine/sampler.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace moex {
+namespace {
+
+// Draws `count` tokens from fixed logits and returns how often each came.
+std::vector<int> draw_many(const std::vector<float>& logits, SamplingOptions options, int count) {
+    Sampler sampler(std::move(options), {});
+    std::vector<int> seen(logits.size(), 0);
+    for (int i = 0; i < count; ++i) ++seen[sampler.sample(logits, 0).id];
+    return seen;
+}
+// Pearson's statistic against the wanted distribution; tokens of probability 0 must not occur.
+double chi_square(const std::vector<int>& seen, const std::vector<double>& wanted, int count) {
+    double sum = 0;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+        if (wanted[i] == 0) {
+            EXPECT_EQ(seen[i], 0) << "token " << i << " was cut";
+            continue;
+        }
+        const double expected = wanted[i] * count;
+        sum += (seen[i] - expected) * (seen[i] - expected) / expected;
+    }
+    return sum;
+}
+std::vector<double> normalized(std::vector<double> values) {
+    double sum = 0;
+    for (const double value : values) sum += value;
+    for (double& value : values) value /= sum;
+    return values;
+}
+std::vector<float> logs(const std::vector<double>& probabilities) {
+    std::vector<float> out;
+    for (const double p : probabilities) out.push_back(static_cast<float>(std::log(p)));
+    return out;
+}
+
+constexpr int draws = 20000;
+constexpr double chi_square_99_9 = 22.46;  // 6 degrees of freedom, the largest here; fixed seeds make the outcome a fact
+const std::vector<double> base{0.30, 0.05, 0.20, 0.10, 0.25, 0.07, 0.03};
+
+TEST(SamplerTest, GreedyTakesTheLowerIdOfATie) {
+    Sampler sampler({.temperature = 0}, {});
+    const std::vector<float> logits{1.0f, 3.0f, 3.0f, -1.0f};
+    EXPECT_EQ(sampler.sample(logits, 0).id, 1u);
+}
+
+TEST(SamplerTest, SameSeedSameTokens) {
+    const auto run = [&](std::uint64_t seed) {
+        Sampler sampler({.temperature = 1.0, .seed = seed}, {});
+        std::vector<TokenId> ids;
+        for (int i = 0; i < 64; ++i) ids.push_back(sampler.sample(logs(base), 0).id);
+        return ids;
+    };
+    EXPECT_EQ(run(1), run(1));
+    EXPECT_NE(run(1), run(2));
+    // The generator's own first tokens, so that a change of it does not pass unseen.
+    EXPECT_EQ(draw_many(logs(base), {.seed = 42}, 100), draw_many(logs(base), {.seed = 42}, 100));
+}
+
+TEST(SamplerTest, DrawsFollowTheDistribution) {
+    EXPECT_LT(chi_square(draw_many(logs(base), {.temperature = 1.0, .seed = 3}, draws), base, draws), chi_square_99_9);
+    std::vector<double> cool;
+    for (const double p : base) cool.push_back(std::pow(p, 2.0));
+    EXPECT_LT(chi_square(draw_many(logs(base), {.temperature = 0.5, .seed = 4}, draws), normalized(cool), draws), chi_square_99_9);
+}
+
+TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
+    EXPECT_LT(chi_square(draw_many(logs(base), {.sample_top_k = 3, .seed = 5}, draws), normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws), chi_square_99_9);
+    // 0.30 + 0.25 < 0.7 <= 0.30 + 0.25 + 0.20: the fewest that reach it.
+    EXPECT_LT(chi_square(draw_many(logs(base), {.top_p = 0.7, .seed = 6}, draws), normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws), chi_square_99_9);
+    // At least 0.2 of the largest, 0.06.
+    EXPECT_LT(chi_square(draw_many(logs(base), {.min_p = 0.2, .seed = 7}, draws), normalized({0.30, 0, 0.20, 0.10, 0.25, 0.07, 0}), draws),
+              chi_square_99_9);
+    const auto seen = draw_many(logs(base), {.top_p = 1e-9, .seed = 8}, 100);
+    EXPECT_EQ(seen[0], 100);  // one token is always left
+}
+
+TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
+    const std::vector<float> logits{2.0f, 1.9f, -1.0f, -1.1f};
+    {   // positive divided, negative multiplied, for prompt and output alike
+        const std::vector<TokenId> prompt{0, 0};
+        Sampler sampler({.temperature = 0, .repetition_penalty = 1.1}, prompt);
+        EXPECT_EQ(sampler.sample(logits, 0).id, 1u);  // 2.0 / 1.1 < 1.9, once however often it came
+        sampler.accept(1);
+        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);  // 1.9 / 1.1 < 2.0 / 1.1
+        Sampler negative({.temperature = 0, .repetition_penalty = 1.2}, std::vector<TokenId>{0});
+        const std::vector<float> below{-1.0f, -1.1f};
+        EXPECT_EQ(negative.sample(below, 0).id, 1u);
+    }
+    {   // presence: once, and only for the output
+        const std::vector<TokenId> prompt{0};
+        Sampler sampler({.temperature = 0, .presence_penalty = 0.15}, prompt);
+        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
+        sampler.accept(0);
+        EXPECT_EQ(sampler.sample(logits, 0).id, 1u);
+        sampler.accept(1);
+        sampler.accept(0);
+        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
+    }
+    {   // frequency: per occurrence
+        Sampler sampler({.temperature = 0, .frequency_penalty = 0.06}, {});
+        sampler.accept(0);
+        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
+        sampler.accept(0);
+        EXPECT_EQ(sampler.sample(logits, 0).id, 1u);
+    }
+    Sampler biased({.temperature = 0, .logit_bias = {{3, 100.0f}, {0, -100.0f}}}, {});
+    EXPECT_EQ(biased.sample(logits, 0).id, 3u);
+}
+
+TEST(SamplerTest, LogprobsAreTheModelsOwn) {
+    Sampler sampler({.temperature = 0, .logit_bias = {{2, 100.0f}}}, {});
+    const auto sampled = sampler.sample(logs(base), 3);
+    EXPECT_EQ(sampled.id, 2u);
+    EXPECT_NEAR(sampled.logprob, std::log(0.20), 1e-5);
+    ASSERT_EQ(sampled.top.size(), 3u);
+    EXPECT_EQ(sampled.top[0].id, 0u);
+    EXPECT_EQ(sampled.top[1].id, 4u);
+    EXPECT_EQ(sampled.top[2].id, 2u);
+    EXPECT_NEAR(sampled.top[0].logprob, std::log(0.30), 1e-5);
+    EXPECT_EQ(sampler.sample(logs(base), 100).top.size(), base.size());
+}
+
+}  // namespace
+}  // namespace moex
