@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t window_floats = 1u << 18;  // how much of a tensor is in memory at once, per thread
 
 // Changes when the same input would give other bytes: an unfinished package of another version never goes on.
-constexpr std::string_view packer_version = "moex-pack 1";
+constexpr std::string_view packer_version = "moex-pack 2";
 
 // A matrix inside a tensor: experts may be tensors of their own, or slices of one fused tensor.
 struct Matrix {
