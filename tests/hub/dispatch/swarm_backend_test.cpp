@@ -1,0 +1,195 @@
+// The backend under real threads: an engine that waits, a strand that answers.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "hub/dispatch/swarm_backend.h"
+#include "tests/sim/sim_swarm.h"
+
+namespace moex {
+namespace {
+
+// A strand of its own thread; the timer is kept with the queue.
+class ThreadHost : public SwarmHost {
+  public:
+    ThreadHost() : thread_([this] { run(); }) {}
+    ~ThreadHost() override { stop(); }
+    void stop() {
+        {
+            const std::lock_guard lock(mutex_);
+            stop_ = true;
+        }
+        signal_.notify_all();
+        if (thread_.joinable()) thread_.join();
+    }
+    void post(std::function<void()> function) override {
+        {
+            const std::lock_guard lock(mutex_);
+            queue_.push_back(std::move(function));
+        }
+        signal_.notify_all();
+    }
+    void set_timer(TimePoint at, std::function<void()> function) override {
+        const std::lock_guard lock(mutex_);
+        timer_at_ = at;
+        timer_ = std::move(function);
+    }
+
+  private:
+    void run() {
+        std::unique_lock lock(mutex_);
+        while (!stop_) {
+            std::function<void()> next;
+            if (!queue_.empty()) {
+                next = std::move(queue_.front());
+                queue_.pop_front();
+            } else if (timer_ && timer_at_ <= now_steady()) {
+                next = std::exchange(timer_, nullptr);
+            } else {
+                if (timer_) signal_.wait_until(lock, timer_at_);
+                else signal_.wait(lock);
+                continue;
+            }
+            lock.unlock();
+            next();
+            lock.lock();
+        }
+    }
+    std::mutex mutex_;
+    std::condition_variable signal_;
+    std::deque<std::function<void()>> queue_;
+    TimePoint timer_at_{};
+    std::function<void()> timer_;
+    bool stop_ = false;
+    std::thread thread_;
+};
+
+SwarmOptions small_options() {
+    SwarmOptions options;
+    options.limits = {.hidden_size = 32, .num_layers = 1, .num_experts = 8};
+    options.expert_shape = {.hidden_size = 32, .moe_intermediate_size = 32, .group_size = 32};
+    options.top_k = 2;
+    options.expert_blob_bytes = 1000;
+    options.layer_is_moe = {1};
+    options.rounding.deterministic = true;
+    options.token_ok = [](std::string_view) { return true; };
+    options.round_deadline = 30s;
+    return options;
+}
+
+// A worker that answers at once, from the strand.
+class InstantWorker : public WorkerLink {
+  public:
+    InstantWorker(ThreadHost& host, WireLimits limits) : host_(host), limits_(limits) {}
+    void send(Bytes frame) override {
+        const auto header = decode_frame_header(frame);
+        ASSERT_TRUE(header.ok());
+        if (header->type == FrameType::assign) {
+            std::vector<Unit> units;
+            const auto assigned = decode_assign(frame, limits_);
+            for (const AssignedUnit& unit : *assigned) units.push_back({unit.layer, unit.expert});
+            reply(encode_ready(units));
+        } else if (header->type == FrameType::heartbeat) {
+            reply(encode_heartbeat(header->sequence_id));
+        } else if (header->type == FrameType::group_dispatch) {
+            const auto call = decode_group_dispatch(frame, limits_);
+            GroupResult result{.sequence_id = call->sequence_id, .shape = call->shape};
+            result.y.resize(std::size_t{call->shape.num_pairs} * 32);
+            std::size_t pair = 0;
+            for (const GroupExpert& expert : call->experts)
+                for (std::uint32_t i = 0; i < expert.num_rows; ++i, ++pair)
+                    sim::sim_expert(0, expert.expert, call->x.data() + call->rows[pair] * std::size_t{32}, half_to_float(call->gates[pair]), 32, true,
+                                    result.y.data() + pair * 32);
+            reply(encode_group_result(result, false));
+        }
+    }
+    void close(CloseCode, const std::string&) override {}
+    SwarmBackend* backend = nullptr;
+    WorkerId id = 0;
+
+  private:
+    void reply(Bytes frame) {
+        host_.post([this, frame = std::move(frame)] {
+            if (backend != nullptr) backend->on_frame(id, frame);
+        });
+    }
+    ThreadHost& host_;
+    WireLimits limits_;
+};
+
+struct OneRow {
+    std::vector<float> x = std::vector<float>(32, 0.5f), y = std::vector<float>(32, -1.0f), weights{0.25f, 0.75f};
+    std::vector<std::uint16_t> ids{6, 3};
+    ExpertBatch batch() { return {.layer = 0, .num_tokens = 1, .hidden_size = 32, .top_k = 2, .x = x, .expert_ids = ids, .expert_weights = weights, .y = y}; }
+};
+
+TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
+    ThreadHost host;
+    const SwarmOptions options = small_options();
+    std::vector<WorkerEvent::Kind> events;
+    auto backend = std::make_unique<SwarmBackend>(options, host, nullptr, [&](const WorkerEvent& event, const WorkerView* view) {
+        EXPECT_NE(view, nullptr);
+        events.push_back(event.kind);
+    });
+    const auto worker = std::make_shared<InstantWorker>(host, options.limits);
+    host.post([&] {
+        worker->backend = backend.get();
+        worker->id = backend->on_connect(worker, "127.0.0.1", false);
+        Hello hello;
+        hello.device.budget_bytes = 1 << 20;
+        backend->on_frame(worker->id, encode_hello(hello));
+    });
+    OneRow row;
+    std::vector<float> want(32), part(32);
+    sim::sim_expert(0, 3, row.x.data(), 0.75f, 32, true, want.data());
+    sim::sim_expert(0, 6, row.x.data(), 0.25f, 32, true, part.data());
+    for (std::size_t i = 0; i < 32; ++i) want[i] += part[i];
+    for (int i = 0; i < 200; ++i) {
+        std::fill(row.y.begin(), row.y.end(), -1.0f);
+        const auto answer = backend->submit(row.batch())->wait();       // the first waits for the worker to be ready
+        ASSERT_TRUE(answer.ok()) << answer.error().message;
+        EXPECT_EQ(row.y, want);
+        EXPECT_EQ(answer->workers, std::vector<std::uint64_t>{worker->id});
+        EXPECT_EQ(answer->rows[0].pairs_remote, 2);
+    }
+    host.stop();
+    EXPECT_EQ(events, (std::vector{WorkerEvent::Kind::joined, WorkerEvent::Kind::ready}));
+}
+
+TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendLeaveNobodyWaiting) {
+    ThreadHost host;
+    auto backend = std::make_unique<SwarmBackend>(small_options(), host, nullptr, nullptr);
+    for (int i = 0; i < 50; ++i) {
+        OneRow row;                            // gone with its round
+        backend->submit(row.batch());
+    }
+    OneRow row;
+    auto round = backend->submit(row.batch());
+    std::thread engine([&] {
+        const auto answer = round->wait();
+        ASSERT_FALSE(answer.ok());
+        EXPECT_EQ(answer.error().code, ErrorCode::cancelled);
+    });
+    backend.reset();
+    engine.join();
+    round.reset();
+    host.stop();
+}
+
+TEST(SwarmBackendTest, NobodyToAnswerIsAnErrorAtTheDeadline) {
+    ThreadHost host;
+    SwarmOptions options = small_options();
+    options.round_deadline = 20ms;
+    SwarmBackend backend(options, host, nullptr, nullptr);
+    OneRow row;
+    const auto answer = backend.submit(row.batch())->wait();
+    ASSERT_FALSE(answer.ok());
+    EXPECT_EQ(answer.error().code, ErrorCode::unavailable);
+    host.stop();
+}
+
+}  // namespace
+}  // namespace moex

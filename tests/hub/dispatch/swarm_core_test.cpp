@@ -1,0 +1,325 @@
+// Rounds as stories: who answers when workers are slow, gone, busy, broken or lying.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/sim/sim_swarm.h"
+
+namespace moex::sim {
+namespace {
+
+SimOptions two_workers() {
+    SimOptions options{.num_workers = 2, .seed = 7, .log = true};
+    options.swarm.rounding.deterministic = true;
+    return options;
+}
+
+void expect_exact(const SimSwarm& swarm, RoundId round) {
+    const RoundOutcome& outcome = swarm.outcome(round);
+    ASSERT_TRUE(outcome.answer.has_value()) << "round " << round << " is open";
+    ASSERT_TRUE(outcome.answer->ok()) << outcome.answer->error().message;
+    EXPECT_EQ(outcome.y, outcome.want);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+TEST(SwarmCoreTest, OneFrameEachWayPerRoundWhenOneWorkerHoldsAll) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    for (int i = 0; i < 10; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+        EXPECT_EQ(swarm.answered_by(round).size(), 1u);
+    }
+    EXPECT_EQ(swarm.core().counters().groups_sent, 10u);
+    EXPECT_EQ(swarm.core().counters().calls_remote, 40u);
+    EXPECT_EQ(swarm.core().counters().calls_local, 0u);
+    for (const WorkerView& worker : swarm.core().workers()) EXPECT_EQ(worker.groups_answered, 5u);   // they take turns
+}
+
+TEST(SwarmCoreTest, SecondWorkerAnswersWhenTheFirstIsStalledAndHedgeTwoCostsNoTimeout) {
+    SimOptions options = two_workers();
+    options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const auto workers = swarm.workers_alive();
+    swarm.stall_compute(workers[0]);
+    for (int i = 0; i < 100; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+        EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{workers[1]});
+    }
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+    EXPECT_GT(swarm.core().counters().hedges_sent, 0u);
+    EXPECT_GT(swarm.core().counters().cancels, 0u);
+}
+
+TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
+    SimOptions options = two_workers();
+    options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
+    options.compute = 10ms;
+    options.latency = 20ms;        // the CANCEL comes after the work is done
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.slow_down(swarm.workers_alive()[0], 15ms);
+    const RoundId round = swarm.submit();
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, round);
+    EXPECT_EQ(swarm.core().counters().late, 1u);
+    EXPECT_EQ(swarm.outcome(round).times_done, 1u);
+    EXPECT_EQ(swarm.workers_alive().size(), 2u);
+}
+
+TEST(SwarmCoreTest, DisconnectMidRoundIsRedispatchedAtOnce) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    const RoundId round = swarm.submit();
+    swarm.run_for(1ms);
+    const auto views = swarm.core().workers();
+    const WorkerId asked = views[0].in_flight > 0 ? views[0].id : views[1].id;
+    swarm.leave(asked);
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, round);
+    ASSERT_EQ(swarm.answered_by(round).size(), 1u);
+    EXPECT_NE(swarm.answered_by(round)[0], asked);
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+    EXPECT_GT(swarm.core().counters().redispatched, 0u);
+}
+
+TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
+    SimOptions options = two_workers();
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId stalled = swarm.workers_alive()[0];
+    swarm.stall(stalled);                     // it reads nothing, so its heartbeats fail as well
+    for (int i = 0; i < 20; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+    }
+    EXPECT_EQ(swarm.core().counters().timeouts, 3u);
+    EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::unhealthy);
+    swarm.stall(stalled, false);
+    swarm.run_for(3s);                        // its next good heartbeat
+    EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::active);
+}
+
+TEST(SwarmCoreTest, MissedHeartbeatsMakeUnhealthyAndThenEndTheConnection) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId silent = swarm.workers_alive()[0];
+    swarm.stall(silent);
+    swarm.run_for(9s);
+    EXPECT_EQ(swarm.core().worker(silent)->state, WorkerState::unhealthy);
+    swarm.run_for(60s);
+    EXPECT_EQ(swarm.closed_with(silent), CloseCode::going_away);
+}
+
+TEST(SwarmCoreTest, ABusyWorkerIsSparedForAsLongAsItAsked) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId busy = swarm.workers_alive()[0];
+    swarm.answer_busy(busy, 2000);
+    for (int i = 0; i < 10; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+        EXPECT_NE(swarm.answered_by(round), std::vector<WorkerId>{busy});
+    }
+    EXPECT_EQ(swarm.core().worker(busy)->busy, 1u);
+    EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);    // no failure of its own
+    EXPECT_EQ(swarm.core().counters().calls_local, 0u);
+}
+
+TEST(SwarmCoreTest, AnErrorFailsItsAttemptOnly) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId broken = swarm.workers_alive()[0];
+    swarm.answer_error(broken, "device_lost");
+    for (int i = 0; i < 10; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+    }
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+    EXPECT_EQ(swarm.workers_alive().size(), 2u);
+    EXPECT_EQ(swarm.core().worker(broken)->state, WorkerState::unhealthy);
+    EXPECT_EQ(swarm.core().worker(broken)->errors, 3u);
+}
+
+TEST(SwarmCoreTest, AFatalErrorEndsTheConnection) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId broken = swarm.workers_alive()[0];
+    swarm.answer_error(broken, "internal", true);
+    for (int i = 0; i < 3; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+    }
+    EXPECT_TRUE(swarm.closed_with(broken).has_value());
+}
+
+class LiarTest : public testing::TestWithParam<Lie> {};
+TEST_P(LiarTest, IsRemovedAfterThreeBadAnswersAndNoneOfThemIsUsed) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId liar = swarm.workers_alive()[0];
+    swarm.lie(liar, GetParam());
+    for (int i = 0; i < 40; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+        swarm.run_for(300ms);
+    }
+    EXPECT_EQ(swarm.core().counters().bad_answers, 3u);
+    EXPECT_EQ(swarm.core().counters().removed, 1u);
+    EXPECT_EQ(swarm.closed_with(liar), CloseCode::policy);
+    EXPECT_EQ(swarm.core().counters().calls_local, 0u);
+}
+INSTANTIATE_TEST_SUITE_P(EveryLie, LiarTest, testing::Values(Lie::shape, Lie::not_finite, Lie::huge));
+
+TEST(SwarmCoreTest, TheLocalBackendAnswersWhenNobodyElseCan) {
+    SimOptions options = two_workers();
+    options.num_workers = 0;
+    SimSwarm swarm(options);
+    const RoundId round = swarm.submit({.num_tokens = 5});
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, round);
+    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{0});
+    EXPECT_EQ(swarm.core().counters().calls_remote, 0u);
+}
+
+TEST(SwarmCoreTest, WithoutLocalWeightsARoundWaitsForAWorkerToJoin) {
+    SimOptions options = two_workers();
+    options.num_workers = 0;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    const RoundId round = swarm.submit();
+    swarm.run_for(2s);
+    EXPECT_FALSE(swarm.outcome(round).answer.has_value());
+    const WorkerId saviour = swarm.join();
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, round);
+    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{saviour});
+}
+
+TEST(SwarmCoreTest, WithoutLocalWeightsAndWorkersARoundEndsUnavailableAtItsDeadline) {
+    SimOptions options = two_workers();
+    options.num_workers = 0;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    const TimePoint start = swarm.now();
+    const RoundId round = swarm.submit();
+    while (!swarm.outcome(round).answer) swarm.run_for(10ms);
+    EXPECT_NEAR(to_ms(swarm.now() - start), 10000, 20);
+    ASSERT_FALSE(swarm.outcome(round).answer->ok());
+    EXPECT_EQ(swarm.outcome(round).answer->error().code, ErrorCode::unavailable);
+}
+
+TEST(SwarmCoreTest, AFullQueueWaitsShortlyThenGoesLocal) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.compute = 2s;
+    options.swarm.timeout_max = 5s;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const RoundId first = swarm.submit(), second = swarm.submit(), third = swarm.submit();
+    EXPECT_EQ(swarm.core().counters().in_flight, 2u);
+    EXPECT_EQ(swarm.core().counters().rounds_waiting, 1u);
+    swarm.run_for(100ms);
+    expect_exact(swarm, third);
+    EXPECT_EQ(swarm.answered_by(third), std::vector<WorkerId>{0});
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, first);
+    expect_exact(swarm, second);
+    EXPECT_EQ(swarm.frames_at_once_max(), 2u);
+}
+
+TEST(SwarmCoreTest, GroupsAreSplitByTheWireLimits) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.swarm.limits.num_tokens_max = 4;
+    options.swarm.limits.num_pairs_max = 6;
+    options.swarm.queue_depth = 100;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const RoundId round = swarm.submit({.num_tokens = 11});
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, round);
+    EXPECT_GE(swarm.core().counters().groups_sent, 44u / 6);
+    EXPECT_EQ(swarm.core().counters().bad_frames, 0u);         // the worker's decoder holds the limits against every frame
+    EXPECT_EQ(swarm.workers_alive().size(), 1u);
+    EXPECT_EQ(swarm.core().counters().calls, swarm.core().counters().calls_remote);
+}
+
+TEST(SwarmCoreTest, DeterministicAnswersAreEqualFromOneWorkerThreeWorkersHedgedAndLocal) {
+    std::vector<std::vector<float>> answers;
+    for (const auto& [num_workers, hedge] : std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 1}, {3, 1}, {3, 2}, {0, 1}}) {
+        SimOptions options = two_workers();
+        options.num_workers = num_workers;
+        options.budget_experts = num_workers == 3 ? 40 : 1000;     // three must share the work
+        options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = hedge};
+        SimSwarm swarm(options);
+        swarm.run_until_ready();
+        std::vector<std::uint16_t> ids;
+        for (std::uint16_t i = 0; i < 36; ++i) ids.push_back(static_cast<std::uint16_t>((i * 5) % 16));
+        for (std::size_t i = 0; i < ids.size(); i += 4) std::sort(ids.begin() + static_cast<std::ptrdiff_t>(i), ids.begin() + static_cast<std::ptrdiff_t>(i + 4));
+        const RoundId round = swarm.submit({.layer = 1, .num_tokens = 9, .expert_ids = ids});
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+        answers.push_back(swarm.outcome(round).want);
+    }
+}
+
+TEST(SwarmCoreTest, SummedAnswersOfSeveralWorkersAddUp) {
+    SimOptions options = two_workers();
+    options.num_workers = 4;
+    options.budget_experts = 30;
+    options.swarm.rounding.deterministic = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    for (int i = 0; i < 30; ++i) {
+        const RoundId round = swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 8});
+        ASSERT_TRUE(swarm.run_until_idle());
+        EXPECT_LT(swarm.outcome(round).error_max, 4e-3);
+    }
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+TEST(SwarmCoreTest, ACancelledRoundIsNeverAnswered) {
+    SimSwarm swarm(two_workers());
+    ASSERT_TRUE(swarm.run_until_ready());
+    const RoundId round = swarm.submit();
+    swarm.cancel(round);
+    ASSERT_TRUE(swarm.run_until_idle());
+    swarm.run_for(5s);
+    EXPECT_EQ(swarm.outcome(round).times_done, 0u);
+    EXPECT_EQ(swarm.core().counters().cancels, 1u);
+    EXPECT_TRUE(swarm.violations().empty());
+}
+
+TEST(SwarmCoreTest, ReplicasMoveToANewWorkerWithoutLosingTheLastReadyCopy) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.swarm.replicas = 1;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.join(Peer::ours, "10.9.0.1");
+    for (int i = 0; i < 400; ++i) {
+        swarm.run_for(1ms);
+        EXPECT_GE(swarm.core().coverage().replicas_min, 1u);
+    }
+    swarm.run_for(2s);
+    for (const WorkerView& worker : swarm.core().workers()) EXPECT_NEAR(worker.units_ready, 24, 3);
+    const RoundId round = swarm.submit({.num_tokens = 4});
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, round);
+}
+
+}  // namespace
+}  // namespace moex::sim
