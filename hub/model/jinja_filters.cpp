@@ -97,7 +97,8 @@ Value filter_unique(Renderer& renderer, const Value& operand, const CallArgument
     const bool case_sensitive = flag(arguments, 0, "case_sensitive");
     std::set<std::string> seen_texts;
     std::vector<Value> seen, out;
-    for (const Value& item : renderer.items_of(operand)->items) {
+    const ListPointer all = renderer.items_of(operand);
+    for (const Value& item : all->items) {
         const Value key = sort_key(renderer, item, attribute, case_sensitive);
         if (key.text()) {
             if (!seen_texts.insert(key.text()->bytes()).second) continue;
@@ -117,7 +118,8 @@ Value filter_join(Renderer& renderer, const Value& operand, const CallArguments&
     const MarkedText separator = separator_value ? print(*separator_value) : MarkedText();
     MarkedText out;
     bool first = true;
-    for (const Value& item : renderer.items_of(operand)->items) {
+    const ListPointer all = renderer.items_of(operand);
+    for (const Value& item : all->items) {
         if (!first) out.append(separator);
         first = false;
         renderer.charge_bytes(separator.size());
@@ -139,7 +141,8 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
         inner.positional.assign(arguments.positional.begin() + 1, arguments.positional.end());
         inner.keyword = arguments.keyword;
     }
-    for (const Value& item : renderer.items_of(operand)->items) {
+    const ListPointer all = renderer.items_of(operand);
+    for (const Value& item : all->items) {
         renderer.charge(1);
         if (!attribute) {
             out.push_back(renderer.apply_filter(name, item, inner));
@@ -164,7 +167,8 @@ Value choose(Renderer& renderer, const Value& operand, const CallArguments& argu
         inner.keyword = arguments.keyword;
     }
     std::vector<Value> out;
-    for (const Value& item : renderer.items_of(operand)->items) {
+    const ListPointer all = renderer.items_of(operand);
+    for (const Value& item : all->items) {
         renderer.charge(1);
         const Value value = by_attribute ? path(renderer, item, arguments.positional[0]) : item;
         const bool passes = test.empty() ? truth(value) : renderer.apply_test(test, value, inner);
@@ -272,7 +276,8 @@ Value filter_sum(Renderer& renderer, const Value& operand, const CallArguments& 
     const Value* attribute = arguments.find(0, "attribute");
     const Value* start = arguments.find(1, "start");
     Value total = start ? *start : make_integer(0);
-    for (const Value& item : renderer.items_of(operand)->items)
+    const ListPointer all = renderer.items_of(operand);
+    for (const Value& item : all->items)
         total = renderer.binary(Operator::add, total, attribute && !attribute->is_none() ? path(renderer, item, *attribute) : item);
     return total;
 }
@@ -283,7 +288,8 @@ Value filter_batch(Renderer& renderer, const Value& operand, const CallArguments
     const std::int64_t size = size_value ? integer_argument(*size_value, "batch") : 0;
     if (size < 1 || size > 1'000'000) fail("batch wants a positive size");
     std::vector<Value> rows, row;
-    for (const Value& item : renderer.items_of(operand)->items) {
+    const ListPointer all = renderer.items_of(operand);
+    for (const Value& item : all->items) {
         renderer.charge(1);
         row.push_back(item);
         if (static_cast<std::int64_t>(row.size()) == size) rows.push_back(make_list(std::exchange(row, {})));

@@ -141,7 +141,8 @@ Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_v
     if (name == "join") {
         MarkedText out;
         bool first = true;
-        for (const Value& item : renderer.items_of(argument(0))->items) {
+        const ListPointer all = renderer.items_of(argument(0));
+        for (const Value& item : all->items) {
             if (!first) out.append(self);
             first = false;
             out.append(text_argument(item, "join()"));
@@ -173,15 +174,15 @@ Value call_dict_method(Renderer& renderer, const Dict& self, std::string_view na
     if (name == "get") {
         const Value* key = arguments.find(0, "key");
         if (!key) fail("get() wants a key");
-        if (const Value* item = key->text() ? self.find(key->text()->bytes()) : nullptr) return *item;
+        if (const Value* item = self.find(*key)) return *item;
         const Value* otherwise = arguments.find(1, "default");
         return otherwise ? *otherwise : make_none();
     }
     renderer.charge(3 * self.entries.size());
     std::vector<Value> out;
     for (const auto& [key, value] : self.entries) {
-        if (name == "items") out.push_back(make_list({Value{key}, value}, true));
-        if (name == "keys") out.push_back({key});
+        if (name == "items") out.push_back(make_list({key, value}, true));
+        if (name == "keys") out.push_back(key);
         if (name == "values") out.push_back(value);
     }
     return make_list(std::move(out));
@@ -255,7 +256,7 @@ Value Renderer::call_function(std::string_view name, const CallArguments& argume
             dict = *arguments.positional[0].dict();
             charge(dict.weight);
         }
-        for (const auto& [key, value] : arguments.keyword) dict.set(std::make_shared<const MarkedText>(key), value);
+        for (const auto& [key, value] : arguments.keyword) dict.set(make_text(key), value);
         return make_dict(std::move(dict));
     }
     if (name == "raise_exception") {

@@ -182,7 +182,7 @@ bool Renderer::compare_values(Operator op, const Value& left, const Value& right
 bool Renderer::contains(const Value& container, const Value& item) {
     charge(weight_of(container));
     if (container.text()) return container.text()->bytes().find(text_argument(item, "in a string").bytes()) != std::string::npos;
-    if (container.dict()) return item.text() && container.dict()->find(item.text()->bytes());
+    if (container.dict()) return container.dict()->find(item) != nullptr;
     if (container.list()) {
         const auto& items = container.list()->items;
         return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(item, other); });
@@ -200,7 +200,7 @@ ListPointer Renderer::items_of(const Value& value) {
         for (std::size_t i = 0; i + 1 < starts.size(); ++i) out.items.push_back(make_text(value.text()->part(starts[i], starts[i + 1])));
     } else if (value.dict()) {
         charge(value.dict()->entries.size());
-        for (const auto& [key, item] : value.dict()->entries) out.items.push_back({key});
+        for (const auto& [key, item] : value.dict()->entries) out.items.push_back(key);
     } else if (!value.is_undefined()) {
         fail(text(kind_name(value), " cannot be iterated"));
     }
@@ -251,9 +251,8 @@ Value Renderer::attribute_of(const Value& object, std::string_view name) {
 Value Renderer::item_of(const Value& object, const Value& key) {
     if (const Undefined* undefined = std::get_if<Undefined>(&object.data)) fail(text("'", undefined->name, "' is undefined, so it has no items"));
     if (object.dict()) {
-        if (!key.text()) return make_undefined("item");
-        const Value* item = object.dict()->find(key.text()->bytes());
-        return item ? *item : make_undefined(key.text()->bytes());
+        const Value* item = object.dict()->find(key);
+        return item ? *item : make_undefined(key.text() ? key.text()->bytes() : "item");
     }
     if (key.text()) return attribute_of(object, key.text()->bytes());
     if (!key.is_integer() && !key.is_bool()) return make_undefined("item");

@@ -250,7 +250,7 @@ Value Renderer::call_macro(const Callable& callable, CallArguments arguments, co
     for (std::size_t i = num_parameters; i < arguments.positional.size(); ++i) rest.push_back(arguments.positional[i]);
     scope->set("varargs", make_list(std::move(rest), true));
     Dict named;
-    for (auto& [name, value] : arguments.keyword) named.set(std::make_shared<const MarkedText>(name), std::move(value));
+    for (auto& [name, value] : arguments.keyword) named.set(make_text(name), std::move(value));
     scope->set("kwargs", make_dict(std::move(named)));
     MarkedText out;
     run_body(macro.body, *scope, out);
@@ -348,8 +348,7 @@ Value Renderer::evaluate_dict(const Expression& expression, Scope& scope) {
     Dict dict;
     for (std::size_t i = 0; i < expression.operands.size(); i += 2) {
         const Value key = evaluate(*expression.operands[i], scope);
-        if (!key.text()) fail(text("mappings have string keys here, got ", kind_name(key)));
-        dict.set(std::get<TextPointer>(key.data), evaluate(*expression.operands[i + 1], scope));
+        dict.set(key, evaluate(*expression.operands[i + 1], scope));
     }
     return make_dict(std::move(dict));
 }
@@ -413,7 +412,7 @@ CallArguments Renderer::evaluate_arguments(const Arguments& arguments, Scope& sc
     if (arguments.keyword_spread) {
         const Value mapping = evaluate(*arguments.keyword_spread, scope);
         if (!mapping.dict()) fail(text("** wants a mapping, got ", kind_name(mapping)));
-        for (const auto& [key, value] : mapping.dict()->entries) out.keyword.emplace_back(key->bytes(), value);
+        for (const auto& [key, value] : mapping.dict()->entries) out.keyword.emplace_back(text_argument(key, "**").bytes(), value);
     }
     return out;
 }
@@ -435,7 +434,7 @@ Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const 
         if (!arguments.positional.empty()) {
             const Dict* dict = arguments.positional[0].dict();
             if (!dict) fail("namespace() wants a mapping or named values");
-            for (const auto& [key, value] : dict->entries) name_space->attributes.insert_or_assign(key->bytes(), value);
+            for (const auto& [key, value] : dict->entries) name_space->attributes.insert_or_assign(text_argument(key, "namespace()").bytes(), value);
         }
         for (auto& [name, value] : arguments.keyword) name_space->attributes.insert_or_assign(name, std::move(value));
         namespaces_.push_back(std::move(name_space));

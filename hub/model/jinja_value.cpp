@@ -30,6 +30,12 @@ std::uint32_t checked_depth(std::uint32_t inner) {
     return inner + 1;
 }
 
+// What a mapping finds a key by; empty for kinds that cannot be keys.
+std::string index_name(const Value& key) {
+    if (key.text()) return std::string(1, 's').append(key.text()->bytes());
+    return key.is_integer() || key.is_bool() ? moex::text('i', key.integer()) : std::string();
+}
+
 std::uint64_t checked_weight(std::uint64_t weight) {
     if (weight > value_weight_max) throw Failure{ErrorCode::invalid_argument, "a list or mapping too large for a template"};
     return weight;
@@ -204,19 +210,26 @@ std::int64_t Value::integer() const {
     return std::get<std::int64_t>(data);
 }
 
-void Dict::set(TextPointer key, Value value) {
+void Dict::set(Value key, Value value) {
+    const std::string name = index_name(key);
+    if (name.empty()) throw Failure{ErrorCode::invalid_argument, moex::text("keys of mappings are strings or integers, got ", kind_name(key))};
     depth = std::max(depth, checked_depth(depth_of(value)));
-    weight = checked_weight(weight + weight_of(value) + 1 + key->size() / 64);
-    if (const auto found = index.find(key->bytes()); found != index.end()) {
+    weight = checked_weight(weight + weight_of(value) + weight_of(key));
+    if (const auto found = index.find(name); found != index.end()) {
         entries[found->second].second = std::move(value);
         return;
     }
-    index.emplace(key->bytes(), entries.size());
+    index.emplace(name, entries.size());
     entries.emplace_back(std::move(key), std::move(value));
 }
 
 const Value* Dict::find(std::string_view key) const {
-    const auto found = index.find(key);
+    const auto found = index.find(std::string(1, 's').append(key));
+    return found == index.end() ? nullptr : &entries[found->second].second;
+}
+
+const Value* Dict::find(const Value& key) const {
+    const auto found = index.find(index_name(key));
     return found == index.end() ? nullptr : &entries[found->second].second;
 }
 
@@ -258,7 +271,7 @@ Value from_json(const nlohmann::ordered_json& json, std::uint32_t depth) {
         }
         case Type::object: {
             Dict dict;
-            for (const auto& [key, item] : json.items()) dict.set(std::make_shared<const MarkedText>(utf8_repair(key), true), from_json(item, depth + 1));
+            for (const auto& [key, item] : json.items()) dict.set(make_text(utf8_repair(key), true), from_json(item, depth + 1));
             return make_dict(std::move(dict));
         }
         default: return make_none();
@@ -295,7 +308,7 @@ bool equal(const Value& left, const Value& right) {
     if (left.dict() && right.dict()) {
         const Dict &a = *left.dict(), &b = *right.dict();
         return a.entries.size() == b.entries.size() && std::all_of(a.entries.begin(), a.entries.end(), [&](const auto& entry) {
-            const Value* other = b.find(entry.first->bytes());
+            const Value* other = b.find(entry.first);
             return other && equal(entry.second, *other);
         });
     }
@@ -391,7 +404,7 @@ void print_repr(MarkedText& out, const Value& value, std::uint32_t depth) {
         for (const auto& [key, item] : dict->entries) {
             if (!first) out.append(", ", false);
             first = false;
-            repr_text(out, *key);
+            print_repr(out, key, depth + 1);
             out.append(": ", false);
             print_repr(out, item, depth + 1);
         }
@@ -419,9 +432,9 @@ void print_json(MarkedText& out, const Value& value, const JsonStyle& style, std
     } else if (const Dict* dict = value.dict()) {
         auto entries = dict->entries;
         if (style.sort_keys)
-            std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first->bytes() < b.first->bytes(); });
+            std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
         print_container(out, "{", "}", entries, style, depth, [&](const auto& entry) {
-            json_text(out, *entry.first, style.ensure_ascii);
+            json_text(out, print(entry.first), style.ensure_ascii);
             out.append(style.key_separator, false);
             print_json(out, entry.second, style, depth + 1);
         });

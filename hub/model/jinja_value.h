@@ -102,15 +102,17 @@ struct List {
     std::uint64_t weight = 1;
 };
 
-// Insertion order, string keys.
+// Insertion order. Keys are strings or integers.
 struct Dict {
-    std::vector<std::pair<TextPointer, Value>> entries;
-    std::unordered_map<std::string_view, std::size_t> index;
+    std::vector<std::pair<Value, Value>> entries;
+    std::unordered_map<std::string, std::size_t> index;  // by kind and key
     std::uint32_t depth = 1;
     std::uint64_t weight = 1;
 
-    void set(TextPointer key, Value value);
+    // Throws Failure for other kinds of keys.
+    void set(Value key, Value value);
     const Value* find(std::string_view key) const;
+    const Value* find(const Value& key) const;
 };
 
 // The one mutable object that templates have. Owned by the rendering, so cycles through it cost nothing.

@@ -39,6 +39,8 @@ bool refuses(const std::string& source, const std::string& what) {
 TEST(ChatTemplateTest, PrintsLikePython) {
     EXPECT_EQ(render("{{ true }} {{ none }} {{ 1.0 }} {{ 1e16 }} {{ 0.1 + 0.2 }} {{ 1e-05 }} {{ -0.5 }}"), "True None 1.0 1e+16 0.30000000000000004 1e-05 -0.5");
     EXPECT_EQ(render("{{ [1, 'a', \"it's\", none, (1,), {'k': [true]}] }}"), "[1, 'a', \"it's\", None, (1,), {'k': [True]}]");
+    EXPECT_EQ(render("{% set d = {10: 'x', 2: 'y', 's': 'z'} %}{{ d[2] }}{{ d['s'] }}{{ 10 in d }}{{ '2' in d }}{{ d }}"), "yzTrueFalse{10: 'x', 2: 'y', 's': 'z'}");
+    EXPECT_EQ(render("{% for k, v in {10: 'x', 2: 'y'} | dictsort %}{{ k + 1 }}{{ v }}{% endfor %}{{ {1: 2} | tojson }}"), "3y11x{\"1\": 2}");
     EXPECT_EQ(render("{{ missing }}|{{ missing.x if missing else 'no' }}"), "|no");
     EXPECT_EQ(render("{{ ['\n\t\\\\', 'é', '\\x00'] }}"), "['\\n\\t\\\\', 'é', '\\x00']");
 }
@@ -119,6 +121,13 @@ TEST(ChatTemplateTest, RunawayTemplatesAreStopped) {
         EXPECT_EQ(result.substr(0, 8), "render: ") << source << " → " << result.substr(0, 80);
     }
     EXPECT_EQ(render("{% set ns = namespace(a=1) %}{% set ns.me = ns %}{{ ns.me.me.a }}", ordered_json::object(), limits), "1");
+}
+
+TEST(ChatTemplateTest, FiltersKeepTheListTheyWalk) {
+    // A filter over something that is no list makes one of its own; it must live as long as the walk.
+    EXPECT_EQ(render("{{ {'a': 1, 'b': 2} | select | join }} {{ 'hello' | map('upper') | join }} {{ missing | selectattr('x') | list }} {{ 'aab' | unique | join }} "
+                     "{{ 'ab' | batch(1) | list }} {{ '-'.join('abc') }} {{ {'b': 1, 'a': 2} | sort | join(',') }} {{ {'x': 1} | join }}"),
+              "ab HELLO [] ab [['a'], ['b']] a-b-c a,b x");
 }
 
 TEST(ChatTemplateTest, DeepInputIsRefused) {
