@@ -160,7 +160,8 @@ int run_serve(const Invocation& invocation) {
         return exit_wrong_arguments;
     }
 
-    // Threads inherit the blocked signals, so the watcher comes first; the server comes into being later.
+    // Threads inherit the blocked signals, so the watcher comes first; the server comes into being later. The server's own handler is left
+    // with SIGHUP.
     std::mutex stop_mutex;
     Server* running_server = nullptr;
     int num_signals = 0;

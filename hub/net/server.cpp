@@ -151,7 +151,6 @@ struct Server::State {
         net::ErrorCodeOf ignored;
         signals.cancel(ignored);
         finished = true;
-        asio::post(hub.io, [] {});   // wakes the caller of run()
         finished.notify_all();
     }
 };
@@ -213,13 +212,9 @@ void Server::run(std::size_t num_threads) {
     }
     state.listener->start();
     state.housekeeping.start();
-    // At least one thread beside the caller: it goes on serving the strand after run() has returned, for what is taken down then.
-    const std::size_t others = std::max<std::size_t>(num_threads, 2) - 1;
-    for (std::size_t i = 0; i < others; ++i) state.threads.emplace_back([&state] { state.hub.io.run(); });
-    if (num_threads > 1) {
-        while (!state.finished && state.hub.io.run_one() > 0) {
-        }
-    }
+    // The caller only waits: a wake-up meant for it could be taken by another thread. The others go on serving the strand after run() has
+    // returned, for what is taken down then.
+    for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i) state.threads.emplace_back([&state] { state.hub.io.run(); });
     state.finished.wait(false);
 }
 

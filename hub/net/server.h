@@ -85,7 +85,7 @@ class Server {
     void attach(SwarmBackend& swarm, Engine& engine, Api& api);
     // Give it to the Api: finished requests and latencies land in /metrics. Valid as long as the server.
     ApiObserver api_observer();
-    // Serves until stop(). Runs on the calling thread plus `num_threads - 1` more. The swarm's strand is served until the destructor, so that
+    // Serves until stop(), on `num_threads` threads (two at least) while the caller waits. The swarm's strand is served until the destructor, so that
     // engine and swarm can be taken down after run() has returned.
     void run(std::size_t num_threads);
     // From any thread or a signal: drains (health 503, no new work, streams end, workers get DRAIN, then 1001); a second call stops at once.

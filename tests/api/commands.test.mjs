@@ -1,0 +1,113 @@
+// moex-hub's commands as a person or script runs them: exit codes, stdout, signals.
+import assert from 'node:assert/strict';
+import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { modelFolder, runHub, startHub, temporaryFolder } from './hub_process.mjs';
+
+test('generate writes the text alone, the same for the same seed', async () => {
+  const args = ['generate', '--model', modelFolder, '--prompt', 'The sea was', '--max-tokens', '12', '--temperature', '1', '--seed', '5', '--deterministic'];
+  const [first, again] = [await runHub(args), await runHub(args)];
+  assert.equal(first.code, 0, first.stderr);
+  assert.ok(first.stdout.length > 0);
+  assert.equal(first.stdout, again.stdout);
+  assert.equal(first.stderr, '');
+});
+
+test('generate takes ids and prints margins to stderr', async () => {
+  const folder = temporaryFolder();
+  try {
+    const file = `${folder.path}/ids`;
+    writeFileSync(file, '[100, 200 300]\n');
+    const run = await runHub(['generate', '--model', modelFolder, '--prompt-ids', file, '--max-tokens', '5', '--temperature', '0', '--margins']);
+    assert.equal(run.code, 0, run.stderr);
+    assert.match(run.stderr, /^margin_min=\d+\.\d+ tokens=5\n$/);
+  } finally { folder.remove(); }
+});
+
+test('generate equals the API for the same request', async () => {
+  const prompt = 'Tell me a story about a lighthouse';
+  const run = await runHub(['generate', '--model', modelFolder, '--prompt', prompt, '--chat', '--max-tokens', '24', '--temperature', '0', '--deterministic']);
+  assert.equal(run.code, 0, run.stderr);
+  const hub = await startHub(['--backend', 'local', '--deterministic']);
+  try {
+    const response = await fetch(`${hub.api}/chat/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },
+      body: JSON.stringify({ messages: [{ role: 'user', content: prompt }], max_tokens: 24, temperature: 0 }) });
+    assert.equal((await response.json()).choices[0].message.content, run.stdout);
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+});
+
+test('wrong arguments exit with 2, failures with 1, each with a sentence', async () => {
+  for (const args of [[], ['dance'], ['serve', '--replicas', '0'], ['generate'], ['serve', '--listen', '0.0.0.0:0'], ['synth', '--shape', 'cube', '/nowhere'], ['serve', '--tls-cert', 'x']]) {
+    const run = await runHub(args);
+    assert.equal(run.code, 2, `${args}: ${run.stderr}`);
+    assert.ok(run.stderr.length > 0 && run.stdout === '');
+  }
+  for (const args of [['inspect', '/nowhere'], ['verify', '/nowhere'], ['generate', '--model', '/nowhere', '--prompt', 'x'], ['pack', '/nowhere', '/tmp/moex-never']]) {
+    const run = await runHub(args);
+    assert.equal(run.code, 1, `${args}: ${run.stderr}`);
+    assert.match(run.stderr, /moex-hub: .*\/nowhere/);
+  }
+});
+
+test('inspect speaks to people and to programs', async () => {
+  const people = await runHub(['inspect', modelFolder]);
+  assert.equal(people.code, 0, people.stderr);
+  assert.match(people.stdout, /experts +16 per layer, 4 per token/);
+  const json = JSON.parse((await runHub(['inspect', modelFolder, '--json'])).stdout);
+  assert.equal(json.config.num_experts, 16);
+  assert.equal(json.expert_blob_bytes, 156672);
+});
+
+test('synth makes a package that verify and generate take', async () => {
+  const folder = temporaryFolder();
+  try {
+    const out = `${folder.path}/tiny`;
+    const made = await runHub(['synth', '--shape', 'tiny', out, '--seed', '3']);
+    assert.equal(made.code, 0, made.stderr);
+    assert.equal((await runHub(['verify', out])).code, 0);
+    writeFileSync(`${folder.path}/ids`, '1 2 3');
+    const run = await runHub(['generate', '--model', out, '--prompt-ids', `${folder.path}/ids`, '--max-tokens', '3', '--temperature', '0']);
+    assert.equal(run.code, 0, run.stderr);
+    assert.match(run.stdout, /^\d+ \d+ \d+$/);
+  } finally { folder.remove(); }
+});
+
+test('cert makes a key that only its owner reads', async () => {
+  const folder = temporaryFolder();
+  try {
+    const made = await runHub(['cert', '--out', folder.path, '--host', 'hub.example']);
+    assert.equal(made.code, 0, made.stderr);
+    assert.match(made.stdout, /hub\.example/);
+    assert.equal(statSync(`${folder.path}/key.pem`).mode & 0o777, 0o600);
+    assert.match(readFileSync(`${folder.path}/cert.pem`, 'utf8'), /BEGIN CERTIFICATE/);
+    assert.equal((await runHub(['cert', '--out', folder.path])).code, 1, 'an existing key is not replaced');
+  } finally { folder.remove(); }
+});
+
+test('an open address makes its keys once and asks for them', async () => {
+  const folder = temporaryFolder();
+  try {
+    const hub = await startHub(['--listen', '0.0.0.0:0', '--insecure-http', '--state', folder.path, '--backend', 'local']);
+    assert.match(hub.stdout(), /API key, shown this once: +\S{20,}/);
+    assert.equal(await hub.stop(), 0);
+    const again = await startHub(['--listen', '0.0.0.0:0', '--insecure-http', '--state', folder.path, '--backend', 'local']);
+    assert.doesNotMatch(again.stdout(), /shown this once/);
+    assert.equal(await again.stop(), 0);
+  } finally { folder.remove(); }
+});
+
+test('SIGTERM lets a stream end whole and exits with 0', async () => {
+  const hub = await startHub(['--backend', 'local']);
+  const response = await fetch(`${hub.api}/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ prompt: 'The sea was', max_tokens: 64, temperature: 0, stream: true, logit_bias: { 8189: -100, 8191: -100 } }) });
+  const reader = response.body.getReader();
+  let text = new TextDecoder().decode((await reader.read()).value);
+  hub.signal('SIGTERM');
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    text += new TextDecoder().decode(value);
+  }
+  assert.match(text, /data: \[DONE\]/);
+  assert.equal(await hub.ended, 0, hub.stderr());
+});

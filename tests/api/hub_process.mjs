@@ -1,0 +1,57 @@
+// Starts a real moex-hub on a free port with a state folder of its own; stops it by signal. Used by the node tests here.
+import { spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+
+export const hubProgram = process.env.MOEX_HUB ?? 'build/moex-hub';
+export const modelFolder = process.env.MOEX_MODEL ?? 'static/models/demo';
+
+export function temporaryFolder() {
+  const path = mkdtempSync(join(tmpdir(), 'moex-api-'));
+  return { path, remove: () => rmSync(path, { recursive: true, force: true }) };
+}
+
+// Environment without the caller's settings.
+export function cleanEnvironment(extra = {}) {
+  const env = { ...process.env, MOEX_CONFIG: '/dev/null', ...extra };
+  for (const name of Object.keys(env)) if (name.startsWith('MOEX_') && name !== 'MOEX_CONFIG' && !(name in extra)) delete env[name];
+  return env;
+}
+
+// Runs a command to its end: { code, stdout, stderr }.
+export function runHub(args, extra = {}) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(hubProgram, args, { env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'] });
+    let stdout = '', stderr = '';
+    child.stdout.setEncoding('utf8').on('data', (text) => { stdout += text; });
+    child.stderr.setEncoding('utf8').on('data', (text) => { stderr += text; });
+    child.on('error', reject);
+    child.on('close', (code, signal) => resolve({ code: code ?? signal, stdout, stderr }));
+  });
+}
+
+// Serves until stop(); resolves at the `ready:` line.
+export function startHub(args = [], extra = {}) {
+  const state = temporaryFolder();
+  const child = spawn(hubProgram, ['serve', '--model', modelFolder, '--listen', '127.0.0.1:0', '--state', state.path, ...args],
+    { env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'] });
+  let stdout = '', stderr = '';
+  const ended = new Promise((resolve) => child.on('close', (code, signal) => { state.remove(); resolve(code ?? signal); }));
+  child.stderr.setEncoding('utf8').on('data', (text) => { stderr += text; });
+  return new Promise((resolve, reject) => {
+    child.on('error', reject);
+    ended.then((code) => reject(new Error(`moex-hub ended with ${code} before it was ready:\n${stderr}`)));
+    child.stdout.setEncoding('utf8').on('data', (text) => {
+      stdout += text;
+      const ready = /^ready: url=(\S+) join=(\S+) api=(\S+)$/m.exec(stdout);
+      if (!ready) return;
+      resolve({
+        url: ready[1], join: ready[2], api: ready[3],
+        stdout: () => stdout, stderr: () => stderr, ended,
+        signal: (name) => child.kill(name),
+        stop: async () => { child.kill('SIGTERM'); return ended; },
+      });
+    });
+  });
+}

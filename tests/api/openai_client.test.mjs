@@ -1,0 +1,125 @@
+// The hub as an app developer meets it: the npm package `openai` with another base URL and nothing else changed.
+import assert from 'node:assert/strict';
+import { createRequire } from 'node:module';
+import { after, before, test } from 'node:test';
+import { startHub } from './hub_process.mjs';
+
+const require = createRequire(`${process.env.MOEX_NPM ?? 'build/npm'}/`);
+const { OpenAI } = require('openai');
+
+let hub, client, model;
+const apiKey = 'a-key-for-tests-0123456789';
+
+before(async () => {
+  hub = await startHub(['--backend', 'local', '--require-key', '--deterministic'], { MOEX_API_KEY: apiKey });
+  client = new OpenAI({ apiKey, baseURL: hub.api, maxRetries: 0 });
+  const models = await client.models.list();
+  model = models.data[0].id;
+});
+after(async () => {
+  if (hub) assert.equal(await hub.stop(), 0, hub.stderr());
+});
+
+const messages = [{ role: 'user', content: 'Tell me a story about a lighthouse' }];
+
+async function status() {
+  const response = await fetch(`${hub.url}/api/status`, { headers: { authorization: `Bearer ${apiKey}` } });
+  assert.equal(response.status, 200);
+  return response.json();
+}
+
+test('chat answers with text and exact usage', async () => {
+  const answer = await client.chat.completions.create({ model, messages, max_tokens: 12, temperature: 0 });
+  assert.match(answer.id, /^chatcmpl-/);
+  assert.ok(answer.choices[0].message.content.length > 0);
+  assert.equal(answer.usage.completion_tokens, 12);
+  assert.equal(answer.usage.total_tokens, answer.usage.prompt_tokens + 12);
+  assert.equal(answer.moex.workers, 0);
+});
+
+test('a stream gives the same text, chunk by chunk', async () => {
+  const request = { model, messages, max_tokens: 24, temperature: 0 };
+  const whole = await client.chat.completions.create(request);
+  const stream = await client.chat.completions.create({ ...request, stream: true, stream_options: { include_usage: true } });
+  let text = '', chunks = 0, usage, finish;
+  for await (const chunk of stream) {
+    ++chunks;
+    text += chunk.choices[0]?.delta?.content ?? '';
+    finish = chunk.choices[0]?.finish_reason ?? finish;
+    usage = chunk.usage ?? usage;
+  }
+  assert.equal(text, whole.choices[0].message.content);
+  assert.equal(finish, 'length');
+  assert.deepEqual(usage, whole.usage);
+  assert.ok(chunks > 10, `${chunks} chunks`);
+});
+
+test('a stop string ends the text in front of it', async () => {
+  const request = { model, prompt: 'The sea was', max_tokens: 24, temperature: 0 };
+  const whole = (await client.completions.create(request)).choices[0].text;
+  const stop = whole.slice(whole.length >> 1, (whole.length >> 1) + 3);
+  const cut = await client.completions.create({ ...request, stop });
+  assert.equal(cut.choices[0].text, whole.slice(0, whole.indexOf(stop)));
+  assert.equal(cut.choices[0].finish_reason, 'stop');
+});
+
+test('a seed repeats a text, another seed gives another', async () => {
+  const request = { model, messages, max_tokens: 16, temperature: 1 };
+  const text = async (seed) => (await client.chat.completions.create({ ...request, seed })).choices[0].message.content;
+  const [first, again, other] = await Promise.all([text(7), text(7), text(8)]);
+  assert.equal(first, again);
+  assert.notEqual(first, other);
+});
+
+test('n gives that many choices', async () => {
+  const answer = await client.chat.completions.create({ model, messages, max_tokens: 8, temperature: 1, seed: 1, n: 3 });
+  assert.deepEqual(answer.choices.map((choice) => choice.index), [0, 1, 2]);
+  assert.equal(answer.usage.completion_tokens, answer.choices.length * 8);
+});
+
+test('logprobs join to the content', async () => {
+  const answer = await client.chat.completions.create({ model, messages, max_tokens: 8, temperature: 0, logprobs: true, top_logprobs: 4 });
+  const tokens = answer.choices[0].logprobs.content;
+  assert.equal(tokens.map((token) => token.token).join(''), answer.choices[0].message.content);
+  for (const token of tokens) {
+    assert.ok(token.logprob <= 0);
+    assert.equal(token.top_logprobs.length, 4);
+    assert.ok(token.bytes.length > 0);
+  }
+});
+
+test('a wrong model is not found', async () => {
+  await assert.rejects(client.chat.completions.create({ model: 'gpt-4o', messages }), (error) => error instanceof OpenAI.NotFoundError && error.code === 'model_not_found');
+});
+
+test('a wrong key is refused', async () => {
+  const stranger = new OpenAI({ apiKey: 'wrong', baseURL: hub.api, maxRetries: 0 });
+  await assert.rejects(stranger.chat.completions.create({ model, messages }), (error) => error instanceof OpenAI.AuthenticationError);
+});
+
+test('a bad parameter is named', async () => {
+  await assert.rejects(client.chat.completions.create({ model, messages, temperature: 9 }), (error) => error instanceof OpenAI.BadRequestError && error.param === 'temperature');
+});
+
+test('an aborted stream frees its slot at once', async (t) => {
+  const controller = new AbortController();
+  const bias = { 8189: -100, 8191: -100 };  // no end of text: it would run to the context's end
+  const stream = await client.chat.completions.create({ model, messages, max_tokens: 900, temperature: 0, logit_bias: bias, stream: true }, { signal: controller.signal });
+  let chunks = 0, abortedAt;
+  try {
+    for await (const chunk of stream) {
+      if (++chunks === 4) {
+        assert.equal((await status()).engine.running, 1);
+        abortedAt = performance.now();
+        controller.abort();
+      }
+    }
+  } catch (error) {
+    if (error.name !== 'AbortError' && !(error instanceof OpenAI.APIUserAbortError)) throw error;
+  }
+  while ((await status()).engine.running > 0) { /* each status is an event of its own */ }
+  const freedMs = performance.now() - abortedAt;
+  t.diagnostic(`slot seen free ${freedMs.toFixed(1)} ms after abort (goal 100 ms)`);
+  assert.ok(freedMs < 10_000, 'the slot was not freed by the abort');
+  assert.ok((await status()).engine.generated_tokens < 5000);
+});
