@@ -50,6 +50,7 @@ struct WorkerCore::State {
     std::optional<Welcome> welcome;              // of the model the store holds
     bool runner_ready = false;
     bool online = false;                         // HELLO was answered
+    bool warm = false;                           // everything assigned is held: from here on rounds create nothing
     bool paused = false, stopping = false, over = false;
     std::uint32_t attempts = 0;                  // connects that failed in a row
     std::uint64_t retry_timer = 0, report_timer = 0, ready_timer = 0;
@@ -102,9 +103,11 @@ struct WorkerCore::State {
         if (paused) return enter(WorkerPhase::paused);
         if (!runner_ready) return enter(WorkerPhase::warming);
         const bool all_held = fetching.empty() && store->num_units() >= assigned.size();
+        if (!all_held) warm = false;
         if (!all_held && store->num_units() == 0) return enter(WorkerPhase::downloading);
         if (assigned.empty()) return enter(WorkerPhase::serving, "The hub has given this worker no experts yet.");
-        if (all_held && ready_pending.empty() && status.phase != WorkerPhase::serving) {
+        if (all_held && !warm) {
+            warm = true;
             status.device_at_warm = device->counters();
             status.rounds_at_warm = status.groups_answered;
         }

@@ -23,7 +23,9 @@ nlohmann::json health_json(const HubContext& hub, unsigned& http_status) {
     const Coverage coverage = swarm->core().coverage();
     const bool ok = coverage.covered >= coverage.units;
     if (ok) http_status = 200;
-    return {{"status", ok ? "ok" : "uncovered"}, {"units", coverage.units}, {"covered", coverage.covered}};
+    std::uint32_t active = 0;
+    for (const WorkerView& worker : swarm->core().workers()) active += worker.state == WorkerState::active ? 1 : 0;
+    return {{"status", ok ? "ok" : "uncovered"}, {"units", coverage.units}, {"covered", coverage.covered}, {"workers", active}};
 }
 
 MetricsSnapshot metrics_snapshot(const HubContext& hub) {

@@ -1,0 +1,138 @@
+// The whole way: a hub without local fallback, two real tabs, one chat; then tabs that leave, a hub that restarts, a blob that is damaged.
+// Each story asserts the adapter it ran on and that the counters say who answered.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { Hub, NativeWorker, chat, generateText } from "./support/hub.mjs";
+import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
+
+const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
+const max_tokens = 48;
+const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
+// A software adapter takes its time over a prefill: the attempt's limit is for GPUs.
+const patient = ["--deterministic", "--timeout-ms", "60000", "--round-deadline-s", "300"];
+let browser;
+let expected;
+
+before(async () => {
+  browser = await launch();
+  expected = await generateText(prompt, max_tokens);
+  console.log(`prompt ${JSON.stringify(prompt)}: smallest greedy margin ${expected.margin} over ${max_tokens} tokens`);
+  assert.ok(expected.margin >= 0.05, `the smallest margin is ${expected.margin}, wanted at least 0.05`);
+});
+after(async () => { await browser?.close(); });
+
+const context = () => browser.newContext();
+function onBrowserGpu(status) {
+  assert.equal(status.adapter.backend, "webgpu");
+  assert.ok(status.adapter.vendor, "the adapter has a vendor");
+  console.log(`adapter: ${status.adapter.vendor} ${status.adapter.architecture} ${status.adapter.description}${status.adapter.software ? " (software)" : ""}`);
+}
+
+test("two tabs join and answer every call of a chat; one closes, then both", async (t) => {
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
+  t.after(() => hub.remove());
+  const health = await fetch(`${hub.url}/health`);
+  assert.equal(health.status, 503, "no answerer yet");
+  const tabs = [await openTab(await context(), hub.join), await openTab(await context(), hub.join)];
+  onBrowserGpu(await serving(tabs[0]));
+  await hub.until((status) => status.health === "ok" && status.coverage.replicas_min === 2, "two replicas of every expert");
+  assert.equal((await fetch(`${hub.url}/health`)).status, 200);
+
+  const first = await chat(hub, request);
+  assert.equal(first.error, null);
+  assert.equal(first.text, expected.text);
+  const after_first = await hub.status();
+  assert.equal(after_first.calls.local, 0);
+  assert.ok(after_first.calls.remote > 0 && after_first.calls.remote === after_first.calls.calls, "tabs answered 100 % of the calls");
+  console.log(`calls: ${after_first.calls.remote} of ${after_first.calls.calls} by tabs, ${first.moex?.workers} contributors`);
+
+  // One submit, one map and one frame each way per group, and nothing created after warm-up.
+  for (const page of tabs) {
+    // The page hears of its worker's counters a moment later: the last round's answer is in when as many were sent as read back.
+    await page.waitForFunction(() => window.moexStatus.groups_answered - window.moexStatus.rounds_at_warm === window.moexStatus.device.readbacks - window.moexStatus.device_at_warm.readbacks);
+    const status = await tabStatus(page);
+    assert.ok(status.groups_answered > status.rounds_at_warm, "both tabs took part");
+    const rounds = status.groups_answered - status.rounds_at_warm;
+    for (const name of ["buffers_created", "bind_groups_created", "pipelines_created"]) assert.equal(status.device[name], status.device_at_warm[name], name);
+    assert.equal(status.device.submits - status.device_at_warm.submits, rounds, "one submit per round");
+    assert.equal(status.device.readbacks - status.device_at_warm.readbacks, rounds, "one map per round");
+  }
+
+  // One of two closes in mid-stream.
+  let closed = false;
+  const second = await chat(hub, request, async (count) => {
+    if (count >= 10 && !closed) {
+      closed = true;
+      await tabs[1].close();
+    }
+  });
+  assert.ok(closed);
+  assert.equal(second.error, null);
+  assert.equal(second.text, expected.text);
+
+  // Both closed, with fallback on.
+  await hub.test({ local_fallback: true });
+  closed = false;
+  const third = await chat(hub, request, async (count) => {
+    if (count >= 10 && !closed) {
+      closed = true;
+      await tabs[0].close();
+    }
+  });
+  assert.ok(closed);
+  assert.equal(third.error, null);
+  assert.equal(third.text, expected.text);
+  assert.ok((await hub.status()).calls.local > 0, "the hub took over");
+});
+
+test("a hub that restarts is served again without a click or a download; a damaged blob is fetched again", async (t) => {
+  let hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", ...patient]);
+  t.after(() => hub.remove());
+  const shared = await context();
+  const page = await openTab(shared, hub.join);
+  const before_restart = await serving(page);
+  assert.ok(before_restart.bytes_downloaded > 0);
+
+  hub = await hub.restart();
+  await hub.until((status) => status.health === "ok", "the tab to come back by itself");
+  const after_restart = await serving(page);
+  assert.equal(after_restart.bytes_downloaded, before_restart.bytes_downloaded, "nothing was downloaded again");
+  const answer = await chat(hub, request);
+  assert.equal(answer.text, expected.text);
+
+  // A second visit downloads nothing; one damaged entry is refused and fetched again.
+  await page.close();
+  const again = await openTab(shared, hub.join);
+  assert.equal((await tabStatus(again)).bytes_downloaded, 0, "the second visit came from the cache");
+  await again.evaluate(async () => {
+    const cache = await caches.open("moex-weights-v1");
+    const [request] = await cache.keys();
+    const bytes = new Uint8Array(await (await cache.match(request)).arrayBuffer());
+    bytes[100] ^= 1;
+    await cache.put(request, new Response(bytes));
+  });
+  await again.close();
+  const mended = await openTab(shared, hub.join);
+  const status = await tabStatus(mended);
+  assert.equal(status.blobs_refused, 1);
+  const blob_bytes = (await hub.status()).model.expert_blob_bytes;
+  assert.equal(status.bytes_downloaded, blob_bytes, "exactly the damaged blob was fetched");
+  assert.equal((await chat(hub, request)).text, expected.text);
+});
+
+test("a tab and a native worker share a model", async (t) => {
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", ...patient]);
+  t.after(() => hub.remove());
+  const worker = await NativeWorker.start(hub);
+  t.after(() => worker.stop());
+  await openTab(await context(), hub.join, { wait: false });
+  const joined = await hub.until((status) => status.workers.filter((one) => one.state === "active" && one.units_ready === one.units_assigned && one.units_ready > 0).length === 2, "both workers");
+  assert.deepEqual(joined.workers.map((one) => one.backend).sort(), ["vulkan", "webgpu"]);
+  const answer = await chat(hub, request);
+  assert.equal(answer.error, null);
+  assert.equal(answer.text, expected.text);
+  const status = await hub.status();
+  assert.equal(status.calls.local, 0);
+  for (const one of status.workers) assert.ok(one.groups_answered > 0, `${one.backend} took part`);
+});

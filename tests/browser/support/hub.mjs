@@ -1,0 +1,150 @@
+// A real hub as a child process, on a free port of the loopback interface, with a state folder of its own.
+import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+export const build = process.env.MOEX_BUILD ?? "build";
+
+// Runs a command to its end: {code, stdout, stderr}.
+export function run(command, args, options = {}) {
+  return new Promise((resolve, reject) => {
+    const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], ...options });
+    let stdout = "";
+    let stderr = "";
+    child.stdout.setEncoding("utf8").on("data", (text) => { stdout += text; });
+    child.stderr.setEncoding("utf8").on("data", (text) => { stderr += text; });
+    child.on("error", reject);
+    child.on("close", (code) => resolve({ code, stdout, stderr }));
+  });
+}
+
+// Waits until `predicate(text so far)` gives something, on a stream; rejects with what was printed when the child ends first.
+function waitForOutput(child, name, predicate) {
+  return new Promise((resolve, reject) => {
+    const look = () => {
+      const found = predicate(child.printed);
+      if (found) {
+        child.stdout.off("data", look);
+        child.stderr.off("data", look);
+        resolve(found);
+      }
+    };
+    child.stdout.on("data", look);
+    child.stderr.on("data", look);
+    child.once("close", (code) => reject(new Error(`${name} ended with ${code}: ${child.printed.slice(-2000)}`)));
+    look();
+  });
+}
+
+function start(command, args, env) {
+  const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
+  child.printed = "";
+  for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", (text) => { child.printed += text; });
+  child.ended = new Promise((resolve) => child.once("close", (code, signal) => resolve({ code, signal })));
+  return child;
+}
+
+async function end(child, signal = "SIGTERM", patience_ms = 60000) {
+  if (child.exitCode === null && child.signalCode === null) child.kill(signal);
+  const timer = setTimeout(() => child.kill("SIGKILL"), patience_ms);
+  const result = await child.ended;
+  clearTimeout(timer);
+  return result;
+}
+
+export class Hub {
+  // `args` are further flags of `moex-hub serve`. `state` and `port` let a second hub take the place of a first.
+  static async start(args = [], { state = mkdtempSync(join(tmpdir(), "moex-state-")), port = 0, env = {} } = {}) {
+    const hub = new Hub();
+    hub.state = state;
+    hub.args = args;
+    hub.child = start(join(build, "moex-hub"), ["serve", "--listen", `127.0.0.1:${port}`, "--state", state, "--test-routes", ...args], env);
+    const ready = await waitForOutput(hub.child, "moex-hub", (text) => /^ready: url=(\S+) join=(\S+)/m.exec(text));
+    [, hub.url, hub.join] = ready;
+    hub.port = Number(new URL(hub.url).port);
+    return hub;
+  }
+  async status() { return (await fetch(`${this.url}/api/status`)).json(); }
+  async test(body) {
+    const response = await fetch(`${this.url}/api/test`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    if (!response.ok) throw new Error(`/api/test: ${response.status} ${await response.text()}`);
+  }
+  // Asks /api/status until `predicate(status)` holds. Bounded by the test's own limit.
+  async until(predicate, what) {
+    for (let status; ;) {
+      status = await this.status();
+      if (predicate(status)) return status;
+      if (this.child.exitCode !== null) throw new Error(`the hub ended while waiting for ${what}`);
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  }
+  stop(signal) { return end(this.child, signal); }
+  // Stops, and starts again with the same state on the same port.
+  async restart() {
+    await this.stop();
+    return Hub.start(this.args, { state: this.state, port: this.port });
+  }
+  async remove() {
+    await this.stop();
+    rmSync(this.state, { recursive: true, force: true });
+  }
+}
+
+export class NativeWorker {
+  static async start(hub, args = []) {
+    const worker = new NativeWorker();
+    const token = new URL(hub.join).hash.slice(1).split("token=")[1];
+    worker.child = start(join(build, "moex-worker"), ["--hub", hub.url.replace("http", "ws"), ...args], { MOEX_TOKEN: token });
+    await waitForOutput(worker.child, "moex-worker", (text) => /serving units=(\d+) adapter="([^"]*)"/.exec(text)).then(([, units, adapter]) => {
+      worker.units = Number(units);
+      worker.adapter = adapter;
+    });
+    return worker;
+  }
+  stop(signal) { return end(this.child, signal); }
+}
+
+// Streams a chat. Resolves to {text, chunks, finish, moex, error}; `onToken(count)` runs at each piece of text.
+export async function chat(hub, body, onToken = () => {}) {
+  const response = await fetch(`${hub.url}/v1/chat/completions`, {
+    method: "POST", headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ stream: true, stream_options: { include_usage: true }, ...body }),
+  });
+  const answer = { text: "", chunks: [], finish: null, moex: null, usage: null, error: null, status: response.status };
+  if (!response.ok) {
+    answer.error = await response.text();
+    return answer;
+  }
+  let held = "";
+  for await (const bytes of response.body.pipeThrough(new TextDecoderStream())) {
+    held += bytes;
+    for (let at; (at = held.indexOf("\n\n")) >= 0; held = held.slice(at + 2)) {
+      const line = held.slice(0, at);
+      if (!line.startsWith("data: ")) continue;
+      if (line === "data: [DONE]") return answer;
+      const chunk = JSON.parse(line.slice(6));
+      answer.chunks.push(chunk);
+      if (chunk.error) answer.error = chunk.error;
+      const choice = chunk.choices?.[0];
+      if (choice?.delta?.content) {
+        answer.text += choice.delta.content;
+        await onToken(answer.chunks.length, answer.text);
+      }
+      if (choice?.finish_reason) answer.finish = choice.finish_reason;
+      if (chunk.moex) answer.moex = chunk.moex;
+      if (chunk.usage) answer.usage = chunk.usage;
+    }
+  }
+  answer.error ??= "the stream ended without [DONE]";
+  return answer;
+}
+
+// What `moex-hub generate` writes for a chat prompt with the local backend, deterministic and greedy; and its smallest margin.
+export async function generateText(prompt, max_tokens, extra = []) {
+  const { code, stdout, stderr } = await run(join(build, "moex-hub"),
+    ["generate", "--prompt", prompt, "--chat", "--deterministic", "--temperature", "0", "--max-tokens", String(max_tokens), "--margins", ...extra]);
+  if (code !== 0) throw new Error(`generate: ${stderr}`);
+  const margin = /smallest margin[^0-9]*([0-9.]+)/.exec(stderr);
+  return { text: stdout.replace(/\n$/, ""), margin: margin ? Number(margin[1]) : NaN };
+}

@@ -1,0 +1,47 @@
+// A real Chromium with the software adapter (or the GPU where there is one), and contributors' tabs in it.
+import { createRequire } from "node:module";
+import { execFileSync } from "node:child_process";
+import { join, resolve } from "node:path";
+
+const require = createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json"));
+const { chromium } = require("playwright-core");
+
+export function findChromium() {
+  if (process.env.MOEX_CHROMIUM) return process.env.MOEX_CHROMIUM;
+  for (const name of ["chromium-headless-shell", "chromium", "google-chrome"]) {
+    try { return execFileSync("/bin/sh", ["-c", `command -v ${name}`], { encoding: "utf8" }).trim(); } catch { /* the next one */ }
+  }
+  throw new Error("no Chromium: install chromium-headless-shell or set MOEX_CHROMIUM");
+}
+
+const quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+export async function launch(extra = []) {
+  const root = process.getuid?.() === 0;
+  const gpu = process.env.MOEX_CHROMIUM_ARGS ? process.env.MOEX_CHROMIUM_ARGS.split(" ") : ["--enable-unsafe-webgpu"];
+  return chromium.launch({ executablePath: findChromium(), args: [...quiet, ...gpu, ...extra], chromiumSandbox: !root });
+}
+
+// Contexts are separate browsers to the hub: their own cache, storage and worker key.
+export async function openTab(context, join_url, { wait = true } = {}) {
+  const page = await context.newPage();
+  page.errors = [];
+  page.on("pageerror", (error) => page.errors.push(String(error)));
+  page.on("console", (message) => { if (message.type() === "error") page.errors.push(message.text()); });
+  await page.goto(join_url);
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  if (wait) await serving(page);
+  return page;
+}
+
+export const tabStatus = (page) => page.evaluate(() => window.moexStatus);
+
+// Resolves when the tab serves with all its experts ready; rejects when it ends up anywhere it cannot serve.
+export async function serving(page) {
+  await page.waitForFunction(() => {
+    const status = window.moexStatus;
+    return status && (["failed", "refused"].includes(status.phase) || (status.phase === "serving" && status.units_ready === status.units_assigned && status.units_assigned > 0));
+  }, null, { timeout: 0, polling: 100 });
+  const status = await tabStatus(page);
+  if (status.phase !== "serving") throw new Error(`the tab is ${status.phase}: ${status.detail}; ${page.errors.join("; ")}`);
+  return status;
+}

@@ -1,0 +1,159 @@
+#include "tests/web-worker/kernel_cases.h"
+
+#include <cstring>
+#include <memory>
+
+#include "protocol/expert_reference.h"
+
+namespace moex {
+namespace {
+
+class Sequence {
+  public:
+    explicit Sequence(std::uint64_t seed) : state_(seed * 2654435761u + 1) {}
+    float next() {
+        state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+        return static_cast<float>(static_cast<std::int32_t>(state_ >> 32)) * 0x1p-31f;
+    }
+
+  private:
+    std::uint64_t state_;
+};
+
+Bytes random_blob(const ExpertShape& shape, std::uint64_t seed) {
+    Sequence sequence(seed);
+    ExpertWeights weights{.shape = shape};
+    for (auto* matrix : {&weights.gate, &weights.up, &weights.down}) {
+        matrix->resize(std::size_t{shape.hidden_size} * shape.moe_intermediate_size);
+        for (float& value : *matrix) value = 0.05f * sequence.next();
+    }
+    return quantize_expert_int4(weights);
+}
+
+struct Run : std::enable_shared_from_this<Run> {
+    gpu::Device& device;
+    KernelCase one;
+    std::function<void(Result<double>)> done;
+    ExpertStore store;
+    ExpertRunner runner;
+    Bytes blobs[2];
+    GroupDispatchView group;
+    Bytes x_wire;
+    std::vector<float> x;            // what the far side sees
+    std::vector<double> expected;
+
+    Run(gpu::Device& on, const KernelCase& with, std::function<void(Result<double>)> then)
+        : device(on), one(with), done(std::move(then)),
+          store(on, expert_blob_layout(with.shape).size_bytes, 2 * expert_blob_layout(with.shape).size_bytes), runner(on, store, options()) {
+        const std::uint32_t hidden = one.shape.hidden_size;
+        Sequence sequence(one.num_tokens * 1000 + hidden);
+        x.resize(std::size_t{one.num_tokens} * hidden);
+        for (float& value : x) value = 2.0f * sequence.next();
+        x_wire.resize(wire_rows_bytes(one.dtype, one.num_tokens, hidden));
+        encode_rows(one.dtype, x, hidden, x_wire);
+        MOEX_CHECK(decode_rows(one.dtype, x_wire, hidden, x), "finite rows");
+
+        // Expert 0 gets every row, expert 3 every second one.
+        const std::uint16_t experts[] = {0, 3};
+        for (int i = 0; i < (one.published ? 1 : 2); ++i) {
+            std::uint16_t rows = 0;
+            for (std::uint32_t row = 0; row < one.num_tokens; row += i + 1, ++rows) {
+                group.rows.push_back(static_cast<std::uint16_t>(row));
+                group.gates.push_back(float_to_half(one.published ? 1.0f : 0.5f + 0.4f * sequence.next()));
+            }
+            group.experts.push_back({experts[i], rows});
+            blobs[i] = random_blob(one.shape, hidden + i);
+        }
+        const auto num_pairs = static_cast<std::uint32_t>(group.rows.size());
+        group.shape = {.layer = 2, .num_tokens = one.num_tokens, .hidden_dim = static_cast<std::uint16_t>(hidden), .dtype = one.dtype, .unsummed = one.unsummed,
+                       .num_pairs = num_pairs, .num_experts = static_cast<std::uint16_t>(group.experts.size())};
+        group.x_bytes = x_wire;
+        expected.assign(std::size_t{one.unsummed ? num_pairs : one.num_tokens} * hidden, 0.0);
+        std::size_t pair = 0;
+        for (std::size_t i = 0; i < group.experts.size(); ++i) {
+            const auto view = view_expert_blob(blobs[i], one.shape, ExpertDtype::int4);
+            MOEX_CHECK(view.ok(), "a blob of ours");
+            const ExpertWeights weights = dequantize_expert(*view);
+            const std::size_t num_rows = group.experts[i].num_rows;
+            std::vector<double> rows(num_rows * hidden), y(num_rows * hidden);
+            for (std::size_t r = 0; r < num_rows; ++r)
+                for (std::size_t c = 0; c < hidden; ++c) rows[r * hidden + c] = x[group.rows[pair + r] * std::size_t{hidden} + c];
+            expert_reference(std::span<double>(y), weights, rows);
+            for (std::size_t r = 0; r < num_rows; ++r)
+                for (std::size_t c = 0; c < hidden; ++c)
+                    expected[(one.unsummed ? pair + r : group.rows[pair + r]) * hidden + c] += half_to_float(group.gates[pair + r]) * y[r * hidden + c];
+            pair += num_rows;
+        }
+    }
+    RunnerOptions options() const {
+        WireLimits limits{.hidden_size = one.shape.hidden_size, .num_layers = 4, .num_experts = 8, .num_tokens_max = one.num_tokens, .num_pairs_max = 2 * one.num_tokens};
+        return {.limits = limits, .shape = one.shape, .num_lanes = 1};
+    }
+    void finish(Result<double> result) {
+        if (auto then = std::exchange(done, nullptr)) then(std::move(result));
+    }
+    void start() {
+        Status stored = store.reserve(2);
+        for (std::size_t i = 0; i < group.experts.size() && stored.ok(); ++i) stored = store.put(Unit{2, group.experts[i].expert}, blobs[i]);
+        if (!stored.ok()) return finish(stored.error());
+        runner.create([self = shared_from_this()](Status made) {
+            if (!made.ok()) return self->finish(made.error());
+            const auto check = [self](Result<ByteView> y) {
+                if (!y.ok()) return self->finish(y.error());
+                std::vector<float> answer(self->expected.size());
+                if (self->one.published) std::memcpy(answer.data(), y->data(), y->size());
+                else (void)decode_rows(self->one.dtype, *y, self->one.shape.hidden_size, answer);
+                self->finish(normalized_rms_error(answer, self->expected));
+            };
+            const Status started = self->one.published ? self->runner.run_single(Unit{2, 0}, self->x, check) : self->runner.run_group(self->group, check);
+            if (!started.ok()) self->finish(started.error());
+        });
+    }
+};
+
+}  // namespace
+
+double kernel_tolerance(Dtype dtype) {
+    switch (dtype) {
+        case Dtype::f32: return 1e-6;
+        case Dtype::f16: return 5e-4;
+        case Dtype::bf16: return 3e-3;
+        default: return 1e-2;        // int8 rows: a step of 1/127 of the row's peak
+    }
+}
+
+std::string kernel_case_name(const KernelCase& one) {
+    return text(one.shape_name, ' ', one.shape.hidden_size, 'x', one.shape.moe_intermediate_size, " g", one.shape.group_size, " M=", one.num_tokens, ' ',
+                dtype_name(one.dtype), one.published ? " published" : one.unsummed ? " group unsummed" : " group summed");
+}
+
+std::vector<KernelCase> kernel_cases(bool wide) {
+    std::vector<KernelCase> cases;
+    const auto add = [&](const char* name, ExpertShape shape, std::initializer_list<std::uint32_t> sizes, bool all_forms) {
+        for (const std::uint32_t num_tokens : sizes) {
+            cases.push_back({name, shape, num_tokens, Dtype::f32, false, false});
+            cases.push_back({name, shape, num_tokens, Dtype::f16, true, false});
+            if (!all_forms) continue;
+            cases.push_back({name, shape, num_tokens, Dtype::f32, true, false});
+            cases.push_back({name, shape, num_tokens, Dtype::f16, false, false});
+            cases.push_back({name, shape, num_tokens, Dtype::bf16, false, false});
+            cases.push_back({name, shape, num_tokens, Dtype::int8, true, false});
+            cases.push_back({name, shape, num_tokens, Dtype::f32, false, true});
+        }
+    };
+    const std::initializer_list<std::uint32_t> all_sizes = {1, 2, 3, 4, 5, 8, 16, 17, 33, 64};
+    add("demo", {384, 256, 128}, all_sizes, true);
+    add("odd", {96, 160, 32}, all_sizes, true);
+    add("odd", {352, 224, 32}, all_sizes, true);
+    add("demo", {384, 256, 64}, {1, 5}, true);
+    add("demo", {384, 256, 32}, {1, 5}, true);
+    add("qwen", {2048, 768, 128}, {1, 8, 64}, wide);
+    add("paper", {4096, 2048, 128}, {1, 8}, wide);
+    return cases;
+}
+
+void run_kernel_case(gpu::Device& device, const KernelCase& one, std::function<void(Result<double>)> done) {
+    std::make_shared<Run>(device, one, std::move(done))->start();
+}
+
+}  // namespace moex

@@ -1,0 +1,158 @@
+// The kernels on a real Vulkan device (lavapipe where there is no GPU), against double.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+
+#include "protocol/expert_reference.h"
+#include "tests/web-worker/kernel_cases.h"
+#include "web-worker/gpu/vulkan/vulkan_device.h"
+
+namespace moex {
+namespace {
+
+// The worker's thread is the test's: functions are posted by the device's waiter and run here.
+class Loop {
+  public:
+    gpu::PostFunction poster() {
+        return [this](std::function<void()> function) {
+            const std::lock_guard lock(mutex_);
+            functions_.push_back(std::move(function));
+            wake_.notify_one();
+        };
+    }
+    void run_until(const bool& finished) {
+        while (!finished) {
+            std::function<void()> function;
+            {
+                std::unique_lock lock(mutex_);
+                wake_.wait(lock, [&] { return !functions_.empty(); });
+                function = std::move(functions_.front());
+                functions_.pop_front();
+            }
+            function();
+        }
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::function<void()>> functions_;
+};
+
+class KernelsTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        auto made = gpu::open_vulkan_device({}, loop.poster());
+        ASSERT_TRUE(made.ok()) << made.error().message;
+        device = std::move(*made);
+        ASSERT_EQ(device->adapter().backend, "vulkan");
+        std::printf("adapter: %s\n", device->adapter().description.c_str());
+    }
+    template <class Value>
+    Result<Value> wait(const std::function<void(std::function<void(Result<Value>)>)>& start) {
+        bool finished = false;
+        Result<Value> result = Error{ErrorCode::internal, "no answer"};
+        start([&](Result<Value> answer) {
+            result = std::move(answer);
+            finished = true;
+        });
+        loop.run_until(finished);
+        return result;
+    }
+    Loop loop;
+    std::unique_ptr<gpu::Device> device;
+};
+
+TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
+    double worst[6] = {};
+    const std::vector<KernelCase> cases = kernel_cases(true);
+    for (const KernelCase& one : cases) {
+        if (std::getenv("MOEX_VERBOSE")) std::fprintf(stderr, "%s\n", kernel_case_name(one).c_str());
+        const auto error = wait<double>([&](auto done) { run_kernel_case(*device, one, done); });
+        ASSERT_TRUE(error.ok()) << kernel_case_name(one) << ": " << error.error().message;
+        EXPECT_LE(*error, kernel_tolerance(one.dtype)) << kernel_case_name(one);
+        worst[static_cast<int>(one.dtype)] = std::max(worst[static_cast<int>(one.dtype)], *error);
+    }
+    std::printf("%zu cases; largest normalised RMS error: f32 %.2g, f16 %.2g, bf16 %.2g, int8 %.2g\n", cases.size(), worst[5], worst[1], worst[2], worst[3]);
+}
+
+TEST_F(KernelsTest, SelfTestPasses) {
+    const auto error = wait<double>([&](auto done) { ExpertRunner::self_test(*device, done); });
+    ASSERT_TRUE(error.ok()) << error.error().message;
+    EXPECT_LE(*error, 1e-6);
+}
+
+// A served expert: rounds after the first create nothing, submit once and read once, whatever their size; a single row is bit-equal
+// alone and in company.
+TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
+    const ExpertShape shape{384, 256, 128};
+    ExpertStore store(*device, expert_blob_layout(shape).size_bytes, 4 * expert_blob_layout(shape).size_bytes);
+    ASSERT_TRUE(store.reserve(2).ok());
+    ExpertWeights weights{.shape = shape};
+    for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
+        for (std::uint32_t i = 0; i < 384 * 256; ++i) matrix->push_back(0.01f * static_cast<float>(static_cast<int>(i * 7919 % 201) - 100));
+    const Bytes blob = quantize_expert_int4(weights);
+    ASSERT_TRUE(store.put(Unit{0, 1}, blob).ok());
+    ASSERT_TRUE(store.put(Unit{0, 4}, blob).ok());
+    WireLimits limits{.hidden_size = 384, .num_layers = 1, .num_experts = 8, .num_tokens_max = 64, .num_pairs_max = 128};
+    ExpertRunner runner(*device, store, {.limits = limits, .shape = shape});
+    bool finished = false;
+    runner.create([&](Status made) {
+        EXPECT_TRUE(made.ok());
+        finished = true;
+    });
+    loop.run_until(finished);
+
+    std::vector<float> x(64 * 384);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(static_cast<int>(i * 104729 % 301) - 150);
+    const auto round = [&](std::uint32_t num_tokens) {
+        GroupDispatchView group;
+        group.shape = {.layer = 0, .num_tokens = num_tokens, .hidden_dim = 384, .dtype = Dtype::f32, .unsummed = true, .num_pairs = 2 * num_tokens, .num_experts = 2};
+        for (const std::uint16_t expert : {1, 4}) {
+            group.experts.push_back({expert, static_cast<std::uint16_t>(num_tokens)});
+            for (std::uint32_t row = 0; row < num_tokens; ++row) {
+                group.rows.push_back(static_cast<std::uint16_t>(row));
+                group.gates.push_back(float_to_half(0.75f));
+            }
+        }
+        group.x_bytes = std::as_bytes(std::span(x).first(num_tokens * std::size_t{384}));
+        Bytes y;
+        bool answered = false;
+        const Status started = runner.run_group(group, [&](Result<ByteView> bytes) {
+            EXPECT_TRUE(bytes.ok());
+            if (bytes.ok()) y.assign(bytes->begin(), bytes->end());
+            answered = true;
+        });
+        EXPECT_TRUE(started.ok());
+        loop.run_until(answered);
+        return y;
+    };
+    const Bytes alone = round(1);
+    const gpu::DeviceCounters warm = device->counters();
+    for (const std::uint32_t num_tokens : {1u, 3u, 64u, 17u, 2u}) {
+        const Bytes together = round(num_tokens);
+        EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + 384 * 4, together.begin())) << num_tokens << " rows";
+    }
+    const gpu::DeviceCounters after = device->counters();
+    EXPECT_EQ(after.submits - warm.submits, 5u);
+    EXPECT_EQ(after.readbacks - warm.readbacks, 5u);
+    EXPECT_EQ(after.buffer_writes - warm.buffer_writes, 5u);
+    EXPECT_EQ(after.buffers_created, warm.buffers_created);
+    EXPECT_EQ(after.bind_groups_created, warm.bind_groups_created);
+    EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
+
+    GroupDispatchView unknown;
+    unknown.shape = {.layer = 0, .num_tokens = 1, .hidden_dim = 384, .dtype = Dtype::f32, .unsummed = true, .num_pairs = 1, .num_experts = 1};
+    unknown.experts = {{7, 1}};
+    unknown.rows = {0};
+    unknown.gates = {0};
+    unknown.x_bytes = std::as_bytes(std::span(x).first(384));
+    const Status refused = runner.run_group(unknown, [](Result<ByteView>) { FAIL(); });
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, ErrorCode::unknown_expert);
+}
+
+}  // namespace
+}  // namespace moex
