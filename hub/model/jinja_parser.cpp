@@ -517,7 +517,7 @@ class Parser {
             if (take_symbol(".")) {
                 const Token& token = take();
                 if (token.kind == TokenKind::integer) {
-                    node = binary(ExpressionKind::item, std::move(node), literal(make_integer(std::stoll("0" + token.text.substr(0, 18))), at_line));
+                    node = binary(ExpressionKind::item, std::move(node), literal(make_integer(std::stoll(token.text.substr(0, 18))), at_line));
                 } else if (token.kind == TokenKind::name) {
                     node = unary(ExpressionKind::attribute, at_line, std::move(node));
                     node->text = token.text;
