@@ -1,0 +1,186 @@
+// The API as a connection sees it: a real engine on the demo package, and a responder that keeps what it was given.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "hub/engine/local_experts.h"
+#include "hub/net/api.h"
+
+namespace moex::test {
+
+using Json = nlohmann::ordered_json;
+
+class CapturedAnswer : public HttpResponder {
+  public:
+    void respond(HttpResponse response) override {
+        const std::lock_guard lock(mutex_);
+        EXPECT_FALSE(done_) << "answered twice";
+        response_ = std::move(response);
+        done_ = true;
+        wake_.notify_all();
+    }
+    void begin_stream() override {
+        const std::lock_guard lock(mutex_);
+        EXPECT_FALSE(streaming_ || done_);
+        streaming_ = true;
+    }
+    void send_event(std::string data) override {
+        const std::lock_guard lock(mutex_);
+        EXPECT_TRUE(streaming_ && !done_);
+        events_.push_back(std::move(data));
+        wake_.notify_all();
+    }
+    void end_stream() override {
+        const std::lock_guard lock(mutex_);
+        EXPECT_TRUE(streaming_ && !done_);
+        done_ = true;
+        wake_.notify_all();
+    }
+    void on_disconnect(std::function<void()> handler) override {
+        const std::lock_guard lock(mutex_);
+        on_disconnect_ = std::move(handler);
+    }
+
+    const CapturedAnswer& wait() {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return done_; });
+        return *this;
+    }
+    void wait_for_events(std::size_t count) {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return done_ || events_.size() >= count; });
+    }
+    void disconnect() {
+        std::function<void()> handler;
+        {
+            const std::lock_guard lock(mutex_);
+            handler = on_disconnect_;
+        }
+        handler();
+    }
+    // After wait().
+    unsigned status() const { return response_.status; }
+    const HttpResponse& response() const { return response_; }
+    Json json() const { return Json::parse(response_.body); }
+    bool streamed() const { return streaming_; }
+    const std::vector<std::string>& events() const { return events_; }
+    std::vector<Json> chunks() const {
+        std::vector<Json> out;
+        for (const std::string& event : events_)
+            if (event != "[DONE]") out.push_back(Json::parse(event));
+        return out;
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::function<void()> on_disconnect_;
+    HttpResponse response_;
+    std::vector<std::string> events_;
+    bool streaming_ = false, done_ = false;
+};
+
+// The demo model, opened once per program.
+struct DemoModel {
+    std::shared_ptr<const ModelPackage> package;
+    std::shared_ptr<const Tokenizer> tokenizer;
+    std::shared_ptr<const ChatTemplate> chat_template;
+    ThreadPool threads{2};
+    std::unique_ptr<Decoder> decoder;
+    std::unique_ptr<LocalExperts> local;
+
+    static DemoModel& get() {
+        static DemoModel model;
+        return model;
+    }
+
+  private:
+    DemoModel() {
+        package = ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo").value();
+        tokenizer = Tokenizer::load(package->tokenizer_file("tokenizer.json").value(), package->tokenizer_file("tokenizer_config.json").value()).value();
+        chat_template = ChatTemplate::from_tokenizer_config(package->tokenizer_file("tokenizer_config.json").value()).value();
+        decoder = Decoder::create(package, threads).value();
+        local = std::make_unique<LocalExperts>(package, threads, ExpertRounding{.deterministic = true});
+    }
+};
+
+// Holds every round until release(), so that a test decides when the model may go on.
+class GatedExperts : public ExpertBackend {
+  public:
+    explicit GatedExperts(ExpertBackend& inner) : inner_(inner) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return open_; });
+        if (failing_) return std::make_unique<Failing>();
+        return inner_.submit(batch);
+    }
+    const char* name() const override { return "gated"; }
+    void release() { set(true, false); }
+    void hold() { set(false, false); }
+    void fail() { set(true, true); }   // from now on nobody answers
+
+  private:
+    struct Failing : ExpertRound {
+        Result<ExpertAnswer> wait() override { return Error{ErrorCode::unavailable, "no worker holds this expert"}; }
+    };
+    void set(bool open, bool failing) {
+        const std::lock_guard lock(mutex_);
+        open_ = open;
+        failing_ = failing;
+        wake_.notify_all();
+    }
+    ExpertBackend& inner_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    bool open_ = true, failing_ = false;
+};
+
+class ApiTest : public testing::Test {
+  protected:
+    void SetUp() override { make({}, {}); }
+    void TearDown() override {
+        experts_.release();
+        api_.reset();
+        engine_.reset();
+    }
+    void make(EngineOptions engine_options, ApiOptions api_options, ApiObserver observer = {}) {
+        api_.reset();
+        engine_.reset();
+        engine_ = std::make_unique<Engine>(*model_.decoder, experts_, engine_options);
+        api_ = std::make_unique<Api>(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options, std::move(observer));
+    }
+    std::shared_ptr<CapturedAnswer> start(std::string path, std::string body, std::string method = "POST") {
+        auto answer = std::make_shared<CapturedAnswer>();
+        HttpRequest request{.method = std::move(method), .path = std::move(path)};
+        request.body = std::move(body);
+        request.received_at = now_steady();
+        api_->handle(request, answer);
+        return answer;
+    }
+    std::shared_ptr<CapturedAnswer> ask(std::string path, const Json& body) {
+        auto answer = start(std::move(path), body.dump());
+        answer->wait();
+        return answer;
+    }
+    static Json chat(std::string_view content, Json extra = Json::object()) {
+        Json body{{"messages", {{{"role", "user"}, {"content", content}}}}, {"temperature", 0}, {"max_tokens", 12}};
+        body.update(extra);
+        return body;
+    }
+    static constexpr const char* chat_path = "/v1/chat/completions";
+    static constexpr const char* text_path = "/v1/completions";
+
+    DemoModel& model_ = DemoModel::get();
+    GatedExperts experts_{*model_.local};
+    std::unique_ptr<Engine> engine_;
+    std::unique_ptr<Api> api_;
+};
+
+}  // namespace moex::test

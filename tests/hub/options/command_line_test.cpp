@@ -1,0 +1,103 @@
+// argv to a command: what runs, what is printed, which exit code.
+#include "hub/commands/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include "hub/commands/certificate.h"
+#include "hub/commands/qr.h"
+
+namespace moex {
+namespace {
+
+std::optional<std::string> no_environment(const std::string& name) {
+    if (name == "MOEX_CONFIG") return "/dev/null";  // not the config of whoever runs the tests
+    return std::nullopt;
+}
+auto parse(std::vector<std::string> arguments) { return parse_command_line(arguments, no_environment); }
+
+TEST(CommandLineTest, FlagsReachTheirSettings) {
+    const auto parsed = parse({"serve", "--model", "m", "--host", "a", "--host", "b", "--deterministic", "--local-fallback", "off", "--hedge", "fixed 2"});
+    ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
+    const auto& command = std::get<ParsedCommand>(parsed);
+    EXPECT_EQ(command.command->name, "serve");
+    const Settings& settings = command.invocation.settings;
+    EXPECT_EQ(settings.text("model"), "m");
+    EXPECT_EQ(settings.list("host"), (std::vector<std::string>{"a", "b"}));
+    EXPECT_TRUE(settings.on("deterministic"));
+    EXPECT_FALSE(settings.on("local-fallback"));
+    EXPECT_EQ(settings.text("hedge"), "fixed 2");
+    EXPECT_FALSE(settings.on("insecure-http"));
+}
+
+TEST(CommandLineTest, ArgumentsOfOneRunAreKeptApart) {
+    const auto parsed = parse({"generate", "--prompt", "Once", "--chat", "--max-tokens", "7", "--temperature", "0", "--seed", "3"});
+    ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
+    const Invocation& invocation = std::get<ParsedCommand>(parsed).invocation;
+    ASSERT_NE(invocation.argument("--prompt"), nullptr);
+    EXPECT_EQ(*invocation.argument("--prompt"), "Once");
+    EXPECT_NE(invocation.argument("--chat"), nullptr);
+    EXPECT_EQ(invocation.argument("--margins"), nullptr);
+    EXPECT_EQ(invocation.settings.number("max-tokens"), 7u);
+}
+
+TEST(CommandLineTest, WrongArgumentsExitWithTwoAndASentence) {
+    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+             {}, {"dance"}, {"serve", "--nonsense"}, {"serve", "--replicas", "0"}, {"pack", "only-one"}, {"pack"}, {"synth", "out"}, {"eval"}, {"serve", "stray"}}) {
+        const auto parsed = parse(arguments);
+        ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed)) << testing::PrintToString(arguments);
+        EXPECT_EQ(std::get<ParsedExit>(parsed).code, exit_wrong_arguments);
+        EXPECT_FALSE(std::get<ParsedExit>(parsed).text.empty());
+    }
+}
+
+TEST(CommandLineTest, KeysHaveNoFlag) {
+    EXPECT_TRUE(std::holds_alternative<ParsedExit>(parse({"serve", "--api-key", "0123456789abcdef"})));
+    EXPECT_TRUE(std::holds_alternative<ParsedExit>(parse({"serve", "--admin-key", "0123456789abcdef"})));
+}
+
+TEST(CommandLineTest, HelpNamesEveryOptionWithItsDefaultAndAnExample) {
+    for (const Command& command : command_table()) {
+        const auto parsed = parse({std::string(command.name), "--help"});
+        ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed));
+        const auto& help = std::get<ParsedExit>(parsed);
+        EXPECT_EQ(help.code, exit_stopped);
+        EXPECT_NE(help.text.find("example: moex-hub"), std::string::npos);
+        for (const Setting& setting : setting_table()) {
+            if (!(setting.commands & command.mask)) continue;
+            const bool shown = help.text.find(setting.kind == SettingKind::secret ? environment_name(setting) : flag_name(setting)) != std::string::npos;
+            EXPECT_EQ(shown, !setting.hidden) << command.name << " " << setting.name;
+        }
+        // The example itself parses, quoted blanks aside.
+        for (const Argument& argument : command.arguments) EXPECT_NE(help.text.find(argument.name), std::string::npos) << argument.name;
+    }
+    const auto serve_help = command_help(*std::find_if(command_table().begin(), command_table().end(), [](const Command& one) { return one.name == "serve"; }));
+    EXPECT_NE(serve_help.find("[127.0.0.1:8080]"), std::string::npos);
+}
+
+TEST(CommandLineTest, PrintConfigNeedsNoPositionals) {
+    const auto parsed = parse({"pack", "--print-config"});
+    ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed));
+    EXPECT_EQ(std::get<ParsedExit>(parsed).code, exit_stopped);
+    EXPECT_NE(std::get<ParsedExit>(parsed).text.find("expert_dtype = \"int4\""), std::string::npos);
+}
+
+TEST(CertificateTest, NamesAndAddressesBecomeItsSubjects) {
+    const auto made = make_certificate({"localhost", "127.0.0.1", "::1", "hub.example"}, 30);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    EXPECT_TRUE(made->certificate_pem.starts_with("-----BEGIN CERTIFICATE-----"));
+    EXPECT_TRUE(made->key_pem.starts_with("-----BEGIN PRIVATE KEY-----"));
+    EXPECT_EQ(made->sha256_fingerprint.size(), 95u);
+    EXPECT_FALSE(make_certificate({"two names"}, 30).ok());
+    EXPECT_FALSE(make_certificate({"a,DNS:b"}, 30).ok());
+}
+
+TEST(QrTest, ALinkBecomesASquareOfHalfBlocks) {
+    const std::string code = qr_half_blocks("http://192.168.1.20:8080/join.html#token=AbCdEfGhIjKlMnOpQrStUvWx");
+    const auto lines = std::count(code.begin(), code.end(), '\n');
+    EXPECT_GE(lines, 15);
+    EXPECT_NE(code.find("▀"), std::string::npos);
+    EXPECT_TRUE(qr_half_blocks(std::string(10000, 'x')).empty());
+}
+
+}  // namespace
+}  // namespace moex

@@ -1,0 +1,182 @@
+// The table of settings: every setting obeys flag > environment > file > default, and refuses nonsense by name.
+#include "hub/options.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include <gtest/gtest.h>
+
+namespace moex {
+namespace {
+
+using Flags = std::map<std::string, std::vector<std::string>>;
+
+std::optional<std::string> no_environment(const std::string&) { return std::nullopt; }
+
+// Three values that the setting accepts, each unlike the default: for flag, environment and file.
+std::vector<std::string> three_values(const Setting& setting) {
+    const std::string name(setting.name);
+    switch (setting.kind) {
+        case SettingKind::number:
+        case SettingKind::real: {
+            const auto low = static_cast<std::uint64_t>(setting.min);
+            std::vector<std::string> out;
+            for (std::uint64_t value = low + 1; out.size() < 3; ++value)
+                if (std::to_string(value) != setting.default_value) out.push_back(std::to_string(value));
+            return out;
+        }
+        case SettingKind::flag:
+        case SettingKind::on_off: return setting.default_value == "on" ? std::vector<std::string>{"off", "on", "off"} : std::vector<std::string>{"on", "off", "on"};
+        case SettingKind::list:
+            if (name == "cors-origin") return {"https://flag.example", "https://environment.example", "https://file.example"};
+            return {"flag", "environment", "file"};
+        case SettingKind::secret: return {"", "environment-secret", "file-secret"};
+        case SettingKind::text: break;
+    }
+    if (!setting.choices.empty()) {
+        std::vector<std::string> out;
+        std::string_view rest = setting.choices;
+        while (!rest.empty()) {
+            const std::size_t bar = std::min(rest.find('|'), rest.size());
+            out.emplace_back(rest.substr(0, bar));
+            rest.remove_prefix(std::min(bar + 1, rest.size()));
+        }
+        while (out.size() < 3) out.push_back(out[out.size() - 2]);
+        return out;
+    }
+    if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
+    if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
+    if (name == "group") return {"32", "64", "32"};
+    if (name == "seed" || name == "temperature" || name == "top-p") return {"1", "2", "3"};
+    return {"from-flag", "from-environment", "from-file"};
+}
+
+class OptionsTest : public testing::Test {
+  protected:
+    std::filesystem::path write_file(const std::string& content) {
+        std::filesystem::create_directories(folder_);
+        const auto path = folder_ / "config.toml";
+        std::ofstream(path) << content;
+        return path;
+    }
+    ~OptionsTest() override { std::filesystem::remove_all(folder_); }
+    std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("moex-options-" + std::to_string(::getpid()));
+};
+
+std::string toml_of(const Setting& setting, const std::string& value) {
+    switch (setting.kind) {
+        case SettingKind::number:
+        case SettingKind::real: return file_key(setting) + " = " + value + "\n";
+        case SettingKind::flag:
+        case SettingKind::on_off: return file_key(setting) + " = " + (value == "on" ? "true" : "false") + "\n";
+        case SettingKind::list: return file_key(setting) + " = [\"" + value + "\"]\n";
+        default: return file_key(setting) + " = \"" + value + "\"\n";
+    }
+}
+
+TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
+    std::size_t num_checked = 0;
+    for (const Setting& setting : setting_table()) {
+        SCOPED_TRACE(setting.name);
+        const std::string name(setting.name);
+        const unsigned command = setting.commands & -setting.commands;  // one that takes it
+        const auto values = three_values(setting);
+        const auto file = write_file(toml_of(setting, values[2]));
+        const Flags flags{{name, {values[0]}}};
+        const auto environment = [&](const std::string& asked) -> std::optional<std::string> {
+            return asked == environment_name(setting) ? std::optional(values[1]) : std::nullopt;
+        };
+        const auto expect = [&](const Result<Settings>& settings, SettingSource source, const std::string& value) {
+            ASSERT_TRUE(settings.ok()) << settings.error().message;
+            EXPECT_EQ(settings->source(name), source);
+            if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off) EXPECT_EQ(settings->on(name), value == "on");
+            else if (setting.kind == SettingKind::list) EXPECT_EQ(settings->list(name), value.empty() ? std::vector<std::string>{} : std::vector{value});
+            else EXPECT_EQ(settings->text(name), value);
+        };
+        if (setting.kind == SettingKind::secret)  // argv is visible to every process: no flag
+            expect(resolve_settings(command, flags, environment, file), SettingSource::environment, values[1]);
+        else
+            expect(resolve_settings(command, flags, environment, file), SettingSource::flag, values[0]);
+        expect(resolve_settings(command, {}, environment, file), SettingSource::environment, values[1]);
+        expect(resolve_settings(command, {}, no_environment, file), SettingSource::file, values[2]);
+        expect(resolve_settings(command, {}, no_environment, std::nullopt), SettingSource::default_value, std::string(setting.default_value));
+        ++num_checked;
+    }
+    EXPECT_EQ(num_checked, setting_table().size());
+    EXPECT_GE(num_checked, 45u);
+}
+
+TEST_F(OptionsTest, NamesAreUniqueAndEverySettingHasHelp) {
+    std::set<std::string_view> names;
+    for (const Setting& setting : setting_table()) {
+        EXPECT_TRUE(names.insert(setting.name).second) << setting.name;
+        EXPECT_FALSE(setting.help.empty()) << setting.name;
+        EXPECT_NE(setting.commands, 0u) << setting.name;
+    }
+}
+
+TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
+    const struct {
+        const char* name;
+        const char* value;
+    } cases[] = {{"listen", "nowhere"}, {"listen", "127.0.0.1:99999"}, {"listen", "::1:80"}, {"replicas", "0"}, {"replicas", "two"}, {"replicas", "-1"},
+                 {"hedge", "sometimes"}, {"hedge", "fixed 0"}, {"local-fallback", "maybe"}, {"backend", "gpu"}, {"cors-origin", "https://a.example/path"},
+                 {"cors-origin", "a.example"}, {"wire-dtype", "f64"}, {"log-level", "loud"}, {"queue-max", "1e3"}};
+    for (const auto& one : cases) {
+        SCOPED_TRACE(std::string(one.name) + " " + one.value);
+        const auto by_flag = resolve_settings(command_serve, {{one.name, {one.value}}}, no_environment, std::nullopt);
+        ASSERT_FALSE(by_flag.ok());
+        EXPECT_NE(by_flag.error().message.find(std::string("--") + one.name), std::string::npos) << by_flag.error().message;
+        EXPECT_NE(by_flag.error().message.find(one.value), std::string::npos) << by_flag.error().message;
+    }
+    const auto by_environment = resolve_settings(command_serve, {}, [](const std::string& name) {
+        return name == "MOEX_QUEUE_MAX" ? std::optional<std::string>("many") : std::nullopt;
+    }, std::nullopt);
+    ASSERT_FALSE(by_environment.ok());
+    EXPECT_NE(by_environment.error().message.find("MOEX_QUEUE_MAX"), std::string::npos);
+}
+
+TEST_F(OptionsTest, AMisspeltKeyOfTheFileIsRefusedWithItsLine) {
+    const auto settings = resolve_settings(command_serve, {}, no_environment, write_file("replicas = 2\nreplica = 3\n"));
+    ASSERT_FALSE(settings.ok());
+    EXPECT_NE(settings.error().message.find(":2: unknown key \"replica\""), std::string::npos) << settings.error().message;
+    const auto broken = resolve_settings(command_serve, {}, no_environment, write_file("replicas = \n"));
+    ASSERT_FALSE(broken.ok());
+    EXPECT_NE(broken.error().message.find("config.toml:1"), std::string::npos) << broken.error().message;
+}
+
+TEST_F(OptionsTest, PrintedSettingsReadBackAndHideSecrets) {
+    const auto environment = [](const std::string& name) {
+        return name == "MOEX_API_KEY" ? std::optional<std::string>("a-very-secret-key") : std::nullopt;
+    };
+    const auto settings = resolve_settings(command_serve, {{"host", {"a.example", "b.example"}}, {"replicas", {"5"}}}, environment, std::nullopt);
+    ASSERT_TRUE(settings.ok());
+    const std::string printed = settings->print(command_serve);
+    EXPECT_EQ(printed.find("a-very-secret-key"), std::string::npos);
+    EXPECT_NE(printed.find("# flag"), std::string::npos);
+    const auto again = resolve_settings(command_serve, {}, no_environment, write_file(printed));
+    ASSERT_TRUE(again.ok()) << again.error().message << "\n" << printed;
+    EXPECT_EQ(again->number("replicas"), 5u);
+    EXPECT_EQ(again->list("host"), (std::vector<std::string>{"a.example", "b.example"}));
+    EXPECT_EQ(again->source("replicas"), SettingSource::file);
+}
+
+TEST_F(OptionsTest, ListenAddressesAreUnderstood) {
+    const struct {
+        const char* listen;
+        const char* address;
+        int port;
+    } cases[] = {{"127.0.0.1:8080", "127.0.0.1", 8080}, {"[::1]:0", "::1", 0}, {":80", "0.0.0.0", 80}, {"*:80", "0.0.0.0", 80}, {"localhost:1", "127.0.0.1", 1}};
+    for (const auto& one : cases) {
+        const auto parsed = parse_listen(one.listen);
+        ASSERT_TRUE(parsed.ok()) << one.listen;
+        EXPECT_EQ(parsed->address, one.address);
+        EXPECT_EQ(parsed->port, one.port);
+    }
+}
+
+}  // namespace
+}  // namespace moex
