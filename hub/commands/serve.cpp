@@ -40,7 +40,7 @@ ServerOptions server_options_of(const Settings& settings) {
     return options;
 }
 
-SwarmOptions swarm_options_of(const Settings& settings, const std::shared_ptr<const ModelPackage>& package, Registry& registry, std::string join_token) {
+SwarmOptions swarm_options_of(const Settings& settings, const std::shared_ptr<const ModelPackage>& package, Registry& registry) {
     const ModelConfig& config = package->config();
     SwarmOptions options;
     options.model_name = package->name();
@@ -53,7 +53,6 @@ SwarmOptions swarm_options_of(const Settings& settings, const std::shared_ptr<co
     options.expert_blob_bytes = package->expert_blob_bytes();
     options.layer_is_moe = config.layer_is_moe;
     options.blob_hash = [package](std::uint32_t layer, std::uint32_t expert) { return package->blob_hash(layer, expert); };
-    registry.add_key(Role::join, "link", join_token).ok();  // known already after the first start
     options.token_ok = [&registry](std::string_view token) { return registry.key_role(token) == Role::join; };
     options.rounding = rounding_of(settings);
     options.hedge = parse_hedge_policy(settings.text("hedge")).value();
@@ -184,6 +183,8 @@ int run_serve(const Invocation& invocation) {
     std::filesystem::path state_directory = settings.text("state");
     if (state_directory.empty()) state_directory = user ? user->home / ".local/state/moex" : default_state_directory();
 
+    if (user)
+        if (const Status given = give_folder(state_directory, *user); !given.ok()) return fail(given.error().message);
     std::optional<ActingAs> acting;
     if (user) acting.emplace(*user);  // what the user may not read must fail now, not at the first request
     const TimePoint started_at = now_steady();
@@ -204,11 +205,13 @@ int run_serve(const Invocation& invocation) {
     if (!keys.ok()) return fail(keys.error().message);
     auto join_token = registry->join_token();
     if (!join_token.ok()) return fail(join_token.error().message);
+    if (registry->key_role(*join_token) != Role::join)  // HELLO's token is looked up among the keys
+        if (const Status added = registry->add_key(Role::join, "link", *join_token); !added.ok()) return fail(added.error().message);
     acting.reset();
 
     Server server(server_options, room->package, *registry);
     if (user) become(*user);
-    SwarmBackend swarm(swarm_options_of(settings, room->package, *registry, *join_token), server.swarm_host(), room->local.get(),
+    SwarmBackend swarm(swarm_options_of(settings, room->package, *registry), server.swarm_host(), room->local.get(),
                        [](const WorkerEvent& event, const WorkerView*) { log_worker_event(event); });
     EngineOptions engine_options = engine_options_of(settings);
     engine_options.sequences_max = static_cast<std::uint32_t>(settings.number("sequences-max"));
