@@ -145,6 +145,6 @@ export async function generateText(prompt, max_tokens, extra = []) {
   const { code, stdout, stderr } = await run(join(build, "moex-hub"),
     ["generate", "--prompt", prompt, "--chat", "--deterministic", "--temperature", "0", "--max-tokens", String(max_tokens), "--margins", ...extra]);
   if (code !== 0) throw new Error(`generate: ${stderr}`);
-  const margin = /smallest margin[^0-9]*([0-9.]+)/.exec(stderr);
+  const margin = /margin_min=([0-9.]+)/.exec(stderr);
   return { text: stdout.replace(/\n$/, ""), margin: margin ? Number(margin[1]) : NaN };
 }
