@@ -137,7 +137,9 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
     ++mark;
     candidates.clear();
     std::uint32_t total_pairs = 0;
-    const auto can_take = [&](const Worker& worker, const Piece& piece) { return worker.mark == mark && !piece.was_tried(worker.id); };
+    const auto can_take = [&](const Worker& worker, const Piece& piece) {
+        return worker.mark == mark && worker.has(piece.unit, Worker::ready) && !piece.was_tried(worker.id);
+    };
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
         total_pairs += piece.num_pairs();
