@@ -67,7 +67,8 @@ RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
     Changes changes;
     for (WorkerId id = 1; id <= num_workers; ++id) placement.join(member(id, 50 + *rc::gen::inRange<std::uint32_t>(0, 2000), id), changes);
     for (WorkerId id = 1; id <= num_workers; ++id)
-        RC_ASSERT(placement.load(id) <= 1.1 * placement.fair_share(id) + 2);
+        // The cap is rounded up, and a unit more per replica may be needed to place the last ones.
+        RC_ASSERT(placement.load(id) <= 1.1 * placement.fair_share(id) + 3);
 }
 
 TEST(PlacementTest, AJoinMovesItsShareAndNoMore) {

@@ -1,0 +1,69 @@
+// Host and Origin rules: who is one of us.
+#include "hub/net/access.h"
+
+#include <gtest/gtest.h>
+
+namespace moex {
+namespace {
+
+TEST(AccessTest, HostsOfALoopbackHub) {
+    const AccessPolicy policy({"127.0.0.1", {"hub.example"}, {}});
+    for (const char* good : {"127.0.0.1", "127.0.0.1:8080", "localhost", "LOCALHOST:8080", "[::1]", "[::1]:8080", "hub.example", "Hub.Example:443"})
+        EXPECT_TRUE(policy.host_allowed(good)) << good;
+    for (const char* bad : {"evil.example", "localhost.evil.example", "evil-localhost", "hub.example.evil.org", "xhub.example", "192.168.1.5", "10.0.0.1:8080", "0.0.0.0", "", ":8080",
+                            "localhost:", "localhost:80a", "localhost:808080", "[::1", "[::1]x", "[fe80::1%25eth0]", "user@localhost", "localhost/x", "127.0.0.1.evil.example", "2130706433"})
+        EXPECT_FALSE(policy.host_allowed(bad)) << bad;
+}
+
+TEST(AccessTest, AWildcardHubAnswersToAddressesButNotToNames) {
+    const AccessPolicy policy({"0.0.0.0", {}, {}});
+    EXPECT_TRUE(policy.host_allowed("192.168.1.5:8080"));
+    EXPECT_TRUE(policy.host_allowed("[2001:db8::1]:8080"));
+    EXPECT_FALSE(policy.host_allowed("rebound.example"));
+}
+
+TEST(AccessTest, Origins) {
+    const AccessPolicy policy({"127.0.0.1", {"hub.example"}, {"https://app.example", "http://localhost:3000"}});
+    using Origin = AccessPolicy::Origin;
+    const auto judge = [&](const char* host, const char* origin) {
+        HttpRequest request;
+        request.headers = {{"host", host}, {"origin", origin}};
+        return policy.judge_origin(request);
+    };
+    EXPECT_EQ(judge("127.0.0.1:8080", "http://127.0.0.1:8080"), Origin::same);
+    EXPECT_EQ(judge("localhost:8080", "http://LOCALHOST:8080"), Origin::same);
+    EXPECT_EQ(judge("hub.example", "https://hub.example"), Origin::same);
+    EXPECT_EQ(judge("hub.example", "https://hub.example:443"), Origin::same);
+    EXPECT_EQ(judge("hub.example:80", "http://hub.example"), Origin::same);
+    EXPECT_EQ(judge("[::1]:8080", "http://[::1]:8080"), Origin::same);
+    EXPECT_EQ(judge("127.0.0.1:8080", "https://app.example"), Origin::allowed);
+    EXPECT_EQ(judge("127.0.0.1:8080", "http://localhost:3000"), Origin::allowed);
+    for (const char* bad : {"null", "", "http://127.0.0.1:8081", "http://127.0.0.1", "http://127.0.0.1:8080.evil.example", "http://evil.example", "https://app.example.evil.org",
+                            "https://xapp.example", "http://app.example", "https://app.example:444", "http://localhost:8080", "file://", "127.0.0.1:8080", "http://127.0.0.1:8080/",
+                            "http://user@127.0.0.1:8080", "ftp://127.0.0.1:8080", "https://app.example http://127.0.0.1:8080"})
+        EXPECT_EQ(judge("127.0.0.1:8080", bad), Origin::foreign) << bad;
+    HttpRequest twice;
+    twice.headers = {{"host", "127.0.0.1:8080"}, {"origin", "http://127.0.0.1:8080"}, {"origin", "http://evil.example"}};
+    EXPECT_EQ(policy.judge_origin(twice), Origin::foreign);
+    HttpRequest none;
+    none.headers = {{"host", "127.0.0.1:8080"}};
+    EXPECT_EQ(policy.judge_origin(none), Origin::none);
+}
+
+TEST(AccessTest, KeysAndContentTypes) {
+    HttpRequest request;
+    request.headers = {{"authorization", "bearer  abc"}};
+    EXPECT_EQ(bearer_key(request), "abc");
+    request.headers = {{"authorization", "Basic abc"}, {"x-api-key", "abc"}};
+    EXPECT_EQ(bearer_key(request), std::nullopt);
+    request.headers = {{"x-api-key", "abc"}};
+    EXPECT_EQ(bearer_key(request), "abc");
+    EXPECT_TRUE(is_json_content_type("application/json"));
+    EXPECT_TRUE(is_json_content_type("Application/JSON ; charset=utf-8"));
+    EXPECT_FALSE(is_json_content_type("text/plain"));
+    EXPECT_FALSE(is_json_content_type("application/jsonx"));
+    EXPECT_FALSE(is_json_content_type(""));
+}
+
+}  // namespace
+}  // namespace moex

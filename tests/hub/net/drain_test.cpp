@@ -1,0 +1,86 @@
+// Stopping: what runs ends whole, workers are told, run() returns; and a client that hangs up frees its slot.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "protocol/messages.h"
+#include "tests/hub/net/hub_fixture.h"
+#include "tests/hub/net/raw_client.h"
+
+namespace moex {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string stream_request(int max_tokens) {
+    const std::string body = nlohmann::json{{"model", "moex-demo"}, {"prompt", "Once upon a time"}, {"max_tokens", max_tokens}, {"stream", true}, {"temperature", 0}, {"ignore_eos", true}}.dump();
+    return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+int running(std::uint16_t port) { return nlohmann::json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running"]; }
+
+TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
+    TestHub hub;
+    RawClient stream(hub.port());
+    stream.send(stream_request(40));
+    ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
+    hub.server().stop();
+    RawResponse health;
+    do health = fetch(hub.port(), "GET", "/health");   // the stop is posted; it takes effect at once, or the stream has ended already
+    while (health.status == 200);
+    EXPECT_TRUE(health.status == 503 || health.status == 0);
+    const std::string rest = stream.read_until("0\r\n\r\n", 60s);
+    EXPECT_NE(rest.find("data: [DONE]"), std::string::npos);
+    EXPECT_NE(rest.find("0\r\n\r\n"), std::string::npos);
+    hub.wait_stopped();
+}
+
+TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
+    TestHub hub;
+    RawClient worker(hub.port());
+    ASSERT_TRUE(worker.upgrade(hub.port(), hub.bearer()));
+    Hello hello;
+    hello.token = hub.token();
+    hello.device.backend = "vulkan";
+    hello.device.budget_bytes = 1 << 20;
+    hello.worker_key = "test";
+    worker.send_frame(2, as_text_view(encode_hello(hello)));
+    ASSERT_EQ(worker.read_frame().opcode, 2);
+    hub.server().stop();
+    bool told = false;
+    RawFrame frame;
+    do {
+        frame = worker.read_frame();
+        if (frame.opcode == 2 && frame.payload.size() >= 8 && frame.payload[6] == static_cast<char>(FrameType::drain)) told = true;
+    } while (frame.opcode == 2);
+    EXPECT_TRUE(told);
+    EXPECT_EQ(frame.opcode, 8);
+    EXPECT_EQ(frame.close_code(), 1001);
+    worker.close();
+    hub.wait_stopped();
+}
+
+TEST(DrainTest, AHangUpFreesTheSlot) {
+    TestHub hub;
+    {
+        RawClient stream(hub.port());
+        stream.send(stream_request(400));
+        ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
+        EXPECT_EQ(running(hub.port()), 1);
+    }
+    while (running(hub.port()) != 0) {
+    }
+    EXPECT_TRUE(hub.healthy());
+}
+
+TEST(DrainTest, ASecondStopDoesNotWait) {
+    TestHub hub;
+    RawClient stream(hub.port());
+    stream.send(stream_request(400));
+    ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
+    hub.server().stop();
+    hub.server().stop();
+    hub.wait_stopped();
+}
+
+}  // namespace
+}  // namespace moex

@@ -1,0 +1,93 @@
+// Hostile HTTP over a real socket: each answered within 3 s with its status, the connection closed, the hub still serving.
+#include <gtest/gtest.h>
+
+#include "tests/hub/net/hostile_requests.h"
+#include "tests/hub/net/hub_fixture.h"
+#include "tests/hub/net/raw_client.h"
+
+namespace moex {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(HostileHttpTest, EveryRowOfTheTableIsRefusedAndTheHubServesOn) {
+    TestHub hub;
+    for (const HostileRequest& row : hostile_requests()) {
+        SCOPED_TRACE(row.name);
+        RawClient client(hub.port());
+        client.send(row.bytes);
+        const RawResponse response = client.read_response(false, 3s);
+        EXPECT_EQ(response.status, row.status);
+        EXPECT_NE(response.body.find("\"error\""), std::string::npos);
+        EXPECT_EQ(response.headers.contains("connection") ? response.headers.at("connection") : "", "close");
+        EXPECT_TRUE(client.wait_closed(5s));
+    }
+    EXPECT_TRUE(hub.healthy());
+}
+
+TEST(HostileHttpTest, SlowClientsAreSentAway) {
+    TestHubOptions options;
+    options.server.clients.header_within = 200ms;
+    options.server.clients.body_within = 200ms;
+    options.server.clients.idle_within = 200ms;
+    TestHub hub(options);
+    RawClient silent(hub.port()), half_head(hub.port()), half_body(hub.port()), idle(hub.port());
+    half_head.send("GET / HTTP/1.1\r\nHost: loc");
+    half_body.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{");
+    idle.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(idle.read_response().status, 200u);
+    EXPECT_EQ(half_head.read_response().status, 408u);
+    EXPECT_EQ(half_body.read_response().status, 408u);
+    EXPECT_TRUE(silent.wait_closed());
+    EXPECT_TRUE(idle.wait_closed());
+    EXPECT_TRUE(hub.healthy());
+}
+
+TEST(HostileHttpTest, PipelinedRequestsAreAnsweredInOrder) {
+    TestHub hub;
+    RawClient client(hub.port());
+    client.send("GET /api/info HTTP/1.1\r\nHost: localhost\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(client.read_response().status, 200u);
+    EXPECT_EQ(client.read_response().status, 404u);
+    EXPECT_EQ(client.read_response().status, 200u);
+}
+
+TEST(HostileHttpTest, AClientThatWaitsForContinueIsAskedForItsBody) {
+    TestHub hub;
+    RawClient client(hub.port());
+    client.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: 17\r\n\r\n");
+    EXPECT_EQ(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    client.send("{\"content\": \"hi\"}");
+    EXPECT_EQ(client.read_response().status, 200u);
+}
+
+TEST(HostileHttpTest, ConnectionsAreBounded) {
+    TestHubOptions options;
+    options.server.connections_max = 3;
+    TestHub hub(options);
+    {
+        RawClient first(hub.port()), second(hub.port()), third(hub.port());
+        for (RawClient* client : {&first, &second, &third}) {
+            client->send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            EXPECT_EQ(client->read_response().status, 200u);
+        }
+        RawClient fourth(hub.port());
+        EXPECT_TRUE(fourth.wait_closed());
+    }
+}
+
+TEST(HostileHttpTest, ApiRequestsAreRateLimited) {
+    TestHubOptions options;
+    options.server.rates = {.api_requests_per_minute = 1, .api_requests_burst = 2, .loopback_factor = 1};
+    TestHub hub(options);
+    const std::string json = "Content-Type: application/json\r\n";
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json, "{\"content\": \"a\"}").status, 200u);
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json, "{\"content\": \"a\"}").status, 200u);
+    const RawResponse refused = fetch(hub.port(), "POST", "/tokenize", json, "{\"content\": \"a\"}");
+    EXPECT_EQ(refused.status, 429u);
+    EXPECT_TRUE(refused.headers.contains("retry-after"));
+    EXPECT_TRUE(hub.healthy());
+}
+
+}  // namespace
+}  // namespace moex

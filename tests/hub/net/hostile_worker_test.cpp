@@ -1,0 +1,191 @@
+// Hostile peers of /worker over a real socket: upgrades, WebSocket frames and HELLOs; each ends with its code, the hub serves on.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "protocol/messages.h"
+#include "tests/hub/net/hub_fixture.h"
+#include "tests/hub/net/raw_client.h"
+
+namespace moex {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string as_string(const Bytes& bytes) { return std::string(as_text_view(bytes)); }
+Hello good_hello(const std::string& token) {
+    Hello hello;
+    hello.token = token;
+    hello.device.backend = "vulkan";
+    hello.device.budget_bytes = 1 << 20;
+    hello.kernel_version = "1";
+    hello.client = "test 0.1.0";
+    hello.worker_key = "test";
+    return hello;
+}
+constexpr int op_text = 1, op_binary = 2;
+
+class HostileWorkerTest : public testing::Test {
+  protected:
+    static TestHubOptions options() {
+        TestHubOptions options;
+        options.swarm.hello_within = 300ms;
+        return options;
+    }
+    TestHub hub_{options()};
+};
+
+TEST_F(HostileWorkerTest, UpgradesAreJudged) {
+    const std::string own = hub_.page_origin();
+    const auto status_of = [&](const std::string& lines) { return fetch(hub_.port(), "GET", "/worker", lines).status; };
+    const std::string good = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    EXPECT_EQ(status_of(good + own), 101u);
+    EXPECT_EQ(status_of(good + hub_.bearer()), 101u);
+    EXPECT_EQ(status_of(good), 401u);                                                      // neither page nor token
+    EXPECT_EQ(status_of(good + "Authorization: Bearer wrong\r\n"), 401u);
+    EXPECT_EQ(status_of(good + own + "Authorization: Bearer wrong\r\n"), 401u);
+    EXPECT_EQ(status_of(good + "Origin: http://evil.example\r\n" + hub_.bearer()), 403u);
+    EXPECT_EQ(status_of(good + "Origin: null\r\n" + hub_.bearer()), 403u);
+    EXPECT_EQ(status_of(good + own + "Host: rebound.example\r\n"), 403u);
+    EXPECT_EQ(status_of(own), 426u);
+    EXPECT_EQ(status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + own), 426u);
+    EXPECT_EQ(status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n" + own), 426u);
+    EXPECT_EQ(status_of("Upgrade: h2c\r\nConnection: Upgrade\r\n" + own), 426u);
+    EXPECT_TRUE(hub_.healthy());
+}
+
+TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
+    const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
+    std::string bad_magic = hello, bad_version = hello, bad_type = hello, long_payload = hello;
+    bad_magic[0] = 'X';
+    bad_version[4] = 9;
+    bad_type[6] = 99;
+    long_payload[8] = static_cast<char>(long_payload[8] + 1);
+    Hello wrong_token = good_hello("wrong"), future = good_hello(hub_.token());
+    future.version_min = future.version_max = 2;
+    ByteWriter bad_json(0);
+    begin_frame(bad_json, FrameType::hello, 0);
+    bad_json.raw(as_byte_view("{\"token\": "));
+    ByteWriter huge_hello(0);
+    begin_frame(huge_hello, FrameType::hello, 0);
+    huge_hello.raw(as_byte_view("{\"token\": \"" + std::string(5000, 'a') + "\"}"));
+    ByteWriter lying(0);
+    begin_frame(lying, FrameType::group_result, 1);
+    lying.raw(as_byte_view(std::string(100, 'x')));
+
+    struct Row {
+        const char* name;
+        std::function<void(RawClient&)> act;
+        std::vector<int> codes;      // any of these; -1: the connection just ends
+    };
+    const auto frame = [](std::string bytes) { return [bytes = std::move(bytes)](RawClient& client) { client.send_frame(op_binary, bytes); }; };
+    const std::vector<Row> rows{
+        {"text frame", [&](RawClient& c) { c.send_frame(op_text, "{}"); }, {1003}},
+        {"text frame after HELLO", [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_text, "hi"); }, {1003}},
+        {"unmasked frame", [&](RawClient& c) { c.send_frame(op_binary, hello, false); }, {1002}},
+        {"reserved opcode 3", [&](RawClient& c) { c.send_frame(3, hello); }, {1002}},
+        {"reserved control opcode 11", [&](RawClient& c) { c.send_frame(11, ""); }, {1002}},
+        {"reserved bit 1 (compression)", [&](RawClient& c) { c.send_frame(op_binary, hello, true, true, 4); }, {1002}},
+        {"reserved bit 3", [&](RawClient& c) { c.send_frame(op_binary, hello, true, true, 1); }, {1002}},
+        {"fragmented ping", [&](RawClient& c) { c.send_frame(9, "x", true, false); }, {1002}},
+        {"ping of 126 bytes", [&](RawClient& c) { c.send_frame(9, std::string(126, 'x')); }, {1002}},
+        {"continuation of nothing", [&](RawClient& c) { c.send_frame(0, hello); }, {1002}},
+        {"a second first fragment", [&](RawClient& c) { c.send_frame(op_binary, "MoEx", true, false), c.send_frame(op_binary, "MoEx"); }, {1002}},
+        {"close with one byte", [&](RawClient& c) { c.send_frame(8, "x"); }, {1002}},
+        {"close with code 1005", [&](RawClient& c) { c.send_frame(8, std::string("\x03\xed", 2)); }, {1002}},
+        {"frame beyond 64 KiB before HELLO", [&](RawClient& c) { c.send_frame(op_binary, std::string(70000, 'x')); }, {1009}},
+        {"fragments beyond 64 KiB before HELLO", [&](RawClient& c) { c.send_frame(op_binary, std::string(40000, 'x'), true, false), c.send_frame(0, std::string(40000, 'x')); }, {1009}},
+        {"a length of 2^62 announced", [&](RawClient& c) { c.send(std::string("\x82\xff\x40\0\0\0\0\0\0\0\1\2\3\4", 14)); }, {1009}},
+        {"a length with its top bit", [&](RawClient& c) { c.send(std::string("\x82\xff\x80\0\0\0\0\0\0\0\1\2\3\4", 14)); }, {1002, 1009}},
+        {"a length in more bytes than it needs", [&](RawClient& c) { c.send(std::string("\x82\xfe\0\x02\1\2\3\4ab", 10)); }, {1002}},
+        {"empty frame", frame(""), {1002}},
+        {"15 bytes", frame(hello.substr(0, 15)), {1002}},
+        {"bad magic", frame(bad_magic), {1002}},
+        {"bad version", frame(bad_version), {1002}},
+        {"unknown type", frame(bad_type), {1002}},
+        {"payload longer than said", frame(hello + "x"), {1002}},
+        {"payload shorter than said", frame(long_payload), {1002}},
+        {"HELLO that is no JSON", frame(as_string(finish_frame(std::move(bad_json)))), {1002}},
+        {"HELLO beyond 4 KiB", frame(as_string(finish_frame(std::move(huge_hello)))), {1002, 1009}},
+        {"HELLO with a wrong token", frame(as_string(encode_hello(wrong_token))), {1008}},
+        {"HELLO without a token", frame(as_string(encode_hello(good_hello("")))), {1008}},
+        {"HELLO of a future version", frame(as_string(encode_hello(future))), {1002}},
+        {"an answer before HELLO", frame(as_string(finish_frame(std::move(lying)))), {1002, 1008}},
+        {"READY before HELLO", frame(as_string(encode_ready({{0, 0}}))), {1002, 1008}},
+        {"HEARTBEAT without a token", frame(as_string(encode_heartbeat(1, "{}"))), {1002, 1008}},
+        {"a second HELLO", [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_binary, hello); }, {1002, 1008}},
+        {"no HELLO in time", [&](RawClient&) {}, {1008, 1002}},
+    };
+    for (const Row& row : rows) {
+        SCOPED_TRACE(row.name);
+        RawClient client(hub_.port());
+        ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
+        row.act(client);
+        const RawFrame end = client.read_close(3s);
+        const int code = end.opcode == 8 ? end.close_code() : -1;
+        EXPECT_NE(std::find(row.codes.begin(), row.codes.end(), code), row.codes.end()) << "closed with " << code << ' ' << end.payload.substr(std::min<std::size_t>(2, end.payload.size()));
+    }
+    EXPECT_TRUE(hub_.healthy());
+    // An honest worker is welcome after all that.
+    RawClient client(hub_.port());
+    ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
+    client.send_frame(op_binary, hello);
+    const RawFrame answer = client.read_frame(3s);
+    ASSERT_EQ(answer.opcode, op_binary);
+    EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
+}
+
+TEST_F(HostileWorkerTest, PingsAreAnsweredAndFragmentsJoined) {
+    const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
+    RawClient client(hub_.port());
+    ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
+    client.send_frame(op_binary, hello.substr(0, 10), true, false);
+    client.send_frame(9, "are you there");
+    client.send_frame(0, hello.substr(10));
+    const RawFrame pong = client.read_frame(3s);
+    EXPECT_EQ(pong.opcode, 10);
+    EXPECT_EQ(pong.payload, "are you there");
+    const RawFrame answer = client.read_frame(3s);
+    ASSERT_EQ(answer.opcode, op_binary);
+    EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
+}
+
+TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
+    TestHubOptions options;
+    options.server.workers_per_address_max = 2;
+    TestHub hub(options);
+    RawClient first(hub.port()), second(hub.port()), third(hub.port());
+    const std::string hello = as_string(encode_hello(good_hello(hub.token())));
+    // One after the other: the answer to HELLO says that the hub has counted the connection.
+    for (RawClient* client : {&first, &second}) {
+        ASSERT_TRUE(client->upgrade(hub.port(), hub.page_origin()));
+        client->send_frame(op_binary, hello);
+        EXPECT_EQ(client->read_frame(3s).opcode, op_binary);
+    }
+    ASSERT_TRUE(third.upgrade(hub.port(), hub.page_origin()));
+    const RawFrame end = third.read_close(3s);
+    EXPECT_EQ(end.close_code(), 1008);
+    EXPECT_NE(end.payload.find("lends 2 workers"), std::string::npos);
+}
+
+TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {
+    TestHubOptions options;
+    options.server.rates = {.worker_connects_per_minute = 100, .worker_connects_burst = 100, .hello_failures_per_minute = 2, .loopback_factor = 1};
+    TestHub hub(options);
+    const std::string bad = as_string(encode_hello(good_hello("wrong")));
+    for (int i = 0; i < 3; ++i) {
+        RawClient client(hub.port());
+        ASSERT_TRUE(client.upgrade(hub.port(), hub.page_origin()));
+        client.send_frame(op_binary, bad);
+        EXPECT_EQ(client.read_close(3s).close_code(), 1008);
+        ASSERT_TRUE(client.wait_closed());
+    }
+    const RawResponse refused = fetch(hub.port(), "GET", "/worker",
+                                      "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + hub.page_origin());
+    EXPECT_EQ(refused.status, 429u);
+    EXPECT_TRUE(refused.headers.contains("retry-after"));
+    EXPECT_TRUE(hub.healthy());
+}
+
+}  // namespace
+}  // namespace moex

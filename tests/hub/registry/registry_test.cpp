@@ -1,0 +1,164 @@
+// The registry: keys, permissions, counters, and what survives kill -9.
+#include "hub/registry/registry.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace moex {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RegistryTest : public testing::Test {
+  protected:
+    RegistryTest() {
+        std::string pattern = (fs::temp_directory_path() / "moex-registry-XXXXXX").string();
+        if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+        root_ = pattern;
+        state_ = root_ / "state";
+    }
+    ~RegistryTest() override { fs::remove_all(root_); }
+    std::unique_ptr<Registry> open() {
+        auto opened = Registry::open(state_);
+        EXPECT_TRUE(opened.ok()) << (opened.ok() ? "" : opened.error().message);
+        return opened.ok() ? std::move(opened).value() : nullptr;
+    }
+    static unsigned mode_of(const fs::path& path) {
+        struct stat info {};
+        return ::stat(path.c_str(), &info) == 0 ? info.st_mode & 0777 : 0;
+    }
+    fs::path root_, state_;
+};
+
+TEST_F(RegistryTest, FilesBelongToTheUserAlone) {
+    auto registry = open();
+    ASSERT_TRUE(registry->join_token().ok());
+    ASSERT_TRUE(registry->create_key(Role::api, "first").ok());
+    EXPECT_EQ(mode_of(state_), 0700u);
+    for (const auto& entry : fs::directory_iterator(state_)) EXPECT_EQ(mode_of(entry.path()), 0600u) << entry.path();
+}
+
+TEST_F(RegistryTest, AFolderOfOthersIsRefused) {
+    fs::create_directories(state_);
+    fs::permissions(state_, fs::perms(0755));
+    std::ofstream(state_ / "letters.txt") << "private";
+    const auto opened = Registry::open(state_);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_NE(opened.error().message.find("holds other files"), std::string::npos) << opened.error().message;
+}
+
+TEST_F(RegistryTest, KeysSurviveAReopenAndOnlyTheirHashIsStored) {
+    std::string api, admin, token;
+    {
+        auto registry = open();
+        EXPECT_FALSE(registry->has_key(Role::api));
+        api = registry->create_key(Role::api, "app").value();
+        admin = registry->create_key(Role::admin, "host").value();
+        token = registry->join_token().value();
+        ASSERT_TRUE(registry->add_key(Role::api, "own", "a key that the host chose").ok());
+        EXPECT_FALSE(registry->add_key(Role::api, "short", "tiny").ok());
+    }
+    auto registry = open();
+    EXPECT_EQ(registry->key_role(api), Role::api);
+    EXPECT_EQ(registry->key_role(admin), Role::admin);
+    EXPECT_EQ(registry->key_role("a key that the host chose"), Role::api);
+    EXPECT_EQ(registry->key_role(""), std::nullopt);
+    EXPECT_EQ(registry->key_role(api + "x"), std::nullopt);
+    EXPECT_EQ(registry->join_token().value(), token);
+    EXPECT_TRUE(registry->join_allowed(token));
+    EXPECT_TRUE(registry->join_allowed(admin));
+    EXPECT_FALSE(registry->join_allowed(api));
+    EXPECT_FALSE(registry->join_allowed(""));
+    for (const auto& entry : fs::directory_iterator(state_)) {
+        std::ifstream in(entry.path(), std::ios::binary);
+        const std::string content{std::istreambuf_iterator<char>(in), {}};
+        EXPECT_EQ(content.find(api), std::string::npos) << entry.path();
+        EXPECT_EQ(content.find("a key that the host chose"), std::string::npos) << entry.path();
+    }
+}
+
+TEST_F(RegistryTest, CountersAndWorkersAddUp) {
+    {
+        auto registry = open();
+        registry->add_to_counter("calls", 3);
+        registry->add_to_counter("calls", 4);
+        registry->record_worker({"w1", "ada", "GPU", 10, 100, 1, 50, 60});
+        registry->record_worker({"", "nobody", "", 10, 100, 1, 50, 60});
+    }
+    auto registry = open();
+    registry->add_to_counter("calls", 5);
+    registry->record_worker({"w1", "ada l.", "GPU", 5, 50, 0, 70, 80});
+    const auto counters = registry->counters();
+    ASSERT_EQ(counters.size(), 1u);
+    EXPECT_EQ(counters[0], (std::pair<std::string, std::uint64_t>("calls", 12)));
+    const auto workers = registry->workers();
+    ASSERT_EQ(workers.size(), 1u);
+    EXPECT_EQ(workers[0].nickname, "ada l.");
+    EXPECT_EQ(workers[0].pairs_answered, 15u);
+    EXPECT_EQ(workers[0].bytes_sent, 150u);
+    EXPECT_EQ(workers[0].first_seen_s, 50);
+    EXPECT_EQ(workers[0].last_seen_s, 80);
+}
+
+TEST_F(RegistryTest, ANewerSchemaIsRefusedByNumber) {
+    open();
+    sqlite3* raw = nullptr;
+    ASSERT_EQ(sqlite3_open((state_ / "moex.sqlite").c_str(), &raw), SQLITE_OK);
+    sqlite3_exec(raw, "PRAGMA user_version=99", nullptr, nullptr, nullptr);
+    sqlite3_close(raw);
+    const auto opened = Registry::open(state_);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_NE(opened.error().message.find("schema version 99"), std::string::npos) << opened.error().message;
+}
+
+TEST_F(RegistryTest, AFileThatIsNoDatabaseIsRefused) {
+    fs::create_directories(state_);
+    std::ofstream(state_ / "moex.sqlite") << std::string(4096, 'x');
+    const auto opened = Registry::open(state_);
+    ASSERT_FALSE(opened.ok());
+    EXPECT_NE(opened.error().message.find("moex.sqlite"), std::string::npos) << opened.error().message;
+}
+
+// A key that was shown is stored: the child is killed the moment after create_key() returned, while counters are being written.
+TEST_F(RegistryTest, ShownKeysSurviveKill9) {
+    std::vector<std::string> shown;
+    for (int round = 0; round < 10; ++round) {
+        int pipe_ends[2];
+        ASSERT_EQ(pipe(pipe_ends), 0);
+        const pid_t child = fork();
+        ASSERT_GE(child, 0);
+        if (child == 0) {
+            auto registry = Registry::open(state_);
+            if (!registry.ok()) _exit(1);
+            for (int i = 0; i < 100; ++i) (*registry)->add_to_counter("calls", 1);
+            (*registry)->flush();
+            const auto key = (*registry)->create_key(Role::api, "app");
+            if (!key.ok() || write(pipe_ends[1], key->data(), key->size()) < 0) _exit(1);
+            for (;;) {
+                (*registry)->add_to_counter("calls", 1);
+                (*registry)->flush();
+            }
+        }
+        close(pipe_ends[1]);
+        char buffer[128];
+        const ssize_t size = read(pipe_ends[0], buffer, sizeof buffer);
+        kill(child, SIGKILL);
+        int status = 0;
+        waitpid(child, &status, 0);
+        close(pipe_ends[0]);
+        ASSERT_GT(size, 0);
+        shown.emplace_back(buffer, static_cast<std::size_t>(size));
+    }
+    auto registry = open();
+    for (const std::string& key : shown) EXPECT_EQ(registry->key_role(key), Role::api);
+    EXPECT_GE(registry->counters().size(), 1u);
+}
+
+}  // namespace
+}  // namespace moex
