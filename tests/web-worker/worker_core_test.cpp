@@ -1,0 +1,318 @@
+// The worker's core against a scripted hub, on a real Vulkan device. Time is virtual: timers run as soon as nothing else is at hand.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+
+#include "protocol/expert_reference.h"
+#include "web-worker/expert_store.h"
+#include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/worker_core.h"
+
+namespace moex {
+namespace {
+
+constexpr ExpertShape shape{96, 64, 32};
+const std::uint64_t blob_bytes = expert_blob_layout(shape).size_bytes;
+const WireLimits limits{.hidden_size = 96, .num_layers = 1, .num_experts = 8, .num_tokens_max = 16, .num_pairs_max = 32};
+
+ExpertWeights weights_of(std::uint16_t expert) {
+    ExpertWeights weights{.shape = shape};
+    for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
+        for (std::uint32_t i = 0; i < 96 * 64; ++i) matrix->push_back(0.004f * static_cast<float>(static_cast<int>((i + 31 * expert) * 7919 % 201) - 100));
+    return weights;
+}
+Sha256 hash_of(std::uint16_t expert) {
+    Sha256 hash{};
+    hash[0] = static_cast<std::byte>(expert + 1);
+    return hash;
+}
+
+// The hub's side and the platform in one: what the worker sent lies in `sent`.
+class Stage : public Platform {
+  public:
+    explicit Stage(std::uint64_t budget_bytes = 64u << 20)
+        : core(std::make_unique<WorkerCore>(*this, WorkerOptions{.token = "t", .budget_bytes = budget_bytes})) {}
+    ~Stage() override { core.reset(); }
+
+    void connect() override {
+        connected = true;
+        post([this] { core->on_open(); });
+    }
+    void send(ByteView frame) override { sent.emplace_back(frame.begin(), frame.end()); }
+    void close(std::uint16_t code, std::string_view reason) override { hang_up(code, std::string(reason)); }
+    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, std::function<void(std::uint64_t, bool)> progress,
+                    std::function<void(Result<Bytes>)> done) override {
+        ++fetches;
+        post([this, hash, size_bytes, progress = std::move(progress), done = std::move(done), at = generation] {
+            if (at != generation) return;
+            progress(size_bytes, true);
+            done(quantize_expert_int4(weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1))));
+        });
+    }
+    void cancel_fetches() override { ++generation; }
+    double now_ms() override { return clock_ms; }
+    std::uint64_t set_timer(double delay_ms, std::function<void()> function) override {
+        timers[++last_timer] = {clock_ms + delay_ms, std::move(function)};
+        return last_timer;
+    }
+    void clear_timer(std::uint64_t timer) override { timers.erase(timer); }
+    double random() override { return 0.5; }
+    void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
+        post([this, done = std::move(done)] { done(gpu::open_vulkan_device({}, [this](std::function<void()> function) { post(std::move(function)); })); });
+    }
+    void report(const WorkerStatus& status) override { phases.push_back(status.phase); }
+
+    void hang_up(std::uint16_t code, std::string reason) {
+        if (!std::exchange(connected, false)) return;
+        post([this, code, reason = std::move(reason)] { core->on_closed(code, reason); });
+    }
+    void run_until(const std::function<bool()>& finished) {
+        while (!finished()) {
+            std::function<void()> function;
+            {
+                std::unique_lock lock(mutex_);
+                if (functions_.empty() && timers.empty()) wake_.wait(lock, [&] { return !functions_.empty(); });
+                if (!functions_.empty()) {
+                    function = std::move(functions_.front());
+                    functions_.pop_front();
+                }
+            }
+            if (!function) {
+                auto next = timers.begin();
+                for (auto one = timers.begin(); one != timers.end(); ++one)
+                    if (one->second.first < next->second.first) next = one;
+                clock_ms = std::max(clock_ms, next->second.first);
+                function = std::move(next->second.second);
+                timers.erase(next);
+            }
+            function();
+        }
+    }
+    // The next frame of `type`; frames of other types stay.
+    Bytes next(FrameType type) {
+        auto found = sent.end();
+        run_until([&] {
+            found = std::find_if(sent.begin(), sent.end(), [&](const Bytes& frame) { return decode_frame_header(frame)->type == type; });
+            return found != sent.end();
+        });
+        Bytes frame = std::move(*found);
+        sent.erase(found);
+        return frame;
+    }
+    void give(const Bytes& frame) { core->on_frame(frame); }
+    void welcome() {
+        (void)next(FrameType::hello);
+        give(encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = limits, .expert_shape = shape, .top_k = 2,
+                             .expert_blob_bytes = blob_bytes}));
+    }
+    void assign(const std::vector<std::uint16_t>& experts) {
+        std::vector<AssignedUnit> units;
+        for (const std::uint16_t expert : experts) units.push_back({0, expert, hash_of(expert)});
+        give(encode_assign(units));
+        std::size_t ready = 0;
+        while (ready < experts.size()) ready += decode_units(next(FrameType::ready), limits)->size();
+        EXPECT_EQ(ready, experts.size());
+    }
+    void serve(const std::vector<std::uint16_t>& experts) {
+        core->start();
+        welcome();
+        assign(experts);
+    }
+
+    bool connected = false;
+    int fetches = 0, generation = 0;
+    double clock_ms = 0;
+    std::uint64_t last_timer = 0;
+    std::map<std::uint64_t, std::pair<double, std::function<void()>>> timers;
+    std::deque<Bytes> sent;
+    std::vector<WorkerPhase> phases;
+    std::unique_ptr<WorkerCore> core;
+
+  private:
+    void post(std::function<void()> function) {
+        const std::lock_guard lock(mutex_);
+        functions_.push_back(std::move(function));
+        wake_.notify_one();
+    }
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::function<void()>> functions_;
+};
+
+GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert) {
+    GroupDispatch group{.sequence_id = sequence_id};
+    group.shape = {.layer = 0, .num_tokens = 2, .hidden_dim = 96, .dtype = Dtype::f32, .unsummed = false, .num_pairs = 2, .num_experts = 1};
+    group.experts = {{expert, 2}};
+    group.rows = {0, 1};
+    group.gates = {float_to_half(0.5f), float_to_half(0.25f)};
+    for (int i = 0; i < 2 * 96; ++i) group.x.push_back(0.02f * static_cast<float>(i * 37 % 101 - 50));
+    return group;
+}
+double error_of(const std::vector<float>& y, const GroupDispatch& group) {
+    const Bytes blob = quantize_expert_int4(weights_of(group.experts[0].expert));
+    std::vector<double> expected(group.x.size());
+    expert_reference(std::span<double>(expected), dequantize_expert(*view_expert_blob(blob, shape, ExpertDtype::int4)),
+                     std::vector<double>(group.x.begin(), group.x.end()));
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] *= half_to_float(group.gates[i / 96]);
+    return normalized_rms_error(y, expected);
+}
+
+TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
+    Stage stage;
+    stage.serve({1, 4});
+    const GroupDispatch group = group_of(11, 4);
+    stage.give(encode_group_dispatch(group, false));
+    const auto result = decode_group_result(stage.next(FrameType::group_result), limits);
+    ASSERT_TRUE(result.ok()) << result.error().message;
+    EXPECT_EQ(result->sequence_id, 11u);
+    EXPECT_LE(error_of(result->y, group), 1e-6);
+    EXPECT_EQ(stage.core->status().adapter.backend, "vulkan");
+    EXPECT_LE(stage.core->status().self_test_nrmse, 1e-6);
+
+    // The published call: f16 rows, one expert, by the three plain kernels.
+    Dispatch call{.sequence_id = 12, .layer = 0, .expert = 1, .dtype = Dtype::f16, .x = group.x, .gates = group.gates};
+    round_rows(Dtype::f16, call.x, 96);
+    stage.give(encode_dispatch(call, 96, false));
+    const auto single = decode_result(stage.next(FrameType::result), limits);
+    ASSERT_TRUE(single.ok()) << single.error().message;
+    GroupDispatch same = group;
+    same.x = call.x;
+    same.experts[0].expert = 1;
+    EXPECT_LE(error_of(single->y, same), 5e-4);
+
+    stage.give(encode_heartbeat(99));
+    EXPECT_EQ(decode_frame_header(stage.next(FrameType::heartbeat))->sequence_id, 99u);
+    stage.give(encode_group_dispatch(group_of(13, 5), false));
+    const auto refused = decode_error(stage.next(FrameType::error));
+    EXPECT_EQ(refused->sequence_id, 13u);
+    EXPECT_EQ(refused->code, "unknown_expert");
+    EXPECT_FALSE(refused->fatal);
+}
+
+TEST(WorkerCoreTest, AWeightSyncAssignsOneUnit) {
+    Stage stage;
+    stage.serve({1});
+    stage.give(encode_weight_sync({.sequence_id = 3, .layer = 0, .expert = 6, .blob = hash_of(6)}, 96));
+    EXPECT_EQ(decode_units(stage.next(FrameType::ready), limits).value(), (std::vector<Unit>{{0, 6}}));
+}
+
+TEST(WorkerCoreTest, ACancelledGroupThatWaitsIsDroppedAndTooManyAreBusy) {
+    Stage stage;
+    stage.serve({1});
+    for (std::uint32_t id = 1; id <= 7; ++id) stage.give(encode_group_dispatch(group_of(id, 1), false));   // two run, four wait
+    EXPECT_EQ(decode_frame_header(stage.next(FrameType::busy))->sequence_id, 7u);
+    stage.give(encode_cancel(4));
+    stage.give(encode_cancel(77));
+    std::vector<std::uint32_t> answered;
+    for (int i = 0; i < 5; ++i) answered.push_back(decode_group_result(stage.next(FrameType::group_result), limits)->sequence_id);
+    EXPECT_EQ(answered, (std::vector<std::uint32_t>{1, 2, 3, 5, 6}));
+    EXPECT_EQ(stage.core->status().groups_cancelled, 1u);
+}
+
+TEST(WorkerCoreTest, RoundsAfterWarmUpCreateNothing) {
+    Stage stage;
+    stage.serve({1, 2});
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::serving; });
+    const gpu::DeviceCounters warm = stage.core->status().device_at_warm;
+    for (std::uint32_t id = 1; id <= 6; ++id) {
+        stage.give(encode_group_dispatch(group_of(id, 1 + id % 2), false));
+        (void)stage.next(FrameType::group_result);
+    }
+    stage.phases.clear();
+    stage.run_until([&] { return !stage.phases.empty(); });
+    const gpu::DeviceCounters after = stage.core->status().device;
+    EXPECT_EQ(after.submits - warm.submits, 6u);
+    EXPECT_EQ(after.readbacks - warm.readbacks, 6u);
+    EXPECT_EQ(after.buffers_created, warm.buffers_created);
+    EXPECT_EQ(after.bind_groups_created, warm.bind_groups_created);
+    EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
+}
+
+TEST(WorkerCoreTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
+    Stage stage;
+    stage.serve({1, 4});
+    EXPECT_EQ(stage.fetches, 2);
+    stage.hang_up(1006, "");
+    stage.welcome();
+    stage.assign({1, 4});
+    EXPECT_EQ(stage.fetches, 2);
+}
+
+// It once answered "every slot is taken" for ever, when the hub came back with another share for it.
+TEST(WorkerCoreTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
+    Stage stage(2 * blob_bytes);
+    stage.serve({1, 4});
+    stage.hang_up(1001, "restart");
+    stage.welcome();
+    stage.assign({2, 6});
+}
+
+// The queue once outlived the model it was for.
+TEST(WorkerCoreTest, AnotherMemoryLimitWhileGroupsWaitReconnects) {
+    Stage stage;
+    stage.serve({1});
+    for (std::uint32_t id = 1; id <= 5; ++id) stage.give(encode_group_dispatch(group_of(id, 1), false));
+    stage.core->set_budget(3 * blob_bytes);
+    stage.give(encode_group_dispatch(group_of(6, 1), false));    // was on its way already
+    stage.welcome();
+    stage.assign({1, 2});
+    for (const Bytes& frame : stage.sent) EXPECT_NE(decode_frame_header(frame)->type, FrameType::error);
+    stage.give(encode_group_dispatch(group_of(1, 2), false));
+    EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
+}
+
+TEST(WorkerCoreTest, APausedWorkerIsBusyAndKeepsItsWeights) {
+    Stage stage;
+    stage.serve({1});
+    stage.core->pause();
+    stage.give(encode_group_dispatch(group_of(1, 1), false));
+    EXPECT_EQ(decode_frame_header(stage.next(FrameType::busy))->sequence_id, 1u);
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::paused; });
+    stage.core->resume();
+    stage.give(encode_group_dispatch(group_of(2, 1), false));
+    EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
+    EXPECT_EQ(stage.fetches, 1);
+}
+
+TEST(WorkerCoreTest, ARefusedTokenIsFinal) {
+    Stage stage;
+    stage.core->start();
+    (void)stage.next(FrameType::hello);
+    stage.hang_up(1008, "bad token");
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::refused; });
+    EXPECT_FALSE(stage.connected);
+}
+
+TEST(WorkerCoreTest, AFrameThatBreaksTheRulesClosesTheConnection) {
+    Stage stage;
+    stage.serve({1});
+    Bytes broken = encode_group_dispatch(group_of(1, 1), false);
+    broken.resize(broken.size() - 4);
+    stage.give(broken);
+    EXPECT_TRUE(decode_error(stage.next(FrameType::error))->fatal);
+    EXPECT_FALSE(stage.connected);
+}
+
+// Experts that come one at a time once took an arena each, and the sixteenth was the last.
+TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
+    std::deque<std::function<void()>> unused;
+    auto device = gpu::open_vulkan_device({}, [&](std::function<void()> function) { unused.push_back(std::move(function)); });
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    ExpertStore store(**device, 256, 256 * 1000);
+    const Bytes blob(256);
+    for (std::uint16_t i = 0; i < 1000; ++i) {
+        ASSERT_TRUE(store.reserve(i + 1u).ok());
+        ASSERT_TRUE(store.put(Unit{0, i}, blob).ok()) << i;
+    }
+    EXPECT_LE(store.arenas().size(), ExpertStore::arenas_max);
+    EXPECT_EQ(store.put(Unit{1, 0}, blob).error().code, ErrorCode::no_space);
+    store.drop(Unit{0, 17});
+    EXPECT_TRUE(store.put(Unit{1, 0}, blob).ok());
+}
+
+}  // namespace
+}  // namespace moex
