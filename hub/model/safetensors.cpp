@@ -149,7 +149,7 @@ std::string make_safetensors_header(std::span<SafetensorsEntry> tensors) {
 
 void elements_to_float(TensorDtype dtype, const std::byte* elements, std::span<float> out) {
     if (dtype == TensorDtype::f32) {
-        std::memcpy(out.data(), elements, out.size_bytes());
+        if (!out.empty()) std::memcpy(out.data(), elements, out.size_bytes());
         return;
     }
     for (std::size_t i = 0; i < out.size(); ++i) {
