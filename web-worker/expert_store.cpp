@@ -4,7 +4,7 @@
 
 namespace moex {
 namespace {
-constexpr std::uint32_t grow_slots = 64;  // when blobs come that nobody reserved for
+constexpr std::uint32_t grow_slots = 16;  // at least this many at once: experts come a few at a time when others leave, and arenas are few
 }
 
 ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes) : device_(device), blob_bytes_(blob_bytes) {
@@ -20,7 +20,8 @@ ExpertStore::~ExpertStore() {
 Status ExpertStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted && arenas_.size() < arenas_max) {
-        const auto slots = static_cast<std::uint32_t>(std::min<std::uint64_t>(slots_per_arena_, wanted - slots_made_));
+        const std::uint32_t grown = std::max({wanted - slots_made_, slots_made_ / 2, grow_slots});
+        const auto slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots_per_arena_, slots_max_ - slots_made_, grown}));
         MOEX_ASSIGN(arena, device_.create_buffer(slots * blob_bytes_, gpu::BufferUsage::storage, "experts"));
         const auto first = static_cast<std::uint32_t>(arenas_.size() * slots_per_arena_);
         arenas_.push_back(arena);

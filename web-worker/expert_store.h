@@ -27,7 +27,8 @@ class ExpertStore {
     ExpertStore(const ExpertStore&) = delete;
 
     std::uint32_t slots_max() const { return slots_max_; }       // what the budget, the binding limit and arenas_max allow
-    // Makes the arenas for `num_units` slots, so that no buffer is created once serving began. Keeps what is there.
+    // Makes the arenas for `num_units` slots, so that no buffer is created once serving began. Keeps what is there. Grows by half at
+    // least, within the budget: small steps would use up the arenas.
     Status reserve(std::uint32_t num_units);
     // Uploads a verified blob; no_space when every slot is taken.
     Status put(Unit unit, ByteView blob);

@@ -17,6 +17,7 @@ constexpr double ready_every_ms = 20;            // READY frames are gathered fo
 constexpr double retry_ms_min = 500, retry_ms_max = 30000;
 constexpr std::uint32_t busy_retry_ms = 20, paused_retry_ms = 2000;
 constexpr std::size_t latencies_kept = 512;
+constexpr std::uint32_t lanes_max = 4;           // rounds in flight; more would only hold memory
 constexpr const char* kernel_version = "int4-1";
 
 }  // namespace
@@ -52,6 +53,7 @@ struct WorkerCore::State {
     bool online = false;                         // HELLO was answered
     bool warm = false;                           // everything assigned is held: from here on rounds create nothing
     bool paused = false, stopping = false, over = false;
+    bool leaving = false;                        // this side closed the connection: what still comes in is not answered
     std::uint32_t attempts = 0;                  // connects that failed in a row
     std::uint64_t retry_timer = 0, report_timer = 0, ready_timer = 0;
     std::uint64_t epoch = 0;                     // of the store: answers of an older one are dropped
@@ -78,7 +80,8 @@ struct WorkerCore::State {
     void report() {
         if (device) status.device = device->counters();
         if (store) {
-            status.units_ready = store->num_units();
+            status.units_ready = static_cast<std::uint32_t>(
+                std::count_if(assigned.begin(), assigned.end(), [this](const auto& unit) { return store->holds(unit.first); }));
             status.weights_bytes = store->weights_bytes();
         }
         status.units_assigned = static_cast<std::uint32_t>(assigned.size());
@@ -92,6 +95,7 @@ struct WorkerCore::State {
     }
     void fail(std::string reason) {
         over = true;
+        if (std::exchange(online, false)) platform.close(1001, "this GPU cannot serve");
         if (report_timer != 0) platform.clear_timer(std::exchange(report_timer, 0));
         status.phase = WorkerPhase::failed;
         status.detail = std::move(reason);
@@ -102,7 +106,7 @@ struct WorkerCore::State {
         if (over || stopping || !online) return;
         if (paused) return enter(WorkerPhase::paused);
         if (!runner_ready) return enter(WorkerPhase::warming);
-        const bool all_held = fetching.empty() && store->num_units() >= assigned.size();
+        const bool all_held = fetching.empty() && std::all_of(assigned.begin(), assigned.end(), [this](const auto& unit) { return store->holds(unit.first); });
         if (!all_held) warm = false;
         if (!all_held && store->num_units() == 0) return enter(WorkerPhase::downloading);
         if (assigned.empty()) return enter(WorkerPhase::serving, "The hub has given this worker no experts yet.");
@@ -151,9 +155,7 @@ struct WorkerCore::State {
     void lost(const std::string& reason) {
         if (stopping || over) return;
         enter(WorkerPhase::gpu_lost, text("The GPU was lost (", reason, "). Starting again."));
-        online = false;
-        queue.clear();
-        platform.close(1001, "GPU lost");
+        hang_up("GPU lost");
         drop_weights();
         welcome.reset();
         // Not from inside the device's own callback.
@@ -167,6 +169,12 @@ struct WorkerCore::State {
 
     // ---- connection
 
+    void hang_up(const char* why) {
+        leaving = true;
+        online = false;
+        queue.clear();
+        platform.close(1001, why);
+    }
     void connect() {
         if (stopping || over) return;
         enter(WorkerPhase::connecting);
@@ -226,7 +234,7 @@ struct WorkerCore::State {
             drop_weights();
             welcome = message;
             store = std::make_unique<ExpertStore>(*device, message.expert_blob_bytes, status.budget_bytes);
-            RunnerOptions runner_options{.limits = message.limits, .shape = message.expert_shape, .num_lanes = std::max(2u, message.queue_depth)};
+            RunnerOptions runner_options{.limits = message.limits, .shape = message.expert_shape, .num_lanes = std::clamp(message.queue_depth, 2u, lanes_max)};
             // A lane's buffers must fit one binding each: the rows are cut, never the bindings.
             const std::uint64_t row_bytes = 4 * (std::uint64_t{std::max(message.expert_shape.hidden_size, message.expert_shape.moe_intermediate_size)} + 4);
             const auto rows_max = static_cast<std::uint32_t>(std::min<std::uint64_t>(device->adapter().max_binding_bytes / row_bytes / 2, 1u << 20));
@@ -291,7 +299,9 @@ struct WorkerCore::State {
             return;
         }
         if (!assigned.contains(unit)) return settle();        // released meanwhile
-        if (const Status stored = store->put(unit, *blob); !stored.ok()) {
+        Status stored = store->put(unit, *blob);
+        if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned()) stored = store->put(unit, *blob);
+        if (!stored.ok()) {
             ++status.errors;
             assigned.erase(unit);
             settle();
@@ -303,6 +313,15 @@ struct WorkerCore::State {
         ready_pending.push_back(unit);
         announce();
         settle();
+    }
+    // Experts of an earlier connection stay until their room is needed, since the next ASSIGN mostly names them again.
+    bool drop_unassigned() {
+        for (const Unit& held : store->units())
+            if (!assigned.contains(held)) {
+                store->drop(held);
+                return true;
+            }
+        return false;
     }
     // Tells the hub what is on the GPU, gathered over a moment; the first experts go out at once so that serving begins early.
     void announce() {
@@ -418,6 +437,10 @@ struct WorkerCore::State {
                 const auto units = decode_assign(frame, welcome->limits);
                 return units.ok() ? on_assign(*units) : protocol_error(units.error());
             }
+            case FrameType::weight_sync: {
+                const auto one = decode_weight_sync(frame, welcome->limits);
+                return one.ok() ? on_assign({AssignedUnit{one->layer, one->expert, one->blob}}) : protocol_error(one.error());
+            }
             case FrameType::release: {
                 const auto units = decode_units(frame, welcome->limits);
                 return units.ok() ? on_release(*units) : protocol_error(units.error());
@@ -462,7 +485,7 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     if (s.status.budget_bytes == budget_bytes) return;
     s.status.budget_bytes = budget_bytes;
     s.welcome.reset();                               // the store is made anew; blobs come from the cache
-    if (s.online) s.platform.close(1001, "memory limit changed");
+    if (s.online) s.hang_up("memory limit changed");
 }
 
 void WorkerCore::stop() {
@@ -480,10 +503,13 @@ void WorkerCore::stop() {
     }
 }
 
-void WorkerCore::on_open() { state_->send_hello(); }
+void WorkerCore::on_open() {
+    state_->leaving = false;
+    state_->send_hello();
+}
 
 void WorkerCore::on_frame(ByteView frame) {
-    if (!state_->stopping && !state_->over) state_->on_frame(frame);
+    if (!state_->stopping && !state_->over && !state_->leaving) state_->on_frame(frame);
 }
 
 void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
