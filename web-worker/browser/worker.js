@@ -3,53 +3,20 @@
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
-import { Gpu } from "./gpu.js";
+import { Host } from "./host.js";
 
-const encoder = new TextEncoder();
 const decoder = new TextDecoder();
+const host = new Host();
+const { gpu, mx } = host;
 let wasm = null;
+const withBytes = (bytes, f) => host.withBytes(bytes, f);
+const withText = (text, f) => host.withText(text, f);
 
-// Copies bytes into the heap for the time of one call: f(address, size).
-function withBytes(bytes, f) {
-  const address = wasm._malloc(Math.max(1, bytes.length)) >>> 0;
-  if (!address) throw new Error("out of memory in the worker");
-  mx.copyIn(bytes, address);
-  f(address, bytes.length);
-  wasm._free(address);
-}
-const withText = (text, f) => withBytes(encoder.encode(text), f);
-
-const gpu = new Gpu({
-  onPipeline: (ticket, handle, reason) => withText(reason, (address, size) => wasm._mx_on_pipeline(ticket, handle, address, size)),
-  onRead: (ticket, bytes) => {
-    if (bytes) withBytes(bytes, (address, size) => wasm._mx_on_read(ticket, address, size, 1));
-    else wasm._mx_on_read(ticket, 0, 0, 0);
-  },
-  onLost: (reason) => withText(reason, (address, size) => wasm._mx_on_lost(address, size)),
-});
 const blobs = new Blobs(new URL("/weights/", self.location.origin).href);
 const timers = new Map();
 let socket = null;
 
-const mx = {
-  copyIn: null,                              // set by mx_bind_heap()
-
-  createDevice(ticket) {
-    gpu.open().then(
-      (adapter) => withText(JSON.stringify(adapter), (address, size) => wasm._mx_on_device(ticket, address, size, 1)),
-      (error) => withText(error.message, (address, size) => wasm._mx_on_device(ticket, address, size, 0)),
-    );
-  },
-  destroyDevice: () => gpu.close(),
-  createBuffer: (size, usage, label) => gpu.createBuffer(size, usage, decoder.decode(label)),
-  destroyBuffer: (buffer) => gpu.destroyBuffer(buffer),
-  writeBuffer: (buffer, offset, heap, address, size) => gpu.writeBuffer(buffer, offset, heap, address, size),
-  createPipeline: (wgsl, entry, kinds, ticket) => { gpu.createPipeline(decoder.decode(wgsl), decoder.decode(entry), kinds, ticket); },
-  createBindGroup: (pipeline, doubles, first, count) => gpu.createBindGroup(pipeline, doubles, first, count),
-  destroyBindGroup: (group) => gpu.destroyBindGroup(group),
-  submit: (words, first, count) => gpu.submit(words, first, count),
-  readBuffer: (buffer, size, ticket) => { gpu.readBuffer(buffer, size, ticket); },
-
+Object.assign(mx, {
   connect() {
     const url = new URL("/worker", self.location.origin);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
@@ -96,7 +63,7 @@ const mx = {
     status.pokes = gpu.pokes;
     self.postMessage({ type: "status", status });
   },
-};
+});
 
 const early = [];
 function handle(message) {
@@ -112,10 +79,9 @@ self.onmessage = ({ data }) => {
   else early.push(data);
 };
 
-createModule({ mx, locateFile: (name) => new URL(name, import.meta.url).href }).then(
-  (module) => {
-    wasm = module;
-    wasm._mx_init();
+host.load(createModule, import.meta.url).then(
+  () => {
+    wasm = host.wasm;
     for (const message of early.splice(0)) handle(message);
   },
   (error) => self.postMessage({ type: "failed", reason: `The worker program did not load: ${error.message ?? error}` }),

@@ -1,0 +1,55 @@
+// What a page's worker gives the WASM beside it: bytes in its heap for the time of a call, and a GPU. `mx` becomes Module.mx, where
+// bridge_library.js looks; whoever needs more of it (a socket, blobs, timers) adds that.
+import { Gpu } from "./gpu.js";
+
+const encoder = new TextEncoder();
+const decoder = new TextDecoder();
+
+export class Host {
+  constructor() {
+    this.wasm = null;
+    this.gpu = new Gpu({
+      onPipeline: (ticket, handle, reason) => this.withText(reason, (address, size) => this.wasm._mx_on_pipeline(ticket, handle, address, size)),
+      onRead: (ticket, bytes) => {
+        if (bytes) this.withBytes(bytes, (address, size) => this.wasm._mx_on_read(ticket, address, size, 1));
+        else this.wasm._mx_on_read(ticket, 0, 0, 0);
+      },
+      onLost: (reason) => this.withText(reason, (address, size) => this.wasm._mx_on_lost(address, size)),
+    });
+    const gpu = this.gpu;
+    this.mx = {
+      copyIn: null,                            // set by mx_bind_heap()
+      createDevice: (ticket) => {
+        gpu.open().then(
+          (adapter) => this.withText(JSON.stringify(adapter), (address, size) => this.wasm._mx_on_device(ticket, address, size, 1)),
+          (error) => this.withText(error.message, (address, size) => this.wasm._mx_on_device(ticket, address, size, 0)),
+        );
+      },
+      destroyDevice: () => gpu.close(),
+      createBuffer: (size, usage, label) => gpu.createBuffer(size, usage, decoder.decode(label)),
+      destroyBuffer: (buffer) => gpu.destroyBuffer(buffer),
+      writeBuffer: (buffer, offset, heap, address, size) => gpu.writeBuffer(buffer, offset, heap, address, size),
+      createPipeline: (wgsl, entry, kinds, ticket) => { gpu.createPipeline(decoder.decode(wgsl), decoder.decode(entry), kinds, ticket); },
+      createBindGroup: (pipeline, doubles, first, count) => gpu.createBindGroup(pipeline, doubles, first, count),
+      destroyBindGroup: (group) => gpu.destroyBindGroup(group),
+      submit: (words, first, count) => gpu.submit(words, first, count),
+      readBuffer: (buffer, size, ticket) => { gpu.readBuffer(buffer, size, ticket); },
+    };
+  }
+
+  // Resolves when the program that `createModule` loads from beside `url` is ready to be called.
+  async load(createModule, url) {
+    this.wasm = await createModule({ mx: this.mx, locateFile: (name) => new URL(name, url).href });
+    this.wasm._mx_init();
+  }
+
+  // Copies bytes into the heap for the time of one call: f(address, size).
+  withBytes(bytes, f) {
+    const address = this.wasm._malloc(Math.max(1, bytes.length)) >>> 0;
+    if (!address) throw new Error("out of memory in the worker");
+    this.mx.copyIn(bytes, address);
+    f(address, bytes.length);
+    this.wasm._free(address);
+  }
+  withText(text, f) { this.withBytes(encoder.encode(text), f); }
+}
