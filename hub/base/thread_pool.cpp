@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -9,19 +10,42 @@
 
 namespace moex {
 namespace {
+
 thread_local bool inside_pool = false;
+
+// A layer's products follow each other within microseconds, and waking a thread costs about as much as one of them: so a thread looks for
+// its next job this long before it sleeps. Longer would take the cores from others.
+constexpr std::chrono::microseconds spin_time{50};
+
+template <class Predicate>
+bool spin_until(const Predicate& holds) {
+    const auto give_up = std::chrono::steady_clock::now() + spin_time;
+    do {
+        for (int i = 0; i < 16; ++i) {
+            if (holds()) return true;
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#else
+            std::this_thread::yield();
+#endif
+        }
+    } while (std::chrono::steady_clock::now() < give_up);
+    return false;
 }
+
+}  // namespace
 
 struct ThreadPool::State {
     std::mutex calls;  // one parallel_for at a time
     std::mutex mutex;
     std::condition_variable wake, done;
     std::vector<std::thread> threads;
-    // Everything below belongs to `mutex`, except next_chunk, which the threads of one job share.
+    // Everything below changes under `mutex` only, except next_chunk, which the threads of one job share. Atomics are what spinners look at.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
-    std::size_t count = 0, chunk = 0, num_chunks = 0, busy = 0;
-    std::uint64_t job = 0;
-    bool stopping = false;
+    std::size_t count = 0, chunk = 0, num_chunks = 0;
+    std::atomic<std::size_t> busy{0};
+    std::atomic<std::uint64_t> job{0};
+    std::atomic<bool> stopping{false};
     std::atomic<std::size_t> next_chunk{0};
 
     void work_on_chunks(const std::function<void(std::size_t, std::size_t)>& work, std::size_t total, std::size_t step, std::size_t chunks) {
@@ -32,11 +56,13 @@ struct ThreadPool::State {
     void run() {
         inside_pool = true;
         std::uint64_t seen = 0;
-        std::unique_lock lock(mutex);
         for (;;) {
-            wake.wait(lock, [&] { return stopping || (job != seen && body); });
+            spin_until([&] { return stopping || job != seen; });
+            std::unique_lock lock(mutex);
+            wake.wait(lock, [&] { return stopping || job != seen; });
             if (stopping) return;
             seen = job;
+            if (!body) continue;  // came too late: the others have done it
             ++busy;
             const auto* work = body;
             const std::size_t total = count, step = chunk, chunks = num_chunks;
@@ -86,8 +112,12 @@ void ThreadPool::parallel_for(std::size_t count, std::size_t grain, const std::f
     inside_pool = true;
     state_->work_on_chunks(body, count, chunk, num_chunks);
     inside_pool = false;
+    {
+        const std::lock_guard lock(state_->mutex);
+        state_->body = nullptr;  // a thread that wakes from here on finds no job
+    }
+    if (spin_until([&] { return state_->busy == 0; })) return;
     std::unique_lock lock(state_->mutex);
-    state_->body = nullptr;  // a thread that wakes from here on finds no job
     state_->done.wait(lock, [&] { return state_->busy == 0; });
 }
 

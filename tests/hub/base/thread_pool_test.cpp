@@ -1,0 +1,56 @@
+#include "hub/base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace moex {
+namespace {
+
+TEST(ThreadPoolTest, EveryIndexIsVisitedOnceWhateverTheSizes) {
+    for (const std::size_t num_threads : {1u, 2u, 3u, 8u}) {
+        ThreadPool pool(num_threads);
+        EXPECT_EQ(pool.num_threads(), num_threads);
+        for (const std::size_t count : {0u, 1u, 2u, 7u, 64u, 1000u})
+            for (const std::size_t grain : {1u, 3u, 100u, 5000u}) {
+                std::vector<int> visits(count, 0);   // plain integers: two visitors of one index would also be a race for the sanitizer
+                pool.parallel_for(count, grain, [&](std::size_t begin, std::size_t end) {
+                    for (std::size_t i = begin; i < end; ++i) ++visits[i];
+                });
+                EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), static_cast<std::ptrdiff_t>(count)) << num_threads << ' ' << count << ' ' << grain;
+            }
+    }
+}
+
+// Jobs as short as a decoder's, one after the other: what one job wrote is seen by the next.
+TEST(ThreadPoolTest, ManyShortJobsFollowEachOther) {
+    ThreadPool pool(4);
+    std::vector<std::uint64_t> values(64, 0);
+    constexpr std::uint64_t num_jobs = 20'000;
+    for (std::uint64_t job = 0; job < num_jobs; ++job)
+        pool.parallel_for(values.size(), 4, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t i = begin; i < end; ++i) values[i] += i + job;
+        });
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], num_jobs * i + num_jobs * (num_jobs - 1) / 2);
+}
+
+TEST(ThreadPoolTest, CallersShareThePoolAndNestedCallsRunInline) {
+    ThreadPool pool(3);
+    std::atomic<std::uint64_t> sum{0};
+    std::vector<std::thread> callers;
+    for (int caller = 0; caller < 4; ++caller)
+        callers.emplace_back([&] {
+            for (int repeat = 0; repeat < 200; ++repeat)
+                pool.parallel_for(32, 1, [&](std::size_t begin, std::size_t end) {
+                    pool.parallel_for(end - begin, 1, [&](std::size_t from, std::size_t to) { sum += to - from; });
+                });
+        });
+    for (std::thread& caller : callers) caller.join();
+    EXPECT_EQ(sum, 4u * 200u * 32u);
+}
+
+}  // namespace
+}  // namespace moex
