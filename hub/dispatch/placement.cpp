@@ -6,6 +6,8 @@
 #include <cmath>
 #include <queue>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "protocol/check.h"
 
@@ -40,7 +42,7 @@ std::uint64_t address_prefix(std::string_view address) {
     return text_hash(text);
 }
 
-Placement::Placement(PlacementOptions options) : options_(options), owners_(options.num_units) {
+Placement::Placement(PlacementOptions options) : options_(options), owners_(options.num_units), owner_members_(options.num_units) {
     unit_points_.reserve(options.num_units);
     for (std::uint32_t unit = 0; unit < options.num_units; ++unit) {
         unit_points_.push_back(mix_hash(options.seed, 0x100000000ull + unit));
@@ -71,20 +73,24 @@ std::uint32_t Placement::bound(const Member& member) const {
 
 std::uint32_t Placement::collisions(std::uint32_t unit, WorkerId without, std::uint64_t prefix) const {
     std::uint32_t count = 0;
-    for (const WorkerId owner : owners_[unit])
-        if (owner != without && members_.at(owner).given.address_prefix == prefix) ++count;
+    for (const Member* owner : owner_members_[unit])
+        if (owner->given.worker != without && owner->given.address_prefix == prefix) ++count;
     return count;
 }
 
 void Placement::own(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
     owners_[unit].push_back(member.given.worker);
+    owner_members_[unit].push_back(&member);
     ++member.load;
+    ++load_total_;
     changes.push_back({.worker = member.given.worker, .unit = unit, .added = true});
 }
 
 void Placement::disown(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
     std::erase(owners_[unit], member.given.worker);
+    std::erase(owner_members_[unit], &member);
     --member.load;
+    --load_total_;
     changes.push_back({.worker = member.given.worker, .unit = unit, .added = false});
 }
 
@@ -116,9 +122,11 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
             auto& owners = owners_[unit];
             const auto at = std::find(owners.begin(), owners.end(), worker);
             if (at == owners.end()) continue;
+            owner_members_[unit].erase(owner_members_[unit].begin() + (at - owners.begin()));
             owners.erase(at);
             missing_.push_back(unit);
         }
+        load_total_ -= found->second.load;
     }
     std::erase_if(ring_, [&](const auto& point) { return point.second == worker; });
     capacity_total_ -= found->second.capacity;
@@ -130,10 +138,10 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
 void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::sort(missing_.begin(), missing_.end());
     missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
-    bool any_room = true;
-    for (std::uint32_t copy = 1; copy <= options_.replicas && any_room; ++copy) {
+    for (std::uint32_t copy = 1; copy <= options_.replicas; ++copy) {
         if (copy > members_.size()) break;
         for (const std::uint32_t unit : missing_) {
+            if (load_total_ >= capacity_total_) break;      // else each missing unit would walk the whole ring in vain
             if (owners_[unit].size() >= copy) continue;
             Member* owner = choose_owner(unit);
             if (owner == nullptr) continue;      // those with room hold it already
@@ -180,48 +188,47 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit) {
 void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& changes) {
     const auto share = static_cast<std::uint32_t>(std::floor(fair(newcomer) + 1e-9));
     if (newcomer.load >= share) return;
-    struct Candidate {
-        bool relieves;                  // fewer copies on one prefix afterwards
-        std::uint64_t distance;
-        std::uint32_t unit;
-    };
     const std::uint64_t prefix = newcomer.given.address_prefix;
-    std::map<WorkerId, std::vector<Candidate>> of_owner;
+    for (auto& [worker, member] : members_) {
+        member.candidates.clear();
+        member.is_heap = false;
+    }
     for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
-        const auto& owners = owners_[unit];
-        if (std::find(owners.begin(), owners.end(), newcomer.given.worker) != owners.end()) continue;
+        const auto& owners = owner_members_[unit];
+        if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;
         auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(), unit_points_[unit]);
         const std::uint64_t distance = (point == newcomer.points.end() ? newcomer.points.front() : *point) - unit_points_[unit];
-        for (const WorkerId owner : owners) {
-            const std::uint32_t before = collisions(unit, owner, members_.at(owner).given.address_prefix);
-            const std::uint32_t after = collisions(unit, owner, prefix);
-            if (after <= before) of_owner[owner].push_back({.relieves = after < before, .distance = distance, .unit = unit});
+        for (Member* owner : owners) {
+            const std::uint32_t before = collisions(unit, owner->given.worker, owner->given.address_prefix);
+            const std::uint32_t after = collisions(unit, owner->given.worker, prefix);
+            if (after <= before) owner->candidates.push_back({.relieves = after < before, .distance = distance, .unit = unit});
         }
     }
     const auto fill = [&](const Member& member) { return member.load / std::max(1e-9, fair(member)); };
-    std::priority_queue<std::pair<double, WorkerId>> fullest;
-    for (auto& [owner, candidates] : of_owner) {
-        std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {       // best last
-            return a.relieves != b.relieves ? b.relieves : a.distance != b.distance ? a.distance > b.distance : a.unit > b.unit;
-        });
-        fullest.emplace(fill(members_.at(owner)), owner);
-    }
+    std::priority_queue<std::tuple<double, WorkerId, Member*>> fullest;
+    for (auto& [worker, member] : members_)
+        if (!member.candidates.empty()) fullest.emplace(fill(member), worker, &member);
+    // A newcomer takes few units of each donor: a heap gives them without sorting the rest.
+    const auto worse = [](const Candidate& a, const Candidate& b) {
+        return a.relieves != b.relieves ? b.relieves : a.distance != b.distance ? a.distance > b.distance : a.unit > b.unit;
+    };
     while (newcomer.load < share && !fullest.empty()) {
-        const WorkerId owner = fullest.top().second;
+        Member& donor = *std::get<Member*>(fullest.top());
         fullest.pop();
-        Member& donor = members_.at(owner);
         if (fill(donor) <= fill(newcomer)) break;
-        auto& candidates = of_owner[owner];
+        auto& candidates = donor.candidates;
+        if (!std::exchange(donor.is_heap, true)) std::make_heap(candidates.begin(), candidates.end(), worse);
         while (!candidates.empty()) {
-            const std::uint32_t unit = candidates.back().unit;
+            const std::uint32_t unit = candidates.front().unit;
+            std::pop_heap(candidates.begin(), candidates.end(), worse);
             candidates.pop_back();
-            const auto& owners = owners_[unit];
-            if (std::find(owners.begin(), owners.end(), newcomer.given.worker) != owners.end()) continue;   // taken from another owner
+            const auto& owners = owner_members_[unit];
+            if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;   // taken from another owner
             disown(donor, unit, changes);
             own(newcomer, unit, changes);
             break;
         }
-        if (!candidates.empty()) fullest.emplace(fill(donor), owner);
+        if (!candidates.empty()) fullest.emplace(fill(donor), donor.given.worker, &donor);
     }
 }
 

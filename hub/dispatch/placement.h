@@ -49,7 +49,7 @@ class Placement {
   public:
     explicit Placement(PlacementOptions options);
 
-    // Appends what changed. A join costs O(units log units); neither visits a unit that stays.
+    // Appends what changed. A join costs O(units) and a heap per donor; neither visits a unit that stays.
     void join(const PlacementMember& member, std::vector<PlacementChange>& changes);
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
 
@@ -60,11 +60,18 @@ class Placement {
     std::size_t num_members() const { return members_.size(); }
 
   private:
+    struct Candidate {                  // a unit that a newcomer may take over
+        bool relieves;                  // fewer copies on one prefix afterwards
+        std::uint64_t distance;         // from the unit to the newcomer on the ring
+        std::uint32_t unit;
+    };
     struct Member {
         PlacementMember given;
         std::uint32_t capacity = 0;     // at most num_units
         std::uint32_t load = 0;
         std::vector<std::uint64_t> points;
+        std::vector<Candidate> candidates;      // scratch of one take_share: what this one could give
+        bool is_heap = false;                   // candidates is a heap; made when the first is taken
     };
     double fair(const Member& member) const;
     std::uint32_t bound(const Member& member) const;
@@ -80,8 +87,9 @@ class Placement {
     std::vector<std::pair<std::uint64_t, WorkerId>> ring_;      // sorted
     std::vector<std::uint64_t> unit_points_;                    // [num_units]
     std::vector<std::vector<WorkerId>> owners_;                 // [num_units]
+    std::vector<std::vector<Member*>> owner_members_;           // [num_units], beside owners_: a join asks for each of them
     std::vector<std::uint32_t> missing_;                        // units that may lack a copy
-    std::uint64_t capacity_total_ = 0;
+    std::uint64_t capacity_total_ = 0, load_total_ = 0;
 };
 
 }  // namespace moex
