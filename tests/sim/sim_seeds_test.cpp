@@ -1,4 +1,4 @@
-// A hundred seeds under every fault: each call answered exactly once and rightly, queues bounded, every round ends.
+// A hundred seeds under every fault: each call answered exactly once and rightly, asked of holders only, queues bounded, every round ends.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "protocol/half.h"
+#include "tests/sim/unit_ledger.h"
 
 namespace moex::sim {
 namespace {
@@ -28,33 +29,6 @@ void sim_expert(std::uint32_t layer, std::uint32_t expert, const float* x, float
     }
 }
 
-Result<Faults> parse_faults(std::string_view list) {
-    Faults faults;
-    while (!list.empty()) {
-        const std::size_t comma = std::min(list.find(','), list.size());
-        const std::string_view name = list.substr(0, comma);
-        list.remove_prefix(std::min(list.size(), comma + 1));
-        const bool all = name == "all";
-        bool known = all || name == "none";
-        const auto want = [&](std::string_view fault) { return known |= name == fault, all || name == fault; };
-        if (want("loss")) faults.loss = 0.01;
-        if (want("delay")) faults.delay = 0.05;
-        if (want("duplication")) faults.duplication = 0.02;
-        if (want("reorder")) faults.reorder = 0.05;
-        if (want("truncation")) faults.truncation = 0.002;
-        if (want("flips")) faults.bit_flips = 0.002;
-        if (want("stalls")) faults.stall = 0.01;
-        if (want("busy")) faults.busy = 0.02;
-        if (want("errors")) faults.error = 0.02;
-        if (want("churn")) faults.churn_per_minute = 2;
-        if (want("liars")) faults.liars = 0.2;
-        if (!known)
-            return Error{ErrorCode::invalid_argument,
-                         text("fault \"", name, "\": want none, all, loss, delay, duplication, reorder, truncation, flips, stalls, busy, errors, churn or liars")};
-    }
-    return faults;
-}
-
 struct SimSwarm::State {
     struct SimWorker {
         WorkerId id = 0;
@@ -68,6 +42,7 @@ struct SimSwarm::State {
         TimePoint free_at{}, last_to_worker{}, last_to_hub{};
         std::set<std::uint32_t> cancelled, computing;
         std::set<Unit> held;
+        UnitLedger ledger;
         std::vector<Bytes> received;
         std::optional<CloseCode> closed;
     };
@@ -143,6 +118,8 @@ struct SimSwarm::State {
         const auto found = workers.find(action.worker);
         if (found == workers.end()) return violation(text("a frame to the unknown worker ", action.worker));
         if (!found->second.alive) return;
+        if (const auto unit = found->second.ledger.hub_sends(action.frame, limits))
+            violation(text("worker ", action.worker, " is asked for layer ", unit->layer, " expert ", unit->expert, ", which it was not assigned or never said ready"));
         if (options.log) found->second.received.push_back(action.frame);
         carry(std::move(action.frame), found->second.last_to_worker, [this, id = action.worker](Bytes frame) { worker_reads(id, std::move(frame)); });
     }
@@ -235,6 +212,7 @@ struct SimSwarm::State {
     void hub_reads(WorkerId id, const Bytes& frame) {
         if (!workers.at(id).alive) return;
         note("hub reads", id, frame);
+        workers.at(id).ledger.hub_reads(frame, limits);
         std::vector<SwarmAction> actions;
         core->on_frame(now, id, frame, actions);
         perform(actions);
@@ -281,9 +259,20 @@ struct SimSwarm::State {
             default: break;
         }
     }
+    bool network_reorders() const {
+        const Faults& faults = options.faults;
+        return faults.loss > 0 || faults.duplication > 0 || faults.reorder > 0 || faults.bit_flips > 0;
+    }
     void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame) {
         const WorkerId id = worker.id;
         if (worker.compute_stalled) return;
+        for (const Unit& unit : units_asked(frame, limits)) {
+            if (worker.held.contains(unit)) continue;
+            // A RELEASE may overtake a call, and a WEIGHT_SYNC be lost, where the network loses, doubles or reorders; a stream does neither.
+            if (!network_reorders())
+                violation(text("worker ", id, " is asked for layer ", unit.layer, " expert ", unit.expert, ", which it does not hold"));
+            return to_hub(id, encode_error({.sequence_id = header.sequence_id, .code = std::string(error_code_name(ErrorCode::unknown_expert)), .fatal = false}));
+        }
         if (worker.busy_ms > 0 || strikes(options.faults.busy)) return to_hub(id, encode_busy(header.sequence_id, worker.busy_ms > 0 ? worker.busy_ms : 30));
         if (!worker.error_code.empty() || strikes(options.faults.error))
             return to_hub(id, encode_error({.sequence_id = header.sequence_id, .code = worker.error_code.empty() ? "device_lost" : worker.error_code,
@@ -526,60 +515,5 @@ std::size_t SimSwarm::frames_at_once_max() const { return state_->in_flight_most
 const std::vector<std::string>& SimSwarm::violations() const { return state_->violations; }
 const std::vector<std::string>& SimSwarm::log() const { return state_->lines; }
 const std::vector<WorkerEvent>& SimSwarm::worker_events() const { return state_->worker_events; }
-
-SimReport run_simulation(const SimRun& run) {
-    std::mt19937_64 random(run.seed * 0x9e3779b97f4a7c15ull + 1);
-    const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
-    SimOptions options{.num_workers = run.num_workers, .seed = run.seed, .published_share = 0.15, .faults = run.faults, .log = run.log};
-    options.budget_experts = 12 + static_cast<std::uint32_t>(random() % 60);
-    options.swarm.rounding.deterministic = random() % 4 != 0;
-    options.swarm.local_fallback = random() % 3 != 0;
-    options.swarm.hedge = random() % 2 == 0 ? HedgePolicy{} : HedgePolicy{.mode = HedgeMode::fixed, .copies = 2 + static_cast<std::uint32_t>(random() % 2)};
-    options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 3);
-    options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
-    options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
-    SimSwarm swarm(options);
-    std::vector<RoundId> rounds;
-    const TimePoint start = swarm.now();
-    const Duration churn_every = run.faults.churn_per_minute <= 0 || run.num_workers == 0
-                                     ? Duration::max() / 4
-                                     : Duration(static_cast<std::int64_t>(6e10 / (2 * run.faults.churn_per_minute * run.num_workers)));
-    TimePoint next_churn = start + churn_every;
-    for (std::uint32_t i = 0; i < run.num_rounds; ++i) {
-        const TimePoint due = start + run.length * i / std::max(1u, run.num_rounds);
-        while (next_churn < due) {
-            swarm.run_for(std::max(Duration{}, next_churn - swarm.now()));
-            next_churn += churn_every;
-            const auto alive = swarm.workers_alive();
-            if (uniform() < 0.5 && !alive.empty()) swarm.leave(alive[random() % alive.size()]);
-            else if (alive.size() < 2 * run.num_workers) swarm.join(uniform() < 0.15 ? Peer::published : Peer::ours, text("10.0.", random() % 4, ".7"));
-        }
-        if (due > swarm.now()) swarm.run_for(due - swarm.now());
-        // Those that were thrown out, or lost their connection to a broken frame, come back as new ones.
-        if (run.faults.churn_per_minute > 0 && swarm.workers_alive().size() < run.num_workers / 2) swarm.join();
-        rounds.push_back(swarm.submit({.layer = static_cast<std::uint32_t>(random() % options.num_layers),
-                                       .num_tokens = 1 + static_cast<std::uint32_t>(uniform() < 0.1 ? random() % 40 : random() % 3)}));
-        if (uniform() < 0.02) swarm.cancel(rounds.back());
-    }
-    SimReport report;
-    const bool all_ended = swarm.run_until_idle(60s);
-    report.violations = swarm.violations();
-    if (!all_ended) report.violations.push_back("rounds are open a minute after the last was submitted");
-    for (const RoundId id : rounds) {
-        const RoundOutcome& outcome = swarm.outcome(id);
-        if (outcome.cancelled) continue;
-        if (outcome.times_done != 1) report.violations.push_back(text("round ", id, " was answered ", outcome.times_done, " times"));
-        if (!outcome.answer) continue;
-        ++(outcome.answer->ok() ? report.rounds_ok : report.rounds_failed);
-        if (!outcome.answer->ok() && options.swarm.local_fallback) report.violations.push_back(text("round ", id, " failed: ", outcome.answer->error().message));
-    }
-    report.rounds = rounds.size();
-    report.counters = swarm.core().counters();
-    report.workers_left = static_cast<std::uint32_t>(swarm.workers_alive().size());
-    report.event_hash = swarm.event_hash();
-    report.num_events = swarm.num_events();
-    report.log = swarm.log();
-    return report;
-}
 
 }  // namespace moex::sim
