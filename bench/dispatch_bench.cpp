@@ -1,5 +1,5 @@
 // The hub's own cost of one grouped round: on_round to RoundDone, frames built and answers checked, without network and without the worker's time.
-// Prints CSV: what, workers, rows, experts, median_us, p99_us, bound_us (the goal: 20 us of dispatch for 8 experts, 64 rows, 1,000 workers; a join costs ms, so here 200).
+// Prints CSV: what, workers, rows, experts, median_us, p99_us, bound_us (the goal: 20 us of dispatch for 8 experts, 64 rows, 1,000 workers; 5 ms for a join).
 // example: dispatch_bench
 #include <algorithm>
 #include <chrono>
@@ -10,7 +10,8 @@
 namespace {
 using namespace moex;
 
-double measure_us(std::uint32_t num_workers, std::uint32_t num_tokens, std::uint32_t top_k, std::uint32_t hidden, int rounds, std::vector<double>& times) {
+double measure_us(std::uint32_t num_workers, std::uint32_t num_tokens, std::uint32_t top_k, std::uint32_t hidden, int rounds, std::vector<double>& times,
+                  std::vector<double>& join_times) {
     SwarmOptions options;
     options.limits = {.hidden_size = hidden, .num_layers = 48, .num_experts = 128};
     options.layer_is_moe.assign(48, 1);
@@ -46,7 +47,11 @@ double measure_us(std::uint32_t num_workers, std::uint32_t num_tokens, std::uint
         const WorkerId id = core.on_connect(now, text("10.", i / 250, '.', i % 250, ".1"), false, actions);
         Hello hello;
         hello.device.budget_bytes = 400 * 1000;
-        core.on_frame(now, id, encode_hello(hello), actions);
+        const Bytes greeting = encode_hello(hello);
+        const TimePoint start = now_steady();
+        core.on_frame(now, id, greeting, actions);
+        const Duration placed = now_steady() - start;
+        join_times.push_back(to_ms(placed) * 1000);
         for (auto& [worker, frame] : answer(false)) core.on_frame(now, worker, frame, actions);
         actions.clear();
     }
@@ -78,9 +83,16 @@ double measure_us(std::uint32_t num_workers, std::uint32_t num_tokens, std::uint
 int main() {
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     std::printf("what,workers,rows,experts,hidden,median_us,p99_us,bound_us\n");
-    for (const auto& [workers, rows, hidden] : {std::tuple{2u, 1u, 384u}, {2u, 1u, 2048u}, {200u, 1u, 2048u}, {200u, 64u, 32u}, {200u, 64u, 2048u}}) {
-        std::vector<double> times;
-        const double median = measure_us(workers, rows, 8, hidden, 500, times);
+    for (const auto& [workers, rows, hidden] : {std::tuple{2u, 1u, 384u}, {2u, 1u, 2048u}, {200u, 1u, 2048u}, {200u, 64u, 32u}, {200u, 64u, 2048u},
+                                               {1000u, 64u, 32u}}) {
+        std::vector<double> times, join_times;
+        const double median = measure_us(workers, rows, 8, hidden, 500, times, join_times);
         std::printf("grouped_round,%u,%u,8,%u,%.1f,%.1f,20\n", workers, rows, hidden, median, times[times.size() * 99 / 100]);
+        if (workers < 1000) continue;
+        // The last 100 joins of a full swarm, HELLO to ASSIGN; and the slowest of all, which is among the first.
+        std::vector<double> last(join_times.end() - 100, join_times.end());
+        std::sort(last.begin(), last.end());
+        std::printf("join,%u,0,6144,%u,%.1f,%.1f,5000\n", workers, hidden, last[50], last[99]);
+        std::printf("slowest_join,%u,0,6144,%u,%.1f,%.1f,5000\n", workers, hidden, *std::max_element(join_times.begin(), join_times.end()), 0.0);
     }
 }
