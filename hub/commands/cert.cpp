@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -42,7 +43,8 @@ int run_cert(const Invocation& invocation) {
     std::vector<std::string> names{"localhost", "127.0.0.1", "::1"};
     char host_name[256] = {};
     if (gethostname(host_name, sizeof host_name - 1) == 0 && host_name[0] && names.front() != host_name) names.emplace_back(host_name);
-    for (const std::string& name : invocation.settings.list("host")) names.push_back(name);
+    for (const std::string& name : invocation.settings.list("host"))
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     const std::filesystem::path certificate_path = folder / "cert.pem", key_path = folder / "key.pem";
     std::error_code failure;
     if (!invocation.argument("--force") && (std::filesystem::exists(certificate_path, failure) || std::filesystem::exists(key_path, failure)))

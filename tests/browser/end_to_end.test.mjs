@@ -1,9 +1,12 @@
 // The whole way: a hub without local fallback, two real tabs, one chat; then tabs that leave, a hub that restarts, a blob that is damaged.
 // Each story asserts the adapter it ran on and that the counters say who answered.
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { after, before, test } from "node:test";
 
-import { Hub, NativeWorker, chat, generateText } from "./support/hub.mjs";
+import { Hub, NativeWorker, build, chat, generateText, run } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 
 const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
@@ -135,4 +138,27 @@ test("a tab and a native worker share a model", async (t) => {
   const status = await hub.status();
   assert.equal(status.calls.local, 0);
   for (const one of status.workers) assert.ok(one.groups_answered > 0, `${one.backend} took part`);
+});
+
+test("over TLS, with a certificate of the hub's own making", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "moex-tls-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const made = await run(join(build, "moex-hub"), ["cert", "--out", folder]);
+  assert.equal(made.code, 0, made.stderr);
+  const certificate = join(folder, "cert.pem");
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", "--tls-cert", certificate, "--tls-key", join(folder, "key.pem"), ...patient]);
+  t.after(() => hub.remove());
+  assert.match(hub.join, /^https:/);
+  const worker = await NativeWorker.start(hub, ["--ca", certificate]);
+  t.after(() => worker.stop());
+  const trusting = await browser.newContext({ ignoreHTTPSErrors: true });
+  onBrowserGpu(await tabStatus(await openTab(trusting, hub.join)));
+  const response = await trusting.request.post(`${hub.url}/v1/chat/completions`, { data: { ...request, max_tokens: 8 }, timeout: 0 });
+  assert.equal(response.status(), 200);
+  const text = (await response.json()).choices[0].message.content;
+  assert.ok(text.length > 0 && expected.text.startsWith(text), text);
+  const status = await (await trusting.request.get(`${hub.url}/api/status`)).json();
+  assert.deepEqual(status.workers.map((one) => one.backend).sort(), ["vulkan", "webgpu"]);
+  assert.equal(status.calls.local, 0);
+  await trusting.close();
 });
