@@ -273,31 +273,39 @@ struct WorkerCore::State {
             }
             if (!fetching.insert(unit).second) continue;
             status.bytes_to_fetch += welcome->expert_blob_bytes;
-            platform.fetch_blob(
-                one.blob, welcome->expert_blob_bytes,
-                [this](std::uint64_t bytes, bool from_network) {
-                    status.bytes_fetched += bytes;
-                    if (from_network) status.bytes_downloaded += bytes;
-                    changed();
-                },
-                [this, unit, at = epoch, guard = std::weak_ptr<int>(alive)](Result<Bytes> blob) {
-                    if (guard.expired() || at != epoch) return;
-                    on_blob(unit, std::move(blob));
-                });
+            fetch(unit, 0);
         }
         announce();
         settle();
     }
+    void fetch(Unit unit, std::uint32_t failures) {
+        platform.fetch_blob(
+            assigned.at(unit), welcome->expert_blob_bytes,
+            [this](std::uint64_t bytes, bool from_network) {
+                status.bytes_fetched += bytes;
+                if (from_network) status.bytes_downloaded += bytes;
+                changed();
+            },
+            [this, unit, failures, at = epoch, guard = std::weak_ptr<int>(alive)](Result<Bytes> blob) {
+                if (guard.expired() || at != epoch) return;
+                if (blob.ok() || !assigned.contains(unit)) return on_blob(unit, std::move(blob));
+                // The hub may be busy, or the way to it: the expert stays assigned and is asked for again.
+                ++status.errors;
+                status.detail = text("An expert could not be fetched and is tried again: ", blob.error().message);
+                changed();
+                const double delay_ms = std::min(retry_ms_max, retry_ms_min * std::pow(2.0, std::min(failures, 10u))) * (0.5 + platform.random());
+                platform.set_timer(delay_ms, [this, unit, failures, at, guard] {
+                    if (guard.expired() || at != epoch) return;
+                    if (assigned.contains(unit) && welcome) return fetch(unit, failures + 1);
+                    fetching.erase(unit);            // released meanwhile
+                    settle();
+                });
+            });
+    }
     void on_blob(Unit unit, Result<Bytes> blob) {
         fetching.erase(unit);
         if (fetching.empty()) status.bytes_to_fetch = status.bytes_fetched;
-        if (!blob.ok()) {
-            ++status.errors;
-            assigned.erase(unit);
-            settle();
-            status.detail = text("An expert could not be fetched: ", blob.error().message);
-            return;
-        }
+        if (!blob.ok()) return settle();                      // released meanwhile, and not there either
         if (!assigned.contains(unit)) return settle();        // released meanwhile
         Status stored = store->put(unit, *blob);
         if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned()) stored = store->put(unit, *blob);

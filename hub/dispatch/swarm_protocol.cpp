@@ -273,6 +273,19 @@ void SwarmCore::State::on_busy(TimePoint now, Worker& worker, const FrameHeader&
     dispatch(now, round, actions);
 }
 
+// The worker does not hold something of this attempt: nothing of it is asked there until READY names it again. It is assigned anew, so that a
+// worker that lost its weights fetches them; one that goes on saying so is left alone.
+void SwarmCore::State::lacks(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round, Actions& actions) {
+    constexpr std::uint64_t errors_max = 16;
+    std::vector<std::uint32_t> again;
+    for (const std::uint32_t piece : attempt.pieces) {
+        const std::uint32_t unit = round.pieces[piece].unit;
+        mark_not_ready(worker, unit);
+        if (worker.has(unit, Worker::assigned)) again.push_back(unit);
+    }
+    if (worker.errors <= errors_max) send_assign(now, worker, again, actions);
+}
+
 void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
     const Result<ErrorMessage> error = decode_error(frame);
     if (!error.ok()) {
@@ -293,7 +306,7 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
     if (error->code == error_code_name(ErrorCode::unknown_expert) || error->code == error_code_name(ErrorCode::not_found))
-        for (const std::uint32_t piece : attempt.pieces) mark_not_ready(worker, round.pieces[piece].unit);     // until READY names them again
+        lacks(now, worker, attempt, round, actions);
     worker.ids.release(attempt.sequence_id);
     drop_attempt(now, attempt, Failure::error, actions);
     dispatch(now, round, actions);

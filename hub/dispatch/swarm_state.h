@@ -55,6 +55,8 @@ struct SwarmCore::State {
     bool is_unit(const Unit& unit) const;
     void apply(TimePoint now, const std::vector<PlacementChange>& changes, Actions& actions);
     void send_assignments(TimePoint now, Worker& worker, Actions& actions);
+    void send_assign(TimePoint now, Worker& worker, std::span<const std::uint32_t> units, Actions& actions);
+    void lacks(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round, Actions& actions);
     void mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units, Actions& actions);
     void mark_not_ready(Worker& worker, std::uint32_t unit);
     // Lets go of what a worker holds beyond its share once enough others are ready.

@@ -76,17 +76,25 @@ void SwarmCore::State::send_assignments(TimePoint now, Worker& worker, Actions& 
              }())
             surplus_check.push_back(unit);
     }
-    std::vector<AssignedUnit> frame;
-    std::vector<std::uint32_t> synced;
+    std::vector<std::uint32_t> units;
     for (const Wish& wish : wishes) {
-        const Unit unit = wire_unit(wish.unit);
         worker.units[wish.unit] |= Worker::assigned;
         ++worker.num_assigned;
         holders[wish.unit].push_back(&worker);
+        units.push_back(wish.unit);
+    }
+    send_assign(now, worker, units, actions);
+}
+
+void SwarmCore::State::send_assign(TimePoint now, Worker& worker, std::span<const std::uint32_t> units, Actions& actions) {
+    std::vector<AssignedUnit> frame;
+    std::vector<std::uint32_t> synced;
+    for (const std::uint32_t number : units) {
+        const Unit unit = wire_unit(number);
         const Sha256 blob = options.blob_hash ? options.blob_hash(unit.layer, unit.expert) : Sha256{};
         if (worker.published_only) {
             send(worker, encode_weight_sync({.sequence_id = 0, .layer = unit.layer, .expert = unit.expert, .blob = blob}, options.limits.hidden_size), actions);
-            synced.push_back(wish.unit);
+            synced.push_back(number);
             if (synced.size() == sync_units_max) send_heartbeat(now, worker, std::exchange(synced, {}), actions);
             continue;
         }

@@ -33,7 +33,7 @@ struct SimSwarm::State {
     struct SimWorker {
         WorkerId id = 0;
         Peer peer = Peer::ours;
-        bool alive = true, stalled = false, compute_stalled = false;
+        bool alive = true, stalled = false, compute_stalled = false, forgot = false;
         Duration compute{};
         Lie lie = Lie::none;
         std::uint32_t busy_ms = 0;
@@ -269,7 +269,7 @@ struct SimSwarm::State {
         for (const Unit& unit : units_asked(frame, limits)) {
             if (worker.held.contains(unit)) continue;
             // A RELEASE may overtake a call, and a WEIGHT_SYNC be lost, where the network loses, doubles or reorders; a stream does neither.
-            if (!network_reorders())
+            if (!network_reorders() && !worker.forgot)
                 violation(text("worker ", id, " is asked for layer ", unit.layer, " expert ", unit.expert, ", which it does not hold"));
             return to_hub(id, encode_error({.sequence_id = header.sequence_id, .code = std::string(error_code_name(ErrorCode::unknown_expert)), .fatal = false}));
         }
@@ -407,6 +407,10 @@ void SimSwarm::leave(WorkerId worker) { state_->leave(worker); }
 void SimSwarm::slow_down(WorkerId worker, Duration compute) { state_->workers.at(worker).compute = compute; }
 void SimSwarm::stall(WorkerId worker, bool stalled) { state_->workers.at(worker).stalled = stalled; }
 void SimSwarm::stall_compute(WorkerId worker, bool stalled) { state_->workers.at(worker).compute_stalled = stalled; }
+void SimSwarm::forget_weights(WorkerId worker) {
+    state_->workers.at(worker).held.clear();
+    state_->workers.at(worker).forgot = true;
+}
 void SimSwarm::lie(WorkerId worker, Lie lie) { state_->workers.at(worker).lie = lie; }
 void SimSwarm::answer_busy(WorkerId worker, std::uint32_t retry_ms) { state_->workers.at(worker).busy_ms = retry_ms; }
 void SimSwarm::answer_error(WorkerId worker, std::string code, bool fatal) {

@@ -73,6 +73,7 @@ class SimSwarm {
     void slow_down(WorkerId worker, Duration compute);
     void stall(WorkerId worker, bool stalled = true);                           // reads nothing, echoes nothing
     void stall_compute(WorkerId worker, bool stalled = true);                   // echoes heartbeats, answers no call
+    void forget_weights(WorkerId worker);                                      // holds nothing of what it said READY for
     void lie(WorkerId worker, Lie lie);
     void answer_busy(WorkerId worker, std::uint32_t retry_ms);                  // 0: no more
     void answer_error(WorkerId worker, std::string code, bool fatal = false);   // "": no more

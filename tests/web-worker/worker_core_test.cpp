@@ -49,6 +49,7 @@ class Stage : public Platform {
         ++fetches;
         post([this, hash, size_bytes, progress = std::move(progress), done = std::move(done), at = generation] {
             if (at != generation) return;
+            if (fetches <= fetches_failing) return done(Error{ErrorCode::io_error, "HTTP 503"});
             progress(size_bytes, true);
             done(quantize_expert_int4(weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1))));
         });
@@ -125,6 +126,7 @@ class Stage : public Platform {
 
     bool connected = false;
     int fetches = 0, generation = 0;
+    int fetches_failing = 0;         // the first so many
     double clock_ms = 0;
     std::uint64_t last_timer = 0;
     std::map<std::uint64_t, std::pair<double, std::function<void()>>> timers;
@@ -191,6 +193,16 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     EXPECT_EQ(refused->sequence_id, 13u);
     EXPECT_EQ(refused->code, "unknown_expert");
     EXPECT_FALSE(refused->fatal);
+}
+
+TEST(WorkerCoreTest, AnExpertThatCannotBeFetchedIsTriedAgain) {
+    Stage stage;
+    stage.fetches_failing = 3;
+    stage.serve({2});
+    EXPECT_EQ(stage.fetches, 4);
+    EXPECT_EQ(stage.core->status().errors, 3u);
+    EXPECT_EQ(stage.core->status().units_assigned, 1u);
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
 }
 
 TEST(WorkerCoreTest, AWeightSyncAssignsOneUnit) {

@@ -88,6 +88,25 @@ TEST(SwarmCoreTest, DisconnectMidRoundIsRedispatchedAtOnce) {
     EXPECT_GT(swarm.core().counters().redispatched, 0u);
 }
 
+TEST(SwarmCoreTest, AWorkerThatLostItsWeightsIsGivenThemAnew) {
+    SimOptions options = two_workers();
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const auto workers = swarm.workers_alive();
+    const std::uint32_t held = swarm.core().worker(workers[0])->units_ready;
+    swarm.forget_weights(workers[0]);
+    for (int i = 0; i < 8; ++i) {
+        const RoundId round = swarm.submit();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+    }
+    swarm.run_for(1s);
+    EXPECT_GT(swarm.core().worker(workers[0])->errors, 0u);
+    EXPECT_EQ(swarm.core().worker(workers[0])->units_ready, held) << "what was asked and not there is ready again";
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+}
+
 TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     SimOptions options = two_workers();
     options.swarm.local_fallback = false;
