@@ -29,6 +29,7 @@ void ApiJob::start() {
     responder_->on_disconnect([weak = weak_from_this()] {
         if (const auto job = weak.lock()) job->give_up();
     });
+    if (inputs_.params.stream) responder_->expect_stream();
     const auto self = shared_from_this();
     for (std::size_t i = 0; i < choices_.size(); ++i) {
         GenerationRequest request;

@@ -44,6 +44,9 @@ class HttpResponder {
     virtual void respond(HttpResponse response) = 0;
     // Server-sent events: headers go out at once; each event is "data: ...\n\n"; a comment ping goes out after 15 s of silence.
     virtual void begin_stream() = 0;
+    // A stream will come if all goes well: after 15 s without an answer it begins with pings, so that nobody in between gives the request up.
+    // respond() then still works: its body goes out as the stream's last event.
+    virtual void expect_stream() = 0;
     virtual void send_event(std::string data) = 0;
     virtual void end_stream() = 0;
     // Called (once, on the connection's strand) when the client went away before the answer was complete.

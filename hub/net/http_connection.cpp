@@ -69,6 +69,9 @@ class ConnectionResponder : public WireResponder {
     void begin_stream() override {
         post([serial = serial_](HttpConnection& connection) { connection.begin_stream(serial); });
     }
+    void expect_stream() override {
+        post([serial = serial_](HttpConnection& connection) { connection.expect_stream(serial); });
+    }
     void send_event(std::string data) override {
         post([serial = serial_, data = std::move(data)](HttpConnection& connection) mutable { connection.send_event(serial, std::move(data)); });
     }
@@ -161,7 +164,7 @@ void HttpConnection::refuse(const GateRefusal& refusal) {
 void HttpConnection::handle(GatedRequest request) {
     ++serial_;
     busy_ = true;
-    answered_ = streaming_ = false;
+    answered_ = streaming_ = expects_stream_ = false;
     head_only_ = request.method == "HEAD";
     keep_alive_ = request.keep_alive;
     chunked_ = !request.http_1_0;
@@ -245,8 +248,14 @@ std::string HttpConnection::head_of(const HttpResponse& response, std::optional<
 }
 
 void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteView bytes, std::shared_ptr<const void> keep) {
-    if (closed_ || serial != serial_ || answered_ || streaming_) return;
+    if (closed_ || serial != serial_ || answered_) return;
+    if (streaming_ && expects_stream_) {                  // the headers went out while it was waited for
+        send_event(serial, std::move(response.body));
+        return end_stream(serial);
+    }
+    if (streaming_) return;
     answered_ = true;
+    ping_at_.reset();
     disconnect_handlers_.clear();
     if (hub_.draining) keep_alive_ = false;
     hub_.metrics.on_http(response.status);
@@ -270,6 +279,13 @@ void HttpConnection::begin_stream(std::uint64_t serial) {
     hub_.metrics.on_http(200);
     ping_at_ = now_steady() + hub_.options.clients.ping_every;
     push(head_of(response, std::nullopt) + "\r\n");
+    arm_timer();
+}
+
+void HttpConnection::expect_stream(std::uint64_t serial) {
+    if (closed_ || serial != serial_ || answered_ || streaming_) return;
+    expects_stream_ = true;
+    ping_at_ = now_steady() + hub_.options.clients.ping_every;
     arm_timer();
 }
 
@@ -419,6 +435,7 @@ void HttpConnection::on_timer() {
         return refuse({408, "request_timeout", "the request did not arrive in time"});
     }
     if (ping_at_ && now >= *ping_at_) {
+        if (!streaming_) begin_stream(serial_);
         ping_at_ = now + hub_.options.clients.ping_every;
         push_chunk(": ping\n\n");
     }

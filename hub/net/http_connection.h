@@ -43,6 +43,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     // The way back, on the strand; `serial` names the request that is meant.
     void respond(std::uint64_t serial, HttpResponse response, ByteView bytes, std::shared_ptr<const void> keep);
     void begin_stream(std::uint64_t serial);
+    void expect_stream(std::uint64_t serial);
     void send_event(std::uint64_t serial, std::string data);
     void end_stream(std::uint64_t serial);
     void drop_request(std::uint64_t serial);
@@ -77,7 +78,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::uint64_t lingered_bytes_ = 0;
 
     std::uint64_t serial_ = 0;
-    bool busy_ = false, answered_ = false, streaming_ = false, head_only_ = false, keep_alive_ = false, chunked_ = false, counted_ = false;
+    bool busy_ = false, answered_ = false, streaming_ = false, expects_stream_ = false, head_only_ = false, keep_alive_ = false, chunked_ = false, counted_ = false;
     std::string cors_origin_;
     std::vector<std::function<void()>> disconnect_handlers_;
 

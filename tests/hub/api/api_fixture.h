@@ -26,6 +26,7 @@ class CapturedAnswer : public HttpResponder {
         done_ = true;
         wake_.notify_all();
     }
+    void expect_stream() override {}
     void begin_stream() override {
         const std::lock_guard lock(mutex_);
         EXPECT_FALSE(streaming_ || done_);

@@ -34,6 +34,26 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
     hub.wait_stopped();
 }
 
+// Nobody answers for the experts yet: the client's proxies hear pings, and the failure comes as the stream's last event.
+TEST(DrainTest, AStreamThatWaitsForItsFirstTokenPings) {
+    TestHubOptions options;
+    options.server.clients.ping_every = 20ms;
+    options.swarm.local_fallback = false;
+    options.swarm.round_deadline = 1s;
+    TestHub hub(options);
+    RawClient stream(hub.port());
+    stream.send(stream_request(4));
+    const std::string begin = stream.read_until(": ping");
+    EXPECT_NE(begin.find("HTTP/1.1 200 OK"), std::string::npos) << begin;
+    EXPECT_NE(begin.find("text/event-stream"), std::string::npos) << begin;
+    EXPECT_EQ(begin.find("data: "), std::string::npos) << begin;
+    const std::string rest = stream.read_until("0\r\n\r\n", 60s);
+    EXPECT_NE(rest.find("data: {\"error\""), std::string::npos) << rest;
+    EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << rest;
+    stream.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(stream.read_response().status, 503u);      // the connection serves on
+}
+
 TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
     TestHub hub;
     RawClient worker(hub.port());
