@@ -17,6 +17,8 @@ constexpr double ready_every_ms = 20;            // READY frames are gathered fo
 constexpr double retry_ms_min = 500, retry_ms_max = 30000;
 constexpr std::uint32_t busy_retry_ms = 20, paused_retry_ms = 2000;
 constexpr std::size_t latencies_kept = 512;
+constexpr double heartbeats_silent = 6;          // without a word from the hub: the line is dead
+constexpr std::uint32_t reopen_failures_max = 6; // of a GPU that was there before
 constexpr std::uint32_t lanes_max = 4;           // rounds in flight; more would only hold memory
 constexpr const char* kernel_version = "int4-1";
 
@@ -54,8 +56,16 @@ struct WorkerCore::State {
     bool warm = false;                           // everything assigned is held: from here on rounds create nothing
     bool paused = false, stopping = false, over = false;
     bool leaving = false;                        // this side closed the connection: what still comes in is not answered
+    bool opening = false;                        // asked for a connection, no answer yet
+    bool greeted = false;                        // HELLO was sent, with the budget of then
+    bool closing = false;                        // hung up, the platform has not said so yet
+    bool tested = false;                         // the device passed its known answers
+    bool reopening = false;                      // the GPU went away; the retry timer opens it again
+    std::uint32_t devices_opened = 0, reopen_failures = 0;
+    std::uint64_t generation = 0;                // of the device: what an older one still says is dropped
+    std::string fatal_code;                      // of the hub's last fatal ERROR on this connection
     std::uint32_t attempts = 0;                  // connects that failed in a row
-    std::uint64_t retry_timer = 0, report_timer = 0, ready_timer = 0;
+    std::uint64_t retry_timer = 0, report_timer = 0, ready_timer = 0, silence_timer = 0;
     std::uint64_t epoch = 0;                     // of the store: answers of an older one are dropped
     std::map<Unit, Sha256> assigned;
     std::set<Unit> fetching;
@@ -83,6 +93,9 @@ struct WorkerCore::State {
             status.units_ready = static_cast<std::uint32_t>(
                 std::count_if(assigned.begin(), assigned.end(), [this](const auto& unit) { return store->holds(unit.first); }));
             status.weights_bytes = store->weights_bytes();
+        } else {
+            status.units_ready = 0;
+            status.weights_bytes = 0;
         }
         status.units_assigned = static_cast<std::uint32_t>(assigned.size());
         if (!latencies.empty()) {
@@ -96,7 +109,9 @@ struct WorkerCore::State {
     void fail(std::string reason) {
         over = true;
         if (std::exchange(online, false)) platform.close(1001, "this GPU cannot serve");
-        if (report_timer != 0) platform.clear_timer(std::exchange(report_timer, 0));
+        for (std::uint64_t* timer : {&report_timer, &retry_timer, &silence_timer})
+            if (*timer != 0) platform.clear_timer(std::exchange(*timer, 0));
+        platform.cancel_fetches();
         status.phase = WorkerPhase::failed;
         status.detail = std::move(reason);
         report();
@@ -122,23 +137,33 @@ struct WorkerCore::State {
     // ---- device
 
     void open_device() {
-        platform.create_device([this, guard = std::weak_ptr<int>(alive)](Result<std::unique_ptr<gpu::Device>> made) {
-            if (guard.expired() || stopping) return;
-            if (!made.ok()) return fail(made.error().message);
+        reopening = tested = false;
+        platform.create_device([this, at = ++generation, guard = std::weak_ptr<int>(alive)](Result<std::unique_ptr<gpu::Device>> made) {
+            if (guard.expired() || stopping || at != generation) return;
+            if (!made.ok()) {
+                // A browser whose GPU process has just died has no adapter for a while.
+                if (devices_opened > 0 && ++reopen_failures <= reopen_failures_max) return reopen_later(made.error().message);
+                return fail(made.error().message);
+            }
+            ++devices_opened;
             device = std::move(*made);
             status.adapter = device->adapter();
-            device->on_lost([this, guard](std::string reason) {
-                if (!guard.expired()) lost(reason);
+            device->on_lost([this, at, guard](std::string reason) {
+                if (!guard.expired() && at == generation) lost(reason);
             });
             enter(WorkerPhase::warming);
-            ExpertRunner::self_test(*device, [this, guard](Result<double> tested) {
-                if (guard.expired() || stopping) return;
-                if (!tested.ok()) return fail(text("This GPU cannot run the expert kernels: ", tested.error().message));
+            ExpertRunner::self_test(*device, [this, at, guard](Result<double> nrmse) {
+                if (guard.expired() || stopping || at != generation || reopening) return;
+                if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost) return lost(nrmse.error().message);
+                if (!nrmse.ok()) return fail(text("This GPU cannot run the expert kernels: ", nrmse.error().message));
                 ++status.self_test_rounds;
-                status.self_test_nrmse = *tested;
-                if (!(*tested <= self_test_nrmse_max))
-                    return fail(text("This GPU computes wrong results (error ", *tested, ", at most ", self_test_nrmse_max,
+                status.self_test_nrmse = *nrmse;
+                if (!(*nrmse <= self_test_nrmse_max))
+                    return fail(text("This GPU computes wrong results (error ", *nrmse, ", at most ", self_test_nrmse_max,
                                      " is allowed). A driver update may mend that; until then it does not serve."));
+                reopen_failures = 0;
+                tested = true;
+                if (paused) return enter(WorkerPhase::paused);
                 connect();
             });
         });
@@ -153,15 +178,28 @@ struct WorkerCore::State {
         platform.cancel_fetches();
     }
     void lost(const std::string& reason) {
-        if (stopping || over) return;
-        enter(WorkerPhase::gpu_lost, text("The GPU was lost (", reason, "). Starting again."));
+        if (stopping || over || reopening) return;
+        std::string less;
+        if (reason.starts_with("out of memory")) {
+            if (!welcome || status.budget_bytes / 2 < welcome->expert_blob_bytes)
+                return fail(text("This GPU has too little free memory: ", reason.substr(0, 200), ". Close other pages that use it, then start again."));
+            status.budget_bytes /= 2;
+            less = text(" With ", status.budget_bytes >> 20, " MB for weights from now on.");
+        }
         hang_up("GPU lost");
         drop_weights();
         welcome.reset();
+        reopen_later(reason, less);
+    }
+    void reopen_later(const std::string& reason, const std::string& more = {}) {
+        reopening = true;
+        opening = false;
+        enter(WorkerPhase::gpu_lost, text("The GPU was lost (", reason.substr(0, 200), "). Starting again.", more));
         // Not from inside the device's own callback.
         if (retry_timer != 0) platform.clear_timer(retry_timer);
-        retry_timer = platform.set_timer(500 + 1000 * platform.random(), [this] {
+        retry_timer = platform.set_timer((500 + 1000 * platform.random()) * (1 + reopen_failures), [this] {
             retry_timer = 0;
+            ++generation;
             device.reset();
             open_device();
         });
@@ -169,19 +207,29 @@ struct WorkerCore::State {
 
     // ---- connection
 
-    void hang_up(const char* why) {
+    void hang_up(std::string_view why) {
         leaving = true;
-        online = false;
+        closing = online || greeted;
+        online = greeted = false;
         queue.clear();
+        if (silence_timer != 0) platform.clear_timer(std::exchange(silence_timer, 0));
         platform.close(1001, why);
     }
+    // The hub says something every heartbeat. A line that went silent without closing (sleep, a lost NAT entry) is given up.
+    void watch_silence() {
+        if (silence_timer != 0) platform.clear_timer(silence_timer);
+        silence_timer = platform.set_timer(heartbeats_silent * std::max(500u, welcome ? welcome->heartbeat_ms : 2000u), [this] {
+            silence_timer = 0;
+            if (online) hang_up("the hub fell silent");
+        });
+    }
     void connect() {
-        if (stopping || over) return;
+        if (stopping || over || paused) return;
         enter(WorkerPhase::connecting);
-        platform.connect();
+        if (!std::exchange(opening, true)) platform.connect();
     }
     void reconnect_later(std::string why) {
-        online = false;
+        online = greeted = false;
         queue.clear();
         const double most = std::min(retry_ms_max, 2 * retry_ms_min * std::pow(2.0, std::min(attempts, 10u)));
         const double delay_ms = retry_ms_min + platform.random() * (most - retry_ms_min);
@@ -203,6 +251,7 @@ struct WorkerCore::State {
     }
     void protocol_error(const Error& error) {
         send_error(no_sequence_id, error, true);
+        leaving = true;
         platform.close(static_cast<std::uint16_t>(close_code_for(error.code)), error.message);
     }
 
@@ -218,6 +267,7 @@ struct WorkerCore::State {
         hello.nickname = options.nickname;
         hello.client = options.client;
         hello.worker_key = options.worker_key;
+        greeted = true;
         send(encode_hello(hello));
     }
 
@@ -226,7 +276,7 @@ struct WorkerCore::State {
         online = true;
         status.worker_id = message.worker_id;
         status.model_name = message.model_name;
-        const bool same = welcome && welcome->package_sha256 == message.package_sha256 && welcome->expert_shape == message.expert_shape &&
+        const bool same = welcome && !message.package_sha256.empty() && welcome->package_sha256 == message.package_sha256 && welcome->expert_shape == message.expert_shape &&
                           welcome->limits.num_tokens_max == message.limits.num_tokens_max && welcome->limits.num_pairs_max == message.limits.num_pairs_max;
         assigned.clear();
         ready_pending.clear();
@@ -243,6 +293,7 @@ struct WorkerCore::State {
             runner = std::make_unique<ExpertRunner>(*device, *store, runner_options);
             runner->create([this, guard = std::weak_ptr<int>(alive), at = epoch](Status made) {
                 if (guard.expired() || at != epoch) return;
+                if (!made.ok() && made.error().code == ErrorCode::device_lost) return lost(made.error().message);
                 if (!made.ok()) return fail(text("This GPU cannot run the expert kernels: ", made.error().message));
                 runner_ready = true;
                 announce();
@@ -348,6 +399,7 @@ struct WorkerCore::State {
     void on_release(const std::vector<Unit>& units) {
         for (const Unit& unit : units) {
             assigned.erase(unit);
+            std::erase(ready_pending, unit);
             if (store) store->drop(unit);
         }
         settle();
@@ -428,6 +480,7 @@ struct WorkerCore::State {
         status.bytes_received += frame.size();
         const auto header = decode_frame_header(frame);
         if (!header.ok()) return protocol_error(header.error());
+        watch_silence();
         if (header->type == FrameType::welcome) {
             auto message = decode_welcome(frame);
             return message.ok() ? on_welcome(std::move(*message)) : protocol_error(message.error());
@@ -436,6 +489,7 @@ struct WorkerCore::State {
         if (header->type == FrameType::error) {
             const auto message = decode_error(frame);
             ++status.errors;
+            if (message.ok() && message->fatal) fatal_code = message->code;
             if (message.ok()) status.detail = text("The hub reports ", message->code, message->found.empty() ? "" : ": ", message->found);
             return;
         }
@@ -467,7 +521,7 @@ WorkerCore::WorkerCore(Platform& platform, WorkerOptions options) : state_(std::
 
 WorkerCore::~WorkerCore() {
     state_->alive.reset();
-    for (const std::uint64_t timer : {state_->retry_timer, state_->report_timer, state_->ready_timer})
+    for (const std::uint64_t timer : {state_->retry_timer, state_->report_timer, state_->ready_timer, state_->silence_timer})
         if (timer != 0) state_->platform.clear_timer(timer);
     state_->runner.reset();
     state_->store.reset();
@@ -479,21 +533,30 @@ void WorkerCore::start() {
     state_->open_device();
 }
 
+// A paused worker is no answerer: it leaves the hub, which asks others at once, and keeps its weights.
 void WorkerCore::pause() {
-    state_->paused = true;
-    state_->settle();
+    State& s = *state_;
+    if (s.stopping || s.over || std::exchange(s.paused, true)) return;
+    if (s.reopening || !s.tested) return s.enter(WorkerPhase::paused);            // once the GPU is there, it does not connect
+    if (s.retry_timer != 0) s.platform.clear_timer(std::exchange(s.retry_timer, 0));
+    if (s.online || s.greeted) s.hang_up("paused by the contributor");
+    s.enter(WorkerPhase::paused);
 }
 void WorkerCore::resume() {
-    state_->paused = false;
-    state_->settle();
+    State& s = *state_;
+    if (s.stopping || s.over || !std::exchange(s.paused, false)) return;
+    if (s.reopening || !s.tested) return s.enter(WorkerPhase::warming);           // it connects when the GPU is there
+    if (s.closing) s.enter(WorkerPhase::connecting);                              // on_closed() goes on
+    else s.connect();
 }
 
 void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     State& s = *state_;
     if (s.status.budget_bytes == budget_bytes) return;
     s.status.budget_bytes = budget_bytes;
-    s.welcome.reset();                               // the store is made anew; blobs come from the cache
-    if (s.online) s.hang_up("memory limit changed");
+    s.drop_weights();                                // the store is made anew; blobs come from the cache
+    s.welcome.reset();
+    if (s.online || s.greeted) s.hang_up("memory limit changed");
 }
 
 void WorkerCore::stop() {
@@ -512,8 +575,11 @@ void WorkerCore::stop() {
 }
 
 void WorkerCore::on_open() {
-    state_->leaving = false;
-    state_->send_hello();
+    State& s = *state_;
+    s.leaving = s.closing = s.opening = false;
+    s.fatal_code.clear();
+    if (s.over || s.stopping || s.paused) return s.platform.close(1001, "not serving");
+    s.send_hello();
 }
 
 void WorkerCore::on_frame(ByteView frame) {
@@ -522,10 +588,13 @@ void WorkerCore::on_frame(ByteView frame) {
 
 void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     State& s = *state_;
-    s.online = false;
+    s.online = s.greeted = s.opening = false;
+    const bool was_closing = std::exchange(s.closing, false);
     s.queue.clear();
-    if (s.stopping || s.over || s.status.phase == WorkerPhase::gpu_lost) return;
-    if (code == static_cast<std::uint16_t>(CloseCode::policy)) {
+    if (s.silence_timer != 0) s.platform.clear_timer(std::exchange(s.silence_timer, 0));
+    if (s.stopping || s.over || s.reopening || s.paused) return;
+    if (was_closing && s.status.phase == WorkerPhase::connecting) return s.connect();           // resumed meanwhile
+    if (code == static_cast<std::uint16_t>(CloseCode::policy) && s.fatal_code != error_code_name(ErrorCode::timeout)) {
         s.over = true;
         s.enter(WorkerPhase::refused);
         s.status.detail = text("The hub refused this worker", reason.empty() ? "" : ": ", reason, ". Ask the host for a fresh join link.");

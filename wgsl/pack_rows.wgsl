@@ -17,7 +17,7 @@ const header_token_pairs_word: u32 = 10u;
 @group(0) @binding(1) var<storage, read> y_pairs: array<f32>;
 @group(0) @binding(2) var<storage, read_write> y_wire: array<u32>;
 
-var<workgroup> peaks: array<f32, 64>;
+var<workgroup> peaks: array<u32, 64>;
 
 fn float_to_half(value: f32) -> u32 {
   let bits = bitcast<u32>(value);
@@ -64,22 +64,24 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let dtype = upload[header_dtype];
   let row = group.x;
   if (dtype == 3u) {
-    var peak = 0.0;
+    // Without their sign floats order as their bits do, infinity and NaN on top; max() of floats may drop a NaN.
+    var peak = 0u;
     for (var column = thread; column < hidden; column += 64u) {
-      peak = max(peak, abs(value_at(row, column)));
+      peak = max(peak, bitcast<u32>(value_at(row, column)) & 0x7fffffffu);
     }
     peaks[thread] = peak;
   }
   workgroupBarrier();
   if (dtype == 3u) {
-    var peak = 0.0;
+    var peak = 0u;
     for (var i = 0u; i < 64u; i += 1u) {
       peak = max(peak, peaks[i]);
     }
-    let scale = peak / 127.0;
+    let broken = peak >= 0x7f800000u;
+    let scale = select(bitcast<f32>(peak) / 127.0, 0.0, broken);
     let rows = select(upload[header_num_tokens], upload[header_num_pairs], upload[header_unsummed] != 0u);
     if (thread == 0u) {
-      y_wire[rows * hidden / 4u + row] = bitcast<u32>(scale);
+      y_wire[rows * hidden / 4u + row] = select(bitcast<u32>(scale), 0x7fc00000u, broken);   // a broken row stays visibly broken
     }
     let inverse = select(0.0, 1.0 / scale, scale > 0.0);
     for (var quad = thread; quad < hidden / 4u; quad += 64u) {

@@ -215,7 +215,7 @@ bool within_norm_bound(const Round& round, const Attempt& attempt, const std::ve
     const std::size_t hidden = round.hidden_size;
     const auto fits = [&](std::size_t y_row, std::size_t x_row) {
         const double sum = square_sum(y.data() + y_row * hidden, hidden);
-        return std::sqrt(sum / static_cast<double>(hidden)) <= norm_bound * std::max(1.0, round.x_rms[x_row]);   // false for NaN
+        return std::isfinite(sum) && std::sqrt(sum / static_cast<double>(hidden)) <= norm_bound * std::max(1.0, round.x_rms[x_row]);   // false for NaN
     };
     if (!unsummed) {
         for (std::size_t i = 0; i < attempt.tokens.size(); ++i)

@@ -62,7 +62,7 @@ void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Ki
     }
     std::vector<PlacementChange> changes;
     placement.leave(id, changes);
-    apply(now, changes, actions);
+    if (!draining || drain_at > now) apply(now, changes, actions);      // at the end nobody takes over
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const RoundId round_id : touched)

@@ -41,7 +41,7 @@ void WorkerConnection::on_accepted() {
         self->counted_ = true;
         if (count > hub.options.workers_per_address_max) {
             self->refused_ = true;
-            self->close(CloseCode::policy, text("this address lends ", hub.options.workers_per_address_max, " workers already"));
+            self->close(CloseCode::going_away, text("this address lends ", hub.options.workers_per_address_max, " workers already"));
             return;
         }
         self->joined_ = true;

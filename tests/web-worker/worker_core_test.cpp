@@ -76,16 +76,14 @@ class Stage : public Platform {
             std::function<void()> function;
             {
                 std::unique_lock lock(mutex_);
-                if (functions_.empty() && timers.empty()) wake_.wait(lock, [&] { return !functions_.empty(); });
+                if (functions_.empty() && next_timer() == timers.end()) wake_.wait(lock, [&] { return !functions_.empty(); });
                 if (!functions_.empty()) {
                     function = std::move(functions_.front());
                     functions_.pop_front();
                 }
             }
             if (!function) {
-                auto next = timers.begin();
-                for (auto one = timers.begin(); one != timers.end(); ++one)
-                    if (one->second.first < next->second.first) next = one;
+                const auto next = next_timer();
                 clock_ms = std::max(clock_ms, next->second.first);
                 function = std::move(next->second.second);
                 timers.erase(next);
@@ -125,6 +123,7 @@ class Stage : public Platform {
     }
 
     bool connected = false;
+    bool long_waits = false;         // else timers of seconds do not strike: the GPU's work takes no time on this clock
     int fetches = 0, generation = 0;
     int fetches_failing = 0;         // the first so many
     double clock_ms = 0;
@@ -135,6 +134,13 @@ class Stage : public Platform {
     std::unique_ptr<WorkerCore> core;
 
   private:
+    using Timers = std::map<std::uint64_t, std::pair<double, std::function<void()>>>;
+    Timers::iterator next_timer() {
+        auto next = timers.end();
+        for (auto one = timers.begin(); one != timers.end(); ++one)
+            if ((long_waits || one->second.first < clock_ms + 5000) && (next == timers.end() || one->second.first < next->second.first)) next = one;
+        return next;
+    }
     void post(std::function<void()> function) {
         const std::lock_guard lock(mutex_);
         functions_.push_back(std::move(function));
@@ -277,16 +283,48 @@ TEST(WorkerCoreTest, AnotherMemoryLimitWhileGroupsWaitReconnects) {
     EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
 }
 
-TEST(WorkerCoreTest, APausedWorkerIsBusyAndKeepsItsWeights) {
+TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
     Stage stage;
     stage.serve({1});
     stage.core->pause();
-    stage.give(encode_group_dispatch(group_of(1, 1), false));
-    EXPECT_EQ(decode_frame_header(stage.next(FrameType::busy))->sequence_id, 1u);
-    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::paused; });
+    EXPECT_FALSE(stage.connected);
+    stage.run_until([&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
+    EXPECT_EQ(stage.core->status().units_ready, 1u);
     stage.core->resume();
+    stage.welcome();
+    stage.assign({1});
     stage.give(encode_group_dispatch(group_of(2, 1), false));
     EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
+    EXPECT_EQ(stage.fetches, 1);
+}
+
+TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
+    Stage stage;
+    stage.core->start();
+    stage.core->pause();                             // before there is a GPU
+    stage.run_until([&] { return stage.core->status().self_test_rounds == 1; });
+    EXPECT_FALSE(stage.connected);
+    stage.core->resume();
+    stage.core->pause();                             // before the line is open
+    stage.core->resume();
+    stage.welcome();
+    stage.core->pause();                             // and once more before anything was assigned
+    stage.core->resume();                            // while the platform is still closing
+    stage.welcome();
+    stage.assign({1});
+    stage.give(encode_group_dispatch(group_of(2, 1), false));
+    EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
+}
+
+TEST(WorkerCoreTest, ASilentHubIsLeft) {
+    Stage stage;
+    stage.serve({1});
+    stage.long_waits = true;
+    stage.run_until([&] { return !stage.connected; });      // time passes, no frame comes
+    stage.long_waits = false;
+    EXPECT_GE(stage.clock_ms, 12000);
+    stage.welcome();
+    stage.assign({1});
     EXPECT_EQ(stage.fetches, 1);
 }
 

@@ -41,7 +41,7 @@ export class Blobs {
     while (this.running < fetches_max && this.waiting.length > 0) {
       const job = this.waiting.shift();
       this.running += 1;
-      this.one(job).then((answer) => {
+      this.one(job).catch((error) => ({ reason: error.message })).then((answer) => {
         this.running -= 1;
         if (job.generation === this.generation) job.done(answer.bytes ?? null, answer.reason ?? "");
         this.next();
@@ -98,12 +98,14 @@ export class Blobs {
     let have = 0;
     let reason = "";
     for (let attempt = 0; attempt < attempts_max; attempt += 1) {
+      reason = "";
       try {
         const response = await fetch(url, { signal: this.abort.signal, headers: have > 0 ? { Range: `bytes=${have}-` } : {}, cache: "no-store" });
         if (response.status !== 200 && response.status !== 206) {
           reason = `the hub answered ${response.status} for a weight blob`;
+          await response.body?.cancel();
           if (response.status === 404) break;
-          continue;
+          throw new Error(reason);
         }
         if (response.status === 200 && have > 0) {
           progress(-have);
@@ -124,7 +126,7 @@ export class Blobs {
         if (have === size) return { bytes };
         reason = `a weight blob ended after ${have} of ${size} bytes`;
       } catch (error) {
-        reason = error.name === "AbortError" ? "cancelled" : `download failed: ${error.message}`;
+        reason = error.name === "AbortError" ? "cancelled" : reason || `download failed: ${error.message}`;
         if (error.name === "AbortError") break;
       }
       await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** attempt * Math.random()));

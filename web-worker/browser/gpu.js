@@ -45,12 +45,13 @@ export class Gpu {
     const requiredLimits = Object.fromEntries(wanted.map((name) => [name, adapter.limits[name]]));
     const device = await adapter.requestDevice({ requiredLimits });
     this.device = device;
-    device.lost.then((info) => {
-      if (this.device !== device) return;
-      this.device = null;
-      this.events.onLost(info.message || String(info.reason));
+    device.lost.then((info) => this.lose(device, info.message || String(info.reason)));
+    // A failed allocation or an invalid command throws nothing: what was to be computed is not, and a readback gives old bytes. Errors come
+    // in the order of the commands, so before that readback: nothing of this device is believed from here on.
+    device.addEventListener("uncapturederror", ({ error }) => {
+      this.lose(device, `${error instanceof GPUOutOfMemoryError ? "out of memory" : "error"}: ${error.message}`);
+      device.destroy();
     });
-    device.addEventListener("uncapturederror", (event) => console.error("gpu:", event.error.message));
     this.scratch = device.createBuffer({ size: 4, usage: GPUBufferUsage.COPY_DST, label: "poke" });
     const info = adapter.info ?? {};
     const software = adapter.isFallbackAdapter === true || info.isFallbackAdapter === true || /swiftshader|llvmpipe|software/i.test(`${info.architecture} ${info.description} ${info.device}`);
@@ -64,6 +65,11 @@ export class Gpu {
     };
   }
 
+  lose(device, reason) {
+    if (this.device !== device) return;
+    this.device = null;
+    this.events.onLost(reason);
+  }
   close() {
     const device = this.device;
     this.device = null;
@@ -123,7 +129,7 @@ export class Gpu {
         this.pipelines.set(wgsl, handle);
       }
     }
-    this.events.onPipeline(ticket, handle, handle ? "" : reason);
+    this.events.onPipeline(ticket, handle || (this.device === device && device ? 0 : -1), handle ? "" : reason);   // -1: the GPU is gone
   }
 
   createBindGroup(pipeline, doubles, first, count) {

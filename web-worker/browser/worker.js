@@ -14,12 +14,14 @@ const withText = (text, f) => host.withText(text, f);
 
 const blobs = new Blobs(new URL("/weights/", self.location.origin).href);
 const timers = new Map();
+const closed_within_ms = 3000;
 let socket = null;
 
 Object.assign(mx, {
   connect() {
     const url = new URL("/worker", self.location.origin);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    socket?.close(1000);                       // never two
     const opened = new WebSocket(url);
     opened.binaryType = "arraybuffer";
     socket = opened;
@@ -35,7 +37,18 @@ Object.assign(mx, {
   },
   send(frame) { if (socket?.readyState === WebSocket.OPEN) socket.send(frame); },
   // Pages may send 1000 and 3000 to 4999 only, so "going away" becomes a plain 1000.
-  close(code, reason) { socket?.close(code >= 3000 ? code : 1000, decoder.decode(reason)); },
+  // A reason has at most 123 bytes. A dead line never answers the closing: it is given up after a moment.
+  close(code, reason) {
+    const closing = socket;
+    if (!closing) return;
+    const words = decoder.decode(reason).replace(/[^\x20-\x7e]/g, "?").slice(0, 120);
+    closing.close(code >= 3000 ? code : 1000, words);
+    setTimeout(() => {
+      if (socket !== closing) return;
+      socket = null;
+      withText(words, (address, size) => wasm._mx_on_closed(1006, address, size));
+    }, closed_within_ms);
+  },
 
   fetchBlob(hex, size, ticket) {
     blobs.fetch(decoder.decode(hex), size,
@@ -86,3 +99,9 @@ host.load(createModule, import.meta.url).then(
   },
   (error) => self.postMessage({ type: "failed", reason: `The worker program did not load: ${error.message ?? error}` }),
 );
+
+// What breaks inside a promise would leave a tab that says "serving" and answers nothing.
+self.addEventListener("unhandledrejection", ({ reason }) => {
+  socket?.close(1000);
+  self.postMessage({ type: "failed", reason: `The worker stopped: ${reason?.message ?? reason}` });
+});

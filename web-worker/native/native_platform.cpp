@@ -49,7 +49,7 @@ class SocketOver : public Socket {
         if (outbox_.size() == 1 && opened_) write();
     }
     void close(std::uint16_t code, std::string reason) override {
-        closing_ = true;
+        if (std::exchange(closing_, true)) return;      // one closing handshake
         if (!opened_) {
             beast::get_lowest_layer(socket_).close();
             return end(code, std::move(reason));

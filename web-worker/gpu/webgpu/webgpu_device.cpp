@@ -174,7 +174,7 @@ EMSCRIPTEN_KEEPALIVE void mx_on_pipeline(std::uint32_t ticket, int handle, const
     auto done = take(waiting().pipelines, ticket);
     if (!done) return;
     if (handle > 0) done(PipelineId{static_cast<std::uint32_t>(handle)});
-    else done(Error{ErrorCode::unsupported, text_at(reason, size_bytes)});
+    else done(Error{handle < 0 ? ErrorCode::device_lost : ErrorCode::unsupported, text_at(reason, size_bytes)});
 }
 
 EMSCRIPTEN_KEEPALIVE void mx_on_read(std::uint32_t ticket, const std::byte* bytes, std::uint32_t size_bytes, int ok) {
