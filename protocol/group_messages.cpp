@@ -143,6 +143,9 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
 Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits, Bytes& scratch) {
     MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_dispatch, limits));
     const GroupShape& shape = header.shape;
+    // A small question may have an answer that no frame can hold.
+    if (const std::uint64_t answer_bytes = body_offset_bytes + wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim); answer_bytes > frame_bytes_max)
+        return Error{ErrorCode::payload_size, text("the answer would have ", answer_bytes, " bytes, at most ", frame_bytes_max)};
     const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens, shape.hidden_dim);
     MOEX_ASSIGN(raw, open_payload(frame.subspan(body_offset_bytes), header.lz4, table_bytes(shape) + rows_bytes, scratch));
     out.sequence_id = header.sequence_id;

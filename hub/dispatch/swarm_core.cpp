@@ -135,7 +135,21 @@ void SwarmCore::State::on_timer(TimePoint now, const Timer& timer, Actions& acti
     }
 }
 
-SwarmCore::SwarmCore(SwarmOptions options) : state_(std::make_unique<State>(std::move(options))) {}
+namespace {
+
+// An answer of f32 rows, one per pair, has to fit into one frame; so has the question.
+SwarmOptions with_frames_that_fit(SwarmOptions options) {
+    WireLimits& limits = options.limits;
+    const std::uint64_t tables = 64 + std::uint64_t{4} * limits.num_experts, per_pair = std::uint64_t{4} * limits.hidden_size + 4;
+    const auto fits = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (frame_bytes_max - tables) / per_pair));
+    limits.num_pairs_max = std::min(limits.num_pairs_max, fits);
+    limits.num_tokens_max = std::min(limits.num_tokens_max, fits);
+    return options;
+}
+
+}  // namespace
+
+SwarmCore::SwarmCore(SwarmOptions options) : state_(std::make_unique<State>(with_frames_that_fit(std::move(options)))) {}
 SwarmCore::~SwarmCore() = default;
 
 WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authorized, std::vector<SwarmAction>& actions) {

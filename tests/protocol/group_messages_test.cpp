@@ -187,6 +187,16 @@ TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {
     const Bytes frame = encode_group_result(result, false);
     EXPECT_LE(frame.size(), tensor_frame_bytes_max(limits));
     EXPECT_TRUE(decode_group_result(frame, limits).ok());
+    // 64 rows for 64 experts each: a question of 2 MiB whose answer would have 128 MiB.
+    const WireLimits wide{8192, 1, 64, 64, 4096};
+    GroupDispatch question{.sequence_id = 3, .shape = {0, 64, 8192, Dtype::f32, true, 4096, 64}};
+    for (std::uint16_t expert = 0; expert < 64; ++expert) question.experts.push_back({expert, 64});
+    for (std::uint32_t pair = 0; pair < 4096; ++pair) {
+        question.rows.push_back(static_cast<std::uint16_t>(pair % 64));
+        question.gates.push_back(float_to_half(1));
+    }
+    question.x = exact_rows(64 * 8192);
+    EXPECT_EQ(verdict(decode_group_dispatch(encode_group_dispatch(question, false), wide)), "payload_size");
     limits.hidden_size = 0xffff;
     limits.num_pairs_max = 0xffffffff;
     EXPECT_EQ(tensor_frame_bytes_max(limits), frame_bytes_max);
