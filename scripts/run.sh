@@ -34,7 +34,7 @@ if [ "$(id -u)" = 0 ]; then
        test -x "$build/moex-hub" -a -r "$here/static/models/demo/manifest.json" 2>/dev/null; then
     state=/var/lib/moex-$user
     install -d -m 700 -o "$user" -g "$(id -g "$user")" "$state"
-    case " ${serve[*]:-} " in *" --state "*) ;; *) serve=(--state "$state" "${serve[@]}") ;; esac
+    case " ${serve[*]:-} " in *" --state "*) ;; *) serve=(--state "${MOEX_STATE:-$state}" "${serve[@]}") ;; esac
     hub=(setpriv --reuid "$user" --regid "$(id -g "$user")" --clear-groups --no-new-privs "$build/moex-hub" serve)
     echo "run.sh: running as root, so the hub runs as $user (state in $state)" >&2
   else

@@ -7,6 +7,7 @@
 import { createRequire } from "node:module";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
+import { pathToFileURL } from "node:url";
 
 const [text_path, spirv_path, folder, ...kernels] = process.argv.slice(2);
 if (!kernels.length) {
@@ -14,7 +15,7 @@ if (!kernels.length) {
   process.exit(2);
 }
 const require = createRequire(join(resolve(process.env.NAGA_FROM), "package.json"));
-const naga = require("naga-wasm");
+const naga = await import(pathToFileURL(require.resolve("naga-wasm")));      // an ES module: Node 18 cannot require() it
 mkdirSync(folder, { recursive: true });
 
 function substitute(source, file, values) {

@@ -259,8 +259,9 @@ struct WorkerCore::State {
         Hello hello;
         hello.token = options.token;
         const gpu::AdapterInfo& adapter = device->adapter();
+        const std::uint64_t budget_bytes = std::min(status.budget_bytes, ExpertStore::arenas_max * adapter.max_binding_bytes);
         hello.device = {.backend = adapter.backend, .vendor = adapter.vendor, .architecture = adapter.architecture, .description = adapter.description,
-                        .software = adapter.software, .budget_bytes = status.budget_bytes, .max_buffer_bytes = adapter.max_buffer_bytes,
+                        .software = adapter.software, .budget_bytes = budget_bytes, .max_buffer_bytes = adapter.max_buffer_bytes,
                         .max_binding_bytes = adapter.max_binding_bytes};
         hello.dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32};
         hello.kernel_version = kernel_version;

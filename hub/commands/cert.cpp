@@ -66,8 +66,9 @@ int run_cert(const Invocation& invocation) {
                 "compare the SHA-256 above under \"Certificate\", then Advanced > Proceed. Chrome then runs pages, WebGPU and WebSockets;\n"
                 "Safari on iOS refuses WebSockets until the certificate is installed and trusted in Settings.\n"
                 "Smoother: mkcert or a reverse proxy with a real certificate.\n\n"
-                "next: moex-hub serve --listen 0.0.0.0:8443 --tls-cert %s --tls-key %s\n",
-                certificate_path.c_str(), key_path.c_str(), list.c_str(), days, made->sha256_fingerprint.c_str(), certificate_path.c_str(), key_path.c_str());
+                "next: moex-hub serve --listen 0.0.0.0:8443 --host %s --tls-cert %s --tls-key %s\n"
+                "      (every name or address that people type has to be one of the names above, and given by --host)\n",
+                certificate_path.c_str(), key_path.c_str(), list.c_str(), days, made->sha256_fingerprint.c_str(), names.size() > 3 ? names.back().c_str() : "NAME", certificate_path.c_str(), key_path.c_str());
     return exit_stopped;
 }
 

@@ -1,4 +1,5 @@
 // moex-hub serve: opens the model, builds the rooms, prints the links, runs until a signal.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -104,7 +105,7 @@ Result<Keys> prepare_keys(const Settings& settings, Registry& registry, bool is_
     Keys keys;
     for (const auto& [role, secret, file] : {std::tuple{Role::api, "api-key", "api-key-file"}, std::tuple{Role::admin, "admin-key", "admin-key-file"}}) {
         MOEX_ASSIGN(key, read_key(settings, secret, file));
-        if (!key.empty() && registry.key_role(key) != role) MOEX_TRY(registry.add_key(role, "host's own", key));
+        if (!key.empty()) MOEX_TRY(registry.set_key(role, "host's own", key));
     }
     if (is_loopback && !settings.on("require-key")) return keys;
     if (!registry.has_key(Role::api)) {
@@ -142,6 +143,16 @@ void print_links(const Settings& settings, const Server& server, const ModelPack
     std::fflush(stdout);
 }
 
+}  // namespace
+
+namespace {
+// Each connection is a file; the usual soft limit of 1,024 is for programs that use select().
+void raise_open_files() {
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
+    files.rlim_cur = files.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &files);
+}
 }  // namespace
 
 int run_serve(const Invocation& invocation) {
@@ -188,6 +199,7 @@ int run_serve(const Invocation& invocation) {
     std::optional<ActingAs> acting;
     if (user) acting.emplace(*user);  // what the user may not read must fail now, not at the first request
     const TimePoint started_at = now_steady();
+    raise_open_files();
     auto room = open_model_room(settings, show_stage, invocation.check_only);
     if (!room.ok()) return fail(room.error().message);
     if (invocation.check_only) {
@@ -205,8 +217,8 @@ int run_serve(const Invocation& invocation) {
     if (!keys.ok()) return fail(keys.error().message);
     auto join_token = registry->join_token();
     if (!join_token.ok()) return fail(join_token.error().message);
-    if (registry->key_role(*join_token) != Role::join)  // HELLO's token is looked up among the keys
-        if (const Status added = registry->add_key(Role::join, "link", *join_token); !added.ok()) return fail(added.error().message);
+    // HELLO's token is looked up among the keys; a new token ends the old one.
+    if (const Status added = registry->set_key(Role::join, "link", *join_token); !added.ok()) return fail(added.error().message);
     acting.reset();
 
     Server server(server_options, room->package, *registry);

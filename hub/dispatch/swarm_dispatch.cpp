@@ -293,7 +293,7 @@ void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure fai
         --piece.live;
         if (failure == Failure::busy) {
             std::erase(piece.tried, attempt.worker);         // it may be asked again
-            if (piece.dispatches > 0) --piece.dispatches;    // and that was no attempt
+            if (!attempt.hedge && piece.dispatches > 0) --piece.dispatches;    // and that was no attempt
         }
     }
     capacity_freed = true;

@@ -34,6 +34,11 @@ struct HttpResponse {
     std::string content_type = "application/json";
     std::string body;
     std::vector<std::pair<std::string, std::string>> headers;
+    // In the place of one that is there already.
+    void set_header(std::string_view name, std::string value) {
+        std::erase_if(headers, [name](const auto& header) { return header.first == name; });
+        headers.emplace_back(name, std::move(value));
+    }
 };
 
 // The way back of one request. Any thread may call it; the connection posts to its strand. Dropping the last reference

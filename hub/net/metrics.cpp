@@ -76,7 +76,7 @@ void Metrics::on_worker_event(const char* kind) { state_->worker_events.Add({{"e
 void Metrics::on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s) {
     state_->ttft.Observe(ttft_s);
     state_->e2e.Observe(e2e_s);
-    state_->inter_token.Observe(mean_inter_token_s);
+    if (mean_inter_token_s > 0) state_->inter_token.Observe(mean_inter_token_s);      // one token has no gap
     state_->queue.Observe(queue_s);
 }
 

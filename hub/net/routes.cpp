@@ -119,12 +119,12 @@ UpgradeVerdict Routes::judge_upgrade(const HttpRequest& request) const {
     }
     if (!hub_.swarm || hub_.draining) {
         HttpResponse response = api_error(503, hub_.draining ? "the hub stops" : "the hub is loading", "unavailable");
-        response.headers.emplace_back("Retry-After", "2");
+        response.set_header("Retry-After", "2");
         return refuse(std::move(response));
     }
     if (const Duration wait = hub_.rates.worker_connect(now_steady(), request.remote_address, request.loopback); wait > Duration{0}) {
         HttpResponse response = api_error(429, "too many connections or failed joins from this address", "rate_limited");
-        response.headers.emplace_back("Retry-After", seconds_text(wait));
+        response.set_header("Retry-After", seconds_text(wait));
         return refuse(std::move(response));
     }
     const std::optional<std::string> token = bearer_key(request);
@@ -194,7 +194,7 @@ void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responde
     }
     const auto unavailable = [&](const char* message) {
         HttpResponse response = api_error(503, message, "unavailable");
-        response.headers.emplace_back("Retry-After", "2");
+        response.set_header("Retry-After", "2");
         refuse(std::move(response));
     };
     Api* api = hub_.api;
@@ -203,7 +203,7 @@ void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responde
         if (hub_.draining) return unavailable("the hub stops and takes no new work");
         if (const Duration wait = hub_.rates.api_request(now_steady(), request.remote_address, request.loopback); wait > Duration{0}) {
             HttpResponse response = api_error(429, "too many requests from this address", "rate_limited");
-            response.headers.emplace_back("Retry-After", seconds_text(wait));
+            response.set_header("Retry-After", seconds_text(wait));
             return refuse(std::move(response));
         }
     }
@@ -241,7 +241,7 @@ void Routes::serve_health(std::shared_ptr<WireResponder> responder) const {
     asio::post(hub_.swarm_strand, [this, responder = std::move(responder)] {
         HttpResponse response;
         response.body = health_json(hub_, response.status).dump();
-        if (response.status == 503) response.headers.emplace_back("Retry-After", "2");
+        if (response.status == 503) response.set_header("Retry-After", "2");
         responder->respond(std::move(response));
     });
 }

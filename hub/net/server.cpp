@@ -75,6 +75,16 @@ struct Server::State {
         hub.base_url = text(tls ? "https://" : "http://", name, ':', listener->port());
     }
 
+    // What one handler throws ends that handler, not the hub.
+    void run_io() {
+        for (;;) try {
+            hub.io.run();
+            return;
+        } catch (const std::exception& failure) {
+            log_error("http: a handler failed", kv("error", failure.what()));
+        }
+    }
+
     void on_signal(int number) {
         if (number != SIGHUP) return begin_stop();
         try {
@@ -214,7 +224,7 @@ void Server::run(std::size_t num_threads) {
     state.housekeeping.start();
     // The caller only waits: a wake-up meant for it could be taken by another thread. The others go on serving the strand after run() has
     // returned, for what is taken down then.
-    for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i) state.threads.emplace_back([&state] { state.hub.io.run(); });
+    for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i) state.threads.emplace_back([&state] { state.run_io(); });
     state.finished.wait(false);
 }
 

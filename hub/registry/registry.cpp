@@ -115,6 +115,7 @@ struct Registry::State {
     std::thread thread;
 
     Status prepare();
+    Status load_keys();
     Status insert_key(const KeyHash& hash, Role role, std::string_view name);
     void commit_pending();
     void serve();
@@ -135,6 +136,12 @@ Status Registry::State::prepare() {
     MOEX_TRY(database->execute(registry_schema_sql));
     MOEX_TRY(database->execute(text("PRAGMA user_version=", schema_version)));
     MOEX_TRY(transaction.commit());
+    return load_keys();
+}
+
+Status Registry::State::load_keys() {
+    const std::lock_guard lock(keys_mutex);
+    keys.clear();
     Statement select(*database, "SELECT key_sha256, role FROM keys");
     while (select.step()) {
         const Bytes hash = select.blob(0);
@@ -248,6 +255,17 @@ Result<std::string> Registry::create_key(Role role, std::string_view name) {
 Status Registry::add_key(Role role, std::string_view name, std::string_view key) {
     if (key.size() < 16) return Error{ErrorCode::invalid_argument, text("the ", role_name(role), " key has ", key.size(), " characters, at least 16 are wanted")};
     return state_->insert_key(hash_key(key), role, name);
+}
+
+Status Registry::set_key(Role role, std::string_view name, std::string_view key) {
+    MOEX_TRY(add_key(role, name, key));
+    const KeyHash hash = hash_key(key);
+    const std::lock_guard lock(state_->database_mutex);
+    {
+        Statement remove(*state_->database, "DELETE FROM keys WHERE role = ? AND name = ? AND key_sha256 <> ?");
+        MOEX_TRY(remove.bind(std::string_view(role_name(role))).bind(name).bind(ByteView(hash)).run());
+    }
+    return state_->load_keys();
 }
 
 std::optional<Role> Registry::key_role(std::string_view key) const {

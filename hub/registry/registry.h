@@ -34,6 +34,8 @@ class Registry {
     Result<std::string> create_key(Role role, std::string_view name);
     // Stores the SHA-256 of a key that the host chose (from a file or the environment).
     Status add_key(Role role, std::string_view name, std::string_view key);
+    // The same, and the only one of its role and name: what was stored under them before opens nothing any more.
+    Status set_key(Role role, std::string_view name, std::string_view key);
     std::optional<Role> key_role(std::string_view key) const;      // constant time per stored key
     bool has_key(Role role) const;
     // The join token: one per state folder; made on first use and kept readable (0600 file beside the database), since the link is shown at every start.

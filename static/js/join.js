@@ -7,6 +7,7 @@ let worker = null;
 let last = null;            // the newest status
 let before = null;          // an older one, for the rate
 let wake_lock = null;
+let stay_awake = false;
 
 // The token rides in the fragment, which no server sees; it leaves the address bar at once and stays in this tab.
 const fragment = new URLSearchParams(location.hash.slice(1));
@@ -86,6 +87,7 @@ let last_call_at = -Infinity;
 function onStatus(status) {
   if (last && status.pairs_answered > last.pairs_answered) last_call_at = performance.now();
   last = status;
+  if (["stopped", "refused", "failed"].includes(status.phase)) keepAwake(false);
   draw(status);
   // For whoever automates or inspects this page.
   document.documentElement.dataset.phase = status.phase;
@@ -126,8 +128,11 @@ function start() {
   keepAwake(true);
 }
 
+// Browsers take the lock back when the page is hidden: it is asked for again when people come back to it.
 async function keepAwake(on) {
+  stay_awake = on;
   try {
+    if (wake_lock?.released) wake_lock = null;
     if (on && !wake_lock) wake_lock = await navigator.wakeLock?.request("screen") ?? null;
     else if (!on && wake_lock) {
       await wake_lock.release();
@@ -137,6 +142,8 @@ async function keepAwake(on) {
 }
 
 element("start").addEventListener("click", start);
+element("start").disabled = false;             // from here on a click is heard
+document.addEventListener("visibilitychange", () => { if (stay_awake && document.visibilityState === "visible") keepAwake(true); });
 element("pause").addEventListener("click", () => worker?.postMessage("pause"));
 element("resume").addEventListener("click", () => worker?.postMessage("resume"));
 element("stop").addEventListener("click", () => {
@@ -169,4 +176,4 @@ element("forget").addEventListener("click", async () => {
 });
 showStored();
 setInterval(showStored, 5000);
-if (!token()) element("detail").textContent = "This link carries no join token. It works on the hub's own machine; elsewhere ask the host for the full link.";
+if (!token()) element("detail").textContent = "This link carries no join token: ask the host for the full link.";

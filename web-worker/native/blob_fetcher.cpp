@@ -42,8 +42,7 @@ struct BlobFetcher::Connection {
         const auto found = resolver.resolve(options.hub.host, options.hub.port);
         if (!options.hub.tls) {
             plain.emplace(io);
-            plain->expires_after(std::chrono::seconds(30));
-            plain->connect(found);
+            wait(*plain, [&](auto done) { plain->async_connect(found, done); });
             return;
         }
         tls.set_default_verify_paths();
@@ -52,9 +51,18 @@ struct BlobFetcher::Connection {
         secure.emplace(io, tls);
         SSL_set_tlsext_host_name(secure->native_handle(), options.hub.host.c_str());
         if (!options.insecure_tls) secure->set_verify_callback(ssl::host_name_verification(options.hub.host));
-        beast::get_lowest_layer(*secure).expires_after(std::chrono::seconds(30));
-        beast::get_lowest_layer(*secure).connect(found);
-        secure->handshake(ssl::stream_base::client);
+        wait(*secure, [&](auto done) { beast::get_lowest_layer(*secure).async_connect(found, done); });
+        wait(*secure, [&](auto done) { secure->async_handshake(ssl::stream_base::client, done); });
+    }
+    // Runs one operation to its end, or throws when it failed or took too long: deadlines hold for asynchronous operations only.
+    template <class Stream, class Start>
+    void wait(Stream& stream, Start start) {
+        beast::get_lowest_layer(stream).expires_after(std::chrono::seconds(30));
+        beast::error_code result = asio::error::operation_aborted;
+        start([&result](beast::error_code error, auto&&...) { result = error; });
+        io.restart();
+        io.run();
+        if (result) throw beast::system_error(result);
     }
     template <class Function>
     auto with(Function function) {
@@ -159,9 +167,8 @@ Result<Bytes> BlobFetcher::download(const Job& job) try {
     http::response_parser<http::vector_body<std::byte>> parser;
     parser.body_limit(job.size_bytes);
     connection_->with([&](auto& stream) {
-        beast::get_lowest_layer(stream).expires_after(std::chrono::seconds(60));
-        http::write(stream, request);
-        http::read(stream, connection_->buffer, parser);
+        connection_->wait(stream, [&](auto done) { http::async_write(stream, request, done); });
+        connection_->wait(stream, [&](auto done) { http::async_read(stream, connection_->buffer, parser, done); });
     });
     if (parser.get().result() != http::status::ok)
         return Error{ErrorCode::unavailable, text("the hub answered ", parser.get().result_int(), " for a weight blob")};

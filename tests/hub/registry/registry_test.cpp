@@ -53,6 +53,22 @@ TEST_F(RegistryTest, AFolderOfOthersIsRefused) {
     EXPECT_NE(opened.error().message.find("holds other files"), std::string::npos) << opened.error().message;
 }
 
+TEST_F(RegistryTest, AKeyThatIsSetEndsTheOneBeforeIt) {
+    const std::string before = "the token of yesterday", after = "the token of today!";
+    {
+        const auto registry = open();
+        ASSERT_TRUE(registry->set_key(Role::join, "link", before).ok());
+        ASSERT_TRUE(registry->add_key(Role::join, "another", "kept, it has another name").ok());
+        EXPECT_EQ(registry->key_role(before), Role::join);
+        ASSERT_TRUE(registry->set_key(Role::join, "link", after).ok());
+        EXPECT_EQ(registry->key_role(before), std::nullopt);
+    }
+    const auto registry = open();
+    EXPECT_EQ(registry->key_role(before), std::nullopt);
+    EXPECT_EQ(registry->key_role(after), Role::join);
+    EXPECT_EQ(registry->key_role("kept, it has another name"), Role::join);
+}
+
 TEST_F(RegistryTest, KeysSurviveAReopenAndOnlyTheirHashIsStored) {
     std::string api, admin, token;
     {
