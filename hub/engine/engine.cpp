@@ -1,6 +1,7 @@
 #include "hub/engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -301,7 +302,7 @@ void Engine::State::step() {
 
     std::size_t logits_at = 0, row_at = 0;
     const std::size_t vocab_size = decoder.config().vocab_size;
-    std::vector<GenerationId> finished_stop, finished_length;
+    std::vector<GenerationId> finished_stop, finished_length, broken;
     for (std::size_t i = 0; i < members.size(); ++i) {
         Generation& generation = *members[i];
         GenerationStats& stats = generation.stats;
@@ -328,8 +329,10 @@ void Engine::State::step() {
         }
         if (!generation.prefilled()) continue;
         if (const auto reason = take_token(generation, logits.last(vocab_size)))
-            (*reason == FinishReason::stop ? finished_stop : finished_length).push_back(generation.id);
+            (*reason == FinishReason::stop ? finished_stop : *reason == FinishReason::error ? broken : finished_length).push_back(generation.id);
     }
+    for (const GenerationId id : broken)
+        end_running(id, FinishReason::error, {ErrorCode::non_finite, "the model's logits are not finite: a weight or an expert's answer is out of range"});
     for (const GenerationId id : finished_stop) end_running(id, FinishReason::stop);
     for (const GenerationId id : finished_length) end_running(id, FinishReason::length);
 }
@@ -345,6 +348,7 @@ std::optional<FinishReason> Engine::State::take_token(Generation& generation, st
     generation.stats.decode = now - generation.first_token;
     if (request.max_tokens == 0) return FinishReason::length;
     TokenEvent event{generation.sampler.sample(logits, request.logprobs ? request.top_logprobs : 0), generation.stats.completion_tokens};
+    if (!std::isfinite(event.token.logprob)) return FinishReason::error;
     if (std::find(request.stop_ids.begin(), request.stop_ids.end(), event.token.id) != request.stop_ids.end()) return FinishReason::stop;
     generation.last = event.token.id;
     generation.sampler.accept(event.token.id);

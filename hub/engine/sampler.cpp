@@ -108,7 +108,7 @@ TokenId Sampler::draw(std::span<const float> logits) {
         left -= probabilities_[i];
         if (left < 0) return order_[i];
     }
-    return order_[kept - 1];
+    return kept > 0 ? order_[kept - 1] : greedy;      // none: the logits are not numbers
 }
 
 SampledToken Sampler::sample(std::span<const float> logits, std::uint32_t top_logprobs) {

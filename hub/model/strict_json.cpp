@@ -6,6 +6,8 @@
 namespace moex {
 namespace {
 
+struct TooManyKeys {};
+
 // One pass over the characters, strings skipped: hostile nesting and counts never reach the parser.
 Status check_extent(std::string_view json_text, std::string_view what, const JsonLimits& limits) {
     std::uint64_t values = 0;
@@ -41,6 +43,7 @@ Result<nlohmann::ordered_json> parse_strict_json(std::string_view json_text, std
         if (event == Json::parse_event_t::key && !names.empty() && twice.empty()) {
             const auto& name = parsed.get_ref<const std::string&>();
             if (!names.back().insert(name).second) twice = name;
+            if (names.back().size() > limits.keys_max) throw TooManyKeys{};
         }
         return true;
     };
@@ -48,6 +51,8 @@ Result<nlohmann::ordered_json> parse_strict_json(std::string_view json_text, std
         Json value = Json::parse(json_text, watch);
         if (!twice.empty()) return Error{ErrorCode::bad_json, text(what, ": \"", twice.substr(0, 200), "\" stands twice in one object")};
         return value;
+    } catch (const TooManyKeys&) {
+        return Error{ErrorCode::bad_json, text(what, ": more than ", limits.keys_max, " keys in one object")};
     } catch (const Json::exception& error) {  // the library's way to say where the text stops being JSON
         return Error{ErrorCode::bad_json, text(what, ": not JSON: ", std::string_view(error.what()).substr(0, 200))};
     }

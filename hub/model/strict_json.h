@@ -14,6 +14,7 @@ namespace moex {
 struct JsonLimits {
     std::uint32_t depth_max = 32;
     std::uint64_t values_max = 4'000'000;  // counted by commas and colons, before anything is allocated
+    std::uint32_t keys_max = 100'000;      // of one object: the library looks through all earlier keys at each new one
 };
 
 // `what` names the text in errors, e.g. "models/x/config.json".

@@ -298,7 +298,7 @@ void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& o
 std::variant<Json, ApiProblem> parse_api_body(std::string_view body, std::uint32_t bytes_max) {
     if (body.size() > bytes_max)
         return ApiProblem{413, text("The request body has ", body.size(), " bytes, at most ", bytes_max, " are allowed."), "request_too_large", ""};
-    constexpr JsonLimits json_limits{.depth_max = 64, .values_max = 400'000};
+    constexpr JsonLimits json_limits{.depth_max = 64, .values_max = 400'000, .keys_max = 4096};
     auto parsed = parse_strict_json(body, "body", json_limits);
     if (!parsed.ok()) return ApiProblem{400, text("We could not parse the JSON body of your request: ", parsed.error().message), "invalid_json", ""};
     if (!parsed->is_object()) return ApiProblem{400, text("The body has to be a JSON object, found ", json_excerpt(*parsed), "."), "invalid_json", ""};

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 namespace moex {
 namespace {
 
@@ -42,6 +45,14 @@ std::vector<float> logs(const std::vector<double>& probabilities) {
 constexpr int draws = 20000;
 constexpr double chi_square_99_9 = 22.46;  // 6 degrees of freedom, the largest here; fixed seeds make the outcome a fact
 const std::vector<double> base{0.30, 0.05, 0.20, 0.10, 0.25, 0.07, 0.03};
+
+TEST(SamplerTest, LogitsThatAreNoNumbersDoNotCrash) {
+    const std::vector<float> logits(8, std::numeric_limits<float>::quiet_NaN());
+    Sampler sampler({.temperature = 1, .top_p = 0.9, .seed = 1}, {});
+    const SampledToken token = sampler.sample(logits, 0);
+    EXPECT_LT(token.id, 8u);
+    EXPECT_FALSE(std::isfinite(token.logprob));
+}
 
 TEST(SamplerTest, GreedyTakesTheLowerIdOfATie) {
     Sampler sampler({.temperature = 0}, {});
