@@ -15,7 +15,7 @@ constexpr double self_test_nrmse_max = 1e-5;     // f32 sums come within 1e-6; a
 constexpr double report_every_ms = 100;
 constexpr double ready_every_ms = 20;            // READY frames are gathered for this long
 constexpr double retry_ms_min = 500, retry_ms_max = 30000;
-constexpr std::uint32_t busy_retry_ms = 20, paused_retry_ms = 2000;
+constexpr std::uint32_t busy_retry_ms = 20;
 constexpr std::size_t latencies_kept = 512;
 constexpr double heartbeats_silent = 6;          // without a word from the hub: the line is dead
 constexpr std::uint32_t reopen_failures_max = 6; // of a GPU that was there before
@@ -119,7 +119,6 @@ struct WorkerCore::State {
     // After a change of what is held or connected: the honest phase.
     void settle() {
         if (over || stopping || !online) return;
-        if (paused) return enter(WorkerPhase::paused);
         if (!runner_ready) return enter(WorkerPhase::warming);
         const bool all_held = fetching.empty() && std::all_of(assigned.begin(), assigned.end(), [this](const auto& unit) { return store->holds(unit.first); });
         if (!all_held) warm = false;
@@ -409,7 +408,7 @@ struct WorkerCore::State {
     // ---- calls
 
     void on_group(ByteView frame) {
-        if (paused || !runner_ready) return send(encode_busy(sequence_of(frame), paused ? paused_retry_ms : busy_retry_ms));
+        if (!runner_ready) return send(encode_busy(sequence_of(frame), busy_retry_ms));
         if (runner->has_free_lane() && queue.empty()) return run_group(frame, platform.now_ms());
         if (queue.size() >= 2 * std::max(1u, welcome->queue_depth)) return send(encode_busy(sequence_of(frame), busy_retry_ms));
         queue.emplace_back(frame.begin(), frame.end());
@@ -451,7 +450,7 @@ struct WorkerCore::State {
     void on_single(ByteView frame) {
         auto decoded = decode_dispatch(frame, welcome->limits);
         if (!decoded.ok()) return protocol_error(decoded.error());
-        if (paused || !runner_ready) return send(encode_busy(decoded->sequence_id, paused ? paused_retry_ms : busy_retry_ms));
+        if (!runner_ready) return send(encode_busy(decoded->sequence_id, busy_retry_ms));
         const Dispatch call = std::move(*decoded);
         const double begin_ms = platform.now_ms();
         const Status started = runner->run_single(Unit{call.layer, call.expert}, call.x, [this, call, begin_ms, at = epoch](Result<ByteView> y) {

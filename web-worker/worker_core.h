@@ -15,7 +15,7 @@ class WorkerCore {
     ~WorkerCore();
 
     void start();                       // device, kernels, self-test, then connect
-    void pause();                       // finishes what is in flight, answers BUSY to the rest, keeps its weights
+    void pause();                       // leaves the hub, which asks others at once; keeps its weights
     void resume();
     void set_budget(std::uint64_t budget_bytes);   // applies at once when smaller; the hub learns by a reconnect
     void stop();                        // closes with 1001; the phase becomes stopped

@@ -12,6 +12,12 @@ std::string repeated(std::string_view part, std::size_t count) {
     return out;
 }
 
+std::string object_with_keys(std::size_t count) {
+    std::string out = "{";
+    for (std::size_t i = 0; i < count; ++i) out += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":0";
+    return out + "}";
+}
+
 TEST_F(ApiTest, HostileBodiesAreRefusedByName) {
     const auto with = [](const std::string& field) { return R"({"messages":[{"role":"user","content":"Hi"}],)" + field + "}"; };
     const struct {
@@ -33,6 +39,7 @@ TEST_F(ApiTest, HostileBodiesAreRefusedByName) {
         {"{\"messages\":" + repeated("[", 1000) + repeated("]", 1000) + "}", 400, ""},
         {repeated("{\"a\":", 1000) + "1" + repeated("}", 1000), 400, ""},
         {repeated("[", 100000), 400, ""},
+        {with("\"metadata\":" + object_with_keys(4097)), 400, ""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"" + repeated("x", 10 << 20) + "\"}]}", 413, ""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}", 400, ""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud83d\"}]}", 400, ""},
