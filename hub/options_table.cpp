@@ -86,7 +86,7 @@ const Setting settings[] = {
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
     {"sequences-max", number, command_serve, "N", "16", "generations that run at once", 1, 4096},
     {"queue-max", number, command_serve, "N", "64", "generations that wait; beyond it 429", 1, 100000},
-    {"kv-mb", number, runs_model, "MB", "512", "memory for the KV cache", 1, 10000000},
+    {"kv-mb", number, runs_model, "MB", "0", "most memory for the KV cache; 0: a quarter of what is free at start", 0, 10000000},
     {"context", number, command_serve | command_generate, "TOKENS", "0", "longest prompt plus answer; 0: the model's own", 0, 10000000},
     {"max-tokens-default", number, command_serve, "N", "512", "answer length where a request names none", 1, 10000000},
     {"log-level", word, runs_model, "LEVEL", "info", "debug, info, warn or error; to stderr", 0, 0, "debug|info|warn|error"},

@@ -1,6 +1,9 @@
 #include "hub/commands/model_room.h"
 
+#include <algorithm>
+
 #include "hub/base/log.h"
+#include "hub/base/system_memory.h"
 
 namespace moex {
 
@@ -56,7 +59,9 @@ Result<ModelRoom> open_model_room(const Settings& settings, const std::function<
 
 EngineOptions engine_options_of(const Settings& settings) {
     EngineOptions options;
+    constexpr std::uint64_t kv_bytes_min = 256ull << 20;
     options.kv_bytes_max = settings.number("kv-mb") << 20;
+    if (options.kv_bytes_max == 0) options.kv_bytes_max = std::max(kv_bytes_min, memory_available() / 4);      // taken page by page, as it is used
     return options;
 }
 

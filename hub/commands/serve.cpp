@@ -236,7 +236,7 @@ int run_serve(const Invocation& invocation) {
     Api api(room->package, room->tokenizer, room->chat_template, engine, api_options, server.api_observer());
     server.attach(swarm, engine, api);
     log_info("hub: ready", kv("model", room->package->name()), kv("backend", experts.name()), kv("loaded_ms", to_ms(now_steady() - started_at)),
-             kv("threads", room->threads->num_threads()));
+             kv("threads", room->threads->num_threads()), kv("kv_tokens", std::uint64_t{engine.counters().kv_pages} * engine_options.page_tokens));
     print_links(settings, server, *room->package, *keys);
     {
         const std::lock_guard lock(stop_mutex);

@@ -97,7 +97,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     attempts.clear();
     answers.clear();
     waiting = false;
-    wait_until = retry_at = TimePoint{};
+    wait_until = retry_at = holder_until = TimePoint{};
     return {};
 }
 

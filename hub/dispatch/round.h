@@ -58,6 +58,7 @@ struct Round {
     TimePoint started{}, deadline{};
     TimePoint wait_until{};                   // set when a call first had to wait for a worker
     TimePoint retry_at{};                     // after every replica failed: not before this
+    TimePoint holder_until{};                 // set while it lacks a unit that no worker holds or loads
     std::uint32_t layer = 0, num_tokens = 0, hidden_size = 0, top_k = 0;
     bool unsummed = true, waiting = false;
     Dtype dtype = Dtype::f16;

@@ -168,9 +168,15 @@ class SwarmRound : public ExpertRound {
         }
         cancel_(pending_);
     }
-    Result<ExpertAnswer> wait() override {
+    Result<ExpertAnswer> wait(std::stop_token stop) override {
+        // Outlives the lock below: its destructor waits for a callback that may want it.
+        const std::stop_callback wake(stop, [this] {
+            const std::lock_guard lock(pending_->mutex);
+            pending_->done_signal.notify_all();
+        });
         std::unique_lock lock(pending_->mutex);
-        pending_->done_signal.wait(lock, [&] { return pending_->done; });
+        pending_->done_signal.wait(lock, [&] { return pending_->done || stop.stop_requested(); });
+        if (!pending_->done) return Error{ErrorCode::cancelled, "the round was stopped"};
         if (!pending_->answer) return Error{ErrorCode::invalid_argument, "wait() was called twice"};
         Result<ExpertAnswer> answer = std::move(*pending_->answer);
         pending_->answer.reset();

@@ -50,6 +50,7 @@ struct SwarmOptions {
     Duration queue_wait = 50ms;                      // with local fallback: how long a call waits for a busy worker
     std::uint32_t rounds_waiting_max = 64;           // rounds that wait for a worker at a time
     Duration round_deadline = 10s;                   // then the rest goes to the local backend, or the round fails
+    Duration holder_wait = 2s;                       // without local fallback: how long a round waits for a unit that no worker holds or loads
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;

@@ -116,7 +116,20 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector
         }
         return;
     }
-    // Nothing but workers: those that failed get another chance, after a breath.
+    // Nothing but workers. Those who load a unit are worth the round's deadline; one that nobody even loads is not.
+    const auto unheld = std::find_if(open.begin(), open.end(), [&](std::uint32_t i) { return holders[round.pieces[i].unit].empty(); });
+    if (unheld == open.end()) {
+        round.holder_until = TimePoint{};
+    } else if (round.holder_until == TimePoint{}) {
+        round.holder_until = now + options.holder_wait;
+        set_timer(round.holder_until, TimerKind::round, round.id);
+    } else if (round.holder_until <= now) {
+        fail_round(now, round,
+                   {ErrorCode::unavailable, text("no worker holds expert ", round.pieces[*unheld].expert, " of layer ", round.layer, ", and local fallback is off")},
+                   actions);
+        return;
+    }
+    // Those that failed get another chance, after a breath.
     if (round.retry_at > now) return;
     bool any_forgiven = false;
     for (const std::uint32_t i : open) {

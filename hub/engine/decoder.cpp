@@ -56,7 +56,7 @@ struct Decoder::State {
     void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch);
-    Status finish_experts(MicroBatch& batch, StepResult& result);
+    Status finish_experts(MicroBatch& batch, StepResult& result, const std::stop_token& stop);
     void head(std::span<const StepRows> batch, StepResult& result);
 };
 
@@ -190,9 +190,9 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                   .hints = {}});
 }
 
-Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result) {
+Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result, const std::stop_token& stop) {
     if (!batch.round) return {};
-    auto waited = batch.round->wait();
+    auto waited = batch.round->wait(stop);
     batch.round.reset();
     if (!waited.ok()) return waited.error();
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
@@ -232,7 +232,8 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     matmul(job, threads);
 }
 
-Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch) {
+Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch,
+                                 std::stop_token stop) {
     State& state = *state_;
     std::vector<Row> rows;
     for (const StepRows& one : batch) {
@@ -263,12 +264,13 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
         for (std::uint32_t layer = 0; layer < state.config.num_layers; ++layer)
             for (MicroBatch& part : state.micro_batches) {
                 if (part.rows.empty()) continue;
-                MOEX_TRY(state.finish_experts(part, result));
+                if (stop.stop_requested()) return Error{ErrorCode::cancelled, text("the step was stopped at layer ", layer)};
+                MOEX_TRY(state.finish_experts(part, result, stop));
                 state.attention(part, layer);
                 if (state.config.is_moe(layer)) state.start_experts(part, layer, experts, watch);
                 else state.dense_mlp(part, state.weights.layers[layer]);
             }
-        for (MicroBatch& part : state.micro_batches) MOEX_TRY(state.finish_experts(part, result));
+        for (MicroBatch& part : state.micro_batches) MOEX_TRY(state.finish_experts(part, result, stop));
         return {};
     };
     const Status status = run();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "hub/base/thread_pool.h"
@@ -52,9 +53,11 @@ class Decoder {
     static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package, ThreadPool& threads, DecoderOptions options = {});
     ~Decoder();
     const ModelConfig& config() const;
-    // On error no sequence was changed. A sequence appears once in a batch. `overloaded`: no room in its KV cache.
+    // On error no sequence was changed. A sequence appears once in a batch. `overloaded`: no room in its KV cache; `cancelled`: `stop`
+    // was requested, seen between layers and while experts are waited for.
     // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.
-    Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch = {});
+    Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch = {},
+                            std::stop_token stop = {});
 
   private:
     Decoder();

@@ -1,5 +1,7 @@
 // Continuous batching: takes generations from anyone, runs steps on its own thread, hands tokens back as they come.
-// Admission by KV budget; prefill in chunks mixed with decode rows; a bounded queue; cancel frees at the next step boundary, at most one step later.
+// Admission while the KV budget has room for the prompt; pages grow with the answer, and when they run out the youngest sequence steps back
+// into the queue and is computed again later. Prefill in chunks mixed with decode rows; a bounded queue.
+// Cancel frees within a step or about 50 ms, whichever is shorter: a longer step is stopped and begun again without the cancelled one.
 // Owns the engine thread, the KV cache and the sequences; leaves texts, templates and sockets to others.
 #pragma once
 
@@ -62,6 +64,8 @@ struct EngineOptions {
 
 struct EngineCounters {                      // all monotonic but running and waiting
     std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0, generated_tokens = 0;
+    std::uint64_t steps_stopped = 0;         // by a cancel, to be begun again without the cancelled one
+    std::uint64_t stepped_back = 0;          // sequences that lost their pages to an older one, for a while
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0;
     Duration step_time{}, experts_waited{};
 };

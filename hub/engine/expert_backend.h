@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <vector>
 
 #include "hub/base/clock.h"
@@ -49,8 +50,9 @@ struct ExpertAnswer {
 class ExpertRound {
   public:
     virtual ~ExpertRound() = default;
-    // Blocks the engine's thread until y is written. `unavailable`: no answerer and no local weights; `timeout`: see message.
-    virtual Result<ExpertAnswer> wait() = 0;
+    // Blocks the engine's thread until y is written. `unavailable`: no answerer and no local weights; `timeout`: see message;
+    // `cancelled`: `stop` was requested before the round was complete. Called once.
+    virtual Result<ExpertAnswer> wait(std::stop_token stop = {}) = 0;
 };
 
 class ExpertBackend {

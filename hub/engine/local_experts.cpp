@@ -100,11 +100,11 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
 
 namespace {
 
-// All work happens in wait(): a local round has nothing to overlap with.
+// All work happens in wait(): a local round has nothing to overlap with, and is too short to be stopped.
 class LocalRound : public ExpertRound {
   public:
     explicit LocalRound(std::function<Result<ExpertAnswer>()> compute) : compute_(std::move(compute)) {}
-    Result<ExpertAnswer> wait() override { return compute_(); }
+    Result<ExpertAnswer> wait(std::stop_token) override { return compute_(); }
 
   private:
     std::function<Result<ExpertAnswer>()> compute_;

@@ -92,6 +92,42 @@ test("with hedge 2 a stalled worker costs no timeout", async (t) => {
   assert.ok(status.calls.hedges_sent > 0);
 });
 
+test("an abort frees its slot while the only worker hangs; with no worker left a request is answered 503", async (t) => {
+  const hub = await Hub.start(["--replicas", "1", ...patient]);
+  t.after(() => hub.remove());
+  const worker = await NativeWorker.start(hub);
+  t.after(() => worker.stop("SIGKILL"));
+  await hub.until(covered(1), "the worker");
+  const headers = { "Content-Type": "application/json" };
+  const freed_ms = [];
+  while (freed_ms.length < 5 && !(freed_ms.at(-1) <= 100)) {      // the best of a few: the machine may be busy with something else
+    const controller = new AbortController();
+    const response = await fetch(`${hub.url}/v1/chat/completions`, {
+      method: "POST", headers, signal: controller.signal, body: JSON.stringify({ ...request, max_tokens: 400, stream: true, logit_bias: { 8189: -100, 8191: -100 } }),
+    });
+    await response.body.getReader().read();
+    worker.child.kill("SIGSTOP");
+    const sent = (await hub.status()).calls.groups_sent;
+    await hub.until((status) => status.engine.running === 1 && status.calls.groups_sent === sent, "a round that hangs");
+    const aborted_at = performance.now();
+    controller.abort();
+    while ((await hub.status()).engine.running > 0) { /* each status is an event of its own */ }
+    freed_ms.push(performance.now() - aborted_at);
+    worker.child.kill("SIGCONT");
+  }
+  console.log(`slot seen free ${freed_ms.map((ms) => ms.toFixed(0)).join(", ")} ms after the abort`);
+  assert.ok(freed_ms.at(-1) <= 100, `freed after ${freed_ms.map((ms) => ms.toFixed(0))} ms, wanted 100 ms at most`);
+
+  await worker.stop("SIGKILL");
+  const started = performance.now();
+  const refused = await fetch(`${hub.url}/v1/chat/completions`, { method: "POST", headers, body: JSON.stringify(request) });
+  console.log(`${refused.status} after ${((performance.now() - started) / 1000).toFixed(1)} s`);
+  assert.equal(refused.status, 503);
+  assert.ok(refused.headers.has("retry-after"));
+  assert.match((await refused.json()).error.message, /no worker holds expert/);
+  assert.ok(performance.now() - started < 10_000);
+});
+
 test("a peer that speaks only the five published messages takes part", async (t) => {
   const { default: WebSocket } = await import(createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json")).resolve("ws"));
   const hub = await Hub.start(["--replicas", "1", ...patient]);

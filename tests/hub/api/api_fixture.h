@@ -129,7 +129,7 @@ class GatedExperts : public ExpertBackend {
 
   private:
     struct Failing : ExpertRound {
-        Result<ExpertAnswer> wait() override { return Error{ErrorCode::unavailable, "no worker holds this expert"}; }
+        Result<ExpertAnswer> wait(std::stop_token) override { return Error{ErrorCode::unavailable, "no worker holds this expert"}; }
     };
     void set(bool open, bool failing) {
         const std::lock_guard lock(mutex_);

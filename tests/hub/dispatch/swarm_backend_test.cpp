@@ -179,6 +179,24 @@ TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendLeaveNobodyWaiting) {
     host.stop();
 }
 
+TEST(SwarmBackendTest, AWaitEndsWhenItIsToldToStop) {
+    ThreadHost host;
+    SwarmOptions options = small_options();
+    options.holder_wait = 30s;
+    SwarmBackend backend(options, host, nullptr, nullptr);
+    OneRow row;
+    for (int i = 0; i < 100; ++i) {
+        std::stop_source stop;
+        auto round = backend.submit(row.batch());
+        std::thread stopper([&] { stop.request_stop(); });       // before, while or after the wait begins
+        const auto answer = round->wait(stop.get_token());
+        stopper.join();
+        ASSERT_FALSE(answer.ok());
+        EXPECT_EQ(answer.error().code, ErrorCode::cancelled);
+    }
+    host.stop();
+}
+
 TEST(SwarmBackendTest, NobodyToAnswerIsAnErrorAtTheDeadline) {
     ThreadHost host;
     SwarmOptions options = small_options();

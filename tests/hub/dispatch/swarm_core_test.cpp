@@ -218,7 +218,7 @@ TEST(SwarmCoreTest, WithoutLocalWeightsARoundWaitsForAWorkerToJoin) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     const RoundId round = swarm.submit();
-    swarm.run_for(2s);
+    swarm.run_for(1s);
     EXPECT_FALSE(swarm.outcome(round).answer.has_value());
     const WorkerId saviour = swarm.join();
     ASSERT_TRUE(swarm.run_until_idle());
@@ -226,11 +226,44 @@ TEST(SwarmCoreTest, WithoutLocalWeightsARoundWaitsForAWorkerToJoin) {
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{saviour});
 }
 
-TEST(SwarmCoreTest, WithoutLocalWeightsAndWorkersARoundEndsUnavailableAtItsDeadline) {
+TEST(SwarmCoreTest, WithoutLocalWeightsAndHoldersARoundEndsUnavailableAfterAShortWait) {
     SimOptions options = two_workers();
     options.num_workers = 0;
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
+    const TimePoint start = swarm.now();
+    const RoundId round = swarm.submit();
+    while (!swarm.outcome(round).answer) swarm.run_for(10ms);
+    EXPECT_NEAR(to_ms(swarm.now() - start), 2000, 20);
+    ASSERT_FALSE(swarm.outcome(round).answer->ok());
+    EXPECT_EQ(swarm.outcome(round).answer->error().code, ErrorCode::unavailable);
+    EXPECT_NE(swarm.outcome(round).answer->error().message.find("no worker holds expert"), std::string::npos) << swarm.outcome(round).answer->error().message;
+}
+
+TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundEndsAfterTheSameWait) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId worker = swarm.workers_alive().front();
+    swarm.stall_compute(worker);
+    const RoundId round = swarm.submit();
+    swarm.run_for(100ms);
+    const TimePoint left = swarm.now();
+    swarm.leave(worker);
+    while (!swarm.outcome(round).answer) swarm.run_for(10ms);
+    EXPECT_NEAR(to_ms(swarm.now() - left), 2000, 100);
+    EXPECT_FALSE(swarm.outcome(round).answer->ok());
+}
+
+TEST(SwarmCoreTest, AHolderThatAnswersNothingIsWorthTheWholeDeadline) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.stall_compute(swarm.workers_alive().front());
     const TimePoint start = swarm.now();
     const RoundId round = swarm.submit();
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);

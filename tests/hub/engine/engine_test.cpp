@@ -24,9 +24,19 @@ class GatedExperts : public ExpertBackend {
             --fail_rounds_;
             return std::make_unique<FailedRound>();
         }
-        return local_.submit(batch);
+        return std::make_unique<StallingRound>(*this, local_.submit(batch));
     }
     const char* name() const override { return "gated"; }
+    // From now on rounds are taken and not answered, until they are let go or told to stop.
+    void stall(bool stalled) {
+        const std::lock_guard lock(mutex_);
+        stalled_ = stalled;
+        changed_.notify_all();
+    }
+    void wait_for_stall() {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return waiting_ > 0; });
+    }
     void close() { set(false); }
     void open() { set(true); }
     void fail_next() {
@@ -42,7 +52,24 @@ class GatedExperts : public ExpertBackend {
   private:
     class FailedRound : public ExpertRound {
       public:
-        Result<ExpertAnswer> wait() override { return Error{ErrorCode::unavailable, "layer 0: nobody holds expert 3"}; }
+        Result<ExpertAnswer> wait(std::stop_token) override { return Error{ErrorCode::unavailable, "layer 0: nobody holds expert 3"}; }
+    };
+    class StallingRound : public ExpertRound {
+      public:
+        StallingRound(GatedExperts& from, std::unique_ptr<ExpertRound> round) : from_(from), round_(std::move(round)) {}
+        Result<ExpertAnswer> wait(std::stop_token stop) override {
+            std::unique_lock lock(from_.mutex_);
+            ++from_.waiting_;
+            from_.changed_.notify_all();
+            const bool free = from_.changed_.wait(lock, stop, [&] { return !from_.stalled_; });
+            --from_.waiting_;
+            if (!free) return Error{ErrorCode::cancelled, "stopped"};
+            return round_->wait(stop);
+        }
+
+      private:
+        GatedExperts& from_;
+        std::unique_ptr<ExpertRound> round_;
     };
     void set(bool open) {
         const std::lock_guard lock(mutex_);
@@ -51,9 +78,9 @@ class GatedExperts : public ExpertBackend {
     }
     LocalExperts& local_;
     std::mutex mutex_;
-    std::condition_variable changed_;
-    bool open_ = true;
-    int rounds_ = 0, fail_rounds_ = 0;
+    std::condition_variable_any changed_;
+    bool open_ = true, stalled_ = false;
+    int rounds_ = 0, fail_rounds_ = 0, waiting_ = 0;
 };
 
 // What one generation gave.
@@ -222,6 +249,91 @@ TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
     for (auto& one : pending) EXPECT_EQ(get(one).ids.size(), 12u);
     EXPECT_EQ(engine_->counters().running_max, 1u);
     EXPECT_EQ(engine_->counters().kv_pages, 3u);
+}
+
+TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
+    const KvCache probe(package_->config(), {16, 0});
+    std::vector<GenerationRequest> requests;
+    for (std::uint32_t i = 0; i < 5; ++i) {
+        requests.push_back(greedy(test::random_tokens(10 + i, 256, i), 60));
+        if (i % 2 == 1) requests.back().sampling = {.temperature = 0.9, .seed = i};
+    }
+    requests[4].prompt_logprobs = true;
+    start({});
+    std::vector<Outcome> alone;
+    for (const auto& request : requests) alone.push_back(solo(request));
+    engine_.reset();
+    start({.sequences_max = 5, .step_rows_max = 24, .kv_bytes_max = 9 * probe.page_bytes()});     // two of five whole sequences
+    experts_.close();
+    std::vector<Pending> together;
+    for (const auto& request : requests) together.push_back(submit(request));
+    experts_.open();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const Outcome outcome = get(together[i]);
+        EXPECT_EQ(outcome.ids, alone[i].ids) << i;
+        EXPECT_EQ(outcome.logprobs, alone[i].logprobs) << i;
+        EXPECT_EQ(outcome.end.prompt_nll, alone[i].end.prompt_nll) << i;
+        EXPECT_EQ(outcome.end.stats.completion_tokens, 60u);
+    }
+    const EngineCounters counters = engine_->counters();
+    EXPECT_GE(counters.running_max, 3u);
+    EXPECT_GT(counters.stepped_back, 0u);
+    EXPECT_EQ(counters.prompt_tokens, 10u + 11 + 12 + 13 + 14);
+    EXPECT_EQ(counters.kv_pages_used, 0u);
+}
+
+TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
+    start({.sequences_max = 2, .step_rows_max = 16});
+    experts_.close();
+    auto held = submit(greedy(test::random_tokens(4, 256, 3), 1));       // until both are in
+    experts_.wait_for_round();
+    std::atomic<bool> long_began{false}, short_was_first{false};
+    std::promise<void> long_done, short_done;
+    const auto hear = [](std::function<void()> first, std::promise<void>& done) {
+        return GenerationSink{.on_token = [first](const TokenEvent& event) { if (event.index == 0) first(); },
+                              .on_end = [&done](const GenerationEnd&) { done.set_value(); }};
+    };
+    ASSERT_TRUE(engine_->submit(greedy(test::random_tokens(200, 256, 1), 2), hear([&] { long_began = true; }, long_done)).ok());
+    ASSERT_TRUE(engine_->submit(greedy(test::random_tokens(12, 256, 2), 2), hear([&] { short_was_first = !long_began; }, short_done)).ok());
+    experts_.open();
+    long_done.get_future().wait();
+    short_done.get_future().wait();
+    EXPECT_TRUE(short_was_first);
+    get(held);
+}
+
+TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
+    start({.sequences_max = 2});
+    const auto request = greedy(test::random_tokens(4, 256, 2), 30);
+    const Outcome alone = solo(request);
+    experts_.stall(true);
+    auto a = submit(greedy(test::random_tokens(40, 256, 1), 30));
+    auto b = submit(request);
+    auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));          // waits for a place
+    experts_.wait_for_stall();
+    engine_->cancel(a.id);
+    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);               // while the stall goes on
+    experts_.wait_for_stall();
+    engine_->cancel(b.id);
+    EXPECT_EQ(get(b).end.reason, FinishReason::cancelled);
+    auto again = submit(request);
+    experts_.stall(false);
+    const Outcome outcome = get(again);
+    EXPECT_EQ(outcome.end.reason, FinishReason::length);
+    EXPECT_EQ(outcome.ids, alone.ids);
+    EXPECT_EQ(get(c).end.reason, FinishReason::length);
+    EXPECT_GE(engine_->counters().steps_stopped, 2u);
+    EXPECT_EQ(engine_->counters().kv_pages_used, 0u);
+}
+
+TEST_F(EngineTest, AnEngineThatStopsDoesNotWaitForAStalledStep) {
+    start({});
+    experts_.stall(true);
+    auto pending = submit(greedy(test::random_tokens(4, 256, 1), 30));
+    experts_.wait_for_stall();
+    engine_.reset();
+    EXPECT_EQ(get(pending).end.reason, FinishReason::cancelled);
+    experts_.stall(false);
 }
 
 TEST_F(EngineTest, AFailedRoundEndsThatStepsSequencesAndNoOther) {

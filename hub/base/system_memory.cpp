@@ -1,0 +1,41 @@
+#include "hub/base/system_memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+
+namespace moex {
+namespace {
+
+std::optional<std::uint64_t> read_number(const std::filesystem::path& path) {
+    std::ifstream file(path);
+    std::uint64_t value = 0;
+    if (file >> value) return value;
+    return std::nullopt;     // no such file, or "max"
+}
+
+}  // namespace
+
+std::uint64_t memory_available(const std::filesystem::path& root) {
+    std::uint64_t available = std::numeric_limits<std::uint64_t>::max();
+    std::ifstream meminfo(root / "proc/meminfo");
+    for (std::string name, rest; meminfo >> name; std::getline(meminfo, rest))
+        if (std::uint64_t kib = 0; name == "MemAvailable:" && meminfo >> kib) available = kib << 10;
+
+    const std::filesystem::path groups = root / "sys/fs/cgroup";
+    std::ifstream own(root / "proc/self/cgroup");
+    for (std::string line; std::getline(own, line);) {
+        if (!line.starts_with("0::/")) continue;     // version 2
+        std::filesystem::path group = line.substr(4);
+        for (;; group = group.parent_path()) {
+            const auto most = read_number(groups / group / "memory.max"), used = read_number(groups / group / "memory.current");
+            if (most && used) available = std::min(available, *most - std::min(*most, *used));
+            if (group.empty()) break;
+        }
+    }
+    return available == std::numeric_limits<std::uint64_t>::max() ? 0 : available;
+}
+
+}  // namespace moex

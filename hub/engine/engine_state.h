@@ -1,0 +1,77 @@
+// The inside of Engine, over two files: engine (threads, queue, ends) and engine_step (batches and their results). Private to this room.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <span>
+#include <stop_token>
+#include <thread>
+#include <vector>
+
+#include "hub/engine/engine.h"
+#include "hub/engine/generation.h"
+
+namespace moex {
+
+// How long a step may go on after one of its members was cancelled. Doubles while steps are stopped one after the other, so that cancelling
+// again and again delays the others but cannot keep them from ever ending a step.
+inline constexpr Duration patience_min = 40ms, patience_max = 2s;
+
+struct Engine::State {
+    State(Decoder& with, ExpertBackend& by, EngineOptions given);
+
+    Decoder& decoder;
+    ExpertBackend& experts;
+    const EngineOptions options;
+    const std::uint32_t num_pages;
+
+    // The engine thread's own.
+    KvCache cache;
+    std::vector<std::unique_ptr<Generation>> running;   // in the order of admission
+    std::size_t turn = 0;                               // whose decode row comes first
+
+    mutable std::mutex mutex;                           // guards what follows; never held over a step or a sink
+    std::condition_variable wake;
+    std::deque<std::unique_ptr<Generation>> waiting;
+    std::vector<std::unique_ptr<Generation>> dropped;   // cancelled while waiting; the engine thread ends them
+    std::set<GenerationId> cancelled;                   // of running ones
+    EngineCounters counters;
+    GenerationId next_id = 1;
+    std::uint32_t open = 0;                             // submitted, on_end not returned yet
+    bool draining = false, stopping = false;
+
+    // The step in progress, for those who want to stop it.
+    bool stepping = false;
+    std::uint64_t step_number = 0;
+    TimePoint step_started{};
+    std::vector<GenerationId> step_ids;                 // running when it began
+    std::stop_source step_stop;
+    Duration patience = patience_min;
+    std::condition_variable watch_wake;
+
+    std::thread thread, watcher;                        // started last
+
+    // ---- engine.cpp: threads, queue, ends
+    void run();
+    void watch_cancels();
+    bool begin_step();
+    void admit();
+    void end(std::unique_ptr<Generation> generation, FinishReason reason, Error error = {ErrorCode::internal, {}});
+    void end_running(GenerationId id, FinishReason reason, Error error = {ErrorCode::internal, {}});
+    void publish_gauges();
+
+    // ---- engine_step.cpp: which rows a step has, and what becomes of them
+    void share_rows();
+    void grow_pages();
+    std::vector<StepRows> compose();
+    void step();
+    Result<StepResult> run_step(std::span<const StepRows> batch);
+    void take_rows(Generation& generation, const StepResult& result, std::size_t first_row);
+    std::optional<FinishReason> take_token(Generation& generation, std::span<const float> logits);
+};
+
+}  // namespace moex
