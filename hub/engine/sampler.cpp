@@ -72,43 +72,47 @@ TokenId Sampler::draw(std::span<const float> logits) {
     const auto greedy = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     if (options_.temperature <= 0) return greedy;
 
-    const auto before = [&](std::uint32_t a, std::uint32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
-    order_.clear();
+    // Relative to the most likely token, whose own is 1.
     const double most = logits[greedy];
+    const auto probability = [&](std::uint32_t id) { return std::exp((logits[id] - most) / options_.temperature); };
+    const double log_floor = std::max(log_ratio_min, options_.min_p > 0 ? std::log(options_.min_p) : log_ratio_min);
+    order_.clear();
     for (std::uint32_t id = 0; id < logits.size(); ++id)
-        if ((logits[id] - most) / options_.temperature >= log_ratio_min) order_.push_back(id);
+        if ((logits[id] - most) / options_.temperature >= log_floor) order_.push_back(id);
+
+    // Brings the likeliest of what lies behind the first `sorted` to the front, in order; a vocabulary is long, what top-p keeps is not.
+    const auto before = [&](std::uint32_t a, std::uint32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
+    std::size_t sorted = 0;
+    const auto sort_up_to = [&](std::size_t count) {
+        count = std::min(count, order_.size());
+        const auto first = order_.begin() + static_cast<std::ptrdiff_t>(sorted), last = order_.begin() + static_cast<std::ptrdiff_t>(count);
+        if (last != order_.end()) std::nth_element(first, last, order_.end(), before);
+        std::sort(first, last, before);
+        sorted = count;
+    };
     if (options_.sample_top_k != 0 && options_.sample_top_k < order_.size()) {
-        std::nth_element(order_.begin(), order_.begin() + options_.sample_top_k, order_.end(), before);
+        sort_up_to(options_.sample_top_k);
         order_.resize(options_.sample_top_k);
     }
-    // One order for the walk below, whatever nth_element left behind.
-    if (options_.top_p < 1.0 || options_.sample_top_k != 0) std::sort(order_.begin(), order_.end(), before);
-
-    // Relative to the most likely token, whose own is 1.
-    probabilities_.clear();
     double sum = 0;
-    std::size_t kept = 0;
-    for (const std::uint32_t id : order_) {
-        const double probability = std::exp((logits[id] - most) / options_.temperature);
-        if (probability < options_.min_p) continue;
-        order_[kept++] = id;
-        probabilities_.push_back(probability);
-        sum += probability;
-    }
+    for (const std::uint32_t id : order_) sum += probability(id);
     if (options_.top_p < 1.0) {
         // The fewest tokens that reach top_p together; always at least one.
         double reached = 0;
         std::size_t count = 0;
-        while (count < kept && (count == 0 || reached < options_.top_p * sum)) reached += probabilities_[count++];
-        kept = count;
+        while (count < order_.size() && (count == 0 || reached < options_.top_p * sum)) {
+            if (count == sorted) sort_up_to(std::max<std::size_t>(256, 4 * count));
+            reached += probability(order_[count++]);
+        }
+        order_.resize(count);
         sum = reached;
     }
     double left = static_cast<double>(next_random(random_state_) >> 11) * 0x1p-53 * sum;
-    for (std::size_t i = 0; i + 1 < kept; ++i) {
-        left -= probabilities_[i];
+    for (std::size_t i = 0; i + 1 < order_.size(); ++i) {
+        left -= probability(order_[i]);
         if (left < 0) return order_[i];
     }
-    return kept > 0 ? order_[kept - 1] : greedy;      // none: the logits are not numbers
+    return order_.empty() ? greedy : order_.back();   // none: the logits are not numbers
 }
 
 SampledToken Sampler::sample(std::span<const float> logits, std::uint32_t top_logprobs) {

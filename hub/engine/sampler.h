@@ -50,7 +50,6 @@ class Sampler {
     std::uint64_t random_state_[4];
     std::vector<float> scratch_;
     std::vector<std::uint32_t> order_;      // candidates
-    std::vector<double> probabilities_;     // of order_, relative to the most likely
 };
 
 // log softmax of logits[id] for all ids.

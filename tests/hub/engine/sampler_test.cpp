@@ -1,6 +1,6 @@
 #include "hub/engine/sampler.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include <gtest/gtest.h>
 
@@ -89,6 +89,28 @@ TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
               chi_square_99_9);
     const auto seen = draw_many(logs(base), {.top_p = 1e-9, .seed = 8}, 100);
     EXPECT_EQ(seen[0], 100);  // one token is always left
+}
+
+// More candidates than are sorted at first: the same tokens are kept as by a sort of them all.
+TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewestThatReachIt) {
+    constexpr std::size_t vocab_size = 5000, likely = 600;
+    constexpr double top_p = 0.9;
+    std::vector<float> logits(vocab_size);
+    for (std::size_t i = 0; i < vocab_size; ++i) logits[i * 7 % vocab_size] = i < likely ? 5.0f + 0.001f * static_cast<float>(i % 97) : 0.0f;
+    std::vector<std::size_t> order(vocab_size);
+    for (std::size_t i = 0; i < vocab_size; ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+    double sum = 0, reached = 0;
+    for (const float logit : logits) sum += std::exp(logit);
+    std::size_t kept = 0;
+    std::vector<double> wanted(vocab_size, 0.0);
+    while (reached < top_p * sum) {
+        wanted[order[kept]] = std::exp(logits[order[kept]]);
+        reached += wanted[order[kept++]];
+    }
+    ASSERT_GT(kept, 500u);
+    const auto seen = draw_many(logits, {.top_p = top_p, .seed = 9}, draws);
+    for (std::size_t i = 0; i < vocab_size; ++i) EXPECT_EQ(seen[i] > 0, wanted[i] > 0) << "token " << i;
 }
 
 TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
