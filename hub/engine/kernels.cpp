@@ -8,6 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "hub/engine/kernels.cpp"
 #include <hwy/foreach_target.h>  // compiles this file once per instruction set
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <hwy/contrib/math/math-inl.h>

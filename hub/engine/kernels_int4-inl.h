@@ -91,6 +91,8 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
         hn::Vec<D> sums[ROWS][OUTS], scales[OUTS];
 #pragma GCC unroll 8
         for (int o = 0; o < OUTS; ++o) {
+            // The same place in the next tile: rows are too short for the machine's own prefetcher to follow. A line holds 128 codes.
+            if constexpr (ROWS == 1) hwy::Prefetch(codes + (o + OUTS) * words_per_row);
             const std::uint32_t packed = scale_zero[o * num_groups + g];
             scales[o] = hn::Set(d, finite_half(packed));
             const auto minus_zeros = hn::Set(d, -finite_half(packed >> 16));

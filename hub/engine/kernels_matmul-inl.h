@@ -37,7 +37,11 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
     for (; k + lanes <= num_in; k += lanes) {
         hn::Vec<D> w[OUTS];
 #pragma GCC unroll 8
-        for (int o = 0; o < OUTS; ++o) w[o] = load_weights(row + o * num_in + k);
+        for (int o = 0; o < OUTS; ++o) {
+            // The same place in the next tile: rows are too short for the machine's own prefetcher to follow.
+            if constexpr (ROWS == 1) hwy::Prefetch(row + (o + OUTS) * num_in + k);
+            w[o] = load_weights(row + o * num_in + k);
+        }
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r) {
             const auto v = hn::LoadU(d, x + r * x_stride + k);
@@ -77,8 +81,8 @@ constexpr int tile_outs = HWY_MAX_BYTES >= 64 ? 4 : 3;
 template <class Weight>
 void matmul_typed(RowsOut out, const Weight* weights, std::size_t num_in, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
     if (x.num_rows == 1) {
-        // Bound by memory: more outputs in flight hide the latency of the sums.
-        strip<1, 6>(out, weights, num_in, x.data, x.stride, out_begin, out_end);
+        // Bound by memory: several outputs in flight hide the latency of the sums.
+        strip<1, 4>(out, weights, num_in, x.data, x.stride, out_begin, out_end);
         return;
     }
     // Outputs in short stretches, so that their weights stay in the first cache while the rows pass by.
