@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "protocol/half_rows.h"
+
 // The row loops, compiled for wider vectors too and chosen when the program starts. The results are the same bits: nothing is contracted.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MOEX_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v3", "default")))
@@ -98,7 +100,7 @@ MOEX_WIDE_LOOPS void encode_rows(Dtype dtype, std::span<const float> rows, std::
     std::byte* to = out.data();
     switch (dtype) {
         case Dtype::f16:
-            for (std::size_t i = 0; i < rows.size(); ++i) store(to + 2 * i, float_to_half(in[i]));
+            halves_of_floats(in, rows.size(), to);
             return;
         case Dtype::bf16:
             for (std::size_t i = 0; i < rows.size(); ++i) store(to + 2 * i, float_to_bfloat16(in[i]));
@@ -124,11 +126,7 @@ MOEX_WIDE_LOOPS bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_siz
     std::uint32_t non_finite = 0;
     switch (dtype) {
         case Dtype::f16:
-            for (std::size_t i = 0; i < rows.size(); ++i) {
-                out[i] = half_to_float(load<half>(from + 2 * i));
-                non_finite |= non_finite_bit(out[i]);
-            }
-            return non_finite == 0;
+            return floats_of_halves(from, rows.size(), out);
         case Dtype::bf16:
             for (std::size_t i = 0; i < rows.size(); ++i) {
                 out[i] = bfloat16_to_float(load<bfloat16>(from + 2 * i));
@@ -160,7 +158,7 @@ MOEX_WIDE_LOOPS bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_siz
 MOEX_WIDE_LOOPS void round_rows(Dtype dtype, std::span<float> rows, std::uint32_t row_size) {
     switch (dtype) {
         case Dtype::f16:
-            for (float& value : rows) value = half_to_float(float_to_half(value));
+            round_to_half(rows.data(), rows.size());
             return;
         case Dtype::bf16:
             for (float& value : rows) value = bfloat16_to_float(float_to_bfloat16(value));

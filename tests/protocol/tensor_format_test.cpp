@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace moex {
@@ -34,6 +36,45 @@ TEST(DtypeTest, NamesComeBack) {
     EXPECT_EQ(parse_dtype("F16").error().code, ErrorCode::unknown_dtype);
     EXPECT_EQ(parse_dtype("").error().code, ErrorCode::unknown_dtype);
     EXPECT_EQ(parse_expert_dtype("f16").error().code, ErrorCode::unknown_dtype);
+}
+
+// Every half there is, and every float that lies on, beside or between two of them, at every place of a vector.
+TEST(RowsTest, HalvesAreThoseOfThePlainTwin) {
+    std::vector<float> values;
+    for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
+        const float value = half_to_float(static_cast<half>(bits));
+        if (std::isnan(value)) continue;
+        for (const float towards : {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()}) values.push_back(std::nextafter(value, towards));
+        values.push_back(value);
+        const float next = half_to_float(static_cast<half>(bits + 1));
+        if (std::isfinite(value) && std::isfinite(next)) values.push_back(value / 2 + next / 2);
+    }
+    values.insert(values.end(), {65519.99f, 65520.0f, 1e30f, -1e30f, 1e-30f, 3e-8f, -0.0f});
+    for (std::size_t skip = 0; skip < 9; ++skip) {
+        const std::span<const float> some = std::span<const float>(values).subspan(skip);
+        Bytes wire(2 * some.size());
+        encode_rows(Dtype::f16, some, 1, wire);
+        std::vector<float> back(some.size()), rounded(some.begin(), some.end());
+        decode_rows(Dtype::f16, wire, 1, back);
+        round_rows(Dtype::f16, rounded, 1);
+        for (std::size_t i = 0; i < some.size(); ++i) {
+            const half want = float_to_half(some[i]);
+            half got;
+            std::memcpy(&got, wire.data() + 2 * i, 2);
+            ASSERT_EQ(got, want) << some[i];
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::bit_cast<std::uint32_t>(half_to_float(want))) << some[i];
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(rounded[i]), std::bit_cast<std::uint32_t>(back[i])) << some[i];
+        }
+    }
+    const std::vector<float> broken(9, std::numeric_limits<float>::quiet_NaN());
+    for (std::size_t at = 0; at < broken.size(); ++at) {
+        std::vector<float> row(broken.size(), 1.0f), back(row.size());
+        row[at] = broken[at];
+        Bytes wire(2 * row.size());
+        encode_rows(Dtype::f16, row, 9, wire);
+        EXPECT_FALSE(decode_rows(Dtype::f16, wire, 9, back));
+        EXPECT_TRUE(std::isnan(back[at]));
+    }
 }
 
 TEST(RowsTest, SizesCountTheScales) {
