@@ -61,6 +61,8 @@ const Setting settings[] = {
     {"static", word, command_serve, "DIR", "", "pages from a folder instead of the built-in ones (for working on them)"},
     {"workers-per-address", number, command_serve, "N", "16", "workers from one IPv4 address or IPv6 /64", 1, 100000},
     {"connections-max", number, command_serve, "N", "4096", "open connections", 8, 1000000},
+    {"connections-per-address", number, command_serve, "N", "256", "of them from one IPv4 address or IPv6 /64", 1, 1000000},
+    {"request-memory-mb", number, command_serve, "MB", "64", "request bodies that are being read, of all connections together; beyond it 503", 1, 1000000},
     {"drain-s", number, command_serve, "S", "30", "after SIGTERM: how long streams may run on", 0, 86400},
     {"test-routes", flag, command_serve, "", "off", "POST /api/test changes switches at run time (tests)", 0, 0, "", nullptr, true},
     {"user", word, command_serve, "NAME", "", "when root: the user to become once the port is bound"},

@@ -34,6 +34,8 @@ ServerOptions server_options_of(const Settings& settings) {
     options.hosts = settings.list("host");
     options.static_directory = settings.text("static");
     options.connections_max = static_cast<std::uint32_t>(settings.number("connections-max"));
+    options.connections_per_address_max = static_cast<std::uint32_t>(settings.number("connections-per-address"));
+    options.body_bytes_in_flight_max = settings.number("request-memory-mb") << 20;
     options.workers_per_address_max = static_cast<std::uint32_t>(settings.number("workers-per-address"));
     options.drain_within = std::chrono::seconds(settings.number("drain-s"));
     options.test_routes = settings.on("test-routes");

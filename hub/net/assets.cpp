@@ -52,6 +52,11 @@ Assets::Assets(fs::path directory) {
     if (!files_.contains("/index.html")) throw std::runtime_error(text(directory.string(), ": no index.html; --static wants the folder of the pages"));
 }
 
+bool Assets::contains(std::string_view path) const {
+    const std::string_view name = path == "/" ? std::string_view("/index.html") : path;
+    return files_.contains(name) || embedded_.contains(name);
+}
+
 std::optional<Asset> Assets::find(std::string_view path) const {
     const std::string_view name = path == "/" ? std::string_view("/index.html") : path;
     if (const auto file = files_.find(name); file != files_.end()) {

@@ -25,6 +25,7 @@ class Assets {
     // An empty folder name means the embedded table. Throws std::runtime_error when the folder has no index.html.
     explicit Assets(std::filesystem::path directory);
     // By URL path, e.g. "/js/chat.js"; "/" is index.html.
+    bool contains(std::string_view path) const;
     std::optional<Asset> find(std::string_view path) const;
     std::size_t size() const { return embedded_.size() + files_.size(); }
 

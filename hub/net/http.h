@@ -41,6 +41,8 @@ struct HttpResponse {
     }
 };
 
+const char* reason_phrase(unsigned status);   // "Not Found"
+
 // The way back of one request. Any thread may call it; the connection posts to its strand. Dropping the last reference
 // without an answer sends a 500.
 class HttpResponder {

@@ -9,38 +9,10 @@ namespace moex::net {
 namespace {
 
 constexpr std::size_t read_ahead_bytes_max = 64 << 10;      // sent before the answer of the request in progress
+constexpr std::uint64_t drained_body_bytes_max = 64 << 10;  // a refused request's body: read past for the sake of the connection
 constexpr std::size_t write_bytes_max = 256 << 10;
 constexpr std::uint64_t linger_bytes_max = 16u << 20;
 constexpr Duration linger_within = 2s;
-
-const char* reason_phrase(unsigned status) {
-    switch (status) {
-        case 200: return "OK";
-        case 204: return "No Content";
-        case 206: return "Partial Content";
-        case 304: return "Not Modified";
-        case 400: return "Bad Request";
-        case 401: return "Unauthorized";
-        case 403: return "Forbidden";
-        case 404: return "Not Found";
-        case 405: return "Method Not Allowed";
-        case 408: return "Request Timeout";
-        case 413: return "Content Too Large";
-        case 414: return "URI Too Long";
-        case 415: return "Unsupported Media Type";
-        case 416: return "Range Not Satisfiable";
-        case 417: return "Expectation Failed";
-        case 422: return "Unprocessable Content";
-        case 426: return "Upgrade Required";
-        case 429: return "Too Many Requests";
-        case 431: return "Request Header Fields Too Large";
-        case 500: return "Internal Server Error";
-        case 501: return "Not Implemented";
-        case 503: return "Service Unavailable";
-        case 505: return "HTTP Version Not Supported";
-        default: return status < 400 ? "OK" : "Error";
-    }
-}
 
 std::string http_date() {
     const std::time_t now = std::time(nullptr);
@@ -97,17 +69,22 @@ HttpConnection::HttpConnection(HubContext& hub, const Routes& routes, std::uniqu
     : hub_(hub), routes_(routes), live_(hub.http_connections), transport_(std::move(transport)), executor_(transport_->socket().get_executor()),
       remote_address_(std::move(remote_address)), loopback_(loopback), gate_(hub.options.gate), timer_(executor_) {}
 
-HttpConnection::~HttpConnection() { live_->remove(live_id_); }
+HttpConnection::~HttpConnection() {
+    release_body();
+    live_->remove(live_id_);
+}
 
 void HttpConnection::start() {
-    live_id_ = live_->add([weak = weak_from_this()] {
+    live_id_ = live_->add(rate_key(remote_address_), [weak = weak_from_this()] {
         if (const auto self = weak.lock()) asio::post(self->executor_, [self] { self->close(); });
     });
-    read_deadline_ = now_steady() + hub_.options.clients.header_within;
-    arm_timer();
-    transport_->handshake([self = shared_from_this()](ErrorCodeOf error) {
-        if (error) return self->close();
-        self->read();
+    asio::dispatch(executor_, [self = shared_from_this()] {
+        self->read_deadline_ = now_steady() + self->hub_.options.clients.header_within;
+        self->arm_timer();
+        self->transport_->handshake([self](ErrorCodeOf error) {
+            if (error) return self->close();
+            self->read();
+        });
     });
 }
 
@@ -142,16 +119,59 @@ void HttpConnection::process() {
         const ClientLimits& limits = hub_.options.clients;
         if (after == RequestGate::State::refused) return refuse(gate_.refusal());
         if (before == RequestGate::State::idle && after == RequestGate::State::head) read_deadline_ = now_steady() + limits.header_within;
-        if (before != RequestGate::State::body && after == RequestGate::State::body) {
-            read_deadline_ = now_steady() + limits.body_within;
-            if (gate_.take_expects_continue()) push("HTTP/1.1 100 Continue\r\n\r\n");
-        }
+        const bool had_head = before == RequestGate::State::body, has_head = after == RequestGate::State::body || after == RequestGate::State::done;
+        if (!had_head && has_head) judge_head();
+        if (busy_) return;
+        if (has_head && !hold_body()) return refuse({503, "bodies_in_flight", "the hub reads as many request bodies as it has memory for; try again"});
         if (after == RequestGate::State::done) handle(gate_.take());
         arm_timer();
     }
 }
 
+HttpRequest HttpConnection::view_of(const GatedRequest& request) const {
+    HttpRequest view;
+    view.method = request.method;
+    view.path = request.path;
+    view.query = request.query;
+    view.headers = request.headers;
+    view.remote_address = remote_address_;
+    view.loopback = loopback_;
+    view.received_at = now_steady();
+    return view;
+}
+
+void HttpConnection::judge_head() {
+    const HttpRequest view = view_of(gate_.request());
+    cors_origin_ = routes_.cors_origin(view);
+    head_refusal_.reset();
+    if (!routes_.is_upgrade(view)) head_refusal_ = routes_.refuse_by_head(view);
+    if (gate_.state() == RequestGate::State::done) return;
+    read_deadline_ = now_steady() + hub_.options.clients.body_within;
+    const bool waits = gate_.take_expects_continue();
+    if (head_refusal_ && (waits || gate_.body_bytes_left().value_or(drained_body_bytes_max + 1) > drained_body_bytes_max)) {
+        ++serial_;
+        busy_ = true;
+        answered_ = head_only_ = keep_alive_ = false;
+        return respond(serial_, *std::exchange(head_refusal_, std::nullopt), {}, nullptr);
+    }
+    if (head_refusal_ || view.method != "POST") gate_.drop_body();
+    if (waits) push("HTTP/1.1 100 Continue\r\n\r\n");
+}
+
+// Counts what has come of the body; false when all connections together hold too much.
+bool HttpConnection::hold_body() {
+    const std::uint64_t size = gate_.request().body.size();
+    if (size <= body_bytes_held_) return true;
+    if (!hub_.body_bytes.take(size - body_bytes_held_)) return false;
+    body_bytes_held_ = size;
+    return true;
+}
+
+void HttpConnection::release_body() { hub_.body_bytes.give(std::exchange(body_bytes_held_, 0)); }
+
 void HttpConnection::refuse(const GateRefusal& refusal) {
+    gate_.drop_body();
+    release_body();
     ++hub_.requests_refused;
     ++serial_;
     busy_ = true;
@@ -172,18 +192,12 @@ void HttpConnection::handle(GatedRequest request) {
     counted_ = true;
     ++hub_.active_requests;
 
-    HttpRequest view;
-    view.method = request.method;
-    view.path = std::move(request.path);
-    view.query = std::move(request.query);
-    view.headers = request.headers;
+    HttpRequest view = view_of(request);
+    if (head_refusal_) return respond(serial_, *std::exchange(head_refusal_, std::nullopt), {}, nullptr);
+    if (routes_.is_upgrade(view)) return upgrade(std::move(request), view);
     view.body = std::move(request.body);
-    view.remote_address = remote_address_;
-    view.loopback = loopback_;
-    view.received_at = now_steady();
-    cors_origin_ = routes_.cors_origin(view);
-    if (view.path == "/worker" && view.method == "GET") return upgrade(std::move(request), view);
     routes_.handle(std::move(view), std::make_shared<ConnectionResponder>(shared_from_this(), serial_));
+    release_body();
 }
 
 void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
@@ -400,6 +414,8 @@ void HttpConnection::release_request() {
 void HttpConnection::close() {
     if (closed_) return;
     closed_ = true;
+    gate_.drop_body();
+    release_body();
     release_request();
     timer_.cancel();
     if (transport_) transport_->close();

@@ -1,6 +1,6 @@
 // One HTTP connection: reads requests through the gate, one at a time, and writes their answers; hands /worker over to a WebSocket.
 // A read is always pending, also while a request runs: a client that hangs up is noticed at once and its generation ends.
-// Bounds: time for head, body, idling and each write; bytes waiting in a stream; bytes sent ahead of an answer.
+// What the head decides is decided before the body is read. Bounds: bytes of all bodies together; time for head, body, idling and each write; bytes waiting in a stream; bytes sent ahead of an answer.
 // Owner: the connection's strand.
 #pragma once
 
@@ -35,6 +35,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void read();
     void on_read(ErrorCodeOf error, std::size_t size);
     void process();
+    HttpRequest view_of(const GatedRequest& request) const;
+    void judge_head();
+    bool hold_body();
+    void release_body();
     void refuse(const GateRefusal& refusal);
     void handle(GatedRequest request);
     void upgrade(GatedRequest request, const HttpRequest& view);
@@ -79,6 +83,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
     std::uint64_t serial_ = 0;
     bool busy_ = false, answered_ = false, streaming_ = false, expects_stream_ = false, head_only_ = false, keep_alive_ = false, chunked_ = false, counted_ = false;
+    std::optional<HttpResponse> head_refusal_;   // goes out once the body, which nobody keeps, has passed
+    std::uint64_t body_bytes_held_ = 0;
     std::string cors_origin_;
     std::vector<std::function<void()>> disconnect_handlers_;
 

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
+#include <vector>
 
 #include "hub/net/access.h"
 #include "hub/net/asio.h"
@@ -19,33 +21,66 @@ namespace moex::net {
 // The connections that live now, so that the end of the server can end them. Thread-safe; shared with each connection, whatever dies first.
 class LiveConnections {
   public:
-    // `shut` may be called from any thread.
-    std::uint64_t add(std::function<void()> shut) {
+    // `shut` may be called from any thread; `peer` is the rate_key of the other end.
+    std::uint64_t add(std::string peer, std::function<void()> shut) {
         const std::lock_guard lock(mutex_);
-        shuts_.emplace(++last_id_, std::move(shut));
+        ++by_peer_[peer];
+        live_.emplace(++last_id_, Live{std::move(peer), std::move(shut)});
         return last_id_;
     }
     void remove(std::uint64_t id) {
         const std::lock_guard lock(mutex_);
-        shuts_.erase(id);
+        const auto found = live_.find(id);
+        if (found == live_.end()) return;
+        const auto count = by_peer_.find(found->second.peer);
+        if (--count->second == 0) by_peer_.erase(count);
+        live_.erase(found);
     }
     std::size_t size() const {
         const std::lock_guard lock(mutex_);
-        return shuts_.size();
+        return live_.size();
+    }
+    std::size_t count_of(const std::string& peer) const {
+        const std::lock_guard lock(mutex_);
+        const auto found = by_peer_.find(peer);
+        return found == by_peer_.end() ? 0 : found->second;
     }
     void shut_all() {
-        std::map<std::uint64_t, std::function<void()>> shuts;
+        std::vector<std::function<void()>> shuts;
         {
             const std::lock_guard lock(mutex_);
-            shuts = shuts_;
+            for (const auto& [id, live] : live_) shuts.push_back(live.shut);
         }
-        for (const auto& [id, shut] : shuts) shut();
+        for (const auto& shut : shuts) shut();
     }
 
   private:
+    struct Live {
+        std::string peer;
+        std::function<void()> shut;
+    };
     mutable std::mutex mutex_;
-    std::map<std::uint64_t, std::function<void()>> shuts_;
+    std::map<std::uint64_t, Live> live_;
+    std::unordered_map<std::string, std::size_t> by_peer_;
     std::uint64_t last_id_ = 0;
+};
+
+// Bytes that all connections together may hold of one thing. Thread-safe.
+class ByteBudget {
+  public:
+    explicit ByteBudget(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
+    // False, and nothing taken, when too many are out.
+    bool take(std::uint64_t bytes) {
+        if (held_.fetch_add(bytes) + bytes <= bytes_max_) return true;
+        held_ -= bytes;
+        return false;
+    }
+    void give(std::uint64_t bytes) { held_ -= bytes; }
+    std::uint64_t held() const { return held_; }
+
+  private:
+    const std::uint64_t bytes_max_;
+    std::atomic<std::uint64_t> held_{0};
 };
 
 struct HubContext {
@@ -58,6 +93,7 @@ struct HubContext {
     Registry& registry;
     const AccessPolicy access;
     RateLimits rates;
+    ByteBudget body_bytes{options.body_bytes_in_flight_max};   // of requests that are being read
     const Assets assets;
     Metrics metrics;
     const TimePoint started = now_steady();

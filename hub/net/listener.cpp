@@ -62,18 +62,18 @@ void Listener::serve(tcp::socket socket) {
     const tcp::endpoint remote = socket.remote_endpoint(error);
     if (error) return;
     if (hub_.http_connections->size() + hub_.worker_connections->size() >= hub_.options.connections_max) return;   // closes
-    socket.set_option(tcp::no_delay(true), error);
-    const std::string address = remote.address().to_string();
+    const std::string address = remote.address().to_string(), peer = rate_key(address);
     const bool loopback = is_loopback_address(address);
+    const double peer_max = hub_.options.connections_per_address_max * (loopback ? hub_.options.rates.loopback_factor : 1.0);
+    if (static_cast<double>(hub_.http_connections->count_of(peer) + hub_.worker_connections->count_of(peer)) >= peer_max) return;
+    socket.set_option(tcp::no_delay(true), error);
     std::shared_ptr<ssl::context> tls;
     {
         const std::lock_guard lock(tls_mutex_);
         tls = tls_;
     }
     auto transport = tls ? make_tls_transport(std::move(socket), std::move(tls)) : make_plain_transport(std::move(socket));
-    const auto executor = transport->socket().get_executor();
-    auto connection = std::make_shared<HttpConnection>(hub_, routes_, std::move(transport), address, loopback);
-    asio::dispatch(executor, [connection] { connection->start(); });
+    std::make_shared<HttpConnection>(hub_, routes_, std::move(transport), address, loopback)->start();
 }
 
 }  // namespace moex::net

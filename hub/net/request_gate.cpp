@@ -63,6 +63,11 @@ void RequestGate::refuse(unsigned status, std::string code, std::string message)
     state_ = State::refused;
 }
 
+void RequestGate::drop_body() {
+    keeps_body_ = false;
+    std::string().swap(request_.body);
+}
+
 bool RequestGate::take_expects_continue() { return std::exchange(expects_continue_, false); }
 
 GatedRequest RequestGate::take() {
@@ -71,13 +76,16 @@ GatedRequest RequestGate::take() {
     state_ = State::idle;
     part_ = BodyPart::none;
     line_.clear();
+    body_bytes_ = 0;
     expects_continue_ = false;
+    keeps_body_ = true;
     return request;
 }
 
 std::size_t RequestGate::feed(std::string_view in) {
     std::size_t taken = 0;
     while (taken < in.size() && (state_ == State::idle || state_ == State::head)) take_head_byte(in[taken++]);
+    if (taken > 0) return taken;
     while (taken < in.size() && state_ == State::body) taken += feed_body(in.substr(taken));
     return taken;
 }
@@ -181,7 +189,7 @@ bool RequestGate::decide_body() {
         else if (name == "content-length") ++lengths, length = value;
         else if (name == "transfer-encoding") ++codings, coding = value;
         else if (name == "connection") {
-            const std::string words = "," + lower(value) + ",";
+            const std::string words = text(",", lower(value), ",");
             close |= words.find("close") != std::string::npos;
             keep |= words.find("keep-alive") != std::string::npos;
         } else if (name == "expect") {
@@ -215,7 +223,8 @@ bool RequestGate::decide_body() {
 std::size_t RequestGate::feed_body(std::string_view in) {
     if (part_ == BodyPart::length || part_ == BodyPart::chunk_data) {
         const std::size_t taken = static_cast<std::size_t>(std::min<std::uint64_t>(remaining_, in.size()));
-        request_.body.append(in.substr(0, taken));
+        if (keeps_body_) request_.body.append(in.substr(0, taken));
+        body_bytes_ += taken;
         remaining_ -= taken;
         if (remaining_ > 0) return taken;
         if (part_ == BodyPart::length) state_ = State::done;
@@ -259,7 +268,7 @@ void RequestGate::take_chunk_line() {
         if (digit < 0) return refuse(400, "bad_chunk", "a chunk size is not 1 to 8 hex digits; extensions are refused");
         size = size * 16 + static_cast<unsigned>(digit);
     }
-    if (size > limits_.body_bytes_max - request_.body.size())
+    if (size > limits_.body_bytes_max - body_bytes_)
         return refuse(413, "body_too_large", text("the body is larger than ", limits_.body_bytes_max, " bytes"));
     remaining_ = size;
     trailer_bytes_ = 0;

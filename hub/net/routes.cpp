@@ -46,6 +46,11 @@ const Route* find_route(std::string_view path) {
     return found;
 }
 
+const Route* known_route(std::string_view path, bool test_routes) {
+    const Route* route = find_route(path);
+    return route && route->handler == Handler::test && !test_routes ? nullptr : route;
+}
+bool is_post(const Route* route) { return route && std::string_view(route->method) == "POST"; }
 bool is_read(const HttpRequest& request) { return request.method == "GET" || request.method == "HEAD"; }
 std::string allowed_methods(bool post) { return post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"; }
 std::string seconds_text(Duration wait) { return text(static_cast<std::int64_t>(std::ceil(std::chrono::duration<double>(wait).count()))); }
@@ -143,26 +148,52 @@ UpgradeVerdict Routes::judge_upgrade(const HttpRequest& request) const {
     return verdict;
 }
 
-void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responder) const {
-    const auto refuse = [&](HttpResponse response) {
-        ++hub_.requests_refused;
-        responder->respond(std::move(response));
-    };
-    if (auto refusal = refuse_by_origin(request)) return refuse(std::move(*refusal));
-    const Route* route = find_route(request.path);
-    if (route && route->handler == Handler::test && !hub_.options.test_routes) route = nullptr;
-    std::optional<Asset> asset;
-    if (!route || route->handler == Handler::asset) {
-        asset = hub_.assets.find(request.path);
-        if (!asset) return refuse(api_error(404, text("no such route: ", request.path.substr(0, 200)), "not_found"));
+std::optional<HttpResponse> Routes::refuse_by_head(const HttpRequest& head) const {
+    std::optional<HttpResponse> refusal = judge_head(head);
+    if (refusal) ++hub_.requests_refused;
+    return refusal;
+}
+
+std::optional<HttpResponse> Routes::judge_head(const HttpRequest& head) const {
+    if (auto refusal = refuse_by_origin(head)) return refusal;
+    const Route* route = known_route(head.path, hub_.options.test_routes);
+    if ((!route || route->handler == Handler::asset) && !hub_.assets.contains(head.path))
+        return api_error(404, text("no such route: ", head.path.substr(0, 200)), "not_found");
+    const bool post = is_post(route);
+    if (head.method == "OPTIONS") return std::nullopt;
+    if (post ? head.method != "POST" : !is_read(head)) {
+        HttpResponse response = api_error(405, text(head.method, " is not a method of ", head.path.substr(0, 200)), "method_not_allowed");
+        response.headers.emplace_back("Allow", allowed_methods(post));
+        return response;
     }
-    const bool post = route && std::string_view(route->method) == "POST";
+    if (!route || route->handler == Handler::asset) return std::nullopt;
+    if (route->handler == Handler::worker) return api_error(404, "no such route", "not_found");   // HEAD /worker
+    const Access access = route->key == Key::none ? Access::open : route->key == Key::api ? Access::api : Access::admin;
+    if (auto refusal = refuse_by_key(head, access)) return refusal;
+    if (post && !is_json_content_type(head.header("content-type").value_or("")))
+        return api_error(415, "Content-Type must be application/json", "unsupported_media_type");
+    if (route->handler != Handler::api) return std::nullopt;
+    const auto wait_for = [](unsigned status, const char* message, const char* code, Duration wait) {
+        HttpResponse response = api_error(status, message, code);
+        response.set_header("Retry-After", seconds_text(wait));
+        return response;
+    };
+    if (!hub_.api) return wait_for(503, "Loading model", "unavailable", 2s);
+    if (hub_.draining) return wait_for(503, "the hub stops and takes no new work", "unavailable", 2s);
+    if (const Duration wait = hub_.rates.api_request(now_steady(), head.remote_address, head.loopback); wait > Duration{0})
+        return wait_for(429, "too many requests from this address", "rate_limited", wait);
+    return std::nullopt;
+}
+
+void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responder) const {
+    const Route* route = known_route(request.path, hub_.options.test_routes);
     if (request.method == "OPTIONS") {
+        const std::string methods = allowed_methods(is_post(route));
         HttpResponse response;
         response.status = 204;
-        response.headers = {{"Allow", allowed_methods(post)}};
+        response.headers = {{"Allow", methods}};
         if (!cors_origin(request).empty()) {
-            response.headers.emplace_back("Access-Control-Allow-Methods", allowed_methods(post));
+            response.headers.emplace_back("Access-Control-Allow-Methods", methods);
             response.headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, "
                                                                           "X-Stainless-Package-Version, X-Stainless-Retry-Count, X-Stainless-Runtime, "
                                                                           "X-Stainless-Runtime-Version, X-Stainless-Timeout, User-Agent");
@@ -170,17 +201,7 @@ void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responde
         }
         return responder->respond(std::move(response));
     }
-    if (post ? request.method != "POST" : !is_read(request)) {
-        HttpResponse response = api_error(405, text(request.method, " is not a method of ", request.path.substr(0, 200)), "method_not_allowed");
-        response.headers.emplace_back("Allow", allowed_methods(post));
-        return refuse(std::move(response));
-    }
-    if (asset) return serve_asset(request, *responder, *asset);
-    const Access access = route->key == Key::none ? Access::open : route->key == Key::api ? Access::api : Access::admin;
-    if (auto refusal = refuse_by_key(request, access)) return refuse(std::move(*refusal));
-    if (post && !is_json_content_type(request.header("content-type").value_or("")))
-        return refuse(api_error(415, "Content-Type must be application/json", "unsupported_media_type"));
-    switch (route->handler) {
+    switch (route ? route->handler : Handler::asset) {
         case Handler::blob: return serve_blob(request, *responder);
         case Handler::health: return serve_health(std::move(responder));
         case Handler::metrics: return serve_metrics(std::move(responder));
@@ -190,28 +211,23 @@ void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responde
         case Handler::models:
         case Handler::api: break;
         case Handler::asset:
-        case Handler::worker: return refuse(api_error(404, "no such route", "not_found"));   // HEAD /worker
+        case Handler::worker: return serve_asset(request, *responder);
     }
-    const auto unavailable = [&](const char* message) {
-        HttpResponse response = api_error(503, message, "unavailable");
-        response.set_header("Retry-After", "2");
-        refuse(std::move(response));
-    };
     Api* api = hub_.api;
-    if (!api) return unavailable("Loading model");
-    if (route->handler == Handler::api) {
-        if (hub_.draining) return unavailable("the hub stops and takes no new work");
-        if (const Duration wait = hub_.rates.api_request(now_steady(), request.remote_address, request.loopback); wait > Duration{0}) {
-            HttpResponse response = api_error(429, "too many requests from this address", "rate_limited");
-            response.set_header("Retry-After", seconds_text(wait));
-            return refuse(std::move(response));
-        }
+    if (!api) {
+        HttpResponse response = api_error(503, "Loading model", "unavailable");
+        response.set_header("Retry-After", "2");
+        ++hub_.requests_refused;
+        return responder->respond(std::move(response));
     }
     if (request.method == "HEAD") request.method = "GET";
     api->handle(request, std::move(responder));
 }
 
-void Routes::serve_asset(const HttpRequest& request, WireResponder& responder, const Asset& asset) const {
+void Routes::serve_asset(const HttpRequest& request, WireResponder& responder) const {
+    const std::optional<Asset> found = hub_.assets.find(request.path);
+    if (!found) return responder.respond(api_error(404, "no such route", "not_found"));   // a page of --static went away this moment
+    const Asset& asset = *found;
     HttpResponse head;
     head.content_type = asset.content_type;
     head.headers = {{"ETag", asset.etag},

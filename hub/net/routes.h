@@ -24,17 +24,23 @@ struct UpgradeVerdict {
 class Routes {
   public:
     explicit Routes(HubContext& hub) : hub_(hub) {}
+    // Everything that a request's head decides: Host, Origin, route, method, key, content type, whether there is work to give, rate. Counted and
+    // rated: ask once per request, before its body is read.
+    std::optional<HttpResponse> refuse_by_head(const HttpRequest& head) const;
+    // Requires that refuse_by_head() let it pass.
     void handle(HttpRequest request, std::shared_ptr<WireResponder> responder) const;
+    bool is_upgrade(const HttpRequest& request) const { return request.path == "/worker" && request.method == "GET"; }
     UpgradeVerdict judge_upgrade(const HttpRequest& request) const;
     // The origin to name in Access-Control-Allow-Origin; empty when none.
     std::string cors_origin(const HttpRequest& request) const;
 
   private:
     enum class Access { open, api, admin };
+    std::optional<HttpResponse> judge_head(const HttpRequest& head) const;
     std::optional<HttpResponse> refuse_by_origin(const HttpRequest& request) const;
     std::optional<HttpResponse> refuse_by_key(const HttpRequest& request, Access access) const;
     bool is_admin(const HttpRequest& request) const;
-    void serve_asset(const HttpRequest& request, WireResponder& responder, const Asset& asset) const;
+    void serve_asset(const HttpRequest& request, WireResponder& responder) const;
     void serve_blob(const HttpRequest& request, WireResponder& responder) const;
     void serve_health(std::shared_ptr<WireResponder> responder) const;
     void serve_status(const HttpRequest& request, std::shared_ptr<WireResponder> responder) const;

@@ -62,6 +62,8 @@ struct ServerOptions {
     std::vector<std::string> hosts;                 // further names that Host may carry (besides the listen address and localhost)
     std::filesystem::path static_directory;         // empty: the pages built into the binary
     std::uint32_t connections_max = 4096;
+    std::uint32_t connections_per_address_max = 256;   // of one IPv4 address or IPv6 /64; loopback: rates.loopback_factor times as many
+    std::uint64_t body_bytes_in_flight_max = 64u << 20;   // request bodies in memory, of all connections together; beyond it 503
     std::uint32_t workers_per_address_max = 16;
     Duration drain_within = 30s;
     bool test_routes = false;

@@ -21,7 +21,7 @@ WorkerConnection::WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> s
 WorkerConnection::~WorkerConnection() { live_->remove(live_id_); }
 
 void WorkerConnection::start(GatedRequest request) {
-    live_id_ = live_->add([weak = weak_from_this()] {
+    live_id_ = live_->add(rate_key(address_), [weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->close(CloseCode::going_away, "the hub stops; try again in 2 s");
     });
     socket_->set_read_limit(unauthenticated_frame_bytes_max);

@@ -24,8 +24,12 @@ struct Verdict {
     std::size_t taken = 0;
 };
 
+std::size_t count_fields(const GatedRequest& request, std::string_view name) {
+    return static_cast<std::size_t>(std::count_if(request.headers.begin(), request.headers.end(), [&](const auto& field) { return field.first == name; }));
+}
+
 // The bytes in pieces of `piece` (0: at once), as packets may cut them.
-Verdict read_all(std::string_view bytes, std::size_t piece) {
+Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = true) {
     Verdict verdict;
     RequestGate gate(limits);
     std::size_t request_begin = 0;
@@ -34,6 +38,9 @@ Verdict read_all(std::string_view bytes, std::size_t piece) {
         const std::size_t taken = gate.feed(in);
         require(taken > 0 && taken <= in.size());                        // no byte is read twice, and it never stands still
         verdict.taken += taken;
+        if (gate.state() == RequestGate::State::body || gate.state() == RequestGate::State::done)
+            require(count_fields(gate.request(), "host") == 1);          // the head is whole before its body is
+        if (gate.state() == RequestGate::State::body && !keep_bodies) gate.drop_body();
         if (gate.state() != RequestGate::State::done) continue;
         require(gate.feed("GET /") == 0);                                // a whole request takes no more until it is fetched
         verdict.passed.push_back(gate.take());
@@ -51,10 +58,6 @@ Verdict read_all(std::string_view bytes, std::size_t piece) {
 bool same(const GatedRequest& a, const GatedRequest& b) {
     return a.method == b.method && a.path == b.path && a.query == b.query && a.headers == b.headers && a.body == b.body && a.raw_target == b.raw_target &&
            a.keep_alive == b.keep_alive && a.http_1_0 == b.http_1_0;
-}
-
-std::size_t count_fields(const GatedRequest& request, std::string_view name) {
-    return static_cast<std::size_t>(std::count_if(request.headers.begin(), request.headers.end(), [&](const auto& field) { return field.first == name; }));
 }
 
 void check_refusal(const GateRefusal& refusal) {
@@ -151,6 +154,10 @@ void one(std::size_t piece, std::string_view bytes) {
         if (whole.refusal) require(whole.refusal->status == other->refusal->status && whole.refusal->code == other->refusal->code);
         require(other->taken == whole.taken);
     }
+    // A body that is not kept is measured by the same rules.
+    const Verdict dropped = read_all(bytes, piece, false);
+    require(dropped.taken == whole.taken && dropped.passed.size() == whole.passed.size() && dropped.refusal.has_value() == whole.refusal.has_value());
+    for (const GatedRequest& request : dropped.passed) require(request.body.empty());
     if (whole.refusal) check_refusal(*whole.refusal);
     for (std::size_t i = 0; i < whole.passed.size(); ++i) {
         check_passed(whole.passed[i], whole.raw[i]);

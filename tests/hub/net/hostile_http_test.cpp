@@ -76,6 +76,81 @@ TEST(HostileHttpTest, ConnectionsAreBounded) {
     }
 }
 
+TEST(HostileHttpTest, OneAddressHoldsOnlySoManyConnections) {
+    TestHubOptions options;
+    options.server.connections_per_address_max = 2;
+    options.server.rates.loopback_factor = 1;
+    TestHub hub(options);
+    {
+        RawClient first(hub.port()), second(hub.port());
+        RawClient third(hub.port());
+        EXPECT_TRUE(third.wait_closed());
+        first.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        EXPECT_EQ(first.read_response().status, 200u);
+    }
+    while (!hub.healthy()) {   // the places come back
+    }
+}
+
+std::string post_head(std::size_t length, const std::string& lines = {}) {
+    return "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + lines + "Content-Length: " + std::to_string(length) + "\r\n\r\n";
+}
+
+// The body is never sent: each of these is answered from the head alone.
+TEST(HostileHttpTest, WhoMayNotAskIsRefusedBeforeTheBody) {
+    TestHubOptions options;
+    options.server.require_keys = true;
+    TestHub hub(options);
+    const std::string key = "Authorization: Bearer " + hub.registry().create_key(Role::api, "app").value() + "\r\n";
+    const auto answer_to = [&](const std::string& head) {
+        RawClient client(hub.port());
+        client.send(head);
+        const RawResponse response = client.read_response(false, 3s);
+        EXPECT_EQ(response.headers.contains("connection") ? response.headers.at("connection") : "", "close");
+        EXPECT_TRUE(client.wait_closed());
+        return response.status;
+    };
+    EXPECT_EQ(answer_to(post_head(1'000'000)), 401u);
+    EXPECT_EQ(answer_to(post_head(1'000'000, key + "Origin: https://evil.example\r\n")), 403u);
+    EXPECT_EQ(answer_to("POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"), 404u);
+    EXPECT_EQ(answer_to("POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"), 405u);
+    EXPECT_EQ(answer_to("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n" + key + "Content-Length: 1000000\r\n\r\n"), 415u);
+    EXPECT_EQ(answer_to("POST /tokenize HTTP/1.1\r\nHost: evil.example\r\n" + key + "Transfer-Encoding: chunked\r\n\r\n"), 403u);
+    EXPECT_EQ(answer_to(post_head(17, "Expect: 100-continue\r\n")), 401u);
+}
+
+TEST(HostileHttpTest, ASmallRefusedBodyKeepsTheConnection) {
+    TestHubOptions options;
+    options.server.require_keys = true;
+    TestHub hub(options);
+    RawClient client(hub.port());
+    client.send(post_head(17) + "{\"content\": \"hi\"}GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(client.read_response().status, 401u);
+    EXPECT_EQ(client.read_response().status, 200u);   // a body nobody asked for is read past
+    EXPECT_EQ(client.read_response().status, 200u);
+}
+
+TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
+    TestHubOptions options;
+    options.server.body_bytes_in_flight_max = 100'000;
+    TestHub hub(options);
+    const std::string half(60'000, ' ');
+    auto first = std::make_unique<RawClient>(hub.port());
+    first->send(post_head(120'000, "Expect: 100-continue\r\n"));
+    ASSERT_EQ(first->read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    first->send(half);
+    const auto ask = [&] { return fetch(hub.port(), "POST", "/tokenize", "Content-Type: application/json\r\n", "{\"content\": \"hi\"" + half + "}"); };
+    RawResponse response = ask();
+    while (response.status == 200) response = ask();   // until the first one's bytes have arrived
+    EXPECT_EQ(response.status, 503u);
+    EXPECT_TRUE(response.headers.contains("retry-after"));
+    EXPECT_TRUE(hub.healthy());
+    first.reset();
+    while (ask().status != 200) {   // a connection that ends gives its bytes back
+    }
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(ask().status, 200u);   // and so does each answered request
+}
+
 TEST(HostileHttpTest, ApiRequestsAreRateLimited) {
     TestHubOptions options;
     options.server.rates = {.api_requests_per_minute = 1, .api_requests_burst = 2, .loopback_factor = 1};
