@@ -76,7 +76,7 @@ HttpConnection::~HttpConnection() {
 
 void HttpConnection::start() {
     live_id_ = live_->add(rate_key(remote_address_), [weak = weak_from_this()] {
-        if (const auto self = weak.lock()) asio::post(self->executor_, [self] { self->close(); });
+        if (const auto self = weak.lock()) self->shut();
     });
     asio::dispatch(executor_, [self = shared_from_this()] {
         self->read_deadline_ = now_steady() + self->hub_.options.clients.header_within;
@@ -86,6 +86,26 @@ void HttpConnection::start() {
             self->read();
         });
     });
+}
+
+void HttpConnection::shut() {
+    asio::post(executor_, [self = shared_from_this()] { self->on_shut(); });
+}
+
+void HttpConnection::on_shut() {
+    if (std::exchange(shutting_, true) || !busy_ || lingering_) return close();
+    keep_alive_ = false;
+    if (answered_ || closed_) return;                     // its last bytes are on their way
+    auto handlers = std::exchange(disconnect_handlers_, {});
+    respond(serial_, api_error(503, "the hub stopped before this answer was complete", "shutting_down"), {}, nullptr);
+    give_up(std::move(handlers));
+}
+
+// Whoever computes for this connection stops; nobody does any more once the hub has let go of its rooms.
+void HttpConnection::give_up(std::vector<std::function<void()>> handlers) {
+    const std::shared_lock rooms(hub_.rooms_mutex);
+    if (hub_.api)
+        for (const auto& handler : handlers) handler();
 }
 
 void HttpConnection::read() {
@@ -202,8 +222,8 @@ void HttpConnection::handle(GatedRequest request) {
 
 void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
     UpgradeVerdict verdict = routes_.judge_upgrade(view);
-    if (!verdict.refusal && (reading_ || !in_.empty()))
-        verdict.refusal = api_error(400, "bytes behind the upgrade request; wait for its answer", "early_data");
+    if (!verdict.refusal && (reading_ || writing_ || !in_.empty()))
+        verdict.refusal = api_error(400, "bytes around the upgrade request; it wants a connection to itself", "early_data");
     if (verdict.refusal) {
         keep_alive_ = false;
         return respond(serial_, std::move(*verdict.refusal), {}, nullptr);
@@ -228,7 +248,7 @@ void HttpConnection::on_peer_closed(bool clean) {
 }
 
 void HttpConnection::watch_disconnect(std::uint64_t serial, std::function<void()> handler) {
-    if (closed_ || serial != serial_ || peer_done_) return handler();
+    if (closed_ || shutting_ || serial != serial_ || peer_done_) return give_up({std::move(handler)});
     if (!answered_) disconnect_handlers_.push_back(std::move(handler));
 }
 
@@ -419,10 +439,9 @@ void HttpConnection::close() {
     release_request();
     timer_.cancel();
     if (transport_) transport_->close();
-    auto handlers = std::move(disconnect_handlers_);
-    disconnect_handlers_.clear();
-    for (const auto& handler : handlers) handler();
+    give_up(std::exchange(disconnect_handlers_, {}));
     outbox_.clear();
+    live_->remove(live_id_);
 }
 
 // One timer for all deadlines: set to the next one, and only moved when an earlier one comes.

@@ -22,6 +22,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string remote_address, bool loopback);
     ~HttpConnection();
     void start();
+    void shut();                         // any thread: the hub ends; what still waits for an answer is told so, a second call closes at once
 
   private:
     friend class ConnectionResponder;
@@ -60,7 +61,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void on_written(ErrorCodeOf error);
     void on_answer_sent();
     void linger();
+    void on_shut();
     void close();
+    void give_up(std::vector<std::function<void()>> handlers);
     void release_request();
 
     void arm_timer();
@@ -78,7 +81,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     RequestGate gate_;
     std::string in_;
     std::array<char, 16384> read_buffer_;
-    bool reading_ = false, closed_ = false, lingering_ = false, peer_done_ = false;
+    bool reading_ = false, closed_ = false, lingering_ = false, peer_done_ = false, shutting_ = false;
     std::uint64_t lingered_bytes_ = 0;
 
     std::uint64_t serial_ = 0;

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -103,7 +104,10 @@ struct HubContext {
     asio::io_context io;
     asio::strand<asio::io_context::executor_type> swarm_strand{io.get_executor()};
 
-    std::atomic<SwarmBackend*> swarm{nullptr};   // null before attach() and after the end
+    // What stands behind the door; null before attach() and after the end. Swarm and engine are used on the swarm strand, which also takes them
+    // away; the Api, and what it handed to connections, on any strand with `rooms_mutex` shared.
+    std::shared_mutex rooms_mutex;
+    std::atomic<SwarmBackend*> swarm{nullptr};
     std::atomic<Engine*> engine{nullptr};
     std::atomic<Api*> api{nullptr};
     std::atomic<bool> draining{false};

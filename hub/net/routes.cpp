@@ -213,6 +213,7 @@ void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responde
         case Handler::asset:
         case Handler::worker: return serve_asset(request, *responder);
     }
+    const std::shared_lock rooms(hub_.rooms_mutex);
     Api* api = hub_.api;
     if (!api) {
         HttpResponse response = api_error(503, "Loading model", "unavailable");

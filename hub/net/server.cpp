@@ -47,7 +47,7 @@ std::string outward_address(asio::io_context& io, bool v6) {
 
 struct Server::State {
     State(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry)
-        : hub(std::move(options), std::move(package), registry), routes(hub), host(hub), housekeeping(hub), drain_timer(hub.swarm_strand), signals(hub.io) {}
+        : hub(std::move(options), std::move(package), registry), routes(hub), host(hub), housekeeping(hub), drain_timer(hub.swarm_strand), signals(hub.swarm_strand) {}
 
     HubContext hub;
     net::Routes routes;
@@ -154,9 +154,12 @@ struct Server::State {
             return;
         }
         housekeeping.stop();
-        hub.api = nullptr;   // engine and swarm may go once run() has returned
-        hub.swarm = nullptr;
-        hub.engine = nullptr;
+        {
+            const std::unique_lock rooms(hub.rooms_mutex);
+            hub.api = nullptr;   // engine and swarm may go once run() has returned
+            hub.swarm = nullptr;
+            hub.engine = nullptr;
+        }
         hub.registry.flush();
         net::ErrorCodeOf ignored;
         signals.cancel(ignored);

@@ -111,3 +111,38 @@ test('SIGTERM lets a stream end whole and exits with 0', async () => {
   assert.match(text, /data: \[DONE\]/);
   assert.equal(await hub.ended, 0, hub.stderr());
 });
+
+const longStream = (hub, stream) => fetch(`${hub.api}/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },
+  body: JSON.stringify({ prompt: 'The sea was', max_tokens: 2000, temperature: 0, stream, logit_bias: { 8189: -100, 8191: -100 } }) });
+
+test('at the drain deadline a stream ends with an error event, a whole answer with 503, the hub with 0', async () => {
+  const hub = await startHub(['--backend', 'local', '--drain-s', '0']);
+  const stream = await longStream(hub, true);
+  const reader = stream.body.getReader();
+  let text = new TextDecoder().decode((await reader.read()).value);
+  const whole = longStream(hub, false);
+  while ((await (await fetch(`${hub.url}/api/status`)).json()).engine.running < 2);
+  hub.signal('SIGTERM');
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) break;
+    text += new TextDecoder().decode(value);
+  }
+  const last = JSON.parse(text.trimEnd().split('\n').at(-1).replace('data: ', ''));
+  assert.equal(last.error.code, 'shutting_down');
+  const refused = await whole;
+  assert.equal(refused.status, 503);
+  assert.ok(refused.headers.get('retry-after'));
+  assert.equal((await refused.json()).error.type, 'unavailable_error');
+  assert.equal(await hub.ended, 0, hub.stderr());
+});
+
+test('a second SIGTERM does not wait for streams', async () => {
+  const hub = await startHub(['--backend', 'local', '--drain-s', '3600']);
+  const stream = await longStream(hub, true);
+  await stream.body.getReader().read();
+  hub.signal('SIGTERM');
+  while (!hub.stderr().includes('once more stops at once')) await new Promise(setImmediate);   // the event of the first one
+  hub.signal('SIGTERM');
+  assert.equal(await hub.ended, 0, hub.stderr());
+});

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 std::string stream_request(int max_tokens) {
-    const std::string body = nlohmann::json{{"model", "moex-demo"}, {"prompt", "Once upon a time"}, {"max_tokens", max_tokens}, {"stream", true}, {"temperature", 0}, {"ignore_eos", true}}.dump();
+    const std::string body = nlohmann::json{{"model", "moex-demo"}, {"prompt", "Once upon a time"}, {"max_tokens", max_tokens}, {"stream", true}, {"temperature", 0}, {"logit_bias", {{"8189", -100}, {"8191", -100}}}}.dump();
     return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 int running(std::uint16_t port) { return nlohmann::json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running"]; }
@@ -90,6 +90,35 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
     while (running(hub.port()) != 0) {
     }
     EXPECT_TRUE(hub.healthy());
+}
+
+// What is still running at the deadline is told so: a stream by its last event, a whole answer by its status.
+TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
+    TestHubOptions options;
+    options.server.drain_within = 0s;
+    TestHub hub(options);
+    RawClient stream(hub.port()), whole(hub.port()), idle(hub.port());
+    stream.send(stream_request(2000));
+    ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
+    const std::string body = R"({"prompt": "Once", "max_tokens": 2000, "logit_bias": {"8189": -100, "8191": -100}})";
+    whole.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    while (running(hub.port()) != 2) {
+    }
+    hub.server().stop();
+    const std::string rest = stream.read_until("0\r\n\r\n", 60s);
+    const std::size_t last = rest.rfind("data: ");
+    ASSERT_NE(last, std::string::npos) << rest;
+    const auto event = nlohmann::json::parse(rest.substr(last + 6, rest.find("\n\n", last) - last - 6), nullptr, false);
+    ASSERT_TRUE(event.is_object() && event.contains("error")) << rest;
+    EXPECT_EQ(event["error"]["code"], "shutting_down");
+    EXPECT_EQ(event["error"]["type"], "unavailable_error");
+    const RawResponse refused = whole.read_response();
+    EXPECT_EQ(refused.status, 503u);
+    EXPECT_TRUE(refused.headers.contains("retry-after"));
+    EXPECT_TRUE(idle.wait_closed());
+    stream.close();
+    whole.close();
+    hub.wait_stopped();
 }
 
 TEST(DrainTest, ASecondStopDoesNotWait) {

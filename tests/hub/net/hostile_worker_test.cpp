@@ -51,6 +51,11 @@ TEST_F(HostileWorkerTest, UpgradesAreJudged) {
     EXPECT_EQ(status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + own), 426u);
     EXPECT_EQ(status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n" + own), 426u);
     EXPECT_EQ(status_of("Upgrade: h2c\r\nConnection: Upgrade\r\n" + own), 426u);
+    // An answer on its way out when the upgrade is due: the socket cannot be handed over.
+    RawClient hasty(hub_.port());
+    hasty.send("GET /worker HTTP/1.1\r\nHost: localhost\r\n" + good + hub_.bearer() + "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
+    EXPECT_EQ(hasty.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    EXPECT_EQ(hasty.read_response().status, 400u);
     EXPECT_TRUE(hub_.healthy());
 }
 
