@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
 
 #include <toml++/toml.h>
@@ -63,6 +64,7 @@ Status check_value(const Setting& setting, std::string_view value) {
             if (!parse_switch(value)) return Error{ErrorCode::invalid_argument, text("wanted on or off, found \"", value, "\"")};
             break;
         case SettingKind::text:
+            if (value.empty() && setting.default_value.empty()) return {};   // not set, said aloud: as --print-config writes it
             if (!setting.choices.empty()) {
                 std::string_view rest = setting.choices;
                 bool found = false;
@@ -128,8 +130,15 @@ std::string upper_snake(std::string_view name) {
 std::string toml_text(std::string_view value) {
     std::string out = "\"";
     for (const char c : value) {
+        const auto code = static_cast<unsigned char>(c);
         if (c == '"' || c == '\\') out += '\\';
-        out += c;
+        if (code >= 0x20 && code != 0x7f) {
+            out += c;
+            continue;
+        }
+        char escape[8];
+        std::snprintf(escape, sizeof escape, "\\u%04X", static_cast<unsigned>(code));
+        out += escape;
     }
     return out + '"';
 }
@@ -176,8 +185,11 @@ std::string Settings::print(unsigned command) const {
             for (const std::string& one : held.values) shown += (shown.empty() ? "" : ", ") + toml_text(one);
             shown = "[" + shown + "]";
         } else if (setting.kind == SettingKind::secret) {
-            shown = toml_text(held.values.front().empty() ? "" : "(set)");
-        } else if (setting.kind == SettingKind::number || setting.kind == SettingKind::real) {
+            out += moex::text("# ", environment_name(setting), held.values.front().empty() ? " is not set\n" : " is set\n");   // keys are not printed
+            continue;
+        } else if (setting.kind == SettingKind::number) {
+            shown = moex::text(number(setting.name));   // without the leading zeros that TOML refuses
+        } else if (setting.kind == SettingKind::real) {
             shown = held.values.front();
         } else if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off) {
             shown = on(setting.name) ? "true" : "false";

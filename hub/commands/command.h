@@ -11,7 +11,7 @@
 
 namespace moex {
 
-enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2 };
+enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2, exit_signal = 128 };   // exit_signal + number: cut short by a signal
 
 // What a command takes beside settings: a positional ("HF_DIR") or an option of this one run ("--prompt").
 struct Argument {

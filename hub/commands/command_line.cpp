@@ -59,7 +59,7 @@ std::string command_help(const Command& command) {
         add_help_line(out, "--check", "check settings and files, start nothing", "");
         out += "\nEvery option is also a MOEX_* variable (--queue-max: MOEX_QUEUE_MAX) and a key of the file (queue_max).\n";
     }
-    out += text("\nexample: ", command.example, "\nexit: 0 stopped, 1 failed, 2 wrong arguments\n");
+    out += text("\nexample: ", command.example, "\nexit: 0 stopped, 1 failed, 2 wrong arguments", command.mask == command_generate ? ", 130 interrupted (Ctrl-C)\n" : "\n");
     return out;
 }
 

@@ -73,11 +73,11 @@ int run_generate(const Invocation& invocation) {
     std::mutex running_mutex;  // of what the signal thread needs
     Engine* running_engine = nullptr;
     GenerationId running_id = 0;
-    bool interrupted = false;
-    SignalWatcher signals([&](int count) {
-        if (count > 1) std::_Exit(exit_failed);
+    int interrupted_by = 0;
+    SignalWatcher signals([&](int count, int number) {
+        if (count > 1) std::_Exit(exit_signal + number);
         const std::lock_guard lock(running_mutex);
-        interrupted = true;
+        interrupted_by = number;
         if (running_engine) running_engine->cancel(running_id);
     });
 
@@ -137,7 +137,7 @@ int run_generate(const Invocation& invocation) {
         const std::lock_guard lock(running_mutex);
         running_engine = &engine;
         running_id = *id;
-        if (interrupted) engine.cancel(*id);
+        if (interrupted_by != 0) engine.cancel(*id);
     }
 
     std::optional<StreamDecoder> decoder;
@@ -166,6 +166,7 @@ int run_generate(const Invocation& invocation) {
     {
         const std::lock_guard lock(running_mutex);
         running_engine = nullptr;
+        if (end->reason == FinishReason::cancelled && interrupted_by != 0) return exit_signal + interrupted_by;
     }
     if (margins) std::fprintf(stderr, "margin_min=%.6f tokens=%u\n", static_cast<double>(margin_min), num_tokens);
     if (end->reason == FinishReason::error) return fail(end->error.message);

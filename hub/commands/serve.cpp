@@ -172,12 +172,17 @@ int run_serve(const Invocation& invocation) {
         return exit_wrong_arguments;
     }
 
+    if (settings.text("backend") == "local" && !settings.on("local-fallback")) {
+        fail("--backend local computes on this machine, --local-fallback off forbids that: nobody could answer; leave one of them out");
+        return exit_wrong_arguments;
+    }
+
     // Threads inherit the blocked signals, so the watcher comes first; the server comes into being later. The server's own handler is left
     // with SIGHUP.
     std::mutex stop_mutex;
     Server* running_server = nullptr;
     int num_signals = 0;
-    SignalWatcher signals([&](int count) {
+    SignalWatcher signals([&](int count, int) {
         const std::lock_guard lock(stop_mutex);
         num_signals = count;
         if (!running_server) std::_Exit(exit_stopped);  // still loading: nothing to drain

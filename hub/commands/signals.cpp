@@ -5,7 +5,7 @@
 
 namespace moex {
 
-SignalWatcher::SignalWatcher(std::function<void(int)> on_signal) : on_signal_(std::move(on_signal)) {
+SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal) : on_signal_(std::move(on_signal)) {
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);
@@ -16,7 +16,7 @@ SignalWatcher::SignalWatcher(std::function<void(int)> on_signal) : on_signal_(st
             int signal = 0;
             sigwait(&signals, &signal);
             if (done_) return;
-            on_signal_(count);
+            on_signal_(count, signal);
         }
     });
 }

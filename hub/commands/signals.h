@@ -9,13 +9,13 @@ namespace moex {
 
 class SignalWatcher {
   public:
-    // Make it before any other thread: threads inherit the blocked signals. `on_signal(n)`: n is 1 for the first signal.
-    explicit SignalWatcher(std::function<void(int)> on_signal);
+    // Make it before any other thread: threads inherit the blocked signals. `on_signal(n, number)`: n is 1 for the first signal.
+    explicit SignalWatcher(std::function<void(int, int)> on_signal);
     ~SignalWatcher();
 
   private:
     std::atomic<bool> done_ = false;
-    std::function<void(int)> on_signal_;
+    std::function<void(int, int)> on_signal_;
     std::thread thread_;
 };
 

@@ -1,8 +1,10 @@
 // moex-hub's commands as a person or script runs them: exit codes, stdout, signals.
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { modelFolder, runHub, startHub, temporaryFolder } from './hub_process.mjs';
+import { cleanEnvironment, hubProgram, modelFolder, runHub, startHub, temporaryFolder } from './hub_process.mjs';
 
 test('generate writes the text alone, the same for the same seed', async () => {
   const args = ['generate', '--model', modelFolder, '--prompt', 'The sea was', '--max-tokens', '12', '--temperature', '1', '--seed', '5', '--deterministic'];
@@ -11,6 +13,35 @@ test('generate writes the text alone, the same for the same seed', async () => {
   assert.ok(first.stdout.length > 0);
   assert.equal(first.stdout, again.stdout);
   assert.equal(first.stderr, '');
+});
+
+test('generate that is interrupted flushes what it has and exits with 130', async () => {
+  const child = spawn(hubProgram, ['generate', '--model', modelFolder, '--prompt', 'The sea was', '--max-tokens', '100000', '--temperature', '1', '--seed', '5'],
+    { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'pipe'] });
+  const ended = once(child, 'close');
+  let text = '';
+  child.stdout.setEncoding('utf8').on('data', (piece) => {
+    if (!text) child.kill('SIGINT');
+    text += piece;
+  });
+  const [code] = await ended;
+  assert.equal(code, 130);
+  assert.ok(text.length > 0);
+});
+
+test('what --print-config prints, --config takes', async () => {
+  const folder = temporaryFolder();
+  try {
+    for (const command of ['serve', 'generate', 'eval', 'inspect', 'pack', 'synth', 'cert', 'verify']) {
+      const first = await runHub([command, '--print-config']);
+      assert.equal(first.code, 0, first.stderr);
+      writeFileSync(`${folder.path}/config.toml`, first.stdout);
+      const again = await runHub([command, '--print-config', '--config', `${folder.path}/config.toml`]);
+      assert.equal(again.code, 0, again.stderr);
+      const values = (text) => text.split('\n').map((line) => line.replace(/ +# (default|file)$/, ''));
+      assert.deepEqual(values(again.stdout), values(first.stdout));
+    }
+  } finally { folder.remove(); }
 });
 
 test('generate takes ids and prints margins to stderr', async () => {
@@ -37,7 +68,8 @@ test('generate equals the API for the same request', async () => {
 });
 
 test('wrong arguments exit with 2, failures with 1, each with a sentence', async () => {
-  for (const args of [[], ['dance'], ['serve', '--replicas', '0'], ['generate'], ['serve', '--listen', '0.0.0.0:0'], ['synth', '--shape', 'cube', '/nowhere'], ['serve', '--tls-cert', 'x']]) {
+  for (const args of [[], ['dance'], ['serve', '--replicas', '0'], ['generate'], ['serve', '--listen', '0.0.0.0:0'], ['synth', '--shape', 'cube', '/nowhere'], ['serve', '--tls-cert', 'x'],
+    ['serve', '--backend', 'local', '--local-fallback', 'off']]) {
     const run = await runHub(args);
     assert.equal(run.code, 2, `${args}: ${run.stderr}`);
     assert.ok(run.stderr.length > 0 && run.stdout === '');

@@ -164,6 +164,29 @@ TEST_F(OptionsTest, PrintedSettingsReadBackAndHideSecrets) {
     EXPECT_EQ(again->source("replicas"), SettingSource::file);
 }
 
+// With defaults, and with everything set: what is printed says the same when it is read.
+TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
+    Flags odd;
+    for (const Setting& setting : setting_table()) odd[std::string(setting.name)] = {three_values(setting)[0]};
+    odd["name"] = {"quo\"te \\ tab\t line\n # no comment \x7f"};
+    odd["queue-max"] = {"007"};
+    odd["host"] = {"one", "two\""};
+    for (const unsigned command : {command_serve, command_generate, command_eval, command_inspect, command_pack, command_synth, command_cert, command_verify})
+        for (const Flags& flags : {Flags{}, odd}) {
+            const auto settings = resolve_settings(command, flags, no_environment, std::nullopt);
+            ASSERT_TRUE(settings.ok()) << settings.error().message;
+            const std::string printed = settings->print(command);
+            const auto again = resolve_settings(command, {}, no_environment, write_file(printed));
+            ASSERT_TRUE(again.ok()) << again.error().message << "\n" << printed;
+            for (const Setting& setting : setting_table()) {
+                if (!(setting.commands & command) || setting.hidden || setting.kind == SettingKind::secret) continue;
+                if (setting.kind == SettingKind::number) EXPECT_EQ(again->number(setting.name), settings->number(setting.name)) << printed;
+                else if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off) EXPECT_EQ(again->on(setting.name), settings->on(setting.name)) << printed;
+                else EXPECT_EQ(again->list(setting.name), settings->list(setting.name)) << printed;
+            }
+        }
+}
+
 TEST_F(OptionsTest, ListenAddressesAreUnderstood) {
     const struct {
         const char* listen;
