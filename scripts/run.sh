@@ -1,30 +1,34 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and serves a model with its chat page, join link and API.
-#   usage: scripts/run.sh [--yes] [--with-tab] [--build-only] [moex-hub serve options...]
+#   usage: scripts/run.sh [--yes] [--with-tab] [--build-only | --no-build] [moex-hub serve options...]
 #     --yes         do not ask before installing packages
 #     --with-tab    also open a headless Chromium as a contributor (software adapter where there is no GPU)
 #     --build-only  install and build, then stop
+#     --no-build    take what is built already
 #   example: scripts/run.sh
 #   example: scripts/run.sh --with-tab --local-fallback off --listen 127.0.0.1:9000
 # As root the hub runs as an unprivileged user ($MOEX_USER, $SUDO_USER or nobody) where that user can read this folder.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-yes=() with_tab=0 build_only=0 serve=()
+yes=() with_tab=0 build_only=0 no_build=0 serve=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --yes) yes=(--yes) ;;
     --with-tab) with_tab=1 ;;
     --build-only) build_only=1 ;;
-    -h|--help) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    --no-build) no_build=1 ;;
+    -h|--help) sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) serve+=("$1") ;;
   esac
   shift
 done
 build=${MOEX_BUILD:-$here/build}
-"$here/scripts/setup.sh" --for run "${yes[@]}"
-targets=(moex-hub moex-worker)
-[ "$with_tab" = 1 ] && targets+=(moex_npm)
-MOEX_BUILD=$build "$here/scripts/build.sh" "${targets[@]}"
+if [ "$no_build" = 0 ]; then
+  "$here/scripts/setup.sh" --for run "${yes[@]}"
+  targets=(moex-hub moex-worker)
+  [ "$with_tab" = 1 ] && targets+=(moex_npm)
+  MOEX_BUILD=$build "$here/scripts/build.sh" "${targets[@]}"
+fi
 [ "$build_only" = 1 ] && exit 0
 
 hub=("$build/moex-hub" serve)
@@ -46,19 +50,27 @@ if [ "$with_tab" = 0 ]; then
   exec "${hub[@]}" "${serve[@]}"
 fi
 
-# With a tab: the hub in the background, the tab once it is ready; Ctrl-C ends both.
+# With a tab: the hub in the background, the tab once it is ready. Each has a session of its own, so that Ctrl-C reaches only this script: it asks the
+# hub to stop, which drains (a second Ctrl-C: at once) while the tab still computes, and ends the tab by its id after that.
 log=$(mktemp)
-"${hub[@]}" "${serve[@]}" > >(tee "$log") & hub_pid=$!
+setsid "${hub[@]}" "${serve[@]}" > >(exec tee -i "$log") & hub_pid=$!
 tab_pid=
-cleanup() { trap - EXIT INT TERM; [ -n "$tab_pid" ] && kill "$tab_pid" 2>/dev/null || true; kill "$hub_pid" 2>/dev/null || true; wait "$hub_pid" 2>/dev/null || true; rm -f "$log"; }
+stop() { interrupted=1; kill -TERM "$hub_pid" 2>/dev/null || true; }
+trap stop INT TERM HUP
+cleanup() { stop; [ -z "$tab_pid" ] || { kill -TERM "$tab_pid" 2>/dev/null && wait "$tab_pid"; } || true; rm -f "$log"; }
 trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
 join=
-while [ -z "$join" ]; do
-  kill -0 "$hub_pid" 2>/dev/null || exit 1
+while kill -0 "$hub_pid" 2>/dev/null; do
   join=$(sed -n 's/^ready: .*join=\([^ ]*\).*/\1/p' "$log" | head -1)
-  [ -n "$join" ] || sleep 0.2
+  [ -z "$join" ] || break
+  sleep 0.2
 done
-MOEX_NPM=$build/npm node "$here/scripts/open_tab.mjs" "$join" & tab_pid=$!
-wait "$hub_pid"
+if [ -n "$join" ]; then
+  MOEX_NPM=$build/npm setsid node "$here/scripts/open_tab.mjs" "$join" & tab_pid=$!
+fi
+interrupted=1 code=0
+while [ "$interrupted" = 1 ]; do   # a signal ends the wait, not the hub
+  interrupted=0
+  wait "$hub_pid" && code=0 || code=$?
+done
+exit "$code"

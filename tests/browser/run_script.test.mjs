@@ -1,0 +1,50 @@
+// scripts/run.sh --with-tab as a person at a terminal uses it: Ctrl-C reaches the whole group, the hub drains, the browser goes.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { randomUUID } from "node:crypto";
+import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { test } from "node:test";
+import { build, chat } from "./support/hub.mjs";
+
+// Processes that carry `mark` in their environment: what the script started, whatever its session.
+function processesWith(mark) {
+  return readdirSync("/proc").filter((name) => {
+    if (!/^\d+$/.test(name)) return false;
+    try { return readFileSync(`/proc/${name}/environ`, "latin1").includes(mark); } catch { return false; }
+  });
+}
+
+test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () => {
+  const mark = `mark-${randomUUID()}`;
+  const folder = mkdtempSync(join(tmpdir(), "moex-run-")), state = join(folder, "state");
+  chmodSync(folder, 0o777);   // as root the script gives the hub to another user
+  const child = spawn("bash", ["scripts/run.sh", "--no-build", "--with-tab", "--listen", "127.0.0.1:0", "--state", state, "--local-fallback", "off"],
+    { detached: true, stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, MOEX_BUILD: build, MOEX_MARK: mark, MOEX_CONFIG: "/dev/null" } });
+  const ended = new Promise((resolve) => child.once("close", resolve));
+  let printed = "";
+  try {
+    const url = await new Promise((resolve, reject) => {
+      const look = (text) => {
+        printed += text;
+        const ready = /^ready: url=(\S+)/m.exec(printed);
+        if (ready) resolve(ready[1]);
+      };
+      child.stdout.setEncoding("utf8").on("data", look);
+      child.stderr.setEncoding("utf8").on("data", look);
+      ended.then((code) => reject(new Error(`run.sh ended with ${code}:\n${printed}`)));
+    });
+    while ((await fetch(`${url}/health`)).status !== 200) await new Promise((resolve) => setTimeout(resolve, 100));   // the tab computes
+    const answer = await chat({ url }, { messages: [{ role: "user", content: "Tell me a story about the sea." }], max_tokens: 24, temperature: 0 }, (count) => {
+      if (count === 2) process.kill(-child.pid, "SIGINT");
+    });
+    assert.equal(answer.error, null);
+    assert.ok(answer.finish === "length" || answer.finish === "stop", answer.finish);
+    assert.equal(await ended, 0, printed);
+    assert.deepEqual(processesWith(mark), []);
+  } finally {
+    for (const id of processesWith(mark)) try { process.kill(Number(id), "SIGKILL"); } catch { /* gone */ }
+    rmSync(folder, { recursive: true, force: true });
+  }
+});
