@@ -1,6 +1,8 @@
 // The table itself: one line of truth per setting.
 #include "hub/options.h"
 
+#include <arpa/inet.h>
+
 #include <charconv>
 
 #include "hub/dispatch/swarm_core.h"
@@ -40,6 +42,13 @@ Status check_group(std::string_view value) {
     return Error{ErrorCode::invalid_argument, text("wanted 32, 64 or 128, found \"", value, "\"")};
 }
 
+Status check_address(std::string_view value) {
+    unsigned char bytes[16];
+    const std::string address(value);
+    if (inet_pton(AF_INET, address.c_str(), bytes) == 1 || inet_pton(AF_INET6, address.c_str(), bytes) == 1) return {};
+    return Error{ErrorCode::invalid_argument, text("wanted an IP address like 127.0.0.1 or ::1, found \"", value, "\"")};
+}
+
 constexpr auto word = SettingKind::text;
 constexpr auto number = SettingKind::number;
 constexpr auto on_off = SettingKind::on_off;
@@ -57,7 +66,8 @@ const Setting settings[] = {
     {"insecure-http", flag, command_serve, "", "off", "allow an address beyond loopback without TLS (tabs then need a proxy: WebGPU wants a secure page)"},
     {"require-key", flag, command_serve, "", "off", "ask for an API key on loopback too"},
     {"cors-origin", list, command_serve, "ORIGIN", "", "web origin that may call the API; repeatable", 0, 0, "", check_origin},
-    {"host", list, command_serve | command_cert, "NAME", "", "further name of this hub (Host header, certificate); repeatable"},
+    {"host", list, command_serve | command_cert, "NAME", "", "further name of this hub (Host header, certificate); its certificate's names count too; repeatable"},
+    {"trusted-proxy", list, command_serve, "ADDRESS", "", "reverse proxy whose X-Forwarded-For and -Proto count; keys are asked for then; repeatable", 0, 0, "", check_address},
     {"static", word, command_serve, "DIR", "", "pages from a folder instead of the built-in ones (for working on them)"},
     {"workers-per-address", number, command_serve, "N", "16", "workers from one IPv4 address or IPv6 /64", 1, 100000},
     {"connections-max", number, command_serve, "N", "4096", "open connections", 8, 1000000},

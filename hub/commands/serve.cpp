@@ -32,6 +32,7 @@ ServerOptions server_options_of(const Settings& settings) {
     options.insecure_http = settings.on("insecure-http");
     options.cors_origins = settings.list("cors-origin");
     options.hosts = settings.list("host");
+    options.trusted_proxies = settings.list("trusted-proxy");
     options.static_directory = settings.text("static");
     options.connections_max = static_cast<std::uint32_t>(settings.number("connections-max"));
     options.connections_per_address_max = static_cast<std::uint32_t>(settings.number("connections-per-address"));
@@ -103,13 +104,13 @@ Result<std::string> read_key(const Settings& settings, const char* secret, const
 struct Keys {
     std::string api_shown, admin_shown;   // made just now; never shown again
 };
-Result<Keys> prepare_keys(const Settings& settings, Registry& registry, bool is_loopback) {
+Result<Keys> prepare_keys(const Settings& settings, Registry& registry, bool required) {
     Keys keys;
     for (const auto& [role, secret, file] : {std::tuple{Role::api, "api-key", "api-key-file"}, std::tuple{Role::admin, "admin-key", "admin-key-file"}}) {
         MOEX_ASSIGN(key, read_key(settings, secret, file));
         if (!key.empty()) MOEX_TRY(registry.set_key(role, "host's own", key));
     }
-    if (is_loopback && !settings.on("require-key")) return keys;
+    if (!required) return keys;
     if (!registry.has_key(Role::api)) {
         MOEX_ASSIGN(made, registry.create_key(Role::api, "first start"));
         keys.api_shown = std::move(made);
@@ -220,7 +221,7 @@ int run_serve(const Invocation& invocation) {
     auto opened = Registry::open(state_directory);
     if (!opened.ok()) return fail(opened.error().message);
     const std::unique_ptr<Registry> registry = *std::move(opened);
-    auto keys = prepare_keys(settings, *registry, is_loopback);
+    auto keys = prepare_keys(settings, *registry, keys_required(server_options));
     if (!keys.ok()) return fail(keys.error().message);
     auto join_token = registry->join_token();
     if (!join_token.ok()) return fail(join_token.error().message);

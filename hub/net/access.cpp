@@ -12,6 +12,19 @@ std::string lower(std::string_view text) {
     std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     return out;
 }
+// The parts between commas, without blanks around them; at least one, which may be empty.
+std::vector<std::string_view> list_items(std::string_view value) {
+    std::vector<std::string_view> items;
+    for (;;) {
+        const std::size_t comma = std::min(value.find(','), value.size());
+        std::string_view item = value.substr(0, comma);
+        while (!item.empty() && (item.front() == ' ' || item.front() == '\t')) item.remove_prefix(1);
+        while (!item.empty() && (item.back() == ' ' || item.back() == '\t')) item.remove_suffix(1);
+        items.push_back(item);
+        if (comma == value.size()) return items;
+        value.remove_prefix(comma + 1);
+    }
+}
 bool is_wildcard(std::string_view address) { return address == "0.0.0.0" || address == "::"; }
 
 }  // namespace
@@ -67,7 +80,11 @@ bool AccessPolicy::host_allowed(std::string_view host_header) const {
     if (authority->is_address && is_loopback_address(authority->host)) return true;
     // Rebinding needs a name that the attacker owns; on a wildcard listener an address is as good as the one we would print.
     if (authority->is_address && is_wildcard(options_.listen_address)) return true;
-    return std::find(options_.hosts.begin(), options_.hosts.end(), authority->host) != options_.hosts.end();
+    return std::any_of(options_.hosts.begin(), options_.hosts.end(), [&](const std::string& known) {
+        if (!known.starts_with("*.")) return known == authority->host;
+        const std::size_t dot = authority->host.find('.');
+        return dot != std::string::npos && dot > 0 && std::string_view(authority->host).substr(dot) == std::string_view(known).substr(1);
+    });
 }
 
 AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) const {
@@ -79,7 +96,7 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
     if (std::find(options_.cors_origins.begin(), options_.cors_origins.end(), origin) != options_.cors_origins.end()) return Origin::allowed;
     std::string_view rest(origin);
     std::string default_port;
-    if (rest.substr(0, 7) == "http://") rest.remove_prefix(7), default_port = "80";
+    if (rest.substr(0, 7) == "http://" && !request.secure) rest.remove_prefix(7), default_port = "80";   // a plain page of the same name may be anybody's
     else if (rest.substr(0, 8) == "https://") rest.remove_prefix(8), default_port = "443";
     else return Origin::foreign;   // "null" too
     const std::optional<Authority> from = parse_authority(rest);
@@ -87,6 +104,53 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
     if (!from || !own) return Origin::foreign;
     const auto port_of = [&](const Authority& authority) { return authority.port.empty() ? default_port : authority.port; };
     return from->host == own->host && port_of(*from) == port_of(*own) ? Origin::same : Origin::foreign;
+}
+
+std::optional<std::string> plain_address(std::string_view raw) {
+    std::string text(raw);
+    if (text.starts_with('[')) {
+        const std::size_t end = text.find(']');
+        if (end == std::string::npos) return std::nullopt;
+        text = text.substr(1, end - 1);
+    } else if (std::count(text.begin(), text.end(), ':') == 1) {
+        text.resize(text.find(':'));
+    }
+    boost::system::error_code error;
+    const auto address = net::asio::ip::make_address(text, error);
+    if (error || text.find('%') != std::string::npos) return std::nullopt;
+    if (address.is_v6() && address.to_v6().is_v4_mapped()) return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, address.to_v6()).to_string();
+    return address.to_string();
+}
+
+TrustedProxies::TrustedProxies(const std::vector<std::string>& addresses) {
+    for (const std::string& address : addresses)
+        if (auto plain = plain_address(address)) addresses_.push_back(*std::move(plain));
+}
+
+bool TrustedProxies::trusts(std::string_view address) const {
+    const auto plain = plain_address(address);
+    return plain && std::find(addresses_.begin(), addresses_.end(), *plain) != addresses_.end();
+}
+
+Client TrustedProxies::client_of(std::string_view peer, bool secure, const std::vector<std::pair<std::string, std::string>>& headers) const {
+    Client client{std::string(peer), is_loopback_address(peer), secure};
+    if (!trusts(peer)) return client;
+    client.loopback = false;   // a proxy on this machine speaks for others, also where it forgets to say for whom
+    std::vector<std::string_view> hops;   // in the order in which proxies added them
+    for (const auto& [name, value] : headers) {
+        const auto items = list_items(value);
+        if (name == "x-forwarded-for") hops.insert(hops.end(), items.begin(), items.end());
+        if (name == "x-forwarded-proto") client.secure = lower(items.back()) == "https";
+    }
+    for (auto hop = hops.rbegin(); hop != hops.rend(); ++hop) {
+        const auto address = plain_address(*hop);
+        if (!address) break;
+        client.address = *address;
+        if (trusts(*address)) continue;
+        client.loopback = is_loopback_address(*address);
+        break;
+    }
+    return client;
 }
 
 bool is_json_content_type(std::string_view value) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hub/net/http.h"
@@ -13,7 +14,7 @@ namespace moex {
 
 struct AccessOptions {
     std::string listen_address;                 // "127.0.0.1", "0.0.0.0", "::1", ...
-    std::vector<std::string> hosts;             // further names that Host may carry
+    std::vector<std::string> hosts;             // further names that Host may carry; "*.example.org" stands for one label in front
     std::vector<std::string> cors_origins;      // exact origins, e.g. "https://app.example"
 };
 
@@ -38,6 +39,26 @@ class AccessPolicy {
   private:
     AccessOptions options_;
 };
+
+// Who asks, and how the request reached the outermost of our machines.
+struct Client {
+    std::string address;                        // without port
+    bool loopback = false, secure = false;
+};
+
+// Reverse proxies of the owner's: what they forward counts, what anybody else says about itself never does.
+class TrustedProxies {
+  public:
+    explicit TrustedProxies(const std::vector<std::string>& addresses);
+    bool trusts(std::string_view address) const;
+    // `peer` itself, unless it is trusted: then the last address of X-Forwarded-For that is not, and the last word of X-Forwarded-Proto.
+    Client client_of(std::string_view peer, bool secure, const std::vector<std::pair<std::string, std::string>>& headers) const;
+
+  private:
+    std::vector<std::string> addresses_;
+};
+// An IP address in its one spelling: lower case, no port, no brackets, IPv4 not mapped into IPv6; nullopt when it is none.
+std::optional<std::string> plain_address(std::string_view text);
 
 bool is_json_content_type(std::string_view value);
 // The key of `Authorization: Bearer KEY` or `x-api-key: KEY`.

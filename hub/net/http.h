@@ -22,8 +22,9 @@ struct HttpRequest {
     std::string query;                      // raw, without '?'
     std::vector<std::pair<std::string, std::string>> headers;   // names in lower case
     std::string body;
-    std::string remote_address;             // without port
-    bool loopback = false;                  // the connection came over the loopback interface
+    std::string remote_address;             // the client's, without port: the peer, or whom a trusted proxy forwards
+    bool loopback = false;                  // the client is this machine, as far as anybody can tell
+    bool secure = false;                    // it came over TLS, here or at a trusted proxy
     TimePoint received_at{};
     // First value of a header, by lower-case name.
     std::optional<std::string_view> header(std::string_view name) const;

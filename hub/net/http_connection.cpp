@@ -65,9 +65,9 @@ class ConnectionResponder : public WireResponder {
     std::atomic<bool> done_{false};
 };
 
-HttpConnection::HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string remote_address, bool loopback)
+HttpConnection::HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string peer_address)
     : hub_(hub), routes_(routes), live_(hub.http_connections), transport_(std::move(transport)), executor_(transport_->socket().get_executor()),
-      remote_address_(std::move(remote_address)), loopback_(loopback), gate_(hub.options.gate), timer_(executor_) {}
+      peer_address_(std::move(peer_address)), secure_(transport_->secure()), gate_(hub.options.gate), timer_(executor_) {}
 
 HttpConnection::~HttpConnection() {
     release_body();
@@ -75,7 +75,7 @@ HttpConnection::~HttpConnection() {
 }
 
 void HttpConnection::start() {
-    live_id_ = live_->add(rate_key(remote_address_), [weak = weak_from_this()] {
+    live_id_ = live_->add(rate_key(peer_address_), [weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->shut();
     });
     asio::dispatch(executor_, [self = shared_from_this()] {
@@ -154,8 +154,10 @@ HttpRequest HttpConnection::view_of(const GatedRequest& request) const {
     view.path = request.path;
     view.query = request.query;
     view.headers = request.headers;
-    view.remote_address = remote_address_;
-    view.loopback = loopback_;
+    Client client = hub_.proxies.client_of(peer_address_, transport_->secure(), request.headers);
+    view.remote_address = std::move(client.address);
+    view.loopback = client.loopback;
+    view.secure = client.secure;
     view.received_at = now_steady();
     return view;
 }
@@ -163,6 +165,7 @@ HttpRequest HttpConnection::view_of(const GatedRequest& request) const {
 void HttpConnection::judge_head() {
     const HttpRequest view = view_of(gate_.request());
     cors_origin_ = routes_.cors_origin(view);
+    secure_ = view.secure;
     head_refusal_.reset();
     if (!routes_.is_upgrade(view)) head_refusal_ = routes_.refuse_by_head(view);
     if (gate_.state() == RequestGate::State::done) return;
@@ -236,7 +239,7 @@ void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
     auto socket = transport_->upgrade(limits);
     transport_.reset();
     closed_ = true;
-    std::make_shared<WorkerConnection>(hub_, std::move(socket), remote_address_, loopback_, verdict.authorized)->start(std::move(request));
+    std::make_shared<WorkerConnection>(hub_, std::move(socket), view.remote_address, view.loopback, verdict.authorized)->start(std::move(request));
 }
 
 // A clean end of the peer's bytes in the middle of a request is a hang-up when someone computes for it; a short answer may still go out.
@@ -270,7 +273,7 @@ std::string HttpConnection::head_of(const HttpResponse& response, std::optional<
     add("X-Content-Type-Options", "nosniff");
     add("Referrer-Policy", "no-referrer");
     add("Cross-Origin-Resource-Policy", "same-origin");
-    if (transport_->secure()) add("Strict-Transport-Security", "max-age=31536000");
+    if (secure_) add("Strict-Transport-Security", "max-age=31536000");
     if (!hub_.options.cors_origins.empty()) add("Vary", "Origin");
     if (!cors_origin_.empty()) {
         add("Access-Control-Allow-Origin", cors_origin_);

@@ -19,7 +19,7 @@ namespace moex::net {
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   public:
-    HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string remote_address, bool loopback);
+    HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string peer_address);
     ~HttpConnection();
     void start();
     void shut();                         // any thread: the hub ends; what still waits for an answer is told so, a second call closes at once
@@ -75,8 +75,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::uint64_t live_id_ = 0;
     std::unique_ptr<Transport> transport_;
     asio::any_io_executor executor_;
-    const std::string remote_address_;
-    const bool loopback_;
+    const std::string peer_address_;
+    bool secure_;                        // of the last request whose head was read
 
     RequestGate gate_;
     std::string in_;

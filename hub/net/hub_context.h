@@ -85,14 +85,16 @@ class ByteBudget {
 };
 
 struct HubContext {
-    HubContext(ServerOptions options_in, std::shared_ptr<const ModelPackage> package_in, Registry& registry_in)
+    // `hosts`: every name that Host may carry, those of the certificate included.
+    HubContext(ServerOptions options_in, std::shared_ptr<const ModelPackage> package_in, Registry& registry_in, std::vector<std::string> hosts)
         : options(std::move(options_in)), package(std::move(package_in)), registry(registry_in),
-          access({options.listen_address, options.hosts, options.cors_origins}), rates(options.rates), assets(options.static_directory) {}
+          access({options.listen_address, std::move(hosts), options.cors_origins}), proxies(options.trusted_proxies), rates(options.rates), assets(options.static_directory) {}
 
     const ServerOptions options;
     const std::shared_ptr<const ModelPackage> package;
     Registry& registry;
     const AccessPolicy access;
+    const TrustedProxies proxies;
     RateLimits rates;
     ByteBudget body_bytes{options.body_bytes_in_flight_max};   // of requests that are being read
     const Assets assets;

@@ -63,9 +63,9 @@ void Listener::serve(tcp::socket socket) {
     if (error) return;
     if (hub_.http_connections->size() + hub_.worker_connections->size() >= hub_.options.connections_max) return;   // closes
     const std::string address = remote.address().to_string(), peer = rate_key(address);
-    const bool loopback = is_loopback_address(address);
-    const double peer_max = hub_.options.connections_per_address_max * (loopback ? hub_.options.rates.loopback_factor : 1.0);
-    if (static_cast<double>(hub_.http_connections->count_of(peer) + hub_.worker_connections->count_of(peer)) >= peer_max) return;
+    // A proxy's connections are everybody's.
+    const double peer_max = hub_.options.connections_per_address_max * (is_loopback_address(address) ? hub_.options.rates.loopback_factor : 1.0);
+    if (!hub_.proxies.trusts(address) && static_cast<double>(hub_.http_connections->count_of(peer) + hub_.worker_connections->count_of(peer)) >= peer_max) return;
     socket.set_option(tcp::no_delay(true), error);
     std::shared_ptr<ssl::context> tls;
     {
@@ -73,7 +73,7 @@ void Listener::serve(tcp::socket socket) {
         tls = tls_;
     }
     auto transport = tls ? make_tls_transport(std::move(socket), std::move(tls)) : make_plain_transport(std::move(socket));
-    std::make_shared<HttpConnection>(hub_, routes_, std::move(transport), address, loopback)->start();
+    std::make_shared<HttpConnection>(hub_, routes_, std::move(transport), address)->start();
 }
 
 }  // namespace moex::net

@@ -1,5 +1,6 @@
 #include "hub/net/server.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <stdexcept>
 #include <thread>
@@ -43,11 +44,20 @@ std::string outward_address(asio::io_context& io, bool v6) {
     return error ? (v6 ? "::1" : "127.0.0.1") : socket.local_endpoint(error).address().to_string();
 }
 
+std::shared_ptr<net::ssl::context> read_tls(const ServerOptions& options) {
+    if (options.tls_cert.empty() != options.tls_key.empty()) throw std::runtime_error("TLS wants both --tls-cert and --tls-key");
+    return options.tls_cert.empty() ? nullptr : net::make_tls_context(options.tls_cert.string(), options.tls_key.string());
+}
+
 }  // namespace
 
+bool keys_required(const ServerOptions& options) {
+    return options.require_keys || !options.trusted_proxies.empty() || !is_loopback_address(options.listen_address);
+}
+
 struct Server::State {
-    State(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry)
-        : hub(std::move(options), std::move(package), registry), routes(hub), host(hub), housekeeping(hub), drain_timer(hub.swarm_strand), signals(hub.swarm_strand) {}
+    State(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry, std::vector<std::string> hosts)
+        : hub(std::move(options), std::move(package), registry, std::move(hosts)), routes(hub), host(hub), housekeeping(hub), drain_timer(hub.swarm_strand), signals(hub.swarm_strand) {}
 
     HubContext hub;
     net::Routes routes;
@@ -62,15 +72,23 @@ struct Server::State {
     std::atomic<bool> finished{false};
     TimePoint drain_until{};
 
-    std::shared_ptr<net::ssl::context> read_tls() const {
-        const ServerOptions& options = hub.options;
-        if (options.tls_cert.empty() != options.tls_key.empty()) throw std::runtime_error("TLS wants both --tls-cert and --tls-key");
-        return options.tls_cert.empty() ? nullptr : net::make_tls_context(options.tls_cert.string(), options.tls_key.string());
+    // What other machines call us: a name the owner gave, our address where the certificate allows it, a name of the certificate.
+    std::string outward_name(const std::vector<std::string>& certified) {
+        if (!hub.options.hosts.empty()) return hub.options.hosts[0];
+        const std::string address = outward_address(hub.io, hub.options.listen_address == "::");
+        if (certified.empty() || std::find(certified.begin(), certified.end(), address) != certified.end()) return address;
+        const auto fits = [](const std::string& name) { return name.find('*') == std::string::npos && !is_loopback_address(name); };
+        const auto found = std::find_if(certified.begin(), certified.end(), fits);
+        return found == certified.end() ? address : *found;
     }
 
-    void name_urls(bool tls) {
+    void name_urls(bool tls, const std::vector<std::string>& certified) {
+        if (!hub.options.trusted_proxies.empty() && !hub.options.hosts.empty()) {
+            hub.base_url = "https://" + hub.options.hosts[0];   // the proxy's: pages that use WebGPU want TLS
+            return;
+        }
         std::string name = hub.options.listen_address;
-        if (name == "0.0.0.0" || name == "::") name = hub.options.hosts.empty() ? outward_address(hub.io, name == "::") : hub.options.hosts[0];
+        if (name == "0.0.0.0" || name == "::") name = outward_name(certified);
         if (name.find(':') != std::string::npos) name = text('[', name, ']');
         hub.base_url = text(tls ? "https://" : "http://", name, ':', listener->port());
     }
@@ -88,7 +106,7 @@ struct Server::State {
     void on_signal(int number) {
         if (number != SIGHUP) return begin_stop();
         try {
-            if (auto tls = read_tls()) {
+            if (auto tls = read_tls(hub.options)) {
                 listener->replace_tls(std::move(tls));
                 log_info("http: certificate read again");
             }
@@ -168,16 +186,19 @@ struct Server::State {
     }
 };
 
-Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry)
-    : state_(std::make_unique<State>(std::move(options), std::move(package), registry)) {
+Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry) {
+    const auto tls = read_tls(options);
+    const std::vector<std::string> certified = tls ? net::certificate_names(*tls) : std::vector<std::string>();
+    std::vector<std::string> hosts = options.hosts;
+    hosts.insert(hosts.end(), certified.begin(), certified.end());
+    state_ = std::make_unique<State>(std::move(options), std::move(package), registry, std::move(hosts));
     HubContext& hub = state_->hub;
     const bool loopback = is_loopback_address(hub.options.listen_address);
-    const auto tls = state_->read_tls();
     if (!loopback && !tls && !hub.options.insecure_http)
         throw std::runtime_error(text(hub.options.listen_address, ": off loopback the hub wants TLS (--tls-cert and --tls-key; `moex-hub cert` makes them) or an explicit --insecure-http"));
-    hub.keys_required = !loopback || hub.options.require_keys;
+    hub.keys_required = keys_required(hub.options);
     state_->listener = std::make_unique<net::Listener>(hub, state_->routes, tls);
-    state_->name_urls(tls != nullptr);
+    state_->name_urls(tls != nullptr, certified);
     const Result<std::string> token = registry.join_token();
     if (!token) throw std::runtime_error(token.error().message);
     hub.join_url = text(hub.base_url, "/join.html#token=", *token);

@@ -59,7 +59,8 @@ struct ServerOptions {
     std::filesystem::path tls_cert, tls_key;        // both or none
     bool insecure_http = false;                     // allow a non-loopback address without TLS
     std::vector<std::string> cors_origins;          // exact origins
-    std::vector<std::string> hosts;                 // further names that Host may carry (besides the listen address and localhost)
+    std::vector<std::string> hosts;                 // further names that Host may carry (besides the listen address, localhost and the certificate's names)
+    std::vector<std::string> trusted_proxies;       // addresses whose X-Forwarded-For and X-Forwarded-Proto count; API keys are asked for then
     std::filesystem::path static_directory;         // empty: the pages built into the binary
     std::uint32_t connections_max = 4096;
     std::uint32_t connections_per_address_max = 256;   // of one IPv4 address or IPv6 /64; loopback: rates.loopback_factor times as many
@@ -73,6 +74,9 @@ struct ServerOptions {
     ClientLimits clients;
     RateOptions rates;
 };
+
+// Whether the API asks for keys: on loopback only when told to, or when a proxy lets others in.
+bool keys_required(const ServerOptions& options);
 
 class Server {
   public:

@@ -1,5 +1,6 @@
 #include "hub/net/transport.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "protocol/text.h"
@@ -83,6 +84,32 @@ std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_fi
     if (error) throw std::runtime_error(text(key_file, ": cannot read a private key (PEM) that fits ", certificate_file, ": ", error.message()));
     if (SSL_CTX_check_private_key(raw) != 1) throw std::runtime_error(text(key_file, ": the key does not belong to ", certificate_file));
     return context;
+}
+
+std::vector<std::string> certificate_names(const ssl::context& context) {
+    std::vector<std::string> names;
+    const X509* certificate = SSL_CTX_get0_certificate(const_cast<ssl::context&>(context).native_handle());
+    auto* alternatives = static_cast<GENERAL_NAMES*>(certificate ? X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr) : nullptr);
+    for (int i = 0; i < sk_GENERAL_NAME_num(alternatives); ++i) {
+        const GENERAL_NAME* name = sk_GENERAL_NAME_value(alternatives, i);
+        if (name->type != GEN_DNS && name->type != GEN_IPADD) continue;
+        const ASN1_STRING* value = name->type == GEN_DNS ? name->d.dNSName : name->d.iPAddress;
+        const auto* bytes = ASN1_STRING_get0_data(value);
+        const auto size = static_cast<std::size_t>(ASN1_STRING_length(value));
+        if (name->type == GEN_DNS) {
+            names.emplace_back(reinterpret_cast<const char*>(bytes), size);
+        } else if (size == 4) {
+            asio::ip::address_v4::bytes_type address;
+            std::copy_n(bytes, size, address.begin());
+            names.push_back(asio::ip::address_v4(address).to_string());
+        } else if (size == 16) {
+            asio::ip::address_v6::bytes_type address;
+            std::copy_n(bytes, size, address.begin());
+            names.push_back(asio::ip::address_v6(address).to_string());
+        }
+    }
+    GENERAL_NAMES_free(alternatives);
+    return names;
 }
 
 }  // namespace moex::net

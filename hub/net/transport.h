@@ -31,5 +31,7 @@ std::unique_ptr<Transport> make_tls_transport(tcp::socket socket, std::shared_pt
 
 // TLS 1.2 and 1.3, ECDHE with AEAD only, no renegotiation, no compression. Throws std::runtime_error with a sentence.
 std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file, const std::string& key_file);
+// The names and addresses its certificate is for, as a Host header writes them, without brackets and port.
+std::vector<std::string> certificate_names(const ssl::context& context);
 
 }  // namespace moex::net

@@ -22,6 +22,60 @@ TEST(AccessTest, AWildcardHubAnswersToAddressesButNotToNames) {
     EXPECT_FALSE(policy.host_allowed("rebound.example"));
 }
 
+TEST(AccessTest, ANameWithAStarStandsForOneLabel) {
+    const AccessPolicy policy({"127.0.0.1", {"*.Example.org"}, {}});
+    EXPECT_TRUE(policy.host_allowed("hub.example.org:8443"));
+    for (const char* bad : {"example.org", ".example.org", "a.b.example.org", "hubexample.org", "hub.example.org.evil.net", "*.evil.net"}) EXPECT_FALSE(policy.host_allowed(bad)) << bad;
+}
+
+TEST(AccessTest, APlainPageIsNotOurOwnOnceTheRequestCameOverTls) {
+    const AccessPolicy policy({"127.0.0.1", {"hub.example"}, {}});
+    HttpRequest request;
+    request.headers = {{"host", "hub.example"}, {"origin", "http://hub.example"}};
+    EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
+    request.secure = true;
+    EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::foreign);
+    request.headers[1].second = "https://hub.example";
+    EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
+}
+
+TEST(AccessTest, OnlyATrustedProxySpeaksForOthers) {
+    const TrustedProxies proxies({"127.0.0.1", "10.0.0.2", "2001:DB8::1"});
+    const struct {
+        const char* peer;
+        std::vector<std::pair<std::string, std::string>> headers;
+        const char* address;
+        bool loopback, secure;
+    } rows[] = {
+        {"203.0.113.9", {}, "203.0.113.9", false, false},
+        {"203.0.113.9", {{"x-forwarded-for", "127.0.0.1"}, {"x-forwarded-proto", "https"}}, "203.0.113.9", false, false},   // spoofed: not trusted
+        {"::1", {{"x-forwarded-for", "198.51.100.7"}}, "::1", true, false},                                                // this machine, but no proxy
+        {"127.0.0.1", {{"x-forwarded-for", "198.51.100.7"}, {"x-forwarded-proto", "https"}}, "198.51.100.7", false, true},
+        {"::ffff:127.0.0.1", {{"x-forwarded-for", "198.51.100.7"}}, "198.51.100.7", false, false},
+        {"127.0.0.1", {{"x-forwarded-for", "127.0.0.1, 198.51.100.7"}}, "198.51.100.7", false, false},                     // the client claims to be us
+        {"127.0.0.1", {{"x-forwarded-for", "6.6.6.6, 198.51.100.7"}}, "198.51.100.7", false, false},
+        {"127.0.0.1", {{"x-forwarded-for", "198.51.100.7, 10.0.0.2"}}, "198.51.100.7", false, false},                      // two proxies of ours
+        {"127.0.0.1", {{"x-forwarded-for", "6.6.6.6"}, {"x-forwarded-for", "198.51.100.7"}}, "198.51.100.7", false, false},
+        {"127.0.0.1", {{"x-forwarded-for", "[2001:db8::7]:4711"}}, "2001:db8::7", false, false},
+        {"127.0.0.1", {{"x-forwarded-for", "198.51.100.7:4711"}}, "198.51.100.7", false, false},
+        {"2001:db8::1", {{"x-forwarded-for", "198.51.100.7"}}, "198.51.100.7", false, false},
+        {"127.0.0.1", {{"x-forwarded-for", "198.51.100.7, unknown"}}, "127.0.0.1", false, false},
+        {"127.0.0.1", {{"x-forwarded-for", ""}}, "127.0.0.1", false, false},
+        {"127.0.0.1", {}, "127.0.0.1", false, false},                                                                       // never as this machine's own
+        {"127.0.0.1", {{"x-forwarded-for", "::1"}}, "::1", true, false},
+        {"127.0.0.1", {{"x-forwarded-proto", "https, http"}}, "127.0.0.1", false, false},
+        {"127.0.0.1", {{"x-forwarded-proto", "http,HTTPS"}}, "127.0.0.1", false, true},
+        {"127.0.0.1", {{"x-forwarded-proto", "https, "}}, "127.0.0.1", false, false},
+    };
+    for (const auto& row : rows) {
+        const Client client = proxies.client_of(row.peer, false, row.headers);
+        SCOPED_TRACE(testing::Message() << row.peer << ' ' << (row.headers.empty() ? "" : row.headers[0].second));
+        EXPECT_EQ(client.address, row.address);
+        EXPECT_EQ(client.loopback, row.loopback);
+        EXPECT_EQ(client.secure, row.secure);
+    }
+}
+
 TEST(AccessTest, Origins) {
     const AccessPolicy policy({"127.0.0.1", {"hub.example"}, {"https://app.example", "http://localhost:3000"}});
     using Origin = AccessPolicy::Origin;

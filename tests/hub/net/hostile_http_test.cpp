@@ -151,6 +151,34 @@ TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
     for (int i = 0; i < 5; ++i) EXPECT_EQ(ask().status, 200u);   // and so does each answered request
 }
 
+// Behind a proxy each client has its own limits, and none of this machine's rights; whoever is no proxy cannot name another address.
+TEST(HostileHttpTest, LimitsHoldForTheClientBehindATrustedProxy) {
+    TestHubOptions options;
+    options.server.trusted_proxies = {"127.0.0.1"};
+    options.server.rates = {.api_requests_per_minute = 1, .api_requests_burst = 1};
+    TestHub hub(options);
+    const std::string json = "Content-Type: application/json\r\n", body = R"({"content": "a"})";
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json, body).status, 401u);
+    const std::string key = json + "Authorization: Bearer " + hub.registry().create_key(Role::api, "app").value() + "\r\n";
+    const auto ask = [&](const std::string& lines) { return fetch(hub.port(), "POST", "/tokenize", key + lines, body).status; };
+    EXPECT_EQ(ask("X-Forwarded-For: 198.51.100.7\r\n"), 200u);
+    EXPECT_EQ(ask("X-Forwarded-For: 127.0.0.1, 198.51.100.7\r\n"), 429u);
+    EXPECT_EQ(ask("X-Forwarded-For: 198.51.100.8\r\n"), 200u);
+    const RawResponse page = fetch(hub.port(), "GET", "/", "X-Forwarded-For: 198.51.100.7\r\nX-Forwarded-Proto: https\r\n");
+    EXPECT_TRUE(page.headers.contains("strict-transport-security"));
+    EXPECT_FALSE(fetch(hub.port(), "GET", "/").headers.contains("strict-transport-security"));
+}
+
+TEST(HostileHttpTest, WithoutATrustedProxyForwardedAddressesAreWords) {
+    TestHubOptions options;
+    options.server.rates = {.api_requests_per_minute = 1, .api_requests_burst = 1, .loopback_factor = 1};
+    TestHub hub(options);
+    const std::string json = "Content-Type: application/json\r\n", body = R"({"content": "a"})";
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json + "X-Forwarded-For: 198.51.100.7\r\n", body).status, 200u);
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json + "X-Forwarded-For: 198.51.100.8\r\n", body).status, 429u);
+    EXPECT_FALSE(fetch(hub.port(), "GET", "/", "X-Forwarded-Proto: https\r\n").headers.contains("strict-transport-security"));
+}
+
 TEST(HostileHttpTest, ApiRequestsAreRateLimited) {
     TestHubOptions options;
     options.server.rates = {.api_requests_per_minute = 1, .api_requests_burst = 2, .loopback_factor = 1};

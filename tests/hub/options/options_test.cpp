@@ -32,6 +32,7 @@ std::vector<std::string> three_values(const Setting& setting) {
         case SettingKind::on_off: return setting.default_value == "on" ? std::vector<std::string>{"off", "on", "off"} : std::vector<std::string>{"on", "off", "on"};
         case SettingKind::list:
             if (name == "cors-origin") return {"https://flag.example", "https://environment.example", "https://file.example"};
+            if (name == "trusted-proxy") return {"127.0.0.1", "::1", "10.0.0.1"};
             return {"flag", "environment", "file"};
         case SettingKind::secret: return {"", "environment-secret", "file-secret"};
         case SettingKind::text: break;
@@ -124,7 +125,7 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
         const char* value;
     } cases[] = {{"listen", "nowhere"}, {"listen", "127.0.0.1:99999"}, {"listen", "::1:80"}, {"replicas", "0"}, {"replicas", "two"}, {"replicas", "-1"},
                  {"hedge", "sometimes"}, {"hedge", "fixed 0"}, {"local-fallback", "maybe"}, {"backend", "gpu"}, {"cors-origin", "https://a.example/path"},
-                 {"cors-origin", "a.example"}, {"wire-dtype", "f64"}, {"log-level", "loud"}, {"queue-max", "1e3"}};
+                 {"cors-origin", "a.example"}, {"wire-dtype", "f64"}, {"log-level", "loud"}, {"queue-max", "1e3"}, {"trusted-proxy", "proxy.example"}};
     for (const auto& one : cases) {
         SCOPED_TRACE(std::string(one.name) + " " + one.value);
         const auto by_flag = resolve_settings(command_serve, {{one.name, {one.value}}}, no_environment, std::nullopt);
