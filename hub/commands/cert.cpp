@@ -1,5 +1,8 @@
 // moex-hub cert: a self-signed certificate in the state folder, and plain words on what browsers make of it.
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,6 +29,26 @@ Status write_file(const std::filesystem::path& path, const std::string& content,
     return {};
 }
 
+// How other machines reach this one: the addresses of its interfaces, but loopback and link-local ones.
+std::vector<std::string> outward_addresses() {
+    std::vector<std::string> addresses;
+    ifaddrs* interfaces = nullptr;
+    if (getifaddrs(&interfaces) != 0) return addresses;
+    for (const ifaddrs* one = interfaces; one; one = one->ifa_next) {
+        if (!one->ifa_addr || !(one->ifa_flags & IFF_UP) || (one->ifa_flags & IFF_LOOPBACK)) continue;
+        char text[INET6_ADDRSTRLEN] = {};
+        if (one->ifa_addr->sa_family == AF_INET) {
+            inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof text);
+        } else if (one->ifa_addr->sa_family == AF_INET6) {
+            const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(one->ifa_addr)->sin6_addr;
+            if (!IN6_IS_ADDR_LINKLOCAL(&address)) inet_ntop(AF_INET6, &address, text, sizeof text);
+        }
+        if (*text) addresses.emplace_back(text);
+    }
+    freeifaddrs(interfaces);
+    return addresses;
+}
+
 }  // namespace
 
 int run_cert(const Invocation& invocation) {
@@ -41,10 +64,13 @@ int run_cert(const Invocation& invocation) {
     if (const std::string* out = invocation.argument("--out")) folder = *out;
     if (folder.empty()) folder = default_state_directory();
     std::vector<std::string> names{"localhost", "127.0.0.1", "::1"};
-    char host_name[256] = {};
-    if (gethostname(host_name, sizeof host_name - 1) == 0 && host_name[0] && names.front() != host_name) names.emplace_back(host_name);
-    for (const std::string& name : invocation.settings.list("host"))
+    const auto add = [&](const std::string& name) {
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    };
+    char host_name[256] = {};
+    if (gethostname(host_name, sizeof host_name - 1) == 0 && host_name[0]) add(host_name);
+    for (const std::string& address : outward_addresses()) add(address);
+    for (const std::string& name : invocation.settings.list("host")) add(name);
     const std::filesystem::path certificate_path = folder / "cert.pem", key_path = folder / "key.pem";
     std::error_code failure;
     if (!invocation.argument("--force") && (std::filesystem::exists(certificate_path, failure) || std::filesystem::exists(key_path, failure)))
@@ -66,9 +92,9 @@ int run_cert(const Invocation& invocation) {
                 "compare the SHA-256 above under \"Certificate\", then Advanced > Proceed. Chrome then runs pages, WebGPU and WebSockets;\n"
                 "Safari on iOS refuses WebSockets until the certificate is installed and trusted in Settings.\n"
                 "Smoother: mkcert or a reverse proxy with a real certificate.\n\n"
-                "next: moex-hub serve --listen 0.0.0.0:8443 --host %s --tls-cert %s --tls-key %s\n"
-                "      (every name or address that people type has to be one of the names above, and given by --host)\n",
-                certificate_path.c_str(), key_path.c_str(), list.c_str(), days, made->sha256_fingerprint.c_str(), names.size() > 3 ? names.back().c_str() : "NAME", certificate_path.c_str(), key_path.c_str());
+                "next: moex-hub serve --listen 0.0.0.0:8443 --tls-cert %s --tls-key %s\n"
+                "      (every name or address that people type has to be one of the names above; more of them: moex-hub cert --force --host NAME)\n",
+                certificate_path.c_str(), key_path.c_str(), list.c_str(), days, made->sha256_fingerprint.c_str(), certificate_path.c_str(), key_path.c_str());
     return exit_stopped;
 }
 

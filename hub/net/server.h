@@ -69,7 +69,7 @@ struct ServerOptions {
     Duration drain_within = 30s;
     bool test_routes = false;
     bool require_keys = false;                      // API keys on loopback too; always on elsewhere
-    bool handle_signals = true;                     // run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate again
+    bool handle_signals = true;                     // run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate again (its names stay those of the start)
     GateLimits gate;
     ClientLimits clients;
     RateOptions rates;
