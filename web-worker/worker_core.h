@@ -1,6 +1,7 @@
 // One expert worker, whatever it runs in: connects, says HELLO, fetches and verifies its experts, keeps them on the GPU, answers
 // groups and single calls, reconnects by itself with full jitter, leaves cleanly. Event-driven over Platform; one thread.
-// Owns the expert store (slots in a few large arenas) and the expert runner (one frame in, one submit, one map, one frame out).
+// Wires its parts and decides the phase: device_keeper (the GPU), hub_connection (the line), expert_loader (weights), call_queue (calls),
+// status_report (what people see).
 #pragma once
 
 #include <memory>

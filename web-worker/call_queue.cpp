@@ -1,0 +1,82 @@
+#include "web-worker/call_queue.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace moex {
+namespace {
+constexpr std::uint32_t busy_retry_ms = 20;
+
+std::uint32_t sequence_of(ByteView frame) {
+    const auto header = decode_frame_header(frame);
+    return header.ok() ? header->sequence_id : no_sequence_id;
+}
+}  // namespace
+
+void CallQueue::send_busy(std::uint32_t sequence_id) { hub_.send(encode_busy(sequence_id, busy_retry_ms)); }
+
+void CallQueue::on_group(ByteView frame) {
+    if (!open_) return send_busy(sequence_of(frame));
+    if (runner_.has_free_lane() && waiting_.empty()) return run_group(frame);
+    if (waiting_.size() >= 2 * std::max(1u, welcome_.queue_depth)) return send_busy(sequence_of(frame));
+    waiting_.emplace_back(frame.begin(), frame.end());
+}
+
+void CallQueue::run_group(ByteView frame) {
+    if (const Status decoded = decode_group_dispatch_into(view_, frame, welcome_.limits, scratch_); !decoded.ok()) return hub_.protocol_error(decoded.error());
+    const double begin_ms = platform_.now_ms();
+    const Status started = runner_.run_group(view_, [this, sequence_id = view_.sequence_id, shape = view_.shape, begin_ms](Result<ByteView> y) {
+        if (!hub_.online()) return next_group();
+        if (y.ok()) {
+            ++report_.status.groups_answered;
+            report_.status.pairs_answered += shape.num_pairs;
+            hub_.send(encode_group_result_bytes(sequence_id, shape, *y));
+            report_.add_round(platform_.now_ms() - begin_ms);
+        } else {
+            hub_.send_error(sequence_id, y.error(), false);
+        }
+        next_group();
+    });
+    if (!started.ok()) hub_.send_error(view_.sequence_id, started.error(), false);
+}
+
+void CallQueue::next_group() {
+    while (!waiting_.empty() && runner_.has_free_lane()) {
+        const Bytes frame = std::move(waiting_.front());
+        waiting_.pop_front();
+        run_group(frame);
+    }
+}
+
+void CallQueue::on_cancel(std::uint32_t sequence_id) {
+    const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Bytes& frame) { return sequence_of(frame) == sequence_id; });
+    if (found == waiting_.end()) return;             // submitted already, or unknown: no answer either way
+    waiting_.erase(found);
+    ++report_.status.groups_cancelled;
+}
+
+void CallQueue::on_single(ByteView frame) {
+    auto decoded = decode_dispatch(frame, welcome_.limits);
+    if (!decoded.ok()) return hub_.protocol_error(decoded.error());
+    if (!open_) return send_busy(decoded->sequence_id);
+    const Dispatch call = std::move(*decoded);
+    const double begin_ms = platform_.now_ms();
+    const Status started = runner_.run_single(Unit{call.layer, call.expert}, call.x, [this, call, begin_ms](Result<ByteView> y) {
+        if (!hub_.online()) return;
+        if (!y.ok()) return hub_.send_error(call.sequence_id, y.error(), false);
+        ExpertResult result{.sequence_id = call.sequence_id, .layer = call.layer, .expert = call.expert, .dtype = call.dtype};
+        result.y.resize(call.x.size());
+        std::memcpy(result.y.data(), y->data(), y->size());
+        const std::size_t hidden = welcome_.limits.hidden_size;
+        for (std::size_t i = 0; i < result.y.size(); ++i) result.y[i] *= half_to_float(call.gates[i / hidden]);
+        ++report_.status.groups_answered;
+        report_.status.pairs_answered += call.gates.size();
+        hub_.send(encode_result(result, welcome_.limits.hidden_size, false));
+        report_.add_round(platform_.now_ms() - begin_ms);
+    });
+    if (started.ok()) return;
+    if (started.error().code == ErrorCode::overloaded) send_busy(call.sequence_id);
+    else hub_.send_error(call.sequence_id, started.error(), false);
+}
+
+}  // namespace moex

@@ -1,0 +1,40 @@
+// Calls of the hub on their way through the GPU: at most so many run, a bounded number waits, the rest is answered BUSY.
+#pragma once
+
+#include <deque>
+
+#include "web-worker/expert_runner.h"
+#include "web-worker/hub_connection.h"
+
+namespace moex {
+
+class CallQueue {
+  public:
+    // `welcome` is what was agreed; it may change between connections.
+    CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, ExpertRunner& runner, const Welcome& welcome)
+        : platform_(platform), report_(report), hub_(hub), runner_(runner), welcome_(welcome) {}
+    CallQueue(const CallQueue&) = delete;
+
+    void open() { open_ = true; }                    // until then everything is answered BUSY
+    void clear() { waiting_.clear(); }               // the connection that asked is over
+    void on_group(ByteView frame);
+    void on_single(ByteView frame);
+    void on_cancel(std::uint32_t sequence_id);
+
+  private:
+    void run_group(ByteView frame);
+    void next_group();
+    void send_busy(std::uint32_t sequence_id);
+
+    Platform& platform_;
+    StatusReport& report_;
+    HubConnection& hub_;
+    ExpertRunner& runner_;
+    const Welcome& welcome_;
+    bool open_ = false;
+    std::deque<Bytes> waiting_;                      // groups without a lane
+    GroupDispatchView view_;
+    Bytes scratch_;
+};
+
+}  // namespace moex

@@ -1,0 +1,139 @@
+#include "web-worker/expert_loader.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moex {
+namespace {
+constexpr double announce_every_ms = 20;         // READY frames are gathered for this long
+constexpr double retry_ms_min = 500, retry_ms_max = 30000;
+constexpr std::size_t ready_units_max = 1024;    // a frame
+}  // namespace
+
+ExpertLoader::~ExpertLoader() {
+    if (announce_timer_ != 0) platform_.clear_timer(announce_timer_);
+    platform_.cancel_fetches();
+}
+
+void ExpertLoader::runner_ready() {
+    runner_ready_ = true;
+    announce();
+}
+
+void ExpertLoader::begin_connection() {
+    assigned_.clear();
+    unannounced_.clear();
+}
+
+std::uint32_t ExpertLoader::num_ready() const {
+    return static_cast<std::uint32_t>(std::count_if(assigned_.begin(), assigned_.end(), [this](const auto& unit) { return store_.holds(unit.first); }));
+}
+
+void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
+    for (const AssignedUnit& unit : units) assigned_[Unit{unit.layer, unit.expert}] = unit.blob;
+    if (const Status made = store_.reserve(num_assigned()); !made.ok()) {
+        // Less memory than promised: what fits is served, READY says which.
+        report_.status.detail = made.error().message;
+    }
+    if (runner_ready_)
+        if (const Status prepared = runner_.prepare(); !prepared.ok()) return lost(prepared.error());
+    for (const AssignedUnit& one : units) {
+        const Unit unit{one.layer, one.expert};
+        if (store_.holds(unit)) {
+            unannounced_.push_back(unit);
+            continue;
+        }
+        if (!fetching_.insert(unit).second) continue;
+        report_.status.bytes_to_fetch += blob_bytes_;
+        fetch(unit, 0);
+    }
+    announce();
+    events_.changed();
+}
+
+void ExpertLoader::lost(const Error& error) {
+    const auto handler = events_.lost;           // it may end this loader
+    handler(error.message);
+}
+
+void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
+    platform_.fetch_blob(
+        assigned_.at(unit), blob_bytes_,
+        [this, guard = std::weak_ptr<int>(alive_)](std::uint64_t bytes, bool from_network) {
+            if (guard.expired()) return;
+            report_.status.bytes_fetched += bytes;
+            if (from_network) report_.status.bytes_downloaded += bytes;
+            report_.changed();
+        },
+        [this, unit, failures, guard = std::weak_ptr<int>(alive_)](Result<Bytes> blob) {
+            if (guard.expired()) return;
+            if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
+            // The hub may be busy, or the way to it: the expert stays assigned and is asked for again.
+            ++report_.status.errors;
+            report_.status.detail = text("An expert could not be fetched and is tried again: ", blob.error().message);
+            report_.changed();
+            const double delay_ms = std::min(retry_ms_max, retry_ms_min * std::pow(2.0, std::min(failures, 10u))) * (0.5 + platform_.random());
+            platform_.set_timer(delay_ms, [this, unit, failures, guard] {
+                if (guard.expired()) return;
+                if (assigned_.contains(unit)) return fetch(unit, failures + 1);
+                fetching_.erase(unit);               // released meanwhile
+                events_.changed();
+            });
+        });
+}
+
+void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
+    fetching_.erase(unit);
+    if (fetching_.empty()) report_.status.bytes_to_fetch = report_.status.bytes_fetched;
+    if (!assigned_.contains(unit)) return events_.changed();              // released meanwhile
+    Status stored = store_.put(unit, *blob);
+    if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned()) stored = store_.put(unit, *blob);
+    if (!stored.ok()) {
+        ++report_.status.errors;
+        assigned_.erase(unit);
+        events_.changed();
+        report_.status.detail = stored.error().message;
+        return;
+    }
+    if (runner_ready_)
+        if (const Status prepared = runner_.prepare(); !prepared.ok()) return lost(prepared.error());
+    unannounced_.push_back(unit);
+    announce();
+    events_.changed();
+}
+
+// Experts of an earlier connection stay until their room is needed, since the next ASSIGN mostly names them again.
+bool ExpertLoader::drop_unassigned() {
+    for (const Unit& held : store_.units())
+        if (!assigned_.contains(held)) {
+            store_.drop(held);
+            return true;
+        }
+    return false;
+}
+
+// Tells the hub what is on the GPU, gathered over a moment; the first experts go out at once so that serving begins early.
+void ExpertLoader::announce() {
+    if (!runner_ready_ || !hub_.online() || unannounced_.empty() || announce_timer_ != 0) return;
+    announce_timer_ = platform_.set_timer(announce_every_ms, [this] {
+        announce_timer_ = 0;
+        if (!hub_.online() || unannounced_.empty()) return;
+        for (std::size_t first = 0; first < unannounced_.size(); first += ready_units_max) {
+            const std::size_t last = std::min(unannounced_.size(), first + ready_units_max);
+            hub_.send(encode_ready(std::vector<Unit>(unannounced_.begin() + static_cast<std::ptrdiff_t>(first), unannounced_.begin() + static_cast<std::ptrdiff_t>(last))));
+        }
+        unannounced_.clear();
+        events_.changed();
+    });
+}
+
+void ExpertLoader::release(const std::vector<Unit>& units) {
+    for (const Unit& unit : units) {
+        assigned_.erase(unit);
+        std::erase(unannounced_, unit);
+        store_.drop(unit);
+    }
+    events_.changed();
+}
+
+}  // namespace moex

@@ -1,0 +1,58 @@
+// From the hub's ASSIGN to its READY: which experts this worker shall hold, their downloads, their way to the GPU, and what the hub was told.
+// Lives as long as its store: one model on one device.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "web-worker/expert_runner.h"
+#include "web-worker/hub_connection.h"
+
+namespace moex {
+
+class ExpertLoader {
+  public:
+    struct Events {
+        std::function<void()> changed;                        // of what is held, assigned or on its way
+        std::function<void(const std::string& reason)> lost;  // the GPU gave nothing; may end this loader
+    };
+    ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, ExpertStore& store, ExpertRunner& runner, std::uint64_t blob_bytes, Events events)
+        : platform_(platform), report_(report), hub_(hub), store_(store), runner_(runner), blob_bytes_(blob_bytes), events_(std::move(events)) {}
+    ~ExpertLoader();
+    ExpertLoader(const ExpertLoader&) = delete;
+
+    void runner_ready();                                      // from here on what is held may be announced
+    void begin_connection();                                  // the hub assigns anew; what is held stays until its room is needed
+    void assign(const std::vector<AssignedUnit>& units);
+    void release(const std::vector<Unit>& units);
+
+    std::uint32_t num_assigned() const { return static_cast<std::uint32_t>(assigned_.size()); }
+    std::uint32_t num_ready() const;                          // assigned and held
+    bool complete() const { return fetching_.empty() && num_ready() == num_assigned(); }
+
+  private:
+    void fetch(Unit unit, std::uint32_t failures);
+    void store_blob(Unit unit, Result<Bytes> blob);
+    bool drop_unassigned();
+    void announce();
+    void lost(const Error& error);
+
+    Platform& platform_;
+    StatusReport& report_;
+    HubConnection& hub_;
+    ExpertStore& store_;
+    ExpertRunner& runner_;
+    std::uint64_t blob_bytes_;
+    Events events_;
+    bool runner_ready_ = false;
+    std::map<Unit, Sha256> assigned_;
+    std::set<Unit> fetching_;
+    std::vector<Unit> unannounced_;                           // on the GPU, not yet told to the hub
+    std::uint64_t announce_timer_ = 0;
+    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
+
+}  // namespace moex

@@ -1,0 +1,97 @@
+#include "web-worker/hub_connection.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moex {
+namespace {
+constexpr double retry_ms_min = 500, retry_ms_max = 30000;
+constexpr double heartbeats_silent = 6;          // without a word from the hub: the line is dead
+}  // namespace
+
+HubConnection::~HubConnection() {
+    for (const std::uint64_t timer : {retry_timer_, silence_timer_})
+        if (timer != 0) platform_.clear_timer(timer);
+}
+
+void HubConnection::connect() {
+    if (!std::exchange(opening_, true)) platform_.connect();
+}
+
+void HubConnection::retry_later(std::string why, std::function<void()> retry) {
+    const double most = std::min(retry_ms_max, 2 * retry_ms_min * std::pow(2.0, std::min(failures_, 10u)));
+    const double delay_ms = retry_ms_min + platform_.random() * (most - retry_ms_min);
+    ++failures_;
+    report_.status.retry_at_ms = platform_.now_ms() + delay_ms;
+    report_.enter(WorkerPhase::offline, std::move(why));
+    stop_retrying();
+    retry_timer_ = platform_.set_timer(delay_ms, [this, retry = std::move(retry)] {
+        retry_timer_ = 0;
+        retry();
+    });
+}
+
+void HubConnection::stop_retrying() {
+    if (retry_timer_ != 0) platform_.clear_timer(std::exchange(retry_timer_, 0));
+}
+
+void HubConnection::hang_up(std::string_view why) {
+    leaving_ = true;
+    closing_ = online_ || greeted_;
+    opening_ = online_ = greeted_ = false;
+    if (silence_timer_ != 0) platform_.clear_timer(std::exchange(silence_timer_, 0));
+    platform_.close(1001, why);
+}
+
+void HubConnection::greet(const Hello& hello) {
+    greeted_ = true;
+    send(encode_hello(hello));
+}
+
+void HubConnection::welcomed(std::uint32_t heartbeat_ms) {
+    failures_ = 0;
+    online_ = true;
+    heartbeat_ms_ = heartbeat_ms;
+}
+
+// The hub says something every heartbeat. A line that went silent without closing (sleep, a lost NAT entry) is given up.
+void HubConnection::heard() {
+    if (silence_timer_ != 0) platform_.clear_timer(silence_timer_);
+    silence_timer_ = platform_.set_timer(heartbeats_silent * std::max(500u, heartbeat_ms_), [this] {
+        silence_timer_ = 0;
+        if (online_) hang_up("the hub fell silent");
+    });
+}
+
+void HubConnection::send(ByteView frame) {
+    ++report_.status.frames_sent;
+    report_.status.bytes_sent += frame.size();
+    platform_.send(frame);
+    report_.changed();
+}
+
+void HubConnection::send_error(std::uint32_t sequence_id, const Error& error, bool fatal) {
+    ++report_.status.errors;
+    send(encode_error({.sequence_id = sequence_id, .code = error_code_name(error.code), .found = error.message, .fatal = fatal}));
+}
+
+void HubConnection::protocol_error(const Error& error) {
+    send_error(no_sequence_id, error, true);
+    leaving_ = true;
+    platform_.close(static_cast<std::uint16_t>(close_code_for(error.code)), error.message);
+}
+
+void HubConnection::opened() {
+    leaving_ = closing_ = opening_ = false;
+    fatal_code_.clear();
+}
+
+HubConnection::End HubConnection::closed(std::uint16_t code) {
+    opening_ = online_ = greeted_ = false;
+    if (silence_timer_ != 0) platform_.clear_timer(std::exchange(silence_timer_, 0));
+    // A greeting that came too late is no verdict on the worker.
+    const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) && fatal_code_ != error_code_name(ErrorCode::timeout);
+    return {.ours = std::exchange(closing_, false), .refused = refused};
+}
+
+}  // namespace moex

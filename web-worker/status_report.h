@@ -1,0 +1,36 @@
+// What people see of a worker: its phase and its figures, shown on change and at most ten times a second.
+// Each part of the worker writes the figures it knows; `gather` adds what is cheaper to ask for than to keep.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "web-worker/platform.h"
+
+namespace moex {
+
+class StatusReport {
+  public:
+    StatusReport(Platform& platform, std::function<void(WorkerStatus&)> gather) : platform_(platform), gather_(std::move(gather)) {}
+    ~StatusReport() { close(); }
+    StatusReport(const StatusReport&) = delete;
+
+    WorkerStatus status;
+
+    void enter(WorkerPhase phase, std::string detail = {});
+    void changed();                         // shown within 100 ms
+    void show();                            // now
+    void close();                           // from here on only show() shows anything
+    void add_round(double round_ms);        // frame in to frame out
+
+  private:
+    Platform& platform_;
+    std::function<void(WorkerStatus&)> gather_;
+    std::uint64_t timer_ = 0;
+    bool closed_ = false;
+    std::vector<double> rounds_ms_;         // the newest few hundred
+    std::size_t next_round_ = 0;
+};
+
+}  // namespace moex
