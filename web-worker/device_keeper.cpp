@@ -1,11 +1,16 @@
 #include "web-worker/device_keeper.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "web-worker/expert_runner.h"
 
 namespace moex {
 namespace {
 constexpr double self_test_nrmse_max = 1e-5;     // f32 sums come within 1e-6; a device beyond this is wrong, not imprecise
-constexpr std::uint32_t reopen_failures_max = 6; // of a GPU that was there before
+constexpr std::uint32_t faults_max = 6;
+constexpr double fault_forgotten_ms = 60000;     // of service
+constexpr double reopen_ms_min = 500, reopen_ms_max = 30000;
 }  // namespace
 
 void DeviceKeeper::open() {
@@ -14,7 +19,7 @@ void DeviceKeeper::open() {
         if (guard.expired() || closed_ || at != generation_) return;
         if (!made.ok()) {
             // A browser whose GPU process has just died has no adapter for a while.
-            if (devices_opened_ > 0 && ++reopen_failures_ <= reopen_failures_max) return reopen_later(made.error().message);
+            if (devices_opened_ > 0) return reopen(made.error().message);
             return events_.failed(made.error().message);
         }
         ++devices_opened_;
@@ -38,22 +43,37 @@ void DeviceKeeper::test() {
         if (!(*nrmse <= self_test_nrmse_max))
             return events_.failed(text("This GPU computes wrong results (error ", *nrmse, ", at most ", self_test_nrmse_max,
                                        " is allowed). A driver update may mend that; until then it does not serve."));
-        reopen_failures_ = 0;
         tested_ = true;
+        ready_at_ms_ = platform_.now_ms();
         events_.ready();
     });
 }
 
 void DeviceKeeper::lost(const std::string& reason) {
-    if (!closed_ && !reopening_) events_.lost(reason);
+    if (closed_ || reopening_) return;
+    if (tested_ && platform_.now_ms() - ready_at_ms_ >= fault_forgotten_ms) faults_ = 0;
+    events_.lost(reason);
 }
 
-void DeviceKeeper::reopen_later(const std::string& reason, const std::string& more) {
+void DeviceKeeper::reopen(const std::string& reason) {
+    const std::string shown = reason.substr(0, 200);
+    if (++faults_ > faults_max)
+        return events_.failed(text("This GPU fails again and again (", shown, "); it was opened anew ", faults_max,
+                                   " times. A restart or a newer graphics driver may mend that."));
+    report_.enter(WorkerPhase::gpu_lost, text("The GPU was lost (", shown, "). Starting again", faults_ > 1 ? text(", try ", faults_, " of ", faults_max) : "", "."));
+    reopen_after(std::min(reopen_ms_max, reopen_ms_min * std::pow(2.0, faults_)) * (0.5 + platform_.random() / 2));
+}
+
+void DeviceKeeper::reopen_smaller(const std::string& reason, std::uint64_t budget_bytes) {
+    report_.enter(WorkerPhase::gpu_lost, text("The GPU was lost (", reason.substr(0, 200), "). Starting again with at most ", budget_bytes / 1'000'000, " MB."));
+    reopen_after(reopen_ms_min * (1 + platform_.random()));
+}
+
+void DeviceKeeper::reopen_after(double delay_ms) {
     reopening_ = true;
-    report_.enter(WorkerPhase::gpu_lost, text("The GPU was lost (", reason.substr(0, 200), "). Starting again.", more));
     if (retry_timer_ != 0) platform_.clear_timer(retry_timer_);
     // Not from inside the device's own callback.
-    retry_timer_ = platform_.set_timer((500 + 1000 * platform_.random()) * (1 + reopen_failures_), [this] {
+    retry_timer_ = platform_.set_timer(delay_ms, [this] {
         retry_timer_ = 0;
         ++generation_;
         device_.reset();

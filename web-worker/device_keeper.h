@@ -1,4 +1,5 @@
-// The GPU of one worker: opened, tested with known answers, and opened again when it goes away.
+// The GPU of one worker: opened, tested with known answers, and opened again when it goes away, ever more slowly. One that keeps going away
+// is given up: `failed` is final.
 // Owns the device. Whoever keeps buffers on it lets go of them when `lost` is called.
 #pragma once
 
@@ -10,12 +11,16 @@
 
 namespace moex {
 
+// How a loss for want of memory begins, in gpu.js as here.
+inline constexpr std::string_view no_memory = "out of memory";
+inline std::string loss_of(const Error& error) { return error.code == ErrorCode::no_space ? text(no_memory, ": ", error.message) : error.message; }
+
 class DeviceKeeper {
   public:
     struct Events {
         std::function<void()> opened;                         // its known answers are next
         std::function<void()> ready;                          // it passed them
-        std::function<void(const std::string& reason)> lost;  // its buffers are gone; reopen_later() or give up
+        std::function<void(const std::string& reason)> lost;  // its buffers are gone; answered by reopen() or reopen_smaller()
         std::function<void(std::string reason)> failed;       // it cannot serve
     };
     DeviceKeeper(Platform& platform, StatusReport& report, Events events) : platform_(platform), report_(report), events_(std::move(events)) {}
@@ -23,7 +28,8 @@ class DeviceKeeper {
     DeviceKeeper(const DeviceKeeper&) = delete;
 
     void open();
-    void reopen_later(const std::string& reason, const std::string& more = {});   // `more`: a sentence for people
+    void reopen(const std::string& reason);                   // counts as a fault; may call `failed`
+    void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);   // after out of memory: progress, not a fault
     void close();                                             // nothing is called any more
 
     gpu::Device* device() { return device_.get(); }
@@ -33,13 +39,16 @@ class DeviceKeeper {
   private:
     void test();
     void lost(const std::string& reason);
+    void reopen_after(double delay_ms);
 
     Platform& platform_;
     StatusReport& report_;
     Events events_;
     std::unique_ptr<gpu::Device> device_;
     bool tested_ = false, reopening_ = false, closed_ = false;
-    std::uint32_t devices_opened_ = 0, reopen_failures_ = 0;
+    std::uint32_t devices_opened_ = 0;
+    std::uint32_t faults_ = 0;                                // since it last served for a good while
+    double ready_at_ms_ = 0;
     std::uint64_t generation_ = 0;                            // of the device: what an older one still says is dropped
     std::uint64_t retry_timer_ = 0;
     std::shared_ptr<int> alive_ = std::make_shared<int>(0);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "web-worker/device_keeper.h"
+
 namespace moex {
 namespace {
 constexpr double announce_every_ms = 20;         // READY frames are gathered for this long
@@ -31,10 +33,7 @@ std::uint32_t ExpertLoader::num_ready() const {
 
 void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
     for (const AssignedUnit& unit : units) assigned_[Unit{unit.layer, unit.expert}] = unit.blob;
-    if (const Status made = store_.reserve(num_assigned()); !made.ok()) {
-        // Less memory than promised: what fits is served, READY says which.
-        report_.status.detail = made.error().message;
-    }
+    if (const Status made = store_.reserve(num_assigned()); !made.ok()) return lost(made.error());
     if (runner_ready_)
         if (const Status prepared = runner_.prepare(); !prepared.ok()) return lost(prepared.error());
     for (const AssignedUnit& one : units) {
@@ -53,7 +52,7 @@ void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
 
 void ExpertLoader::lost(const Error& error) {
     const auto handler = events_.lost;           // it may end this loader
-    handler(error.message);
+    handler(loss_of(error));
 }
 
 void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
@@ -88,6 +87,7 @@ void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     if (!assigned_.contains(unit)) return events_.changed();              // released meanwhile
     Status stored = store_.put(unit, *blob);
     if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned()) stored = store_.put(unit, *blob);
+    if (!stored.ok() && store_.num_units() < store_.slots_max()) return lost(stored.error());
     if (!stored.ok()) {
         ++report_.status.errors;
         assigned_.erase(unit);

@@ -114,16 +114,14 @@ struct WorkerCore::State {
 
     void lost(const std::string& reason) {
         if (over) return;
-        std::string less;
-        if (reason.starts_with("out of memory")) {
-            if (!model || report.status.budget_bytes / 2 < model->welcome.expert_blob_bytes)
-                return fail(text("This GPU has too little free memory: ", reason.substr(0, 200), ". Close other pages that use it, then start again."));
-            report.status.budget_bytes /= 2;
-            less = text(" With ", report.status.budget_bytes >> 20, " MB for weights from now on.");
-        }
+        const std::uint64_t least_bytes = model ? model->welcome.expert_blob_bytes : 0;
         hub.hang_up("GPU lost");
         model.reset();
-        keeper.reopen_later(reason, less);
+        if (least_bytes == 0 || !reason.starts_with(no_memory)) return keeper.reopen(reason);
+        if (report.status.budget_bytes / 2 < least_bytes)
+            return fail(text("This GPU has too little free memory (", reason.substr(0, 200), "). Close other pages that use it, then start again."));
+        report.status.budget_bytes /= 2;             // the hub hears of it in the next HELLO
+        keeper.reopen_smaller(reason, report.status.budget_bytes);
     }
 
     void connect() {
@@ -164,7 +162,7 @@ struct WorkerCore::State {
             model = std::make_unique<Model>(platform, report, hub, *keeper.device(), std::move(welcome),
                                             ExpertLoader::Events{.changed = [this] { settle(); }, .lost = [this](const std::string& reason) { lost(reason); }});
             model->runner.create([this](Status made) {
-                if (!made.ok() && made.error().code == ErrorCode::device_lost) return lost(made.error().message);
+                if (!made.ok() && (made.error().code == ErrorCode::device_lost || made.error().code == ErrorCode::no_space)) return lost(loss_of(made.error()));
                 if (!made.ok()) return fail(text("This GPU cannot run the expert kernels: ", made.error().message));
                 model->runner_ready = true;
                 model->calls.open();

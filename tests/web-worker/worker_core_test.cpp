@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -18,6 +19,7 @@ namespace {
 constexpr ExpertShape shape{96, 64, 32};
 const std::uint64_t blob_bytes = expert_blob_layout(shape).size_bytes;
 const WireLimits limits{.hidden_size = 96, .num_layers = 1, .num_experts = 8, .num_tokens_max = 16, .num_pairs_max = 32};
+const WireLimits wide_limits{.hidden_size = 96, .num_layers = 1, .num_experts = 512, .num_tokens_max = 16, .num_pairs_max = 32};
 
 ExpertWeights weights_of(std::uint16_t expert) {
     ExpertWeights weights{.shape = shape};
@@ -30,6 +32,45 @@ Sha256 hash_of(std::uint16_t expert) {
     hash[0] = static_cast<std::byte>(expert + 1);
     return hash;
 }
+
+// The real device, until it is told to break: then it is lost, as a browser's is when its GPU process dies. It has `memory_bytes`, and like
+// WebGPU it gives a buffer beyond that and says afterwards that there was none.
+class FragileDevice : public gpu::Device {
+  public:
+    FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes, std::function<void(std::function<void()>)> post)
+        : device_(std::move(device)), memory_bytes_(memory_bytes), post_(std::move(post)) {}
+    void break_down(std::string reason) {
+        post_([this, reason = std::move(reason), guard = std::weak_ptr<int>(alive_)] {
+            if (guard.expired()) return;
+            if (auto handler = std::exchange(lost_, nullptr)) handler(reason);
+        });
+    }
+    const gpu::AdapterInfo& adapter() const override { return device_->adapter(); }
+    Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage, std::string_view label) override {
+        if (counters().buffer_bytes + size_bytes > memory_bytes_) break_down(text("out of memory: ", size_bytes, " bytes for ", label));
+        return device_->create_buffer(size_bytes, usage, label);
+    }
+    void destroy_buffer(gpu::BufferId buffer) override { device_->destroy_buffer(buffer); }
+    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override { device_->write_buffer(buffer, offset_bytes, bytes); }
+    void create_pipeline(std::string_view kernel, std::function<void(Result<gpu::PipelineId>)> done) override { device_->create_pipeline(kernel, std::move(done)); }
+    Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline, std::span<const gpu::Binding> bindings) override {
+        return device_->create_bind_group(pipeline, bindings);
+    }
+    void destroy_bind_group(gpu::BindGroupId bind_group) override { device_->destroy_bind_group(bind_group); }
+    void submit(std::span<const gpu::Command> commands) override { device_->submit(commands); }
+    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes, std::function<void(Result<ByteView>)> done) override {
+        device_->read_buffer(buffer, size_bytes, std::move(done));
+    }
+    void on_lost(std::function<void(std::string)> handler) override { lost_ = std::move(handler); }
+    gpu::DeviceCounters counters() const override { return device_->counters(); }
+
+  private:
+    std::unique_ptr<gpu::Device> device_;
+    std::uint64_t memory_bytes_;
+    std::function<void(std::function<void()>)> post_;
+    std::function<void(std::string)> lost_;
+    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
 
 // The hub's side and the platform in one: what the worker sent lies in `sent`.
 class Stage : public Platform {
@@ -63,7 +104,15 @@ class Stage : public Platform {
     void clear_timer(std::uint64_t timer) override { timers.erase(timer); }
     double random() override { return 0.5; }
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
-        post([this, done = std::move(done)] { done(gpu::open_vulkan_device({}, [this](std::function<void()> function) { post(std::move(function)); })); });
+        post([this, done = std::move(done)] {
+            const auto later = [this](std::function<void()> function) { post(std::move(function)); };
+            auto opened = gpu::open_vulkan_device({}, later);
+            if (!opened.ok()) return done(opened.error());
+            auto fragile = std::make_unique<FragileDevice>(std::move(*opened), device_memory_bytes, later);
+            device = fragile.get();
+            ++devices_opened;
+            done(Result<std::unique_ptr<gpu::Device>>(std::move(fragile)));
+        });
     }
     void report(const WorkerStatus& status) override { phases.push_back(status.phase); }
 
@@ -102,6 +151,16 @@ class Stage : public Platform {
         sent.erase(found);
         return frame;
     }
+    // Loses the GPU; how long it took until another was opened, or -1 when none will be.
+    double lose_device(const std::string& reason) {
+        const double began_ms = clock_ms;
+        const int before = devices_opened;
+        device->break_down(reason);
+        long_waits = true;
+        run_until([&] { return devices_opened > before || core->status().phase == WorkerPhase::failed; });
+        long_waits = false;
+        return devices_opened > before ? clock_ms - began_ms : -1;
+    }
     void give(const Bytes& frame) { core->on_frame(frame); }
     void welcome() {
         (void)next(FrameType::hello);
@@ -124,6 +183,9 @@ class Stage : public Platform {
 
     bool connected = false;
     bool long_waits = false;         // else timers of seconds do not strike: the GPU's work takes no time on this clock
+    FragileDevice* device = nullptr;     // the newest
+    int devices_opened = 0;
+    std::uint64_t device_memory_bytes = std::numeric_limits<std::uint64_t>::max();
     int fetches = 0, generation = 0;
     int fetches_failing = 0;         // the first so many
     double clock_ms = 0;
@@ -326,6 +388,81 @@ TEST(WorkerCoreTest, ASilentHubIsLeft) {
     stage.welcome();
     stage.assign({1});
     EXPECT_EQ(stage.fetches, 1);
+}
+
+TEST(WorkerCoreTest, AGpuThatIsLostComesBackAndAnswersAsBefore) {
+    Stage stage;
+    stage.serve({1});
+    EXPECT_LE(stage.lose_device("reset"), 1500);
+    stage.welcome();
+    stage.assign({1});
+    const GroupDispatch group = group_of(2, 1);
+    stage.give(encode_group_dispatch(group, false));
+    const auto result = decode_group_result(stage.next(FrameType::group_result), limits);
+    ASSERT_TRUE(result.ok()) << result.error().message;
+    EXPECT_LE(error_of(result->y, group), 1e-6);
+}
+
+// It was opened again without end once, twice a second.
+TEST(WorkerCoreTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
+    Stage stage;
+    stage.serve({1});
+    double last_ms = 0;
+    for (int fault = 1; fault <= 6; ++fault) {
+        const double waited_ms = stage.lose_device("invalid command");
+        EXPECT_GT(waited_ms, std::min(last_ms, 20000.0)) << fault;
+        last_ms = waited_ms;
+        stage.welcome();
+        stage.assign({1});
+    }
+    EXPECT_LT(stage.lose_device("invalid command"), 0);
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::failed);
+    EXPECT_TRUE(stage.core->status().detail.starts_with("This GPU fails again and again (invalid command)")) << stage.core->status().detail;
+    EXPECT_FALSE(stage.connected);
+    EXPECT_TRUE(stage.timers.empty());               // nothing is tried until a person asks for it
+}
+
+TEST(WorkerCoreTest, AFaultIsForgottenAfterAMinuteOfService) {
+    Stage stage;
+    stage.serve({1});
+    for (int fault = 1; fault <= 8; ++fault) {
+        EXPECT_LE(stage.lose_device("reset"), 1500) << fault;
+        stage.welcome();
+        stage.assign({1});
+        stage.clock_ms += 61000;
+    }
+}
+
+TEST(WorkerCoreTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
+    Stage stage(1000 * blob_bytes);
+    stage.device_memory_bytes = 1'500'000;
+    std::vector<std::uint64_t> told;
+    stage.core->start();
+    for (int round = 0; round < 12 && stage.core->status().phase != WorkerPhase::serving; ++round) {
+        told.push_back(decode_hello(stage.next(FrameType::hello))->device.budget_bytes);
+        stage.give(encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = wide_limits, .expert_shape = shape,
+                                   .top_k = 2, .expert_blob_bytes = blob_bytes}));
+        std::vector<AssignedUnit> units;             // as many as it said it holds
+        for (std::uint16_t i = 0; i < std::min<std::uint64_t>(512, told.back() / blob_bytes); ++i) units.push_back({0, i, hash_of(i % 8)});
+        stage.give(encode_assign(units));
+        stage.run_until([&] { return stage.core->status().phase == WorkerPhase::serving || stage.core->status().phase == WorkerPhase::gpu_lost; });
+    }
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
+    ASSERT_GE(told.size(), 2u);
+    for (std::size_t i = 1; i < told.size(); ++i) EXPECT_EQ(told[i], told[i - 1] / 2);
+    EXPECT_LE(stage.core->status().device.buffer_bytes, stage.device_memory_bytes);
+}
+
+TEST(WorkerCoreTest, AGpuWithoutMemoryForOneExpertSaysSo) {
+    Stage stage(2 * blob_bytes);
+    stage.core->start();
+    stage.welcome();
+    stage.give(encode_assign({{0, 1, hash_of(1)}}));
+    stage.device->break_down("out of memory: 7 bytes");
+    stage.welcome();
+    stage.device->break_down("out of memory: 7 bytes");
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::failed; });
+    EXPECT_TRUE(stage.core->status().detail.starts_with("This GPU has too little free memory")) << stage.core->status().detail;
 }
 
 TEST(WorkerCoreTest, ARefusedTokenIsFinal) {
