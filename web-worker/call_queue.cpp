@@ -25,8 +25,8 @@ void CallQueue::on_group(ByteView frame) {
 void CallQueue::run_group(ByteView frame) {
     if (const Status decoded = decode_group_dispatch_into(view_, frame, welcome_.limits, scratch_); !decoded.ok()) return hub_.protocol_error(decoded.error());
     const double begin_ms = platform_.now_ms();
-    const Status started = runner_.run_group(view_, [this, sequence_id = view_.sequence_id, shape = view_.shape, begin_ms](Result<ByteView> y) {
-        if (!hub_.online()) return next_group();
+    const Status started = runner_.run_group(view_, [this, sequence_id = view_.sequence_id, shape = view_.shape, begin_ms, asked_on = hub_.number()](Result<ByteView> y) {
+        if (!hub_.online() || hub_.number() != asked_on) return next_group();
         if (y.ok()) {
             ++report_.status.groups_answered;
             report_.status.pairs_answered += shape.num_pairs;
@@ -61,8 +61,8 @@ void CallQueue::on_single(ByteView frame) {
     if (!open_) return send_busy(decoded->sequence_id);
     const Dispatch call = std::move(*decoded);
     const double begin_ms = platform_.now_ms();
-    const Status started = runner_.run_single(Unit{call.layer, call.expert}, call.x, [this, call, begin_ms](Result<ByteView> y) {
-        if (!hub_.online()) return;
+    const Status started = runner_.run_single(Unit{call.layer, call.expert}, call.x, [this, call, begin_ms, asked_on = hub_.number()](Result<ByteView> y) {
+        if (!hub_.online() || hub_.number() != asked_on) return;
         if (!y.ok()) return hub_.send_error(call.sequence_id, y.error(), false);
         ExpertResult result{.sequence_id = call.sequence_id, .layer = call.layer, .expert = call.expert, .dtype = call.dtype};
         result.y.resize(call.x.size());

@@ -84,6 +84,7 @@ void HubConnection::protocol_error(const Error& error) {
 void HubConnection::opened() {
     leaving_ = closing_ = opening_ = false;
     fatal_code_.clear();
+    ++number_;
 }
 
 HubConnection::End HubConnection::closed(std::uint16_t code) {

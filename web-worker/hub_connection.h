@@ -18,6 +18,8 @@ class HubConnection {
     bool online() const { return online_; }          // HELLO was answered
     bool greeted() const { return greeted_; }        // HELLO was sent, with what was true then
     bool closing() const { return closing_; }        // hung up; the platform has not said so yet
+    // Counts connections: an answer belongs to the one that asked.
+    std::uint64_t number() const { return number_; }
     bool listening() const { return !leaving_; }     // else this side closed it: what still comes in is not answered
 
     void connect();                                  // unless it is being opened already
@@ -49,6 +51,7 @@ class HubConnection {
     std::string fatal_code_;                         // of the hub's last fatal ERROR on this connection
     std::uint32_t heartbeat_ms_ = 2000;
     std::uint32_t failures_ = 0;                     // connections in a row that were never welcomed
+    std::uint64_t number_ = 0;
     std::uint64_t retry_timer_ = 0, silence_timer_ = 0;
 };
 

@@ -59,8 +59,16 @@ class FragileDevice : public gpu::Device {
     void destroy_bind_group(gpu::BindGroupId bind_group) override { device_->destroy_bind_group(bind_group); }
     void submit(std::span<const gpu::Command> commands) override { device_->submit(commands); }
     void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes, std::function<void(Result<ByteView>)> done) override {
-        device_->read_buffer(buffer, size_bytes, std::move(done));
+        if (!hold_reads) return device_->read_buffer(buffer, size_bytes, std::move(done));
+        held_reads.push_back([this, buffer, size_bytes, done = std::move(done)]() mutable { device_->read_buffer(buffer, size_bytes, std::move(done)); });
     }
+    void release_reads() {
+        hold_reads = false;
+        for (auto& read : std::exchange(held_reads, {})) read();
+    }
+    bool hold_reads = false;                 // the GPU takes its time
+    std::vector<std::function<void()>> held_reads;
+
     void on_lost(std::function<void(std::string)> handler) override { lost_ = std::move(handler); }
     gpu::DeviceCounters counters() const override { return device_->counters(); }
 
@@ -320,6 +328,20 @@ TEST(WorkerCoreTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
     stage.welcome();
     stage.assign({1, 4});
     EXPECT_EQ(stage.fetches, 2);
+}
+
+// It once came on the next connection, where the hub had never asked.
+TEST(WorkerCoreTest, AnAnswerThatOutlivesItsConnectionIsNotSent) {
+    Stage stage;
+    stage.serve({1});
+    stage.device->hold_reads = true;
+    stage.give(encode_group_dispatch(group_of(40, 1), false));
+    stage.hang_up(1006, "");
+    stage.welcome();
+    stage.assign({1});
+    stage.device->release_reads();
+    stage.give(encode_group_dispatch(group_of(1, 1), false));
+    EXPECT_EQ(decode_group_result(stage.next(FrameType::group_result), limits)->sequence_id, 1u);
 }
 
 // It once answered "every slot is taken" for ever, when the hub came back with another share for it.
