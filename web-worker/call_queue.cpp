@@ -15,6 +15,10 @@ std::uint32_t sequence_of(ByteView frame) {
 
 void CallQueue::send_busy(std::uint32_t sequence_id) { hub_.send(encode_busy(sequence_id, busy_retry_ms)); }
 
+void CallQueue::refuse(std::uint32_t sequence_id, const Error& error) {
+    hub_.send_error(sequence_id, error, false, error.code == ErrorCode::num_tokens_range ? text(runner_.pairs_max()) : std::string());
+}
+
 void CallQueue::on_group(ByteView frame) {
     if (!open_) return send_busy(sequence_of(frame));
     if (runner_.has_free_lane() && waiting_.empty()) return run_group(frame);
@@ -37,7 +41,7 @@ void CallQueue::run_group(ByteView frame) {
         }
         next_group();
     });
-    if (!started.ok()) hub_.send_error(view_.sequence_id, started.error(), false);
+    if (!started.ok()) refuse(view_.sequence_id, started.error());
 }
 
 void CallQueue::next_group() {
@@ -76,7 +80,7 @@ void CallQueue::on_single(ByteView frame) {
     });
     if (started.ok()) return;
     if (started.error().code == ErrorCode::overloaded) send_busy(call.sequence_id);
-    else hub_.send_error(call.sequence_id, started.error(), false);
+    else refuse(call.sequence_id, started.error());
 }
 
 }  // namespace moex

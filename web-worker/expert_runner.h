@@ -3,6 +3,7 @@
 // path for single calls, and the self-test that decides whether this device may serve.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -35,6 +36,7 @@ class ExpertRunner {
     Status prepare();
 
     bool has_free_lane() const;
+    std::uint32_t pairs_max() const { return std::min(options_.tokens_max, options_.pairs_max); }   // of any group; one of few rows may have more
     // Starts a group whose experts are all held (else unknown_expert at once). Requires a free lane.
     Status run_group(const GroupDispatchView& group, Done done);
     // One DISPATCH by the three published kernels: x [num_tokens, hidden_size] f32 in, `done` gets y f32 without gates.

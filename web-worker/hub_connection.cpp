@@ -70,9 +70,9 @@ void HubConnection::send(ByteView frame) {
     report_.changed();
 }
 
-void HubConnection::send_error(std::uint32_t sequence_id, const Error& error, bool fatal) {
+void HubConnection::send_error(std::uint32_t sequence_id, const Error& error, bool fatal, std::string wanted) {
     ++report_.status.errors;
-    send(encode_error({.sequence_id = sequence_id, .code = error_code_name(error.code), .found = error.message, .fatal = fatal}));
+    send(encode_error({.sequence_id = sequence_id, .code = error_code_name(error.code), .found = error.message, .wanted = std::move(wanted), .fatal = fatal}));
 }
 
 void HubConnection::protocol_error(const Error& error) {
@@ -92,7 +92,8 @@ HubConnection::End HubConnection::closed(std::uint16_t code) {
     if (silence_timer_ != 0) platform_.clear_timer(std::exchange(silence_timer_, 0));
     // A greeting that came too late is no verdict on the worker.
     const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) && fatal_code_ != error_code_name(ErrorCode::timeout);
-    return {.ours = std::exchange(closing_, false), .refused = refused};
+    const bool bad_token = fatal_code_.empty() || fatal_code_ == error_code_name(ErrorCode::unauthorized);   // no ERROR: the upgrade was refused
+    return {.ours = std::exchange(closing_, false), .refused = refused, .bad_token = refused && bad_token};
 }
 
 }  // namespace moex

@@ -33,7 +33,7 @@ class HubConnection {
     void failed_by_hub(std::string code) { fatal_code_ = std::move(code); }
 
     void send(ByteView frame);
-    void send_error(std::uint32_t sequence_id, const Error& error, bool fatal);
+    void send_error(std::uint32_t sequence_id, const Error& error, bool fatal, std::string wanted = {});
     void protocol_error(const Error& error);         // says what was wrong, then closes
 
     // From the platform.
@@ -41,6 +41,7 @@ class HubConnection {
     struct End {
         bool ours = false;           // this side had hung up
         bool refused = false;        // for good: trying again would not help
+        bool bad_token = false;
     };
     End closed(std::uint16_t code);
 

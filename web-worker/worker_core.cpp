@@ -276,7 +276,8 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     if (s.over || s.paused || s.keeper.reopening()) return;
     if (end.ours && s.report.status.phase == WorkerPhase::connecting) return s.connect();       // resumed meanwhile
     if (end.refused)
-        return s.end(WorkerPhase::refused, text("The hub refused this worker", reason.empty() ? "" : ": ", reason, ". Ask the host for a fresh join link."));
+        return s.end(WorkerPhase::refused, text("The hub refused this worker", reason.empty() ? "" : ": ", reason, ".",
+                                                end.bad_token ? " Ask the host for a fresh join link." : ""));
     s.reconnect_later(reason.empty() ? std::string("The hub is not there. Trying again.") : text("The hub closed the connection (", reason, "). Trying again."));
 }
 

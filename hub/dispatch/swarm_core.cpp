@@ -12,6 +12,7 @@ std::uint32_t num_moe_layers(const SwarmOptions& options) {
     return static_cast<std::uint32_t>(std::count_if(options.layer_is_moe.begin(), options.layer_is_moe.end(), [](auto is_moe) { return is_moe != 0; }));
 }
 constexpr std::uint32_t heartbeats_missed_close = 5;     // times heartbeats_missed_max: nobody is there any more
+constexpr Duration loading_silence_max = 10min;          // of a five-message peer, which says nothing between two batches of weights
 }  // namespace
 
 SwarmCore::State::State(SwarmOptions given)
@@ -78,9 +79,7 @@ void SwarmCore::State::send_heartbeat(TimePoint now, Worker& worker, std::vector
 
 void SwarmCore::State::on_heartbeat_time(TimePoint now, Worker& worker, Actions& actions) {
     worker.ids.expire(now);
-    const bool loading = std::any_of(worker.heartbeats.begin(), worker.heartbeats.end(), [](const auto& beat) { return !beat.units.empty(); });
-    if (loading) {
-        // A five-message peer answers in order: it is silent while it downloads.
+    if (worker.loading_in_order() && now - worker.heard_at < loading_silence_max) {
         set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
         return;
     }
@@ -128,11 +127,25 @@ void SwarmCore::State::on_timer(TimePoint now, const Timer& timer, Actions& acti
             if (Round* round = find_round(timer.id)) on_round_time(now, *round, actions);
             break;
         case TimerKind::drain:
+            if (timer.id != 0) {
+                remove_worker(now, timer.id, WorkerEvent::Kind::left, "it drained, its time is over", CloseCode::going_away, actions);
+                break;
+            }
             if (!draining || drain_at > now) break;
             while (!pool.all().empty())
                 remove_worker(now, pool.all().begin()->first, WorkerEvent::Kind::left, "the hub stops", CloseCode::going_away, actions);
             break;
     }
+}
+
+void SwarmCore::State::settle(TimePoint now, Actions& actions) {
+    std::erase_if(leavers, [&](WorkerId id) {
+        const Worker* worker = pool.find(id);
+        if (worker != nullptr && worker->ids.num_live() > 0) return false;
+        remove_worker(now, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away, actions);
+        return true;
+    });
+    serve_waiting(now, actions);
 }
 
 namespace {
@@ -178,12 +191,12 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame, std::vector
     state.counts.bytes_received += frame.size();
     worker->bytes_received += frame.size();
     state.on_frame(now, *worker, frame, actions);
-    state.serve_waiting(now, actions);
+    state.settle(now, actions);
 }
 
 void SwarmCore::on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions) {
     state_->remove_worker(now, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt, actions);
-    state_->serve_waiting(now, actions);
+    state_->settle(now, actions);
 }
 
 RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions) {
@@ -228,7 +241,7 @@ void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmActi
     Round* round = state_->find_round(id);
     if (round == nullptr) return;
     state_->close_round(now, *round, actions);
-    state_->serve_waiting(now, actions);
+    state_->settle(now, actions);
 }
 
 void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id, Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {
@@ -247,7 +260,7 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id, Resul
         return;
     }
     state.accept_answer(now, *attempt, std::move(y).value(), true, actions);
-    state.serve_waiting(now, actions);
+    state.settle(now, actions);
 }
 
 void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions) {
@@ -271,7 +284,7 @@ void SwarmCore::on_tick(TimePoint now, std::vector<SwarmAction>& actions) {
         state.timers.pop();
         state.on_timer(now, timer, actions);
     }
-    state.serve_waiting(now, actions);
+    state.settle(now, actions);
 }
 
 std::optional<TimePoint> SwarmCore::next_deadline() const {

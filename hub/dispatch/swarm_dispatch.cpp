@@ -47,7 +47,7 @@ void SwarmCore::State::erase_attempt(AttemptId id) {
 
 bool SwarmCore::State::eligible(const Worker& worker, const Round& round, TimePoint now) const {
     return worker.state() == WorkerState::active && worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&
-           worker.unheard < worker.cancelled_unheard_max() && worker.accepts(round.dtype);
+           worker.unheard < worker.cancelled_unheard_max() && worker.accepts(round.dtype) && !worker.loading_in_order();
 }
 
 // Gives out every piece that nobody works on. Called when a round opens, when an attempt failed, and when a worker became free.
@@ -151,7 +151,7 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
     candidates.clear();
     std::uint32_t total_pairs = 0;
     const auto can_take = [&](const Worker& worker, const Piece& piece) {
-        return worker.mark == mark && worker.has(piece.unit, Worker::ready) && !piece.was_tried(worker.id);
+        return worker.mark == mark && worker.has(piece.unit, Worker::ready) && piece.num_pairs() <= worker.pairs_max && !piece.was_tried(worker.id);
     };
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
@@ -164,7 +164,7 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
                 worker->plan = -1;
                 candidates.push_back(worker);
             }
-            if (!piece.was_tried(worker->id)) worker->gain_pairs += piece.num_pairs();
+            if (can_take(*worker, piece)) worker->gain_pairs += piece.num_pairs();
         }
     }
     if (candidates.empty()) return;
@@ -220,6 +220,7 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
 // Cuts a plan by the wire limits into frames; what the worker's queue has no room for goes back to `unsent`.
 void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool hedge, std::vector<std::uint32_t>& unsent, Actions& actions) {
     std::sort(plan.pieces.begin(), plan.pieces.end());      // by block, then expert
+    const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, plan.worker->pairs_max);
     std::size_t begin = 0;
     while (begin < plan.pieces.size() && plan.worker->ids.num_live() < plan.worker->queue_depth) {
         std::size_t end = begin;
@@ -227,7 +228,7 @@ void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool h
         const std::uint32_t block = round.pieces[plan.pieces[begin]].block;
         while (end < plan.pieces.size()) {
             const Piece& piece = round.pieces[plan.pieces[end]];
-            if (end > begin && (plan.worker->published_only || piece.block != block || num_pairs + piece.num_pairs() > options.limits.num_pairs_max)) break;
+            if (end > begin && (plan.worker->published_only || piece.block != block || num_pairs + piece.num_pairs() > pairs_max)) break;
             num_pairs += piece.num_pairs();
             ++end;
         }

@@ -1,11 +1,27 @@
 // Frames in: what each means in the state its connection is in, and how a connection ends that breaks the rules.
 #include <algorithm>
+#include <charconv>
 
 #include "hub/dispatch/swarm_state.h"
 
 namespace moex {
 namespace {
 constexpr Duration busy_max = 5s;      // a worker that wants more should leave
+
+// An answer that f16 cannot carry is no fault of who computed it: what is still open of the round goes on in bf16. False when that does not help.
+bool widen(Round& round, const Attempt& attempt, const ExpertRounding& rounding) {
+    if (attempt.shape.dtype != Dtype::f16 || rounding.deterministic) return false;      // deterministic: rounded to the wire's dtype, whoever answers
+    round.dtype = Dtype::bf16;
+    return true;
+}
+
+// How many pairs a worker takes that refused `num_pairs`: what it says, else half.
+std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
+    std::uint32_t wanted = 0;
+    const char* const end = error.wanted.data() + error.wanted.size();
+    const auto [rest, failed] = std::from_chars(error.wanted.data(), end, wanted);
+    return failed == std::errc() && rest == end && wanted < num_pairs ? wanted : num_pairs / 2;
+}
 
 std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
     std::uint8_t bits = 0;
@@ -32,6 +48,7 @@ void SwarmCore::State::on_frame(TimePoint now, Worker& worker, ByteView frame, A
         return;
     }
     worker.unheard = 0;
+    worker.heard_at = now;
     switch (header->type) {
         case FrameType::heartbeat: on_heartbeat(now, worker, *header, actions); return;
         case FrameType::result:
@@ -51,9 +68,7 @@ void SwarmCore::State::on_frame(TimePoint now, Worker& worker, ByteView frame, A
             mark_ready(now, worker, indices, actions);
             return;
         }
-        case FrameType::drain:      // it wants to leave: what it has it may finish
-            worker.leaving = true;
-            return;
+        case FrameType::drain: on_worker_drain(now, worker, frame, actions); return;
         default: break;
     }
     ++counts.bad_frames;
@@ -150,17 +165,24 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
 
 void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) {
     worker.welcomed = true;
-    worker.joined_at = now;
+    worker.joined_at = worker.heard_at = now;
     worker.units.assign(holders.size(), 0);
     worker.capacity_units = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(holders.size(), options.expert_blob_bytes == 0 ? holders.size() : worker.device.budget_bytes / options.expert_blob_bytes));
     event(worker, WorkerEvent::Kind::joined, text("room for ", worker.capacity_units, " experts"), actions);
     set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
-    // The worker's own key places it where it was before; tabs of one browser may share a key, the second then goes elsewhere.
-    const bool own_key = !worker.worker_key.empty() && !pool.has_key(worker.worker_key, worker.id);
-    const std::uint64_t ring_key = own_key ? text_hash(worker.worker_key) : mix_hash(text_hash(worker.worker_key), worker.id);
     std::vector<PlacementChange> changes;
+    // A worker that comes back before the hub has noticed that it was gone: its old connection is a ghost, and hands over its place.
+    Worker* ghost = worker.worker_key.empty() ? nullptr : pool.find_key(worker.worker_key, worker.id);
+    if (ghost != nullptr) placement.leave(ghost->id, changes);
+    // The worker's own key places it where it was before.
+    const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id) : text_hash(worker.worker_key);
     placement.join({.worker = worker.id, .ring_key = ring_key, .capacity_units = worker.capacity_units, .address_prefix = worker.prefix}, changes);
+    if (ghost != nullptr) {
+        const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
+        if (!ghost->published_only) send(*ghost, encode_error({.code = error_code_name(replaced.code), .found = replaced.message, .fatal = true}), actions);
+        remove_worker(now, ghost->id, WorkerEvent::Kind::left, replaced.message, CloseCode::policy, actions);
+    }
     apply(now, changes, actions);
 }
 
@@ -224,6 +246,15 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         // Bytes that are no answer at all: the connection is of no use. Its attempts are given to others.
         ++counts.bad_frames;
         refuse(now, worker, *broken, close_code_for(broken->code), actions);
+        return;
+    }
+    if (broken && worker.published_only) {
+        // It has no ERROR to say so with: an infinity is how f16 overflows there. No lie, but no answer either.
+        ++worker.errors;
+        worker.ids.release(attempt.sequence_id);
+        const bool again = widen(round, attempt, options.rounding);
+        drop_attempt(now, attempt, again ? Failure::busy : Failure::error, actions);
+        dispatch(now, round, actions);
         return;
     }
     if (broken) wrong = broken->message;
@@ -305,11 +336,37 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
     }
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
-    if (error->code == error_code_name(ErrorCode::unknown_expert) || error->code == error_code_name(ErrorCode::not_found))
+    Failure failure = Failure::error;
+    if (error->code == error_code_name(ErrorCode::unknown_expert) || error->code == error_code_name(ErrorCode::not_found)) {
         lacks(now, worker, attempt, round, actions);
+    } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
+        // Its memory is less than the limits allow. Smaller groups may go there; what cannot be split goes elsewhere.
+        worker.pairs_max = std::min(worker.pairs_max, pairs_taken(*error, attempt.num_pairs));
+        failure = Failure::busy;
+    } else if (error->code == error_code_name(ErrorCode::non_finite) && widen(round, attempt, options.rounding)) {
+        failure = Failure::busy;
+    }
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(now, attempt, Failure::error, actions);
+    drop_attempt(now, attempt, failure, actions);
     dispatch(now, round, actions);
+}
+
+// It leaves: what it holds goes to others now, what it was asked it may answer. settle() closes the connection after that.
+void SwarmCore::State::on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+    const Result<std::uint32_t> deadline_ms = decode_drain(frame);
+    if (!deadline_ms.ok()) {
+        ++counts.bad_frames;
+        refuse(now, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code), actions);
+        return;
+    }
+    if (std::exchange(worker.leaving, true)) return;
+    leavers.push_back(worker.id);
+    set_timer(now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
+    forget_holder(worker);
+    worker.assign_pending = false;
+    std::vector<PlacementChange> changes;
+    placement.leave(worker.id, changes);
+    if (!draining) apply(now, changes, actions);
 }
 
 }  // namespace moex

@@ -35,6 +35,8 @@ struct SwarmCore::State {
     void send_heartbeat(TimePoint now, Worker& worker, std::vector<std::uint32_t> units, Actions& actions);
     void set_unhealthy(TimePoint now, Worker& worker, std::string why, Actions& actions);
     void add_failure(TimePoint now, Worker& worker, const char* why, Actions& actions);
+    // Ends the connections of workers that sent DRAIN and have answered; then serves those who wait.
+    void settle(TimePoint now, Actions& actions);
 
     // ---- swarm_protocol.cpp: frames in
     void on_frame(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
@@ -46,6 +48,7 @@ struct SwarmCore::State {
     void on_result(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions);
     void on_busy(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions);
     void on_error(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
+    void on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     // Tells the peer what was wrong, then closes.
     void refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code, Actions& actions);
 
@@ -117,6 +120,7 @@ struct SwarmCore::State {
     bool capacity_freed = false;
 
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers;
+    std::vector<WorkerId> leavers;                       // sent DRAIN, still connected
     bool draining = false;
     TimePoint drain_at{};
 

@@ -65,6 +65,10 @@ WorkerState Worker::state() const {
     return num_ready > 0 ? WorkerState::active : WorkerState::loading;
 }
 
+bool Worker::loading_in_order() const {
+    return std::any_of(heartbeats.begin(), heartbeats.end(), [](const Heartbeat& beat) { return !beat.units.empty(); });
+}
+
 void Worker::record_latency(Duration elapsed, std::uint32_t num_pairs) {
     auto& histogram = latency[size_class_of(num_pairs)];
     if (!histogram) histogram = std::make_unique<LatencyHistogram>();
@@ -138,9 +142,10 @@ std::unique_ptr<Worker> WorkerPool::take(WorkerId id) {
     return node ? std::move(node.mapped()) : nullptr;
 }
 
-bool WorkerPool::has_key(const std::string& worker_key, WorkerId except) const {
-    return std::any_of(workers_.begin(), workers_.end(),
-                       [&](const auto& entry) { return entry.first != except && entry.second->welcomed && entry.second->worker_key == worker_key; });
+Worker* WorkerPool::find_key(const std::string& worker_key, WorkerId except) {
+    for (const auto& [id, worker] : workers_)
+        if (id != except && worker->welcomed && worker->worker_key == worker_key) return worker.get();
+    return nullptr;
 }
 
 double WorkerPool::least_work() const {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -64,12 +65,13 @@ struct Worker {
     WorkerId id;
     std::string address;
     std::uint64_t prefix = 0;
-    bool authorized = false, welcomed = false, published_only = false, unhealthy = false, leaving = false;
+    bool authorized = false, welcomed = false, published_only = false, unhealthy = false;
+    bool leaving = false;                     // it sent DRAIN: holds nothing any more, ends when its attempts are answered
     bool lz4 = false;
     std::uint8_t dtypes = 0;                  // bit per Dtype
     DeviceInfo device;
     std::string nickname, client, worker_key;
-    TimePoint connected_at{}, joined_at{}, busy_until{}, unhealthy_since{};
+    TimePoint connected_at{}, joined_at{}, busy_until{}, unhealthy_since{}, heard_at{};
 
     std::uint32_t capacity_units = 0, num_assigned = 0, num_ready = 0;
     std::vector<std::uint8_t> units;          // [num_units] of UnitFlag
@@ -80,6 +82,7 @@ struct Worker {
 
     SequenceIds ids;
     std::uint32_t queue_depth = 2;
+    std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();   // of one group; less once it said that a group was too large
     std::uint32_t unheard = 0;                // attempts cancelled since its last sign of life
     std::uint32_t failures_in_row = 0;
     // Work given so far, weighted by its own latency: ties between workers go to the smaller, so that fast ones get more.
@@ -96,6 +99,8 @@ struct Worker {
 
     WorkerState state() const;
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
+    // A five-message peer works in order: until the echo that says that its units are loaded it answers nothing else.
+    bool loading_in_order() const;
     bool has(std::uint32_t unit, UnitFlag flag) const { return (units[unit] & flag) != 0; }
     void record_latency(Duration latency, std::uint32_t num_pairs);
     // 4 x p99 of recent attempts of this size within [timeout_min, timeout_max]; the maximum while there are few samples.
@@ -112,7 +117,7 @@ class WorkerPool {
     const Worker* find(WorkerId id) const;
     std::unique_ptr<Worker> take(WorkerId id);
     const std::map<WorkerId, std::unique_ptr<Worker>>& all() const { return workers_; }
-    bool has_key(const std::string& worker_key, WorkerId except) const;
+    Worker* find_key(const std::string& worker_key, WorkerId except);      // welcomed
     // The least `work` of those that serve: where a newcomer starts, so that it is not flooded.
     double least_work() const;
 

@@ -17,14 +17,29 @@ if (fragment.get("token")) {
 }
 const token = () => sessionStorage.getItem("moex-token") ?? "";
 
-// Lets the hub recognise this browser after a reload, and nothing else.
-function workerKey() {
+// Which of this browser's tabs this is: the first free number, held until the page goes.
+let slot = null;
+async function takeSlot() {
+  for (let number = 0; slot === null; number += 1) {
+    const free = await new Promise((resolve) => {
+      navigator.locks.request(`moex-worker-${number}`, { ifAvailable: true }, (lock) => {
+        resolve(lock !== null);
+        return lock && new Promise(() => {});
+      });
+    });
+    if (free) slot = number;
+  }
+}
+
+// Lets the hub recognise this browser after a reload, and nothing else. A key has one connection, so each tab has its own.
+async function workerKey() {
+  await takeSlot();
   let key = localStorage.getItem("moex-worker-key");
   if (!key) {
     key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
     localStorage.setItem("moex-worker-key", key);
   }
-  return key;
+  return slot === 0 ? key : `${key}-${slot}`;
 }
 
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -107,7 +122,7 @@ function fail(reason) {
 const blank = { phase: "none", detail: "", bytes_to_fetch: 0, bytes_fetched: 0, units_ready: 0, units_assigned: 0, pairs_answered: 0, round_ms_p50: 0,
   bytes_received: 0, bytes_sent: 0, bytes_downloaded: 0, adapter: {}, model_name: "" };
 
-function start() {
+async function start() {
   if (!window.isSecureContext) {
     fail("Browsers give the GPU to secure pages only. Open this link over https (the host can start the hub with --tls-cert and --tls-key), or at http://localhost on the hub's own machine.");
     return;
@@ -116,12 +131,15 @@ function start() {
     fail("This browser has no WebGPU. Use a current Chrome, Edge, Firefox or Safari, with hardware acceleration switched on.");
     return;
   }
+  element("start").disabled = true;
+  const worker_key = await workerKey();
+  element("start").disabled = false;
   worker?.terminate();
   worker = new Worker("/wasm/worker.js", { type: "module", name: "moex" });
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(`The worker program failed: ${event.message || "it did not load"}. Reload the page; if it happens again, tell the host.`);
   worker.postMessage({
-    type: "start", token: token(), nickname: element("nickname").value.trim(), worker_key: workerKey(), client: "tab 0.1.0",
+    type: "start", token: token(), nickname: element("nickname").value.trim(), worker_key, client: "tab 0.1.0",
     budget_bytes: budgets_mb[element("budget").value] * 1024 * 1024,
   });
   onStatus({ ...blank, phase: "starting" });

@@ -56,7 +56,11 @@ SimReport run_simulation(const SimRun& run) {
             swarm.run_for(std::max(Duration{}, next_churn - swarm.now()));
             next_churn += churn_every;
             const auto alive = swarm.workers_alive();
-            if (uniform() < 0.5 && !alive.empty()) swarm.leave(alive[random() % alive.size()]);
+            if (uniform() < 0.5 && !alive.empty()) {
+                const WorkerId leaver = alive[random() % alive.size()];
+                if (random() % 3 == 0) swarm.say(leaver, encode_drain(static_cast<std::uint32_t>(random() % 3000)));
+                else swarm.leave(leaver);
+            }
             else if (alive.size() < 2 * run.num_workers) swarm.join(uniform() < 0.15 ? Peer::published : Peer::ours, text("10.0.", random() % 4, ".7"));
         }
         if (due > swarm.now()) swarm.run_for(due - swarm.now());

@@ -35,6 +35,10 @@ struct SimSwarm::State {
         Peer peer = Peer::ours;
         bool alive = true, stalled = false, compute_stalled = false, forgot = false;
         Duration compute{};
+        Duration download{};
+        TimePoint reads_at{};
+        std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
+        bool overflows_f16 = false;
         Lie lie = Lie::none;
         std::uint32_t busy_ms = 0;
         std::string error_code;
@@ -222,6 +226,7 @@ struct SimSwarm::State {
     void worker_reads(WorkerId id, Bytes frame) {
         SimWorker& worker = workers.at(id);
         if (!worker.alive || worker.stalled) return;
+        if (now < worker.reads_at) return at(worker.reads_at, [this, id, frame = std::move(frame)] { worker_reads(id, frame); });
         const Result<FrameHeader> header = decode_frame_header(frame);
         if (!header.ok()) return leave(id);               // its own decoder refuses: it reconnects, which to the hub is a leave
         switch (header->type) {
@@ -243,6 +248,7 @@ struct SimSwarm::State {
                 const auto sync = decode_weight_sync(frame, limits);
                 if (!sync.ok()) return leave(id);
                 worker.held.insert({sync->layer, sync->expert});
+                worker.reads_at = now + worker.download;
                 break;
             }
             case FrameType::release: {
@@ -277,6 +283,12 @@ struct SimSwarm::State {
         if (!worker.error_code.empty() || strikes(options.faults.error))
             return to_hub(id, encode_error({.sequence_id = header.sequence_id, .code = worker.error_code.empty() ? "device_lost" : worker.error_code,
                                             .fatal = worker.error_fatal}));
+        if (const auto call = decode_group_dispatch(frame, limits); call.ok()) {
+            if (call->shape.num_pairs > worker.pairs_max)
+                return to_hub(id, encode_error({.sequence_id = header.sequence_id, .code = "num_tokens_range", .wanted = text(worker.pairs_max), .fatal = false}));
+            if (worker.overflows_f16 && call->shape.dtype == Dtype::f16)
+                return to_hub(id, encode_error({.sequence_id = header.sequence_id, .code = "non_finite", .fatal = false}));
+        }
         worker.free_at = std::max(now, worker.free_at) + worker.compute + jitter(worker.compute);
         if (strikes(options.faults.stall)) worker.free_at += jitter(options.faults.stall_max);
         worker.computing.insert(header.sequence_id);
@@ -299,7 +311,7 @@ struct SimSwarm::State {
             for (std::size_t row = 0; row < call->gates.size(); ++row)
                 sim_expert(call->layer, call->expert, call->x.data() + row * hidden, half_to_float(call->gates[row]), hidden, true, result.y.data() + row * hidden);
             if (worker.lie == Lie::shape) result.layer = static_cast<std::uint16_t>((result.layer + 1) % limits.num_layers);
-            if (worker.lie == Lie::not_finite) result.y[0] = std::numeric_limits<float>::infinity();
+            if (worker.lie == Lie::not_finite || (worker.overflows_f16 && call->dtype == Dtype::f16)) result.y[0] = std::numeric_limits<float>::infinity();
             if (worker.lie == Lie::huge) std::fill(result.y.begin(), result.y.end(), 60000.0f);
             return encode_result(result, hidden, false);
         }
@@ -383,7 +395,7 @@ WorkerId SimSwarm::connect(bool authorized, std::string address) {
     return id;
 }
 
-WorkerId SimSwarm::join(Peer peer, std::string address) {
+WorkerId SimSwarm::join(Peer peer, std::string address, std::string key) {
     const WorkerId id = connect(peer == Peer::published, std::move(address));
     State& state = *state_;
     state.workers.at(id).peer = peer;
@@ -396,7 +408,7 @@ WorkerId SimSwarm::join(Peer peer, std::string address) {
         hello.token = good_token;
         hello.device = {.backend = "sim", .budget_bytes = budget};
         hello.client = "sim";
-        hello.worker_key = text("key-", id);
+        hello.worker_key = key.empty() ? text("key-", id) : std::move(key);
         state.hub_reads(id, encode_hello(hello));
     }
     return id;
@@ -411,6 +423,9 @@ void SimSwarm::forget_weights(WorkerId worker) {
     state_->workers.at(worker).held.clear();
     state_->workers.at(worker).forgot = true;
 }
+void SimSwarm::slow_download(WorkerId worker, Duration per_unit) { state_->workers.at(worker).download = per_unit; }
+void SimSwarm::take_at_most(WorkerId worker, std::uint32_t num_pairs) { state_->workers.at(worker).pairs_max = num_pairs; }
+void SimSwarm::overflow_f16(WorkerId worker) { state_->workers.at(worker).overflows_f16 = true; }
 void SimSwarm::lie(WorkerId worker, Lie lie) { state_->workers.at(worker).lie = lie; }
 void SimSwarm::answer_busy(WorkerId worker, std::uint32_t retry_ms) { state_->workers.at(worker).busy_ms = retry_ms; }
 void SimSwarm::answer_error(WorkerId worker, std::string code, bool fatal) {

@@ -66,7 +66,8 @@ class SimSwarm {
     ~SimSwarm();
 
     // ---- verbs
-    WorkerId join(Peer peer = Peer::ours, std::string address = "10.0.0.1");    // connects and says hello
+    // Connects and says hello; `key` is its worker_key, "" for one of its own.
+    WorkerId join(Peer peer = Peer::ours, std::string address = "10.0.0.1", std::string key = {});
     WorkerId connect(bool authorized, std::string address = "10.0.0.1");        // connects and says nothing
     void say(WorkerId worker, Bytes frame);                                     // from the worker, at once
     void leave(WorkerId worker);
@@ -74,6 +75,9 @@ class SimSwarm {
     void stall(WorkerId worker, bool stalled = true);                           // reads nothing, echoes nothing
     void stall_compute(WorkerId worker, bool stalled = true);                   // echoes heartbeats, answers no call
     void forget_weights(WorkerId worker);                                      // holds nothing of what it said READY for
+    void slow_download(WorkerId worker, Duration per_unit);                    // of a five-message peer, which does nothing else meanwhile
+    void take_at_most(WorkerId worker, std::uint32_t num_pairs);               // larger groups are answered num_tokens_range
+    void overflow_f16(WorkerId worker);                                        // its answers are beyond what f16 carries
     void lie(WorkerId worker, Lie lie);
     void answer_busy(WorkerId worker, std::uint32_t retry_ms);                  // 0: no more
     void answer_error(WorkerId worker, std::string code, bool fatal = false);   // "": no more

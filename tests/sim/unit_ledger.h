@@ -62,6 +62,9 @@ class UnitLedger {
         if (header->type == FrameType::ready) {
             if (const auto units = decode_units(frame, limits); units.ok())
                 for (const Unit& unit : *units) mark_ready(unit);
+        } else if (header->type == FrameType::drain && decode_drain(frame).ok()) {
+            assigned_.clear();
+            ready_.clear();
         } else if (header->type == FrameType::heartbeat) {
             if (const auto beat = before_beat_.find(header->sequence_id); beat != before_beat_.end())
                 for (const Unit& unit : beat->second) mark_ready(unit);

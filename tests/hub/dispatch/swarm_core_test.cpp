@@ -182,6 +182,71 @@ TEST(SwarmCoreTest, AFatalErrorEndsTheConnection) {
     EXPECT_TRUE(swarm.closed_with(broken).has_value());
 }
 
+// Every round once failed three times there, and a worker of little memory was unhealthy from its first prefill on.
+TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId small = swarm.workers_alive()[0];
+    swarm.take_at_most(small, 16);
+    for (int i = 0; i < 4; ++i) {
+        const RoundId round = swarm.submit({.num_tokens = 20});      // 80 pairs
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+        EXPECT_LE(swarm.core().worker(small)->errors, 1u);           // 80: after that it is known
+    }
+    EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
+}
+
+TEST(SwarmCoreTest, WhatAWorkerCannotTakeInSmallerGroupsGoesElsewhere) {
+    SimOptions options = two_workers();
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId small = swarm.workers_alive()[0], large = swarm.workers_alive()[1];
+    swarm.take_at_most(small, 1);
+    for (int i = 0; i < 4; ++i) {
+        RoundSpec spec{.num_tokens = 10};                             // ten rows of the same four experts: calls of ten pairs
+        for (int row = 0; row < 10; ++row) spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
+        const RoundId round = swarm.submit(std::move(spec));
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, round);
+        EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{large});
+    }
+    EXPECT_LE(swarm.core().worker(small)->errors, 2u);                // two were under way at once
+    EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
+}
+
+class OverflowTest : public testing::TestWithParam<Peer> {};
+TEST_P(OverflowTest, AnAnswerBeyondF16IsAskedForInBf16AndIsNoLie) {
+    SimOptions options{.num_workers = 0, .seed = 5, .log = true};
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    const WorkerId worker = swarm.join(GetParam());
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.overflow_f16(worker);
+    if (GetParam() == Peer::published) {
+        // It knows f16 alone: nobody can answer, but it is no liar, and its other answers count.
+        swarm.submit();
+        swarm.run_for(2s);
+        EXPECT_EQ(swarm.core().counters().bad_answers, 0u);
+        EXPECT_FALSE(swarm.closed_with(worker).has_value());
+        return;
+    }
+    for (int i = 0; i < 6; ++i) {
+        const RoundId round = swarm.submit({.num_tokens = 3});
+        ASSERT_TRUE(swarm.run_until_idle());
+        ASSERT_TRUE(swarm.outcome(round).answer->ok()) << swarm.outcome(round).answer->error().message;
+        EXPECT_LE(swarm.outcome(round).error_max, 0.02);
+        EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{worker});
+    }
+    EXPECT_EQ(swarm.core().worker(worker)->state, WorkerState::active);
+    EXPECT_EQ(swarm.core().counters().bad_answers, 0u);
+}
+INSTANTIATE_TEST_SUITE_P(BothKinds, OverflowTest, testing::Values(Peer::ours, Peer::published));
+
 class LiarTest : public testing::TestWithParam<Lie> {};
 TEST_P(LiarTest, IsRemovedAfterThreeBadAnswersAndNoneOfThemIsUsed) {
     SimSwarm swarm(two_workers());

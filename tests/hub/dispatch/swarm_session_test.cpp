@@ -199,5 +199,126 @@ TEST(SwarmSessionTest, AWorkerThatDrainsGetsNoNewWork) {
     }
 }
 
+// It only got no new attempts once: its experts had one copy less until the connection ended by itself.
+TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
+    SimOptions options = no_workers();
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    for (int i = 0; i < 3; ++i) swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    const RoundId round = swarm.submit({.num_tokens = 6});
+    swarm.run_for(1ms);
+    WorkerId leaver = 0;
+    for (const WorkerView& view : swarm.core().workers())
+        if (view.in_flight > 0) leaver = view.id;
+    ASSERT_NE(leaver, 0u);
+    swarm.say(leaver, encode_drain(10000));
+    EXPECT_EQ(swarm.core().worker(leaver)->state, WorkerState::draining);
+    EXPECT_EQ(swarm.core().worker(leaver)->units_assigned, 0u);
+    EXPECT_FALSE(swarm.closed_with(leaver).has_value());
+    std::uint32_t assigned = 0;
+    for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
+    EXPECT_EQ(assigned, 2u * 48u);                  // two copies of every expert, on those who stay
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
+    const auto answered = swarm.answered_by(round);
+    EXPECT_NE(std::find(answered.begin(), answered.end(), leaver), answered.end());
+    EXPECT_EQ(swarm.closed_with(leaver), CloseCode::going_away);
+    EXPECT_EQ(swarm.core().counters().redispatched + swarm.core().counters().timeouts, 0u);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+TEST(SwarmSessionTest, AWorkerThatDrainsAndStallsIsClosedAtItsDeadline) {
+    SimOptions options = no_workers();
+    options.swarm.timeout_max = 10s;
+    SimSwarm swarm(options);
+    const WorkerId worker = swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.stall_compute(worker);
+    swarm.submit();
+    swarm.run_for(10ms);
+    swarm.say(worker, encode_drain(1500));
+    swarm.run_for(1400ms);
+    EXPECT_FALSE(swarm.closed_with(worker).has_value());
+    swarm.run_for(200ms);
+    EXPECT_EQ(swarm.closed_with(worker), CloseCode::going_away);
+    EXPECT_TRUE(swarm.run_until_idle());
+}
+
+// Both had a place once, and the ghost's share went unanswered until its heartbeats were missed.
+TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
+    SimOptions options = no_workers();
+    options.swarm.replicas = 1;
+    SimSwarm swarm(options);
+    const WorkerId other = swarm.join(Peer::ours, "10.0.0.1", "other");
+    const WorkerId ghost = swarm.join(Peer::ours, "10.0.0.2", "mine");
+    ASSERT_TRUE(swarm.run_until_ready());
+    const std::uint32_t others = swarm.core().worker(other)->units_assigned, share = swarm.core().worker(ghost)->units_assigned;
+    swarm.stall(ghost);
+    const std::size_t frames_before = swarm.frames_to(other).size();
+    const WorkerId back = swarm.join(Peer::ours, "10.0.0.2", "mine");
+    EXPECT_EQ(swarm.closed_with(ghost), CloseCode::policy);
+    EXPECT_EQ(swarm.core().worker(back)->units_assigned, share);
+    EXPECT_EQ(swarm.core().worker(other)->units_assigned, others);
+    EXPECT_EQ(swarm.frames_to(other).size(), frames_before);      // nothing moved to others and back
+    EXPECT_EQ(swarm.core().counters().removed, 0u);
+    ASSERT_TRUE(swarm.run_until_ready());
+    for (int i = 0; i < 6; ++i) {
+        const RoundId round = swarm.submit({.num_tokens = 4});
+        ASSERT_TRUE(swarm.run_until_idle());
+        EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
+    }
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+}
+
+// It was asked while it downloaded, answered nothing in time, and three such calls made it unhealthy.
+TEST(SwarmSessionTest, AFiveMessagePeerThatDownloadsIsNotAskedAndStaysHealthy) {
+    SimOptions options = no_workers();
+    options.swarm.replicas = 1;
+    SimSwarm swarm(options);
+    const WorkerId peer = swarm.join(Peer::published), other = swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.slow_download(peer, 400ms);
+    swarm.leave(other);                             // its share is the peer's now: ten seconds of work
+    for (int i = 0; i < 18; ++i) {
+        const RoundId round = swarm.submit();
+        swarm.run_for(500ms);
+        ASSERT_TRUE(swarm.outcome(round).answer.has_value());
+        EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
+    }
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+    for (const WorkerEvent& event : swarm.worker_events()) EXPECT_NE(event.kind, WorkerEvent::Kind::unhealthy) << event.detail;
+    ASSERT_TRUE(swarm.run_until_ready());
+    const RoundId round = swarm.submit();
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
+}
+
+TEST(SwarmSessionTest, AFiveMessagePeerThatSaysNothingWhileItDownloadsIsGivenUp) {
+    SimSwarm swarm(no_workers());
+    const WorkerId peer = swarm.join(Peer::published);
+    swarm.stall(peer);
+    swarm.run_for(9min);
+    EXPECT_FALSE(swarm.closed_with(peer).has_value());
+    swarm.run_for(3min);
+    EXPECT_EQ(swarm.closed_with(peer), CloseCode::going_away);
+}
+
+TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithFiveMessagePeersToo) {
+    SimSwarm swarm(no_workers());
+    swarm.join(Peer::published);
+    swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.join(Peer::published);
+    swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    std::uint32_t assigned = 0;
+    for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
+    EXPECT_EQ(assigned, 2u * 48u);
+    for (int i = 0; i < 12; ++i) swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 3});
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
 }  // namespace
 }  // namespace moex::sim
