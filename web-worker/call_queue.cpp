@@ -15,8 +15,8 @@ std::uint32_t sequence_of(ByteView frame) {
 
 void CallQueue::send_busy(std::uint32_t sequence_id) { hub_.send(encode_busy(sequence_id, busy_retry_ms)); }
 
-void CallQueue::refuse(std::uint32_t sequence_id, const Error& error) {
-    hub_.send_error(sequence_id, error, false, error.code == ErrorCode::num_tokens_range ? text(runner_.pairs_max()) : std::string());
+void CallQueue::refuse(std::uint32_t sequence_id, std::uint32_t num_tokens, const Error& error) {
+    hub_.send_error(sequence_id, error, false, error.code == ErrorCode::num_tokens_range ? text(runner_.pairs_max(num_tokens)) : std::string());
 }
 
 void CallQueue::on_group(ByteView frame) {
@@ -41,7 +41,7 @@ void CallQueue::run_group(ByteView frame) {
         }
         next_group();
     });
-    if (!started.ok()) refuse(view_.sequence_id, started.error());
+    if (!started.ok()) refuse(view_.sequence_id, view_.shape.num_tokens, started.error());
 }
 
 void CallQueue::next_group() {
@@ -80,7 +80,7 @@ void CallQueue::on_single(ByteView frame) {
     });
     if (started.ok()) return;
     if (started.error().code == ErrorCode::overloaded) send_busy(call.sequence_id);
-    else refuse(call.sequence_id, started.error());
+    else refuse(call.sequence_id, static_cast<std::uint32_t>(call.gates.size()), started.error());
 }
 
 }  // namespace moex

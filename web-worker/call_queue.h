@@ -25,7 +25,7 @@ class CallQueue {
     void run_group(ByteView frame);
     void next_group();
     void send_busy(std::uint32_t sequence_id);
-    void refuse(std::uint32_t sequence_id, const Error& error);
+    void refuse(std::uint32_t sequence_id, std::uint32_t num_tokens, const Error& error);
 
     Platform& platform_;
     StatusReport& report_;

@@ -32,7 +32,7 @@ class DeviceKeeper {
     void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);   // after out of memory: progress, not a fault
     void close();                                             // nothing is called any more
 
-    gpu::Device* device() { return device_.get(); }
+    gpu::Device* device() const { return device_.get(); }
     bool ready() const { return tested_ && !reopening_; }
     bool reopening() const { return reopening_; }
 

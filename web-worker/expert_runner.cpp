@@ -1,6 +1,8 @@
 #include "web-worker/expert_runner.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "web-worker/gpu/kernel_source.h"
 
@@ -62,17 +64,56 @@ bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::
     return bad == 0;
 }
 
-ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options)
-    : device_(device), store_(store), options_(options), layout_(expert_blob_layout(options.shape)) {
-    if (options_.tokens_max == 0) options_.tokens_max = options_.limits.num_tokens_max;
-    if (options_.pairs_max == 0) options_.pairs_max = options_.limits.num_pairs_max;
-    const std::uint64_t hidden = options_.shape.hidden_size;
-    x_wire_bytes_max_ = options_.tokens_max * (4 * hidden + 4);
-    y_wire_bytes_max_ = std::uint64_t{std::max(options_.tokens_max, options_.pairs_max)} * (4 * hidden + 4);
+ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
+    const std::uint64_t hidden = options.shape.hidden_size, inner = options.shape.moe_intermediate_size;
+    const std::uint64_t tokens = options.tokens_max, pairs = options.pairs_max;
+    Sizes sizes;
     // Tiles: at most one a pair; pairs: two words; the summed tables: tokens + 1 + pairs.
-    const std::uint64_t table_words = gpu::round_header_words + std::uint64_t{options_.pairs_max} * (4 + 2 + 1) + options_.tokens_max + 1;
-    upload_bytes_max_ = 4 * table_words + x_wire_bytes_max_;
-    words_.reserve(upload_bytes_max_ / 4);
+    const std::uint64_t table_words = gpu::round_header_words + pairs * (4 + 2 + 1) + tokens + 1;
+    sizes.upload = round_up(4 * table_words + tokens * (4 * hidden + 4), 16);
+    sizes.x = round_up(4 * hidden * tokens, 16);
+    sizes.intermediate = round_up(4 * inner * pairs, 16);
+    sizes.y_pairs = round_up(4 * hidden * pairs, 16);
+    sizes.y_wire = round_up(std::max(tokens, pairs) * (4 * hidden + 4), 16);
+    sizes.single_tokens = std::min<std::uint64_t>(single_tokens_max, tokens);
+    sizes.single_x = 4 * sizes.single_tokens * hidden;
+    sizes.single_intermediate = 4 * sizes.single_tokens * inner;
+    sizes.single_gate_up = 2 * sizes.single_intermediate;
+    return sizes;
+}
+
+std::uint64_t ExpertRunner::buffer_bytes(const RunnerOptions& options) {
+    const Sizes sizes = sizes_of(options);
+    const std::uint64_t lane = sizes.upload + sizes.x + sizes.intermediate + sizes.y_pairs + 2 * sizes.y_wire;
+    const std::uint64_t single = 3 * sizes.single_x + sizes.single_gate_up + sizes.single_intermediate + sizeof(gpu::ExpertParams);
+    return options.num_lanes * lane + single + 2 * ExpertStore::arenas_max * sizeof(gpu::GroupPlace);
+}
+
+RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max, const gpu::AdapterInfo& adapter) {
+    if (options.tokens_max == 0) options.tokens_max = options.limits.num_tokens_max;
+    if (options.pairs_max == 0) options.pairs_max = options.limits.num_pairs_max;
+    const auto too_large = [&] {
+        const Sizes sizes = sizes_of(options);
+        const std::uint64_t largest = std::max({sizes.upload, sizes.intermediate, sizes.y_wire, sizes.single_gate_up});
+        return largest > std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes) || buffer_bytes(options) > bytes_max;
+    };
+    while (options.num_lanes > 2 && too_large()) --options.num_lanes;
+    while ((options.pairs_max > 1 || options.tokens_max > 1) && too_large()) {
+        if (options.tokens_max >= options.pairs_max) options.tokens_max -= options.tokens_max / 8 + 1;
+        else options.pairs_max -= options.pairs_max / 8 + 1;
+        options.tokens_max = std::max(1u, options.tokens_max);
+        options.pairs_max = std::max(1u, options.pairs_max);
+    }
+    return options;
+}
+
+ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options)
+    : device_(device),
+      store_(store),
+      options_(fit(options, std::numeric_limits<std::uint64_t>::max(), device.adapter())),
+      layout_(expert_blob_layout(options.shape)),
+      sizes_(sizes_of(options_)) {
+    words_.reserve(sizes_.upload / 4);
 }
 
 ExpertRunner::~ExpertRunner() {
@@ -117,17 +158,16 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
 
 Status ExpertRunner::make_lane(Lane& lane) {
     const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage, const char* label) -> Status {
-        MOEX_ASSIGN(made, device_.create_buffer(round_up(size_bytes, 16), usage, label));
+        MOEX_ASSIGN(made, device_.create_buffer(size_bytes, usage, label));
         out = made;
         return {};
     };
-    const std::uint64_t hidden = options_.shape.hidden_size, inner = options_.shape.moe_intermediate_size;
-    MOEX_TRY(buffer(lane.upload, upload_bytes_max_, gpu::BufferUsage::storage, "upload"));
-    MOEX_TRY(buffer(lane.x, 4 * hidden * options_.tokens_max, gpu::BufferUsage::storage, "x"));
-    MOEX_TRY(buffer(lane.intermediate, 4 * inner * options_.pairs_max, gpu::BufferUsage::storage, "intermediate"));
-    MOEX_TRY(buffer(lane.y_pairs, 4 * hidden * options_.pairs_max, gpu::BufferUsage::storage, "y_pairs"));
-    MOEX_TRY(buffer(lane.y_wire, y_wire_bytes_max_, gpu::BufferUsage::storage, "y_wire"));
-    MOEX_TRY(buffer(lane.readback, y_wire_bytes_max_, gpu::BufferUsage::readback, "readback"));
+    MOEX_TRY(buffer(lane.upload, sizes_.upload, gpu::BufferUsage::storage, "upload"));
+    MOEX_TRY(buffer(lane.x, sizes_.x, gpu::BufferUsage::storage, "x"));
+    MOEX_TRY(buffer(lane.intermediate, sizes_.intermediate, gpu::BufferUsage::storage, "intermediate"));
+    MOEX_TRY(buffer(lane.y_pairs, sizes_.y_pairs, gpu::BufferUsage::storage, "y_pairs"));
+    MOEX_TRY(buffer(lane.y_wire, sizes_.y_wire, gpu::BufferUsage::storage, "y_wire"));
+    MOEX_TRY(buffer(lane.readback, sizes_.y_wire, gpu::BufferUsage::readback, "readback"));
     const gpu::Binding unpack[] = {{lane.upload}, {lane.x}};
     MOEX_ASSIGN(unpack_group, device_.create_bind_group(pipelines_[unpack_rows], unpack));
     lane.unpack = unpack_group;
@@ -138,18 +178,16 @@ Status ExpertRunner::make_lane(Lane& lane) {
 }
 
 Status ExpertRunner::make_single() {
-    const std::uint64_t hidden = options_.shape.hidden_size, inner = options_.shape.moe_intermediate_size;
-    const std::uint64_t tokens = std::min(single_tokens_max, options_.tokens_max);
     const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage, const char* label) -> Status {
         MOEX_ASSIGN(made, device_.create_buffer(size_bytes, usage, label));
         out = made;
         return {};
     };
-    MOEX_TRY(buffer(single_.x, 4 * tokens * hidden, gpu::BufferUsage::storage, "single x"));
-    MOEX_TRY(buffer(single_.gate_up, 8 * tokens * inner, gpu::BufferUsage::storage, "single gate_up"));
-    MOEX_TRY(buffer(single_.intermediate, 4 * tokens * inner, gpu::BufferUsage::storage, "single intermediate"));
-    MOEX_TRY(buffer(single_.y, 4 * tokens * hidden, gpu::BufferUsage::storage, "single y"));
-    MOEX_TRY(buffer(single_.readback, 4 * tokens * hidden, gpu::BufferUsage::readback, "single readback"));
+    MOEX_TRY(buffer(single_.x, sizes_.single_x, gpu::BufferUsage::storage, "single x"));
+    MOEX_TRY(buffer(single_.gate_up, sizes_.single_gate_up, gpu::BufferUsage::storage, "single gate_up"));
+    MOEX_TRY(buffer(single_.intermediate, sizes_.single_intermediate, gpu::BufferUsage::storage, "single intermediate"));
+    MOEX_TRY(buffer(single_.y, sizes_.single_x, gpu::BufferUsage::storage, "single y"));
+    MOEX_TRY(buffer(single_.readback, sizes_.single_x, gpu::BufferUsage::readback, "single readback"));
     MOEX_TRY(buffer(single_.params, sizeof(gpu::ExpertParams), gpu::BufferUsage::uniform, "single params"));
     const gpu::Binding silu[] = {{single_.gate_up}, {single_.intermediate}, {single_.params}};
     MOEX_ASSIGN(silu_group, device_.create_bind_group(pipelines_[silu_mul], silu));
@@ -302,8 +340,8 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
     const auto num_tokens = static_cast<std::uint32_t>(x.size() / hidden);
     const auto slot = store_.find(unit);
     if (!slot) return Error{ErrorCode::unknown_expert, text("layer ", unit.layer, " expert ", unit.expert, " is not held here")};
-    if (num_tokens > std::min(single_tokens_max, options_.tokens_max))
-        return Error{ErrorCode::num_tokens_range, text(num_tokens, " rows in one call, this worker takes ", single_tokens_max)};
+    if (num_tokens > sizes_.single_tokens)
+        return Error{ErrorCode::num_tokens_range, text(num_tokens, " rows in one call, this worker takes ", sizes_.single_tokens)};
     if (single_.busy) return Error{ErrorCode::overloaded, "a single call is running"};
     single_.busy = true;
     gpu::ExpertParams params;

@@ -27,6 +27,10 @@ class ExpertRunner {
     using Done = std::function<void(Result<ByteView> y_bytes)>;
 
     ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options);
+    // What the buffers of a runner with these options take of the GPU.
+    static std::uint64_t buffer_bytes(const RunnerOptions& options);
+    // Fewer lanes, down to two, then fewer rows, until that is at most `bytes_max` and no buffer exceeds a binding. Rows end at 1.
+    static RunnerOptions fit(RunnerOptions options, std::uint64_t bytes_max, const gpu::AdapterInfo& adapter);
     ~ExpertRunner();
     ExpertRunner(const ExpertRunner&) = delete;
 
@@ -36,7 +40,10 @@ class ExpertRunner {
     Status prepare();
 
     bool has_free_lane() const;
-    std::uint32_t pairs_max() const { return std::min(options_.tokens_max, options_.pairs_max); }   // of any group; one of few rows may have more
+    // What it takes of a group that has so many rows, all of them wanted; below tokens_max the rows do not matter.
+    std::uint32_t pairs_max(std::uint32_t num_tokens) const {
+        return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max) : options_.pairs_max;
+    }
     // Starts a group whose experts are all held (else unknown_expert at once). Requires a free lane.
     Status run_group(const GroupDispatchView& group, Done done);
     // One DISPATCH by the three published kernels: x [num_tokens, hidden_size] f32 in, `done` gets y f32 without gates.
@@ -46,6 +53,11 @@ class ExpertRunner {
     static void self_test(gpu::Device& device, std::function<void(Result<double>)> done);
 
   private:
+    struct Sizes {                           // of one lane and of the single-call buffers, in bytes
+        std::uint64_t upload = 0, x = 0, intermediate = 0, y_pairs = 0, y_wire = 0;
+        std::uint64_t single_tokens = 0, single_x = 0, single_gate_up = 0, single_intermediate = 0;
+    };
+    static Sizes sizes_of(const RunnerOptions& options);
     struct Lane {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
         gpu::BindGroupId unpack, pack;
@@ -69,7 +81,7 @@ class ExpertRunner {
     ExpertStore& store_;
     RunnerOptions options_;
     ExpertBlobLayout layout_;
-    std::uint64_t x_wire_bytes_max_ = 0, y_wire_bytes_max_ = 0, upload_bytes_max_ = 0;
+    Sizes sizes_;
     gpu::PipelineId pipelines_[num_kernels];
     std::vector<gpu::BufferId> places_;                  // GroupPlace uniforms, by place
     std::vector<Lane> lanes_;

@@ -36,7 +36,8 @@ struct WorkerStatus {
     std::uint32_t units_assigned = 0, units_ready = 0;
     std::uint64_t bytes_to_fetch = 0, bytes_fetched = 0;      // of the current download: fetched counts network and cache
     std::uint64_t bytes_downloaded = 0;                       // over the network since start
-    std::uint64_t weights_bytes = 0, budget_bytes = 0;
+    std::uint64_t weights_bytes = 0;
+    std::uint64_t budget_bytes = 0;                           // the limit for all that lies on the GPU; device.buffer_bytes is what does
     std::uint64_t groups_answered = 0, pairs_answered = 0, groups_cancelled = 0, errors = 0;
     std::uint64_t frames_received = 0, frames_sent = 0;
     std::uint64_t bytes_received = 0, bytes_sent = 0;         // WebSocket
@@ -49,7 +50,7 @@ struct WorkerStatus {
 
 struct WorkerOptions {
     std::string token, nickname, client, worker_key;
-    std::uint64_t budget_bytes = 512ull << 20;
+    std::uint64_t budget_bytes = 512ull << 20;     // of GPU memory: weights and calls in flight
 };
 
 class Platform {

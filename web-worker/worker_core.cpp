@@ -12,15 +12,16 @@ namespace {
 constexpr std::uint32_t lanes_max = 4;           // rounds in flight; more would only hold memory
 constexpr const char* kernel_version = "int4-1";
 
-// Lanes for what was agreed. A lane's buffers must fit one binding each: the rows are cut, never the bindings.
-RunnerOptions runner_options(const Welcome& welcome, const gpu::AdapterInfo& adapter) {
-    RunnerOptions options{.limits = welcome.limits, .shape = welcome.expert_shape, .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max)};
-    const std::uint64_t row_bytes = 4 * (std::uint64_t{std::max(welcome.expert_shape.hidden_size, welcome.expert_shape.moe_intermediate_size)} + 4);
-    const auto rows_max = static_cast<std::uint32_t>(std::min<std::uint64_t>(adapter.max_binding_bytes / row_bytes / 2, 1u << 20));
-    options.tokens_max = std::min(welcome.limits.num_tokens_max, rows_max);
-    options.pairs_max = std::min(welcome.limits.num_pairs_max, rows_max);
-    return options;
+// Of the memory limit, the part for calls in flight; the rest is for weights. Said before the model is known, so the lanes are made to fit.
+std::uint64_t lanes_bytes(std::uint64_t limit_bytes) { return std::min<std::uint64_t>(limit_bytes / 4, 256ull << 20); }
+std::uint64_t weights_bytes(std::uint64_t limit_bytes) { return limit_bytes - lanes_bytes(limit_bytes); }
+
+RunnerOptions runner_options(const Welcome& welcome, const gpu::AdapterInfo& adapter, std::uint64_t limit_bytes) {
+    const RunnerOptions wanted{.limits = welcome.limits, .shape = welcome.expert_shape, .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max)};
+    return ExpertRunner::fit(wanted, lanes_bytes(limit_bytes), adapter);
 }
+
+std::string size_text(std::uint64_t bytes) { return bytes < 10'000'000 ? text(bytes / 1000, " kB") : text(bytes / 1'000'000, " MB"); }
 
 bool same_model(const Welcome& a, const Welcome& b) {
     return !a.package_sha256.empty() && a.package_sha256 == b.package_sha256 && a.expert_shape == b.expert_shape &&
@@ -31,8 +32,8 @@ bool same_model(const Welcome& a, const Welcome& b) {
 struct Model {
     Model(Platform& platform, StatusReport& report, HubConnection& hub, gpu::Device& device, Welcome given, ExpertLoader::Events events)
         : welcome(std::move(given)),
-          store(device, welcome.expert_blob_bytes, report.status.budget_bytes),
-          runner(device, store, runner_options(welcome, device.adapter())),
+          store(device, welcome.expert_blob_bytes, weights_bytes(report.status.budget_bytes)),
+          runner(device, store, runner_options(welcome, device.adapter(), report.status.budget_bytes)),
           loader(platform, report, hub, store, runner, welcome.expert_blob_bytes, std::move(events)),
           calls(platform, report, hub, runner, welcome) {}
 
@@ -118,7 +119,7 @@ struct WorkerCore::State {
         hub.hang_up("GPU lost");
         model.reset();
         if (least_bytes == 0 || !reason.starts_with(no_memory)) return keeper.reopen(reason);
-        if (report.status.budget_bytes / 2 < least_bytes)
+        if (weights_bytes(report.status.budget_bytes / 2) < least_bytes)
             return fail(text("This GPU has too little free memory (", reason.substr(0, 200), "). Close other pages that use it, then start again."));
         report.status.budget_bytes /= 2;             // the hub hears of it in the next HELLO
         keeper.reopen_smaller(reason, report.status.budget_bytes);
@@ -145,7 +146,7 @@ struct WorkerCore::State {
                     .nickname = options.nickname, .client = options.client, .worker_key = options.worker_key};
         hello.device = {.backend = adapter.backend, .vendor = adapter.vendor, .architecture = adapter.architecture, .description = adapter.description,
                         .software = adapter.software,
-                        .budget_bytes = std::min(report.status.budget_bytes, ExpertStore::arenas_max * adapter.max_binding_bytes),
+                        .budget_bytes = std::min(weights_bytes(report.status.budget_bytes), ExpertStore::arenas_max * adapter.max_binding_bytes),
                         .max_buffer_bytes = adapter.max_buffer_bytes, .max_binding_bytes = adapter.max_binding_bytes};
         hub.greet(hello);
     }
@@ -161,6 +162,7 @@ struct WorkerCore::State {
             model.reset();
             model = std::make_unique<Model>(platform, report, hub, *keeper.device(), std::move(welcome),
                                             ExpertLoader::Events{.changed = [this] { settle(); }, .lost = [this](const std::string& reason) { lost(reason); }});
+            if (model->store.slots_max() == 0) return fail(no_room());
             model->runner.create([this](Status made) {
                 if (!made.ok() && (made.error().code == ErrorCode::device_lost || made.error().code == ErrorCode::no_space)) return lost(loss_of(made.error()));
                 if (!made.ok()) return fail(text("This GPU cannot run the expert kernels: ", made.error().message));
@@ -171,6 +173,14 @@ struct WorkerCore::State {
             });
         }
         settle();
+    }
+
+    std::string no_room() const {
+        const std::uint64_t blob_bytes = model->welcome.expert_blob_bytes, binding_bytes = keeper.device()->adapter().max_binding_bytes;
+        if (blob_bytes > binding_bytes)
+            return text("One expert of this model takes ", size_text(blob_bytes), ", this GPU takes at most ", size_text(binding_bytes), " in one piece.");
+        return text("The memory limit of ", size_text(report.status.budget_bytes), " has no room for one expert of this model, which takes ", size_text(blob_bytes),
+                    ". Raise the limit, then start again.");
     }
 
     void on_frame(ByteView frame) {

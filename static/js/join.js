@@ -96,6 +96,10 @@ function draw(status) {
     element("gpu").textContent = `${[adapter.vendor, adapter.architecture, adapter.description].filter(Boolean).join(" ")}${adapter.software ? " (software: slow, for tests)" : ""}`;
   }
   element("model").textContent = status.model_name || "–";
+  // Weights and calls in flight come out of the same limit.
+  const in_use = status.device?.buffer_bytes ?? 0;
+  element("memory").textContent = in_use > 0
+    ? `${bytes(in_use)} of ${bytes(status.budget_bytes)}: ${bytes(status.weights_bytes)} of experts, the rest for calls and experts to come` : "–";
 }
 
 let last_call_at = -Infinity;

@@ -346,7 +346,7 @@ TEST(WorkerCoreTest, AnAnswerThatOutlivesItsConnectionIsNotSent) {
 
 // It once answered "every slot is taken" for ever, when the hub came back with another share for it.
 TEST(WorkerCoreTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
-    Stage stage(2 * blob_bytes);
+    Stage stage(3 * blob_bytes);                     // two, and the lanes
     stage.serve({1, 4});
     stage.hang_up(1001, "restart");
     stage.welcome();
@@ -358,7 +358,7 @@ TEST(WorkerCoreTest, AnotherMemoryLimitWhileGroupsWaitReconnects) {
     Stage stage;
     stage.serve({1});
     for (std::uint32_t id = 1; id <= 5; ++id) stage.give(encode_group_dispatch(group_of(id, 1), false));
-    stage.core->set_budget(3 * blob_bytes);
+    stage.core->set_budget(100 * blob_bytes);
     stage.give(encode_group_dispatch(group_of(6, 1), false));    // was on its way already
     stage.welcome();
     stage.assign({1, 2});
@@ -471,12 +471,67 @@ TEST(WorkerCoreTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
     }
     EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
     ASSERT_GE(told.size(), 2u);
-    for (std::size_t i = 1; i < told.size(); ++i) EXPECT_EQ(told[i], told[i - 1] / 2);
+    for (std::size_t i = 1; i < told.size(); ++i) EXPECT_NEAR(static_cast<double>(told[i]), static_cast<double>(told[i - 1]) / 2, 2);
     EXPECT_LE(stage.core->status().device.buffer_bytes, stage.device_memory_bytes);
 }
 
+// The lanes came on top of the limit once: a quarter of a gigabyte for a large model.
+TEST(WorkerCoreTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
+    for (const std::uint64_t limit_bytes : {150'000ull, 400'000ull, 3'000'000ull}) {
+        Stage stage(limit_bytes);
+        stage.core->start();
+        const std::uint64_t told = decode_hello(stage.next(FrameType::hello))->device.budget_bytes;
+        stage.give(encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = wide_limits, .expert_shape = shape,
+                                   .top_k = 2, .expert_blob_bytes = blob_bytes}));
+        std::vector<AssignedUnit> units;
+        for (std::uint16_t i = 0; i < told / blob_bytes; ++i) units.push_back({0, i, hash_of(i % 8)});
+        ASSERT_GT(units.size(), 5u);
+        stage.give(encode_assign(units));
+        stage.run_until([&] { return stage.core->status().units_ready == units.size(); });
+        stage.give(encode_group_dispatch(group_of(1, 2), false));
+        EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), wide_limits).ok());
+        stage.phases.clear();
+        stage.run_until([&] { return !stage.phases.empty(); });
+        EXPECT_LE(stage.core->status().device.buffer_bytes, limit_bytes);
+        EXPECT_GE(stage.core->status().device.buffer_bytes, limit_bytes / 2) << "memory that was offered is not used";
+    }
+}
+
+TEST(WorkerCoreTest, AGroupTooLargeForItsMemoryIsRefusedWithWhatItTakes) {
+    Stage stage(150'000);
+    stage.serve({1});
+    GroupDispatch group = group_of(1, 1);
+    group.shape.num_tokens = group.shape.num_pairs = 16;
+    group.experts = {{1, 16}};
+    group.rows.clear();
+    for (std::uint16_t row = 0; row < 16; ++row) group.rows.push_back(row);
+    group.gates.assign(16, float_to_half(0.5f));
+    group.x.resize(16 * 96, 0.1f);
+    stage.give(encode_group_dispatch(group, false));
+    const auto error = decode_error(stage.next(FrameType::error));
+    EXPECT_EQ(error->code, "num_tokens_range");
+    const std::uint32_t takes = static_cast<std::uint32_t>(std::stoul(error->wanted));
+    ASSERT_LT(takes, 16u);
+    group.shape.num_tokens = group.shape.num_pairs = takes;
+    group.experts = {{1, static_cast<std::uint16_t>(takes)}};
+    group.rows.resize(takes);
+    group.gates.resize(takes);
+    group.x.resize(takes * 96);
+    stage.give(encode_group_dispatch(group, false));
+    EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
+}
+
+TEST(WorkerCoreTest, AMemoryLimitWithoutRoomForOneExpertIsSaid) {
+    Stage stage(blob_bytes);
+    stage.core->start();
+    stage.welcome();
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::failed; });
+    EXPECT_EQ(stage.core->status().detail, "The memory limit of 11 kB has no room for one expert of this model, which takes 11 kB. Raise the limit, then start again.");
+    EXPECT_FALSE(stage.connected);
+}
+
 TEST(WorkerCoreTest, AGpuWithoutMemoryForOneExpertSaysSo) {
-    Stage stage(2 * blob_bytes);
+    Stage stage(3 * blob_bytes);
     stage.core->start();
     stage.welcome();
     stage.give(encode_assign({{0, 1, hash_of(1)}}));

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     app.add_option("--hub", hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
     app.add_option("--token-file", token_file, "file that holds the join token");
     app.add_option("--device", device, "Vulkan device: index or part of its name [the first GPU]");
-    app.add_option("--budget-mb", budget_mb, "GPU memory for weights, in MB")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+    app.add_option("--budget-mb", budget_mb, "GPU memory to use, for weights and calls in flight, in MB")->capture_default_str()->check(CLI::Range(1, 1 << 20));
     app.add_option("--cache", cache, "folder that keeps downloaded weights [none]");
     app.add_option("--nickname", nickname, "name shown to the host, at most 24 characters")->check(CLI::Validator(
         [](std::string& name) { return name.size() <= 24 ? std::string() : std::string("at most 24 characters"); }, ""));
