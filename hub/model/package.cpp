@@ -160,7 +160,7 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(const std::filesy
     MOEX_TRY(state.map_hub());
     for (const auto& [name, record] : state.manifest.files) {
         MOEX_TRY(require_size(directory / name, record.size_bytes));
-        MOEX_ASSIGN(content, read_text_file(directory / name, text_file_bytes_max));
+        MOEX_ASSIGN(content, read_text_file(directory / name, text_file_bytes_max(name)));
         state.texts.emplace(name, std::move(content));
     }
     for (const auto& layer : state.manifest.experts)

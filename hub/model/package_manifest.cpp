@@ -8,10 +8,11 @@
 namespace moex {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  // for what we write
 constexpr std::uint32_t format_version = 1;
 
-Json file_to_json(const FileRecord& file) { return {{"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}}; }
+OrderedJson file_to_json(const FileRecord& file) { return {{"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}}; }
 
 Result<Sha256> hash_of(const Json& value, std::string_view what) {
     if (!value.is_string()) return Error{ErrorCode::bad_field, text(what, " is ", json_excerpt(value), ", wanted 64 hex digits")};
@@ -107,25 +108,25 @@ bool package_name_ok(std::string_view name) {
 }
 
 std::string manifest_to_json(const PackageManifest& manifest) {
-    Json experts = Json::array();
+    OrderedJson experts = OrderedJson::array();
     for (std::uint32_t layer = 0; layer < manifest.config.num_layers; ++layer) {
         if (!manifest.config.is_moe(layer)) {
             experts.push_back(nullptr);
             continue;
         }
-        Json row = Json::array();
+        OrderedJson row = OrderedJson::array();
         for (const Sha256& hash : manifest.experts[layer]) row.push_back(to_hex(hash));
         experts.push_back(std::move(row));
     }
-    Json files = Json::object();
+    OrderedJson files = OrderedJson::object();
     for (const auto& [name, file] : manifest.files) files[name] = file_to_json(file);
-    Json hub = file_to_json(manifest.hub);
+    OrderedJson hub = file_to_json(manifest.hub);
     hub["file"] = "hub.safetensors";
     const GenerationDefaults& generation = manifest.generation;
-    const Json object = {{"format", "moex-package"},
+    const OrderedJson object = {{"format", "moex-package"},
                          {"format_version", format_version},
                          {"name", manifest.name},
-                         {"config", Json::parse(to_json(manifest.config).dump())},
+                         {"config", OrderedJson::parse(to_json(manifest.config).dump())},
                          {"quantization", {{"expert_dtype", expert_dtype_name(manifest.expert_dtype)}, {"group_size", manifest.group_size}}},
                          {"generation",
                           {{"do_sample", generation.do_sample},
@@ -158,7 +159,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     manifest.name = name.get<std::string>();
 
     MOEX_ASSIGN(config_object, object_of(object, "config", what));
-    const auto config = parse_model_config(nlohmann::json::parse(config_object->dump(-1, ' ', true, Json::error_handler_t::replace)));
+    const auto config = parse_model_config(*config_object);
     if (!config.ok()) return Error{config.error().code, text(what, ": ", config.error().message)};
     manifest.config = *config;
 
@@ -185,8 +186,8 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
         if (std::find(std::begin(package_text_files), std::end(package_text_files), file_name) == std::end(package_text_files))
             return Error{ErrorCode::bad_field, text(what, ": files names ", json_excerpt(Json(file_name)), ", which no package holds")};
         MOEX_ASSIGN(file, parse_file(record, text(what, ": files.", file_name)));
-        if (file.size_bytes > text_file_bytes_max)
-            return Error{ErrorCode::bad_field, text(what, ": files.", file_name, " has ", file.size_bytes, " bytes, wanted at most ", text_file_bytes_max)};
+        if (file.size_bytes > text_file_bytes_max(file_name))
+            return Error{ErrorCode::bad_field, text(what, ": files.", file_name, " has ", file.size_bytes, " bytes, wanted at most ", text_file_bytes_max(file_name))};
         manifest.files[file_name] = file;
     }
     MOEX_ASSIGN(experts, parse_experts(object, manifest.config, what));

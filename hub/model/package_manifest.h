@@ -30,7 +30,7 @@ struct PackageManifest {
 
 // What a package may copy from a checkpoint, word for word.
 inline constexpr std::string_view package_text_files[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
-inline constexpr std::uint64_t text_file_bytes_max = 64u << 20;
+constexpr std::uint64_t text_file_bytes_max(std::string_view file_name) { return file_name == "tokenizer.json" ? 64u << 20 : 8u << 20; }
 
 // The same bytes for the same manifest: no times, no machine.
 std::string manifest_to_json(const PackageManifest& manifest);

@@ -105,13 +105,13 @@ Result<std::string> with_chat_template(std::string tokenizer_config, const std::
     if (!object.is_object()) return Error{ErrorCode::bad_field, text(what, ": ", json_excerpt(object), ", wanted an object")};
     if (object.contains("chat_template") && !object["chat_template"].is_null()) return tokenizer_config;
     object["chat_template"] = chat_template;
-    return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 Status read_texts(Input& input, const std::string& config_text) {
     const fs::path& directory = input.checkpoint.directory();
     const auto read_if_there = [&](std::string_view name) -> Result<std::optional<std::string>> {
-        auto content = read_text_file(directory / name, text_file_bytes_max);
+        auto content = read_text_file(directory / name, text_file_bytes_max(name));
         if (content.ok()) return std::optional(std::move(*content));
         if (content.error().code == ErrorCode::not_found) return std::optional<std::string>();
         return content.error();
@@ -148,9 +148,9 @@ Status read_texts(Input& input, const std::string& config_text) {
 
 Result<Input> read_input(const fs::path& directory, const PackOptions& options) {
     const fs::path config_path = directory / "config.json";
-    MOEX_ASSIGN(config_text, read_text_file(config_path, text_file_bytes_max));
+    MOEX_ASSIGN(config_text, read_text_file(config_path, text_file_bytes_max("config.json")));
     MOEX_ASSIGN(config_object, parse_strict_json(config_text, config_path.string()));
-    const auto config = parse_hf_config(nlohmann::json(config_object));
+    const auto config = parse_hf_config(config_object);
     if (!config.ok()) return Error{config.error().code, text(config_path.string(), ": ", config.error().message)};
     MOEX_ASSIGN(checkpoint, Checkpoint::open(directory));
     Input input{.checkpoint = std::move(checkpoint), .config = *config, .options = options};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "hub/model/strict_json.h"
 #include "protocol/bytes.h"
@@ -10,7 +11,7 @@
 namespace moex {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 
 struct DtypeWord {
     std::string_view word;
@@ -103,24 +104,26 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
     if (!object.is_object()) return Error{ErrorCode::bad_file, text(what, ": header is ", json_excerpt(object), ", wanted an object of tensors")};
     std::vector<SafetensorsEntry> entries;
     for (const auto& [name, value] : object.items()) {
-        if (name == "__metadata__") continue;
+        if (name == "__metadata__") {
+            const bool of_strings = value.is_object() && std::all_of(value.begin(), value.end(), [](const Json& item) { return item.is_string(); });
+            if (!of_strings) return Error{ErrorCode::bad_file, text(what, ": __metadata__ is ", json_excerpt(value), ", wanted an object of strings")};
+            continue;
+        }
         MOEX_ASSIGN(entry, parse_entry(name, value, data_start, file_bytes - data_start, what));
         entries.push_back(std::move(entry));
     }
-    std::vector<const SafetensorsEntry*> order;
-    for (const SafetensorsEntry& entry : entries) order.push_back(&entry);
-    std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {
-        return a->offset_bytes != b->offset_bytes ? a->offset_bytes < b->offset_bytes : a->size_bytes < b->size_bytes;
+    std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+        return std::tie(a.offset_bytes, a.size_bytes, a.name) < std::tie(b.offset_bytes, b.size_bytes, b.name);
     });
     std::uint64_t end = data_start;
     std::string_view before = "the header";
-    for (const SafetensorsEntry* entry : order) {
-        if (entry->offset_bytes < end)
-            return Error{ErrorCode::bad_file, text(what, ": tensors ", before.substr(0, 200), " and ", entry->name.substr(0, 200), " overlap at byte ", entry->offset_bytes)};
-        if (entry->offset_bytes > end)
-            return Error{ErrorCode::bad_file, text(what, ": ", entry->offset_bytes - end, " bytes before tensor ", entry->name.substr(0, 200), " belong to none")};
-        end += entry->size_bytes;
-        before = entry->name;
+    for (const SafetensorsEntry& entry : entries) {
+        if (entry.offset_bytes < end)
+            return Error{ErrorCode::bad_file, text(what, ": tensors ", before.substr(0, 200), " and ", entry.name.substr(0, 200), " overlap at byte ", entry.offset_bytes)};
+        if (entry.offset_bytes > end)
+            return Error{ErrorCode::bad_file, text(what, ": ", entry.offset_bytes - end, " bytes before tensor ", entry.name.substr(0, 200), " belong to none")};
+        end += entry.size_bytes;
+        before = entry.name;
     }
     if (end != file_bytes)
         return Error{ErrorCode::bad_file, text(what, ": ", file_bytes - end, " bytes after the last tensor belong to none")};
@@ -128,7 +131,7 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
 }
 
 std::string make_safetensors_header(std::span<SafetensorsEntry> tensors) {
-    Json object = Json::object();
+    nlohmann::ordered_json object = nlohmann::ordered_json::object();
     object["__metadata__"] = {{"format", "pt"}};
     std::uint64_t offset = 0;
     for (SafetensorsEntry& tensor : tensors) {

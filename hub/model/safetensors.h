@@ -25,14 +25,14 @@ struct SafetensorsEntry {
     std::uint64_t size_bytes = 0;
 };
 
-inline constexpr std::uint64_t safetensors_header_bytes_max = 100'000'000;
+inline constexpr std::uint64_t safetensors_header_bytes_max = 64'000'000;  // the format allows 100 MB; the largest models have 15
 
 std::uint32_t tensor_dtype_bytes(TensorDtype dtype);
 const char* tensor_dtype_name(TensorDtype dtype);   // "BF16", as in the header
 std::string shape_text(std::span<const std::uint64_t> shape);  // "[64, 2048]"
 
-// `header` is the JSON alone, `file_bytes` the whole file's size. Ranges may not overlap, leave holes or pass the end.
-// `what` names the file in errors.
+// In the order of their bytes. `header` is the JSON alone, `file_bytes` the whole file's size. Ranges may not overlap, leave
+// holes or pass the end. `what` names the file in errors. O(n log n).
 Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view header, std::uint64_t file_bytes, std::string_view what);
 // The JSON header at the start of a whole mapped file.
 Result<std::string_view> safetensors_header_of(ByteView file, std::string_view what);

@@ -29,9 +29,10 @@ bool plain_file_name(const std::string& name) {
     return !name.empty() && name.size() <= 255 && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
-// {tensor name: shard file name}
-Result<std::map<std::string, std::string>> read_index(const std::filesystem::path& path) {
-    MOEX_ASSIGN(index_text, read_text_file(path, safetensors_header_bytes_max));
+// {tensor name: shard file name}; takes its size off `bytes_left`.
+Result<std::map<std::string, std::string>> read_index(const std::filesystem::path& path, std::uint64_t& bytes_left) {
+    MOEX_ASSIGN(index_text, read_text_file(path, bytes_left));
+    bytes_left -= index_text.size();
     MOEX_ASSIGN(index, parse_strict_json(index_text, path.string(), {.depth_max = 8}));
     if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
         return Error{ErrorCode::bad_file, text(path.string(), ": weight_map is missing, wanted {tensor: file}")};
@@ -39,7 +40,7 @@ Result<std::map<std::string, std::string>> read_index(const std::filesystem::pat
     for (const auto& [tensor, file] : index["weight_map"].items()) {
         if (!file.is_string() || !plain_file_name(file.get<std::string>()))
             return Error{ErrorCode::bad_file, text(path.string(), ": tensor ", tensor.substr(0, 200), " lies in ", json_excerpt(file), ", wanted a file name in this folder")};
-        shard_of[tensor] = file.get<std::string>();
+        shard_of.emplace_hint(shard_of.end(), tensor, file.get<std::string>());
     }
     if (shard_of.empty()) return Error{ErrorCode::bad_file, text(path.string(), ": weight_map names no tensor")};
     return shard_of;
@@ -93,6 +94,9 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
             return Error{ErrorCode::bad_file, text(path.string(), ": header of ", header_bytes, " bytes, but only ", file_bytes - 8, " follow; truncated?")};
         MOEX_TRY(safetensors_header_of(start, path.string()));  // says what is wrong
     }
+    if (header_bytes > header_bytes_left_)
+        return Error{ErrorCode::bad_file, text(path.string(), ": header of ", header_bytes, " bytes; the headers of all shards may take ", safetensors_header_bytes_max, " together")};
+    header_bytes_left_ -= header_bytes;
     Bytes header(header_bytes);
     if (auto status = pread_all(fd.get(), 8, header); !status.ok()) return in_shard(status.error());
     MOEX_ASSIGN(entries, parse_safetensors_header(as_text_view(header), file_bytes, path.string()));
@@ -120,7 +124,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
         MOEX_TRY(checkpoint.add_shard(single_path));
         return checkpoint;
     }
-    MOEX_ASSIGN(shard_of, read_index(index_path));
+    MOEX_ASSIGN(shard_of, read_index(index_path, checkpoint.header_bytes_left_));
     std::set<std::string> files;
     for (const auto& [tensor, file] : shard_of) files.insert(file);
     for (const std::string& file : files) MOEX_TRY(checkpoint.add_shard(directory / file));

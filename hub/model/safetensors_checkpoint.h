@@ -65,6 +65,7 @@ class Checkpoint {
     Status add_shard(const std::filesystem::path& path);
 
     std::filesystem::path directory_;
+    std::uint64_t header_bytes_left_ = safetensors_header_bytes_max;  // of all shards together, the index too
     std::vector<Shard> shards_;
     std::map<std::string, Tensor, std::less<>> tensors_;
 };

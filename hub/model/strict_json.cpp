@@ -1,67 +1,116 @@
 #include "hub/model/strict_json.h"
 
 #include <set>
+#include <type_traits>
 #include <vector>
 
 namespace moex {
 namespace {
 
-struct TooManyKeys {};
+// Builds the value out of the parser's events and stops at the first limit. The library's own parse() with a callback looks
+// through all earlier members of an object or list whenever a value inside it ends.
+template <class Json>
+class StrictBuilder {
+  public:
+    StrictBuilder(std::string_view what, const JsonLimits& limits) : what_(what), limits_(limits) {}
 
-// One pass over the characters, strings skipped: hostile nesting and counts never reach the parser.
-Status check_extent(std::string_view json_text, std::string_view what, const JsonLimits& limits) {
-    std::uint64_t values = 0;
-    std::uint32_t depth = 0;
-    bool in_string = false;
-    for (std::size_t i = 0; i < json_text.size(); ++i) {
-        const char c = json_text[i];
-        if (in_string) {
-            if (c == '\\') ++i;
-            else if (c == '"') in_string = false;
-            continue;
-        }
-        if (c == '"') in_string = true;
-        if ((c == '[' || c == '{') && ++depth > limits.depth_max)
-            return Error{ErrorCode::bad_json, text(what, ": JSON nested deeper than ", limits.depth_max, " levels")};
-        if ((c == ']' || c == '}') && depth > 0) --depth;
-        if ((c == ',' || c == ':') && ++values > limits.values_max)
-            return Error{ErrorCode::bad_json, text(what, ": more than ", limits.values_max, " JSON values")};
+    bool null() { return add(nullptr) != nullptr; }
+    bool boolean(bool value) { return add(value) != nullptr; }
+    bool number_integer(typename Json::number_integer_t value) { return add(value) != nullptr; }
+    bool number_unsigned(typename Json::number_unsigned_t value) { return add(value) != nullptr; }
+    bool number_float(typename Json::number_float_t value, const std::string&) { return add(value) != nullptr; }
+    bool string(std::string& value) { return add(std::move(value)) != nullptr; }
+    bool binary(typename Json::binary_t&) { return refuse("not JSON"); }
+    bool start_object(std::size_t) {
+        if constexpr (is_ordered) names_.emplace_back();
+        return open(Json::object());
     }
-    return {};
+    bool end_object() {
+        if constexpr (is_ordered) names_.pop_back();
+        return close();
+    }
+    bool start_array(std::size_t) { return open(Json::array()); }
+    bool end_array() { return close(); }
+    bool key(std::string& name) {
+        auto& members = open_.back()->template get_ref<typename Json::object_t&>();
+        if (members.size() >= limits_.keys_max) return refuse(text("more than ", limits_.keys_max, " keys in one object"));
+        bool fresh = true;
+        if constexpr (is_ordered) {
+            fresh = names_.back().insert(name).second;
+            if (fresh) slot_ = &static_cast<typename Json::object_t::Container&>(members).emplace_back(name, nullptr).second;
+        } else {
+            const auto [member, inserted] = members.emplace(name, nullptr);
+            fresh = inserted;
+            slot_ = &member->second;
+        }
+        return fresh || refuse(text("\"", name.substr(0, 200), "\" stands twice in one object"));
+    }
+    bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) {
+        return refuse(text("not JSON: ", std::string_view(error.what()).substr(0, 200)));
+    }
+
+    Result<Json> take() {
+        MOEX_TRY(status_);
+        return std::move(root_);
+    }
+
+  private:
+    static constexpr bool is_ordered = std::is_same_v<Json, nlohmann::ordered_json>;
+
+    Json* add(Json value) {
+        if (++num_values_ > limits_.values_max) {
+            refuse(text("more than ", limits_.values_max, " JSON values"));
+            return nullptr;
+        }
+        if (open_.empty()) return &(root_ = std::move(value));
+        if (open_.back()->is_object()) return &(*slot_ = std::move(value));
+        auto& list = open_.back()->template get_ref<typename Json::array_t&>();
+        return &list.emplace_back(std::move(value));
+    }
+    bool open(Json empty) {
+        if (open_.size() >= limits_.depth_max) return refuse(text("JSON nested deeper than ", limits_.depth_max, " levels"));
+        Json* const added = add(std::move(empty));
+        if (added != nullptr) open_.push_back(added);
+        return added != nullptr;
+    }
+    bool close() {
+        open_.pop_back();
+        return true;
+    }
+    bool refuse(const std::string& why) {
+        status_ = Error{ErrorCode::bad_json, text(what_, ": ", why)};
+        return false;
+    }
+
+    std::string_view what_;
+    const JsonLimits& limits_;
+    Json root_;
+    std::vector<Json*> open_;                   // from the root to what is being filled; only the last one grows, so all stay put
+    Json* slot_ = nullptr;                      // where the value of the last key goes
+    std::vector<std::set<std::string>> names_;  // of the open objects, where Json itself would search from the front
+    std::uint64_t num_values_ = 0;
+    Status status_;
+};
+
+template <class Json>
+std::string excerpt(const Json& value) {
+    std::string shown = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+    if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
+    return shown;
 }
 
 }  // namespace
 
-Result<nlohmann::ordered_json> parse_strict_json(std::string_view json_text, std::string_view what, const JsonLimits& limits) {
-    using Json = nlohmann::ordered_json;
-    MOEX_TRY(check_extent(json_text, what, limits));
-    std::vector<std::set<std::string>> names;
-    std::string twice;
-    const auto watch = [&](int, Json::parse_event_t event, Json& parsed) {
-        if (event == Json::parse_event_t::object_start) names.emplace_back();
-        if (event == Json::parse_event_t::object_end && !names.empty()) names.pop_back();
-        if (event == Json::parse_event_t::key && !names.empty() && twice.empty()) {
-            const auto& name = parsed.get_ref<const std::string&>();
-            if (!names.back().insert(name).second) twice = name;
-            if (names.back().size() > limits.keys_max) throw TooManyKeys{};
-        }
-        return true;
-    };
-    try {
-        Json value = Json::parse(json_text, watch);
-        if (!twice.empty()) return Error{ErrorCode::bad_json, text(what, ": \"", twice.substr(0, 200), "\" stands twice in one object")};
-        return value;
-    } catch (const TooManyKeys&) {
-        return Error{ErrorCode::bad_json, text(what, ": more than ", limits.keys_max, " keys in one object")};
-    } catch (const Json::exception& error) {  // the library's way to say where the text stops being JSON
-        return Error{ErrorCode::bad_json, text(what, ": not JSON: ", std::string_view(error.what()).substr(0, 200))};
-    }
+template <class Json>
+Result<Json> parse_strict_json(std::string_view json_text, std::string_view what, const JsonLimits& limits) {
+    StrictBuilder<Json> builder(what, limits);
+    Json::sax_parse(json_text, &builder);
+    return builder.take();
 }
+template Result<nlohmann::json> parse_strict_json(std::string_view, std::string_view, const JsonLimits&);
+template Result<nlohmann::ordered_json> parse_strict_json(std::string_view, std::string_view, const JsonLimits&);
 
-std::string json_excerpt(const nlohmann::ordered_json& value) {
-    std::string shown = value.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
-    if (shown.size() > 60) shown = shown.substr(0, 57) + "...";
-    return shown;
-}
+std::string json_excerpt(const nlohmann::json& value) { return excerpt(value); }
+std::string json_excerpt(const nlohmann::ordered_json& value) { return excerpt(value); }
 
 }  // namespace moex

@@ -299,7 +299,7 @@ std::variant<Json, ApiProblem> parse_api_body(std::string_view body, std::uint32
     if (body.size() > bytes_max)
         return ApiProblem{413, text("The request body has ", body.size(), " bytes, at most ", bytes_max, " are allowed."), "request_too_large", ""};
     constexpr JsonLimits json_limits{.depth_max = 64, .values_max = 400'000, .keys_max = 4096};
-    auto parsed = parse_strict_json(body, "body", json_limits);
+    auto parsed = parse_strict_json<Json>(body, "body", json_limits);
     if (!parsed.ok()) return ApiProblem{400, text("We could not parse the JSON body of your request: ", parsed.error().message), "invalid_json", ""};
     if (!parsed->is_object()) return ApiProblem{400, text("The body has to be a JSON object, found ", json_excerpt(*parsed), "."), "invalid_json", ""};
     return *std::move(parsed);

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         case 0: {
             const auto object = parse_strict_json(json, "config.json");
             if (!object.ok()) return 0;
-            const auto config = parse_hf_config(nlohmann::json(*object));
+            const auto config = parse_hf_config(*object);
             if (!config.ok()) return 0;
             const auto again = parse_model_config(to_json(*config));
             if (!again.ok() || to_json(*again) != to_json(*config)) std::abort();

@@ -21,10 +21,10 @@ TEST(SafetensorsTest, EntriesPointAtTheirBytes) {
     const auto entries = parse_safetensors_header(*safetensors_header_of(as_byte_view(file), "f"), file.size(), "f");
     ASSERT_TRUE(entries.ok()) << entries.error().message;
     ASSERT_EQ(entries->size(), 2u);
-    EXPECT_EQ((*entries)[0].name, "b");
-    EXPECT_EQ(file.substr((*entries)[0].offset_bytes, (*entries)[0].size_bytes), "5678");
-    EXPECT_EQ(file.substr((*entries)[1].offset_bytes, (*entries)[1].size_bytes), "1234");
-    EXPECT_EQ((*entries)[1].shape, (std::vector<std::uint64_t>{2, 1}));
+    EXPECT_EQ((*entries)[0].name, "a");
+    EXPECT_EQ(file.substr((*entries)[0].offset_bytes, (*entries)[0].size_bytes), "1234");
+    EXPECT_EQ((*entries)[0].shape, (std::vector<std::uint64_t>{2, 1}));
+    EXPECT_EQ(file.substr((*entries)[1].offset_bytes, (*entries)[1].size_bytes), "5678");
 }
 
 TEST(SafetensorsTest, OurHeaderReadsBackAligned) {
