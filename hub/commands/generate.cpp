@@ -100,7 +100,7 @@ int run_generate(const Invocation& invocation) {
         if (!ids.ok()) return fail(text("chat template: ", ids.error().message));
         request.prompt = *std::move(ids);
     } else {
-        request.prompt = room->tokenizer->encode(*prompt, SpecialTokens::parse);
+        request.prompt = room->tokenizer->encode_prompt(*prompt);
     }
     const GenerationDefaults& defaults = room->package->generation_defaults();
     SamplingOptions& sampling = request.sampling;

@@ -2,6 +2,7 @@
 
 #include "hub/model/jinja_parser.h"
 #include "hub/model/jinja_render.h"
+#include "hub/model/strict_json.h"
 #include "hub/model/utf8.h"
 #include "protocol/text.h"
 
@@ -32,7 +33,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::parse(std::string_view
 }
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_tokenizer_config(std::string_view tokenizer_config_json) {
-    const json config = json::parse(tokenizer_config_json, nullptr, false);
+    MOEX_ASSIGN(config, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));
     if (!config.is_object()) return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
     std::string source;
     bool found = false;

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/model/strict_json.h"
 #include "hub/model/tokenizer_added.h"
 #include "hub/model/tokenizer_bpe.h"
 #include "hub/model/tokenizer_pattern.h"
@@ -35,6 +36,11 @@ bool flag(const json& object, const char* key, bool otherwise) {
     const auto found = object.find(key);
     return found != object.end() && found->is_boolean() ? found->get<bool>() : otherwise;
 }
+const json& member(const json& object, const char* key) {
+    static const json null;
+    const auto found = object.find(key);
+    return found == object.end() ? null : *found;
+}
 std::string type_of(const json& object) {
     return object.is_object() && object.contains("type") && object["type"].is_string() ? object["type"].get<std::string>() : std::string("?");
 }
@@ -56,7 +62,7 @@ Result<bool> load_normalizer(const json& normalizer, int depth = 0) {
 
 Status load_split(const json& split, std::vector<PreTokenizerStep>& steps) {
     PreTokenizerStep step;
-    const json pattern = split.value("pattern", json());
+    const json& pattern = member(split, "pattern");
     if (pattern.is_object() && pattern.contains("Regex") && pattern["Regex"].is_string()) {
         MOEX_ASSIGN(compiled, SplitPattern::compile_regex(pattern["Regex"].get_ref<const std::string&>()));
         step.pattern = std::move(compiled);
@@ -103,6 +109,50 @@ Status load_pre_tokenizer(const json& object, std::vector<PreTokenizerStep>& ste
     return unsupported(text("pre_tokenizer \"", type, "\""));
 }
 
+// What comes before and after the ids of a text. "ByteLevel" only moves offsets.
+struct AddedIds {
+    std::vector<TokenId> before, after;
+};
+Status load_post_processor(const json& object, AddedIds& added, int depth = 0) {
+    if (object.is_null()) return {};
+    const std::string type = type_of(object);
+    if (type == "ByteLevel") return {};
+    if (type == "Sequence" && depth < sequence_depth_max && member(object, "processors").is_array()) {
+        for (const json& part : object["processors"]) MOEX_TRY(load_post_processor(part, added, depth + 1));
+        return {};
+    }
+    if (type != "TemplateProcessing" || !member(object, "single").is_array()) return unsupported(text("post_processor \"", type, "\""));
+    AddedIds own;
+    bool behind_text = false;
+    for (const json& piece : object["single"]) {
+        if (const json& sequence = member(piece, "Sequence"); sequence.is_object()) {
+            if (behind_text || member(sequence, "id") != "A") return unsupported(text("post_processor TemplateProcessing with ", json_excerpt(piece)));
+            behind_text = true;
+            continue;
+        }
+        const json& name = member(member(piece, "SpecialToken"), "id");
+        const json& token = name.is_string() ? member(member(object, "special_tokens"), name.get_ref<const std::string&>().c_str()) : name;
+        const json& ids = member(token, "ids");
+        if (!ids.is_array() || ids.empty()) return bad_file(text("post_processor: ", json_excerpt(piece), " has no ids in special_tokens"));
+        for (const json& id : ids) {
+            if (!id.is_number_unsigned() || id.get<std::uint64_t>() > token_id_max) return bad_file(text("post_processor: ids of ", json_excerpt(name), " are ", json_excerpt(ids)));
+            (behind_text ? own.after : own.before).push_back(id.get<TokenId>());
+        }
+    }
+    if (!behind_text) return bad_file("post_processor TemplateProcessing: \"single\" lacks the text");
+    added.before.insert(added.before.begin(), own.before.begin(), own.before.end());
+    added.after.insert(added.after.end(), own.after.begin(), own.after.end());
+    return {};
+}
+
+Status check_decoder(const json& object, int depth = 0) {
+    const std::string type = type_of(object);
+    if (object.is_null() || type == "ByteLevel") return {};
+    if (type != "Sequence" || depth >= sequence_depth_max || !member(object, "decoders").is_array()) return unsupported(text("decoder \"", type, "\""));
+    for (const json& part : object["decoders"]) MOEX_TRY(check_decoder(part, depth + 1));
+    return {};
+}
+
 Result<AddedToken> load_added_token(const json& object) {
     if (!object.is_object() || !object.contains("content") || !object["content"].is_string()) return bad_file("an added token has no content");
     AddedToken token;
@@ -146,6 +196,7 @@ struct Tokenizer::State {
     BpeModel bpe;
     bool nfc = false;
     std::vector<PreTokenizerStep> steps;
+    AddedIds around_prompt;
     std::vector<AddedToken> added;
     std::map<TokenId, std::size_t> added_by_id;
     std::map<std::string, std::size_t, std::less<>> added_by_content;
@@ -155,7 +206,9 @@ struct Tokenizer::State {
 
     Status add(AddedToken token);
     Status read_config(std::string_view tokenizer_config_json);
+    Status load_unknown(const json& model);
     void finish_added();
+    std::optional<TokenId> token_id(std::string_view token) const;
 
     template <class Accept, class OnText>
     void split_added(const AddedTokenMatcher& matcher, std::string_view text, const Accept& accept, std::vector<TokenId>& out, const OnText& on_text) const;
@@ -181,8 +234,10 @@ Status Tokenizer::State::add(AddedToken token) {
 // tokenizer_config.json may hold further added tokens, and names the special ones.
 Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     if (tokenizer_config_json.empty()) return {};
-    const json config = json::parse(tokenizer_config_json, nullptr, false);
+    MOEX_ASSIGN(config, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));
     if (!config.is_object()) return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
+    for (const char* key : {"remove_space", "do_lowercase_and_remove_accent"})
+        if (flag(config, key, false)) return Error{ErrorCode::unsupported, text("tokenizer_config.json: ", key, " is not supported")};
     if (const auto decoder = config.find("added_tokens_decoder"); decoder != config.end() && decoder->is_object()) {
         for (const auto& [id_text, object] : decoder->items()) {
             if (id_text.empty() || id_text.size() > 9 || id_text.find_first_not_of("0123456789") != std::string::npos)
@@ -201,11 +256,27 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"})
         if (config.contains(key)) collect(config[key]);
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
-        if (config.contains(key) && config[key].is_array())
-            for (const json& value : config[key]) collect(value);
+        if (const json& list = member(config, key); list.is_array() || list.is_object())
+            for (const json& value : list) collect(value);
     for (AddedToken& token : added)
         if (special.contains(token.content)) token.special = true;
     return {};
+}
+
+// Matters only to a vocabulary that lacks some bytes.
+Status Tokenizer::State::load_unknown(const json& model) {
+    const json& name = member(model, "unk_token");
+    if (bpe.has_every_byte() || !name.is_string()) return {};
+    if (flag(model, "fuse_unk", false)) return unsupported("model.fuse_unk with a vocabulary that lacks some bytes");
+    const auto id = token_id(name.get_ref<const std::string&>());
+    if (!id) return bad_file(text("model.unk_token ", json_excerpt(name), " is no token"));
+    bpe.set_unknown(*id);
+    return {};
+}
+
+std::optional<TokenId> Tokenizer::State::token_id(std::string_view token) const {
+    if (const auto found = added_by_content.find(token); found != added_by_content.end()) return added[found->second].id;
+    return bpe.find_token(token);
 }
 
 void Tokenizer::State::finish_added() {
@@ -221,24 +292,29 @@ void Tokenizer::State::finish_added() {
 }
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
-    const json file = json::parse(tokenizer_json, nullptr, false);
+    MOEX_ASSIGN(file, parse_strict_json(tokenizer_json, "tokenizer.json"));
     if (!file.is_object()) return bad_file("not a JSON object");
-    MOEX_ASSIGN(bpe, BpeModel::load(file.value("model", json())));
+    // "truncation" and "padding" are settings of a training script's last call: other engines pass them over too.
+    const json& model = member(file, "model");
+    MOEX_ASSIGN(bpe, BpeModel::load(model));
     auto state = std::make_unique<State>(std::move(bpe));
-    MOEX_ASSIGN(nfc, load_normalizer(file.value("normalizer", json())));
+    MOEX_ASSIGN(nfc, load_normalizer(member(file, "normalizer")));
     state->nfc = nfc;
-    const json pre_tokenizer = file.value("pre_tokenizer", json());
+    const json& pre_tokenizer = member(file, "pre_tokenizer");
     if (pre_tokenizer.is_null()) return unsupported("a model without a ByteLevel pre_tokenizer");
     bool byte_level = false;
     MOEX_TRY(load_pre_tokenizer(pre_tokenizer, state->steps, byte_level));
     if (!byte_level) return unsupported("a model without a ByteLevel pre_tokenizer");
-    const json added_tokens = file.value("added_tokens", json::array());
-    if (!added_tokens.is_array()) return bad_file("added_tokens is not a list");
+    MOEX_TRY(load_post_processor(member(file, "post_processor"), state->around_prompt));
+    MOEX_TRY(check_decoder(member(file, "decoder")));
+    const json& added_tokens = member(file, "added_tokens");
+    if (!added_tokens.is_null() && !added_tokens.is_array()) return bad_file("added_tokens is not a list");
     for (const json& object : added_tokens) {
         MOEX_ASSIGN(token, load_added_token(object));
         MOEX_TRY(state->add(std::move(token)));
     }
     MOEX_TRY(state->read_config(tokenizer_config_json));
+    MOEX_TRY(state->load_unknown(model));
     state->finish_added();
     std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
     tokenizer->state_ = std::move(state);
@@ -339,6 +415,14 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, std::span<const Te
     });
 }
 
+std::vector<TokenId> Tokenizer::encode_prompt(std::string_view text) const {
+    const AddedIds& around = state_->around_prompt;
+    std::vector<TokenId> ids = around.before, of_text = encode(text, SpecialTokens::parse);
+    ids.insert(ids.end(), of_text.begin(), of_text.end());
+    ids.insert(ids.end(), around.after.begin(), around.after.end());
+    return ids;
+}
+
 std::string Tokenizer::token_bytes(TokenId id) const {
     if (const auto found = state_->added_by_id.find(id); found != state_->added_by_id.end()) return state_->added[found->second].content;
     const std::string* bytes = state_->bpe.bytes_of(id);
@@ -359,10 +443,7 @@ bool Tokenizer::is_special(TokenId id) const {
 
 std::size_t Tokenizer::vocab_size() const { return state_->id_end; }
 
-std::optional<TokenId> Tokenizer::token_id(std::string_view token) const {
-    if (const auto found = state_->added_by_content.find(token); found != state_->added_by_content.end()) return state_->added[found->second].id;
-    return state_->bpe.find_token(token);
-}
+std::optional<TokenId> Tokenizer::token_id(std::string_view token) const { return state_->token_id(token); }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 

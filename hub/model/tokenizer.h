@@ -1,6 +1,6 @@
 // Byte-level BPE as Hugging Face tokenizer.json describes it: added tokens, NFC, pre-tokenizer pattern (PCRE2), merges.
 // Immutable after load; encode and decode are const and thread-safe.
-// Source: GPT-2 byte-level BPE; tokenizers' "BPE" model, "ByteLevel" and "Split" pre-tokenizers.
+// Source: GPT-2 byte-level BPE; tokenizers' "BPE" model, "ByteLevel" and "Split" pre-tokenizers, "TemplateProcessing".
 #pragma once
 
 #include <cstdint>
@@ -30,12 +30,14 @@ struct TextRange {
 class Tokenizer {
   public:
     // `tokenizer_json`, `tokenizer_config_json` are file texts; the latter may be empty.
-    // An unsupported model, normalizer or pre-tokenizer is named in the error.
+    // An unsupported model, normalizer, pre-tokenizer, post-processor or decoder is named in the error.
     static Result<std::shared_ptr<const Tokenizer>> load(std::string_view tokenizer_json, std::string_view tokenizer_config_json);
     ~Tokenizer();
 
     // Invalid UTF-8 becomes U+FFFD first (one per maximal ill-formed subsequence, as WHATWG decoders do).
     std::vector<TokenId> encode(std::string_view text, SpecialTokens special) const;
+    // A plain prompt as `parse`, with what the post-processor puts around it, e.g. <|begin_of_text|>; chat templates write their own.
+    std::vector<TokenId> encode_prompt(std::string_view text) const;
     // As `parse`, but a control token counts only where it lies wholly outside `plain`: ascending, disjoint byte ranges of `text`.
     // For chats: what the template wrote may be tokens, what a message brought is characters. Text that is not UTF-8 is all plain.
     std::vector<TokenId> encode(std::string_view text, std::span<const TextRange> plain) const;

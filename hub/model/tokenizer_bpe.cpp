@@ -12,6 +12,7 @@
 namespace moex {
 namespace {
 
+constexpr std::size_t vocab_tokens_max = 1'000'000;  // the largest vocabularies have 262,144
 constexpr std::size_t short_piece_bytes = 48;      // up to here a scan for the lowest rank beats a heap
 constexpr std::size_t cached_piece_bytes_max = 64;
 constexpr std::size_t cache_shards = 16;
@@ -83,12 +84,11 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     // Old files leave "type" out; merges tell that it is BPE.
     const std::string type = model.contains("type") && model["type"].is_string() ? model["type"].get<std::string>() : "BPE";
     if (type != "BPE") return Error{ErrorCode::unsupported, text("tokenizer.json: model type \"", type, "\" is not supported; wanted byte-level BPE")};
-    for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
-        if (model.contains(key) && !model[key].is_null() && model[key] != "" && model[key] != 0)
-            return Error{ErrorCode::unsupported, text("tokenizer.json: model.", key, " is not supported")};
+    for (const char* key : {"dropout", "continuing_subword_prefix", "continuing_subword_suffix", "end_of_word_suffix", "byte_fallback"}) {
+        const auto value = model.find(key);
+        if (value != model.end() && !value->is_null() && *value != "" && *value != 0 && *value != false)
+            return Error{ErrorCode::unsupported, text("tokenizer.json: model.", key, " is not supported; wanted byte-level BPE without it")};
     }
-    if (model.contains("byte_fallback") && model["byte_fallback"] == true)
-        return Error{ErrorCode::unsupported, "tokenizer.json: model.byte_fallback is not supported; wanted byte-level BPE"};
     if (!model.contains("vocab") || !model["vocab"].is_object()) return bad_file("model.vocab is not an object");
     if (!model.contains("merges") || !model["merges"].is_array()) return bad_file("model.merges is not a list");
 
@@ -96,11 +96,11 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     bpe.ignore_merges_ = model.contains("ignore_merges") && model["ignore_merges"] == true;
     MOEX_TRY(bpe.load_vocab(model["vocab"]));
     MOEX_TRY(bpe.load_merges(model["merges"]));
-    if (model.contains("unk_token") && model["unk_token"].is_string()) bpe.unknown_id_ = bpe.find_token(model["unk_token"].get_ref<const std::string&>());
     return bpe;
 }
 
 Status BpeModel::load_vocab(const nlohmann::json& vocab) {
+    if (vocab.size() > vocab_tokens_max) return bad_file(text("model.vocab has ", vocab.size(), " tokens, wanted at most ", vocab_tokens_max));
     id_by_byte_.resize(256);
     for (const auto& [token, id_json] : vocab.items()) {
         if (!id_json.is_number_unsigned() || id_json.get<std::uint64_t>() > token_id_max)
@@ -140,6 +140,10 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
         ++rank;
     }
     return {};
+}
+
+bool BpeModel::has_every_byte() const {
+    return std::all_of(id_by_byte_.begin(), id_by_byte_.end(), [](const std::optional<TokenId>& id) { return id.has_value(); });
 }
 
 const std::string* BpeModel::bytes_of(TokenId id) const {

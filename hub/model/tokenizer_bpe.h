@@ -38,6 +38,9 @@ class BpeModel {
     const std::string* bytes_of(TokenId id) const;
     std::optional<TokenId> find_token(std::string_view token) const;  // as spelled in tokenizer.json
     std::size_t id_end() const { return bytes_by_id_.size(); }
+    bool has_every_byte() const;
+    // What stands for a byte that the vocabulary lacks; without it such a byte is left out.
+    void set_unknown(TokenId id) { unknown_id_ = id; }
 
   private:
     struct Merge {

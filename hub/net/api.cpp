@@ -117,7 +117,7 @@ std::variant<std::vector<std::vector<TokenId>>, ApiProblem> Api::State::encode(C
             prompts.push_back(std::move(*ids));
         } else if (tokenizer) {
             auto& words = std::get<std::string>(prompt);
-            prompts.push_back(tokenizer->encode(words, SpecialTokens::parse));
+            prompts.push_back(tokenizer->encode_prompt(words));
             if (params.echo) echoes.push_back(std::move(words));
         } else {
             return ApiProblem{400, "The package has no tokenizer; send token ids.", "no_tokenizer", "prompt"};

@@ -83,6 +83,7 @@ const split = (regex, behavior = 'Isolated', invert = false) => ({ type: 'Split'
 const byte_level = (use_regex, add_prefix_space = false) => ({ type: 'ByteLevel', add_prefix_space, trim_offsets: true, use_regex });
 const sequence = (...pretokenizers) => ({ type: 'Sequence', pretokenizers });
 const token = (id, content, flags) => ({ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: false, ...flags });
+const special_token = (id) => ({ SpecialToken: { id, type_id: 0 } });
 const variants = {
   gpt2: { pre_tokenizer: byte_level(true), normalizer: null, script_spaces: true },
   prefix_space: { pre_tokenizer: byte_level(true, true), normalizer: null, script_spaces: true },
@@ -105,6 +106,14 @@ const variants = {
       token(8195, 'word', {}), token(8196, 'Ångström', { normalized: true })],
   },
   string_merges: { merges_as_strings: true },
+  bos: {
+    post_processor: {
+      type: 'Sequence', processors: [{ type: 'ByteLevel', add_prefix_space: true, trim_offsets: false, use_regex: true },
+        { type: 'TemplateProcessing', single: [special_token('<s>'), { Sequence: { id: 'A', type_id: 0 } }, special_token('</s>')], pair: [],
+          special_tokens: { '<s>': { id: '<s>', ids: [8192], tokens: ['<s>'] }, '</s>': { id: '</s>', ids: [8193], tokens: ['</s>'] } } }],
+    },
+    added: [token(8192, '<s>', { special: true }), token(8193, '</s>', { special: true })],
+  },
 };
 // script_spaces: there the npm package takes JavaScript's idea of white space, which has U+FEFF and lacks U+0085; tokenizers itself,
 // and we, go by Unicode's White_Space. Texts with these two are left out.
@@ -113,7 +122,7 @@ if (options.scratch) {
   mkdirSync(options.scratch, { recursive: true });
   for (const [name, variant] of Object.entries(variants)) {
     const json = structuredClone(demo_json);
-    for (const key of ['pre_tokenizer', 'normalizer']) if (key in variant) json[key] = variant[key];
+    for (const key of ['pre_tokenizer', 'normalizer', 'post_processor']) if (key in variant) json[key] = variant[key];
     if (variant.ignore_merges) json.model.ignore_merges = true;
     if (variant.added) json.added_tokens.push(...variant.added);
     if (variant.merges_as_strings) json.model.merges = json.model.merges.map((merge) => (Array.isArray(merge) ? merge.join(' ') : merge));
@@ -139,9 +148,11 @@ for (const [path, json, texts] of cases) {
   const before = failures;
   for (const input of texts) {
     const theirs = reference.encode(decoder.decode(input), { add_special_tokens: false }).ids;
-    const ours = (await probe.ask({ op: 'encode', hex: input.toString('hex') })).ids;
+    const { ids: ours, prompt } = await probe.ask({ op: 'encode', hex: input.toString('hex') });
     tokens += ours.length;
     if (JSON.stringify(ours) !== JSON.stringify(theirs)) fail('encode', input, ours, theirs);
+    const theirs_with_special = reference.encode(decoder.decode(input), { add_special_tokens: true }).ids;
+    if (JSON.stringify(prompt) !== JSON.stringify(theirs_with_special)) fail('encode_prompt', input, prompt, theirs_with_special);
     if (!ours.length) continue;
     // Tokens in any order: broken sequences at every border.
     const shuffled = ours.map((id) => (random.below(3) ? id : random.pick(ours)));

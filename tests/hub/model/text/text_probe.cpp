@@ -1,7 +1,7 @@
 // Answers questions about text for scripts that compare with other implementations: one JSON request per line of stdin, one
 // JSON answer per line of stdout.
 //   {"op": "tokenizer", "json": FILE, "config": FILE or ""}       → {"ok": true, "vocab_size": N}
-//   {"op": "encode", "hex": BYTES, "as_text": bool}               → {"ids": [...]}
+//   {"op": "encode", "hex": BYTES, "as_text": bool}               → {"ids": [...], "prompt": [...] with what the post-processor adds}
 //   {"op": "decode", "ids": [...], "skip_special": bool}          → {"text": "...", "streamed": "..."}
 //   {"op": "template", "source": "..."}                           → {"ok": true}
 //   {"op": "render", "context": {...}}                            → {"text": "..."}
@@ -47,7 +47,8 @@ struct Probe {
         }
         if (op == "encode") {
             const auto special = request.value("as_text", false) ? moex::SpecialTokens::as_text : moex::SpecialTokens::parse;
-            return {{"ids", tokenizer->encode(bytes_of_hex(request.at("hex")), special)}};
+            const std::string bytes = bytes_of_hex(request.at("hex"));
+            return {{"ids", tokenizer->encode(bytes, special)}, {"prompt", tokenizer->encode_prompt(bytes)}};
         }
         if (op == "decode") {
             const auto ids = request.at("ids").get<std::vector<moex::TokenId>>();

@@ -180,6 +180,50 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
     EXPECT_NE(changed("/added_tokens/0/single_word", true).find("single_word"), std::string::npos);
     const json split = {{"type", "Split"}, {"behavior", "MergedWithNext"}, {"pattern", {{"Regex", "a"}}}};
     EXPECT_NE(changed("/pre_tokenizer", split).find("MergedWithNext"), std::string::npos);
+    struct Case { const char* pointer; json value; const char* message; };
+    for (const Case& c : {Case{"/model/dropout", 0.1, "model.dropout"}, Case{"/model/continuing_subword_prefix", "##", "continuing_subword_prefix"},
+                          Case{"/model/end_of_word_suffix", "</w>", "end_of_word_suffix"}, Case{"/model/unk_token", "<nowhere>", "<nowhere>"},
+                          Case{"/decoder", {{"type", "Metaspace"}}, "decoder \"Metaspace\""},
+                          Case{"/decoder", json::parse(R"({"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "Strip"}]})"), "decoder \"Strip\""},
+                          Case{"/post_processor", {{"type", "RobertaProcessing"}}, "post_processor \"RobertaProcessing\""},
+                          Case{"/post_processor", json::parse(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}], "special_tokens": {}})"), "no ids"},
+                          Case{"/post_processor", json::parse(R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}]})"), "TemplateProcessing with"},
+                          Case{"/post_processor", json::parse(R"({"type": "TemplateProcessing", "single": []})"), "lacks the text"}})
+        EXPECT_NE(changed(c.pointer, c.value).find(c.message), std::string::npos) << c.message << " not in: " << changed(c.pointer, c.value);
+    json fused = tiny_file();
+    fused["model"]["unk_token"] = "<s>";
+    fused["model"]["fuse_unk"] = true;
+    EXPECT_NE(load_error(fused.dump()).find("fuse_unk"), std::string::npos);
+    EXPECT_NE(load_error(tiny_file().dump(), R"({"remove_space": true})").find("remove_space"), std::string::npos);
+}
+
+// An added token may be the unknown one; settings that say nothing pass.
+TEST(TokenizerTest, UnknownTokenStandsForMissingBytes) {
+    json file = tiny_file();
+    file["model"].update(json{{"unk_token", "<s>"}, {"dropout", nullptr}, {"end_of_word_suffix", ""}, {"byte_fallback", false}, {"fuse_unk", false}});
+    file["truncation"] = {{"max_length", 1}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}};
+    file["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [{"type": "ByteLevel"}]})");
+    EXPECT_EQ(load(file)->encode("a!b", SpecialTokens::parse), (Ids{0, 5, 1}));
+}
+
+TEST(TokenizerTest, PostProcessorGoesAroundPromptsOnly) {
+    json file = tiny_file();
+    file["added_tokens"].push_back({{"id", 6}, {"content", "</s>"}, {"special", true}});
+    file["post_processor"] = json::parse(R"({"type": "Sequence", "processors": [
+        {"type": "ByteLevel", "trim_offsets": false},
+        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+         "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [5], "tokens": ["<s>"]}, "</s>": {"id": "</s>", "ids": [6], "tokens": ["</s>"]}}}]})");
+    EXPECT_EQ(load(file)->encode_prompt("abc"), (Ids{5, 4, 6}));
+    EXPECT_EQ(load(file)->encode_prompt(""), (Ids{5, 6}));
+    EXPECT_EQ(load(file)->encode("abc", SpecialTokens::parse), Ids{4});
+    EXPECT_EQ(load(tiny_file())->encode_prompt("abc"), Ids{4});
+}
+
+TEST(TokenizerTest, DeepOrRepeatedNamesAreRefused) {
+    const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+    EXPECT_NE(load_error("{\"model\": " + deep + "}").find("nested"), std::string::npos);
+    EXPECT_NE(load_error(tiny_file().dump(), "{\"eos_token\": " + deep + "}").find("nested"), std::string::npos);
+    EXPECT_NE(load_error(R"({"model": 1, "model": 2})").find("twice"), std::string::npos);
 }
 
 TEST(TokenizerTest, BrokenFilesAreRefused) {
@@ -214,6 +258,8 @@ TEST(TokenizerTest, ConfigAddsTokensAndNamesSpecialOnes) {
     EXPECT_EQ(tokenizer->encode("a<x>b<s>", SpecialTokens::parse), (Ids{0, 9, 1, 5}));
     EXPECT_EQ(tokenizer->decode(Ids{0, 9, 7, 1, 5}, true), "ab");
     EXPECT_EQ(tokenizer->token_bytes(7), "");
+    file["added_tokens"].push_back({{"id", 6}, {"content", "<img>"}});
+    EXPECT_TRUE(load(file, R"({"extra_special_tokens": {"image_token": "<img>"}})")->is_special(6));
 }
 
 TEST(TokenizerTest, PatternsKeepOnigurumasMeaning) {
