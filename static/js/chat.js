@@ -1,6 +1,7 @@
 // The chat page: one conversation, kept in this tab; answers stream in with their speed and who computed them.
 import { ApiError, getJson, streamChat } from "/js/api.js";
 import { copyText, renderMarkdown } from "/js/markdown.js";
+import { read, write } from "/js/storage.js";
 
 const element = (id) => document.getElementById(id);
 const defaults = { system: "", temperature: 0.8, top_p: 0.95, max_tokens: 256, seed: "" };
@@ -11,10 +12,6 @@ let messages = read("moex-chat", []);        // {role, content, facts?}
 let running = null;                          // AbortController of the answer that streams
 let info = { model: "", api_key_required: false };
 
-function read(name, fallback) {
-  try { return JSON.parse(sessionStorage.getItem(name)) ?? fallback; } catch { return fallback; }
-}
-const write = (name, value) => sessionStorage.setItem(name, JSON.stringify(value));
 const apiKey = () => element("api-key").value.trim();
 
 // ---- messages
@@ -147,9 +144,15 @@ async function send(text) {
     note.textContent = answer.failed;
     item.append(note);
   }
-  write("moex-chat", messages);
+  keepChat();
   setRunning(null);
   toEnd();
+}
+
+// A reload shows the conversation again, or as much of its end as the tab's storage takes.
+function keepChat() {
+  let kept = messages;
+  while (!write("moex-chat", kept) && kept.length > 0) kept = kept.slice(Math.ceil(kept.length / 2));
 }
 
 function setRunning(controller) {

@@ -1,4 +1,6 @@
 // The join page: one Start button, then the truth about what this tab does. The work itself is in a Dedicated Worker (/wasm/worker.js).
+import { read, write } from "/js/storage.js";
+
 const element = (id) => document.getElementById(id);
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 const cache_name = "moex-weights-v1";
@@ -11,11 +13,11 @@ let stay_awake = false;
 
 // The token rides in the fragment, which no server sees; it leaves the address bar at once and stays in this tab.
 const fragment = new URLSearchParams(location.hash.slice(1));
+const token = fragment.get("token") ?? read("moex-token", "");
 if (fragment.get("token")) {
-  sessionStorage.setItem("moex-token", fragment.get("token"));
+  write("moex-token", token);
   history.replaceState(null, "", location.pathname);
 }
-const token = () => sessionStorage.getItem("moex-token") ?? "";
 
 // Which of this browser's tabs this is: the first free number, held until the page goes.
 let slot = null;
@@ -34,10 +36,12 @@ async function takeSlot() {
 // Lets the hub recognise this browser after a reload, and nothing else. A key has one connection, so each tab has its own.
 async function workerKey() {
   await takeSlot();
-  let key = localStorage.getItem("moex-worker-key");
+  const name = "moex-worker-key";
+  let key = null;
+  try { key = localStorage.getItem(name); } catch { /* forbidden: a key for this visit */ }
   if (!key) {
     key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-    localStorage.setItem("moex-worker-key", key);
+    try { localStorage.setItem(name, key); } catch { /* likewise */ }
   }
   return slot === 0 ? key : `${key}-${slot}`;
 }
@@ -143,7 +147,7 @@ async function start() {
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(`The worker program failed: ${event.message || "it did not load"}. Reload the page; if it happens again, tell the host.`);
   worker.postMessage({
-    type: "start", token: token(), nickname: element("nickname").value.trim(), worker_key, client: "tab 0.1.0",
+    type: "start", token, nickname: element("nickname").value.trim(), worker_key, client: "tab 0.1.0",
     budget_bytes: budgets_mb[element("budget").value] * 1024 * 1024,
   });
   onStatus({ ...blank, phase: "starting" });
@@ -198,4 +202,4 @@ element("forget").addEventListener("click", async () => {
 });
 showStored();
 setInterval(showStored, 5000);
-if (!token()) element("detail").textContent = "This link carries no join token: ask the host for the full link.";
+if (!token) element("detail").textContent = "This link carries no join token: ask the host for the full link.";

@@ -2,13 +2,14 @@
 import uPlot from "/vendor/uPlot.esm.js";
 import { getJson } from "/js/api.js";
 import { copyText } from "/js/markdown.js";
+import { read, write } from "/js/storage.js";
 
 const element = (id) => document.getElementById(id);
 const history_s = 120;
 const series = { time: [], tokens: [], calls: [] };
 let previous = null;
 let charts = null;
-let key = sessionStorage.getItem("moex-key") ? JSON.parse(sessionStorage.getItem("moex-key")) : "";
+let key = read("moex-key", "");
 
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -172,16 +173,28 @@ function draw(status) {
     + `${status.calls.hedges_sent} hedges sent, ${status.calls.hedges_won} won; ${status.calls.timeouts} timeouts; ${status.calls.late} late answers; ${status.calls.bad_answers} bad answers.`;
 }
 
+function say(kind, word, sentence) {
+  element("health").className = `pill ${kind}`;
+  element("health").textContent = word;
+  element("notice").hidden = !sentence;
+  element("notice").textContent = sentence;
+}
+function refusal(status, message) {
+  if (status === 401) return ["warn", "key needed", key ? "The hub does not know this key." : ""];
+  if (status === 403) return ["warn", "not allowed", `The hub does not show its status here: ${message ?? "forbidden"}.`];
+  if (status === 429) return ["warn", "too many requests", "The hub gets too many requests from this address. This page goes on by itself."];
+  if (status === 503) return ["warn", "not ready", `The hub is not ready: ${message ?? "loading"}. This page goes on by itself.`];
+  return ["bad", "error", `The hub answered ${status}: ${message ?? "no reason given"}.`];
+}
+
 async function refresh() {
   try {
     const { ok, status, body } = await getJson("/api/status", key);
-    element("key-form").hidden = status !== 401;
+    element("key-form").hidden = status !== 401 && status !== 403;
     if (ok) draw(body);
+    else say(...refusal(status, body?.error?.message));
   } catch {
-    element("health").className = "pill bad";
-    element("health").textContent = "hub offline";
-    element("notice").hidden = false;
-    element("notice").textContent = "The hub does not answer. This page goes on by itself when it is back.";
+    say("bad", "hub offline", "The hub does not answer. This page goes on by itself when it is back.");
     previous = null;
   }
   setTimeout(refresh, 1000);
@@ -189,7 +202,7 @@ async function refresh() {
 element("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   key = element("key").value.trim();
-  sessionStorage.setItem("moex-key", JSON.stringify(key));
+  write("moex-key", key);
 });
 element("copy-join").addEventListener("click", (event) => copyText(element("join-url").textContent, event.currentTarget));
 refresh();

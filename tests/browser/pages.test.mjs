@@ -1,0 +1,154 @@
+// The pages in a real Chromium: nothing that others write runs in them, nothing is loaded from elsewhere, and they go on when storage is full.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Hub } from "./support/hub.mjs";
+import { launch, openTab } from "./support/tab.mjs";
+
+let browser;
+before(async () => { browser = await launch(); });
+after(async () => { await browser?.close(); });
+
+// A page on which xss() tells, and every address that it asked for.
+async function openPage(context, url) {
+  const page = await context.newPage();
+  page.errors = [];
+  page.on("pageerror", (error) => page.errors.push(String(error)));
+  page.on("dialog", (dialog) => { page.errors.push(`dialog ${dialog.message()}`); dialog.dismiss(); });
+  await page.addInitScript(() => { globalThis.xss = () => { globalThis.hit = true; }; });
+  await page.goto(url);
+  return page;
+}
+const wasHit = (page) => page.evaluate(() => globalThis.hit === true);
+
+const payloads = [
+  "<img src=x onerror=xss()>", "<script>xss()</script>", "<svg onload=xss()>", "<svg><script>xss()</script></svg>", "<iframe srcdoc='<script>parent.xss()</script>'></iframe>",
+  "<details open ontoggle=xss()>x</details>", "<input autofocus onfocus=xss()>", "<video><source onerror=xss()></video>", "<body onload=xss()>", "<style>@import '//evil.example/x.css'</style>",
+  "<a href=javascript:xss()>raw</a>", "[a](javascript:xss())", "[b](JaVaScRiPt:xss())", "[c](java\tscript:xss())", "[d](data:text/html,<script>xss()</script>)", "[e](vbscript:xss())",
+  "[f](&#106;avascript:xss())", "![i](x\"onerror=\"xss())", "![j](https://evil.example/pixel.png)", "<a href=\"https://evil.example\" onclick=xss()>k</a>", "`<img src=x onerror=xss()>`",
+  "```\n<img src=x onerror=xss()>\n```", "```html\"onmouseover=xss()\nx\n```", "<math><mtext><table><mglyph><style><img src=x onerror=xss()>", "<form action=javascript:xss()><button>x</button></form>",
+  "<base href=https://evil.example/>", "<link rel=stylesheet href=https://evil.example/x.css>", "<meta http-equiv=refresh content='0;url=https://evil.example'>", "<object data=javascript:xss()></object>",
+  "| a |\n|---|\n| <img src=x onerror=xss()> |", "<template><script>xss()</script></template>", "<noscript><p title=\"</noscript><img src=x onerror=xss()>\">", "<a id=body name=body>clobber</a>",
+];
+
+test("markup in a model's answer stays inert", async () => {
+  const hub = await Hub.start(["--backend", "local"]);
+  const context = await browser.newContext();
+  try {
+    const foreign = [];
+    context.on("request", (request) => { if (!/^(data|blob):/.test(request.url()) && new URL(request.url()).origin !== hub.url) foreign.push(request.url()); });
+    const page = await openPage(context, `${hub.url}/`);
+    // The demo model writes no HTML: these answers come from here, in pieces as a hub streams them.
+    let answer = "";
+    await page.route("**/v1/chat/completions", (route) => {
+      const events = [...answer].map((content) => ({ choices: [{ index: 0, delta: { content } }] }));
+      events.push({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }] });
+      route.fulfill({ contentType: "text/event-stream", body: `${events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join("")}data: [DONE]\n\n` });
+    });
+    for (const payload of payloads) {
+      answer = `before\n\n${payload}\n\nafter`;
+      await page.locator("#prompt").fill(payload);           // the question is shown as well
+      await page.locator("#prompt").press("Enter");
+      await page.locator(".message.assistant").last().locator(".facts").waitFor();
+      const seen = await page.evaluate(() => ({
+        handlers: [...document.querySelectorAll(".message *")].flatMap((node) => [...node.attributes].filter((one) => /^on/i.test(one.name)).map((one) => one.name)),
+        tags: [...document.querySelectorAll(".message :is(script, img, svg, iframe, style, object, embed, link, meta, base, form, input, video, math)")].map((node) => node.tagName),
+        links: [...document.querySelectorAll(".message a[href]")].map((node) => node.protocol),
+      }));
+      assert.deepEqual(seen.handlers, [], payload);
+      assert.deepEqual(seen.tags, [], payload);
+      for (const protocol of seen.links) assert.match(protocol, /^(https?|mailto):$/, payload);
+    }
+    assert.equal(await wasHit(page), false);
+    assert.deepEqual(page.errors, []);
+    await page.reload();                                     // shown again from the tab's storage
+    await page.locator(".message.assistant").last().waitFor();
+    assert.equal(await wasHit(page), false);
+    assert.deepEqual(foreign, []);
+  } finally {
+    await context.close();
+    await hub.remove();
+  }
+});
+
+test("markup in a contributor's name stays inert, and no page asks another host for anything", async () => {
+  const hub = await Hub.start();
+  const context = await browser.newContext();
+  try {
+    const asked = new Set();
+    const onEach = (request) => { if (!/^(data|blob):/.test(request.url())) asked.add(new URL(request.url()).host); };
+    context.on("request", onEach);
+    const lender = await openPage(context, hub.join);
+    await lender.locator("#nickname").fill("<img src=x onerror=xss()>");
+    await lender.locator("#nickname").dispatchEvent("change");
+    await lender.getByRole("button", { name: "Start", exact: true }).click();
+    const status = await openPage(context, `${hub.url}/status.html`);
+    await status.locator("#workers tr").first().waitFor();
+    const name = await status.locator("#workers td").first().innerText();
+    assert.match(name, /^<img src=x/);
+    assert.equal(await status.locator("#workers img").count(), 0);
+    const chat = await openPage(context, `${hub.url}/`);
+    await chat.locator("#prompt").fill("Hello");
+    await chat.locator("#prompt").press("Enter");
+    await chat.locator(".message.assistant .body p").waitFor();
+    await chat.locator("#stop").click();
+    await chat.locator(".message.assistant .facts").waitFor();
+    for (const page of [lender, status, chat]) {
+      assert.equal(await wasHit(page), false);
+      assert.deepEqual(page.errors, []);
+    }
+    assert.deepEqual([...asked], [new URL(hub.url).host]);
+  } finally {
+    await context.close();
+    await hub.remove();
+  }
+});
+
+test("a tab whose storage is full goes on chatting", async () => {
+  const hub = await Hub.start(["--backend", "local"]);
+  const context = await browser.newContext();
+  try {
+    const page = await openPage(context, `${hub.url}/`);
+    await page.evaluate(() => {
+      for (let size = 1 << 22, i = 0; size > 0; i += 1) {
+        try { sessionStorage.setItem(`filler-${i}`, "x".repeat(size)); } catch { size >>= 1; }
+      }
+    });
+    for (const question of ["One.", "Two."]) {
+      await page.locator("#prompt").fill(question);
+      await page.locator("#prompt").press("Enter");
+      await page.locator("#send").waitFor();
+      await page.locator(".message.assistant").last().locator(".facts").waitFor();
+    }
+    assert.equal(await page.locator(".message.assistant .facts").count(), 2);
+    await page.locator("#open-settings").click();
+    await page.locator("#system").fill("Be brief.");
+    assert.deepEqual(page.errors, []);
+  } finally {
+    await context.close();
+    await hub.remove();
+  }
+});
+
+test("the dashboard says why it shows nothing", async () => {
+  const hub = await Hub.start(["--backend", "local", "--require-key"]);
+  const context = await browser.newContext();
+  try {
+    const page = await openPage(context, `${hub.url}/status.html`);
+    const say = (text) => page.waitForFunction((wanted) => document.querySelector("#notice").innerText.includes(wanted), text);
+    const offer = async (key) => {
+      await page.locator("#key").fill(key);
+      await page.getByRole("button", { name: "Show status" }).click();
+    };
+    await offer("moex-api-wrong");
+    await say("does not know this key");
+    await offer(new URL(hub.join).hash.slice("#token=".length));       // a join token is no API key
+    await say("does not open this");
+    assert.equal(await page.locator("#key-form").isVisible(), true);
+    await page.route("**/api/status", (route) => route.fulfill({ status: 503, contentType: "application/json", body: '{"error": {"message": "Loading model"}}' }));
+    await say("Loading model");
+    assert.deepEqual(page.errors, []);
+  } finally {
+    await context.close();
+    await hub.remove();
+  }
+});
