@@ -232,7 +232,10 @@ int run_serve(const Invocation& invocation) {
     Server server(server_options, room->package, *registry);
     if (user) become(*user);
     SwarmBackend swarm(swarm_options_of(settings, room->package, *registry), server.swarm_host(), room->local.get(),
-                       [](const WorkerEvent& event, const WorkerView*) { log_worker_event(event); });
+                       [&server](const WorkerEvent& event, const WorkerView*) {
+                           server.on_worker_event(event);
+                           log_worker_event(event);
+                       });
     EngineOptions engine_options = engine_options_of(settings);
     engine_options.sequences_max = static_cast<std::uint32_t>(settings.number("sequences-max"));
     engine_options.queue_max = static_cast<std::uint32_t>(settings.number("queue-max"));

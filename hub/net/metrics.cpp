@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "hub/net/status.h"
 #include "protocol/text.h"
 
 namespace moex::net {
@@ -37,15 +38,26 @@ MetricFamily family(const char* name, const char* help, MetricType type, const s
     }
     return out;
 }
-const char* state_name(WorkerState state) {
-    switch (state) {
-        case WorkerState::connecting: return "connecting";
-        case WorkerState::loading: return "loading";
-        case WorkerState::active: return "active";
-        case WorkerState::unhealthy: return "unhealthy";
-        case WorkerState::draining: return "draining";
+const char* event_name(WorkerEvent::Kind kind) {
+    switch (kind) {
+        case WorkerEvent::Kind::joined: return "joined";
+        case WorkerEvent::Kind::ready: return "ready";
+        case WorkerEvent::Kind::left: return "left";
+        case WorkerEvent::Kind::unhealthy: return "unhealthy";
+        case WorkerEvent::Kind::healthy: return "healthy";
+        case WorkerEvent::Kind::removed: return "removed";
     }
     return "unknown";
+}
+const char* ejection_reason(CloseCode code) {
+    switch (code) {
+        case CloseCode::policy: return "bad_answers";
+        case CloseCode::protocol_error:
+        case CloseCode::text_frame: return "bad_frame";
+        case CloseCode::too_big: return "too_big";
+        case CloseCode::going_away: break;
+    }
+    return "other";
 }
 
 }  // namespace
@@ -54,7 +66,8 @@ struct Metrics::State {
     prometheus::Registry registry;
     prometheus::Family<prometheus::Counter>& success = prometheus::BuildCounter().Name("moex_request_success_total").Help("Generations that ended, by reason.").Register(registry);
     prometheus::Family<prometheus::Counter>& http = prometheus::BuildCounter().Name("moex_http_responses_total").Help("HTTP answers, by status.").Register(registry);
-    prometheus::Family<prometheus::Counter>& worker_events = prometheus::BuildCounter().Name("moex_worker_events_total").Help("Joins, leaves and removals.").Register(registry);
+    prometheus::Family<prometheus::Counter>& worker_events = prometheus::BuildCounter().Name("moex_worker_events_total").Help("What happened to workers.").Register(registry);
+    prometheus::Family<prometheus::Counter>& ejections = prometheus::BuildCounter().Name("moex_ejections_total").Help("Workers that were put out, by what they did.").Register(registry);
     prometheus::Histogram& ttft = histogram("moex_time_to_first_token_seconds", "Request read to first token sent.", request_seconds);
     prometheus::Histogram& inter_token = histogram("moex_inter_token_latency_seconds", "Mean gap between the tokens of a generation.", token_seconds);
     prometheus::Histogram& e2e = histogram("moex_e2e_request_latency_seconds", "Request read to last token sent.", request_seconds);
@@ -66,13 +79,18 @@ struct Metrics::State {
 };
 
 Metrics::Metrics() : state_(std::make_unique<State>()) {
-    for (const char* reason : {"stop", "length", "cancelled", "error"}) state_->success.Add({{"finished_reason", reason}});
+    // A counter that is there from the start shows its first increase.
+    for (const char* reason : {"stop", "length", "abort", "error"}) state_->success.Add({{"finished_reason", reason}});
+    using enum WorkerEvent::Kind;
+    for (const WorkerEvent::Kind kind : {joined, ready, left, unhealthy, healthy, removed}) state_->worker_events.Add({{"event", event_name(kind)}});
+    for (const CloseCode code : {CloseCode::policy, CloseCode::protocol_error, CloseCode::too_big}) state_->ejections.Add({{"reason", ejection_reason(code)}});
 }
 Metrics::~Metrics() = default;
 
 void Metrics::on_finished(const char* finish_reason) { state_->success.Add({{"finished_reason", finish_reason}}).Increment(); }
 void Metrics::on_http(unsigned status) { state_->http.Add({{"status", moex::text(status)}}).Increment(); }
-void Metrics::on_worker_event(const char* kind) { state_->worker_events.Add({{"event", kind}}).Increment(); }
+void Metrics::on_worker_event(WorkerEvent::Kind kind) { state_->worker_events.Add({{"event", event_name(kind)}}).Increment(); }
+void Metrics::on_ejection(CloseCode code) { state_->ejections.Add({{"reason", ejection_reason(code)}}).Increment(); }
 void Metrics::on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s) {
     state_->ttft.Observe(ttft_s);
     state_->e2e.Observe(e2e_s);
@@ -106,7 +124,7 @@ std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     std::vector<double> p50;
     double p99 = 0;
     for (const WorkerView& worker : snapshot.workers) {
-        by_state[{worker.device.backend.empty() ? "unknown" : worker.device.backend, state_name(worker.state)}] += 1;
+        by_state[{worker.device.backend.empty() ? "unknown" : worker.device.backend, worker_state_name(worker.state)}] += 1;
         if (worker.groups_answered == 0) continue;
         p50.push_back(worker.latency_p50_ms / 1e3);
         p99 = std::max(p99, worker.latency_p99_ms / 1e3);
@@ -133,7 +151,6 @@ std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     counter("moex_verify_total", "Answers checked for shape, finite values and norm.",
             {{{{"method", "bounds"}, {"result", "ok"}}, number(swarm.groups_answered - std::min(swarm.groups_answered, swarm.bad_answers))},
              {{{"method", "bounds"}, {"result", "bad"}}, number(swarm.bad_answers)}});
-    counter("moex_ejections_total", "Workers removed.", {{{{"reason", "bad_answers"}}, number(swarm.removed)}});
     counter("moex_bad_frames_total", "Frames that could not be decoded.", {{{}, number(swarm.bad_frames)}});
     counter("moex_wire_bytes_total", "Bytes of frames.", {{{{"dir", "out"}}, number(swarm.bytes_sent)}, {{{"dir", "in"}}, number(swarm.bytes_received)}});
     counter("moex_wire_frames_total", "Frames.", {{{{"dir", "out"}}, number(swarm.frames_sent)}, {{{"dir", "in"}}, number(swarm.frames_received)}});

@@ -27,7 +27,8 @@ class Metrics {
     void on_finished(const char* finish_reason);
     void on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s);
     void on_http(unsigned status);
-    void on_worker_event(const char* kind);
+    void on_worker_event(WorkerEvent::Kind kind);
+    void on_ejection(CloseCode code);          // of a worker that had been welcomed
     std::string text(const MetricsSnapshot& snapshot) const;
 
   private:

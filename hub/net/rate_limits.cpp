@@ -52,6 +52,7 @@ struct RateLimits::State {
     std::mutex mutex;
     std::unordered_map<std::string, Address> addresses;
     std::list<std::string> recent;   // front: seen last
+    std::unordered_map<std::string, Bucket> keys;
 
     Address& find(const std::string& address) {
         const std::string key = rate_key(address);
@@ -87,6 +88,12 @@ Duration RateLimits::api_request(TimePoint now, const std::string& address, bool
     const std::lock_guard lock(state_->mutex);
     const double factor = state_->factor(loopback);
     return state_->find(address).api.take(now, state_->options.api_requests_per_minute * factor, state_->options.api_requests_burst * factor);
+}
+
+Duration RateLimits::key_request(TimePoint now, const std::string& key, bool loopback) {
+    const std::lock_guard lock(state_->mutex);
+    const double factor = state_->factor(loopback);
+    return state_->keys[key].take(now, state_->options.key_requests_per_minute * factor, state_->options.key_requests_burst * factor);
 }
 
 void RateLimits::hello_failed(TimePoint now, const std::string& address, bool loopback) {

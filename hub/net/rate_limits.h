@@ -1,4 +1,4 @@
-// Token buckets and bans per address. An address is an IPv4 address or an IPv6 /64: what one person usually holds.
+// Token buckets per address and per key, and bans per address. An address is an IPv4 address or an IPv6 /64: what one person usually holds.
 // Thread-safe: one mutex around a bounded table; `now` is given, so tests need no clock.
 // Source: targets S8.
 #pragma once
@@ -17,6 +17,7 @@ struct RateOptions {
     double hello_failures_per_minute = 5;    // beyond it the address is banned from /worker
     Duration ban = std::chrono::minutes(10);
     double api_requests_per_minute = 600, api_requests_burst = 200;
+    double key_requests_per_minute = 1200, key_requests_burst = 400;   // of one API key, wherever it is used
     double loopback_factor = 100;            // one's own machine: generous, still bounded
     std::size_t addresses_max = 16'384;      // remembered; the longest unseen is forgotten
 };
@@ -31,6 +32,8 @@ class RateLimits {
     // Zero: go on. Otherwise how long to wait: the Retry-After.
     Duration worker_connect(TimePoint now, const std::string& address, bool loopback);
     Duration api_request(TimePoint now, const std::string& address, bool loopback);
+    // `key` is one that the registry knows, or its hash: so there are never many.
+    Duration key_request(TimePoint now, const std::string& key, bool loopback);
     void hello_failed(TimePoint now, const std::string& address, bool loopback);
 
   private:

@@ -50,6 +50,18 @@ const Route* known_route(std::string_view path, bool test_routes) {
     const Route* route = find_route(path);
     return route && route->handler == Handler::test && !test_routes ? nullptr : route;
 }
+// What was meant by a path that is not in the table: clients add /v1 twice or not at all, and slashes at the end.
+std::string meant_path(std::string_view path) {
+    std::string_view bare = path;
+    while (bare.size() > 1 && bare.back() == '/') bare.remove_suffix(1);
+    for (const std::string& other : {std::string(bare), "/v1" + std::string(bare), std::string(bare.starts_with("/v1/") ? bare.substr(3) : bare)})
+        if (other != path && find_route(other)) return other;
+    return {};
+}
+std::string no_such_route(std::string_view path) {
+    const std::string meant = meant_path(path.substr(0, 200));
+    return text("no such route: ", path.substr(0, 200), meant.empty() ? "" : text("; did you mean ", meant, "? The API's base URL ends in /v1"));
+}
 bool is_post(const Route* route) { return route && std::string_view(route->method) == "POST"; }
 bool is_read(const HttpRequest& request) { return request.method == "GET" || request.method == "HEAD"; }
 std::string allowed_methods(bool post) { return post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS"; }
@@ -158,7 +170,7 @@ std::optional<HttpResponse> Routes::judge_head(const HttpRequest& head) const {
     if (auto refusal = refuse_by_origin(head)) return refusal;
     const Route* route = known_route(head.path, hub_.options.test_routes);
     if ((!route || route->handler == Handler::asset) && !hub_.assets.contains(head.path))
-        return api_error(404, text("no such route: ", head.path.substr(0, 200)), "not_found");
+        return api_error(404, no_such_route(head.path), "not_found");
     const bool post = is_post(route);
     if (head.method == "OPTIONS") return std::nullopt;
     if (post ? head.method != "POST" : !is_read(head)) {
@@ -182,6 +194,10 @@ std::optional<HttpResponse> Routes::judge_head(const HttpRequest& head) const {
     if (hub_.draining) return wait_for(503, "the hub stops and takes no new work", "unavailable", 2s);
     if (const Duration wait = hub_.rates.api_request(now_steady(), head.remote_address, head.loopback); wait > Duration{0})
         return wait_for(429, "too many requests from this address", "rate_limited", wait);
+    if (!hub_.keys_required) return std::nullopt;
+    const std::string key_hash = to_hex(sha256(as_byte_view(*bearer_key(head))));   // the key itself is kept nowhere
+    if (const Duration wait = hub_.rates.key_request(now_steady(), key_hash, head.loopback); wait > Duration{0})
+        return wait_for(429, "too many requests with this key", "rate_limited", wait);
     return std::nullopt;
 }
 

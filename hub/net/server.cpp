@@ -237,6 +237,8 @@ ApiObserver Server::api_observer() {
     return observer;
 }
 
+void Server::on_worker_event(const WorkerEvent& event) { state_->hub.metrics.on_worker_event(event.kind); }
+
 void Server::run(std::size_t num_threads) {
     State& state = *state_;
     if (state.hub.options.handle_signals) {

@@ -91,6 +91,8 @@ class Server {
     void attach(SwarmBackend& swarm, Engine& engine, Api& api);
     // Give it to the Api: finished requests and latencies land in /metrics. Valid as long as the server.
     ApiObserver api_observer();
+    // Give it to the swarm: joins, leaves and removals land in /metrics. Any thread.
+    void on_worker_event(const WorkerEvent& event);
     // Serves until stop(), on `num_threads` threads (two at least) while the caller waits. The swarm's strand is served until the destructor, so that
     // engine and swarm can be taken down after run() has returned.
     void run(std::size_t num_threads);

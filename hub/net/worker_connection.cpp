@@ -60,8 +60,10 @@ void WorkerConnection::read_next(std::uint64_t frame_bytes_max) {
 void WorkerConnection::on_read(ErrorCodeOf error, Bytes frame, bool binary) {
     if (error) {
         // The WebSocket layer has said 1002 or 1009 itself where the peer broke its rules.
-        if (!welcomed_ && error != websocket::error::closed && error.category() == ErrorCodeOf(websocket::error::closed).category())
-            hub_.rates.hello_failed(now_steady(), address_, loopback_);
+        if (error != websocket::error::closed && error.category() == ErrorCodeOf(websocket::error::closed).category()) {
+            if (welcomed_) hub_.metrics.on_ejection(error == websocket::error::message_too_big ? CloseCode::too_big : CloseCode::protocol_error);
+            else hub_.rates.hello_failed(now_steady(), address_, loopback_);
+        }
         return end();
     }
     if (!binary) return close(CloseCode::text_frame, "frames are binary messages");
@@ -107,6 +109,7 @@ void WorkerConnection::write_next() {
 }
 
 void WorkerConnection::close(CloseCode code, const std::string& reason) {
+    if (welcomed_ && code != CloseCode::going_away) hub_.metrics.on_ejection(code);
     if (!welcomed_ && !refused_ && code != CloseCode::going_away) hub_.rates.hello_failed(now_steady(), address_, loopback_);
     asio::post(executor_, [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
 }

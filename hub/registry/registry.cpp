@@ -29,7 +29,11 @@ constexpr std::int64_t workers_stored_max = 10'000;
 constexpr std::size_t pending_workers_max = 4'096;  // between two commits; further ones wait for the next visit
 namespace fs = std::filesystem;
 
-using KeyHash = std::array<std::byte, 32>;
+// What is kept and compared of a key. All have one length, and the only comparison there is takes the same time wherever they differ.
+struct KeyHash {
+    std::array<std::byte, 32> bytes;
+    friend bool operator==(const KeyHash& a, const KeyHash& b) { return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0; }
+};
 struct StoredKey {
     KeyHash hash;
     Role role;
@@ -37,7 +41,7 @@ struct StoredKey {
 
 KeyHash hash_key(std::string_view key) {
     KeyHash hash;
-    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), reinterpret_cast<unsigned char*>(hash.data()));
+    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), reinterpret_cast<unsigned char*>(hash.bytes.data()));
     return hash;
 }
 
@@ -148,7 +152,7 @@ Status Registry::State::load_keys() {
         const std::optional<Role> role = parse_role(select.text_column(1));
         if (hash.size() != 32 || !role) continue;
         StoredKey key{{}, *role};
-        std::copy(hash.begin(), hash.end(), key.hash.begin());
+        std::copy(hash.begin(), hash.end(), key.hash.bytes.begin());
         keys.push_back(key);
     }
     return select.status();
@@ -158,7 +162,7 @@ Status Registry::State::insert_key(const KeyHash& hash, Role role, std::string_v
     {
         const std::lock_guard lock(database_mutex);
         Statement insert(*database, "INSERT INTO keys VALUES (?, ?, ?, ?) ON CONFLICT (key_sha256) DO UPDATE SET role = excluded.role, name = excluded.name");
-        MOEX_TRY(insert.bind(ByteView(hash)).bind(std::string_view(role_name(role))).bind(name).bind(std::int64_t{std::time(nullptr)}).run());
+        MOEX_TRY(insert.bind(ByteView(hash.bytes)).bind(std::string_view(role_name(role))).bind(name).bind(std::int64_t{std::time(nullptr)}).run());
     }
     const std::lock_guard lock(keys_mutex);
     for (StoredKey& key : keys)
@@ -263,7 +267,7 @@ Status Registry::set_key(Role role, std::string_view name, std::string_view key)
     const std::lock_guard lock(state_->database_mutex);
     {
         Statement remove(*state_->database, "DELETE FROM keys WHERE role = ? AND name = ? AND key_sha256 <> ?");
-        MOEX_TRY(remove.bind(std::string_view(role_name(role))).bind(name).bind(ByteView(hash)).run());
+        MOEX_TRY(remove.bind(std::string_view(role_name(role))).bind(name).bind(ByteView(hash.bytes)).run());
     }
     return state_->load_keys();
 }
@@ -273,7 +277,7 @@ std::optional<Role> Registry::key_role(std::string_view key) const {
     std::optional<Role> role;
     const std::lock_guard lock(state_->keys_mutex);
     for (const StoredKey& stored : state_->keys)  // no early exit: the time tells nothing
-        if (CRYPTO_memcmp(stored.hash.data(), hash.data(), hash.size()) == 0) role = stored.role;
+        if (stored.hash == hash) role = stored.role;
     return role;
 }
 
@@ -317,11 +321,7 @@ bool Registry::join_allowed(std::string_view token) const {
     bool is_token = false;
     {
         const std::lock_guard lock(state_->keys_mutex);
-        if (!state_->join_token.empty()) {
-            // Hashes have one length, so the comparison does not tell the token's.
-            const KeyHash wanted = hash_key(state_->join_token), given = hash_key(token);
-            is_token = CRYPTO_memcmp(wanted.data(), given.data(), wanted.size()) == 0;
-        }
+        is_token = !state_->join_token.empty() && hash_key(state_->join_token) == hash_key(token);
     }
     return is_token || role == Role::join || role == Role::admin;
 }

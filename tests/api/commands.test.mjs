@@ -3,6 +3,7 @@ import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { request } from 'node:http';
 import { test } from 'node:test';
 import { cleanEnvironment, hubProgram, modelFolder, runHub, startHub, temporaryFolder } from './hub_process.mjs';
 
@@ -177,4 +178,35 @@ test('a second SIGTERM does not wait for streams', async () => {
   while (!hub.stderr().includes('once more stops at once')) await new Promise(setImmediate);   // the event of the first one
   hub.signal('SIGTERM');
   assert.equal(await hub.ended, 0, hub.stderr());
+});
+
+test('no key, token or prompt reaches the log, at any level', async () => {
+  const keys = { MOEX_API_KEY: 'moex-api-one-two-three-four', MOEX_ADMIN_KEY: 'moex-admin-five-six-seven' };
+  for (const flags of [[], ['--log-json']]) {
+    const hub = await startHub(['--backend', 'local', '--require-key', '--log-level', 'debug', ...flags], keys);
+    const token = new URL(hub.join).hash.slice('#token='.length);
+    const secrets = [...Object.values(keys), token, 'moex-api-unknown-key', 'a secret lighthouse'];
+    const ask = (path, key, body) => fetch(`${hub.url}${path}`, { method: body ? 'POST' : 'GET', headers: { authorization: `Bearer ${key}`, 'content-type': 'application/json' },
+      body: body && JSON.stringify(body) }).then((response) => response.status);
+    const prompt = { prompt: 'a secret lighthouse', max_tokens: 2 };
+    assert.equal(await ask('/v1/completions', keys.MOEX_API_KEY, prompt), 200);
+    assert.equal(await ask('/v1/completions', keys.MOEX_ADMIN_KEY, { ...prompt, stream: true }), 200);
+    assert.equal(await ask('/v1/completions', 'moex-api-unknown-key', prompt), 401);
+    assert.equal(await ask('/v1/completions', token, prompt), 403);
+    assert.equal(await ask(`/nowhere?key=${keys.MOEX_API_KEY}`, keys.MOEX_API_KEY), 404);
+    assert.equal(await ask('/metrics', keys.MOEX_ADMIN_KEY), 200);
+    const join = (key) => new Promise((resolve) => request(`${hub.url}/worker`, { agent: false, headers: { Authorization: `Bearer ${key}`, Connection: 'Upgrade', Upgrade: 'websocket',
+      'Sec-WebSocket-Version': '13', 'Sec-WebSocket-Key': 'dGhlIHNhbXBsZSBub25jZQ==' } }, (response) => { response.resume(); resolve(response.statusCode); })
+      .on('upgrade', (response, socket) => {
+        const hello = Buffer.from(JSON.stringify({ token: key, version_min: 1, version_max: 1 }));     // no frame of ours: it is refused, by what it says
+        socket.write(Buffer.concat([Buffer.from([0x82, 0x80 | hello.length, 0, 0, 0, 0]), hello]));
+        socket.resume().on('close', () => resolve(101));
+      }).end());
+    assert.equal(await join(token), 101);
+    assert.equal(await join('moex-api-unknown-key'), 401);
+    const shown = hub.stdout().replace(hub.join, '').replace(hub.join, '');                            // the join link is there to be shared
+    assert.equal(await hub.stop(), 0, hub.stderr());
+    assert.ok(hub.stderr().length > 0);
+    for (const secret of secrets) assert.equal((hub.stderr() + shown).includes(secret), false, `${secret.slice(0, 10)}... in the log`);
+  }
 });

@@ -89,6 +89,9 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
     }
     while (running(hub.port()) != 0) {
     }
+    const auto aborted = [&] { return fetch(hub.port(), "GET", "/metrics").body.find("moex_request_success_total{finished_reason=\"abort\"} 1") != std::string::npos; };
+    while (!aborted()) {   // counted when its last event has passed
+    }
     EXPECT_TRUE(hub.healthy());
 }
 

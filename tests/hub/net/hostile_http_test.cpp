@@ -1,9 +1,14 @@
 // Hostile HTTP over a real socket: each answered within 3 s with its status, the connection closed, the hub still serving.
+#include <sys/resource.h>
+
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "tests/hub/net/hostile_requests.h"
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
+#include "tests/support/process_memory.h"
 
 namespace moex {
 namespace {
@@ -177,6 +182,50 @@ TEST(HostileHttpTest, WithoutATrustedProxyForwardedAddressesAreWords) {
     EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json + "X-Forwarded-For: 198.51.100.7\r\n", body).status, 200u);
     EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json + "X-Forwarded-For: 198.51.100.8\r\n", body).status, 429u);
     EXPECT_FALSE(fetch(hub.port(), "GET", "/", "X-Forwarded-Proto: https\r\n").headers.contains("strict-transport-security"));
+}
+
+TEST(HostileHttpTest, AKeyIsRateLimitedFromAllAddressesTogether) {
+    TestHubOptions options;
+    options.server.trusted_proxies = {"127.0.0.1"};
+    options.server.rates = {.key_requests_per_minute = 1, .key_requests_burst = 2};
+    TestHub hub(options);
+    const auto ask = [&](const std::string& key, const char* address) {
+        return fetch(hub.port(), "POST", "/tokenize", "Content-Type: application/json\r\nAuthorization: Bearer " + key + "\r\nX-Forwarded-For: " + address + "\r\n", R"({"content": "a"})").status;
+    };
+    const std::string first = hub.registry().create_key(Role::api, "one").value(), second = hub.registry().create_key(Role::api, "two").value();
+    EXPECT_EQ(ask(first, "198.51.100.1"), 200u);
+    EXPECT_EQ(ask(first, "198.51.100.2"), 200u);
+    EXPECT_EQ(ask(first, "198.51.100.3"), 429u);
+    EXPECT_EQ(ask(second, "198.51.100.3"), 200u);
+}
+
+// A thousand heads that never end, dripping: a normal request is answered beside them, and they cost little.
+TEST(HostileHttpTest, AThousandSlowHeadsHoldNobodyUp) {
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max, 8192);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+    if (files.rlim_cur < 2500) GTEST_SKIP() << "the system allows " << files.rlim_cur << " open files";
+    TestHubOptions options;
+    options.server.clients.header_within = 30s;
+    TestHub hub(options);
+    const std::uint64_t before = process_bytes("VmRSS");
+    std::vector<std::unique_ptr<RawClient>> slow;
+    for (int i = 0; i < 1000; ++i) {
+        slow.push_back(std::make_unique<RawClient>(hub.port()));
+        ASSERT_TRUE(slow.back()->send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "));
+    }
+    for (int drip = 0; drip < 3; ++drip) {
+        for (auto& client : slow) ASSERT_TRUE(client->send("a"));
+        EXPECT_TRUE(hub.healthy());
+        EXPECT_EQ(fetch(hub.port(), "POST", "/v1/completions", "Content-Type: application/json\r\n", R"({"prompt": "Once", "max_tokens": 2})").status, 200u);
+    }
+    EXPECT_LT(process_bytes("VmRSS"), before + (100u << 20));
+    for (std::size_t i = 0; i < slow.size(); i += 100) {   // and each of them is served once it is whole
+        const std::string body = R"({"prompt": "Once", "max_tokens": 1})";
+        slow[i]->send("\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+        EXPECT_EQ(slow[i]->read_response(false, 60s).status, 200u);
+    }
 }
 
 TEST(HostileHttpTest, ApiRequestsAreRateLimited) {

@@ -138,6 +138,10 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
     const RawFrame answer = client.read_frame(3s);
     ASSERT_EQ(answer.opcode, op_binary);
     EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
+    // Events are counted: those that joined, and the welcomed ones that were put out for a second HELLO, and for text.
+    const std::string metrics = fetch(hub_.port(), "GET", "/metrics").body;
+    for (const char* row : {"moex_worker_events_total{event=\"joined\"} 3", "moex_worker_events_total{event=\"removed\"} 1", "moex_ejections_total{reason=\"bad_frame\"} 2"})
+        EXPECT_NE(metrics.find(row), std::string::npos) << row << '\n' << metrics;
 }
 
 TEST_F(HostileWorkerTest, PingsAreAnsweredAndFragmentsJoined) {

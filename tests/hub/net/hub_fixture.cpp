@@ -42,7 +42,8 @@ TestHub::TestHub(TestHubOptions options) {
     swarm.blob_hash = [package = package_](std::uint32_t layer, std::uint32_t expert) { return package->blob_hash(layer, expert); };
     swarm.token_ok = [registry = registry_.get()](std::string_view token) { return registry->join_allowed(token); };
     local_ = std::make_unique<LocalExperts>(package_, *threads_, swarm.rounding);
-    swarm_ = std::make_unique<SwarmBackend>(swarm, server_->swarm_host(), local_.get(), nullptr);
+    swarm_ = std::make_unique<SwarmBackend>(swarm, server_->swarm_host(), local_.get(),
+                                            [server = server_.get()](const WorkerEvent& event, const WorkerView*) { server->on_worker_event(event); });
     decoder_ = must(Decoder::create(package_, *threads_));
     engine_ = std::make_unique<Engine>(*decoder_, *swarm_, EngineOptions{});
     std::shared_ptr<const Tokenizer> tokenizer = must(Tokenizer::load(*package_->tokenizer_file("tokenizer.json"), package_->tokenizer_file("tokenizer_config.json").value_or("")));

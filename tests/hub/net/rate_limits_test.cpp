@@ -49,5 +49,15 @@ TEST(RateLimitsTest, TheTableIsBounded) {
     EXPECT_EQ(limits.worker_connect(now, "192.0.2.1", false), Duration{0});   // forgotten, starts anew
 }
 
+TEST(RateLimitsTest, AKeyHasABucketWhereverItIsUsed) {
+    RateLimits rates({.key_requests_per_minute = 60, .key_requests_burst = 2});
+    const TimePoint now{};
+    EXPECT_EQ(rates.key_request(now, "a", false), Duration{0});
+    EXPECT_EQ(rates.key_request(now, "a", false), Duration{0});
+    EXPECT_GT(rates.key_request(now, "a", false), Duration{0});
+    EXPECT_EQ(rates.key_request(now, "b", false), Duration{0});
+    EXPECT_EQ(rates.key_request(now + std::chrono::seconds(2), "a", false), Duration{0});
+}
+
 }  // namespace
 }  // namespace moex

@@ -65,6 +65,22 @@ TEST(RoutesTest, WhatIsNotInTheTableIs404) {
     }
 }
 
+TEST(RoutesTest, APathThatMissesTheTableByALittleIsToldTheRightOne) {
+    TestHub hub;
+    const struct {
+        const char* method;
+        const char* path;
+        const char* meant;
+    } rows[] = {{"POST", "/chat/completions", "/v1/chat/completions"}, {"POST", "/v1/v1/chat/completions", "/v1/chat/completions"}, {"POST", "/v1/completions/", "/v1/completions"},
+                {"GET", "/models", "/v1/models"}, {"GET", "/v1/metrics", "/metrics"}, {"GET", "/health/", "/health"}};
+    for (const auto& row : rows) {
+        const RawResponse response = fetch(hub.port(), row.method, row.path, json_type, "{}");
+        EXPECT_EQ(response.status, 404u) << row.path;
+        EXPECT_NE(response.body.find(std::string("did you mean ") + row.meant + "?"), std::string::npos) << response.body;
+    }
+    EXPECT_EQ(fetch(hub.port(), "GET", "/nowhere").body.find("did you mean"), std::string::npos);
+}
+
 TEST(RoutesTest, WrongMethodsAreNamed) {
     TestHub hub;
     for (const char* method : {"PUT", "DELETE", "PATCH", "POST"}) {
@@ -175,7 +191,8 @@ TEST(RoutesTest, StatusHealthInfoAndMetrics) {
     for (const char* name : {"moex_num_requests_running", "moex_num_requests_waiting", "moex_prompt_tokens_total", "moex_generation_tokens_total", "moex_request_success_total",
                              "moex_time_to_first_token_seconds_bucket", "moex_inter_token_latency_seconds_count", "moex_e2e_request_latency_seconds_sum", "moex_request_queue_time_seconds_bucket",
                              "moex_workers", "moex_calls_total", "moex_call_latency_seconds", "moex_hedges_total", "moex_verify_total", "moex_ejections_total", "moex_fallback_total",
-                             "moex_wire_bytes_total", "moex_expert_replicas"})
+                             "moex_wire_bytes_total", "moex_expert_replicas", "moex_request_success_total{finished_reason=\"abort\"} 0",
+                             "moex_worker_events_total{event=\"removed\"} 0", "moex_ejections_total{reason=\"bad_frame\"} 0"})
         EXPECT_NE(metrics.body.find(name), std::string::npos) << name;
 }
 
