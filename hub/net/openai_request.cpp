@@ -126,8 +126,12 @@ void refuse_unsupported(Fields& fields, bool is_chat) {
         if (value && !((value->is_array() || value->is_object()) && value->empty())) fields.unsupported(name, why);
     };
     if (is_chat) {
-        non_empty("tools", "tool calls are not implemented.");
-        non_empty("functions", "function calls are not implemented.");
+        const auto is_none = [&](const char* name) {
+            const Json* choice = fields.find(name);
+            return choice && *choice == "none";
+        };
+        if (!is_none("tool_choice")) non_empty("tools", "tool calls are not implemented; \"tool_choice\": \"none\" leaves them out.");
+        if (!is_none("function_call")) non_empty("functions", "function calls are not implemented.");
         for (const char* name : {"tool_choice", "function_call"})
             if (const Json* value = fields.find(name); value && *value != "none" && *value != "auto") fields.unsupported(name, "tool calls are not implemented.");
         if (const Json* format = fields.find("response_format"); format && !(format->is_object() && format->value("type", Json()) == "text"))

@@ -74,7 +74,7 @@ Json legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* to
     for (const TokenText& token : tokens) {
         texts.push_back(token.text);
         logprobs.push_back(at_most_zero(token.logprob));
-        offsets.push_back(token.offset_bytes);
+        offsets.push_back(token.offset_characters);
         Json top = Json::object();
         for (const TokenLogprob& one : token.top) top[token_text(tokenizer, one.id)] = at_most_zero(one.logprob);
         tops.push_back(std::move(top));

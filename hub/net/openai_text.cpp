@@ -42,8 +42,9 @@ AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop
 AnswerText::Shown AnswerText::push(const SampledToken& token) {
     std::string piece = decoder_ ? decoder_->push(token.id) : text(num_tokens_ > 0 ? " " : "", token.id);
     ++num_tokens_;
-    if (keep_tokens_) waiting_.push_back({token.id, piece, token.logprob, token.top, decoded_bytes_});
+    if (keep_tokens_) waiting_.push_back({token.id, piece, token.logprob, token.top, decoded_bytes_, decoded_characters_});
     decoded_bytes_ += piece.size();
+    decoded_characters_ += static_cast<std::uint64_t>(std::count_if(piece.begin(), piece.end(), [](char c) { return (c & 0xc0) != 0x80; }));   // pieces are whole UTF-8
     return release(filter_.push(piece));
 }
 

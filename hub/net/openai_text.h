@@ -35,7 +35,7 @@ struct TokenText {
     std::string text;
     float logprob = 0;
     std::vector<TokenLogprob> top;
-    std::uint64_t offset_bytes = 0;             // of `text` in the answer
+    std::uint64_t offset_bytes = 0, offset_characters = 0;   // of `text` in the answer; characters are code points
 };
 
 class AnswerText {
@@ -59,7 +59,7 @@ class AnswerText {
     StopFilter filter_;
     bool keep_tokens_;
     std::deque<TokenText> waiting_;
-    std::uint64_t decoded_bytes_ = 0, shown_bytes_ = 0;
+    std::uint64_t decoded_bytes_ = 0, decoded_characters_ = 0, shown_bytes_ = 0;
     std::uint32_t num_tokens_ = 0;
 };
 

@@ -54,7 +54,7 @@ const Route* known_route(std::string_view path, bool test_routes) {
 std::string meant_path(std::string_view path) {
     std::string_view bare = path;
     while (bare.size() > 1 && bare.back() == '/') bare.remove_suffix(1);
-    for (const std::string& other : {std::string(bare), "/v1" + std::string(bare), std::string(bare.starts_with("/v1/") ? bare.substr(3) : bare)})
+    for (const std::string& other : {std::string(bare), text("/v1", bare), std::string(bare.starts_with("/v1/") ? bare.substr(3) : bare)})
         if (other != path && find_route(other)) return other;
     return {};
 }
@@ -210,9 +210,8 @@ void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responde
         response.headers = {{"Allow", methods}};
         if (!cors_origin(request).empty()) {
             response.headers.emplace_back("Access-Control-Allow-Methods", methods);
-            response.headers.emplace_back("Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Stainless-Arch, X-Stainless-Lang, X-Stainless-OS, "
-                                                                          "X-Stainless-Package-Version, X-Stainless-Retry-Count, X-Stainless-Runtime, "
-                                                                          "X-Stainless-Runtime-Version, X-Stainless-Timeout, User-Agent");
+            // Whatever it wants to send: the origin is the owner's choice, and client libraries add headers of their own with each version.
+            response.headers.emplace_back("Access-Control-Allow-Headers", request.header("access-control-request-headers").value_or("Authorization, Content-Type, X-Api-Key"));
             response.headers.emplace_back("Access-Control-Max-Age", "600");
         }
         return responder->respond(std::move(response));

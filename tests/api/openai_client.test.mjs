@@ -88,6 +88,67 @@ test('logprobs join to the content', async () => {
   }
 });
 
+// Everything a client may send that asks for nothing we cannot do.
+test('what clients send by default is taken', async () => {
+  const plain = await client.chat.completions.create({ model, messages, max_tokens: 6, temperature: 0 });
+  const content = plain.choices[0].message.content;
+  const words = messages[0].content.split(' ');
+  const tool = { type: 'function', function: { name: 'f', parameters: { type: 'object', properties: {} } } };
+  for (const extra of [
+    { tools: [], tool_choice: 'auto', parallel_tool_calls: false }, { tools: [tool], tool_choice: 'none' }, { response_format: { type: 'text' } }, { stop: '' }, { stop: [] }, { stop: null },
+    { store: true, metadata: { a: 'b' }, service_tier: 'auto', user: 'u', prompt_cache_key: 'k', safety_identifier: 's', something_new: { a: 1 } },
+    { max_tokens: undefined, max_completion_tokens: 6 }, { max_tokens: 100, max_completion_tokens: 6 }, { n: 1, logit_bias: {}, presence_penalty: 0, frequency_penalty: 0 },
+    { messages: [{ role: 'user', name: 'bob', content: [{ type: 'text', text: words[0] }, { type: 'text', text: ` ${words.slice(1).join(' ')}` }] }] },
+  ]) assert.equal((await client.chat.completions.create({ model, messages, max_tokens: 6, temperature: 0, ...extra })).choices[0].message.content, content, JSON.stringify(extra));
+  const roles = [{ role: 'system', content: 'a' }, { role: 'developer', content: 'b' }, ...messages, { role: 'assistant', content: null }, { role: 'user', content: '' }];
+  assert.equal((await client.chat.completions.create({ model, messages: roles, max_tokens: 2 })).choices[0].finish_reason, 'length');
+});
+
+test('what this server cannot do is refused by the name of the field', async () => {
+  const image = [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }];
+  for (const [extra, param] of [
+    [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'], [{ response_format: { type: 'json_object' } }, 'response_format'], [{ max_tokens: 0 }, 'max_tokens'], [{ n: 0 }, 'n'],
+    [{ messages: [] }, 'messages'], [{ messages: [{ role: 'user', content: null }] }, 'messages[0].content'], [{ messages: [{ role: 'tool', tool_call_id: 'x', content: 'y' }] }, 'messages[0].role'],
+    [{ messages: image }, 'messages[0].content[0].type'], [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'], [{ stream_options: { include_usage: true } }, 'stream_options'],
+    [{ top_logprobs: 2 }, 'top_logprobs'],
+  ]) await assert.rejects(client.chat.completions.create({ model, messages, ...extra }), (error) => error instanceof OpenAI.BadRequestError && error.param === param, param);
+  await assert.rejects(client.responses.create({ model, input: 'x' }), (error) => error instanceof OpenAI.NotFoundError);
+  const bare = new OpenAI({ apiKey, baseURL: hub.url, maxRetries: 0 });
+  await assert.rejects(bare.chat.completions.create({ model, messages }), (error) => error instanceof OpenAI.NotFoundError && error.message.includes('/v1/chat/completions'));
+});
+
+test('every cut of a stop string gives the text in front of it, whole and streamed, with its logprobs', async () => {
+  const request = { model, messages, max_tokens: 16, temperature: 0, logprobs: true };
+  const text = (await client.chat.completions.create(request)).choices[0].message.content;
+  for (const [begin, end] of [[0, 1], [0, 5], [2, 3], [3, 9], [5, 6], [7, 15], [text.length - 3, text.length]]) {
+    const stop = text.slice(begin, end), wanted = text.slice(0, text.indexOf(stop));
+    const whole = (await client.chat.completions.create({ ...request, stop: [stop, 'never this'] })).choices[0];
+    assert.equal(whole.message.content, wanted);
+    assert.equal(whole.finish_reason, 'stop');
+    assert.equal(whole.logprobs.content.map((one) => one.token).join(''), wanted);
+    const streamed = await client.chat.completions.stream({ ...request, stop }).finalChatCompletion();
+    assert.equal(streamed.choices[0].message.content ?? '', wanted);
+    assert.equal((streamed.choices[0].logprobs?.content ?? []).map((one) => one.token).join(''), wanted);
+  }
+});
+
+test('a stream of several choices keeps them apart and counts once', async () => {
+  const request = { model, messages, max_tokens: 6, temperature: 1, seed: 3, n: 2 };
+  const whole = await client.chat.completions.create(request);
+  const texts = ['', ''], roles = [0, 0];
+  let usage;
+  for await (const chunk of await client.chat.completions.create({ ...request, stream: true, stream_options: { include_usage: true } })) {
+    if (chunk.choices.length === 0) usage = chunk.usage;
+    for (const choice of chunk.choices) {
+      texts[choice.index] += choice.delta.content ?? '';
+      roles[choice.index] += choice.delta.role ? 1 : 0;
+    }
+  }
+  assert.deepEqual(texts, whole.choices.map((choice) => choice.message.content));
+  assert.deepEqual(roles, [1, 1]);
+  assert.deepEqual(usage, whole.usage);
+});
+
 test('a wrong model is not found', async () => {
   await assert.rejects(client.chat.completions.create({ model: 'gpt-4o', messages }), (error) => error instanceof OpenAI.NotFoundError && error.code === 'model_not_found');
 });

@@ -109,7 +109,7 @@ TEST_F(ApiTest, HostileTokenizerBodiesAreRefused) {
 
 TEST_F(ApiTest, UnknownFieldsAndHarmlessOnesAreIgnored) {
     const auto answer = ask(chat_path, chat("Hi", {{"max_tokens", 1}, {"store", false}, {"metadata", {{"a", "b"}}}, {"service_tier", "auto"}, {"nonsense", {1, 2}}, {"user", "me"},
-                                                   {"tools", Json::array()}, {"tool_choice", "none"}, {"response_format", {{"type", "text"}}}, {"stop", nullptr},
+                                                   {"tools", Json::array({{{"type", "function"}}})}, {"tool_choice", "none"}, {"response_format", {{"type", "text"}}}, {"stop", nullptr},
                                                    {"seed", nullptr}, {"n", nullptr}, {"logit_bias", nullptr}, {"max_tokens", 1.0}, {"top_k", -1}, {"stop", ""}}));
     EXPECT_EQ(answer->status(), 200u) << answer->response().body;
 }

@@ -1,6 +1,7 @@
 // Stop strings across pieces, and the joints between tokens and text.
 #include "hub/net/openai_text.h"
 
+#include <algorithm>
 #include <random>
 
 #include "tests/hub/api/api_fixture.h"
@@ -64,7 +65,11 @@ TEST(AnswerTextTest, TokensJoinToTheTextWhateverTheSplit) {
         std::string whole, tokens;
         const auto take = [&](const AnswerText::Shown& shown) {
             whole += shown.text;
-            for (const TokenText& token : shown.tokens) tokens += token.text;
+            for (const TokenText& token : shown.tokens) {
+                const auto characters = std::count_if(tokens.begin(), tokens.end(), [](char c) { return (c & 0xc0) != 0x80; });
+                if (!token.text.empty()) EXPECT_EQ(token.offset_characters, static_cast<std::uint64_t>(characters)) << token.text;
+                tokens += token.text;
+            }
         };
         for (const TokenId id : tokenizer.encode(words, SpecialTokens::parse)) take(answer.push({.id = id}));
         take(answer.finish());
