@@ -50,6 +50,7 @@ Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits);
 Bytes encode_cancel(std::uint32_t sequence_id);
 Status decode_cancel(ByteView frame);   // refuses a payload
 Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json = {});
+Status decode_heartbeat(ByteView frame);   // any but a peer's first: refuses a payload
 
 // WEIGHT_SYNC: the blob to hold for (layer, expert).
 using Sha256 = std::array<std::byte, 32>;

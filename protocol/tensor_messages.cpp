@@ -48,6 +48,12 @@ Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const Wi
     return decoded;
 }
 
+Status decode_empty(ByteView frame, FrameType type) {
+    MOEX_ASSIGN(header, decode_header_of(frame, type));
+    if (header.payload_bytes != 0) return Error{ErrorCode::payload_size, text(frame_type_name(type), " with ", header.payload_bytes, " bytes, want none")};
+    return {};
+}
+
 }  // namespace
 
 Status check_unit(std::uint16_t layer, std::uint16_t expert, std::uint32_t num_layers, std::uint32_t num_experts) {
@@ -157,11 +163,8 @@ Bytes encode_cancel(std::uint32_t sequence_id) {
     return finish_frame(std::move(out));
 }
 
-Status decode_cancel(ByteView frame) {
-    MOEX_ASSIGN(header, decode_header_of(frame, FrameType::cancel));
-    if (header.payload_bytes != 0) return Error{ErrorCode::payload_size, text("CANCEL with ", header.payload_bytes, " bytes, want none")};
-    return {};
-}
+Status decode_cancel(ByteView frame) { return decode_empty(frame, FrameType::cancel); }
+Status decode_heartbeat(ByteView frame) { return decode_empty(frame, FrameType::heartbeat); }
 
 Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json) {
     ByteWriter out(frame_header_bytes + json.size());

@@ -22,6 +22,13 @@ void ExpertLoader::runner_ready() {
     announce();
 }
 
+void ExpertLoader::stop_fetching() {
+    ++fetch_number_;
+    platform_.cancel_fetches();
+    fetching_.clear();
+    report_.status.bytes_to_fetch = report_.status.bytes_fetched;
+}
+
 void ExpertLoader::begin_connection() {
     assigned_.clear();
     unannounced_.clear();
@@ -64,16 +71,16 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             if (from_network) report_.status.bytes_downloaded += bytes;
             report_.changed();
         },
-        [this, unit, failures, guard = std::weak_ptr<int>(alive_)](Result<Bytes> blob) {
-            if (guard.expired()) return;
+        [this, unit, failures, guard = std::weak_ptr<int>(alive_), number = fetch_number_](Result<Bytes> blob) {
+            if (guard.expired() || number != fetch_number_) return;
             if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
             // The hub may be busy, or the way to it: the expert stays assigned and is asked for again.
             ++report_.status.errors;
             report_.status.detail = text("An expert could not be fetched and is tried again: ", blob.error().message);
             report_.changed();
             const double delay_ms = std::min(retry_ms_max, retry_ms_min * std::pow(2.0, std::min(failures, 10u))) * (0.5 + platform_.random());
-            platform_.set_timer(delay_ms, [this, unit, failures, guard] {
-                if (guard.expired()) return;
+            platform_.set_timer(delay_ms, [this, unit, failures, guard, number] {
+                if (guard.expired() || number != fetch_number_) return;
                 if (assigned_.contains(unit)) return fetch(unit, failures + 1);
                 fetching_.erase(unit);               // released meanwhile
                 events_.changed();

@@ -25,6 +25,7 @@ class ExpertLoader {
     ExpertLoader(const ExpertLoader&) = delete;
 
     void runner_ready();                                      // from here on what is held may be announced
+    void stop_fetching();                                     // nothing is downloaded until the next ASSIGN
     void begin_connection();                                  // the hub assigns anew; what is held stays until its room is needed
     void assign(const std::vector<AssignedUnit>& units);
     void release(const std::vector<Unit>& units);
@@ -52,6 +53,7 @@ class ExpertLoader {
     std::set<Unit> fetching_;
     std::vector<Unit> unannounced_;                           // on the GPU, not yet told to the hub
     std::uint64_t announce_timer_ = 0;
+    std::uint64_t fetch_number_ = 0;                          // of the downloads since they were last stopped
     std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 

@@ -75,10 +75,10 @@ void HubConnection::send_error(std::uint32_t sequence_id, const Error& error, bo
     send(encode_error({.sequence_id = sequence_id, .code = error_code_name(error.code), .found = error.message, .wanted = std::move(wanted), .fatal = fatal}));
 }
 
-void HubConnection::protocol_error(const Error& error) {
+void HubConnection::protocol_error(const Error& error, CloseCode code) {
     send_error(no_sequence_id, error, true);
     leaving_ = true;
-    platform_.close(static_cast<std::uint16_t>(close_code_for(error.code)), error.message);
+    platform_.close(static_cast<std::uint16_t>(code), error.message);
 }
 
 void HubConnection::opened() {

@@ -24,6 +24,7 @@ class HubConnection {
 
     void connect();                                  // unless it is being opened already
     void retry_later(std::string why, std::function<void()> retry);
+    bool retrying() const { return retry_timer_ != 0; }
     void stop_retrying();
     void hang_up(std::string_view why);
 
@@ -34,7 +35,8 @@ class HubConnection {
 
     void send(ByteView frame);
     void send_error(std::uint32_t sequence_id, const Error& error, bool fatal, std::string wanted = {});
-    void protocol_error(const Error& error);         // says what was wrong, then closes
+    void protocol_error(const Error& error) { protocol_error(error, close_code_for(error.code)); }
+    void protocol_error(const Error& error, CloseCode code);      // says what was wrong, then closes
 
     // From the platform.
     void opened();

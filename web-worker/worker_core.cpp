@@ -189,11 +189,14 @@ struct WorkerCore::State {
         const auto header = decode_frame_header(frame);
         if (!header.ok()) return hub.protocol_error(header.error());
         hub.heard();
-        if (header->type == FrameType::welcome) {
+        if (header->type == FrameType::welcome && !hub.online()) {
             auto message = decode_welcome(frame);
             return message.ok() ? on_welcome(std::move(*message)) : hub.protocol_error(message.error());
         }
-        if (header->type == FrameType::heartbeat) return hub.send(encode_heartbeat(header->sequence_id));
+        if (header->type == FrameType::heartbeat) {
+            const Status empty = decode_heartbeat(frame);
+            return empty.ok() ? hub.send(encode_heartbeat(header->sequence_id)) : hub.protocol_error(empty.error());
+        }
         if (header->type == FrameType::error) {
             const auto message = decode_error(frame);
             ++report.status.errors;
@@ -218,9 +221,21 @@ struct WorkerCore::State {
             }
             case FrameType::group_dispatch: return model->calls.on_group(frame);
             case FrameType::dispatch: return model->calls.on_single(frame);
-            case FrameType::cancel: return model->calls.on_cancel(header->sequence_id);
-            case FrameType::drain: return report.enter(WorkerPhase::offline, "The hub is shutting down. This worker comes back when it does.");
-            case FrameType::prefetch: return;        // everything that is asked for is on the GPU already
+            case FrameType::cancel: {
+                const Status empty = decode_cancel(frame);
+                return empty.ok() ? model->calls.on_cancel(header->sequence_id) : hub.protocol_error(empty.error());
+            }
+            case FrameType::drain: {
+                const auto deadline_ms = decode_drain(frame);
+                return deadline_ms.ok() ? report.enter(WorkerPhase::offline, "The hub is shutting down. This worker comes back when it does.")
+                                        : hub.protocol_error(deadline_ms.error());
+            }
+            case FrameType::prefetch: {              // everything that is asked for is on the GPU already
+                const auto hints = decode_prefetch(frame, limits);
+                if (!hints.ok()) hub.protocol_error(hints.error());
+                return;
+            }
+            case FrameType::welcome: return hub.protocol_error(Error{ErrorCode::unknown_type, "a second WELCOME"});
             default: return hub.protocol_error(Error{ErrorCode::unknown_type, text(frame_type_name(header->type), " is not for a worker")});
         }
     }
@@ -242,6 +257,7 @@ void WorkerCore::pause() {
     if (!s.keeper.ready()) return s.report.enter(WorkerPhase::paused);            // once the GPU is there, it does not connect
     s.hub.stop_retrying();
     if (s.hub.greeted()) s.hang_up("paused by the contributor");
+    if (s.model) s.model->loader.stop_fetching();
     s.report.enter(WorkerPhase::paused);
 }
 void WorkerCore::resume() {
@@ -258,6 +274,13 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     s.report.status.budget_bytes = budget_bytes;
     s.model.reset();                                 // made anew with another store; blobs come from the cache
     if (s.hub.greeted()) s.hub.hang_up("memory limit changed");
+}
+
+void WorkerCore::on_network_back() {
+    if (!state_->over && state_->hub.retrying()) {
+        state_->hub.stop_retrying();
+        state_->connect();
+    }
 }
 
 void WorkerCore::stop() {
@@ -277,6 +300,11 @@ void WorkerCore::on_open() {
 
 void WorkerCore::on_frame(ByteView frame) {
     if (!state_->over && state_->hub.listening()) state_->on_frame(frame);
+}
+
+void WorkerCore::on_text() {
+    if (!state_->over && state_->hub.listening())
+        state_->hub.protocol_error(Error{ErrorCode::unknown_type, "frames are binary messages"}, CloseCode::text_frame);
 }
 
 void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {

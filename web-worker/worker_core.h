@@ -16,14 +16,16 @@ class WorkerCore {
     ~WorkerCore();
 
     void start();                       // device, kernels, self-test, then connect
-    void pause();                       // leaves the hub, which asks others at once; keeps its weights
+    void pause();                       // leaves the hub, which asks others at once; keeps its weights, fetches no more
     void resume();
     void set_budget(std::uint64_t budget_bytes);   // applies at once when smaller; the hub learns by a reconnect
+    void on_network_back();             // the machine is on a network again: a retry that waits goes now
     void stop();                        // closes with 1001; the phase becomes stopped
 
     // From the platform's socket.
     void on_open();
     void on_frame(ByteView frame);      // the buffer is the caller's; valid during the call
+    void on_text();                     // a text message, which the protocol does not have
     void on_closed(std::uint16_t code, std::string_view reason);
 
     const WorkerStatus& status() const;

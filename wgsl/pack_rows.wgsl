@@ -5,6 +5,7 @@
 // One workgroup per answered row. Summed rows add their pairs in the order of the table (experts ascending).
 // Dispatch (number of answered rows, 1, 1).
 // Twin: encode_rows() in protocol/tensor_format.h; f16 and bf16 round to nearest even, f16 overflow becomes infinity.
+const least_peak: u32 = 0x03fe0000u;   // 127 * 2^-126: below it the scale would be subnormal, which a GPU may flush
 const header_num_tokens: u32 = 0u;
 const header_hidden_size: u32 = 1u;
 const header_num_pairs: u32 = 4u;
@@ -78,7 +79,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       peak = max(peak, peaks[i]);
     }
     let broken = peak >= 0x7f800000u;
-    let scale = select(bitcast<f32>(peak) / 127.0, 0.0, broken);
+    let scale = select(bitcast<f32>(peak) / 127.0, 0.0, broken || peak < least_peak);
     let rows = select(upload[header_num_tokens], upload[header_num_pairs], upload[header_unsummed] != 0u);
     if (thread == 0u) {
       y_wire[rows * hidden / 4u + row] = select(bitcast<u32>(scale), 0x7fc00000u, broken);   // a broken row stays visibly broken

@@ -50,7 +50,14 @@ void SwarmCore::State::on_frame(TimePoint now, Worker& worker, ByteView frame, A
     worker.unheard = 0;
     worker.heard_at = now;
     switch (header->type) {
-        case FrameType::heartbeat: on_heartbeat(now, worker, *header, actions); return;
+        case FrameType::heartbeat:
+            if (const Status empty = decode_heartbeat(frame); !empty.ok()) {
+                ++counts.bad_frames;
+                refuse(now, worker, empty.error(), close_code_for(empty.error().code), actions);
+                return;
+            }
+            on_heartbeat(now, worker, *header, actions);
+            return;
         case FrameType::result:
         case FrameType::group_result: on_result(now, worker, *header, frame, actions); return;
         case FrameType::busy: on_busy(now, worker, *header, frame, actions); return;

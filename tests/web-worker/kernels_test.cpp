@@ -1,12 +1,16 @@
 // The kernels on a real Vulkan device (lavapipe where there is no GPU), against double.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <condition_variable>
+#include <cstring>
 #include <deque>
+#include <limits>
 #include <mutex>
 
 #include "protocol/expert_reference.h"
 #include "tests/web-worker/kernel_cases.h"
+#include "web-worker/gpu/round_layout.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
 namespace moex {
@@ -76,6 +80,92 @@ TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
         worst[static_cast<int>(one.dtype)] = std::max(worst[static_cast<int>(one.dtype)], *error);
     }
     std::printf("%zu cases; largest normalised RMS error: f32 %.2g, f16 %.2g, bf16 %.2g, int8 %.2g\n", cases.size(), worst[5], worst[1], worst[2], worst[3]);
+}
+
+// pack_rows alone, against encode_rows(): f16 and bf16 bit for bit; an int8 value within half a step, and 2^-12 of one for the GPU's division.
+TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
+    constexpr std::uint32_t hidden = 64;
+    std::vector<std::vector<float>> rows;
+    const auto add = [&](const std::function<float(std::uint32_t)>& value) {
+        rows.emplace_back();
+        for (std::uint32_t i = 0; i < hidden; ++i) rows.back().push_back(value(i));
+    };
+    for (const float peak : {1.0f, 127.0f, 3e-3f, 7.3e4f, 1e-30f, 2e36f, 1.0000001f, 0.33333334f, 12345.678f})
+        add([&](std::uint32_t i) { return peak * (i == 5 ? 1.0f : 0.0157f * static_cast<float>(static_cast<int>(i * 7919 % 127) - 63)); });
+    add([](std::uint32_t i) { return i == 0 ? 127.0f : static_cast<float>(i) - 31.5f; });          // ties: the step is 1
+    add([](std::uint32_t i) { return i == 0 ? -254.0f : 2.0f * static_cast<float>(i) + 1; });      // ties of a step of 2
+    add([](std::uint32_t) { return 0.0f; });
+    add([](std::uint32_t i) { return i % 2 ? 1.4e-36f : -1e-37f; });                               // the scale would be subnormal
+    add([](std::uint32_t i) { return i % 3 ? 1e-40f : 0.0f; });                                    // the values are
+    add([](std::uint32_t i) { return i == 7 ? std::numeric_limits<float>::infinity() : 1.0f; });
+    add([](std::uint32_t i) { return i == 9 ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
+    std::vector<float> values;
+    for (const auto& row : rows) values.insert(values.end(), row.begin(), row.end());
+    const auto num_rows = static_cast<std::uint32_t>(rows.size());
+
+    const auto pipeline = wait<gpu::PipelineId>([&](auto done) { device->create_pipeline("pack_rows", done); });
+    ASSERT_TRUE(pipeline.ok());
+    const gpu::BufferId upload = *device->create_buffer(sizeof(gpu::RoundHeader), gpu::BufferUsage::storage, "upload");
+    const gpu::BufferId y_pairs = *device->create_buffer(values.size() * 4, gpu::BufferUsage::storage, "y_pairs");
+    const gpu::BufferId y_wire = *device->create_buffer(values.size() * 4, gpu::BufferUsage::storage, "y_wire");
+    const gpu::BufferId readback = *device->create_buffer(values.size() * 4, gpu::BufferUsage::readback, "readback");
+    device->write_buffer(y_pairs, 0, std::as_bytes(std::span(values)));
+    const gpu::Binding bindings[] = {{upload}, {y_pairs}, {y_wire}};
+    const gpu::BindGroupId group = *device->create_bind_group(*pipeline, bindings);
+    for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8}) {
+        gpu::RoundHeader header;
+        header.num_tokens = header.num_pairs = num_rows;
+        header.hidden_size = hidden;
+        header.dtype = static_cast<std::uint32_t>(dtype);
+        header.unsummed = 1;
+        device->write_buffer(upload, 0, std::as_bytes(std::span(&header, 1)));
+        const std::uint64_t wire_bytes = wire_rows_bytes(dtype, num_rows, hidden);
+        gpu::Command run, copy;
+        run.pipeline = *pipeline;
+        run.bind_group = group;
+        run.workgroups = {num_rows, 1, 1};
+        copy.kind = gpu::Command::Kind::copy;
+        copy.source = y_wire;
+        copy.target = readback;
+        copy.size_bytes = wire_bytes;
+        const gpu::Command commands[] = {run, copy};
+        device->submit(commands);
+        Bytes wire;
+        const auto read = wait<int>([&](auto done) {
+            device->read_buffer(readback, wire_bytes, [&wire, done](Result<ByteView> bytes) {
+                if (bytes.ok()) wire.assign(bytes->begin(), bytes->end());
+                done(0);
+            });
+        });
+        ASSERT_TRUE(read.ok());
+        ASSERT_EQ(wire.size(), wire_bytes);
+        Bytes twin(wire_bytes);
+        encode_rows(dtype, values, hidden, twin);
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            if (dtype != Dtype::int8) {
+                for (std::uint32_t i = 0; i < hidden; ++i) {
+                    if (std::isnan(rows[row][i]) || (std::fabs(rows[row][i]) < 1e-38f && dtype == Dtype::bf16)) continue;      // subnormals may be flushed
+                    const std::size_t at = 2 * (row * std::size_t{hidden} + i);
+                    EXPECT_TRUE(wire[at] == twin[at] && wire[at + 1] == twin[at + 1]) << dtype_name(dtype) << " row " << row << " value " << rows[row][i];
+                }
+                continue;
+            }
+            float scale, twin_scale;
+            std::memcpy(&scale, wire.data() + num_rows * hidden + 4 * row, 4);
+            std::memcpy(&twin_scale, twin.data() + num_rows * hidden + 4 * row, 4);
+            const float peak = std::fabs(*std::max_element(rows[row].begin(), rows[row].end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+            if (!std::isfinite(peak) || std::any_of(rows[row].begin(), rows[row].end(), [](float v) { return std::isnan(v); })) {
+                EXPECT_FALSE(std::isfinite(scale)) << "row " << row;
+                continue;
+            }
+            EXPECT_NEAR(scale, twin_scale, twin_scale * 1e-6) << "row " << row;
+            for (std::uint32_t i = 0; i < hidden; ++i) {
+                const auto code = static_cast<std::int8_t>(wire[row * std::size_t{hidden} + i]);
+                if (twin_scale == 0) EXPECT_EQ(code, 0) << "row " << row;
+                else EXPECT_LE(std::fabs(code * double{scale} - rows[row][i]), scale * (0.5 + 0x1p-12)) << "row " << row << " value " << rows[row][i];
+            }
+        }
+    }
 }
 
 TEST_F(KernelsTest, SelfTestPasses) {

@@ -92,16 +92,21 @@ class Stage : public Platform {
         post([this] { core->on_open(); });
     }
     void send(ByteView frame) override { sent.emplace_back(frame.begin(), frame.end()); }
-    void close(std::uint16_t code, std::string_view reason) override { hang_up(code, std::string(reason)); }
+    void close(std::uint16_t code, std::string_view reason) override {
+        if (connected) closed_with = code;
+        hang_up(code, std::string(reason));
+    }
     void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override {
         ++fetches;
-        post([this, hash, size_bytes, progress = std::move(progress), done = std::move(done), at = generation] {
+        auto arrive = [this, hash, size_bytes, progress = std::move(progress), done = std::move(done), at = generation] {
             if (at != generation) return;
             if (fetches <= fetches_failing) return done(Error{ErrorCode::io_error, "HTTP 503"});
             progress(size_bytes, true);
             done(quantize_expert_int4(weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1))));
-        });
+        };
+        if (hold_fetches) held_fetches.push_back(std::move(arrive));
+        else post(std::move(arrive));
     }
     void cancel_fetches() override { ++generation; }
     double now_ms() override { return clock_ms; }
@@ -190,11 +195,14 @@ class Stage : public Platform {
     }
 
     bool connected = false;
+    std::uint16_t closed_with = 0;   // by the worker
     bool long_waits = false;         // else timers of seconds do not strike: the GPU's work takes no time on this clock
     FragileDevice* device = nullptr;     // the newest
     int devices_opened = 0;
     std::uint64_t device_memory_bytes = std::numeric_limits<std::uint64_t>::max();
     int fetches = 0, generation = 0;
+    bool hold_fetches = false;       // a slow network
+    std::vector<std::function<void()>> held_fetches;
     int fetches_failing = 0;         // the first so many
     double clock_ms = 0;
     std::uint64_t last_timer = 0;
@@ -400,6 +408,38 @@ TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
 }
 
+// It went on downloading once, and had nothing to answer with when it came back.
+TEST(WorkerCoreTest, APauseInMidDownloadStopsItAndResumeTakesItUp) {
+    Stage stage;
+    stage.core->start();
+    stage.welcome();
+    stage.hold_fetches = true;
+    stage.give(encode_assign({{0, 1, hash_of(1)}, {0, 2, hash_of(2)}}));
+    EXPECT_EQ(stage.held_fetches.size(), 2u);
+    stage.core->pause();
+    for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
+    stage.run_until([&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
+    EXPECT_EQ(stage.core->status().bytes_downloaded, 0u);
+    EXPECT_EQ(stage.core->status().bytes_to_fetch, stage.core->status().bytes_fetched);
+    stage.hold_fetches = false;
+    stage.core->resume();
+    stage.welcome();
+    stage.assign({1, 2});
+    EXPECT_EQ(stage.core->status().bytes_downloaded, 2 * blob_bytes);
+}
+
+TEST(WorkerCoreTest, AWorkerThatIsBackOnTheNetworkDoesNotWaitForItsNextTry) {
+    Stage stage;
+    stage.serve({1});
+    stage.hang_up(1006, "");
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::offline; });
+    EXPECT_GT(stage.core->status().retry_at_ms, stage.clock_ms);
+    const double now_ms = stage.clock_ms;
+    stage.core->on_network_back();
+    stage.welcome();
+    EXPECT_EQ(stage.clock_ms, now_ms);
+}
+
 TEST(WorkerCoreTest, ASilentHubIsLeft) {
     Stage stage;
     stage.serve({1});
@@ -559,6 +599,52 @@ TEST(WorkerCoreTest, AFrameThatBreaksTheRulesClosesTheConnection) {
     stage.give(broken);
     EXPECT_TRUE(decode_error(stage.next(FrameType::error))->fatal);
     EXPECT_FALSE(stage.connected);
+}
+
+Bytes frame_of(FrameType type, std::string_view payload) {
+    ByteWriter out;
+    begin_frame(out, type, 0);
+    out.raw(as_byte_view(payload));
+    return finish_frame(std::move(out));
+}
+
+struct BadFrame {
+    const char* what;
+    std::function<Bytes()> frame;
+    const char* code;
+};
+class BadFrameTest : public testing::TestWithParam<BadFrame> {};
+TEST_P(BadFrameTest, IsAnsweredWithAFatalErrorAnd1002) {
+    Stage stage;
+    stage.serve({1});
+    stage.give(GetParam().frame());
+    const auto error = decode_error(stage.next(FrameType::error));
+    EXPECT_TRUE(error->fatal);
+    EXPECT_EQ(error->code, GetParam().code);
+    EXPECT_EQ(stage.closed_with, 1002);
+    stage.welcome();                                 // and comes back
+}
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadFrameTest,
+    testing::Values(
+        BadFrame{"Challenge", [] { return frame_of(FrameType::challenge, ""); }, "unknown_type"},
+        BadFrame{"Proof", [] { return frame_of(FrameType::proof, "x"); }, "unknown_type"},
+        BadFrame{"Hello", [] { return encode_hello({}); }, "unknown_type"},
+        BadFrame{"SecondWelcome",
+                 [] { return encode_welcome({.worker_id = 8, .model_name = "n", .limits = limits, .expert_shape = shape, .top_k = 2, .expert_blob_bytes = blob_bytes}); },
+                 "unknown_type"},
+        BadFrame{"CancelWithPayload", [] { return frame_of(FrameType::cancel, "x"); }, "payload_size"},
+        BadFrame{"HeartbeatWithPayload", [] { return encode_heartbeat(1, "{}"); }, "payload_size"},
+        BadFrame{"PrefetchOfOneByte", [] { return frame_of(FrameType::prefetch, "x"); }, "payload_size"},
+        BadFrame{"DrainOfTwoBytes", [] { return frame_of(FrameType::drain, "ab"); }, "payload_size"}),
+    [](const auto& info) { return std::string(info.param.what); });
+
+TEST(WorkerCoreTest, ATextMessageEndsTheConnectionWithItsCode) {
+    Stage stage;
+    stage.serve({1});
+    stage.core->on_text();
+    EXPECT_TRUE(decode_error(stage.next(FrameType::error))->fatal);
+    EXPECT_EQ(stage.closed_with, 1003);
 }
 
 // Experts that come one at a time once took an arena each, and the sixteenth was the last.

@@ -109,11 +109,13 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
 }
 EMSCRIPTEN_KEEPALIVE void mx_pause() { if (tab().core) tab().core->pause(); }
 EMSCRIPTEN_KEEPALIVE void mx_resume() { if (tab().core) tab().core->resume(); }
+EMSCRIPTEN_KEEPALIVE void mx_on_network_back() { if (tab().core) tab().core->on_network_back(); }
 EMSCRIPTEN_KEEPALIVE void mx_stop() { if (tab().core) tab().core->stop(); }
 EMSCRIPTEN_KEEPALIVE void mx_set_budget(double bytes) { if (tab().core) tab().core->set_budget(static_cast<std::uint64_t>(bytes)); }
 
 EMSCRIPTEN_KEEPALIVE void mx_on_open() { if (tab().core) tab().core->on_open(); }
 EMSCRIPTEN_KEEPALIVE void mx_on_frame(const std::byte* bytes, std::uint32_t size_bytes) { if (tab().core) tab().core->on_frame(ByteView(bytes, size_bytes)); }
+EMSCRIPTEN_KEEPALIVE void mx_on_text() { if (tab().core) tab().core->on_text(); }
 EMSCRIPTEN_KEEPALIVE void mx_on_closed(int code, const char* reason, std::uint32_t size_bytes) {
     if (tab().core) tab().core->on_closed(static_cast<std::uint16_t>(code), std::string_view(reason, size_bytes));
 }

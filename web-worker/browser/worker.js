@@ -1,5 +1,5 @@
 // The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers (Module.mx).
-// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes} | "pause" | "resume" | "stop" | {type: "budget", bytes}
+// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes} | "pause" | "resume" | "online" | "stop" | {type: "budget", bytes}
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
@@ -27,7 +27,9 @@ Object.assign(mx, {
     socket = opened;
     opened.onopen = () => { if (socket === opened) wasm._mx_on_open(); };
     opened.onmessage = ({ data }) => {
-      if (socket === opened && typeof data !== "string") withBytes(new Uint8Array(data), (address, size) => wasm._mx_on_frame(address, size));
+      if (socket !== opened) return;
+      if (typeof data === "string") wasm._mx_on_text();
+      else withBytes(new Uint8Array(data), (address, size) => wasm._mx_on_frame(address, size));
     };
     opened.onclose = ({ code, reason }) => {
       if (socket !== opened) return;
@@ -36,7 +38,7 @@ Object.assign(mx, {
     };
   },
   send(frame) { if (socket?.readyState === WebSocket.OPEN) socket.send(frame); },
-  // Pages may send 1000 and 3000 to 4999 only, so "going away" becomes a plain 1000.
+  // Pages may send 1000 and 3000 to 4999 only, so every code of the protocol becomes a plain 1000.
   // A reason has at most 123 bytes. A dead line never answers the closing: it is given up after a moment.
   close(code, reason) {
     const closing = socket;
@@ -74,6 +76,7 @@ Object.assign(mx, {
     const status = JSON.parse(decoder.decode(json));
     status.blobs_refused = blobs.refused;
     status.pokes = gpu.pokes;
+    status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares
     self.postMessage({ type: "status", status });
   },
 });
@@ -84,6 +87,7 @@ function handle(message) {
   if (type === "start") withText(JSON.stringify(message), (address, size) => wasm._mx_start(address, size));
   else if (type === "pause") wasm._mx_pause();
   else if (type === "resume") wasm._mx_resume();
+  else if (type === "online") wasm._mx_on_network_back();
   else if (type === "stop") wasm._mx_stop();
   else if (type === "budget") wasm._mx_set_budget(message.bytes);
 }

@@ -21,6 +21,7 @@ class Socket : public std::enable_shared_from_this<Socket> {
 
     std::function<void()> on_open;
     std::function<void(ByteView)> on_frame;
+    std::function<void()> on_text;
     std::function<void(std::uint16_t, std::string)> on_closed;   // once
 };
 
@@ -99,7 +100,9 @@ class SocketOver : public Socket {
                 if (error == websocket::error::closed) return end(reason.code, std::string(reason.reason.data(), reason.reason.size()));
                 return end(1006, error.message());
             }
-            if (!closing_) {
+            if (!closing_ && socket_.got_text()) {
+                on_text();
+            } else if (!closing_) {
                 const auto data = buffer_.data();
                 on_frame(ByteView(static_cast<const std::byte*>(data.data()), data.size()));
             }
@@ -146,6 +149,7 @@ class NativePlatform : public Platform {
         const std::weak_ptr<Socket> mine = socket_;
         const auto present = [this, mine] { return core_ != nullptr && socket_ != nullptr && mine.lock() == socket_; };
         socket_->on_open = [this, present] { if (present()) core_->on_open(); };
+        socket_->on_text = [this, present] { if (present()) core_->on_text(); };
         socket_->on_frame = [this, present](ByteView frame) { if (present()) core_->on_frame(frame); };
         // Never inside connect() or close(): the core expects to be called afterwards.
         socket_->on_closed = [this, present](std::uint16_t code, std::string reason) {

@@ -112,6 +112,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFrame{"Cancel", [] { return encode_cancel(1); }},
         BadFrame{"SecondHello", [] { return encode_hello(good_hello()); }},
         BadFrame{"Proof", [] { return text_frame(FrameType::proof, "x"); }},
+        BadFrame{"Challenge", [] { return text_frame(FrameType::challenge, ""); }},
+        BadFrame{"HeartbeatWithPayload", [] { return encode_heartbeat(1, "{}"); }},
+        BadFrame{"DrainOfTwoBytes", [] { return text_frame(FrameType::drain, "ab"); }},
         BadFrame{"BusyOfThreeBytes", [] { return text_frame(FrameType::busy, "abc"); }},
         BadFrame{"ErrorWithoutJson", [] { return text_frame(FrameType::error, "boom"); }}),
     [](const auto& info) { return std::string(info.param.what); });
