@@ -20,7 +20,7 @@ int run_eval(const Invocation& invocation) {
     if (!room.ok()) return fail(room.error().message);
     if (!room->tokenizer) return fail("the package has no tokenizer; eval needs one");
     if (invocation.check_only) return exit_stopped;
-    if (!room->local) return fail("the package holds no expert weights; eval runs on this machine");
+    if (const Status whole = room->package->require_all_blobs(); !whole.ok()) return fail(text(whole.error().message, "; eval computes on this machine"));
     const std::vector<TokenId> tokens = room->tokenizer->encode(content, SpecialTokens::as_text);
     const bool is_terminal = isatty(STDERR_FILENO) == 1;
     const auto progress = [&](std::uint32_t done, std::uint32_t total, double perplexity) {

@@ -84,7 +84,7 @@ int run_generate(const Invocation& invocation) {
     auto room = open_model_room(settings, [](std::string_view) {}, invocation.check_only);
     if (!room.ok()) return fail(room.error().message);
     if (invocation.check_only) return exit_stopped;
-    if (!room->local) return fail("the package holds no expert weights; generate runs on this machine");
+    if (const Status whole = room->package->require_all_blobs(); !whole.ok()) return fail(text(whole.error().message, "; generate computes on this machine"));
 
     GenerationRequest request;
     if (ids_path) {
@@ -107,6 +107,8 @@ int run_generate(const Invocation& invocation) {
     sampling.temperature = settings.text("temperature").empty() ? (defaults.do_sample ? defaults.temperature : 0) : std::stod(settings.text("temperature"));
     sampling.top_p = settings.text("top-p").empty() ? defaults.top_p : std::stod(settings.text("top-p"));
     sampling.sample_top_k = defaults.sample_top_k;
+    sampling.min_p = defaults.min_p;
+    sampling.repetition_penalty = defaults.repetition_penalty;
     sampling.seed = settings.text("seed").empty() ? std::random_device{}() : std::stoull(settings.text("seed"));
     request.max_tokens = static_cast<std::uint32_t>(settings.number("max-tokens"));
     request.stop_ids.assign(defaults.eos_token_ids.begin(), defaults.eos_token_ids.end());

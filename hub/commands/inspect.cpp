@@ -21,18 +21,15 @@ int run_inspect(const Invocation& invocation) {
     if (!opened.ok()) return fail(opened.error().message);
     const ModelPackage& package = **opened;
     const ModelConfig& config = package.config();
-    std::uint32_t num_moe_layers = 0, num_missing = 0;
-    std::vector<Sha256> hashes;
+    std::uint32_t num_moe_layers = 0;
+    std::optional<Sha256> first_blob;  // in the order of hashes
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         if (!config.is_moe(layer)) continue;
         ++num_moe_layers;
-        for (std::uint32_t expert = 0; expert < config.num_experts; ++expert) {
-            hashes.push_back(package.blob_hash(layer, expert));
-            num_missing += !package.has_blob(hashes.back());
-        }
+        for (std::uint32_t expert = 0; expert < config.num_experts; ++expert) first_blob = std::min(first_blob.value_or(package.blob_hash(layer, expert)), package.blob_hash(layer, expert));
     }
-    std::sort(hashes.begin(), hashes.end());
-    const auto num_blobs = static_cast<std::uint64_t>(std::unique(hashes.begin(), hashes.end()) - hashes.begin());
+    const std::uint64_t num_blobs = package.num_blobs();
+    const std::uint32_t num_missing = package.num_missing_blobs();
     std::error_code failure;
     const std::uint64_t hub_bytes = std::filesystem::file_size(directory / "hub.safetensors", failure);
     const bool has_tokenizer = package.tokenizer_file("tokenizer.json").has_value();
@@ -47,8 +44,8 @@ int run_inspect(const Invocation& invocation) {
                                    {"blobs_missing", num_missing}, {"expert_bytes", num_blobs * package.expert_blob_bytes()}, {"hub_bytes", hub_bytes},
                                    {"tokenizer", has_tokenizer}, {"chat_template", has_template}};
         out["generation"] = {{"do_sample", defaults.do_sample}, {"temperature", defaults.temperature}, {"top_p", defaults.top_p},
-                             {"top_k", defaults.sample_top_k}, {"eos_token_ids", defaults.eos_token_ids}};
-        if (!hashes.empty()) out["first_blob"] = to_hex(hashes.front());
+                             {"top_k", defaults.sample_top_k}, {"min_p", defaults.min_p}, {"repetition_penalty", defaults.repetition_penalty}, {"eos_token_ids", defaults.eos_token_ids}};
+        if (first_blob) out["first_blob"] = to_hex(*first_blob);
         std::printf("%s\n", out.dump(2).c_str());
         return exit_stopped;
     }
@@ -62,10 +59,11 @@ int run_inspect(const Invocation& invocation) {
     line("stored as", text(expert_dtype_name(package.expert_dtype()),
                            package.expert_shape().group_size > 0 ? text(" in groups of ", package.expert_shape().group_size) : std::string(), ", ",
                            bytes_text(package.expert_blob_bytes()), " each, ", num_blobs, " blobs, ", bytes_text(num_blobs * package.expert_blob_bytes()), " in all"));
-    if (num_missing > 0) line("missing", text(num_missing, " blobs are not in weights/"));
+    if (num_missing > 0) line("missing", text(num_missing, " of ", num_blobs, " blobs are not in weights/"));
     line("hub", bytes_text(hub_bytes));
     line("tokenizer", has_tokenizer ? (has_template ? "yes, with a chat template" : "yes, without a chat template") : "none: token ids only");
-    line("sampling", defaults.do_sample ? text("temperature ", defaults.temperature, ", top_p ", defaults.top_p, ", top_k ", defaults.sample_top_k) : "greedy");
+    line("sampling", defaults.do_sample ? text("temperature ", defaults.temperature, ", top_p ", defaults.top_p, ", top_k ", defaults.sample_top_k, ", min_p ", defaults.min_p) : "greedy");
+    if (defaults.repetition_penalty != 1.0) line("repetition", text("penalty ", defaults.repetition_penalty));
     return exit_stopped;
 }
 

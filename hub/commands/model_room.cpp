@@ -48,12 +48,8 @@ Result<ModelRoom> open_model_room(const Settings& settings, const std::function<
     stage("loading tensors");
     MOEX_ASSIGN(decoder, Decoder::create(room.package, *room.threads));
     room.decoder = std::move(decoder);
-    const ModelConfig& config = room.package->config();
-    bool has_experts = true;  // a package may come without blobs: the hub of a host who serves them elsewhere
-    for (std::uint32_t layer = 0; layer < config.num_layers && has_experts; ++layer)
-        for (std::uint32_t expert = 0; config.is_moe(layer) && expert < config.num_experts && has_experts; ++expert)
-            has_experts = room.package->has_blob(room.package->blob_hash(layer, expert));
-    if (has_experts) room.local = std::make_unique<LocalExperts>(room.package, *room.threads, rounding_of(settings));
+    // A package may come without blobs: the hub of a host who serves them elsewhere.
+    if (room.package->holds_all_blobs()) room.local = std::make_unique<LocalExperts>(room.package, *room.threads, rounding_of(settings));
     return room;
 }
 

@@ -26,7 +26,7 @@ struct ModelRoom {
     std::shared_ptr<const ChatTemplate> chat_template;   // null when the package has none
     std::unique_ptr<ThreadPool> threads;
     std::unique_ptr<Decoder> decoder;
-    std::unique_ptr<LocalExperts> local;                 // null when the package holds no expert blobs
+    std::unique_ptr<LocalExperts> local;                 // null unless the package holds all expert blobs
 };
 // `stage` hears what is being done, in two or three words. Only the package and the texts when `texts_only`.
 Result<ModelRoom> open_model_room(const Settings& settings, const std::function<void(std::string_view)>& stage, bool texts_only = false);

@@ -215,9 +215,12 @@ int run_serve(const Invocation& invocation) {
         return exit_stopped;
     }
     const bool swarm_computes = settings.text("backend") == "swarm";
-    if (!room->local && (!swarm_computes || settings.on("local-fallback")))
-        log_warn("hub: the package holds no expert weights, so nothing can be computed here");
-    if (!room->local && !swarm_computes) return fail("--backend local needs the package's expert weights");
+    if (const Status whole = room->package->require_all_blobs(); !whole.ok()) {
+        if (!swarm_computes) return fail(text(whole.error().message, "; --backend local computes on this machine"));
+        if (settings.on("local-fallback") || room->package->num_missing_blobs() < room->package->num_blobs())
+            log_warn("hub: expert blobs are missing, so only workers compute, and this address has to serve /weights from elsewhere", kv("missing", room->package->num_missing_blobs()),
+                     kv("blobs", room->package->num_blobs()));
+    }
     auto opened = Registry::open(state_directory);
     if (!opened.ok()) return fail(opened.error().message);
     const std::unique_ptr<Registry> registry = *std::move(opened);

@@ -1,5 +1,7 @@
 #include "hub/model/package.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -96,14 +98,21 @@ struct ModelPackage::State {
     std::string manifest_sha256;
     ExpertShape expert_shape;
     std::uint64_t blob_bytes = 0;
-    std::set<Sha256> blobs;
+    std::map<Sha256, std::uint32_t> blob_indices;         // all that the manifest names
+    std::vector<std::vector<std::uint32_t>> unit_blobs;   // [num_layers][num_experts]; empty for a dense layer
+    std::vector<bool> blob_is_here;                       // [num_blobs]
+    std::vector<std::atomic<const std::byte*>> blob_data; // [num_blobs]; null until mapped
+    std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
     std::map<std::string, TensorView, std::less<>> tensors;
     std::map<std::string, std::string, std::less<>> texts;
     std::mutex mutex;
-    std::map<Sha256, MappedFile> mapped_blobs;  // guarded by `mutex`; entries are never removed
+    std::vector<MappedFile> mapped_blobs;                 // guarded by `mutex`; only grows
 
     Status map_hub();
+    Status find_blobs();
+    std::filesystem::path blob_path(const Sha256& hash) const { return directory / "weights" / to_hex(hash); }
+    Result<ByteView> blob(std::uint32_t blob_index, const Sha256& hash);
 };
 
 // The hub's tensors must be exactly those that the configuration wants, in bf16 or f32.
@@ -116,6 +125,8 @@ Status ModelPackage::State::map_hub() {
     for (SafetensorsEntry& entry : entries) {
         if (!entry.dtype || *entry.dtype == TensorDtype::f16)
             return Error{ErrorCode::bad_file, text(path.string(), ": tensor ", entry.name.substr(0, 200), " is ", entry.dtype_word, ", wanted BF16 or F32")};
+        if (const std::uint32_t element_bytes = tensor_dtype_bytes(*entry.dtype); entry.offset_bytes % element_bytes != 0)
+            return Error{ErrorCode::bad_file, text(path.string(), ": tensor ", entry.name.substr(0, 200), " begins at byte ", entry.offset_bytes, ", wanted a multiple of ", element_bytes)};
         TensorView view{entry.name, *entry.dtype, std::move(entry.shape), file.bytes().subspan(entry.offset_bytes, entry.size_bytes)};
         tensors.emplace(entry.name, std::move(view));
     }
@@ -131,6 +142,35 @@ Status ModelPackage::State::map_hub() {
         return Error{ErrorCode::bad_file, text(path.string(), ": ", tensors.size(), " tensors, wanted ", specs.size())};
     hub = std::move(file);
     return {};
+}
+
+Status ModelPackage::State::find_blobs() {
+    for (const auto& layer : manifest.experts) {
+        unit_blobs.emplace_back();
+        for (const Sha256& hash : layer) {
+            const auto [entry, fresh] = blob_indices.emplace(hash, static_cast<std::uint32_t>(blob_indices.size()));
+            unit_blobs.back().push_back(entry->second);
+            if (!fresh) continue;
+            const Status status = require_size(blob_path(hash), blob_bytes);
+            if (!status.ok() && status.error().code != ErrorCode::not_found) return status;
+            blob_is_here.push_back(status.ok());
+            if (!status.ok()) ++num_missing;
+        }
+    }
+    blob_data = std::vector<std::atomic<const std::byte*>>(blob_indices.size());
+    return {};
+}
+
+Result<ByteView> ModelPackage::State::blob(std::uint32_t blob_index, const Sha256& hash) {
+    if (const std::byte* const data = blob_data[blob_index].load(std::memory_order_acquire)) return ByteView(data, blob_bytes);
+    const std::lock_guard lock(mutex);
+    if (const std::byte* const data = blob_data[blob_index].load(std::memory_order_relaxed)) return ByteView(data, blob_bytes);
+    MOEX_ASSIGN(file, MappedFile::open(blob_path(hash)));
+    if (file.bytes().size() != blob_bytes)
+        return Error{ErrorCode::bad_file, text(blob_path(hash).string(), ": ", file.bytes().size(), " bytes, wanted ", blob_bytes)};
+    blob_data[blob_index].store(file.bytes().data(), std::memory_order_release);
+    mapped_blobs.push_back(std::move(file));
+    return mapped_blobs.back().bytes();
 }
 
 ModelPackage::ModelPackage() : state_(std::make_unique<State>()) {}
@@ -163,9 +203,7 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(const std::filesy
         MOEX_ASSIGN(content, read_text_file(directory / name, text_file_bytes_max(name)));
         state.texts.emplace(name, std::move(content));
     }
-    for (const auto& layer : state.manifest.experts)
-        for (const Sha256& hash : layer)
-            if (state.blobs.insert(hash).second) MOEX_TRY(require_size(package->blob_path(hash), state.blob_bytes));
+    MOEX_TRY(state.find_blobs());
     return std::shared_ptr<const ModelPackage>(std::move(package));
 }
 
@@ -196,25 +234,36 @@ const Sha256& ModelPackage::blob_hash(std::uint32_t layer, std::uint32_t expert)
     return experts[layer][expert];
 }
 
-std::filesystem::path ModelPackage::blob_path(const Sha256& hash) const { return state_->directory / "weights" / to_hex(hash); }
-bool ModelPackage::has_blob(const Sha256& hash) const { return state_->blobs.contains(hash); }
-Result<ByteView> ModelPackage::blob(std::uint32_t layer, std::uint32_t expert) const { return blob(blob_hash(layer, expert)); }
+std::filesystem::path ModelPackage::blob_path(const Sha256& hash) const { return state_->blob_path(hash); }
+std::uint32_t ModelPackage::num_blobs() const { return static_cast<std::uint32_t>(state_->blob_indices.size()); }
+std::uint32_t ModelPackage::num_missing_blobs() const { return state_->num_missing; }
+
+bool ModelPackage::has_blob(const Sha256& hash) const {
+    const auto found = state_->blob_indices.find(hash);
+    return found != state_->blob_indices.end() && state_->blob_is_here[found->second];
+}
+
+Status ModelPackage::require_all_blobs() const {
+    if (holds_all_blobs()) return {};
+    const auto first = std::find_if(state_->blob_indices.begin(), state_->blob_indices.end(), [&](const auto& blob) { return !state_->blob_is_here[blob.second]; });
+    return Error{ErrorCode::not_found, text((state_->directory / "weights").string(), ": ", num_missing_blobs(), " of ", num_blobs(), " expert blobs are missing, the first: ",
+                                            to_hex(first->first), "; copy them here or pack again")};
+}
+
+Result<ByteView> ModelPackage::blob(std::uint32_t layer, std::uint32_t expert) const {
+    const Sha256& hash = blob_hash(layer, expert);
+    return state_->blob(state_->unit_blobs[layer][expert], hash);
+}
 
 Result<ByteView> ModelPackage::blob(const Sha256& hash) const {
-    if (!has_blob(hash)) return Error{ErrorCode::not_found, text("no blob ", to_hex(hash), " in ", state_->directory.string())};
-    const std::lock_guard lock(state_->mutex);
-    auto found = state_->mapped_blobs.find(hash);
-    if (found == state_->mapped_blobs.end()) {
-        MOEX_ASSIGN(file, MappedFile::open(blob_path(hash)));
-        if (file.bytes().size() != state_->blob_bytes)
-            return Error{ErrorCode::bad_file, text(blob_path(hash).string(), ": ", file.bytes().size(), " bytes, wanted ", state_->blob_bytes)};
-        found = state_->mapped_blobs.emplace(hash, std::move(file)).first;
-    }
-    return found->second.bytes();
+    const auto found = state_->blob_indices.find(hash);
+    if (found == state_->blob_indices.end()) return Error{ErrorCode::not_found, text("no blob ", to_hex(hash), " in ", state_->directory.string())};
+    return state_->blob(found->second, hash);
 }
 
 Status verify_package(const std::filesystem::path& directory, const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
     MOEX_ASSIGN(package, ModelPackage::open(directory));
+    MOEX_TRY(package->require_all_blobs());
     MOEX_ASSIGN(manifest_text, read_text_file(directory / "manifest.json", manifest_bytes_max));
     MOEX_ASSIGN(manifest, parse_manifest(manifest_text, (directory / "manifest.json").string()));
     struct Check {

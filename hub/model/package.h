@@ -36,7 +36,7 @@ class MappedFile {
 };
 
 enum class TensorDtype { f32, f16, bf16 };
-// One tensor of a safetensors file, borrowed from its map. Data may be unaligned in hostile files; ours are 8-byte aligned.
+// One tensor of hub.safetensors, borrowed from its map, at a multiple of its element's size.
 struct TensorView {
     std::string name;
     TensorDtype dtype = TensorDtype::f32;
@@ -51,12 +51,14 @@ struct GenerationDefaults {          // generation_config.json
     bool do_sample = false;
     double temperature = 1.0, top_p = 1.0;
     std::uint32_t sample_top_k = 0;  // 0: off
+    double min_p = 0.0, repetition_penalty = 1.0;
     std::vector<std::uint32_t> eos_token_ids;
 };
 
 class ModelPackage {
   public:
-    // Reads and checks manifest.json and the header of hub.safetensors, and that every file exists with its size; hashes are verify_package()'s.
+    // Reads and checks manifest.json and the header of hub.safetensors, and that every file has its size; hashes are verify_package()'s.
+    // Blobs may be missing: a host may serve /weights elsewhere. One of another size is an error.
     static Result<std::shared_ptr<const ModelPackage>> open(const std::filesystem::path& directory);
     ~ModelPackage();
 
@@ -76,8 +78,12 @@ class ModelPackage {
     // Only MoE layers have experts.
     const Sha256& blob_hash(std::uint32_t layer, std::uint32_t expert) const;
     std::filesystem::path blob_path(const Sha256& hash) const;
-    bool has_blob(const Sha256& hash) const;
-    // The blob's bytes, mapped at first use and kept; thread-safe.
+    bool has_blob(const Sha256& hash) const;           // named by the manifest, and here when the package was opened
+    std::uint32_t num_blobs() const;                   // that the manifest names, equal ones once
+    std::uint32_t num_missing_blobs() const;
+    bool holds_all_blobs() const { return num_missing_blobs() == 0; }
+    Status require_all_blobs() const;                  // for what computes here: says how many are missing, and the first
+    // The blob's bytes, mapped at first use and kept; thread-safe, and without a lock once mapped.
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
 

@@ -69,9 +69,13 @@ Result<GenerationDefaults> parse_sampling(const Json& object, std::uint32_t voca
     MOEX_ASSIGN(temperature, number_in(object, "temperature", 1.0, 0.0, 100.0, what));
     MOEX_ASSIGN(top_p, number_in(object, "top_p", 1.0, 0.0, 1.0, what));
     MOEX_ASSIGN(top_k, number_in(object, top_k_key, 0.0, 0.0, 1e9, what));
+    MOEX_ASSIGN(min_p, number_in(object, "min_p", 0.0, 0.0, 1.0, what));
+    MOEX_ASSIGN(repetition_penalty, number_in(object, "repetition_penalty", 1.0, 0.01, 100.0, what));
     defaults.temperature = temperature;
     defaults.top_p = top_p;
     defaults.sample_top_k = static_cast<std::uint32_t>(top_k);
+    defaults.min_p = min_p;
+    defaults.repetition_penalty = repetition_penalty;
     if (object.contains(eos_key)) MOEX_TRY(parse_eos(object[eos_key], vocab_size, defaults.eos_token_ids, what));
     return defaults;
 }
@@ -123,17 +127,20 @@ std::string manifest_to_json(const PackageManifest& manifest) {
     OrderedJson hub = file_to_json(manifest.hub);
     hub["file"] = "hub.safetensors";
     const GenerationDefaults& generation = manifest.generation;
+    OrderedJson sampling = {{"do_sample", generation.do_sample},
+                            {"temperature", generation.temperature},
+                            {"top_p", generation.top_p},
+                            {"sample_top_k", generation.sample_top_k},
+                            {"eos_token_ids", generation.eos_token_ids}};
+    // Only where they say something: packages from before they were read keep their bytes.
+    if (generation.min_p != 0.0) sampling["min_p"] = generation.min_p;
+    if (generation.repetition_penalty != 1.0) sampling["repetition_penalty"] = generation.repetition_penalty;
     const OrderedJson object = {{"format", "moex-package"},
                          {"format_version", format_version},
                          {"name", manifest.name},
                          {"config", OrderedJson::parse(to_json(manifest.config).dump())},
                          {"quantization", {{"expert_dtype", expert_dtype_name(manifest.expert_dtype)}, {"group_size", manifest.group_size}}},
-                         {"generation",
-                          {{"do_sample", generation.do_sample},
-                           {"temperature", generation.temperature},
-                           {"top_p", generation.top_p},
-                           {"sample_top_k", generation.sample_top_k},
-                           {"eos_token_ids", generation.eos_token_ids}}},
+                         {"generation", sampling},
                          {"hub", hub},
                          {"files", files},
                          {"experts", experts},

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t window_floats = 1u << 18;  // how much of a tensor is in memory at once, per thread
 
 // Changes when the same input would give other bytes: an unfinished package of another version never goes on.
-constexpr std::string_view packer_version = "moex-pack 2";
+constexpr std::string_view packer_version = "moex-pack 3";
 
 // A matrix inside a tensor: experts may be tensors of their own, or slices of one fused tensor.
 struct Matrix {
@@ -99,13 +99,14 @@ Status find_tensors(Input& input) {
     return {};
 }
 
-// Newer checkpoints keep the chat template in a file of its own; in the package it is where it always was.
+// Newer checkpoints keep the chat template in a file of its own, which comes before the one in tokenizer_config.json, as in
+// transformers; in the package it is where it always was.
 Result<std::string> with_chat_template(std::string tokenizer_config, const std::string& chat_template, const std::string& what) {
-    MOEX_ASSIGN(object, parse_strict_json(tokenizer_config.empty() ? "{}" : tokenizer_config, what));
+    MOEX_ASSIGN(object, parse_strict_json<nlohmann::ordered_json>(tokenizer_config.empty() ? "{}" : tokenizer_config, what));
     if (!object.is_object()) return Error{ErrorCode::bad_field, text(what, ": ", json_excerpt(object), ", wanted an object")};
-    if (object.contains("chat_template") && !object["chat_template"].is_null()) return tokenizer_config;
+    if (object.contains("chat_template") && object["chat_template"] == chat_template) return tokenizer_config;
     object["chat_template"] = chat_template;
-    return object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 Status read_texts(Input& input, const std::string& config_text) {

@@ -159,6 +159,8 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
     sampling.temperature = defaults.do_sample && !limits.prefer_greedy ? defaults.temperature : 0.0;
     sampling.top_p = defaults.top_p;
     sampling.sample_top_k = defaults.sample_top_k;
+    sampling.min_p = defaults.min_p;
+    sampling.repetition_penalty = defaults.repetition_penalty;
     fields.string("model", out.model);
     fields.boolean("stream", out.stream);
     if (const Json* options = fields.find("stream_options")) {

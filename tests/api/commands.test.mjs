@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { readFileSync, statSync, writeFileSync } from 'node:fs';
+import { cpSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
 import { test } from 'node:test';
 import { cleanEnvironment, hubProgram, modelFolder, runHub, startHub, temporaryFolder } from './hub_process.mjs';
@@ -102,6 +102,29 @@ test('synth makes a package that verify and generate take', async () => {
     const run = await runHub(['generate', '--model', out, '--prompt-ids', `${folder.path}/ids`, '--max-tokens', '3', '--temperature', '0']);
     assert.equal(run.code, 0, run.stderr);
     assert.match(run.stdout, /^\d+ \d+ \d+$/);
+  } finally { folder.remove(); }
+});
+
+test('a package without its blobs is served, and what computes here says what is missing', async () => {
+  const folder = temporaryFolder();
+  try {
+    const model = `${folder.path}/model`;
+    cpSync(modelFolder, model, { recursive: true });
+    const [first, ...others] = readdirSync(`${model}/weights`).sort();
+    rmSync(`${model}/weights/${first}`);
+    const missing = new RegExp(`model/weights: 1 of ${others.length + 1} expert blobs are missing, the first: ${first}`);
+    for (const args of [['verify', model], ['generate', '--model', model, '--prompt', 'x'], ['serve', '--backend', 'local', '--model', model, '--listen', '127.0.0.1:0', '--state', folder.path]]) {
+      const run = await runHub(args);
+      assert.equal(run.code, 1, `${args}: ${run.stderr}`);
+      assert.match(run.stderr, missing);
+    }
+    assert.equal(JSON.parse((await runHub(['inspect', model, '--json'])).stdout).blobs_missing, 1);
+    const hub = await startHub([], {}, model);
+    try {
+      assert.equal((await fetch(`${hub.url}/weights/${first}`)).status, 404);
+      assert.equal((await fetch(`${hub.url}/weights/${others[0]}`)).status, 200);
+      assert.match(hub.stderr(), /expert blobs are missing.* missing=1 blobs=/);
+    } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
   } finally { folder.remove(); }
 });
 

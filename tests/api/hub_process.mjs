@@ -32,9 +32,9 @@ export function runHub(args, extra = {}) {
 }
 
 // Serves until stop(); resolves at the `ready:` line.
-export function startHub(args = [], extra = {}) {
+export function startHub(args = [], extra = {}, model = modelFolder) {
   const state = temporaryFolder();
-  const child = spawn(hubProgram, ['serve', '--model', modelFolder, '--listen', '127.0.0.1:0', '--state', state.path, ...args],
+  const child = spawn(hubProgram, ['serve', '--model', model, '--listen', '127.0.0.1:0', '--state', state.path, ...args],
     { env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'] });
   let stdout = '', stderr = '';
   const ended = new Promise((resolve) => child.on('close', (code, signal) => { state.remove(); resolve(code ?? signal); }));

@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "hub/net/openai_request.h"
+
 namespace moex::test {
 namespace {
 
@@ -33,6 +35,21 @@ TEST_F(ApiTest, TextPartsAndDeveloperMessagesAreMessages) {
     EXPECT_EQ(with_parts->json()["choices"], plain->json()["choices"]);
     const auto developer = ask(chat_path, {{"messages", {{{"role", "developer"}, {"content", "Be brief."}}, {{"role", "user"}, {"content", "Hello"}}}}, {"max_tokens", 2}});
     EXPECT_EQ(developer->status(), 200u) << developer->response().body;
+}
+
+TEST(OpenaiRequestTest, ThePackagesSamplingIsTheDefault) {
+    ParamLimits limits{.vocab_size = 100, .seed = 1};
+    limits.defaults = {.do_sample = true, .temperature = 0.7, .top_p = 0.8, .sample_top_k = 20, .min_p = 0.05, .repetition_penalty = 1.1, .eos_token_ids = {}};
+    const auto silent = parse_completion_params(R"({"prompt": "x"})", limits);
+    const SamplingOptions& sampling = std::get<CompletionParams>(silent).sampling;
+    EXPECT_EQ(sampling.temperature, 0.7);
+    EXPECT_EQ(sampling.top_p, 0.8);
+    EXPECT_EQ(sampling.sample_top_k, 20u);
+    EXPECT_EQ(sampling.min_p, 0.05);
+    EXPECT_EQ(sampling.repetition_penalty, 1.1);
+    const auto named = parse_completion_params(R"({"prompt": "x", "min_p": 0, "repetition_penalty": 1})", limits);
+    EXPECT_EQ(std::get<CompletionParams>(named).sampling.min_p, 0.0);
+    EXPECT_EQ(std::get<CompletionParams>(named).sampling.repetition_penalty, 1.0);
 }
 
 TEST_F(ApiTest, TheSameSeedGivesTheSameTextAndAnotherSeedAnother) {

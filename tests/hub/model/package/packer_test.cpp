@@ -194,8 +194,45 @@ TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
     EXPECT_TRUE(verify_package(folder_ / "out", {}).ok());
     fs::resize_file(files[1], 100);
     EXPECT_NE(verify_package(folder_ / "out", {}).error().message.find("100 bytes"), std::string::npos);
-    fs::remove(files[1]);
-    EXPECT_NE(ModelPackage::open(folder_ / "out").error().message.find("No such file"), std::string::npos);
+    EXPECT_NE(ModelPackage::open(folder_ / "out").error().message.find("100 bytes"), std::string::npos);
+}
+
+// A host may serve the blobs from elsewhere: the package opens, and what computes here says what is missing.
+TEST_F(PackerTest, PackagesOpenWithoutTheirBlobs) {
+    const auto whole = pack(checkpoint("in", {}), "out");
+    ASSERT_TRUE(whole);
+    EXPECT_TRUE(whole->holds_all_blobs() && whole->require_all_blobs().ok());
+    EXPECT_EQ(whole->num_blobs(), 8u);
+    fs::remove(whole->blob_path(whole->blob_hash(2, 1)));
+    for (const std::uint32_t missing : {1u, 8u}) {
+        if (missing == 8) fs::remove_all(folder_ / "out/weights");
+        const auto opened = ModelPackage::open(folder_ / "out");
+        ASSERT_TRUE(opened.ok()) << opened.error().message;
+        const ModelPackage& package = **opened;
+        EXPECT_FALSE(package.holds_all_blobs());
+        EXPECT_EQ(package.num_missing_blobs(), missing);
+        EXPECT_FALSE(package.has_blob(package.blob_hash(2, 1)));
+        EXPECT_EQ(package.has_blob(package.blob_hash(0, 0)), missing == 1);
+        EXPECT_EQ(package.blob(2, 1).error().code, ErrorCode::not_found);
+        EXPECT_EQ(package.blob(0, 0).ok(), missing == 1);
+        for (const Status& status : {package.require_all_blobs(), verify_package(folder_ / "out", {})}) {
+            ASSERT_FALSE(status.ok());
+            EXPECT_NE(status.error().message.find(text(missing, " of 8 expert blobs are missing")), std::string::npos) << status.error().message;
+        }
+    }
+}
+
+TEST_F(PackerTest, BlobsOfAllThreadsAreOneMap) {
+    const auto package = pack(checkpoint("in", {}), "out");
+    ASSERT_TRUE(package);
+    std::vector<const std::byte*> seen(64);
+    threads_.parallel_for(seen.size(), 1, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) seen[i] = package->blob(0, i % 4)->data();
+    });
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+        EXPECT_EQ(seen[i], package->blob(0, i % 4)->data());
+        EXPECT_EQ(seen[i], package->blob(package->blob_hash(0, i % 4))->data());
+    }
 }
 
 TEST_F(PackerTest, TextsAreCopiedWordForWord) {
@@ -211,6 +248,39 @@ TEST_F(PackerTest, TextsAreCopiedWordForWord) {
     EXPECT_DOUBLE_EQ(defaults.top_p, 0.95);
     EXPECT_EQ(defaults.sample_top_k, 20u);
     EXPECT_EQ(defaults.eos_token_ids, (std::vector<std::uint32_t>{5, 9}));
+    EXPECT_EQ(defaults.min_p, 0.0);
+    EXPECT_EQ(defaults.repetition_penalty, 1.0);
+}
+
+TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
+    const fs::path in = checkpoint("in", {});
+    test::write_file(in / "generation_config.json", R"({"do_sample": true, "min_p": 0.05, "repetition_penalty": 1.1, "top_k": null})");
+    const auto package = pack(in, "out");
+    ASSERT_TRUE(package);
+    EXPECT_DOUBLE_EQ(package->generation_defaults().min_p, 0.05);
+    EXPECT_DOUBLE_EQ(package->generation_defaults().repetition_penalty, 1.1);
+    EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});  // config.json's
+    for (const char* bad : {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})"}) {
+        test::write_file(in / "generation_config.json", bad);
+        EXPECT_FALSE(pack_checkpoint(in, folder_ / "bad", {}, threads_, {}).ok()) << bad;
+    }
+}
+
+// As in transformers: the file comes before tokenizer_config.json's own.
+TEST_F(PackerTest, ChatTemplateFileWins) {
+    const fs::path in = checkpoint("in", {});
+    test::write_file(in / "chat_template.jinja", "from the file");
+    const auto template_of = [&](const char* out) {
+        const auto package = pack(in, out);
+        return package ? nlohmann::json::parse(*package->tokenizer_file("tokenizer_config.json"))["chat_template"] : nlohmann::json();
+    };
+    EXPECT_EQ(template_of("alone"), "from the file");
+    test::write_file(in / "tokenizer_config.json", R"({"eos_token": "x", "chat_template": "from the configuration"})");
+    EXPECT_EQ(template_of("both"), "from the file");
+    const std::string same = R"({"chat_template":   "from the file"})";
+    test::write_file(in / "tokenizer_config.json", same);
+    EXPECT_EQ(template_of("same"), "from the file");
+    EXPECT_EQ(test::read_file(folder_ / "same/tokenizer_config.json"), same);
 }
 
 TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
