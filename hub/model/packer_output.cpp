@@ -142,6 +142,10 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
         if (*before != input)
             return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds the unfinished package of another checkpoint or other options; remove it or choose another folder")};
     } else {
+        // Records without an input are left when a packer is killed while it cleans up: another checkpoint must not take them for its own.
+        for (const auto& entry : fs::directory_iterator(state, error))
+            if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
+        fs::remove(directory / "manifest.json", error);
         MOEX_TRY(output.write_file(state / "input", as_byte_view(input)));
     }
     for (const fs::path& folder : {directory, directory / "weights", state})
@@ -230,6 +234,7 @@ Result<FileRecord> PackageOutput::write_text(std::string_view file_name, std::st
 
 Status PackageOutput::finish(const PackageManifest& manifest) {
     sync_directory(directory_ / "weights");
+    sync_directory(directory_);
     MOEX_TRY(write_file(directory_ / "manifest.json", as_byte_view(manifest_to_json(manifest))));
     sync_directory(directory_);
     std::error_code error;
@@ -239,8 +244,10 @@ Status PackageOutput::finish(const PackageManifest& manifest) {
 
 void PackageOutput::discard() {
     std::error_code error;
+    const fs::path state = directory_ / ".pack-state";
     for (const auto& entry : fs::directory_iterator(directory_, error))
-        if (is_ours(entry.path().filename().string())) fs::remove_all(entry.path(), error);
+        if (is_ours(entry.path().filename().string()) && entry.path() != state) fs::remove_all(entry.path(), error);
+    fs::remove_all(state, error);  // last: while it stands, a packer knows the folder as its own
     // A folder that was there before stays, empty as we found it.
     if (made_directory_) fs::remove(directory_, error);
 }
