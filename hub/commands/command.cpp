@@ -1,5 +1,6 @@
 #include "hub/commands/command.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace moex {
@@ -32,8 +33,14 @@ std::span<const Command> command_table() {
     return commands;
 }
 
+std::string one_line(std::string_view sentence) {
+    std::string shown(sentence);
+    std::replace_if(shown.begin(), shown.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    return shown;
+}
+
 int fail(std::string_view sentence) {
-    std::fprintf(stderr, "moex-hub: %.*s\n", static_cast<int>(sentence.size()), sentence.data());
+    std::fprintf(stderr, "moex-hub: %s\n", one_line(sentence).c_str());
     return exit_failed;
 }
 

@@ -43,7 +43,9 @@ struct Command {
 };
 std::span<const Command> command_table();
 
-// Prints "moex-hub: SENTENCE" to stderr and returns exit_failed.
+// Control characters, which a file's names may hold, as '?'.
+std::string one_line(std::string_view sentence);
+// Prints "moex-hub: SENTENCE" on one line of stderr and returns exit_failed.
 int fail(std::string_view sentence);
 
 int run_serve(const Invocation& invocation);

@@ -19,7 +19,7 @@ PackOptions pack_options_of(const Settings& settings) {
 
 int report(const Result<PackReport>& result, const std::string& out, TimePoint started_at) {
     if (!result.ok()) return fail(result.error().message);
-    for (const std::string& warning : result->warnings) std::fprintf(stderr, "warning: %s\n", warning.c_str());
+    for (const std::string& warning : result->warnings) std::fprintf(stderr, "warning: %s\n", one_line(warning).c_str());
     if (result->layers_resumed > 0) std::fprintf(stderr, "%u layers were done already\n", result->layers_resumed);
     const double seconds = to_ms(now_steady() - started_at) / 1e3;
     std::printf("%s: %s from %s, %u expert blobs, %.1f s, %.0f MB/s\n", out.c_str(), bytes_text(result->output_bytes).c_str(), bytes_text(result->input_bytes).c_str(),

@@ -82,6 +82,19 @@ test('wrong arguments exit with 2, failures with 1, each with a sentence', async
   }
 });
 
+test('names in a checkpoint cannot write to the terminal', async () => {
+  const folder = temporaryFolder();
+  try {
+    cpSync(`${modelFolder}/../../../tests/golden/qwen3-tiny/config.json`, `${folder.path}/config.json`);
+    const header = Buffer.from('{"a\\n\\u001b[31mb":3}'), length = Buffer.alloc(8);
+    length.writeBigUInt64LE(BigInt(header.length));
+    writeFileSync(`${folder.path}/model.safetensors`, Buffer.concat([length, header]));
+    const run = await runHub(['pack', folder.path, `${folder.path}/out`]);
+    assert.equal(run.code, 1);
+    assert.match(run.stderr, /^moex-hub: .*tensor a\?\?\[31mb: found 3, wanted .*\n$/);
+  } finally { folder.remove(); }
+});
+
 test('inspect speaks to people and to programs', async () => {
   const people = await runHub(['inspect', modelFolder]);
   assert.equal(people.code, 0, people.stderr);
