@@ -1,5 +1,6 @@
 #include "hub/model/config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -137,6 +138,9 @@ void read_rope(FieldReader& reader, const Json& object, ModelConfig& config) {
         const Json* rope = reader.find(key);
         if (rope == nullptr) continue;
         if (!rope->is_object()) return reader.fail(bad_field(key, json_excerpt(*rope), "an object or null"));
+        for (const auto& [name, value] : rope->items())
+            if (value.is_object())
+                return reader.fail(Error{ErrorCode::unsupported, text("config: ", key, " differs by layer type (\"", name.substr(0, 60), "\"), which is not supported")});
         FieldReader inner(*rope);
         const std::string kind = inner.word("rope_type", inner.word("type", "default"));
         if (kind != "default")
@@ -196,6 +200,10 @@ Result<ModelConfig> parse_hf_config(const Json& object) {
         return Error{ErrorCode::unsupported, text("config: hidden_act \"", activation.substr(0, 60), "\" is not supported; supported: silu")};
     if (reader.flag("use_sliding_window", false))
         return Error{ErrorCode::unsupported, "config: use_sliding_window is true; sliding-window attention is not supported"};
+    if (const Json* types = reader.find("layer_types"); types != nullptr) {
+        const bool all_full = types->is_array() && std::all_of(types->begin(), types->end(), [](const Json& type) { return type == "full_attention"; });
+        if (!all_full) return Error{ErrorCode::unsupported, text("config: layer_types is ", json_excerpt(*types), "; supported: full_attention in every layer")};
+    }
     const Keys keys{"num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings",
                     reader.find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts", "num_experts_per_tok",
                     "tie_word_embeddings"};

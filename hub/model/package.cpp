@@ -42,7 +42,7 @@ Status require_size(const std::filesystem::path& path, std::uint64_t wanted) {
 }  // namespace
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found : ErrorCode::io_error;
         return Error{code, text(path.string(), ": ", std::strerror(errno))};
@@ -297,7 +297,7 @@ Sha256 sha256(ByteView bytes) {
 }
 
 Result<Sha256> sha256_file(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return Error{errno == ENOENT ? ErrorCode::not_found : ErrorCode::io_error, text(path.string(), ": ", std::strerror(errno))};
     const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
     MOEX_CHECK(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1, "SHA-256 failed");

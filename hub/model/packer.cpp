@@ -143,7 +143,7 @@ Status read_texts(Input& input, const std::string& config_text) {
     const auto parsed = ChatTemplate::from_tokenizer_config(tokenizer_config);
     if (!parsed.ok() && parsed.error().code == ErrorCode::not_found) input.warnings.push_back("no chat template: completions work, chat does not");
     if (!parsed.ok() && parsed.error().code != ErrorCode::not_found)
-        return Error{parsed.error().code, text((directory / "tokenizer_config.json").string(), ": chat_template: ", parsed.error().message)};
+        return Error{parsed.error().code, text((directory / (chat_template ? "chat_template.jinja" : "tokenizer_config.json")).string(), ": ", parsed.error().message)};
     return {};
 }
 

@@ -49,7 +49,8 @@ Result<std::map<std::string, std::string>> read_index(const std::filesystem::pat
 }  // namespace
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    // O_NONBLOCK here and below: opening a named pipe would wait for its writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found : ErrorCode::io_error;
         return Error{code, text(path.string(), ": ", std::strerror(errno))};
@@ -76,7 +77,7 @@ Checkpoint::Fd::~Fd() {
 }
 
 Status Checkpoint::add_shard(const std::filesystem::path& path) {
-    Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (fd.get() < 0) {
         const ErrorCode code = errno == ENOENT ? ErrorCode::not_found : ErrorCode::io_error;
         return Error{code, text(path.string(), ": ", std::strerror(errno))};

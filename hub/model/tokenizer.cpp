@@ -21,6 +21,8 @@ using nlohmann::json;
 // GPT-2's own pattern, which ByteLevel applies with use_regex.
 constexpr std::string_view gpt2_pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr int sequence_depth_max = 8;
+// More than any real file has; encoding takes time with each.
+constexpr std::size_t pre_tokenizer_steps_max = 64, added_ids_max = 64, added_token_bytes_max = 1024;
 
 struct PreTokenizerStep {
     enum class Keep { all, matches, gaps };
@@ -29,8 +31,8 @@ struct PreTokenizerStep {
     bool add_prefix_space = false;  // comes before the pattern
 };
 
-Error bad_file(const std::string& message) { return {ErrorCode::bad_file, text("tokenizer.json: ", message)}; }
-Error unsupported(const std::string& message) { return {ErrorCode::unsupported, text("tokenizer.json: ", message, " is not supported")}; }
+Error bad_file(const std::string& message) { return {ErrorCode::bad_file, text("tokenizer.json: ", std::string_view(message).substr(0, 300))}; }
+Error unsupported(const std::string& message) { return {ErrorCode::unsupported, text("tokenizer.json: ", std::string_view(message).substr(0, 300), " is not supported")}; }
 
 bool flag(const json& object, const char* key, bool otherwise) {
     const auto found = object.find(key);
@@ -85,6 +87,7 @@ Status load_split(const json& split, std::vector<PreTokenizerStep>& steps) {
 Status load_pre_tokenizer(const json& object, std::vector<PreTokenizerStep>& steps, bool& byte_level, int depth = 0) {
     const std::string type = type_of(object);
     if (byte_level) return unsupported(text("pre_tokenizer \"", type, "\" after ByteLevel"));
+    if (steps.size() >= pre_tokenizer_steps_max) return unsupported(text("a pre_tokenizer of more than ", pre_tokenizer_steps_max, " steps"));
     if (type == "Sequence" && depth < sequence_depth_max && object.contains("pretokenizers") && object["pretokenizers"].is_array()) {
         for (const json& part : object["pretokenizers"]) MOEX_TRY(load_pre_tokenizer(part, steps, byte_level, depth + 1));
         return {};
@@ -140,6 +143,8 @@ Status load_post_processor(const json& object, AddedIds& added, int depth = 0) {
         }
     }
     if (!behind_text) return bad_file("post_processor TemplateProcessing: \"single\" lacks the text");
+    if (added.before.size() + added.after.size() + own.before.size() + own.after.size() > added_ids_max)
+        return unsupported(text("a post_processor that adds more than ", added_ids_max, " tokens"));
     added.before.insert(added.before.begin(), own.before.begin(), own.before.end());
     added.after.insert(added.after.end(), own.after.begin(), own.after.end());
     return {};
@@ -158,6 +163,8 @@ Result<AddedToken> load_added_token(const json& object) {
     AddedToken token;
     token.content = object["content"].get<std::string>();
     if (token.content.empty()) return bad_file("an added token is empty");
+    if (token.content.size() > added_token_bytes_max)
+        return bad_file(text("an added token of ", token.content.size(), " bytes, wanted at most ", added_token_bytes_max));
     if (!object.contains("id") || !object["id"].is_number_unsigned() || object["id"].get<std::uint64_t>() > token_id_max)
         return bad_file(text("added token \"", token.content, "\" has no id from 0 to ", token_id_max));
     token.id = object["id"].get<TokenId>();

@@ -33,7 +33,7 @@ struct ByteAlphabet {
 
 std::uint64_t pair_key(TokenId left, TokenId right) { return (std::uint64_t{left} << 32) | right; }
 
-Error bad_file(const std::string& message) { return {ErrorCode::bad_file, text("tokenizer.json: ", message)}; }
+Error bad_file(const std::string& message) { return {ErrorCode::bad_file, text("tokenizer.json: ", std::string_view(message).substr(0, 300))}; }
 
 }  // namespace
 

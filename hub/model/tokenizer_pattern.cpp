@@ -198,7 +198,7 @@ Result<SplitPattern> SplitPattern::compile_regex(std::string_view oniguruma) {
         PCRE2_UCHAR message[160] = {};
         pcre2_get_error_message(code, message, sizeof message);
         return Error{ErrorCode::unsupported,
-                     text("pre-tokenizer pattern: ", reinterpret_cast<const char*>(message), " at ", offset, " of ", spelling)};
+                     text("pre-tokenizer pattern: ", reinterpret_cast<const char*>(message), " at ", offset, " of ", spelling.substr(0, 200))};
     }
     pcre2_jit_compile(pattern.state_->code, PCRE2_JIT_COMPLETE);  // without JIT the interpreter gives the same matches
     pattern.state_->context = pcre2_match_context_create(nullptr);

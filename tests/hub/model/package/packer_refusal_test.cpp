@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include "hub/model/package.h"
@@ -75,6 +76,12 @@ TEST_F(PackerRefusalTest, NotFiniteWeightsNameTensorAndIndex) {
         builder.tensor(c.name).values[c.index] = c.value;
         builder.write(folder_ / "in");
         EXPECT_EQ(refused({c.name, c.shown, "finite"}).code, ErrorCode::non_finite);
+    }
+    for (const char* dtype : {"F16", "F32"}) {
+        CheckpointBuilder builder({.dtype = dtype});
+        builder.tensor("model.layers.0.mlp.experts.0.down_proj.weight").values[32] = NAN;
+        builder.write(folder_ / "in");
+        refused({"down_proj", "[1, 0]", "finite"});
     }
     CheckpointBuilder fused({.fused = true});
     fused.tensor("model.layers.2.mlp.experts.gate_up_proj").values[3 * 64 * 64 + 40 * 64 + 9] = NAN;
@@ -155,6 +162,33 @@ TEST_F(PackerRefusalTest, Configurations) {
     refused({"config.json", "No such file"});
     fs::create_directory(folder_ / "in/config.json");
     refused({"config.json", "not a regular file"});
+}
+
+TEST_F(PackerRefusalTest, NamedPipesAreNotWaitedFor) {
+    for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"}) {
+        CheckpointBuilder{CheckpointOptions{}}.write(folder_ / "in");
+        fs::remove(folder_ / "in" / name);
+        ASSERT_EQ(::mkfifo((folder_ / "in" / name).c_str(), 0600), 0);
+        refused({name, "not a regular file"});
+        fs::remove(folder_ / "in" / name);
+    }
+}
+
+TEST_F(PackerRefusalTest, ChatTemplatesWithWhatWeLackAreNamedWithTheirFile) {
+    CheckpointBuilder({.vocab_size = 8192}).write(folder_ / "in");
+    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json", folder_ / "in/tokenizer.json");
+    test::write_file(folder_ / "in/tokenizer_config.json", R"({"chat_template": "a {% extends 'b' %}"})");
+    refused({"tokenizer_config.json", "extends", "line 1"});
+    test::write_file(folder_ / "in/chat_template.jinja", "\n{% include 'b' %}");
+    refused({"chat_template.jinja", "include", "line 2"});
+}
+
+TEST_F(PackerRefusalTest, ZeroSizeTensorsAreNoWeights) {
+    CheckpointBuilder builder{CheckpointOptions{}};
+    builder.tensor("model.norm.weight").shape = {0};
+    builder.tensor("model.norm.weight").values.clear();
+    builder.write(folder_ / "in");
+    refused({"model.norm.weight", "is [0]", "wants [64]"});
 }
 
 TEST_F(PackerRefusalTest, FolderWithoutTensors) {

@@ -219,6 +219,23 @@ TEST(TokenizerTest, PostProcessorGoesAroundPromptsOnly) {
     EXPECT_EQ(load(tiny_file())->encode_prompt("abc"), Ids{4});
 }
 
+TEST(TokenizerTest, PartsAreBounded) {
+    const auto changed = [](const char* pointer, const json& value) {
+        json file = tiny_file();
+        file[json::json_pointer(pointer)] = value;
+        const std::string message = load_error(file.dump());
+        EXPECT_LT(message.size(), 600u);
+        return message;
+    };
+    const json split = {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "a"}}}};
+    EXPECT_NE(changed("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::vector<json>(65, split)}}).find("more than 64 steps"), std::string::npos);
+    const json bos = json::parse(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [5]}}})");
+    EXPECT_NE(changed("/post_processor", {{"type", "Sequence"}, {"processors", std::vector<json>(65, bos)}}).find("more than 64 tokens"), std::string::npos);
+    EXPECT_NE(changed("/added_tokens/0/content", std::string(1025, 'x')).find("1025 bytes"), std::string::npos);
+    EXPECT_NE(changed("/model/vocab", {{std::string(100'000, 'x'), -1}}).find("the id of"), std::string::npos);
+    EXPECT_NE(changed("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", std::string(100'000, 'x')}}}}).find("too large"), std::string::npos);
+}
+
 TEST(TokenizerTest, DeepOrRepeatedNamesAreRefused) {
     const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
     EXPECT_NE(load_error("{\"model\": " + deep + "}").find("nested"), std::string::npos);
