@@ -40,6 +40,7 @@ TEST_F(ApiTest, HostileBodiesAreRefusedByName) {
         {repeated("{\"a\":", 1000) + "1" + repeated("}", 1000), 400, ""},
         {repeated("[", 100000), 400, ""},
         {with("\"metadata\":" + object_with_keys(4097)), 400, ""},
+        {with("\"temperature\":-1,\"metadata\":[" + repeated("{},", 300'000) + "{}]"), 400, "temperature"},  // took a minute while lists were searched
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"" + repeated("x", 10 << 20) + "\"}]}", 413, ""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}", 400, ""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud83d\"}]}", 400, ""},

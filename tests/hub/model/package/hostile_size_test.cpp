@@ -130,9 +130,19 @@ TEST_F(HostileSizeTest, Manifest) {
     EXPECT_SAYS(open("manifest of 1,900,000 keys", "{" + keys + "}"), "not a package manifest");
     ASSERT_EQ(pack("a good checkpoint"), "");
     auto manifest = nlohmann::json::parse(test::read_file(folder_ / "out/manifest.json"));
-    manifest["files"] = "FILES";
-    std::string with_files = manifest.dump();
+    auto many_files = manifest;
+    many_files["files"] = "FILES";
+    std::string with_files = many_files.dump();
     EXPECT_SAYS(open("manifest of 1,900,000 files", with_files.replace(with_files.find("\"FILES\""), 7, "{" + keys + "}")), "which no package holds");
+    // As many blobs as 64 MB can name; the first tensor that is looked for has another shape.
+    constexpr std::size_t layers = 220, experts = 4096;
+    manifest["config"].update({{"num_layers", layers}, {"num_experts", experts}, {"layer_is_moe", std::vector<int>(layers, 1)}, {"vocab_size", 97}});
+    const auto layer = [&](std::size_t l) { return many(experts, "[", [&](std::size_t e) { return text('"', std::string(56, 'a'), 10'000'000 + l * experts + e, '"'); }, "]"); };
+    manifest["experts"] = "EXPERTS";
+    std::string with_experts = manifest.dump();
+    with_experts.replace(with_experts.find("\"EXPERTS\""), 9, many(layers, "[", layer, "]"));
+    fs::copy_file(folder_ / "out/hub.safetensors", folder_ / "package/hub.safetensors");
+    EXPECT_SAYS(open("manifest of 901,120 blobs", with_experts), "model.embed_tokens.weight");
 }
 
 }  // namespace
