@@ -69,6 +69,7 @@ Result<GenerationDefaults> parse_sampling(const Json& object, std::uint32_t voca
     MOEX_ASSIGN(temperature, number_in(object, "temperature", 1.0, 0.0, 100.0, what));
     MOEX_ASSIGN(top_p, number_in(object, "top_p", 1.0, 0.0, 1.0, what));
     MOEX_ASSIGN(top_k, number_in(object, top_k_key, 0.0, 0.0, 1e9, what));
+    if (top_k != std::floor(top_k)) return Error{ErrorCode::bad_field, text(what, ": ", top_k_key, " is ", top_k, ", wanted a whole number")};
     MOEX_ASSIGN(min_p, number_in(object, "min_p", 0.0, 0.0, 1.0, what));
     MOEX_ASSIGN(repetition_penalty, number_in(object, "repetition_penalty", 1.0, 0.01, 100.0, what));
     defaults.temperature = temperature;

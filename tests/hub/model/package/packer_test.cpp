@@ -260,7 +260,7 @@ TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     EXPECT_DOUBLE_EQ(package->generation_defaults().min_p, 0.05);
     EXPECT_DOUBLE_EQ(package->generation_defaults().repetition_penalty, 1.1);
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});  // config.json's
-    for (const char* bad : {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})"}) {
+    for (const char* bad : {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})", R"({"top_k": 20.5})"}) {
         test::write_file(in / "generation_config.json", bad);
         EXPECT_FALSE(pack_checkpoint(in, folder_ / "bad", {}, threads_, {}).ok()) << bad;
     }
