@@ -10,6 +10,7 @@ let last = null;            // the newest status
 let before = null;          // an older one, for the rate
 let wake_lock = null;
 let stay_awake = false;
+let nickname = "";          // as the hub was told
 
 // The token rides in the fragment, which no server sees; it leaves the address bar at once and stays in this tab.
 const fragment = new URLSearchParams(location.hash.slice(1));
@@ -69,13 +70,19 @@ const phases = {
   stopped: ["", "stopped", "This tab no longer takes part. Thank you."],
 };
 
+function whyOffline(status) {
+  if (!navigator.onLine) return "This device has no network. The page goes on by itself when it has one again.";
+  const seconds = Math.ceil((status.retry_at - Date.now()) / 1000);
+  return `${status.detail || phases.offline[2]}${seconds > 1 ? ` Next try in ${seconds} s.` : ""}`;
+}
+
 function draw(status) {
   const [kind, words, sentence] = phases[status.phase] ?? ["", status.phase, ""];
   const age_ms = performance.now() - last_call_at;
   const idle = status.phase === "serving" && age_ms > 3000;
   element("state").className = `pill ${kind}`;
   element("state").textContent = idle ? "ready" : words;
-  element("detail").textContent = idle ? "The hub has no work just now. Leave the tab open." : status.detail || sentence;
+  element("detail").textContent = idle ? "The hub has no work just now. Leave the tab open." : status.phase === "offline" ? whyOffline(status) : status.detail || sentence;
 
   const fetching = status.bytes_to_fetch > 0 && status.bytes_fetched < status.bytes_to_fetch;
   element("progress-box").hidden = !fetching;
@@ -100,6 +107,7 @@ function draw(status) {
     element("gpu").textContent = `${[adapter.vendor, adapter.architecture, adapter.description].filter(Boolean).join(" ")}${adapter.software ? " (software: slow, for tests)" : ""}`;
   }
   element("model").textContent = status.model_name || "–";
+  element("worker-name").textContent = status.worker_id ? `listed as ${nickname || `#${status.worker_id}`}` : "–";
   // Weights and calls in flight come out of the same limit.
   const in_use = status.device?.buffer_bytes ?? 0;
   element("memory").textContent = in_use > 0
@@ -130,24 +138,24 @@ function fail(reason) {
 const blank = { phase: "none", detail: "", bytes_to_fetch: 0, bytes_fetched: 0, units_ready: 0, units_assigned: 0, pairs_answered: 0, round_ms_p50: 0,
   bytes_received: 0, bytes_sent: 0, bytes_downloaded: 0, adapter: {}, model_name: "" };
 
+// What stands in the way before anything was tried; no button helps against it.
+function obstacle() {
+  if (!window.isSecureContext) return "Browsers give the GPU to secure pages only. Open this link over https (the host can start the hub with --tls-cert and --tls-key), or at http://localhost on the hub's own machine.";
+  if (!navigator.gpu) return "This browser has no WebGPU. Use a current Chrome, Edge, Firefox or Safari, with hardware acceleration switched on.";
+  return "";
+}
+
 async function start() {
-  if (!window.isSecureContext) {
-    fail("Browsers give the GPU to secure pages only. Open this link over https (the host can start the hub with --tls-cert and --tls-key), or at http://localhost on the hub's own machine.");
-    return;
-  }
-  if (!navigator.gpu) {
-    fail("This browser has no WebGPU. Use a current Chrome, Edge, Firefox or Safari, with hardware acceleration switched on.");
-    return;
-  }
   element("start").disabled = true;
   const worker_key = await workerKey();
   element("start").disabled = false;
+  nickname = element("nickname").value.trim();
   worker?.terminate();
   worker = new Worker("/wasm/worker.js", { type: "module", name: "moex" });
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(`The worker program failed: ${event.message || "it did not load"}. Reload the page; if it happens again, tell the host.`);
   worker.postMessage({
-    type: "start", token, nickname: element("nickname").value.trim(), worker_key, client: "tab 0.1.0",
+    type: "start", token, nickname, worker_key, client: "tab 0.1.0",
     budget_bytes: budgets_mb[element("budget").value] * 1024 * 1024,
   });
   onStatus({ ...blank, phase: "starting" });
@@ -168,7 +176,8 @@ async function keepAwake(on) {
 }
 
 element("start").addEventListener("click", start);
-element("start").disabled = false;             // from here on a click is heard
+addEventListener("online", () => worker?.postMessage("online"));
+addEventListener("offline", () => last && draw(last));
 document.addEventListener("visibilitychange", () => { if (stay_awake && document.visibilityState === "visible") keepAwake(true); });
 element("pause").addEventListener("click", () => worker?.postMessage("pause"));
 element("resume").addEventListener("click", () => worker?.postMessage("resume"));
@@ -202,4 +211,11 @@ element("forget").addEventListener("click", async () => {
 });
 showStored();
 setInterval(showStored, 5000);
-if (!token) element("detail").textContent = "This link carries no join token: ask the host for the full link.";
+
+element("start").disabled = obstacle() !== "";  // from here on a click is heard
+if (obstacle()) {
+  element("state").className = "pill bad";
+  element("state").textContent = "cannot serve";
+  element("detail").textContent = obstacle();
+  document.documentElement.dataset.phase = "failed";
+} else if (!token) element("detail").textContent = "This link carries no join token: ask the host for the full link.";

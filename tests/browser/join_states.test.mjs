@@ -1,0 +1,134 @@
+// What the join page says and does when things go otherwise than hoped: each state in one sentence, and a way out of it.
+import assert from "node:assert/strict";
+import { createServer } from "node:http";
+import { after, before, test } from "node:test";
+
+import { Hub } from "./support/hub.mjs";
+import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
+
+let browser;
+let hub;
+before(async () => {
+  browser = await launch();
+  hub = await Hub.start(["--local-fallback", "off", "--replicas", "2"]);
+});
+after(async () => {
+  await browser?.close();
+  await hub?.remove();
+});
+
+const phase = (page, wanted) => page.waitForFunction((name) => document.documentElement.dataset.phase === name, wanted, { timeout: 0, polling: 50 });
+const detail = (page) => page.locator("#detail").textContent();
+const workersServing = (count) => (status) => status.workers.filter((one) => one.state === "active" && one.units_ready === one.units_assigned).length === count;
+
+test("two tabs of one browser serve side by side", async () => {
+  const context = await browser.newContext();
+  const first = await openTab(context, hub.join);
+  const second = await openTab(context, hub.join);
+  await hub.until(workersServing(2), "both tabs");
+  for (const page of [first, second]) assert.equal((await tabStatus(page)).phase, "serving");
+  assert.notEqual((await tabStatus(first)).worker_id, (await tabStatus(second)).worker_id);
+  await context.close();
+  await hub.until((status) => status.workers.length === 0, "both to leave");
+});
+
+test("pause leaves the hub, resume comes back; stop ends it and Start again begins anew", async () => {
+  const context = await browser.newContext();
+  const page = await openTab(context, hub.join);
+  const { buffer_bytes } = (await tabStatus(page)).device;
+  assert.match(await page.locator("#memory").textContent(), /^\d+(\.\d)? [kM]B of 1\.1 GB: /);
+  assert.ok(buffer_bytes < 1024 ** 3);
+  await page.getByRole("button", { name: "Pause" }).click();
+  await phase(page, "paused");
+  await hub.until((status) => status.workers.length === 0, "the paused tab to leave");
+  await page.getByRole("button", { name: "Resume" }).click();
+  await serving(page);
+  assert.equal((await tabStatus(page)).self_test_rounds, 1, "the GPU stayed open");
+  await page.getByRole("button", { name: "Stop" }).click();
+  await phase(page, "stopped");
+  await hub.until((status) => status.workers.length === 0, "the stopped tab to leave");
+  await page.getByRole("button", { name: "Start again" }).click();
+  await serving(page);
+  await context.close();
+});
+
+test("a tab closed in mid-download leaves nothing behind, and the next visit completes", async () => {
+  const context = await browser.newContext();
+  let served = 0;
+  await context.route("**/weights/*", async (route) => {
+    served += 1;
+    if (served > 5) await new Promise((resolve) => setTimeout(resolve, 3600_000).unref());      // the line is dead slow from here on
+    else await route.continue();
+  });
+  const page = await openTab(context, hub.join, { wait: false });
+  await page.waitForFunction(() => window.moexStatus?.bytes_downloaded > 0, null, { timeout: 0, polling: 50 });
+  await page.close();
+  await hub.until((status) => status.workers.length === 0, "the tab to leave");
+  await context.unrouteAll({ behavior: "ignoreErrors" });
+  const again = await openTab(context, hub.join);
+  assert.equal((await tabStatus(again)).blobs_refused, 0);
+  await context.close();
+});
+
+test("without a hub the tab says when it tries again, and comes back by itself", async () => {
+  const context = await browser.newContext();
+  const own = await Hub.start(["--local-fallback", "off", "--replicas", "1"]);
+  const page = await openTab(context, own.join);
+  await own.stop();
+  await phase(page, "offline");
+  assert.match(await detail(page), /^The hub .*\. (Trying again\.|This worker comes back when it does\.)( Next try in \d+ s\.)?$/);
+  await context.setOffline(true);
+  await page.waitForFunction(() => document.getElementById("detail").textContent.startsWith("This device has no network."), null, { timeout: 0 });
+  await context.setOffline(false);
+  const back = await Hub.start(own.args, { state: own.state, port: own.port });
+  await page.evaluate(() => dispatchEvent(new Event("online")));      // the next try goes at once
+  await serving(page);
+  await context.close();
+  await back.remove();
+});
+
+test("a memory limit without room for one expert is said, with the way out", async () => {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  // The worker gets a limit that the slider does not offer.
+  await page.addInitScript(() => {
+    const post = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function(message) { post.call(this, message.type === "start" ? { ...message, budget_bytes: 150000 } : message); };
+  });
+  await page.goto(hub.join);
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await phase(page, "failed");
+  assert.match(await detail(page), /^The memory limit of 150 kB has no room for one expert of this model, which takes 156 kB\. Raise the limit, then start again\.$/);
+  assert.ok(await page.getByRole("button", { name: "Start again" }).isVisible());
+  await context.close();
+});
+
+test("no WebGPU, an insecure page and a wrong token are said", async () => {
+  const context = await browser.newContext();
+  const blind = await context.newPage();
+  await blind.addInitScript(() => Object.defineProperty(Navigator.prototype, "gpu", { value: undefined }));
+  await blind.goto(hub.join);
+  assert.match(await detail(blind), /^This browser has no WebGPU\./);
+  assert.ok(await blind.getByRole("button", { name: "Start", exact: true }).isDisabled());
+
+  const stranger = await context.newPage();
+  await stranger.goto(hub.join.replace(/token=.*/, "token=wrong"));
+  await stranger.getByRole("button", { name: "Start", exact: true }).click();
+  await phase(stranger, "refused");
+  assert.match(await detail(stranger), /Ask the host for a fresh join link\.$/);
+  await context.close();
+
+  // The hub's page under a name that is neither https nor localhost.
+  const front = createServer(async (request, response) => {
+    const answer = await fetch(`${hub.url}${request.url}`);
+    response.writeHead(answer.status, { "Content-Type": answer.headers.get("content-type") ?? "" });
+    response.end(Buffer.from(await answer.arrayBuffer()));
+  });
+  await new Promise((resolve) => front.listen(0, "127.0.0.1", resolve));
+  const plain = await launch(["--host-resolver-rules=MAP hub.example 127.0.0.1"]);
+  const page = await plain.newPage();
+  await page.goto(`http://hub.example:${front.address().port}/join.html#token=x`);
+  assert.match(await detail(page), /^Browsers give the GPU to secure pages only\./);
+  await plain.close();
+  front.close();
+});
