@@ -112,6 +112,7 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     std::inplace_merge(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
     fill_missing(changes);
     take_share(member, changes);
+    relieve(changes);
 }
 
 void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
@@ -229,6 +230,21 @@ void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& chang
             break;
         }
         if (!candidates.empty()) fullest.emplace(fill(donor), donor.given.worker, &donor);
+    }
+}
+
+// Where capacity was scarce, a worker may be full of units whose second copy the newcomer just took: it has none to give to the newcomer,
+// but others, who gave, have room for some of its own.
+void Placement::relieve(std::vector<PlacementChange>& changes) {
+    for (auto& [worker, member] : members_) {
+        for (std::uint32_t unit = 0; unit < options_.num_units && member.load > bound(member); ++unit) {
+            const auto& owners = owner_members_[unit];
+            if (std::find(owners.begin(), owners.end(), &member) == owners.end()) continue;
+            Member* const other = choose_owner(unit);
+            if (other == nullptr || other->load >= bound(*other)) continue;
+            disown(member, unit, changes);
+            own(*other, unit, changes);
+        }
     }
 }
 

@@ -81,6 +81,7 @@ class Placement {
     void fill_missing(std::vector<PlacementChange>& changes);
     Member* choose_owner(std::uint32_t unit);
     void take_share(Member& newcomer, std::vector<PlacementChange>& changes);
+    void relieve(std::vector<PlacementChange>& changes);
 
     PlacementOptions options_;
     std::map<WorkerId, Member> members_;

@@ -2,6 +2,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -69,6 +70,18 @@ RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
     for (WorkerId id = 1; id <= num_workers; ++id)
         // The cap is rounded up, and a unit more per replica may be needed to place the last ones.
         RC_ASSERT(placement.load(id) <= 1.1 * placement.fair_share(id) + 3);
+}
+
+// The second was left with 218 of them: all of its units had their other copy at the fifth, which could take none.
+TEST(PlacementTest, AWorkerFullOfUnitsThatTheNewcomerHoldsToIsRelievedByOthers) {
+    Placement placement({.num_units = 1000, .replicas = 2, .seed = 0});
+    Changes changes;
+    WorkerId id = 0;
+    for (const std::uint32_t capacity : {439u, 218u, 399u, 300u, 875u}) {
+        ++id;
+        placement.join(member(id, capacity, id), changes);
+    }
+    for (id = 1; id <= 5; ++id) EXPECT_LE(placement.load(id), std::ceil(1.1 * placement.fair_share(id))) << id;
 }
 
 TEST(PlacementTest, AJoinMovesItsShareAndNoMore) {
