@@ -249,6 +249,7 @@ int run_serve(const Invocation& invocation) {
     api_options.context_tokens = static_cast<std::uint32_t>(settings.number("context"));
     Api api(room->package, room->tokenizer, room->chat_template, engine, api_options, server.api_observer());
     server.attach(swarm, engine, api);
+    log_info("hub: listens", kv("address", server_options.listen_address), kv("port", server.port()));
     log_info("hub: ready", kv("model", room->package->name()), kv("backend", experts.name()), kv("loaded_ms", to_ms(now_steady() - started_at)),
              kv("threads", room->threads->num_threads()), kv("kv_tokens", std::uint64_t{engine.counters().kv_pages} * engine_options.page_tokens));
     print_links(settings, server, *room->package, *keys);

@@ -45,7 +45,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void upgrade(GatedRequest request, const HttpRequest& view);
     void on_peer_closed(bool clean);
 
-    // The way back, on the strand; `serial` names the request that is meant.
+    // The way back (http_answer.cpp), on the strand; `serial` names the request that is meant.
+    std::shared_ptr<WireResponder> make_responder();
     void respond(std::uint64_t serial, HttpResponse response, ByteView bytes, std::shared_ptr<const void> keep);
     void begin_stream(std::uint64_t serial);
     void expect_stream(std::uint64_t serial);

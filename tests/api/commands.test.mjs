@@ -165,6 +165,17 @@ test('an open address makes its keys once and asks for them', async () => {
   } finally { folder.remove(); }
 });
 
+test('behind a trusted proxy the hub asks for keys and names the proxy in its links', async () => {
+  const hub = await startHub(['--backend', 'local', '--trusted-proxy', '127.0.0.1', '--host', 'hub.example']);
+  const port = /hub: listens .*port=(\d+)/.exec(hub.stderr())?.[1];
+  assert.match(hub.stdout(), /API key, shown this once: +\S{20,}/);
+  assert.equal(hub.url, 'https://hub.example');
+  assert.match(hub.join, /^https:\/\/hub\.example\/join\.html#token=/);
+  assert.ok(port, hub.stderr());
+  assert.equal((await fetch(`http://127.0.0.1:${port}/api/status`)).status, 401);
+  assert.equal(await hub.stop(), 0, hub.stderr());
+});
+
 test('SIGTERM lets a stream end whole and exits with 0', async () => {
   const hub = await startHub(['--backend', 'local']);
   const response = await fetch(`${hub.api}/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },

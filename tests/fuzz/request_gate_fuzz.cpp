@@ -133,6 +133,12 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
             return (field.first == "authorization" || field.first == "x-api-key") && field.second.size() >= key->size() &&
                    field.second.compare(field.second.size() - key->size(), key->size(), *key) == 0;
         }));
+    // A stranger is never anybody else; whom a proxy names is an address, and this machine only when the proxy says so.
+    static const TrustedProxies proxies({"127.0.0.1", "10.0.0.1"});
+    const Client stranger = proxies.client_of("203.0.113.9", false, gated.headers), behind = proxies.client_of("127.0.0.1", false, gated.headers);
+    require(stranger.address == "203.0.113.9" && !stranger.loopback && !stranger.secure);
+    require(plain_address(behind.address) == behind.address && (!behind.loopback || (is_loopback_address(behind.address) && count_fields(gated, "x-forwarded-for") > 0)));
+    require(!behind.secure || count_fields(gated, "x-forwarded-proto") > 0);
     if (is_json_content_type(request.header("content-type").value_or(""))) require(count_fields(gated, "content-type") > 0);
 }
 

@@ -67,7 +67,9 @@ TEST(AnswerTextTest, TokensJoinToTheTextWhateverTheSplit) {
             whole += shown.text;
             for (const TokenText& token : shown.tokens) {
                 const auto characters = std::count_if(tokens.begin(), tokens.end(), [](char c) { return (c & 0xc0) != 0x80; });
-                if (!token.text.empty()) EXPECT_EQ(token.offset_characters, static_cast<std::uint64_t>(characters)) << token.text;
+                if (!token.text.empty()) {
+                    EXPECT_EQ(token.offset_characters, static_cast<std::uint64_t>(characters)) << token.text;
+                }
                 tokens += token.text;
             }
         };
