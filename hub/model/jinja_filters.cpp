@@ -183,7 +183,7 @@ Value filter_tojson(Renderer& renderer, const Value& operand, const CallArgument
     style.sort_keys = flag(arguments, 3, "sort_keys");
     if (const Value* indent = arguments.find(1, "indent"); indent && !indent->is_none()) {
         style.indented = true;
-        style.item_separator = ",";
+        style.item_separator = std::string(",");   // GCC 12 warns of an overlap where a literal is assigned, fortified
         style.indent = indent->text() ? indent->text()->bytes() : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(integer_argument(*indent, "tojson"), 0, 64)), ' ');
     }
     if (const Value* separators = arguments.find(2, "separators"); separators && !separators->is_none()) {
