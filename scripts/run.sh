@@ -52,20 +52,21 @@ fi
 
 # With a tab: the hub in the background, the tab once it is ready. Each has a session of its own, so that Ctrl-C reaches only this script: it asks the
 # hub to stop, which drains (a second Ctrl-C: at once) while the tab still computes, and ends the tab by its id after that.
-log=$(mktemp)
-setsid "${hub[@]}" "${serve[@]}" > >(exec tee -i "$log") & hub_pid=$!
-tab_pid=
-stop() { interrupted=1; kill -TERM "$hub_pid" 2>/dev/null || true; }
+log=$(mktemp) hub_pid= tab_pid= asked=0
+stop() { interrupted=1 asked=1; [ -z "$hub_pid" ] || kill -TERM "$hub_pid" 2>/dev/null || true; }
 trap stop INT TERM HUP
-cleanup() { stop; [ -z "$tab_pid" ] || { kill -TERM "$tab_pid" 2>/dev/null && wait "$tab_pid"; } || true; rm -f "$log"; }
+end() { kill -TERM "$1" 2>/dev/null && wait "$1" || true; }
+cleanup() { [ -z "$hub_pid" ] || end "$hub_pid"; [ -z "$tab_pid" ] || end "$tab_pid"; rm -f "$log"; }
 trap cleanup EXIT
+setsid "${hub[@]}" "${serve[@]}" > >(exec tee -i "$log") & hub_pid=$!
+[ "$asked" = 0 ] || stop                 # asked while it was being started
 join=
 while kill -0 "$hub_pid" 2>/dev/null; do
-  join=$(sed -n 's/^ready: .*join=\([^ ]*\).*/\1/p' "$log" | head -1)
+  join=$(sed -n 's/^ready: .*join=\([^ ]*\).*/\1/p' "$log" | head -1) || true
   [ -z "$join" ] || break
-  sleep 0.2
+  sleep 0.2 || true                      # Ctrl-C ends it too
 done
-if [ -n "$join" ]; then
+if [ -n "$join" ] && [ "$asked" = 0 ]; then
   MOEX_NPM=$build/npm setsid node "$here/scripts/open_tab.mjs" "$join" & tab_pid=$!
 fi
 interrupted=1 code=0

@@ -2,7 +2,8 @@
 // to know, and moving a unit without losing its last ready copy is the core's work.
 //
 // Consistent hashing with virtual nodes decides preference; bounded load (110 % of a worker's fair share by capacity) decides balance.
-// The assignment is sticky: a leave moves only what the leaver held, a join moves only the newcomer's share, taken from the fullest.
+// The assignment is sticky: a leave moves only what the leaver held, a join only the newcomer's share, taken from the fullest
+// (and, where capacity was scarce, what still lies above a member's bound).
 // Replicas of a unit lie on different workers, and on different address prefixes where load allows it.
 // Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
 #pragma once
@@ -49,7 +50,7 @@ class Placement {
   public:
     explicit Placement(PlacementOptions options);
 
-    // Appends what changed. A join costs O(units) and a heap per donor; neither visits a unit that stays.
+    // Appends what changed. A join costs O(units) and a heap per donor; a leave visits no unit that stays.
     void join(const PlacementMember& member, std::vector<PlacementChange>& changes);
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
 

@@ -26,7 +26,7 @@ void add_row(float* sum, const float* row, std::size_t count) {
 
 bool Piece::was_tried(WorkerId worker) const { return std::find(tried.begin(), tried.end(), worker) != tried.end(); }
 
-Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base, std::uint32_t num_copies) {
+Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base, std::uint32_t num_copies, std::uint32_t piece_pairs_max) {
     layer = batch.layer;
     num_tokens = batch.num_tokens;
     hidden_size = batch.hidden_size;
@@ -52,7 +52,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     if (options.rounding.deterministic) round_rows(dtype, *x, hidden_size);
 
     const std::uint32_t num_experts = options.limits.num_experts;
-    const std::uint32_t block_rows = std::max(1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, 65535u}));
+    const std::uint32_t block_rows = std::max(1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, piece_pairs_max, 65535u}));
     const std::size_t num_pairs = std::size_t{num_tokens} * top_k;
     pair_row.resize(num_pairs);
     pair_gate.resize(num_pairs);

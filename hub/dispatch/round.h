@@ -74,8 +74,8 @@ struct Round {
     std::vector<RoundAnswer> answers;
 
     // Takes over what it needs of `batch`. `unit_base`: the placement's unit of the layer's expert 0.
-    // invalid_argument when a value of x is not finite.
-    Status open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base, std::uint32_t copies);
+    // No piece has more than `piece_pairs_max` pairs. invalid_argument when a value of x is not finite.
+    Status open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base, std::uint32_t copies, std::uint32_t piece_pairs_max);
     // Writes x of `rows` and the pairs of attempt.pieces as a group (without sequence id); fills attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
     // Marks what is still open of the attempt's pieces as answered; how many that were.

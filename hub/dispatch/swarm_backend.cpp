@@ -48,7 +48,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
     std::optional<TimePoint> timer_at;
 
-    // The local backend's thread and its queue, bounded by the rounds in flight.
+    // The local backend's thread and its queue: of rounds that are still open.
     std::mutex jobs_mutex;
     std::condition_variable jobs_signal;
     std::deque<ComputeLocally> jobs;
@@ -94,7 +94,13 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     }
     void act(RoundDone& action) {
         auto node = rounds.extract(action.round);
+        drop_jobs(action.round);
         if (node) node.mapped()->complete(std::move(action.answer), std::move(action.y));
+    }
+    // What nobody waits for any more would keep the next round waiting.
+    void drop_jobs(RoundId round) {
+        const std::lock_guard lock(jobs_mutex);
+        std::erase_if(jobs, [&](const ComputeLocally& job) { return job.round == round; });
     }
     void act(WorkerEvent& action) {
         if (on_event) on_event(action, action.view.get());
@@ -242,6 +248,7 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
             std::vector<SwarmAction> actions;
             open.core.on_cancel_round(now_steady(), abandoned->id, actions);
             open.rounds.erase(abandoned->id);
+            open.drop_jobs(abandoned->id);
             open.perform(actions);
         });
     });

@@ -46,7 +46,10 @@ void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Ki
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
     if (code) actions.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
-    if (worker->welcomed) event(*worker, kind, std::move(reason), actions);
+    if (worker->welcomed) {
+        event(*worker, kind, std::move(reason), actions);
+        std::get<WorkerEvent>(actions.back()).code = code;
+    }
     if (worker->welcomed && kind == WorkerEvent::Kind::removed) ++counts.removed;
     if (!worker->units.empty()) forget_holder(*worker);
     std::vector<RoundId> touched;
@@ -175,7 +178,7 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
     worker.connected_at = now;
     if (state.draining)
         state.refuse(now, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"}, CloseCode::going_away, actions);
-    else if (state.pool.all().size() > state.options.workers_max)
+    else if (state.pool.all().size() > 2 * std::size_t{state.options.workers_max})      // ghosts among them: judged when it says who it is
         state.refuse(now, worker, {ErrorCode::overloaded, text("the hub has its ", state.options.workers_max, " workers; try again later")},
                      CloseCode::going_away, actions);
     else
@@ -221,7 +224,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, std::vector
     round.deadline = now + state.options.round_deadline;
     state.rounds[id] = std::move(fresh);
     ++state.counts.rounds;
-    const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0), state.options.hedge.attempts_at_once());
+    const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0), state.options.hedge.attempts_at_once(), state.pool.piece_pairs_max());
     if (!opened.ok()) {
         round.attempts.clear();
         state.fail_round(now, round, opened.error(), actions);

@@ -99,6 +99,7 @@ struct WorkerEvent {
     WorkerId worker;
     std::string detail;
     std::shared_ptr<const WorkerView> view;   // the worker as it was then; never null
+    std::optional<CloseCode> code{};          // of removed and left: how we closed it
 };
 using SwarmAction = std::variant<SendFrame, CloseWorker, ComputeLocally, RoundDone, WorkerEvent>;
 

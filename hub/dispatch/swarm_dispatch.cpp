@@ -58,6 +58,7 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
     if (open.empty()) {
         std::erase(waiting, round.id);
         round.waiting = false;
+        round.holder_until = TimePoint{};
         if (round.pieces_left == 0) finish_round(now, round, actions);
         return;
     }
@@ -84,7 +85,7 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
             const Piece& piece = round.pieces[i];
             const bool worth_waiting = (round.wait_until == TimePoint{} || now < round.wait_until) && (round.waiting || waiting.size() < options.rounds_waiting_max) &&
                                        std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(), [&](const Worker* worker) {
-                                           return worker->state() == WorkerState::active && worker->accepts(round.dtype) && !piece.was_tried(worker->id) &&
+                                           return worker->state() == WorkerState::active && worker->accepts(round.dtype) && piece.num_pairs() <= worker->pairs_max && !piece.was_tried(worker->id) &&
                                                   (round.wait_until == TimePoint{} ? worker->busy_until <= now + options.queue_wait : worker->busy_until <= round.wait_until);
                                        });
             if (!worth_waiting) local.push_back(i);
@@ -99,6 +100,7 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector
     if (open.empty()) {
         if (round.waiting) std::erase(waiting, round.id);
         round.waiting = false;
+        round.holder_until = TimePoint{};
         return;
     }
     if (!round.waiting) {
@@ -116,8 +118,20 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector
         }
         return;
     }
-    // Nothing but workers. Those who load a unit are worth the round's deadline; one that nobody even loads is not.
-    const auto unheld = std::find_if(open.begin(), open.end(), [&](std::uint32_t i) { return holders[round.pieces[i].unit].empty(); });
+    // Nothing but workers. A piece that became too large for all who hold it is cut finer by a new round.
+    const auto no_taker = [&](std::uint32_t i) {
+        const std::vector<Worker*>& by = holders[round.pieces[i].unit];
+        return std::none_of(by.begin(), by.end(), [&](const Worker* worker) { return round.pieces[i].num_pairs() <= worker->pairs_max; });
+    };
+    for (const std::uint32_t i : open) {
+        const Piece& piece = round.pieces[i];
+        if (piece.num_pairs() > WorkerPool::piece_pairs_min && !holders[piece.unit].empty() && no_taker(i)) {
+            fail_round(now, round, {ErrorCode::num_tokens_range, text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert, " of layer ", round.layer, " at a time")}, actions);
+            return;
+        }
+    }
+    // Those who load a unit are worth the round's deadline; one that nobody even loads is not.
+    const auto unheld = std::find_if(open.begin(), open.end(), no_taker);
     if (unheld == open.end()) {
         round.holder_until = TimePoint{};
     } else if (round.holder_until == TimePoint{}) {

@@ -8,13 +8,6 @@ namespace moex {
 namespace {
 constexpr Duration busy_max = 5s;      // a worker that wants more should leave
 
-// An answer that f16 cannot carry is no fault of who computed it: what is still open of the round goes on in bf16. False when that does not help.
-bool widen(Round& round, const Attempt& attempt, const ExpertRounding& rounding) {
-    if (attempt.shape.dtype != Dtype::f16 || rounding.deterministic) return false;      // deterministic: rounded to the wire's dtype, whoever answers
-    round.dtype = Dtype::bf16;
-    return true;
-}
-
 // How many pairs a worker takes that refused `num_pairs`: what it says, else half.
 std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
     std::uint32_t wanted = 0;
@@ -29,6 +22,16 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
     return bits;
 }
 }  // namespace
+
+// An answer that f16 cannot carry is no fault of who computed it: what is still open of the round goes on in bf16. False when that does not help.
+bool SwarmCore::State::widen(Round& round, const Attempt& attempt) const {
+    if (attempt.shape.dtype != Dtype::f16 || options.rounding.deterministic) return false;      // deterministic: rounded to the wire's dtype, whoever answers
+    const bool carried = options.local_fallback || std::all_of(round.pieces.begin(), round.pieces.end(), [&](const Piece& piece) {
+        return piece.done || std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(), [](const Worker* worker) { return worker->accepts(Dtype::bf16); });
+    });
+    if (carried) round.dtype = Dtype::bf16;
+    return carried;
+}
 
 void SwarmCore::State::refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code, Actions& actions) {
     if (!worker.published_only)
@@ -120,6 +123,10 @@ void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, A
     if (!groups || !worker.accepts(options.rounding.wire_dtype)) {
         refuse(now, worker, {ErrorCode::unsupported, text("want the capability group and the dtype ", dtype_name(options.rounding.wire_dtype))},
                CloseCode::protocol_error, actions);
+        return;
+    }
+    if (pool.num_welcomed() >= options.workers_max && (hello->worker_key.empty() || pool.find_key(hello->worker_key, worker.id) == nullptr)) {
+        refuse(now, worker, {ErrorCode::overloaded, text("the hub has its ", options.workers_max, " workers; try again later")}, CloseCode::going_away, actions);
         return;
     }
     worker.device = hello->device;
@@ -259,7 +266,7 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         // It has no ERROR to say so with: an infinity is how f16 overflows there. No lie, but no answer either.
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
-        const bool again = widen(round, attempt, options.rounding);
+        const bool again = widen(round, attempt);
         drop_attempt(now, attempt, again ? Failure::busy : Failure::error, actions);
         dispatch(now, round, actions);
         return;
@@ -348,9 +355,12 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
         lacks(now, worker, attempt, round, actions);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
         // Its memory is less than the limits allow. Smaller groups may go there; what cannot be split goes elsewhere.
-        worker.pairs_max = std::min(worker.pairs_max, pairs_taken(*error, attempt.num_pairs));
-        failure = Failure::busy;
-    } else if (error->code == error_code_name(ErrorCode::non_finite) && widen(round, attempt, options.rounding)) {
+        const std::uint32_t taken = pairs_taken(*error, attempt.num_pairs);
+        if (taken > 0) {
+            worker.pairs_max = std::min(worker.pairs_max, taken);
+            failure = Failure::busy;
+        }
+    } else if (error->code == error_code_name(ErrorCode::non_finite) && widen(round, attempt)) {
         failure = Failure::busy;
     }
     worker.ids.release(attempt.sequence_id);

@@ -49,6 +49,7 @@ struct SwarmCore::State {
     void on_busy(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions);
     void on_error(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     void on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
+    bool widen(Round& round, const Attempt& attempt) const;
     // Tells the peer what was wrong, then closes.
     void refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code, Actions& actions);
 

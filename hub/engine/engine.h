@@ -1,7 +1,8 @@
 // Continuous batching: takes generations from anyone, runs steps on its own thread, hands tokens back as they come.
 // Admission while the KV budget has room for the prompt; pages grow with the answer, and when they run out the youngest sequence steps back
 // into the queue and is computed again later. Prefill in chunks mixed with decode rows; a bounded queue.
-// Cancel frees within a step or about 50 ms, whichever is shorter: a longer step is stopped and begun again without the cancelled one.
+// Cancel frees within a step or about 50 ms, whichever is shorter: a longer step is stopped and begun again without the cancelled one
+// (later, where cancels follow each other so fast that no step would ever end).
 // Owns the engine thread, the KV cache and the sequences; leaves texts, templates and sockets to others.
 #pragma once
 

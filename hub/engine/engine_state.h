@@ -17,9 +17,9 @@
 
 namespace moex {
 
-// How long a step may go on after one of its members was cancelled. Doubles while steps are stopped one after the other, so that cancelling
-// again and again delays the others but cannot keep them from ever ending a step.
-inline constexpr Duration patience_min = 40ms, patience_max = 2s;
+// How long a step may last when one of its members was cancelled. Doubles with each step that is stopped, until one ends by itself: cancelling
+// again and again makes the others wait at most twice as long as the step they need.
+inline constexpr Duration patience_min = 40ms;
 
 struct Engine::State {
     State(Decoder& with, ExpertBackend& by, EngineOptions given);
@@ -33,6 +33,7 @@ struct Engine::State {
     KvCache cache;
     std::vector<std::unique_ptr<Generation>> running;   // in the order of admission
     std::size_t turn = 0;                               // whose decode row comes first
+    std::uint32_t steps_recut = 0;                      // in a row
 
     mutable std::mutex mutex;                           // guards what follows; never held over a step or a sink
     std::condition_variable wake;

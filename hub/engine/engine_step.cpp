@@ -9,6 +9,8 @@ namespace moex {
 namespace {
 // Rows of one sequence in a step that keeps the logits of all of them: bounds their memory.
 constexpr std::uint32_t scored_rows_max = 64;
+// A worker may say in mid-round that it takes less at a time: the step is begun anew, in smaller parts. So often in a row.
+constexpr std::uint32_t steps_recut_max = 3;
 }  // namespace
 
 // One row for every sequence that decodes; the rest of the step is shared among the prompts, so that a short one does not wait for a long one.
@@ -94,6 +96,7 @@ Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch) {
     counters.step_time += now_steady() - started;
     if (!result.ok()) return result;
     patience = patience_min;
+    steps_recut = 0;
     counters.steps_multi_sequence += batch.size() >= 2;
     counters.rows += result->rows.size();
     counters.experts_waited += result->experts_waited;
@@ -111,9 +114,14 @@ void Engine::State::step() {
         if (result.error().code == ErrorCode::cancelled && step_stop.stop_requested()) {
             const std::lock_guard lock(mutex);
             ++counters.steps_stopped;
-            patience = std::min(2 * patience, patience_max);
+            patience *= 2;
             return;
         }
+        {
+            const std::lock_guard lock(mutex);
+            patience = patience_min;
+        }
+        if (result.error().code == ErrorCode::num_tokens_range && ++steps_recut <= steps_recut_max) return;
         std::vector<GenerationId> ids;
         for (const Generation* generation : members) ids.push_back(generation->id);
         for (const GenerationId id : ids) end_running(id, FinishReason::error, result.error());

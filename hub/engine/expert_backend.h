@@ -51,6 +51,7 @@ class ExpertRound {
   public:
     virtual ~ExpertRound() = default;
     // Blocks the engine's thread until y is written. `unavailable`: no answerer and no local weights; `timeout`: see message;
+    // `num_tokens_range`: the answerers take less at a time than was planned; the same batch once more is cut finer;
     // `cancelled`: `stop` was requested before the round was complete. Called once.
     virtual Result<ExpertAnswer> wait(std::stop_token stop = {}) = 0;
 };

@@ -100,7 +100,7 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
 
 namespace {
 
-// All work happens in wait(): a local round has nothing to overlap with, and is too short to be stopped.
+// All work happens in wait(): a local round has nothing to overlap with. It is not stopped in the middle: a layer is the shortest step.
 class LocalRound : public ExpertRound {
   public:
     explicit LocalRound(std::function<Result<ExpertAnswer>()> compute) : compute_(std::move(compute)) {}

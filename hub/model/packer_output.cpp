@@ -88,6 +88,15 @@ bool is_ours(const std::string& name) {
     return std::find(std::begin(package_text_files), std::end(package_text_files), name) != std::end(package_text_files);
 }
 
+// What a packer that was killed left behind.
+void remove_temporaries(const fs::path& folder) {
+    std::error_code error;
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+        if (entry.path().filename().string().starts_with(".tmp-")) found.push_back(entry.path());
+    for (const fs::path& path : found) fs::remove_all(path, error);
+}
+
 }  // namespace
 
 PackageOutput::PackageOutput(PackageOutput&& other) noexcept
@@ -110,10 +119,12 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
         if (!fs::is_directory(directory, error)) return Error{ErrorCode::invalid_argument, text(directory.string(), ": is a file, wanted a folder for the package")};
         resumes = fs::is_directory(state, error);
         const bool has_manifest = fs::exists(directory / "manifest.json", error);
+        if (!resumes && has_manifest) {
+            remove_temporaries(directory);
+            return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds a package already; remove it or choose another folder")};
+        }
         for (const auto& entry : fs::directory_iterator(directory, error)) {
             const std::string name = entry.path().filename().string();
-            if (!resumes && has_manifest)
-                return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds a package already; remove it or choose another folder")};
             if (!resumes || !is_ours(name))
                 return Error{ErrorCode::invalid_argument, text(directory.string(), ": is not empty (", name.substr(0, 100), "); choose another folder")};
         }
@@ -138,6 +149,10 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
     if (output.lock_fd_ < 0) return system_error(state / "lock", errno);
     if (::flock(output.lock_fd_, LOCK_EX | LOCK_NB) != 0)
         return Error{ErrorCode::unavailable, text(directory.string(), ": another packer is writing here")};
+    if (!resumes && fs::exists(directory / "manifest.json", error)) {
+        fs::remove_all(state, error);
+        return Error{ErrorCode::unavailable, text(directory.string(), ": another packer has just finished a package here")};
+    }
     if (const auto before = read_text_file(state / "input", 1u << 20); before.ok()) {
         if (*before != input)
             return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds the unfinished package of another checkpoint or other options; remove it or choose another folder")};
@@ -148,9 +163,7 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
         fs::remove(directory / "manifest.json", error);
         MOEX_TRY(output.write_file(state / "input", as_byte_view(input)));
     }
-    for (const fs::path& folder : {directory, directory / "weights", state})
-        for (const auto& entry : fs::directory_iterator(folder, error))
-            if (entry.path().filename().string().starts_with(".tmp-")) fs::remove(entry.path(), error);
+    for (const fs::path& folder : {directory, directory / "weights", state}) remove_temporaries(folder);
     return output;
 }
 
@@ -237,8 +250,11 @@ Status PackageOutput::finish(const PackageManifest& manifest) {
     sync_directory(directory_);
     MOEX_TRY(write_file(directory_ / "manifest.json", as_byte_view(manifest_to_json(manifest))));
     sync_directory(directory_);
+    // In one step, so that a packer that is killed here does not leave records without their input beside a whole package.
+    const fs::path spent = directory_ / text(".tmp-", next_temporary_->fetch_add(1));
     std::error_code error;
-    fs::remove_all(directory_ / ".pack-state", error);
+    fs::rename(directory_ / ".pack-state", spent, error);
+    fs::remove_all(error ? directory_ / ".pack-state" : spent, error);
     return {};
 }
 

@@ -142,11 +142,13 @@ void HttpConnection::release_body() { hub_.body_bytes.give(std::exchange(body_by
 void HttpConnection::refuse(const GateRefusal& refusal) {
     gate_.drop_body();
     release_body();
+    if (gate_.state() == RequestGate::State::refused) cors_origin_.clear();      // of the request before
     ++hub_.requests_refused;
     ++serial_;
     busy_ = true;
     answered_ = head_only_ = keep_alive_ = false;
     HttpResponse response = api_error(refusal.status, refusal.message, refusal.code);
+    if (refusal.status == 503) response.headers.emplace_back("Retry-After", "1");
     if (refusal.status == 405) response.headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
     respond(serial_, std::move(response), {}, nullptr);
 }

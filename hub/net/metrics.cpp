@@ -115,6 +115,8 @@ std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     counter("moex_prompt_tokens_total", "Prompt tokens read.", {{{}, number(engine.prompt_tokens)}});
     counter("moex_generation_tokens_total", "Tokens generated.", {{{}, number(engine.generated_tokens)}});
     counter("moex_steps_total", "Passes of the model.", {{{}, number(engine.steps)}});
+    counter("moex_steps_stopped_total", "Passes begun again because a member was cancelled.", {{{}, number(engine.steps_stopped)}});
+    counter("moex_sequences_stepped_back_total", "Sequences that lost their pages to an older one for a while.", {{{}, number(engine.stepped_back)}});
     counter("moex_steps_multi_sequence_total", "Passes that served two sequences or more.", {{{}, number(engine.steps_multi_sequence)}});
     counter("moex_step_rows_total", "Rows over all passes.", {{{}, number(engine.rows)}});
     counter("moex_step_seconds_total", "Time spent in passes.", {{{}, std::chrono::duration<double>(engine.step_time).count()}});

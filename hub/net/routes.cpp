@@ -181,15 +181,19 @@ std::optional<HttpResponse> Routes::judge_head(const HttpRequest& head) const {
     if (!route || route->handler == Handler::asset) return std::nullopt;
     if (route->handler == Handler::worker) return api_error(404, "no such route", "not_found");   // HEAD /worker
     const Access access = route->key == Key::none ? Access::open : route->key == Key::api ? Access::api : Access::admin;
-    if (auto refusal = refuse_by_key(head, access)) return refusal;
-    if (post && !is_json_content_type(head.header("content-type").value_or("")))
-        return api_error(415, "Content-Type must be application/json", "unsupported_media_type");
-    if (route->handler != Handler::api) return std::nullopt;
     const auto wait_for = [](unsigned status, const char* message, const char* code, Duration wait) {
         HttpResponse response = api_error(status, message, code);
         response.set_header("Retry-After", seconds_text(wait));
         return response;
     };
+    if (auto refusal = refuse_by_key(head, access)) {
+        // Guessing keys costs as much as asking with a right one.
+        const Duration wait = refusal->status == 401 ? hub_.rates.api_request(now_steady(), head.remote_address, head.loopback) : Duration{0};
+        return wait > Duration{0} ? wait_for(429, "too many requests from this address", "rate_limited", wait) : std::move(*refusal);
+    }
+    if (post && !is_json_content_type(head.header("content-type").value_or("")))
+        return api_error(415, "Content-Type must be application/json", "unsupported_media_type");
+    if (route->handler != Handler::api) return std::nullopt;
     if (!hub_.api) return wait_for(503, "Loading model", "unavailable", 2s);
     if (hub_.draining) return wait_for(503, "the hub stops and takes no new work", "unavailable", 2s);
     if (const Duration wait = hub_.rates.api_request(now_steady(), head.remote_address, head.loopback); wait > Duration{0})

@@ -237,7 +237,10 @@ ApiObserver Server::api_observer() {
     return observer;
 }
 
-void Server::on_worker_event(const WorkerEvent& event) { state_->hub.metrics.on_worker_event(event.kind); }
+void Server::on_worker_event(const WorkerEvent& event) {
+    state_->hub.metrics.on_worker_event(event.kind);
+    if (event.kind == WorkerEvent::Kind::removed && event.code && *event.code != CloseCode::going_away) state_->hub.metrics.on_ejection(*event.code);
+}
 
 void Server::run(std::size_t num_threads) {
     State& state = *state_;

@@ -18,7 +18,7 @@
 //   "health": "ok" | "uncovered" | "draining",
 //   "coverage": {"units","covered","replicas_min","replicas_mean"},
 //   "replicas": [[..num_experts..], ..per layer; [] for dense layers..],
-//   "engine": {"running","waiting","steps","steps_multi_sequence","rows","prompt_tokens","generated_tokens","kv_pages_used","kv_pages","decode_tokens_per_s"},
+//   "engine": {"running","waiting","steps","steps_multi_sequence","steps_stopped","stepped_back","rows","prompt_tokens","generated_tokens","kv_pages_used","kv_pages","decode_tokens_per_s"},
 //   "calls": {"rounds","calls","remote","local","groups_sent","groups_answered","hedges_sent","hedges_won","redispatched","timeouts","late","bad_answers",
 //             "bytes_sent","bytes_received","frames_sent","frames_received","p50_ms","p99_ms"},
 //   "workers": [{"id","state","nickname","client","backend","vendor","description","software","published_only","units_assigned","units_ready","in_flight",

@@ -98,6 +98,8 @@ nlohmann::json status_json(HubContext& hub, bool with_join_url) {
                      {"running_max", engine.running_max},
                      {"steps", engine.steps},
                      {"steps_multi_sequence", engine.steps_multi_sequence},
+                     {"steps_stopped", engine.steps_stopped},
+                     {"stepped_back", engine.stepped_back},
                      {"rows", engine.rows},
                      {"prompt_tokens", engine.prompt_tokens},
                      {"generated_tokens", engine.generated_tokens},

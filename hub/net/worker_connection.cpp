@@ -36,14 +36,6 @@ void WorkerConnection::on_accepted() {
         HubContext& hub = self->hub_;
         SwarmBackend* swarm = hub.swarm;
         if (!swarm) return self->close(CloseCode::going_away, "the hub is not ready; try again in 2 s");
-        std::uint32_t& count = hub.workers_by_address[rate_key(self->address_)];
-        ++count;
-        self->counted_ = true;
-        if (count > hub.options.workers_per_address_max) {
-            self->refused_ = true;
-            self->close(CloseCode::going_away, text("this address lends ", hub.options.workers_per_address_max, " workers already"));
-            return;
-        }
         self->joined_ = true;
         self->id_ = swarm->on_connect(self, self->address_, self->authorized_);
         const std::uint64_t limit = std::min<std::uint64_t>(swarm->core().frame_bytes_max(self->id_), unauthenticated_frame_bytes_max);
@@ -66,15 +58,34 @@ void WorkerConnection::on_read(ErrorCodeOf error, Bytes frame, bool binary) {
         }
         return end();
     }
-    if (!binary) return close(CloseCode::text_frame, "frames are binary messages");
+    if (!binary) {
+        if (welcomed_) hub_.metrics.on_ejection(CloseCode::text_frame);
+        return close(CloseCode::text_frame, "frames are binary messages");
+    }
     asio::post(hub_.swarm_strand, [self = shared_from_this(), frame = std::move(frame)] {
         SwarmBackend* swarm = self->hub_.swarm;
         if (!swarm || !self->joined_) return;
         swarm->on_frame(self->id_, frame);
+        if (self->welcomed_ && !self->count()) return;
         std::uint64_t limit = swarm->core().frame_bytes_max(self->id_);
         if (!self->welcomed_) limit = std::min<std::uint64_t>(limit, unauthenticated_frame_bytes_max);
         asio::post(self->executor_, [self, limit] { self->read_next(limit); });
     });
+}
+
+// Counted once it was welcomed: a worker that comes back has taken the place of its own ghost by then.
+bool WorkerConnection::count() {
+    if (std::exchange(judged_, true)) return true;
+    counted_ = true;
+    if (++hub_.workers_by_address[rate_key(address_)] <= hub_.options.workers_per_address_max) return true;
+    close(CloseCode::going_away, text("this address lends ", hub_.options.workers_per_address_max, " workers already"));
+    return false;
+}
+
+void WorkerConnection::uncount() {
+    if (!std::exchange(counted_, false)) return;
+    const auto found = hub_.workers_by_address.find(rate_key(address_));
+    if (found != hub_.workers_by_address.end() && --found->second == 0) hub_.workers_by_address.erase(found);
 }
 
 void WorkerConnection::send(Bytes frame) {
@@ -109,8 +120,8 @@ void WorkerConnection::write_next() {
 }
 
 void WorkerConnection::close(CloseCode code, const std::string& reason) {
-    if (welcomed_ && code != CloseCode::going_away) hub_.metrics.on_ejection(code);
-    if (!welcomed_ && !refused_ && code != CloseCode::going_away) hub_.rates.hello_failed(now_steady(), address_, loopback_);
+    if (!welcomed_ && code != CloseCode::going_away) hub_.rates.hello_failed(now_steady(), address_, loopback_);
+    asio::dispatch(hub_.swarm_strand, [self = shared_from_this()] { self->uncount(); });      // at once where the swarm itself closes it
     asio::post(executor_, [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
 }
 
@@ -140,11 +151,7 @@ void WorkerConnection::end() {
     socket_->abort();
     asio::post(hub_.swarm_strand, [self = shared_from_this()] {
         HubContext& hub = self->hub_;
-        if (self->counted_) {
-            self->counted_ = false;
-            const auto found = hub.workers_by_address.find(rate_key(self->address_));
-            if (found != hub.workers_by_address.end() && --found->second == 0) hub.workers_by_address.erase(found);
-        }
+        self->uncount();
         if (!self->joined_) return;
         self->joined_ = false;
         if (SwarmBackend* swarm = hub.swarm) swarm->on_disconnect(self->id_);

@@ -1,5 +1,5 @@
 // The join page: one Start button, then the truth about what this tab does. The work itself is in a Dedicated Worker (/wasm/worker.js).
-import { read, write } from "/js/storage.js";
+import { forgetAll, read, recall, remember, write } from "/js/storage.js";
 
 const element = (id) => document.getElementById(id);
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
@@ -19,30 +19,32 @@ if (fragment.get("token")) {
   write("moex-token", token);
   history.replaceState(null, "", location.pathname);
 }
+// A fresh link opened in the same tab changes the fragment only.
+addEventListener("hashchange", () => new URLSearchParams(location.hash.slice(1)).get("token") && location.reload());
 
 // Which of this browser's tabs this is: the first free number, held until the page goes.
 let slot = null;
+function lockSlot(number) {
+  return new Promise((resolve, reject) => {
+    navigator.locks.request(`moex-worker-${number}`, { ifAvailable: true }, (lock) => {
+      resolve(lock !== null);
+      return lock && new Promise(() => {});
+    }).catch(reject);
+  });
+}
 async function takeSlot() {
-  for (let number = 0; slot === null; number += 1) {
-    const free = await new Promise((resolve) => {
-      navigator.locks.request(`moex-worker-${number}`, { ifAvailable: true }, (lock) => {
-        resolve(lock !== null);
-        return lock && new Promise(() => {});
-      });
-    });
-    if (free) slot = number;
-  }
+  try {
+    for (let number = 0; slot === null; number += 1) if (await lockSlot(number)) slot = number;
+  } catch { slot = crypto.randomUUID(); }      // locks are forbidden: a place of its own
 }
 
 // Lets the hub recognise this browser after a reload, and nothing else. A key has one connection, so each tab has its own.
 async function workerKey() {
   await takeSlot();
-  const name = "moex-worker-key";
-  let key = null;
-  try { key = localStorage.getItem(name); } catch { /* forbidden: a key for this visit */ }
+  let key = recall("moex-worker-key", "");
   if (!key) {
     key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-    try { localStorage.setItem(name, key); } catch { /* likewise */ }
+    remember("moex-worker-key", key);
   }
   return slot === 0 ? key : `${key}-${slot}`;
 }
@@ -189,15 +191,15 @@ addEventListener("pagehide", () => worker?.postMessage("stop"));
 
 const budget = element("budget");
 function showBudget() { element("budget-value").textContent = bytes(budgets_mb[budget.value] * 1024 * 1024); }
-budget.value = localStorage.getItem("moex-budget") ?? "4";
+budget.value = recall("moex-budget", "4");
 showBudget();
 budget.addEventListener("input", showBudget);
 budget.addEventListener("change", () => {
-  localStorage.setItem("moex-budget", budget.value);
+  remember("moex-budget", budget.value);
   worker?.postMessage({ type: "budget", bytes: budgets_mb[budget.value] * 1024 * 1024 });
 });
-element("nickname").value = localStorage.getItem("moex-nickname") ?? "";
-element("nickname").addEventListener("change", () => localStorage.setItem("moex-nickname", element("nickname").value.trim()));
+element("nickname").value = recall("moex-nickname", "");
+element("nickname").addEventListener("change", () => remember("moex-nickname", element("nickname").value.trim()));
 
 async function showStored() {
   const estimate = await navigator.storage?.estimate?.().catch(() => null);
@@ -205,8 +207,8 @@ async function showStored() {
 }
 element("forget").addEventListener("click", async () => {
   worker?.postMessage("stop");
-  await caches.delete(cache_name);
-  localStorage.clear();
+  forgetAll();
+  await window.caches?.delete(cache_name).catch(() => {});
   showStored();
 });
 showStored();

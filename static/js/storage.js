@@ -1,4 +1,4 @@
-// What a page remembers in its tab. Storage may be full or forbidden: the page then goes on without.
+// What a page remembers, in its tab or in the browser. Storage may be full or forbidden: the page then goes on without.
 export function read(name, fallback) {
   try { return JSON.parse(sessionStorage.getItem(name)) ?? fallback; } catch { return fallback; }
 }
@@ -8,4 +8,15 @@ export function write(name, value) {
     sessionStorage.setItem(name, JSON.stringify(value));
     return true;
   } catch { return false; }
+}
+
+// The same for what the browser keeps for later visits: texts.
+export function recall(name, fallback) {
+  try { return localStorage.getItem(name) ?? fallback; } catch { return fallback; }
+}
+export function remember(name, text) {
+  try { localStorage.setItem(name, text); } catch { /* for this visit only */ }
+}
+export function forgetAll() {
+  try { localStorage.clear(); } catch { /* nothing was kept */ }
 }

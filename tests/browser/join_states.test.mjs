@@ -116,6 +116,10 @@ test("no WebGPU, an insecure page and a wrong token are said", async () => {
   await stranger.getByRole("button", { name: "Start", exact: true }).click();
   await phase(stranger, "refused");
   assert.match(await detail(stranger), /Ask the host for a fresh join link\.$/);
+  await Promise.all([stranger.waitForEvent("load"), stranger.goto(hub.join)]);       // the fresh link, in the same tab
+  assert.equal(new URL(stranger.url()).hash, "");
+  await stranger.getByRole("button", { name: "Start", exact: true }).click();
+  await serving(stranger);
   await context.close();
 
   // The hub's page under a name that is neither https nor localhost.
@@ -131,4 +135,23 @@ test("no WebGPU, an insecure page and a wrong token are said", async () => {
   assert.match(await detail(page), /^Browsers give the GPU to secure pages only\./);
   await plain.close();
   front.close();
+});
+
+test("a browser that keeps nothing and grants no locks serves all the same", async () => {
+  const context = await browser.newContext();
+  await context.addInitScript(() => {
+    for (const name of ["localStorage", "sessionStorage"])
+      Object.defineProperty(window, name, { get() { throw new DOMException("The operation is insecure.", "SecurityError"); } });
+    LockManager.prototype.request = () => Promise.reject(new DOMException("denied", "SecurityError"));
+  });
+  const pages = [await openTab(context, hub.join), await openTab(context, hub.join)];
+  await hub.until(workersServing(2), "both tabs");
+  const [page] = pages;
+  await page.locator("#budget").evaluate((slider) => {
+    slider.value = "6";
+    slider.dispatchEvent(new Event("change"));
+  });
+  await page.waitForFunction(() => /of 4\.3 GB/.test(document.getElementById("memory").textContent), null, { timeout: 0 });
+  for (const { errors } of pages) assert.deepEqual(errors, []);
+  await context.close();
 });

@@ -42,7 +42,7 @@ test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () =
     assert.equal(answer.error, null);
     assert.ok(answer.finish === "length" || answer.finish === "stop", answer.finish);
     assert.equal(await ended, 0, printed);
-    assert.deepEqual(processesWith(mark), []);
+    while (processesWith(mark).length > 0) await new Promise((resolve) => setTimeout(resolve, 100));   // Chromium's own children outlive it by a moment
   } finally {
     for (const id of processesWith(mark)) try { process.kill(Number(id), "SIGKILL"); } catch { /* gone */ }
     rmSync(folder, { recursive: true, force: true });

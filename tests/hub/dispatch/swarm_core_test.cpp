@@ -219,6 +219,31 @@ TEST(SwarmCoreTest, WhatAWorkerCannotTakeInSmallerGroupsGoesElsewhere) {
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
 
+TEST(SwarmCoreTest, ACallThatNobodyTakesAtOnceIsCutFinerByTheNextRound) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.take_at_most(swarm.workers_alive()[0], 20);
+    const auto ask = [&] {
+        RoundSpec spec{.num_tokens = 40};                             // calls of forty pairs
+        for (int row = 0; row < 40; ++row) spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
+        return swarm.submit(std::move(spec));
+    };
+    const TimePoint start = swarm.now();
+    const RoundId first = ask();
+    ASSERT_TRUE(swarm.run_until_idle());
+    ASSERT_FALSE(swarm.outcome(first).answer->ok());
+    EXPECT_EQ(swarm.outcome(first).answer->error().code, ErrorCode::num_tokens_range);
+    EXPECT_LT(to_ms(swarm.now() - start), 500);
+    for (int i = 0; i < 3; ++i) {
+        const RoundId again = ask();
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_exact(swarm, again);
+    }
+}
+
 class OverflowTest : public testing::TestWithParam<Peer> {};
 TEST_P(OverflowTest, AnAnswerBeyondF16IsAskedForInBf16AndIsNoLie) {
     SimOptions options{.num_workers = 0, .seed = 5, .log = true};
@@ -320,6 +345,23 @@ TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundEndsAfterTheSameWai
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);
     EXPECT_NEAR(to_ms(swarm.now() - left), 2000, 100);
     EXPECT_FALSE(swarm.outcome(round).answer->ok());
+}
+
+TEST(SwarmCoreTest, AHolderThatCameAndLeftGivesTheNextOneItsTimeAgain) {
+    SimOptions options = two_workers();
+    options.num_workers = 0;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    const RoundId round = swarm.submit();
+    swarm.run_for(1700ms);
+    const WorkerId worker = swarm.join();
+    swarm.stall_compute(worker);
+    swarm.run_for(350ms);
+    ASSERT_FALSE(swarm.outcome(round).answer.has_value());
+    const TimePoint left = swarm.now();
+    swarm.leave(worker);
+    while (!swarm.outcome(round).answer) swarm.run_for(10ms);
+    EXPECT_NEAR(to_ms(swarm.now() - left), 2000, 100);
 }
 
 TEST(SwarmCoreTest, AHolderThatAnswersNothingIsWorthTheWholeDeadline) {

@@ -124,7 +124,9 @@ TEST(SwarmSessionTest, TheHubIsFullBeyondWorkersMax) {
     options.swarm.workers_max = 1;
     SimSwarm swarm(options);
     swarm.join();
-    const WorkerId second = swarm.connect(false);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId second = swarm.join();
+    swarm.run_for(1s);
     EXPECT_EQ(swarm.closed_with(second), CloseCode::going_away);
 }
 

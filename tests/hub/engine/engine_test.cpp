@@ -22,7 +22,7 @@ class GatedExperts : public ExpertBackend {
         changed_.wait(lock, [&] { return open_; });
         if (fail_rounds_ > 0) {
             --fail_rounds_;
-            return std::make_unique<FailedRound>();
+            return std::make_unique<FailedRound>(fail_code_);
         }
         return std::make_unique<StallingRound>(*this, local_.submit(batch));
     }
@@ -39,9 +39,15 @@ class GatedExperts : public ExpertBackend {
     }
     void close() { set(false); }
     void open() { set(true); }
-    void fail_next() {
+    void fail_next(ErrorCode code = ErrorCode::unavailable) {
         const std::lock_guard lock(mutex_);
         fail_rounds_ = 1;
+        fail_code_ = code;
+    }
+    // From now on each round lasts this long, or until it is told to stop.
+    void delay(Duration each) {
+        const std::lock_guard lock(mutex_);
+        delay_ = each;
     }
     void wait_for_round() {
         std::unique_lock lock(mutex_);
@@ -52,7 +58,11 @@ class GatedExperts : public ExpertBackend {
   private:
     class FailedRound : public ExpertRound {
       public:
-        Result<ExpertAnswer> wait(std::stop_token) override { return Error{ErrorCode::unavailable, "layer 0: nobody holds expert 3"}; }
+        explicit FailedRound(ErrorCode code) : code_(code) {}
+        Result<ExpertAnswer> wait(std::stop_token) override { return Error{code_, "layer 0: nobody holds expert 3"}; }
+
+      private:
+        const ErrorCode code_;
     };
     class StallingRound : public ExpertRound {
       public:
@@ -61,7 +71,11 @@ class GatedExperts : public ExpertBackend {
             std::unique_lock lock(from_.mutex_);
             ++from_.waiting_;
             from_.changed_.notify_all();
-            const bool free = from_.changed_.wait(lock, stop, [&] { return !from_.stalled_; });
+            bool free = from_.changed_.wait(lock, stop, [&] { return !from_.stalled_; });
+            if (from_.delay_ > 0ns) {
+                from_.changed_.wait_for(lock, stop, from_.delay_, [] { return false; });
+                free = free && !stop.stop_requested();
+            }
             --from_.waiting_;
             if (!free) return Error{ErrorCode::cancelled, "stopped"};
             return round_->wait(stop);
@@ -81,6 +95,8 @@ class GatedExperts : public ExpertBackend {
     std::condition_variable_any changed_;
     bool open_ = true, stalled_ = false;
     int rounds_ = 0, fail_rounds_ = 0, waiting_ = 0;
+    ErrorCode fail_code_ = ErrorCode::unavailable;
+    Duration delay_{0};
 };
 
 // What one generation gave.
@@ -324,6 +340,37 @@ TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
     EXPECT_EQ(get(c).end.reason, FinishReason::length);
     EXPECT_GE(engine_->counters().steps_stopped, 2u);
     EXPECT_EQ(engine_->counters().kv_pages_used, 0u);
+}
+
+// Whoever submits and hangs up without end delays a long step, but does not keep it from ending.
+TEST_F(EngineTest, CancelsWithoutEndDoNotStarveALongStep) {
+    start({.sequences_max = 2});
+    const auto request = greedy(test::random_tokens(4, 256, 2), 2);
+    const Outcome alone = solo(request);
+    experts_.delay(150ms);                                               // of each of three layers: far beyond the first patience
+    auto victim = submit(request);
+    std::uint64_t cancels = 0;
+    while (victim.outcome.wait_for(0s) != std::future_status::ready) {
+        auto nuisance = submit(greedy(test::random_tokens(4, 256, 3), 30));
+        do experts_.wait_for_round();
+        while (engine_->counters().running < 2 && victim.outcome.wait_for(0s) != std::future_status::ready);
+        engine_->cancel(nuisance.id);
+        get(nuisance);
+        ++cancels;
+    }
+    EXPECT_EQ(get(victim).ids, alone.ids);
+    EXPECT_GE(engine_->counters().steps_stopped, 2u);
+    EXPECT_LT(cancels, 100u);
+}
+
+TEST_F(EngineTest, AStepWhosePartsBecameTooLargeIsBegunAgain) {
+    start({.sequences_max = 2});
+    const auto request = greedy(test::random_tokens(6, 256, 2), 5);
+    const Outcome alone = solo(request);
+    experts_.fail_next(ErrorCode::num_tokens_range);
+    const Outcome outcome = solo(request);
+    EXPECT_EQ(outcome.end.reason, FinishReason::length);
+    EXPECT_EQ(outcome.ids, alone.ids);
 }
 
 TEST_F(EngineTest, AnEngineThatStopsDoesNotWaitForAStalledStep) {

@@ -199,6 +199,21 @@ TEST(HostileHttpTest, AKeyIsRateLimitedFromAllAddressesTogether) {
     EXPECT_EQ(ask(second, "198.51.100.3"), 200u);
 }
 
+TEST(HostileHttpTest, GuessingKeysIsRateLimited) {
+    TestHubOptions options;
+    options.server.trusted_proxies = {"127.0.0.1"};
+    options.server.rates = {.api_requests_per_minute = 1, .api_requests_burst = 3};
+    TestHub hub(options);
+    const auto guess = [&](const char* address) {
+        return fetch(hub.port(), "POST", "/tokenize", std::string("Content-Type: application/json\r\nAuthorization: Bearer wrong\r\nX-Forwarded-For: ") + address + "\r\n", R"({"content": "a"})");
+    };
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(guess("198.51.100.1").status, 401u);
+    const RawResponse refused = guess("198.51.100.1");
+    EXPECT_EQ(refused.status, 429u);
+    EXPECT_TRUE(refused.headers.contains("retry-after"));
+    EXPECT_EQ(guess("198.51.100.2").status, 401u);
+}
+
 // A thousand heads that never end, dripping: a normal request is answered beside them, and they cost little.
 TEST(HostileHttpTest, AThousandSlowHeadsHoldNobodyUp) {
     rlimit files{};
