@@ -1,5 +1,5 @@
-// The inside of SwarmCore, split over four files: swarm_core (events and time), swarm_protocol (frames in), swarm_units (who holds what),
-// swarm_dispatch (who computes what). Private to this room.
+// The inside of SwarmCore, split over five files: swarm_core (events and time), swarm_protocol (frames in), swarm_units (who holds what),
+// swarm_dispatch (who computes what), swarm_attempts (what is under way). Private to this room.
 #pragma once
 
 #include <queue>
@@ -79,23 +79,25 @@ struct SwarmCore::State {
     // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`.
     void plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open, bool hedge, Actions& actions);
     void send_plan(TimePoint now, Round& round, Plan& plan, bool hedge, std::vector<std::uint32_t>& unsent, Actions& actions);
-    void send_attempt(TimePoint now, Round& round, Worker& worker, std::span<const std::uint32_t> pieces, bool hedge, Actions& actions);
-    void compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces, Actions& actions);
     void wait_for_workers(TimePoint now, Round& round, std::vector<std::uint32_t>& open, Actions& actions);
-    // Ends one attempt without an answer; the caller dispatches the round again.
-    enum class Failure { timeout, error, bad_answer, busy, disconnect };
-    void drop_attempt(TimePoint now, Attempt& attempt, Failure failure, Actions& actions);
-    void cancel_attempt(TimePoint now, Attempt& attempt, Actions& actions);
-    void accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed, Actions& actions);
     void finish_round(TimePoint now, Round& round, Actions& actions);
     void fail_round(TimePoint now, Round& round, Error error, Actions& actions);
     void close_round(TimePoint now, Round& round, Actions& actions);
     void on_round_time(TimePoint now, Round& round, Actions& actions);
     void serve_waiting(TimePoint now, Actions& actions);
-    void erase_attempt(AttemptId id);
-    Attempt* find_attempt(AttemptId id);
     Round* find_round(RoundId id);
+
+    // ---- swarm_attempts.cpp: what is under way
     Attempt& new_attempt(Round& round, WorkerId worker);
+    Attempt* find_attempt(AttemptId id);
+    void erase_attempt(AttemptId id);
+    void send_attempt(TimePoint now, Round& round, Worker& worker, std::span<const std::uint32_t> pieces, bool hedge, Actions& actions);
+    void compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces, Actions& actions);
+    // Ends one attempt without an answer; the caller dispatches the round again.
+    enum class Failure { timeout, error, bad_answer, busy, disconnect };
+    void drop_attempt(TimePoint now, Attempt& attempt, Failure failure, Actions& actions);
+    void cancel_attempt(TimePoint now, Attempt& attempt, Actions& actions);
+    void accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed, Actions& actions);
 
     SwarmOptions options;
     SwarmCounters counts;

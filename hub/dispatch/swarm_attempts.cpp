@@ -1,0 +1,168 @@
+// Attempts: groups under way to one worker, or to the local backend, and how they end.
+#include <algorithm>
+
+#include "hub/dispatch/swarm_state.h"
+
+namespace moex {
+namespace {
+constexpr std::size_t reserve_max = 64;           // attempts kept for reuse
+}  // namespace
+
+Attempt* SwarmCore::State::find_attempt(AttemptId id) {
+    const auto found = attempts.find(id);
+    return found == attempts.end() ? nullptr : found->second.get();
+}
+
+Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
+    std::unique_ptr<Attempt> fresh;
+    if (attempt_reserve.empty()) {
+        fresh = std::make_unique<Attempt>();
+    } else {
+        fresh = std::move(attempt_reserve.back());
+        attempt_reserve.pop_back();
+    }
+    Attempt& attempt = *fresh;
+    attempt.id = ++last_attempt;
+    attempt.round = round.id;
+    attempt.worker = worker;
+    attempt.hedge = false;
+    attempt.pieces.clear();
+    attempt.tokens.clear();
+    attempts[attempt.id] = std::move(fresh);
+    round.attempts.push_back(attempt.id);
+    return attempt;
+}
+
+void SwarmCore::State::erase_attempt(AttemptId id) {
+    auto node = attempts.extract(id);
+    if (node && attempt_reserve.size() < reserve_max) attempt_reserve.push_back(std::move(node.mapped()));
+}
+
+void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker, std::span<const std::uint32_t> pieces, bool hedge, Actions& actions) {
+    Attempt& attempt = new_attempt(round, worker.id);
+    attempt.hedge = hedge;
+    attempt.pieces.assign(pieces.begin(), pieces.end());
+    for (const std::uint32_t i : pieces) {
+        Piece& piece = round.pieces[i];
+        ++piece.live;
+        if (hedge) {
+            piece.hedged = true;
+        } else {
+            if (piece.dispatches > 0) ++counts.redispatched;
+            ++piece.dispatches;
+        }
+        piece.tried.push_back(worker.id);
+    }
+    round.fill_group(attempt, group);
+    attempt.sequence_id = worker.ids.issue(attempt.id);
+    attempt.sent_at = now;
+    attempt.deadline = now + worker.attempt_timeout(attempt.num_pairs, options);
+    set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
+    worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs);
+    ++worker.groups_sent;
+    ++counts.groups_sent;
+    if (hedge) ++counts.hedges_sent;
+    if (worker.published_only) {
+        const Piece& piece = round.pieces[pieces.front()];
+        Dispatch single{.sequence_id = attempt.sequence_id, .layer = attempt.shape.layer, .expert = piece.expert, .dtype = attempt.shape.dtype};
+        std::swap(single.x, group.x);          // the rows of one expert are its pairs, in order
+        std::swap(single.gates, group.gates);
+        send(worker, encode_dispatch(single, round.hidden_size, worker.lz4), actions);
+        std::swap(single.x, group.x);
+        std::swap(single.gates, group.gates);
+    } else {
+        group.sequence_id = attempt.sequence_id;
+        send(worker, encode_group_dispatch(group, worker.lz4), actions);
+    }
+}
+
+void SwarmCore::State::compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces, Actions& actions) {
+    std::sort(pieces.begin(), pieces.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return std::tuple(round.pieces[a].expert, a) < std::tuple(round.pieces[b].expert, b);
+    });
+    Attempt& attempt = new_attempt(round, 0);
+    attempt.pieces = std::move(pieces);
+    attempt.sent_at = now;
+    attempt.num_pairs = 0;
+    ComputeLocally call{.round = round.id, .attempt = attempt.id, .layer = static_cast<std::uint16_t>(round.layer), .x = round.x};
+    for (const std::uint32_t i : attempt.pieces) {
+        Piece& piece = round.pieces[i];
+        ++piece.live;
+        if (piece.dispatches > 0) ++counts.redispatched;
+        ++piece.dispatches;
+        attempt.num_pairs += piece.num_pairs();
+        if (call.experts.empty() || call.experts.back().expert != piece.expert) call.experts.push_back({.expert = piece.expert});
+        call.experts.back().num_rows = static_cast<std::uint16_t>(call.experts.back().num_rows + piece.num_pairs());
+        call.rows.insert(call.rows.end(), round.pair_row.begin() + piece.pair_begin, round.pair_row.begin() + piece.pair_end);
+        call.gates.insert(call.gates.end(), round.pair_gate.begin() + piece.pair_begin, round.pair_gate.begin() + piece.pair_end);
+    }
+    actions.push_back(std::move(call));
+}
+
+void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure failure, Actions& actions) {
+    Round& round = *find_round(attempt.round);
+    Worker* worker = pool.find(attempt.worker);
+    for (const std::uint32_t i : attempt.pieces) {
+        Piece& piece = round.pieces[i];
+        --piece.live;
+        if (failure == Failure::busy) {
+            std::erase(piece.tried, attempt.worker);         // it may be asked again
+            if (!attempt.hedge && piece.dispatches > 0) --piece.dispatches;    // and that was no attempt
+        }
+    }
+    capacity_freed = true;
+    if (worker != nullptr) {
+        switch (failure) {
+            case Failure::timeout:
+                ++worker->timeouts;
+                ++counts.timeouts;
+                ++worker->unheard;
+                worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, now);
+                ++counts.cancels;
+                send(*worker, encode_cancel(attempt.sequence_id), actions);
+                add_failure(now, *worker, "timeout", actions);
+                break;
+            case Failure::error: add_failure(now, *worker, "error", actions); break;
+            case Failure::bad_answer: add_failure(now, *worker, "bad answer", actions); break;
+            case Failure::busy:
+            case Failure::disconnect: break;
+        }
+    }
+    std::erase(round.attempts, attempt.id);
+    erase_attempt(attempt.id);
+}
+
+// The attempt is not needed any more.
+void SwarmCore::State::cancel_attempt(TimePoint now, Attempt& attempt, Actions& actions) {
+    Round& round = *find_round(attempt.round);
+    for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
+    if (Worker* worker = pool.find(attempt.worker)) {
+        worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, now);
+        ++counts.cancels;
+        send(*worker, encode_cancel(attempt.sequence_id), actions);
+        capacity_freed = true;
+        // It drops cancelled work without a word. One that has not been heard of for a while is asked whether it is there, and gets no more.
+        if (++worker->unheard == worker->cancelled_unheard_max() && worker->heartbeats.size() < options.heartbeats_missed_max)
+            send_heartbeat(now, *worker, {}, actions);
+    }
+    std::erase(round.attempts, attempt.id);
+    erase_attempt(attempt.id);
+}
+
+void SwarmCore::State::accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed, Actions& actions) {
+    Round& round = *find_round(attempt.round);
+    const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed);
+    if (attempt.hedge && num_new > 0) ++counts.hedges_won;
+    for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
+    std::erase(round.attempts, attempt.id);
+    erase_attempt(attempt.id);
+    if (round.pieces_left == 0) {
+        finish_round(now, round, actions);
+        return;
+    }
+    const std::vector<AttemptId> others = round.attempts;
+    for (const AttemptId id : others)
+        if (Attempt& other = *find_attempt(id); round.covered(other)) cancel_attempt(now, other, actions);
+}
+
+}  // namespace moex
