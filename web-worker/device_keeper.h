@@ -34,7 +34,6 @@ class DeviceKeeper {
 
     gpu::Device* device() const { return device_.get(); }
     bool ready() const { return tested_ && !reopening_; }
-    bool reopening() const { return reopening_; }
 
   private:
     void test();

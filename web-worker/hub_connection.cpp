@@ -15,7 +15,9 @@ HubConnection::~HubConnection() {
 }
 
 void HubConnection::connect() {
-    if (!std::exchange(opening_, true)) platform_.connect();
+    if (std::exchange(opening_, true)) return;
+    closing_ = false;                                // the platform says nothing more of the one before
+    platform_.connect();
 }
 
 void HubConnection::retry_later(std::string why, std::function<void()> retry) {

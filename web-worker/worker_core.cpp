@@ -116,6 +116,7 @@ struct WorkerCore::State {
     void lost(const std::string& reason) {
         if (over) return;
         const std::uint64_t least_bytes = model ? model->welcome.expert_blob_bytes : 0;
+        hub.stop_retrying();
         hub.hang_up("GPU lost");
         model.reset();
         if (least_bytes == 0 || !reason.starts_with(no_memory)) return keeper.reopen(reason);
@@ -126,7 +127,8 @@ struct WorkerCore::State {
     }
 
     void connect() {
-        if (over || paused) return;
+        if (over || paused || hub.online()) return;
+        hub.stop_retrying();
         report.enter(WorkerPhase::connecting);
         hub.connect();
     }
@@ -311,7 +313,7 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     State& s = *state_;
     const HubConnection::End end = s.hub.closed(code);
     if (s.model) s.model->calls.clear();
-    if (s.over || s.paused || s.keeper.reopening()) return;
+    if (s.over || s.paused || !s.keeper.ready()) return;            // a GPU that becomes ready connects
     if (end.ours && s.report.status.phase == WorkerPhase::connecting) return s.connect();       // resumed meanwhile
     if (end.refused)
         return s.end(WorkerPhase::refused, text("The hub refused this worker", reason.empty() ? "" : ": ", reason, ".",

@@ -88,6 +88,8 @@ class Stage : public Platform {
     ~Stage() override { core.reset(); }
 
     void connect() override {
+        ++connects;
+        if (hub_is_down) return post([this] { core->on_closed(1006, ""); });
         connected = true;
         post([this] { core->on_open(); });
     }
@@ -131,6 +133,7 @@ class Stage : public Platform {
 
     void hang_up(std::uint16_t code, std::string reason) {
         if (!std::exchange(connected, false)) return;
+        if (hold_closing) return;
         post([this, code, reason = std::move(reason)] { core->on_closed(code, reason); });
     }
     void run_until(const std::function<bool()>& finished) {
@@ -195,6 +198,9 @@ class Stage : public Platform {
     }
 
     bool connected = false;
+    bool hub_is_down = false;
+    bool hold_closing = false;       // no close notice comes
+    int connects = 0;
     std::uint16_t closed_with = 0;   // by the worker
     bool long_waits = false;         // else timers of seconds do not strike: the GPU's work takes no time on this clock
     FragileDevice* device = nullptr;     // the newest
@@ -463,6 +469,47 @@ TEST(WorkerCoreTest, AGpuThatIsLostComesBackAndAnswersAsBefore) {
     const auto result = decode_group_result(stage.next(FrameType::group_result), limits);
     ASSERT_TRUE(result.ok()) << result.error().message;
     EXPECT_LE(error_of(result->y, group), 1e-6);
+}
+
+// The retry outlived the loss once, and tore down the connection that served by then.
+TEST(WorkerCoreTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
+    Stage stage;
+    stage.serve({1});
+    stage.hub_is_down = stage.long_waits = true;
+    stage.hang_up(1001, "restart");
+    stage.run_until([&] { return stage.connects == 5; });
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::offline; });
+    const double retry_at_ms = stage.core->status().retry_at_ms;
+    stage.hub_is_down = false;
+    stage.lose_device("sleep");
+    ASSERT_LT(stage.clock_ms, retry_at_ms);
+    stage.welcome();
+    stage.assign({1});
+    const int connects = stage.connects;
+    stage.long_waits = true;
+    while (stage.clock_ms < retry_at_ms + 1000) {
+        stage.give(encode_heartbeat(1));
+        (void)stage.next(FrameType::heartbeat);
+        const double before_ms = stage.clock_ms;
+        stage.set_timer(1000, [] {});
+        stage.run_until([&] { return stage.clock_ms >= before_ms + 1000; });
+    }
+    EXPECT_EQ(stage.connects, connects);
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
+}
+
+// It said "offline" once while the GPU was tested, and tried a second time beside the connection that followed.
+TEST(WorkerCoreTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRetry) {
+    Stage stage;
+    stage.serve({1});
+    stage.hold_closing = true;
+    stage.lose_device("reset");
+    ASSERT_EQ(stage.core->status().phase, WorkerPhase::warming);
+    stage.core->on_closed(1006, "GPU lost");
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::warming);
+    stage.welcome();
+    stage.assign({1});
+    EXPECT_EQ(stage.connects, 2);
 }
 
 // It was opened again without end once, twice a second.
