@@ -82,15 +82,19 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             platform_.set_timer(delay_ms, [this, unit, failures, guard, number] {
                 if (guard.expired() || number != fetch_number_) return;
                 if (assigned_.contains(unit)) return fetch(unit, failures + 1);
-                fetching_.erase(unit);               // released meanwhile
+                done_fetching(unit);                 // released meanwhile
                 events_.changed();
             });
         });
 }
 
-void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
+void ExpertLoader::done_fetching(Unit unit) {
     fetching_.erase(unit);
     if (fetching_.empty()) report_.status.bytes_to_fetch = report_.status.bytes_fetched;
+}
+
+void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
+    done_fetching(unit);
     if (!assigned_.contains(unit)) return events_.changed();              // released meanwhile
     Status stored = store_.put(unit, *blob);
     if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned()) stored = store_.put(unit, *blob);

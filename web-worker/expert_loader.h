@@ -32,10 +32,11 @@ class ExpertLoader {
 
     std::uint32_t num_assigned() const { return static_cast<std::uint32_t>(assigned_.size()); }
     std::uint32_t num_ready() const;                          // assigned and held
-    bool complete() const { return fetching_.empty() && num_ready() == num_assigned(); }
+    bool complete() const { return num_ready() == num_assigned(); }
 
   private:
     void fetch(Unit unit, std::uint32_t failures);
+    void done_fetching(Unit unit);
     void store_blob(Unit unit, Result<Bytes> blob);
     bool drop_unassigned();
     void announce();

@@ -6,6 +6,7 @@
 namespace moex {
 namespace {
 constexpr double retry_ms_min = 500, retry_ms_max = 30000;
+constexpr double failures_forgotten_ms = 10000;  // of service
 constexpr double heartbeats_silent = 6;          // without a word from the hub: the line is dead
 }  // namespace
 
@@ -48,20 +49,27 @@ void HubConnection::hang_up(std::string_view why) {
 void HubConnection::greet(const Hello& hello) {
     greeted_ = true;
     send(encode_hello(hello));
+    wait_for_a_word();
 }
 
 void HubConnection::welcomed(std::uint32_t heartbeat_ms) {
-    failures_ = 0;
     online_ = true;
+    welcomed_at_ms_ = platform_.now_ms();
     heartbeat_ms_ = heartbeat_ms;
 }
 
-// The hub says something every heartbeat. A line that went silent without closing (sleep, a lost NAT entry) is given up.
+// A hub that breaks right after each WELCOME is left alone ever longer, as one that is not there.
 void HubConnection::heard() {
+    if (online_ && platform_.now_ms() - welcomed_at_ms_ >= failures_forgotten_ms) failures_ = 0;
+    wait_for_a_word();
+}
+
+// The hub says something every heartbeat. A line that went silent without closing (sleep, a lost NAT entry) is given up.
+void HubConnection::wait_for_a_word() {
     if (silence_timer_ != 0) platform_.clear_timer(silence_timer_);
     silence_timer_ = platform_.set_timer(heartbeats_silent * std::max(500u, heartbeat_ms_), [this] {
         silence_timer_ = 0;
-        if (online_) hang_up("the hub fell silent");
+        if (greeted_) hang_up("the hub fell silent");
     });
 }
 
@@ -95,7 +103,8 @@ HubConnection::End HubConnection::closed(std::uint16_t code) {
     // A greeting that came too late is no verdict on the worker.
     const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) && fatal_code_ != error_code_name(ErrorCode::timeout);
     const bool bad_token = fatal_code_.empty() || fatal_code_ == error_code_name(ErrorCode::unauthorized);   // no ERROR: the upgrade was refused
-    return {.ours = std::exchange(closing_, false), .refused = refused, .bad_token = refused && bad_token};
+    closing_ = false;
+    return {.refused = refused, .bad_token = refused && bad_token};
 }
 
 }  // namespace moex

@@ -41,19 +41,21 @@ class HubConnection {
     // From the platform.
     void opened();
     struct End {
-        bool ours = false;           // this side had hung up
         bool refused = false;        // for good: trying again would not help
         bool bad_token = false;
     };
     End closed(std::uint16_t code);
 
   private:
+    void wait_for_a_word();
+
     Platform& platform_;
     StatusReport& report_;
     bool opening_ = false, greeted_ = false, online_ = false, closing_ = false, leaving_ = false;
     std::string fatal_code_;                         // of the hub's last fatal ERROR on this connection
     std::uint32_t heartbeat_ms_ = 2000;
-    std::uint32_t failures_ = 0;                     // connections in a row that were never welcomed
+    std::uint32_t failures_ = 0;                     // connections in a row that did not last
+    double welcomed_at_ms_ = 0;
     std::uint64_t number_ = 0;
     std::uint64_t retry_timer_ = 0, silence_timer_ = 0;
 };

@@ -68,6 +68,7 @@ struct WorkerCore::State {
     DeviceKeeper keeper;
     std::unique_ptr<Model> model;
     bool paused = false;
+    bool connect_when_closed = false;
     bool over = false;               // failed, refused or stopped: nothing more happens by itself
 
     void gather(WorkerStatus& status) {
@@ -81,6 +82,7 @@ struct WorkerCore::State {
 
     void end(WorkerPhase phase, std::string detail) {
         over = true;
+        model.reset();                               // its downloads end, its memory is free
         hub.stop_retrying();
         keeper.close();
         report.close();
@@ -90,7 +92,6 @@ struct WorkerCore::State {
     }
     void fail(std::string reason) {
         if (hub.greeted()) hub.hang_up("this GPU cannot serve");
-        platform.cancel_fetches();
         end(WorkerPhase::failed, std::move(reason));
     }
 
@@ -266,8 +267,9 @@ void WorkerCore::resume() {
     State& s = *state_;
     if (s.over || !std::exchange(s.paused, false)) return;
     if (!s.keeper.ready()) return s.report.enter(WorkerPhase::warming);           // it connects when the GPU is there
-    if (s.hub.closing()) s.report.enter(WorkerPhase::connecting);                 // on_closed() goes on
-    else s.connect();
+    if (!s.hub.closing()) return s.connect();
+    s.connect_when_closed = true;
+    s.report.enter(WorkerPhase::connecting);
 }
 
 void WorkerCore::set_budget(std::uint64_t budget_bytes) {
@@ -289,7 +291,6 @@ void WorkerCore::stop() {
     State& s = *state_;
     if (s.report.status.phase == WorkerPhase::stopped) return;
     s.platform.close(1001, "the contributor left");
-    s.model.reset();
     if (!s.over) s.end(WorkerPhase::stopped, {});
 }
 
@@ -312,9 +313,10 @@ void WorkerCore::on_text() {
 void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     State& s = *state_;
     const HubConnection::End end = s.hub.closed(code);
+    const bool connect_now = std::exchange(s.connect_when_closed, false);
     if (s.model) s.model->calls.clear();
     if (s.over || s.paused || !s.keeper.ready()) return;            // a GPU that becomes ready connects
-    if (end.ours && s.report.status.phase == WorkerPhase::connecting) return s.connect();       // resumed meanwhile
+    if (connect_now) return s.connect();
     if (end.refused)
         return s.end(WorkerPhase::refused, text("The hub refused this worker", reason.empty() ? "" : ": ", reason, ".",
                                                 end.bad_token ? " Ask the host for a fresh join link." : ""));

@@ -110,7 +110,10 @@ class Stage : public Platform {
         if (hold_fetches) held_fetches.push_back(std::move(arrive));
         else post(std::move(arrive));
     }
-    void cancel_fetches() override { ++generation; }
+    void cancel_fetches() override {
+        ++generation;
+        held_fetches.clear();
+    }
     double now_ms() override { return clock_ms; }
     std::uint64_t set_timer(double delay_ms, std::function<void()> function) override {
         timers[++last_timer] = {clock_ms + delay_ms, std::move(function)};
@@ -636,6 +639,77 @@ TEST(WorkerCoreTest, ARefusedTokenIsFinal) {
     stage.hang_up(1008, "bad token");
     stage.run_until([&] { return stage.core->status().phase == WorkerPhase::refused; });
     EXPECT_FALSE(stage.connected);
+}
+
+// It went on asking for its experts once, and kept those it had on the GPU.
+TEST(WorkerCoreTest, ARefusedWorkerFetchesNothingMoreAndFreesItsMemory) {
+    Stage stage;
+    stage.serve({1});
+    stage.fetches_failing = 1000;
+    stage.give(encode_assign({{0, 2, hash_of(2)}, {0, 3, hash_of(3)}}));
+    stage.run_until([&] { return stage.core->status().errors == 2; });       // both wait for another try
+    stage.hold_fetches = true;
+    stage.give(encode_assign({{0, 4, hash_of(4)}}));                         // and one is on its way
+    stage.give(encode_error({.sequence_id = no_sequence_id, .code = "unauthorized", .found = "removed by the host", .fatal = true}));
+    stage.hang_up(1008, "removed");
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::refused; });
+    EXPECT_TRUE(stage.held_fetches.empty());
+    EXPECT_EQ(stage.core->status().device.buffer_bytes, 0u);
+    stage.hold_fetches = false;
+    const int fetches = stage.fetches;
+    stage.long_waits = true;
+    stage.run_until([&] { return stage.timers.empty(); });
+    EXPECT_EQ(stage.fetches, fetches);
+}
+
+// The bar stood at half for ever once.
+TEST(WorkerCoreTest, AnExpertReleasedBetweenTwoTriesIsNoLongerWaitedFor) {
+    Stage stage;
+    stage.serve({1});
+    stage.fetches_failing = 1000;
+    stage.give(encode_assign({{0, 2, hash_of(2)}}));
+    stage.run_until([&] { return stage.core->status().errors == 1; });
+    stage.give(encode_release({{0, 2}}));
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
+    stage.long_waits = true;
+    stage.run_until([&] { return stage.core->status().bytes_to_fetch == stage.core->status().bytes_fetched; });
+    EXPECT_EQ(stage.fetches, 2);
+}
+
+TEST(WorkerCoreTest, AHubThatNeverSaysWelcomeIsLeft) {
+    Stage stage;
+    stage.core->start();
+    (void)stage.next(FrameType::hello);
+    stage.long_waits = true;
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::offline; });
+    EXPECT_GE(stage.clock_ms, 12000);
+    stage.welcome();
+    stage.long_waits = false;
+    stage.assign({1});
+}
+
+// It was tried about once a second for ever.
+TEST(WorkerCoreTest, AHubThatBreaksAfterEachWelcomeIsLeftAloneEverLonger) {
+    Stage stage;
+    stage.core->start();
+    stage.long_waits = true;
+    double last_ms = 0, waits_ms = 0;
+    for (int i = 0; i < 5; ++i) {
+        stage.welcome();
+        stage.hang_up(1006, "");
+        stage.run_until([&] { return stage.core->status().phase == WorkerPhase::offline; });
+        waits_ms = stage.core->status().retry_at_ms - stage.clock_ms;
+        EXPECT_GT(waits_ms, last_ms);
+        last_ms = waits_ms;
+    }
+    stage.welcome();
+    for (int second = 0; second < 12; ++second) {    // now it serves
+        stage.clock_ms += 1000;
+        stage.give(encode_heartbeat(1));
+    }
+    stage.hang_up(1006, "");
+    stage.run_until([&] { return stage.core->status().phase == WorkerPhase::offline; });
+    EXPECT_LE(stage.core->status().retry_at_ms - stage.clock_ms, 1000);
 }
 
 TEST(WorkerCoreTest, AFrameThatBreaksTheRulesClosesTheConnection) {
