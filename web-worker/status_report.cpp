@@ -26,9 +26,24 @@ const char* worker_phase_name(WorkerPhase phase) {
 }
 
 void StatusReport::enter(WorkerPhase phase, std::string detail) {
-    status.phase = phase;
-    status.detail = std::move(detail);
+    entered_ = phase;
+    entered_detail_ = std::move(detail);
+    if (paused_) return;
+    status.phase = entered_;
+    status.detail = entered_detail_;
     changed();
+}
+
+void StatusReport::pause() {
+    paused_ = true;
+    status.phase = WorkerPhase::paused;
+    status.detail.clear();
+    changed();
+}
+
+void StatusReport::resume() {
+    paused_ = false;
+    enter(entered_, std::move(entered_detail_));
 }
 
 void StatusReport::changed() {

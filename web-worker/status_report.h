@@ -19,6 +19,8 @@ class StatusReport {
     WorkerStatus status;
 
     void enter(WorkerPhase phase, std::string detail = {});
+    void pause();                           // shows paused, whatever is entered, until
+    void resume();                          // which shows what was entered last
     void changed();                         // shown within 100 ms
     void show();                            // now
     void close();                           // from here on only show() shows anything
@@ -28,7 +30,9 @@ class StatusReport {
     Platform& platform_;
     std::function<void(WorkerStatus&)> gather_;
     std::uint64_t timer_ = 0;
-    bool closed_ = false;
+    bool closed_ = false, paused_ = false;
+    WorkerPhase entered_ = WorkerPhase::starting;
+    std::string entered_detail_;
     std::vector<double> rounds_ms_;         // the newest few hundred
     std::size_t next_round_ = 0;
 };

@@ -55,7 +55,7 @@ struct WorkerCore::State {
           report(on, [this](WorkerStatus& status) { gather(status); }),
           hub(on, report),
           keeper(on, report, {.opened = [this] { report.enter(WorkerPhase::warming); },
-                              .ready = [this] { paused ? report.enter(WorkerPhase::paused) : connect(); },
+                              .ready = [this] { connect(); },
                               .lost = [this](const std::string& reason) { lost(reason); },
                               .failed = [this](std::string reason) { fail(std::move(reason)); }}) {
         report.status.budget_bytes = options.budget_bytes;
@@ -257,16 +257,17 @@ void WorkerCore::start() {
 void WorkerCore::pause() {
     State& s = *state_;
     if (s.over || std::exchange(s.paused, true)) return;
-    if (!s.keeper.ready()) return s.report.enter(WorkerPhase::paused);            // once the GPU is there, it does not connect
+    s.report.pause();
+    if (!s.keeper.ready()) return;                   // once the GPU is there, it does not connect
     s.hub.stop_retrying();
     if (s.hub.greeted()) s.hang_up("paused by the contributor");
     if (s.model) s.model->loader.stop_fetching();
-    s.report.enter(WorkerPhase::paused);
 }
 void WorkerCore::resume() {
     State& s = *state_;
     if (s.over || !std::exchange(s.paused, false)) return;
-    if (!s.keeper.ready()) return s.report.enter(WorkerPhase::warming);           // it connects when the GPU is there
+    s.report.resume();
+    if (!s.keeper.ready()) return;                   // it connects when the GPU is there
     if (!s.hub.closing()) return s.connect();
     s.connect_when_closed = true;
     s.report.enter(WorkerPhase::connecting);

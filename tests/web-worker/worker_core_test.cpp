@@ -403,6 +403,8 @@ TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     Stage stage;
     stage.core->start();
     stage.core->pause();                             // before there is a GPU
+    stage.run_until([&] { return stage.devices_opened == 1; });
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::paused);
     stage.run_until([&] { return stage.core->status().self_test_rounds == 1; });
     EXPECT_FALSE(stage.connected);
     stage.core->resume();
@@ -415,6 +417,29 @@ TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     stage.assign({1});
     stage.give(encode_group_dispatch(group_of(2, 1), false));
     EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
+}
+
+// The page once showed a Pause that did nothing, and no Resume.
+TEST(WorkerCoreTest, APausedWorkerIsShownAsPausedWhateverItsGpuDoes) {
+    Stage stage;
+    stage.serve({1});
+    stage.core->pause();
+    stage.device->break_down("reset");
+    stage.phases.clear();
+    stage.run_until([&] { return stage.devices_opened == 2; });
+    stage.run_until([&] { return stage.core->status().self_test_rounds == 2; });
+    for (const WorkerPhase phase : stage.phases) EXPECT_EQ(phase, WorkerPhase::paused);
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::paused);
+    stage.device->break_down("reset again");
+    stage.run_until([&] { return !stage.timers.empty(); });
+    stage.core->resume();
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::gpu_lost);
+    EXPECT_NE(stage.core->status().detail.find("reset again"), std::string::npos) << stage.core->status().detail;
+    stage.long_waits = true;
+    stage.run_until([&] { return stage.devices_opened == 3; });
+    stage.long_waits = false;
+    stage.welcome();
+    stage.assign({1});
 }
 
 // It went on downloading once, and had nothing to answer with when it came back.
