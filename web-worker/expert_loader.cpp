@@ -39,12 +39,20 @@ std::uint32_t ExpertLoader::num_ready() const {
 }
 
 void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
-    for (const AssignedUnit& unit : units) assigned_[Unit{unit.layer, unit.expert}] = unit.blob;
+    std::size_t beyond = 0;
+    for (const AssignedUnit& unit : units) {
+        const Unit name{unit.layer, unit.expert};
+        if (assigned_.size() < store_.slots_max() || assigned_.contains(name)) assigned_[name] = unit.blob;
+        else ++beyond;
+    }
+    if (beyond > 0)
+        hub_.send_error(no_sequence_id, {ErrorCode::no_space, text(beyond, " experts more than there is room for")}, false, text("at most ", store_.slots_max()));
     if (const Status made = store_.reserve(num_assigned()); !made.ok()) return lost(made.error());
     if (runner_ready_)
         if (const Status prepared = runner_.prepare(); !prepared.ok()) return lost(prepared.error());
     for (const AssignedUnit& one : units) {
         const Unit unit{one.layer, one.expert};
+        if (!assigned_.contains(unit)) continue;
         if (store_.holds(unit)) {
             unannounced_.push_back(unit);
             continue;
@@ -98,14 +106,7 @@ void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     if (!assigned_.contains(unit)) return events_.changed();              // released meanwhile
     Status stored = store_.put(unit, *blob);
     if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned()) stored = store_.put(unit, *blob);
-    if (!stored.ok() && store_.num_units() < store_.slots_max()) return lost(stored.error());
-    if (!stored.ok()) {
-        ++report_.status.errors;
-        assigned_.erase(unit);
-        events_.changed();
-        report_.status.detail = stored.error().message;
-        return;
-    }
+    if (!stored.ok()) return lost(stored.error());
     if (runner_ready_)
         if (const Status prepared = runner_.prepare(); !prepared.ok()) return lost(prepared.error());
     unannounced_.push_back(unit);

@@ -69,7 +69,7 @@ ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
     const std::uint64_t tokens = options.tokens_max, pairs = options.pairs_max;
     Sizes sizes;
     // Tiles: at most one a pair; pairs: two words; the summed tables: tokens + 1 + pairs.
-    const std::uint64_t table_words = gpu::round_header_words + pairs * (4 + 2 + 1) + tokens + 1;
+    const std::uint64_t table_words = gpu::round_header_words + 2 * ExpertStore::arenas_max + pairs * (4 + 2 + 1) + tokens + 1;
     sizes.upload = round_up(4 * table_words + tokens * (4 * hidden + 4), 16);
     sizes.x = round_up(4 * hidden * tokens, 16);
     sizes.intermediate = round_up(4 * inner * pairs, 16);
@@ -199,7 +199,7 @@ Status ExpertRunner::prepare() {
     const auto& arenas = store_.arenas();
     while (places_.size() < 2 * arenas.size()) {
         MOEX_ASSIGN(place, device_.create_buffer(sizeof(gpu::GroupPlace), gpu::BufferUsage::uniform, "place"));
-        const gpu::GroupPlace value{.first_tile_word = static_cast<std::uint32_t>(16 + places_.size())};
+        const gpu::GroupPlace value{.first_tile_word = static_cast<std::uint32_t>(gpu::round_header_words + places_.size())};
         device_.write_buffer(place, 0, std::as_bytes(std::span(&value, 1)));
         places_.push_back(place);
     }
@@ -244,20 +244,22 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     Lane& lane = lanes_[index];
 
     // Tiles by place: whole fours, then a lone row or what remains of a four.
-    std::vector<gpu::RoundTile> tiles[gpu::places_max];
+    for (auto& place : tiles_) place.clear();
+    tiles_.resize(places_.size());
     std::uint32_t pair = 0;
     for (const GroupExpert& expert : group.experts) {
         const auto slot = store_.find(Unit{shape.layer, expert.expert});
         if (!slot) return Error{ErrorCode::unknown_expert, text("layer ", shape.layer, " expert ", expert.expert, " is not held here")};
         for (std::uint32_t first = 0; first < expert.num_rows;) {
             const std::uint32_t rows = std::min(gpu::tile_rows_max, expert.num_rows - first);
-            tiles[2 * slot->arena + (rows > 1 ? 1 : 0)].push_back({slot->blob_word, pair + first, rows, 0});
+            tiles_[2 * slot->arena + (rows > 1 ? 1 : 0)].push_back({slot->blob_word, pair + first, rows, 0});
             first += rows;
         }
         pair += expert.num_rows;
     }
 
-    words_.assign(gpu::round_header_words, 0);
+    const std::size_t num_places = places_.size();
+    words_.assign(gpu::round_header_words + num_places, 0);
     gpu::RoundHeader header;
     header.num_tokens = shape.num_tokens;
     header.hidden_size = options_.shape.hidden_size;
@@ -269,10 +271,9 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     header.gate_up_scale_zero_word = static_cast<std::uint32_t>(layout_.gate_up_scale_zero.offset_bytes / 4);
     header.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
     header.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes / 4);
-    const std::size_t num_places = places_.size();
     for (std::size_t place = 0; place < num_places; ++place) {
-        header.tiles_word[place] = static_cast<std::uint32_t>(words_.size());
-        for (const gpu::RoundTile& tile : tiles[place]) words_.insert(words_.end(), {tile.blob_word, tile.first_pair, tile.num_pairs, 0u});
+        words_[gpu::round_header_words + place] = static_cast<std::uint32_t>(words_.size());
+        for (const gpu::RoundTile& tile : tiles_[place]) words_.insert(words_.end(), {tile.blob_word, tile.first_pair, tile.num_pairs, 0u});
     }
     header.pairs_word = static_cast<std::uint32_t>(words_.size());
     for (std::uint32_t i = 0; i < shape.num_pairs; ++i) {
@@ -304,13 +305,13 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     commands.clear();
     commands.push_back(dispatch(pipelines_[unpack_rows], lane.unpack, ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, 256)));
     for (std::size_t place = 0; place < num_places; ++place)
-        if (!tiles[place].empty())
+        if (!tiles_[place].empty())
             commands.push_back(dispatch(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], lane.gate_up[place],
-                                        ceil_div(header.moe_intermediate_size, 4), static_cast<std::uint32_t>(tiles[place].size())));
+                                        ceil_div(header.moe_intermediate_size, 4), static_cast<std::uint32_t>(tiles_[place].size())));
     for (std::size_t place = 0; place < num_places; ++place)
-        if (!tiles[place].empty())
+        if (!tiles_[place].empty())
             commands.push_back(dispatch(pipelines_[place % 2 ? group_down_4 : group_down_1], lane.down[place], ceil_div(header.hidden_size, 4),
-                                        static_cast<std::uint32_t>(tiles[place].size())));
+                                        static_cast<std::uint32_t>(tiles_[place].size())));
     const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
     commands.push_back(dispatch(pipelines_[pack_rows], lane.pack, rows_out));
     const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, rows_out, header.hidden_size);

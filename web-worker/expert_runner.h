@@ -86,6 +86,7 @@ class ExpertRunner {
     std::vector<gpu::BufferId> places_;                  // GroupPlace uniforms, by place
     std::vector<Lane> lanes_;
     Single single_;
+    std::vector<std::vector<gpu::RoundTile>> tiles_;     // by place, reused
     std::vector<std::uint32_t> words_;                   // the upload being written, reused
     std::vector<std::vector<gpu::Command>> commands_;    // reused
     std::shared_ptr<int> alive_ = std::make_shared<int>(0);

@@ -5,11 +5,16 @@
 namespace moex {
 namespace {
 constexpr std::uint32_t grow_slots = 16;  // at least this many at once: experts come a few at a time when others leave, and arenas are few
+
+std::uint64_t arena_bytes_max(const gpu::AdapterInfo& adapter) {
+    return std::min<std::uint64_t>({adapter.max_binding_bytes, adapter.max_buffer_bytes, 1ull << 30});   // larger ones are refused more often
 }
+}  // namespace
+
+std::uint64_t ExpertStore::bytes_max(const gpu::AdapterInfo& adapter) { return arenas_max * arena_bytes_max(adapter); }
 
 ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes) : device_(device), blob_bytes_(blob_bytes) {
-    const std::uint64_t arena_bytes_max = std::min<std::uint64_t>({device.adapter().max_binding_bytes, device.adapter().max_buffer_bytes, 1ull << 30});
-    slots_per_arena_ = arena_bytes_max / blob_bytes;
+    slots_per_arena_ = arena_bytes_max(device.adapter()) / blob_bytes;
     slots_max_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(budget_bytes / blob_bytes, slots_per_arena_ * arenas_max));
 }
 
@@ -20,8 +25,10 @@ ExpertStore::~ExpertStore() {
 Status ExpertStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted && arenas_.size() < arenas_max) {
-        const std::uint32_t grown = std::max({wanted - slots_made_, slots_made_ / 2, grow_slots});
-        const auto slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots_per_arena_, slots_max_ - slots_made_, grown}));
+        // Nor smaller than lets the arenas that are left hold the rest of the budget.
+        const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_, rest = slots_max_ - slots_made_;
+        const std::uint64_t grown = std::max<std::uint64_t>({wanted - slots_made_, slots_made_ / 2, grow_slots, rest > left ? rest - left : 0});
+        const auto slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots_per_arena_, rest, grown}));
         MOEX_ASSIGN(arena, device_.create_buffer(slots * blob_bytes_, gpu::BufferUsage::storage, "experts"));
         const auto first = static_cast<std::uint32_t>(arenas_.size() * slots_per_arena_);
         arenas_.push_back(arena);

@@ -20,7 +20,11 @@ struct ExpertSlot {
 
 class ExpertStore {
   public:
-    static constexpr std::uint32_t arenas_max = 16;
+    // A round names an arena by two words of its header, and each has bind groups of its own: together they hold what a card of 140 GB does.
+    static constexpr std::uint32_t arenas_max = 160;
+
+    // What any store on this adapter holds at most; less when the size of a blob does not divide that of an arena.
+    static std::uint64_t bytes_max(const gpu::AdapterInfo& adapter);
 
     ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes);
     ~ExpertStore();
@@ -37,6 +41,7 @@ class ExpertStore {
     bool holds(Unit unit) const { return slots_.contains(unit); }
     std::uint32_t num_units() const { return static_cast<std::uint32_t>(slots_.size()); }
     std::vector<Unit> units() const;
+    std::uint64_t bytes_max() const { return slots_max_ * blob_bytes_; }
     std::uint64_t weights_bytes() const { return num_units() * blob_bytes_; }
     const std::vector<gpu::BufferId>& arenas() const { return arenas_; }
 

@@ -69,6 +69,7 @@ struct WorkerCore::State {
     std::unique_ptr<Model> model;
     bool paused = false;
     bool connect_when_closed = false;
+    std::uint64_t told_bytes = 0;    // the budget in the last HELLO
     bool over = false;               // failed, refused or stopped: nothing more happens by itself
 
     void gather(WorkerStatus& status) {
@@ -145,11 +146,12 @@ struct WorkerCore::State {
 
     void send_hello() {
         const gpu::AdapterInfo& adapter = keeper.device()->adapter();
+        told_bytes = model ? model->store.bytes_max() : std::min(weights_bytes(report.status.budget_bytes), ExpertStore::bytes_max(adapter));
         Hello hello{.token = options.token, .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32}, .kernel_version = kernel_version,
                     .nickname = options.nickname, .client = options.client, .worker_key = options.worker_key};
         hello.device = {.backend = adapter.backend, .vendor = adapter.vendor, .architecture = adapter.architecture, .description = adapter.description,
                         .software = adapter.software,
-                        .budget_bytes = std::min(weights_bytes(report.status.budget_bytes), ExpertStore::arenas_max * adapter.max_binding_bytes),
+                        .budget_bytes = told_bytes,
                         .max_buffer_bytes = adapter.max_buffer_bytes, .max_binding_bytes = adapter.max_binding_bytes};
         hub.greet(hello);
     }
@@ -174,6 +176,12 @@ struct WorkerCore::State {
                 model->loader.runner_ready();
                 settle();
             });
+        }
+        // The size of a blob was not known when HELLO named the budget: when whole blobs do not fill the arenas, HELLO is said again.
+        if (told_bytes / model->welcome.expert_blob_bytes > model->store.slots_max()) {
+            hub.hang_up("room for fewer experts");
+            connect_when_closed = true;
+            return report.enter(WorkerPhase::connecting);
         }
         settle();
     }

@@ -37,15 +37,17 @@ Sha256 hash_of(std::uint16_t expert) {
 // WebGPU it gives a buffer beyond that and says afterwards that there was none.
 class FragileDevice : public gpu::Device {
   public:
-    FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes, std::function<void(std::function<void()>)> post)
-        : device_(std::move(device)), memory_bytes_(memory_bytes), post_(std::move(post)) {}
+    FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes, std::uint64_t binding_bytes, std::function<void(std::function<void()>)> post)
+        : adapter_(device->adapter()), device_(std::move(device)), memory_bytes_(memory_bytes), post_(std::move(post)) {
+        adapter_.max_binding_bytes = std::min(adapter_.max_binding_bytes, binding_bytes);
+    }
     void break_down(std::string reason) {
         post_([this, reason = std::move(reason), guard = std::weak_ptr<int>(alive_)] {
             if (guard.expired()) return;
             if (auto handler = std::exchange(lost_, nullptr)) handler(reason);
         });
     }
-    const gpu::AdapterInfo& adapter() const override { return device_->adapter(); }
+    const gpu::AdapterInfo& adapter() const override { return adapter_; }
     Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage, std::string_view label) override {
         if (counters().buffer_bytes + size_bytes > memory_bytes_) break_down(text("out of memory: ", size_bytes, " bytes for ", label));
         return device_->create_buffer(size_bytes, usage, label);
@@ -73,6 +75,7 @@ class FragileDevice : public gpu::Device {
     gpu::DeviceCounters counters() const override { return device_->counters(); }
 
   private:
+    gpu::AdapterInfo adapter_;
     std::unique_ptr<gpu::Device> device_;
     std::uint64_t memory_bytes_;
     std::function<void(std::function<void()>)> post_;
@@ -126,7 +129,7 @@ class Stage : public Platform {
             const auto later = [this](std::function<void()> function) { post(std::move(function)); };
             auto opened = gpu::open_vulkan_device({}, later);
             if (!opened.ok()) return done(opened.error());
-            auto fragile = std::make_unique<FragileDevice>(std::move(*opened), device_memory_bytes, later);
+            auto fragile = std::make_unique<FragileDevice>(std::move(*opened), device_memory_bytes, binding_bytes, later);
             device = fragile.get();
             ++devices_opened;
             done(Result<std::unique_ptr<gpu::Device>>(std::move(fragile)));
@@ -208,6 +211,7 @@ class Stage : public Platform {
     bool long_waits = false;         // else timers of seconds do not strike: the GPU's work takes no time on this clock
     FragileDevice* device = nullptr;     // the newest
     int devices_opened = 0;
+    std::uint64_t binding_bytes = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t device_memory_bytes = std::numeric_limits<std::uint64_t>::max();
     int fetches = 0, generation = 0;
     bool hold_fetches = false;       // a slow network
@@ -610,6 +614,32 @@ TEST(WorkerCoreTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
         EXPECT_LE(stage.core->status().device.buffer_bytes, limit_bytes);
         EXPECT_GE(stage.core->status().device.buffer_bytes, limit_bytes / 2) << "memory that was offered is not used";
     }
+}
+
+// It once named sixteen of the adapter's bindings, and had room for half of the experts that it was given then.
+TEST(WorkerCoreTest, HelloNamesWhatThisAdapterHoldsAndNoMoreIsFetched) {
+    Stage stage;
+    stage.binding_bytes = blob_bytes * 19 / 10;      // one blob an arena
+    stage.core->start();
+    const Bytes welcome = encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = wide_limits,
+                                          .expert_shape = shape, .top_k = 2, .expert_blob_bytes = blob_bytes});
+    std::uint64_t room = decode_hello(stage.next(FrameType::hello))->device.budget_bytes / blob_bytes;
+    EXPECT_GT(room, ExpertStore::arenas_max);        // the size of a blob is not known yet
+    stage.give(welcome);
+    room = decode_hello(stage.next(FrameType::hello))->device.budget_bytes / blob_bytes;
+    EXPECT_EQ(room, ExpertStore::arenas_max);
+    stage.give(welcome);
+    std::vector<AssignedUnit> units;
+    for (std::uint16_t i = 0; i < room + 3; ++i) units.push_back({0, i, hash_of(i % 8)});
+    stage.give(encode_assign(units));
+    const auto error = decode_error(stage.next(FrameType::error));
+    EXPECT_EQ(error->code, "no_space");
+    EXPECT_FALSE(error->fatal);
+    stage.run_until([&] { return stage.core->status().units_ready == room; });
+    EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
+    EXPECT_EQ(stage.fetches, static_cast<int>(room));
+    stage.give(encode_group_dispatch(group_of(1, static_cast<std::uint16_t>(room - 1)), false));
+    EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), wide_limits).ok());
 }
 
 TEST(WorkerCoreTest, AGroupTooLargeForItsMemoryIsRefusedWithWhatItTakes) {

@@ -6,7 +6,7 @@
 
 namespace moex::gpu {
 
-// The header of an upload buffer; tables and x follow it.
+// The header of an upload buffer; the places, tables and x follow it.
 struct RoundHeader {
     std::uint32_t num_tokens = 0;               // 0
     std::uint32_t hidden_size = 0;              // 1
@@ -23,12 +23,10 @@ struct RoundHeader {
     std::uint32_t down_codes_word = 0;          // 12
     std::uint32_t down_scale_zero_word = 0;     // 13
     std::uint32_t unused[2] = {0, 0};
-    // 16 + place: the first word of that place's list of tiles; a place is (arena, tile rows).
-    std::uint32_t tiles_word[32] = {};
+    // 16 + place: the first word of that place's list of tiles; a place is (arena, tile rows). As many as there are.
 };
-static_assert(sizeof(RoundHeader) == 48 * 4, "the kernels read words 0..47");
-inline constexpr std::uint32_t round_header_words = 48;
-inline constexpr std::uint32_t places_max = 32;
+inline constexpr std::uint32_t round_header_words = 16;
+static_assert(sizeof(RoundHeader) == 4 * round_header_words, "the kernels read words 0..15, then the places");
 
 // One unit of work: up to tile_rows pairs of one expert.
 struct RoundTile {

@@ -76,10 +76,10 @@ class VulkanDevice : public Device {
         pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
         pool.queueFamilyIndex = chosen_.queue_family;
         MOEX_VULKAN(vkCreateCommandPool(device_, &pool, nullptr, &command_pool_), "vkCreateCommandPool");
-        const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 4096}, {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, 1024}};
+        const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 16384}, {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, 4096}};
         VkDescriptorPoolCreateInfo descriptors{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
         descriptors.flags = VK_DESCRIPTOR_POOL_CREATE_FREE_DESCRIPTOR_SET_BIT;
-        descriptors.maxSets = 1024;
+        descriptors.maxSets = 4096;
         descriptors.poolSizeCount = 2;
         descriptors.pPoolSizes = sizes;
         MOEX_VULKAN(vkCreateDescriptorPool(device_, &descriptors, nullptr, &descriptor_pool_), "vkCreateDescriptorPool");
