@@ -34,10 +34,12 @@ class SocketOver : public Socket {
 
     void open() override {
         resolver_.async_resolve(options_.fetch.hub.host, options_.fetch.hub.port, [this, self = shared_from_this()](beast::error_code error, auto found) {
+            if (closing_) return;                   // said already
             if (error) return end(1006, text("cannot find ", options_.fetch.hub.host, ": ", error.message()));
             auto& lowest = beast::get_lowest_layer(socket_);
             lowest.expires_after(std::chrono::seconds(15));
             lowest.async_connect(found, [this, self](beast::error_code failed, const tcp::endpoint&) {
+                if (closing_) return;
                 if (failed) return end(1006, text("cannot reach the hub: ", failed.message()));
                 beast::error_code ignored;
                 beast::get_lowest_layer(socket_).socket().set_option(tcp::no_delay(true), ignored);
@@ -52,6 +54,7 @@ class SocketOver : public Socket {
     void close(std::uint16_t code, std::string reason) override {
         if (std::exchange(closing_, true)) return;      // one closing handshake
         if (!opened_) {
+            resolver_.cancel();
             beast::get_lowest_layer(socket_).close();
             return end(code, std::move(reason));
         }
@@ -66,6 +69,7 @@ class SocketOver : public Socket {
             SSL_set_tlsext_host_name(tls.native_handle(), options_.fetch.hub.host.c_str());
             if (!options_.fetch.insecure_tls) tls.set_verify_callback(ssl::host_name_verification(options_.fetch.hub.host));
             tls.async_handshake(ssl::stream_base::client, [this, self = this->shared_from_this()](beast::error_code error) {
+                if (closing_) return;
                 if (error) return end(1006, text("TLS: ", error.message(), "; --ca FILE trusts a certificate of your own"));
                 upgrade();
             });
@@ -83,6 +87,7 @@ class SocketOver : public Socket {
             if (!token.empty()) request.set(http::field::authorization, text("Bearer ", token));
         }));
         socket_.async_handshake(response_, options_.fetch.hub.authority(), "/worker", [this, self = this->shared_from_this()](beast::error_code error) {
+            if (closing_) return;
             // A refused upgrade with 401 or 403 is final: the token is wrong.
             const unsigned status = response_.result_int();
             if (error && (status == 401 || status == 403)) return end(1008, text("the hub answered ", status, " to the join token"));
