@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 
+import { Blobs } from "../../web-worker/browser/blobs.js";
 import { Hub } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 
@@ -50,6 +51,41 @@ test("pause leaves the hub, resume comes back; stop ends it and Start again begi
   await page.getByRole("button", { name: "Start again" }).click();
   await serving(page);
   await context.close();
+});
+
+test("what breaks inside a promise ends the worker, and the page goes on saying so", async () => {
+  const context = await browser.newContext();
+  const page = await openTab(context, hub.join);
+  await page.workers()[0].evaluate(() => { Promise.reject(new Error("out of luck")); });
+  await phase(page, "failed");
+  await hub.until((status) => status.workers.length === 0, "the broken tab to leave");
+  assert.equal(await page.evaluate(() => window.moexStatus.phase), "failed");
+  assert.match(await detail(page), /^The worker stopped: out of luck/);
+  await page.getByRole("button", { name: "Start again" }).click();
+  await serving(page);
+  await context.close();
+});
+
+test("a download that waits for its next attempt ends when it is cancelled", async () => {
+  let asked = 0;
+  const busy = createServer((request, response) => {
+    asked += 1;
+    response.writeHead(503).end();
+  });
+  await new Promise((resolve) => busy.listen(0, "127.0.0.1", resolve));
+  const blobs = new Blobs(`http://127.0.0.1:${busy.address().port}/weights/`);
+  const wait = globalThis.setTimeout;
+  globalThis.setTimeout = (resolve, ...rest) => {
+    if (asked === 1) blobs.cancel();
+    return wait(resolve, ...rest);
+  };
+  try {
+    assert.ok((await blobs.one({ hex: "0".repeat(64), size: 8, progress() {}, generation: blobs.generation })).reason);
+  } finally {
+    globalThis.setTimeout = wait;
+    busy.close();
+  }
+  assert.equal(asked, 1);
 });
 
 test("a tab closed in mid-download leaves nothing behind, and the next visit completes", async () => {

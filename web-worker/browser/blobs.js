@@ -61,6 +61,7 @@ export class Blobs {
   }
 
   async one({ hex, size, progress, generation }) {
+    const { signal } = this.abort;             // cancel() puts another in its place
     const url = this.base + hex;
     const cache = await this.openCache();
     const stored = await cache?.match(url).catch(() => null);
@@ -77,7 +78,8 @@ export class Blobs {
     let reason = "";
     for (let attempt = 0; attempt < attempts_max && generation === this.generation; attempt += 1) {
       if (attempt > 0) await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** attempt * Math.random()));
-      const answer = await this.download(url, size, (bytes) => { if (generation === this.generation) progress(bytes, true); });
+      if (signal.aborted) break;
+      const answer = await this.download(url, size, signal, (bytes) => { if (generation === this.generation) progress(bytes, true); });
       reason = answer.reason ?? "";
       if (!answer.bytes) continue;
       if (await isBlob(answer.bytes, hex)) {
@@ -87,20 +89,20 @@ export class Blobs {
       }
       this.refused += 1;
       reason = `blob ${hex.slice(0, 12)} from the hub does not match its hash`;
-      progress(-size, true);
+      if (generation === this.generation) progress(-size, true);
     }
     return { reason: reason || "cancelled" };
   }
 
   // One blob over the network; a broken line is taken up again where it broke.
-  async download(url, size, progress) {
+  async download(url, size, signal, progress) {
     const bytes = new Uint8Array(size);
     let have = 0;
     let reason = "";
-    for (let attempt = 0; attempt < attempts_max; attempt += 1) {
+    for (let attempt = 0; attempt < attempts_max && !signal.aborted; attempt += 1) {
       reason = "";
       try {
-        const response = await fetch(url, { signal: this.abort.signal, headers: have > 0 ? { Range: `bytes=${have}-` } : {}, cache: "no-store" });
+        const response = await fetch(url, { signal, headers: have > 0 ? { Range: `bytes=${have}-` } : {}, cache: "no-store" });
         if (response.status !== 200 && response.status !== 206) {
           reason = `the hub answered ${response.status} for a weight blob`;
           await response.body?.cancel();

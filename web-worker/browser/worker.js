@@ -106,6 +106,13 @@ host.load(createModule, import.meta.url).then(
 
 // What breaks inside a promise would leave a tab that says "serving" and answers nothing.
 self.addEventListener("unhandledrejection", ({ reason }) => {
+  mx.report = () => {};                        // the core's last word must not cover this one
+  try {
+    wasm?._mx_stop();
+  } catch (error) {
+    console.error("worker: it did not stop cleanly:", error);
+  }
   socket?.close(1000);
   self.postMessage({ type: "failed", reason: `The worker stopped: ${reason?.message ?? reason}` });
+  self.close();
 });
