@@ -1,11 +1,15 @@
 // What the join page says and does when things go otherwise than hoped: each state in one sentence, and a way out of it.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 
-import { Blobs } from "../../web-worker/browser/blobs.js";
 import { Hub } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
+
+// A page's module: Node 18 would take its ".js" for CommonJS.
+const source = readFileSync(new URL("../../web-worker/browser/blobs.js", import.meta.url), "base64");
+const { Blobs } = await import(`data:text/javascript;base64,${source}`);
 
 let browser;
 let hub;
