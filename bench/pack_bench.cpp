@@ -11,7 +11,7 @@
 #include <string>
 
 #include "hub/base/clock.h"
-#include "hub/model/packer.h"
+#include "hub/model/pack/packer.h"
 #include "tests/support/checkpoint_builder.h"
 
 int main(int argc, char** argv) {

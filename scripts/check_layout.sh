@@ -24,7 +24,7 @@ room_of() {
     hub/registry/*) echo registry ;;
     hub/engine/*) echo engine ;;
     hub/dispatch/*) echo dispatch ;;
-    hub/net/*) echo net ;;
+    hub/api/*|hub/net/*) echo net ;;
     hub/*) echo main ;;
     web-worker/*) echo worker ;;
     tests/*|bench/*) echo free ;;
@@ -57,7 +57,7 @@ while IFS=: read -r file line include; do
 done < <(git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | sed 's/^\([^:]*\):\([0-9]*\):/\1:\2:/')
 
 while IFS= read -r file; do
-  case "$file" in hub/net/asio.h|hub/net/asio_impl.cpp|web-worker/native/asio.h) ;; *) complain "$file includes Boost; hub/net/asio.h and web-worker/native/asio.h are the doors" ;; esac
+  case "$file" in hub/net/http/asio.h|hub/net/http/asio_impl.cpp|web-worker/native/asio.h) ;; *) complain "$file includes Boost; hub/net/http/asio.h and web-worker/native/asio.h are the doors" ;; esac
 done < <(git grep -lE '#include <boost/' -- 'hub/*' 'protocol/*' 'web-worker/*')
 while IFS= read -r file; do complain "$file includes sqlite; SQL lives in hub/registry"; done < <(git grep -lE '#include <sqlite3' -- ':!hub/registry/*' ':!tests/*' 'hub/*' 'protocol/*' 'web-worker/*')
 while IFS= read -r file; do complain "$file reads files or threads; protocol has no I/O and no threads"; done \

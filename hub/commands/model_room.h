@@ -12,8 +12,8 @@
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/chat_template.h"
-#include "hub/model/package.h"
-#include "hub/model/tokenizer.h"
+#include "hub/model/package/package.h"
+#include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
 

@@ -3,8 +3,8 @@
 
 #include "hub/commands/command.h"
 #include "hub/commands/progress.h"
-#include "hub/model/package.h"
-#include "hub/model/packer.h"
+#include "hub/model/package/package.h"
+#include "hub/model/pack/packer.h"
 
 namespace moex {
 namespace {

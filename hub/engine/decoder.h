@@ -13,8 +13,8 @@
 #include "hub/base/thread_pool.h"
 #include "hub/engine/expert_backend.h"
 #include "hub/engine/kv_cache.h"
-#include "hub/model/package.h"
-#include "hub/model/tokenizer.h"
+#include "hub/model/package/package.h"
+#include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
 

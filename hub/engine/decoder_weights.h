@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "hub/engine/kernels.h"
-#include "hub/model/package.h"
+#include "hub/model/package/package.h"
 
 namespace moex {
 

@@ -7,7 +7,7 @@
 
 #include "hub/base/thread_pool.h"
 #include "hub/engine/expert_backend.h"
-#include "hub/model/package.h"
+#include "hub/model/package/package.h"
 
 namespace moex {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "hub/model/tokenizer.h"
+#include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
 

@@ -1,9 +1,9 @@
 #include "hub/model/chat_template.h"
 
-#include "hub/model/jinja_parser.h"
-#include "hub/model/jinja_render.h"
+#include "hub/model/jinja/parser.h"
+#include "hub/model/jinja/renderer.h"
 #include "hub/model/strict_json.h"
-#include "hub/model/utf8.h"
+#include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
 
 namespace moex {

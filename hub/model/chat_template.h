@@ -13,7 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hub/model/tokenizer.h"
+#include "hub/model/tokenizer/tokenizer.h"
 #include "protocol/result.h"
 
 namespace moex {

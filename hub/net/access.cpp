@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "hub/net/asio.h"
+#include "hub/net/http/asio.h"
 
 namespace moex {
 namespace {

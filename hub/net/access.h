@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "hub/net/http.h"
+#include "hub/api/http.h"
 
 namespace moex {
 

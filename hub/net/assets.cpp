@@ -3,7 +3,7 @@
 #include <fstream>
 #include <stdexcept>
 
-#include "hub/model/package.h"
+#include "hub/model/package/package.h"
 #include "protocol/text.h"
 
 // Made by embed_assets.cmake: one row per file, ended by a null name.

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "hub/net/http.h"
+#include "hub/api/http.h"
 
 namespace moex {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "hub/net/hub_context.h"
-#include "hub/net/request_gate.h"
+#include "hub/net/http/request_gate.h"
 #include "hub/net/routes.h"
-#include "hub/net/transport.h"
+#include "hub/net/http/transport.h"
 
 namespace moex::net {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "hub/net/access.h"
-#include "hub/net/asio.h"
+#include "hub/net/http/asio.h"
 #include "hub/net/assets.h"
 #include "hub/net/metrics.h"
 #include "hub/net/rate_limits.h"

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "hub/net/asio.h"
+#include "hub/net/http/asio.h"
 
 namespace moex {
 namespace {

@@ -8,7 +8,7 @@
 #include "hub/base/log.h"
 #include "hub/net/housekeeping.h"
 #include "hub/net/listener.h"
-#include "hub/net/transport.h"
+#include "hub/net/http/transport.h"
 
 namespace moex {
 namespace {

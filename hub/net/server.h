@@ -34,9 +34,9 @@
 #include <vector>
 
 #include "hub/dispatch/swarm_backend.h"
-#include "hub/net/api.h"
+#include "hub/api/api.h"
 #include "hub/net/rate_limits.h"
-#include "hub/net/request_gate.h"
+#include "hub/net/http/request_gate.h"
 #include "hub/registry/registry.h"
 
 namespace moex {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "hub/net/hub_context.h"
-#include "hub/net/websocket.h"
+#include "hub/net/http/websocket.h"
 
 namespace moex::net {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "hub/net/openai_request.h"
+#include "hub/api/openai_request.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     using namespace moex;

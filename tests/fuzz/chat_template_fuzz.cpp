@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "hub/model/chat_template.h"
-#include "hub/model/utf8.h"
+#include "hub/model/tokenizer/utf8.h"
 #include "protocol/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "hub/model/package_manifest.h"
+#include "hub/model/package/manifest.h"
 #include "hub/model/strict_json.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -6,7 +6,7 @@
 
 #include "hub/net/access.h"
 #include "hub/net/rate_limits.h"
-#include "hub/net/request_gate.h"
+#include "hub/net/http/request_gate.h"
 
 namespace moex {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "hub/model/safetensors.h"
+#include "hub/model/package/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     using namespace moex;

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string>
 
-#include "hub/model/tokenizer.h"
-#include "hub/model/utf8.h"
+#include "hub/model/tokenizer/tokenizer.h"
+#include "hub/model/tokenizer/utf8.h"
 #include "protocol/check.h"
 #include "protocol/text.h"
 

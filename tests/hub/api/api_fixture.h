@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/engine/local_experts.h"
-#include "hub/net/api.h"
+#include "hub/api/api.h"
 
 namespace moex::test {
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "hub/net/openai_request.h"
+#include "hub/api/openai_request.h"
 
 namespace moex::test {
 namespace {

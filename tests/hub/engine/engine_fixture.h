@@ -11,8 +11,8 @@
 
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
-#include "hub/model/package.h"
-#include "hub/model/packer.h"
+#include "hub/model/package/package.h"
+#include "hub/model/pack/packer.h"
 
 namespace moex::test {
 

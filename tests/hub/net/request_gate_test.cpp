@@ -1,5 +1,5 @@
 // The request gate by itself: hostile shapes, whole or byte by byte, and what must pass.
-#include "hub/net/request_gate.h"
+#include "hub/net/http/request_gate.h"
 
 #include <gtest/gtest.h>
 

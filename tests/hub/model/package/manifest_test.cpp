@@ -1,12 +1,12 @@
 // A package from a stranger: its manifest may say anything.
-#include "hub/model/package_manifest.h"
+#include "hub/model/package/manifest.h"
 
 #include <random>
 
 #include <gtest/gtest.h>
 
-#include "hub/model/packer.h"
-#include "hub/model/safetensors.h"
+#include "hub/model/pack/packer.h"
+#include "hub/model/package/safetensors.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace moex {

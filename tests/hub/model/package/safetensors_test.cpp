@@ -1,4 +1,4 @@
-#include "hub/model/safetensors.h"
+#include "hub/model/package/safetensors.h"
 
 #include <gtest/gtest.h>
 

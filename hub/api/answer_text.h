@@ -1,0 +1,66 @@
+// From sampled tokens to the text a client may see: whole UTF-8 sequences, held back while a stop string may be forming,
+// cut where one formed. One path for streams and whole answers, so that both give the same text.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/engine/sampler.h"
+#include "hub/model/tokenizer/tokenizer.h"
+
+namespace moex {
+
+// Ends a text at the first of several strings, which may lie across pieces.
+class StopFilter {
+  public:
+    explicit StopFilter(std::vector<std::string> stops);
+    std::string push(std::string_view piece);   // what can be shown now; nothing more once stopped()
+    std::string finish();                       // what was held back
+    bool stopped() const { return stopped_; }
+
+  private:
+    std::vector<std::string> stops_;
+    std::string held_;
+    bool stopped_ = false;
+};
+
+// One token of the answer with its log-probability. The texts of all entries join to the answer's text: a token that ends inside a
+// UTF-8 sequence has none, the one that completes it has the whole; `id` gives the raw bytes.
+struct TokenText {
+    TokenId id = 0;
+    std::string text;
+    float logprob = 0;
+    std::vector<TokenLogprob> top;
+    std::uint64_t offset_bytes = 0, offset_characters = 0;   // of `text` in the answer; characters are code points
+};
+
+class AnswerText {
+  public:
+    // `tokenizer` may be null: then the text is the ids in decimal, separated by blanks. `keep_tokens` for logprobs.
+    AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens);
+
+    struct Shown {
+        std::string text;
+        std::vector<TokenText> tokens;          // whose text has been shown completely
+    };
+    Shown push(const SampledToken& token);
+    Shown finish();
+    bool stopped() const { return filter_.stopped(); }
+    std::uint32_t num_tokens() const { return num_tokens_; }
+
+  private:
+    Shown release(std::string text);
+    const Tokenizer* tokenizer_;
+    std::unique_ptr<StreamDecoder> decoder_;
+    StopFilter filter_;
+    bool keep_tokens_;
+    std::deque<TokenText> waiting_;
+    std::uint64_t decoded_bytes_ = 0, decoded_characters_ = 0, shown_bytes_ = 0;
+    std::uint32_t num_tokens_ = 0;
+};
+
+}  // namespace moex

@@ -1,0 +1,109 @@
+// Runs a syntax tree: scopes, loops, macros, expressions, within bounds on steps, nesting and bytes.
+// One Renderer per rendering, used by one thread; the tree is shared and only read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hub/model/chat_template.h"
+#include "hub/model/jinja/syntax.h"
+
+namespace moex::jinja {
+
+// Variables of one block; lookups go on in `parent`.
+struct Scope {
+    explicit Scope(Scope* parent) : parent(parent) {}
+    Scope* parent;
+    std::vector<std::pair<std::string_view, Value>> variables;  // names live in the syntax tree
+    bool captured = false;                                      // a macro refers to it, so it must outlive its block
+
+    void set(std::string_view name, Value value);
+};
+
+// Arguments of a call, filter or test, evaluated.
+struct CallArguments {
+    std::vector<Value> positional;
+    std::vector<std::pair<std::string, Value>> keyword;
+
+    // The argument at `position` or called `name`; nullptr when absent.
+    const Value* find(std::size_t position, std::string_view name) const;
+};
+
+class Renderer {
+  public:
+    explicit Renderer(const TemplateLimits& limits);
+    ~Renderer();
+
+    void set_global(std::string name, Value value);
+    // Throws Failure.
+    MarkedText run(const Body& body);
+
+    // For filters, tests and methods.
+    void charge(std::uint64_t steps);
+    void charge_bytes(std::uint64_t bytes) { charge(1 + bytes / 64); }
+    Value apply_filter(std::string_view name, const Value& operand, const CallArguments& arguments);
+    bool apply_test(std::string_view name, const Value& operand, const CallArguments& arguments);
+    Value call_method(const Value& self, std::string_view name, const CallArguments& arguments);
+    Value call_function(std::string_view name, const CallArguments& arguments);
+    Value attribute_of(const Value& object, std::string_view name);  // object.name: methods first
+    Value item_of(const Value& object, const Value& key);            // object[key]
+    // What a loop over `value` sees; fails for what cannot be iterated.
+    ListPointer items_of(const Value& value);
+    bool contains(const Value& container, const Value& item);
+    Value binary(Operator op, const Value& left, const Value& right);
+    bool compare_values(Operator op, const Value& left, const Value& right);
+    const TemplateLimits& limits() const { return limits_; }
+
+  private:
+    enum class Flow { next, break_loop, continue_loop };
+    // One level of the evaluator's own recursion.
+    struct Depth {
+        explicit Depth(Renderer& renderer);
+        ~Depth() { --renderer.depth_; }
+        Renderer& renderer;
+    };
+
+    Flow run_body(const Body& body, Scope& scope, MarkedText& out);
+    Flow run_statement(const Statement& statement, Scope& scope, MarkedText& out);
+    Flow run_branch(const Statement& statement, Scope& scope, MarkedText& out);
+    Flow run_loop(const Statement& statement, Scope& scope, MarkedText& out);
+    Flow run_inner(const Body& body, Scope& scope, MarkedText& out);
+    void run_call_block(const Statement& statement, Scope& scope, MarkedText& out);
+    Value run_captured(const Statement& statement, Scope& scope);
+    Value call_macro(const Callable& callable, CallArguments arguments, const Value* caller);
+    void assign(const Target& target, const Value& value, Scope& scope);
+    void emit(MarkedText& out, const MarkedText& text);
+    std::unique_ptr<Scope> new_scope(Scope* parent);
+    void drop_scope(std::unique_ptr<Scope> scope);
+
+    Value evaluate(const Expression& expression, Scope& scope);
+    Value evaluate_name(const Expression& expression, Scope& scope);
+    Value evaluate_slice(const Expression& expression, Scope& scope);
+    Value evaluate_call(const Expression& expression, Scope& scope, const Value* caller);
+    Value evaluate_comparison(const Expression& expression, Scope& scope);
+    Value evaluate_dict(const Expression& expression, Scope& scope);
+    CallArguments evaluate_arguments(const Arguments& arguments, Scope& scope);
+
+    TemplateLimits limits_;
+    std::uint64_t steps_ = 0;
+    std::uint32_t depth_ = 0;
+    std::uint32_t line_ = 0;
+    std::uint32_t loop_depth_ = 0;
+    std::unordered_map<std::string, Value> globals_;
+    std::vector<std::unique_ptr<Scope>> kept_scopes_;
+    std::vector<std::unique_ptr<Namespace>> namespaces_;
+};
+
+[[noreturn]] void fail(const std::string& message);
+// Arguments with a wanted kind; fail() names the filter or method.
+const MarkedText& text_argument(const Value& value, std::string_view what);
+std::int64_t integer_argument(const Value& value, std::string_view what);
+// [begin, end) byte positions of each code point.
+std::vector<std::size_t> code_point_starts(std::string_view bytes);
+
+}  // namespace moex::jinja

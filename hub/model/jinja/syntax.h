@@ -1,0 +1,111 @@
+// The syntax tree of a template. Built once by the parser, then only read.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hub/model/jinja/value.h"
+
+namespace moex::jinja {
+
+struct Expression;
+using ExpressionPointer = std::unique_ptr<Expression>;
+
+enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power, concat, equal, not_equal, less, less_equal, greater, greater_equal, in, not_in };
+
+struct Arguments {
+    std::vector<ExpressionPointer> positional;
+    std::vector<std::pair<std::string, ExpressionPointer>> keyword;
+    ExpressionPointer spread;          // *list
+    ExpressionPointer keyword_spread;  // **mapping
+};
+
+enum class ExpressionKind {
+    literal,      // value
+    name,         // text
+    list,         // operands
+    tuple,        // operands
+    dict,         // operands: key, value, key, value, ...
+    attribute,    // operands[0].text
+    item,         // operands[0][operands[1]]
+    slice,        // operands[0][operands[1] : operands[2] : operands[3]], parts may be null
+    call,         // operands[0](arguments)
+    filter,       // operands[0] | text(arguments)
+    test,         // operands[0] is text(arguments)
+    negate,       // -operands[0]
+    plus,         // +operands[0]
+    logical_not,  // operands[0]
+    logical_and,  // operands[0], operands[1]
+    logical_or,
+    binary,       // operands[0] op operands[1]
+    comparison,   // operands[0] operators[0] operands[1] operators[1] operands[2] ...
+    conditional,  // operands[0] if operands[1] else operands[2], which may be null
+};
+
+struct Expression {
+    ExpressionKind kind = ExpressionKind::literal;
+    std::uint32_t line = 0;
+    std::uint32_t depth = 1;
+    std::string text;
+    Value value;
+    std::vector<ExpressionPointer> operands;
+    std::vector<Operator> operators;
+    Arguments arguments;
+};
+
+struct Statement;
+using Body = std::vector<std::unique_ptr<Statement>>;
+
+// What an assignment or a loop writes to: one name, several, or an attribute of a namespace.
+struct Target {
+    std::vector<std::string> names;
+    bool unpack = false;
+    std::string attribute;  // when not empty: names[0].attribute
+};
+
+struct MacroNode {
+    std::string name;
+    std::vector<std::string> parameters;
+    std::vector<ExpressionPointer> defaults;  // of the last parameters
+    Body body;
+};
+
+enum class StatementKind {
+    text,          // text, as written
+    print,         // expression
+    branch,        // branches; the last may have no condition
+    loop,          // target, expression, condition, body, otherwise
+    assign,        // target, expression
+    assign_block,  // target, body, filters applied through `expression` when present
+    macro,         // macro
+    call_block,    // expression (a call), macro (parameters and body of caller)
+    filter_block,  // body, filters applied through `expression`
+    with_block,    // assignments, body
+    scope_block,   // body (generation)
+    break_loop,
+    continue_loop,
+};
+
+struct Statement {
+    StatementKind kind = StatementKind::text;
+    std::uint32_t line = 0;
+    std::string text;
+    ExpressionPointer expression;
+    ExpressionPointer condition;
+    Target target;
+    Body body;
+    Body otherwise;
+    std::vector<std::pair<ExpressionPointer, Body>> branches;
+    std::vector<std::pair<Target, ExpressionPointer>> assignments;
+    std::unique_ptr<MacroNode> macro;
+};
+
+// Stands for the captured text inside the filters of a set or filter block.
+inline constexpr std::string_view captured_text_name = "(captured)";
+
+}  // namespace moex::jinja

@@ -1,0 +1,177 @@
+// Values of a running template, with Python's meaning: truth, equality, order, printing, JSON.
+// Strings carry their origin: `outside` marks the bytes that came with messages or other variables, so that a control token
+// counts only where the template wrote it, however the template cuts and joins.
+// Immutable and shared, but for namespaces and loops, which belong to one rendering.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "hub/model/tokenizer/tokenizer.h"
+#include "protocol/result.h"
+
+namespace moex::jinja {
+
+// What stops a parse or a rendering. Thrown inside the room, caught at its border in chat_template.cpp: an evaluator of
+// deep expressions reads better without a Result at every step.
+struct Failure {
+    ErrorCode code = ErrorCode::invalid_argument;
+    std::string message;
+};
+
+// UTF-8 text and which bytes of it came from outside the template.
+class MarkedText {
+  public:
+    MarkedText() = default;
+    explicit MarkedText(std::string bytes, bool outside = false);
+
+    const std::string& bytes() const { return bytes_; }
+    const std::vector<TextRange>& outside() const { return outside_; }  // ascending, disjoint, not touching
+    bool any_outside() const { return !outside_.empty(); }
+    bool all_outside() const { return outside_.size() == 1 && outside_[0].begin == 0 && outside_[0].end == bytes_.size(); }
+    std::size_t size() const { return bytes_.size(); }
+    bool empty() const { return bytes_.empty(); }
+
+    void append(std::string_view bytes, bool outside);
+    void append(const MarkedText& other);
+    void append(const MarkedText& other, std::size_t begin, std::size_t end);
+    MarkedText part(std::size_t begin, std::size_t end) const;
+    // `mapped` stands for this text changed character by character: same length keeps the marks, otherwise any mark marks all.
+    MarkedText with_bytes(std::string mapped) const;
+
+  private:
+    void mark(std::size_t begin, std::size_t end);
+    std::string bytes_;
+    std::vector<TextRange> outside_;
+};
+
+struct Value;
+struct List;
+struct Dict;
+struct Loop;
+struct Namespace;
+struct Callable;
+
+struct Undefined {
+    std::string name;  // for error messages
+};
+struct None {};
+
+using TextPointer = std::shared_ptr<const MarkedText>;
+using ListPointer = std::shared_ptr<const List>;
+using DictPointer = std::shared_ptr<const Dict>;
+
+struct Value {
+    std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer, Namespace*, std::shared_ptr<Loop>,
+                 std::shared_ptr<const Callable>>
+        data;
+
+    bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
+    bool is_none() const { return std::holds_alternative<None>(data); }
+    bool is_bool() const { return std::holds_alternative<bool>(data); }
+    bool is_integer() const { return std::holds_alternative<std::int64_t>(data); }
+    bool is_float() const { return std::holds_alternative<double>(data); }
+    bool is_number() const { return is_bool() || is_integer() || is_float(); }
+    const MarkedText* text() const;
+    const List* list() const;
+    const Dict* dict() const;
+    Namespace* name_space() const;
+    Loop* loop() const;
+    const Callable* callable() const;
+    // Of numbers; true is 1.
+    double number() const;
+    std::int64_t integer() const;
+};
+
+constexpr std::uint32_t value_depth_max = 100;        // lists in lists; keeps printing, comparing and freeing within the stack
+constexpr std::uint64_t value_weight_max = 4'000'000;  // nodes and 64-byte units of text in one value, shared parts counted each time
+
+struct List {
+    std::vector<Value> items;
+    bool tuple = false;
+    std::uint32_t depth = 1;
+    std::uint64_t weight = 1;
+};
+
+// Insertion order. Keys are strings or integers.
+struct Dict {
+    std::vector<std::pair<Value, Value>> entries;
+    std::unordered_map<std::string, std::size_t> index;  // by kind and key
+    std::uint32_t depth = 1;
+    std::uint64_t weight = 1;
+
+    // Throws Failure for other kinds of keys.
+    void set(Value key, Value value);
+    const Value* find(std::string_view key) const;
+    const Value* find(const Value& key) const;
+};
+
+// The one mutable object that templates have. Owned by the rendering, so cycles through it cost nothing.
+struct Namespace {
+    std::map<std::string, Value, std::less<>> attributes;
+};
+
+struct Loop {
+    ListPointer items;
+    std::size_t index = 0;
+    std::uint32_t depth = 1;
+};
+
+struct MacroNode;
+struct Scope;
+// A macro, the body of a call block, a global function, or a method bound to its object.
+struct Callable {
+    std::string_view name;
+    const MacroNode* macro = nullptr;
+    Scope* scope = nullptr;     // where the macro was defined
+    bool method = false;
+    Value self;
+};
+
+Value make_text(MarkedText text);
+Value make_text(std::string bytes, bool outside = false);
+Value make_bool(bool value);
+Value make_integer(std::int64_t value);
+Value make_float(double value);
+Value make_none();
+Value make_undefined(std::string name = {});
+Value make_list(std::vector<Value> items, bool tuple = false);
+Value make_dict(Dict dict);
+
+// Strings inside are marked as coming from outside. Throws Failure when nested too deep.
+Value from_json(const nlohmann::ordered_json& json, std::uint32_t depth = 0);
+
+// What it costs to walk the whole value.
+std::uint64_t weight_of(const Value& value);
+bool truth(const Value& value);
+bool equal(const Value& left, const Value& right);
+// Negative, zero or positive; throws Failure for kinds that have no order.
+int compare(const Value& left, const Value& right);
+const char* kind_name(const Value& value);  // Python's name of the type
+
+// str(value): what {{ value }} prints; undefined prints nothing.
+MarkedText print(const Value& value);
+// repr(value): inside lists and dicts.
+void print_repr(MarkedText& out, const Value& value, std::uint32_t depth = 0);
+std::string print_float(double value);
+
+struct JsonStyle {
+    bool ensure_ascii = false;
+    bool sort_keys = false;
+    bool indented = false;
+    std::string indent;         // one level
+    std::string item_separator = ", ";
+    std::string key_separator = ": ";
+};
+void print_json(MarkedText& out, const Value& value, const JsonStyle& style, std::uint32_t depth = 0);
+
+}  // namespace moex::jinja

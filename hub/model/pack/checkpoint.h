@@ -1,0 +1,73 @@
+// A Hugging Face checkpoint folder: config.json and the tensors of one or many safetensors shards, read in pieces.
+// Tensors are read with pread, not mapped: a shard that shrinks while we read is an error, not a SIGBUS, and pages that
+// were read do not count as our memory.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hub/model/package/safetensors.h"
+
+namespace moex {
+
+// Text of a small file; not_found when absent.
+Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max);
+
+class Checkpoint {
+  public:
+    struct Tensor {
+        SafetensorsEntry entry;
+        std::size_t shard_index = 0;
+    };
+    // Reads every header, of the shards in model.safetensors.index.json or of model.safetensors alone.
+    static Result<Checkpoint> open(const std::filesystem::path& directory);
+    Checkpoint(Checkpoint&&) noexcept = default;
+
+    const std::filesystem::path& directory() const { return directory_; }
+    const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
+    const Tensor* find(std::string_view name) const;
+    // "DIR/model-00001-of-00002.safetensors: tensor NAME", how errors begin.
+    std::string where(const Tensor& tensor) const;
+    // The tensor, if it has this shape and an element type we compute with. `shape_words` names the sizes in config.json.
+    Result<const Tensor*> require(std::string_view name, std::span<const std::uint64_t> shape, std::string_view shape_words) const;
+
+    // Bytes [first_byte, first_byte + out.size()) of the tensor. Thread-safe.
+    Status read_bytes(const Tensor& tensor, std::uint64_t first_byte, std::span<std::byte> out) const;
+    // Elements [first, first + out.size()) as f32, refusing NaN and infinity. `scratch` is reused. Thread-safe.
+    Status read_floats(const Tensor& tensor, std::uint64_t first, std::span<float> out, Bytes& scratch) const;
+
+    std::uint64_t tensor_bytes() const;  // of all shards
+    // Changes when a shard is another file: names, sizes, times of change and headers. Tensors are not read.
+    std::string fingerprint() const;
+
+  private:
+    class Fd {
+      public:
+        explicit Fd(int fd) : fd_(fd) {}
+        Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+        Fd& operator=(Fd&&) = delete;
+        ~Fd();
+        int get() const { return fd_; }
+
+      private:
+        int fd_;
+    };
+    struct Shard {
+        std::filesystem::path path;
+        Fd fd;
+        std::uint64_t file_bytes = 0;
+        std::int64_t modified_ns = 0;
+        Sha256 header_hash{};
+    };
+    Checkpoint() = default;
+    Status add_shard(const std::filesystem::path& path);
+
+    std::filesystem::path directory_;
+    std::uint64_t header_bytes_left_ = safetensors_header_bytes_max;  // of all shards together, the index too
+    std::vector<Shard> shards_;
+    std::map<std::string, Tensor, std::less<>> tensors_;
+};
+
+}  // namespace moex

@@ -1,0 +1,271 @@
+#include "hub/model/pack/package_writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/file.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "hub/model/pack/checkpoint.h"
+#include "hub/model/strict_json.h"
+
+namespace moex {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error system_error(const fs::path& path, int cause) {
+    const bool full = cause == ENOSPC || cause == EDQUOT;
+    return {full ? ErrorCode::no_space : ErrorCode::io_error, text(path.string(), ": ", std::strerror(cause), full ? "; free some space and run the same command again" : "")};
+}
+
+// A file under a temporary name that takes its own once it is whole and on the disk.
+class WholeFile {
+  public:
+    explicit WholeFile(fs::path path, fs::path temporary) : path_(std::move(path)), temporary_(std::move(temporary)) {
+        fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+        if (fd_ < 0) status_ = system_error(temporary_, errno);
+    }
+    ~WholeFile() {
+        if (fd_ < 0) return;
+        ::close(fd_);
+        ::unlink(temporary_.c_str());
+    }
+    Status write(ByteView bytes) {
+        while (status_.ok() && !bytes.empty()) {
+            const ssize_t count = ::write(fd_, bytes.data(), bytes.size());
+            if (count < 0 && errno == EINTR) continue;
+            if (count < 0) status_ = system_error(path_, errno);
+            else bytes = bytes.subspan(static_cast<std::size_t>(count));
+        }
+        return status_;
+    }
+    Status finish() {
+        MOEX_TRY(status_);
+        if (::fsync(fd_) != 0) return system_error(path_, errno);
+        ::close(std::exchange(fd_, -1));
+        if (::rename(temporary_.c_str(), path_.c_str()) != 0) return system_error(path_, errno);
+        return {};
+    }
+
+  private:
+    fs::path path_, temporary_;
+    int fd_ = -1;
+    Status status_;
+};
+
+void sync_directory(const fs::path& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return;
+    ::fsync(fd);
+    ::close(fd);
+}
+
+std::uint64_t bytes_in(const fs::path& directory) {
+    std::uint64_t total = 0;
+    std::error_code ignored;
+    for (fs::recursive_directory_iterator it(directory, ignored), end; it != end; it.increment(ignored))
+        if (it->is_regular_file(ignored)) total += it->file_size(ignored);
+    return total;
+}
+
+Status check_space(const fs::path& directory, std::uint64_t wanted) {
+    struct statvfs info{};
+    if (::statvfs(directory.c_str(), &info) != 0) return system_error(directory, errno);
+    const std::uint64_t free_bytes = std::uint64_t{info.f_bavail} * info.f_frsize;
+    if (free_bytes < wanted)
+        return Error{ErrorCode::no_space, text(directory.string(), ": the package takes ", wanted, " more bytes, the disk has ", free_bytes, " free")};
+    return {};
+}
+
+// Only what a packer writes may be taken up or removed.
+bool is_ours(const std::string& name) {
+    if (name == "weights" || name == ".pack-state" || name == "manifest.json" || name == "hub.safetensors" || name.starts_with(".tmp-")) return true;
+    return std::find(std::begin(package_text_files), std::end(package_text_files), name) != std::end(package_text_files);
+}
+
+// What a packer that was killed left behind.
+void remove_temporaries(const fs::path& folder) {
+    std::error_code error;
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(folder, error))
+        if (entry.path().filename().string().starts_with(".tmp-")) found.push_back(entry.path());
+    for (const fs::path& path : found) fs::remove_all(path, error);
+}
+
+}  // namespace
+
+PackageOutput::PackageOutput(PackageOutput&& other) noexcept
+    : directory_(std::move(other.directory_)), made_directory_(other.made_directory_), lock_fd_(std::exchange(other.lock_fd_, -1)),
+      written_bytes_(std::move(other.written_bytes_)), next_temporary_(std::move(other.next_temporary_)) {}
+
+PackageOutput::~PackageOutput() {
+    if (lock_fd_ >= 0) ::close(lock_fd_);  // lets go of the lock
+}
+
+Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string_view input, std::uint64_t output_bytes) {
+    PackageOutput output;
+    output.directory_ = directory;
+    output.written_bytes_ = std::make_unique<std::atomic<std::uint64_t>>(0);
+    output.next_temporary_ = std::make_unique<std::atomic<std::uint64_t>>(0);
+    std::error_code error;
+    const fs::path state = directory / ".pack-state";
+    bool resumes = false;
+    if (fs::exists(directory, error)) {
+        if (!fs::is_directory(directory, error)) return Error{ErrorCode::invalid_argument, text(directory.string(), ": is a file, wanted a folder for the package")};
+        resumes = fs::is_directory(state, error);
+        const bool has_manifest = fs::exists(directory / "manifest.json", error);
+        if (!resumes && has_manifest) {
+            remove_temporaries(directory);
+            return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds a package already; remove it or choose another folder")};
+        }
+        for (const auto& entry : fs::directory_iterator(directory, error)) {
+            const std::string name = entry.path().filename().string();
+            if (!resumes || !is_ours(name))
+                return Error{ErrorCode::invalid_argument, text(directory.string(), ": is not empty (", name.substr(0, 100), "); choose another folder")};
+        }
+        if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
+    } else {
+        // The space is checked before anything is made.
+        fs::path above = fs::absolute(directory, error).lexically_normal();
+        while (above.has_relative_path() && !fs::exists(above, error)) above = above.parent_path();
+        MOEX_TRY(check_space(above, output_bytes));
+        fs::create_directories(directory, error);
+        if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
+        output.made_directory_ = true;
+    }
+    if (resumes || !output.made_directory_) {
+        const std::uint64_t there = bytes_in(directory);
+        MOEX_TRY(check_space(directory, output_bytes > there ? output_bytes - there : 0));
+    }
+    fs::create_directories(state, error);
+    fs::create_directories(directory / "weights", error);
+    if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
+    output.lock_fd_ = ::open((state / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (output.lock_fd_ < 0) return system_error(state / "lock", errno);
+    if (::flock(output.lock_fd_, LOCK_EX | LOCK_NB) != 0)
+        return Error{ErrorCode::unavailable, text(directory.string(), ": another packer is writing here")};
+    if (!resumes && fs::exists(directory / "manifest.json", error)) {
+        fs::remove_all(state, error);
+        return Error{ErrorCode::unavailable, text(directory.string(), ": another packer has just finished a package here")};
+    }
+    if (const auto before = read_text_file(state / "input", 1u << 20); before.ok()) {
+        if (*before != input)
+            return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds the unfinished package of another checkpoint or other options; remove it or choose another folder")};
+    } else {
+        // Records without an input are left when a packer is killed while it cleans up: another checkpoint must not take them for its own.
+        for (const auto& entry : fs::directory_iterator(state, error))
+            if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
+        fs::remove(directory / "manifest.json", error);
+        MOEX_TRY(output.write_file(state / "input", as_byte_view(input)));
+    }
+    for (const fs::path& folder : {directory, directory / "weights", state}) remove_temporaries(folder);
+    return output;
+}
+
+Status PackageOutput::write_file(const fs::path& path, ByteView content) {
+    WholeFile file(path, path.parent_path() / text(".tmp-", next_temporary_->fetch_add(1)));
+    MOEX_TRY(file.write(content));
+    MOEX_TRY(file.finish());
+    written_bytes_->fetch_add(content.size());
+    return {};
+}
+
+std::optional<std::vector<Sha256>> PackageOutput::finished_layer(std::uint32_t layer, std::uint32_t num_experts, std::uint64_t blob_bytes) const {
+    const auto record = read_text_file(directory_ / ".pack-state" / text("layer-", layer), 1u << 20);
+    if (!record.ok()) return std::nullopt;
+    std::vector<Sha256> hashes;
+    for (std::size_t at = 0; at + 65 <= record->size(); at += 65) {
+        const auto hash = parse_sha256(std::string_view(*record).substr(at, 64));
+        std::error_code error;
+        if (!hash.ok() || fs::file_size(directory_ / "weights" / to_hex(*hash), error) != blob_bytes || error) return std::nullopt;
+        hashes.push_back(*hash);
+    }
+    if (hashes.size() != num_experts) return std::nullopt;
+    return hashes;
+}
+
+std::optional<FileRecord> PackageOutput::finished_hub() const {
+    const auto record = read_text_file(directory_ / ".pack-state" / "hub", 200);
+    if (!record.ok() || record->size() != 65) return std::nullopt;
+    const auto hash = parse_sha256(std::string_view(*record).substr(0, 64));
+    std::error_code error;
+    const std::uint64_t size = fs::file_size(directory_ / "hub.safetensors", error);
+    if (!hash.ok() || error) return std::nullopt;
+    return FileRecord{*hash, size};
+}
+
+Result<Sha256> PackageOutput::write_blob(ByteView blob) {
+    const Sha256 hash = sha256(blob);
+    const fs::path path = directory_ / "weights" / to_hex(hash);
+    std::error_code error;
+    if (fs::file_size(path, error) == blob.size() && !error) return hash;  // an equal expert, or one from before an interruption
+    MOEX_TRY(write_file(path, blob));
+    return hash;
+}
+
+Status PackageOutput::finish_layer(std::uint32_t layer, const std::vector<Sha256>& hashes) {
+    std::string record;
+    for (const Sha256& hash : hashes) record += to_hex(hash) + "\n";
+    sync_directory(directory_ / "weights");
+    MOEX_TRY(write_file(directory_ / ".pack-state" / text("layer-", layer), as_byte_view(record)));
+    return {};
+}
+
+Result<FileRecord> PackageOutput::write_hub(std::vector<SafetensorsEntry>& tensors, const std::function<Status(std::size_t, const WriteBytes&)>& fill) {
+    const std::string header = make_safetensors_header(tensors);
+    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
+    MOEX_CHECK(digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1, "SHA-256 failed");
+    WholeFile file(directory_ / "hub.safetensors", directory_ / ".tmp-hub");
+    FileRecord record;
+    const WriteBytes write = [&](ByteView bytes) -> Status {
+        MOEX_CHECK(EVP_DigestUpdate(digest.get(), bytes.data(), bytes.size()) == 1, "SHA-256 failed");
+        record.size_bytes += bytes.size();
+        written_bytes_->fetch_add(bytes.size());
+        return file.write(bytes);
+    };
+    MOEX_TRY(write(as_byte_view(header)));
+    for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+        MOEX_CHECK(record.size_bytes == tensors[tensor].offset_bytes, text("hub.safetensors: ", tensors[tensor].name, " at ", record.size_bytes));
+        MOEX_TRY(fill(tensor, write));
+    }
+    MOEX_TRY(file.finish());
+    MOEX_CHECK(EVP_DigestFinal_ex(digest.get(), reinterpret_cast<unsigned char*>(record.sha256.data()), nullptr) == 1, "SHA-256 failed");
+    sync_directory(directory_);
+    MOEX_TRY(write_file(directory_ / ".pack-state" / "hub", as_byte_view(to_hex(record.sha256) + "\n")));
+    return record;
+}
+
+Result<FileRecord> PackageOutput::write_text(std::string_view file_name, std::string_view content) {
+    MOEX_TRY(write_file(directory_ / file_name, as_byte_view(content)));
+    return FileRecord{sha256(as_byte_view(content)), content.size()};
+}
+
+Status PackageOutput::finish(const PackageManifest& manifest) {
+    sync_directory(directory_ / "weights");
+    sync_directory(directory_);
+    MOEX_TRY(write_file(directory_ / "manifest.json", as_byte_view(manifest_to_json(manifest))));
+    sync_directory(directory_);
+    // In one step, so that a packer that is killed here does not leave records without their input beside a whole package.
+    const fs::path spent = directory_ / text(".tmp-", next_temporary_->fetch_add(1));
+    std::error_code error;
+    fs::rename(directory_ / ".pack-state", spent, error);
+    fs::remove_all(error ? directory_ / ".pack-state" : spent, error);
+    return {};
+}
+
+void PackageOutput::discard() {
+    std::error_code error;
+    const fs::path state = directory_ / ".pack-state";
+    for (const auto& entry : fs::directory_iterator(directory_, error))
+        if (is_ours(entry.path().filename().string()) && entry.path() != state) fs::remove_all(entry.path(), error);
+    fs::remove_all(state, error);  // last: while it stands, a packer knows the folder as its own
+    // A folder that was there before stays, empty as we found it.
+    if (made_directory_) fs::remove(directory_, error);
+}
+
+}  // namespace moex

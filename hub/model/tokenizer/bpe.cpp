@@ -1,0 +1,254 @@
+#include "hub/model/tokenizer/bpe.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <mutex>
+#include <queue>
+#include <shared_mutex>
+
+#include "hub/model/tokenizer/utf8.h"
+
+namespace moex {
+namespace {
+
+constexpr std::size_t vocab_tokens_max = 1'000'000;  // the largest vocabularies have 262,144
+constexpr std::size_t short_piece_bytes = 48;      // up to here a scan for the lowest rank beats a heap
+constexpr std::size_t cached_piece_bytes_max = 64;
+constexpr std::size_t cache_shards = 16;
+constexpr std::size_t cache_shard_entries_max = 2048;
+
+// GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes are numbered from U+0100.
+struct ByteAlphabet {
+    std::array<int, 512> byte_of{};
+    ByteAlphabet() {
+        byte_of.fill(-1);
+        int next = 256;
+        for (int byte = 0; byte < 256; ++byte) {
+            const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
+            byte_of[static_cast<std::size_t>(printable ? byte : next++)] = byte;
+        }
+    }
+};
+
+std::uint64_t pair_key(TokenId left, TokenId right) { return (std::uint64_t{left} << 32) | right; }
+
+Error bad_file(const std::string& message) { return {ErrorCode::bad_file, text("tokenizer.json: ", std::string_view(message).substr(0, 300))}; }
+
+}  // namespace
+
+std::optional<std::string> byte_level_to_bytes(std::string_view token) {
+    static const ByteAlphabet alphabet;
+    std::string bytes;
+    for (std::size_t at = 0; at < token.size();) {
+        const Utf8Step step = utf8_step(token, at);
+        at += step.num_bytes;
+        if (!step.valid || step.code_point >= alphabet.byte_of.size() || alphabet.byte_of[step.code_point] < 0) return std::nullopt;
+        bytes += static_cast<char>(alphabet.byte_of[step.code_point]);
+    }
+    return bytes;
+}
+
+// Recent pieces and their ids. A full shard is emptied: pieces follow Zipf's law, so the useful ones are back at once.
+struct BpeModel::Cache {
+    struct Shard {
+        std::shared_mutex mutex;
+        std::unordered_map<std::string, std::vector<TokenId>> ids;
+    };
+    std::array<Shard, cache_shards> shards;
+
+    Shard& shard_of(const std::string& piece) { return shards[std::hash<std::string>{}(piece) % cache_shards]; }
+    bool find(const std::string& piece, std::vector<TokenId>& out) {
+        Shard& shard = shard_of(piece);
+        const std::shared_lock lock(shard.mutex);
+        const auto found = shard.ids.find(piece);
+        if (found == shard.ids.end()) return false;
+        out.insert(out.end(), found->second.begin(), found->second.end());
+        return true;
+    }
+    void put(const std::string& piece, std::vector<TokenId> ids) {
+        Shard& shard = shard_of(piece);
+        const std::unique_lock lock(shard.mutex);
+        if (shard.ids.size() >= cache_shard_entries_max) shard.ids.clear();
+        shard.ids.insert_or_assign(piece, std::move(ids));
+    }
+};
+
+BpeModel::BpeModel() : cache_(std::make_unique<Cache>()) {}
+BpeModel::BpeModel(BpeModel&&) noexcept = default;
+BpeModel& BpeModel::operator=(BpeModel&&) noexcept = default;
+BpeModel::~BpeModel() = default;
+
+Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
+    if (!model.is_object()) return bad_file("\"model\" is missing");
+    // Old files leave "type" out; merges tell that it is BPE.
+    const std::string type = model.contains("type") && model["type"].is_string() ? model["type"].get<std::string>() : "BPE";
+    if (type != "BPE") return Error{ErrorCode::unsupported, text("tokenizer.json: model type \"", type, "\" is not supported; wanted byte-level BPE")};
+    for (const char* key : {"dropout", "continuing_subword_prefix", "continuing_subword_suffix", "end_of_word_suffix", "byte_fallback"}) {
+        const auto value = model.find(key);
+        if (value != model.end() && !value->is_null() && *value != "" && *value != 0 && *value != false)
+            return Error{ErrorCode::unsupported, text("tokenizer.json: model.", key, " is not supported; wanted byte-level BPE without it")};
+    }
+    if (!model.contains("vocab") || !model["vocab"].is_object()) return bad_file("model.vocab is not an object");
+    if (!model.contains("merges") || !model["merges"].is_array()) return bad_file("model.merges is not a list");
+
+    BpeModel bpe;
+    bpe.ignore_merges_ = model.contains("ignore_merges") && model["ignore_merges"] == true;
+    MOEX_TRY(bpe.load_vocab(model["vocab"]));
+    MOEX_TRY(bpe.load_merges(model["merges"]));
+    return bpe;
+}
+
+Status BpeModel::load_vocab(const nlohmann::json& vocab) {
+    if (vocab.size() > vocab_tokens_max) return bad_file(text("model.vocab has ", vocab.size(), " tokens, wanted at most ", vocab_tokens_max));
+    id_by_byte_.resize(256);
+    for (const auto& [token, id_json] : vocab.items()) {
+        if (!id_json.is_number_unsigned() || id_json.get<std::uint64_t>() > token_id_max)
+            return bad_file(text("the id of \"", token, "\" is not a number from 0 to ", token_id_max));
+        const TokenId id = id_json.get<TokenId>();
+        if (bytes_by_id_.size() <= id) bytes_by_id_.resize(id + 1);
+        if (bytes_by_id_[id]) return bad_file(text("two tokens have the id ", id));
+        std::optional<std::string> bytes = byte_level_to_bytes(token);
+        if (bytes) {
+            id_by_bytes_.emplace(*bytes, id);
+            if (bytes->size() == 1) id_by_byte_[static_cast<std::uint8_t>((*bytes)[0])] = id;
+        }
+        // A token outside the byte alphabet (a control token kept in the vocabulary) stands for its own text.
+        bytes_by_id_[id] = bytes ? std::move(*bytes) : token;
+        id_by_token_.emplace(token, id);
+    }
+    return {};
+}
+
+Status BpeModel::load_merges(const nlohmann::json& merges) {
+    std::uint32_t rank = 0;
+    for (const nlohmann::json& entry : merges) {
+        std::string left, right;
+        if (entry.is_string()) {
+            const std::string& line = entry.get_ref<const std::string&>();
+            const std::size_t space = line.find(' ');
+            if (space == std::string::npos) return bad_file(text("merge ", rank, " is not a pair"));
+            left = line.substr(0, space), right = line.substr(space + 1);
+        } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
+            left = entry[0].get<std::string>(), right = entry[1].get<std::string>();
+        } else {
+            return bad_file(text("merge ", rank, " is not a pair of strings"));
+        }
+        const auto left_id = find_token(left), right_id = find_token(right), merged_id = find_token(left + right);
+        if (!left_id || !right_id || !merged_id) return bad_file(text("merge ", rank, " (\"", left, "\", \"", right, "\") names a token that the vocabulary lacks"));
+        merges_.insert_or_assign(pair_key(*left_id, *right_id), Merge{rank, *merged_id});
+        ++rank;
+    }
+    return {};
+}
+
+bool BpeModel::has_every_byte() const {
+    return std::all_of(id_by_byte_.begin(), id_by_byte_.end(), [](const std::optional<TokenId>& id) { return id.has_value(); });
+}
+
+const std::string* BpeModel::bytes_of(TokenId id) const {
+    return id < bytes_by_id_.size() && bytes_by_id_[id] ? &*bytes_by_id_[id] : nullptr;
+}
+
+std::optional<TokenId> BpeModel::find_token(std::string_view token) const {
+    const auto found = id_by_token_.find(std::string(token));
+    return found == id_by_token_.end() ? std::nullopt : std::optional(found->second);
+}
+
+const BpeModel::Merge* BpeModel::find_merge(TokenId left, TokenId right) const {
+    const auto found = merges_.find(pair_key(left, right));
+    return found == merges_.end() ? nullptr : &found->second;
+}
+
+void BpeModel::encode_piece(std::string_view bytes, std::vector<TokenId>& out) const {
+    if (bytes.empty()) return;
+    const std::string piece(bytes);
+    const bool cacheable = bytes.size() > 1 && bytes.size() <= cached_piece_bytes_max;
+    if (cacheable && cache_->find(piece, out)) return;
+    std::vector<TokenId> symbols;
+    const auto whole = ignore_merges_ ? id_by_bytes_.find(piece) : id_by_bytes_.end();
+    if (whole != id_by_bytes_.end()) {
+        symbols.push_back(whole->second);
+    } else {
+        symbols.reserve(bytes.size());
+        for (const char c : bytes) {
+            const auto& id = id_by_byte_[static_cast<std::uint8_t>(c)];
+            if (id) {
+                symbols.push_back(*id);
+            } else if (unknown_id_) {
+                symbols.push_back(*unknown_id_);
+            }
+        }
+        if (symbols.size() <= short_piece_bytes)
+            merge_short(symbols);
+        else
+            merge_long(symbols);
+    }
+    out.insert(out.end(), symbols.begin(), symbols.end());
+    if (cacheable) cache_->put(piece, std::move(symbols));
+}
+
+void BpeModel::merge_short(std::vector<TokenId>& symbols) const {
+    constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+    if (symbols.size() < 2) return;
+    std::array<Merge, short_piece_bytes> merges;  // merges[i]: of symbols i and i + 1
+    const auto look = [&](std::size_t i) {
+        const Merge* merge = find_merge(symbols[i], symbols[i + 1]);
+        merges[i] = merge ? *merge : Merge{none, 0};
+    };
+    for (std::size_t i = 0; i + 1 < symbols.size(); ++i) look(i);
+    while (symbols.size() > 1) {
+        std::size_t best = 0;
+        for (std::size_t i = 1; i + 1 < symbols.size(); ++i)
+            if (merges[i].rank < merges[best].rank) best = i;
+        if (merges[best].rank == none) return;
+        symbols[best] = merges[best].merged;
+        symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+        for (std::size_t i = best + 1; i + 1 < symbols.size(); ++i) merges[i] = merges[i + 1];
+        if (best + 1 < symbols.size()) look(best);
+        if (best > 0) look(best - 1);
+    }
+}
+
+void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
+    constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
+    struct Link {
+        std::uint32_t previous, next;
+    };
+    struct Candidate {
+        std::uint32_t rank, at;
+        TokenId left, right, merged;
+        // Lowest rank first, then leftmost.
+        bool operator<(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
+    };
+    const auto num_symbols = static_cast<std::uint32_t>(symbols.size());
+    std::vector<Link> links(num_symbols);
+    std::vector<bool> gone(num_symbols);
+    std::priority_queue<Candidate> queue;
+    const auto offer = [&](std::uint32_t at) {
+        const std::uint32_t next = links[at].next;
+        if (next == none) return;
+        if (const Merge* merge = find_merge(symbols[at], symbols[next])) queue.push({merge->rank, at, symbols[at], symbols[next], merge->merged});
+    };
+    for (std::uint32_t i = 0; i < num_symbols; ++i) links[i] = {i == 0 ? none : i - 1, i + 1 == num_symbols ? none : i + 1};
+    for (std::uint32_t i = 0; i < num_symbols; ++i) offer(i);
+    while (!queue.empty()) {
+        const Candidate best = queue.top();
+        queue.pop();
+        const std::uint32_t next = gone[best.at] ? none : links[best.at].next;
+        // Stale when either side was merged since.
+        if (next == none || symbols[best.at] != best.left || symbols[next] != best.right) continue;
+        symbols[best.at] = best.merged;
+        gone[next] = true;
+        links[best.at].next = links[next].next;
+        if (links[next].next != none) links[links[next].next].previous = best.at;
+        offer(best.at);
+        if (links[best.at].previous != none) offer(links[best.at].previous);
+    }
+    std::size_t kept = 0;
+    for (std::uint32_t i = 0; i < num_symbols; ++i)
+        if (!gone[i]) symbols[kept++] = symbols[i];
+    symbols.resize(kept);
+}
+
+}  // namespace moex

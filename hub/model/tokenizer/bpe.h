@@ -1,0 +1,68 @@
+// Byte-pair merges over the raw bytes of one pre-token, and the vocabulary they lead to.
+// Immutable but for a bounded cache behind its own locks; encode_piece() is thread-safe and O(n log n).
+// Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016; GPT-2's byte alphabet.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "hub/model/tokenizer/tokenizer.h"
+#include "protocol/result.h"
+
+namespace moex {
+
+constexpr TokenId token_id_max = (1u << 24) - 1;  // beyond any vocabulary; keeps tables small when a file lies
+
+// "Ġhello" → " hello"; nullopt when a character is not of the byte alphabet.
+std::optional<std::string> byte_level_to_bytes(std::string_view token);
+
+class BpeModel {
+  public:
+    // `model`: the "model" object of tokenizer.json.
+    static Result<BpeModel> load(const nlohmann::json& model);
+    BpeModel(BpeModel&&) noexcept;
+    BpeModel& operator=(BpeModel&&) noexcept;
+    ~BpeModel();
+
+    // Appends the ids of one pre-token, given as raw bytes.
+    void encode_piece(std::string_view bytes, std::vector<TokenId>& out) const;
+
+    // Raw bytes per id; nullptr for an id that the vocabulary lacks.
+    const std::string* bytes_of(TokenId id) const;
+    std::optional<TokenId> find_token(std::string_view token) const;  // as spelled in tokenizer.json
+    std::size_t id_end() const { return bytes_by_id_.size(); }
+    bool has_every_byte() const;
+    // What stands for a byte that the vocabulary lacks; without it such a byte is left out.
+    void set_unknown(TokenId id) { unknown_id_ = id; }
+
+  private:
+    struct Merge {
+        std::uint32_t rank;
+        TokenId merged;
+    };
+    struct Cache;
+    BpeModel();
+    Status load_vocab(const nlohmann::json& vocab);
+    Status load_merges(const nlohmann::json& merges);
+    const Merge* find_merge(TokenId left, TokenId right) const;
+    void merge_short(std::vector<TokenId>& symbols) const;
+    void merge_long(std::vector<TokenId>& symbols) const;
+
+    std::unordered_map<std::string, TokenId> id_by_token_;
+    std::unordered_map<std::string, TokenId> id_by_bytes_;
+    std::vector<std::optional<std::string>> bytes_by_id_;
+    std::vector<std::optional<TokenId>> id_by_byte_;            // [256]
+    std::unordered_map<std::uint64_t, Merge> merges_;           // key: left << 32 | right
+    std::optional<TokenId> unknown_id_;
+    bool ignore_merges_ = false;
+    std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace moex

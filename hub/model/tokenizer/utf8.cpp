@@ -1,0 +1,170 @@
+#include "hub/model/tokenizer/utf8.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <utf8proc.h>
+
+#include "protocol/check.h"
+
+namespace moex {
+namespace {
+
+std::uint8_t byte_at(std::string_view text, std::size_t at) { return static_cast<std::uint8_t>(text[at]); }
+
+template <class Map>
+std::string map_code_points(std::string_view text, Map map) {
+    std::string out;
+    out.reserve(text.size());
+    for (std::size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        utf8_append(out, map(step.code_point));
+        at += step.num_bytes;
+    }
+    return out;
+}
+
+}  // namespace
+
+Utf8Step utf8_step(std::string_view text, std::size_t at) {
+    if (at >= text.size()) return {0, 0, true, false};
+    const std::uint8_t lead = byte_at(text, at);
+    if (lead < 0x80) return {lead, 1, true, false};
+    std::uint32_t needed = 0;
+    std::uint8_t lower = 0x80, upper = 0xBF;  // bounds of the second byte keep out overlong forms, surrogates and > U+10FFFF
+    char32_t code_point = 0;
+    if (lead >= 0xC2 && lead <= 0xDF) {
+        needed = 1, code_point = lead & 0x1F;
+    } else if (lead >= 0xE0 && lead <= 0xEF) {
+        needed = 2, code_point = lead & 0x0F;
+        if (lead == 0xE0) lower = 0xA0;
+        if (lead == 0xED) upper = 0x9F;
+    } else if (lead >= 0xF0 && lead <= 0xF4) {
+        needed = 3, code_point = lead & 0x07;
+        if (lead == 0xF0) lower = 0x90;
+        if (lead == 0xF4) upper = 0x8F;
+    } else {
+        return {0xFFFD, 1, false, false};
+    }
+    for (std::uint32_t i = 1; i <= needed; ++i) {
+        if (at + i >= text.size()) return {0xFFFD, i, false, true};
+        const std::uint8_t next = byte_at(text, at + i);
+        if (next < lower || next > upper) return {0xFFFD, i, false, false};
+        lower = 0x80, upper = 0xBF;
+        code_point = (code_point << 6) | (next & 0x3F);
+    }
+    return {code_point, needed + 1, true, false};
+}
+
+void utf8_append(std::string& out, char32_t c) {
+    if (c < 0x80) {
+        out += static_cast<char>(c);
+    } else if (c < 0x800) {
+        out += static_cast<char>(0xC0 | (c >> 6));
+        out += static_cast<char>(0x80 | (c & 0x3F));
+    } else if (c < 0x10000) {
+        out += static_cast<char>(0xE0 | (c >> 12));
+        out += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
+        out += static_cast<char>(0x80 | (c & 0x3F));
+    } else {
+        out += static_cast<char>(0xF0 | (c >> 18));
+        out += static_cast<char>(0x80 | ((c >> 12) & 0x3F));
+        out += static_cast<char>(0x80 | ((c >> 6) & 0x3F));
+        out += static_cast<char>(0x80 | (c & 0x3F));
+    }
+}
+
+bool utf8_is_valid(std::string_view text) {
+    for (std::size_t at = 0; at < text.size();) {
+        if (byte_at(text, at) < 0x80) {
+            ++at;
+            continue;
+        }
+        const Utf8Step step = utf8_step(text, at);
+        if (!step.valid) return false;
+        at += step.num_bytes;
+    }
+    return true;
+}
+
+std::string utf8_repair(std::string_view text) {
+    if (utf8_is_valid(text)) return std::string(text);
+    std::string out;
+    out.reserve(text.size() + 8);
+    for (std::size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        if (step.valid)
+            out.append(text.substr(at, step.num_bytes));
+        else
+            utf8_append(out, 0xFFFD);
+        at += step.num_bytes;
+    }
+    return out;
+}
+
+std::size_t utf8_incomplete_tail(std::string_view text) {
+    // A sequence has at most four bytes, so an incomplete one starts within the last three.
+    for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+        const std::size_t at = text.size() - back;
+        if ((byte_at(text, at) & 0xC0) == 0x80) continue;
+        const Utf8Step step = utf8_step(text, at);
+        return step.cut && step.num_bytes == back ? back : 0;
+    }
+    return 0;
+}
+
+std::size_t utf8_count(std::string_view text) {
+    return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<std::uint8_t>(c) & 0xC0) != 0x80; }));
+}
+
+std::string utf8_nfc(std::string_view text) {
+    // Below U+0300 nothing composes or reorders.
+    if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<std::uint8_t>(c) >= 0xCC; })) return std::string(text);
+
+    std::vector<utf8proc_int32_t> code_points;
+    code_points.reserve(text.size());
+    for (std::size_t at = 0; at < text.size();) {
+        const Utf8Step step = utf8_step(text, at);
+        at += step.num_bytes;
+        utf8proc_int32_t parts[32];
+        int last_boundclass = 0;
+        const utf8proc_ssize_t num_parts =
+            utf8proc_decompose_char(static_cast<utf8proc_int32_t>(step.code_point), parts, 32, UTF8PROC_DECOMPOSE, &last_boundclass);
+        MOEX_CHECK(num_parts >= 0 && num_parts <= 32, "decomposition of one code point");
+        code_points.insert(code_points.end(), parts, parts + num_parts);
+    }
+    // utf8proc sorts marks by neighbour exchange, which is quadratic on hostile runs; a stable sort per run is not.
+    const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+    for (std::size_t i = 0; i < code_points.size();) {
+        if (combining_class(code_points[i]) == 0) {
+            ++i;
+            continue;
+        }
+        std::size_t end = i + 1;
+        while (end < code_points.size() && combining_class(code_points[end]) != 0) ++end;
+        std::stable_sort(code_points.begin() + static_cast<std::ptrdiff_t>(i), code_points.begin() + static_cast<std::ptrdiff_t>(end),
+                         [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
+        i = end;
+    }
+    const auto composed = utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()),
+                                                   static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+    MOEX_CHECK(composed >= 0, "composition");
+    std::string out;
+    out.reserve(text.size());
+    for (utf8proc_ssize_t i = 0; i < composed; ++i) utf8_append(out, static_cast<char32_t>(code_points[static_cast<std::size_t>(i)]));
+    return out;
+}
+
+bool is_unicode_space(char32_t c) {
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+std::string utf8_upper(std::string_view text) {
+    return map_code_points(text, [](char32_t c) { return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))); });
+}
+std::string utf8_lower(std::string_view text) {
+    return map_code_points(text, [](char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); });
+}
+
+}  // namespace moex

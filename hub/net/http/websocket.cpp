@@ -1,0 +1,81 @@
+#include "hub/net/http/websocket.h"
+
+namespace moex::net {
+namespace {
+
+template <class Stream>
+class WebSocketOver : public WebSocket {
+  public:
+    WebSocketOver(Stream stream, std::shared_ptr<ssl::context> context, WebSocketLimits limits)
+        : context_(std::move(context)), stream_(std::move(stream)) {
+        websocket::stream_base::timeout timeout{};
+        timeout.handshake_timeout = limits.handshake;
+        timeout.idle_timeout = limits.idle;
+        timeout.keep_alive_pings = true;
+        stream_.set_option(timeout);
+        websocket::permessage_deflate deflate;   // off: it costs memory per peer, and activations do not shrink
+        deflate.server_enable = false;
+        deflate.client_enable = false;
+        stream_.set_option(deflate);
+        stream_.binary(true);
+        stream_.auto_fragment(false);
+    }
+
+    asio::any_io_executor executor() override { return stream_.get_executor(); }
+
+    void accept(const GatedRequest& request, std::function<void(ErrorCodeOf)> handler) override {
+        upgrade_.method(beast_http::verb::get);
+        upgrade_.target(request.raw_target);
+        upgrade_.version(11);
+        for (const auto& [name, value] : request.headers) upgrade_.insert(name, value);
+        stream_.async_accept(upgrade_, std::move(handler));
+    }
+
+    void set_read_limit(std::uint64_t bytes) override { stream_.read_message_max(bytes); }
+
+    void read(std::function<void(ErrorCodeOf, Bytes, bool)> handler) override {
+        frame_.clear();
+        read_handler_ = std::move(handler);
+        buffer_.emplace(asio::dynamic_buffer(frame_));
+        stream_.async_read(*buffer_, [this](ErrorCodeOf error, std::size_t) {
+            auto done = std::move(read_handler_);
+            done(error, std::move(frame_), stream_.got_binary());
+        });
+    }
+
+    void write(ByteView frame, std::function<void(ErrorCodeOf)> handler) override {
+        stream_.async_write(asio::const_buffer(frame.data(), frame.size()),
+                            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
+    }
+
+    void close(std::uint16_t code, const std::string& reason, std::function<void(ErrorCodeOf)> handler) override {
+        websocket::close_reason why(static_cast<websocket::close_code>(code));
+        why.reason.assign(reason.data(), std::min<std::size_t>(reason.size(), why.reason.max_size()));
+        stream_.async_close(why, std::move(handler));
+    }
+
+    void abort() override {
+        ErrorCodeOf ignored;
+        beast::get_lowest_layer(stream_).close(ignored);
+    }
+
+  private:
+    using FrameBuffer = decltype(asio::dynamic_buffer(std::declval<Bytes&>()));
+    std::shared_ptr<ssl::context> context_;
+    websocket::stream<Stream> stream_;
+    beast_http::request<beast_http::empty_body> upgrade_;
+    Bytes frame_;
+    std::optional<FrameBuffer> buffer_;
+    std::function<void(ErrorCodeOf, Bytes, bool)> read_handler_;
+};
+
+}  // namespace
+
+std::unique_ptr<WebSocket> make_websocket(tcp::socket socket, WebSocketLimits limits) {
+    return std::make_unique<WebSocketOver<tcp::socket>>(std::move(socket), nullptr, limits);
+}
+std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream, std::shared_ptr<ssl::context> context, WebSocketLimits limits) {
+    return std::make_unique<WebSocketOver<ssl::stream<tcp::socket>>>(std::move(stream), std::move(context), limits);
+}
+
+}  // namespace moex::net

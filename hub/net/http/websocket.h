@@ -1,0 +1,39 @@
+// One WebSocket of the server side behind a plain interface: the same for TCP and TLS, so that the rest of the room is compiled once.
+// Every call, and every handler, on the socket's strand. At most one read and one write in flight.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hub/net/http/asio.h"
+#include "hub/net/http/request_gate.h"
+#include "protocol/bytes.h"
+
+namespace moex::net {
+
+struct WebSocketLimits {
+    std::chrono::milliseconds handshake{10'000}, idle{30'000};   // half of `idle` in silence sends a ping
+};
+
+class WebSocket {
+  public:
+    virtual ~WebSocket() = default;
+    virtual asio::any_io_executor executor() = 0;
+    virtual void accept(const GatedRequest& request, std::function<void(ErrorCodeOf)> handler) = 0;
+    // A longer message ends the connection with 1009.
+    virtual void set_read_limit(std::uint64_t bytes) = 0;
+    // `frame` is handed over whole; `binary` is false for a text message.
+    virtual void read(std::function<void(ErrorCodeOf, Bytes frame, bool binary)> handler) = 0;
+    // `frame` must live until the handler runs.
+    virtual void write(ByteView frame, std::function<void(ErrorCodeOf)> handler) = 0;
+    virtual void close(std::uint16_t code, const std::string& reason, std::function<void(ErrorCodeOf)> handler) = 0;
+    virtual void abort() = 0;
+};
+
+std::unique_ptr<WebSocket> make_websocket(tcp::socket socket, WebSocketLimits limits);
+// The stream's context must live as long as it does.
+std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream, std::shared_ptr<ssl::context> context, WebSocketLimits limits);
+
+}  // namespace moex::net
