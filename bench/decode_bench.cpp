@@ -15,7 +15,7 @@
 #include "hub/engine/decoder.h"
 #include "hub/engine/kernels.h"
 #include "hub/engine/local_experts.h"
-#include "hub/model/pack/packer.h"
+#include "hub/model/pack/synth.h"
 
 namespace moex {
 namespace {

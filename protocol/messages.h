@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "protocol/frame.h"
+#include "protocol/sha256.h"
 
 namespace moex {
 
@@ -53,9 +54,6 @@ Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json = {});
 Status decode_heartbeat(ByteView frame);   // any but a peer's first: refuses a payload
 
 // WEIGHT_SYNC: the blob to hold for (layer, expert).
-using Sha256 = std::array<std::byte, 32>;
-std::string to_hex(const Sha256& hash);
-Result<Sha256> parse_sha256(std::string_view hex);
 struct WeightSync {
     std::uint32_t sequence_id = 0;
     std::uint16_t layer = 0, expert = 0;

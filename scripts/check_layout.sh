@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Guards the rooms: what the top level holds, and that includes follow the arrows
-#   protocol <- hub/base <- {hub/model, hub/registry};  hub/model <- hub/engine;  hub/engine/expert_backend.h <- hub/dispatch;
-#   all of these <- hub/net <- hub/main;  protocol <- web-worker.
+#   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;   hub/engine/expert_backend.h <- hub/dispatch;
+#   {hub/model, hub/engine} <- hub/api;   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   protocol <- web-worker.
+#   Inside hub/model: tokenizer <- jinja <- chat_template;   package <- pack, and only commands see pack.
+#   Inside hub/net: http sees nothing of the hub around it.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -u
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -15,51 +17,65 @@ for entry in $(git ls-files | cut -d/ -f1 | sort -u); do
   case "$allowed_top" in *" $entry "*) ;; *) complain "$entry does not belong at the top level" ;; esac
 done
 
-# room_of PATH: the room a file belongs to
-room_of() {
-  case "$1" in
-    protocol/*) echo protocol ;;
-    hub/base/*) echo base ;;
-    hub/model/*) echo model ;;
-    hub/registry/*) echo registry ;;
-    hub/engine/*) echo engine ;;
-    hub/dispatch/*) echo dispatch ;;
-    hub/api/*|hub/net/*) echo net ;;
-    hub/*) echo main ;;
-    web-worker/*) echo worker ;;
-    tests/*|bench/*) echo free ;;
-    *) echo none ;;
-  esac
-}
-sees() {  # which rooms a room may include, itself too
-  case "$1" in
-    protocol) echo " protocol " ;;
-    base) echo " protocol base " ;;
-    model) echo " protocol base model " ;;
-    registry) echo " protocol base registry " ;;
-    engine) echo " protocol base model engine " ;;
-    dispatch) echo " protocol base model engine dispatch " ;;
-    net) echo " protocol base model registry engine dispatch net " ;;
-    main) echo " protocol base model registry engine dispatch net main " ;;
-    worker) echo " protocol worker " ;;
-  esac
-}
-while IFS=: read -r file line include; do
-  target=$(printf '%s' "$include" | sed 's/.*#include "\([^"]*\)".*/\1/')
-  from=$(room_of "$file")
-  [ "$from" = free ] || [ "$from" = none ] && continue
-  case "$target" in
-    */*) to=$(room_of "$target") ;;
-    *) continue ;;   # generated headers
-  esac
-  [ "$to" = none ] && continue
-  case "$(sees "$from")" in *" $to "*) ;; *) complain "$file:$line: $from may not include $target ($to)" ;; esac
-done < <(git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | sed 's/^\([^:]*\):\([0-9]*\):/\1:\2:/')
+# Includes against the arrows: `room` says where a file lives, `sees` what a room may include, itself too.
+git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
+  function room(path) {
+    if (path ~ /^protocol\//) return "protocol"
+    if (path ~ /^hub\/base\//) return "base"
+    if (path ~ /^hub\/model\/tokenizer\//) return "tokenizer"
+    if (path ~ /^hub\/model\/jinja\//) return "jinja"
+    if (path ~ /^hub\/model\/package\//) return "package"
+    if (path ~ /^hub\/model\/pack\//) return "pack"
+    if (path ~ /^hub\/model\/chat_template/) return "chat_template"
+    if (path ~ /^hub\/model\//) return "model"
+    if (path ~ /^hub\/registry\//) return "registry"
+    if (path ~ /^hub\/engine\/expert_backend\.h$/) return "backend"
+    if (path ~ /^hub\/engine\//) return "engine"
+    if (path ~ /^hub\/dispatch\//) return "dispatch"
+    if (path ~ /^hub\/api\//) return "api"
+    if (path ~ /^hub\/net\/http\//) return "http"
+    if (path ~ /^hub\/net\//) return "net"
+    if (path ~ /^hub\//) return "main"
+    if (path ~ /^web-worker\//) return "worker"
+    return "none"
+  }
+  BEGIN {
+    model = " protocol base model tokenizer jinja package chat_template "
+    sees["protocol"] = " protocol "
+    sees["base"] = " protocol base "
+    sees["model"] = " protocol base model "
+    sees["tokenizer"] = sees["model"] "tokenizer "
+    sees["jinja"] = sees["tokenizer"] "jinja "
+    sees["chat_template"] = sees["jinja"] "chat_template "
+    sees["package"] = sees["model"] "package "
+    sees["pack"] = model "pack "
+    sees["registry"] = " protocol base registry "
+    sees["backend"] = " protocol base model backend "
+    sees["engine"] = model "backend engine "
+    sees["dispatch"] = " protocol base backend dispatch "
+    sees["api"] = model "backend engine api "
+    sees["http"] = " protocol base api http "
+    sees["net"] = model "registry backend engine dispatch api http net "
+    sees["main"] = sees["net"] "pack main "
+    sees["worker"] = " protocol worker "
+  }
+  {
+    target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)
+    if (target !~ /\//) next                      # generated
+    from = room($1); to = room(target)
+    if (from == "none" || to == "none") next
+    if (index(sees[from], " " to " ") == 0) { print "check_layout: " $1 ":" $2 ": " from " may not include " target " (" to ")"; wrong = 1 }
+  }
+  END { exit wrong }' || bad=1
 
 while IFS= read -r file; do
-  case "$file" in hub/net/http/asio.h|hub/net/http/asio_impl.cpp|web-worker/native/asio.h) ;; *) complain "$file includes Boost; hub/net/http/asio.h and web-worker/native/asio.h are the doors" ;; esac
+  case "$file" in
+    hub/net/http/asio.h|hub/net/http/asio_impl.cpp|web-worker/native/asio.h) ;;
+    *) complain "$file includes Boost; hub/net/http/asio.h and web-worker/native/asio.h are the doors" ;;
+  esac
 done < <(git grep -lE '#include <boost/' -- 'hub/*' 'protocol/*' 'web-worker/*')
-while IFS= read -r file; do complain "$file includes sqlite; SQL lives in hub/registry"; done < <(git grep -lE '#include <sqlite3' -- ':!hub/registry/*' ':!tests/*' 'hub/*' 'protocol/*' 'web-worker/*')
+while IFS= read -r file; do complain "$file includes sqlite; SQL lives in hub/registry"; done \
+  < <(git grep -lE '#include <sqlite3' -- ':!hub/registry/*' ':!tests/*' 'hub/*' 'protocol/*' 'web-worker/*')
 while IFS= read -r file; do complain "$file reads files or threads; protocol has no I/O and no threads"; done \
   < <(git grep -lE '#include <(fstream|thread|mutex|chrono|filesystem|iostream)>' -- 'protocol/*')
 # Highway's -inl headers are read once per target: they have toggle guards instead.

@@ -5,6 +5,7 @@
 #include "hub/commands/progress.h"
 #include "hub/model/package/package.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/pack/synth.h"
 
 namespace moex {
 namespace {

@@ -13,17 +13,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/model/jinja/limits.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "protocol/result.h"
 
 namespace moex {
-
-struct TemplateLimits {
-    std::uint64_t steps_max = 2'000'000;      // evaluated nodes
-    std::uint64_t output_bytes_max = 4u << 20;
-    std::uint32_t depth_max = 100;            // blocks, calls and macros inside each other
-    std::optional<std::int64_t> now_unix_s;   // what strftime_now() says, in UTC; without it the machine's local time
-};
 
 class ChatTemplate {
   public:

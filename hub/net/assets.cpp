@@ -3,6 +3,7 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "hub/base/sha256.h"
 #include "hub/model/package/package.h"
 #include "protocol/text.h"
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "hub/base/sha256.h"
 #include "hub/net/blobs.h"
 #include "hub/net/status.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "hub/model/chat_template.h"
+#include "hub/model/jinja/limits.h"
 #include "hub/model/jinja/syntax.h"
 
 namespace moex::jinja {

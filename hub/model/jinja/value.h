@@ -16,7 +16,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hub/model/tokenizer/tokenizer.h"
+#include "hub/model/tokenizer/utf8.h"
 #include "protocol/result.h"
 
 namespace moex::jinja {

@@ -9,11 +9,9 @@
 #include <vector>
 
 #include "hub/model/package/safetensors.h"
+#include "protocol/sha256.h"
 
 namespace moex {
-
-// Text of a small file; not_found when absent.
-Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max);
 
 class Checkpoint {
   public:

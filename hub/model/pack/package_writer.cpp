@@ -10,6 +10,8 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "hub/base/files.h"
+#include "hub/base/sha256.h"
 #include "hub/model/pack/checkpoint.h"
 #include "hub/model/strict_json.h"
 

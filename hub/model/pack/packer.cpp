@@ -6,6 +6,8 @@
 #include <mutex>
 #include <set>
 
+#include "hub/base/files.h"
+#include "hub/base/sha256.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"

@@ -1,11 +1,11 @@
-// Random packages of any shape: weights of standard deviation 0.02, norms of one. Seeded by (seed, layer, expert), so that
-// neither threads nor an interruption change a byte.
+// Weights of standard deviation 0.02, norms of one.
+#include "hub/model/pack/synth.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
 
-#include "hub/model/pack/packer.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"
 #include "hub/model/strict_json.h"

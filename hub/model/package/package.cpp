@@ -7,15 +7,12 @@
 #include <mutex>
 #include <set>
 
-#include <fcntl.h>
-#include <openssl/evp.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
+#include "hub/base/files.h"
+#include "hub/base/sha256.h"
 #include "hub/model/package/manifest.h"
 #include "hub/model/package/safetensors.h"
-#include "hub/model/pack/checkpoint.h"
 
 namespace moex {
 namespace {
@@ -40,57 +37,6 @@ Status require_size(const std::filesystem::path& path, std::uint64_t wanted) {
 }
 
 }  // namespace
-
-Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) {
-        const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found : ErrorCode::io_error;
-        return Error{code, text(path.string(), ": ", std::strerror(errno))};
-    }
-    struct stat info{};
-    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        ::close(fd);
-        return Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
-    }
-    MappedFile file;
-    file.size_ = static_cast<std::size_t>(info.st_size);
-    if (file.size_ > 0) {
-        void* const address = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd, 0);
-        if (address == MAP_FAILED) {
-            const int cause = errno;
-            ::close(fd);
-            file.size_ = 0;
-            return Error{ErrorCode::io_error, text(path.string(), ": cannot be mapped: ", std::strerror(cause))};
-        }
-        file.data_ = static_cast<const std::byte*>(address);
-    }
-    ::close(fd);
-    return file;
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-}
-
-MappedFile::~MappedFile() {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-}
-
-std::uint64_t TensorView::num_elements() const {
-    std::uint64_t count = 1;
-    for (const std::uint64_t size : shape) count *= size;
-    return count;
-}
-
-void tensor_to_float(const TensorView& tensor, std::uint64_t first, std::span<float> out) {
-    const std::uint64_t count = tensor.num_elements();
-    MOEX_CHECK(first <= count && out.size() <= count - first, text("elements ", first, "+", out.size(), " of ", tensor.name, ", which has ", count));
-    elements_to_float(tensor.dtype, tensor.data.data() + first * tensor_dtype_bytes(tensor.dtype), out);
-}
 
 struct ModelPackage::State {
     PackageManifest manifest;
@@ -287,36 +233,6 @@ Status verify_package(const std::filesystem::path& directory, const std::functio
         if (progress) progress(done, total);
     }
     return {};
-}
-
-Sha256 sha256(ByteView bytes) {
-    Sha256 hash{};
-    unsigned length = 0;
-    MOEX_CHECK(EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(hash.data()), &length, EVP_sha256(), nullptr) == 1, "SHA-256 failed");
-    return hash;
-}
-
-Result<Sha256> sha256_file(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) return Error{errno == ENOENT ? ErrorCode::not_found : ErrorCode::io_error, text(path.string(), ": ", std::strerror(errno))};
-    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-    MOEX_CHECK(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1, "SHA-256 failed");
-    std::vector<std::byte> window(1u << 20);
-    for (;;) {
-        const ssize_t count = ::read(fd, window.data(), window.size());
-        if (count < 0 && errno == EINTR) continue;
-        if (count < 0) {
-            const int cause = errno;
-            ::close(fd);
-            return Error{ErrorCode::io_error, text(path.string(), ": ", std::strerror(cause))};
-        }
-        if (count == 0) break;
-        MOEX_CHECK(EVP_DigestUpdate(context.get(), window.data(), static_cast<std::size_t>(count)) == 1, "SHA-256 failed");
-    }
-    ::close(fd);
-    Sha256 hash{};
-    MOEX_CHECK(EVP_DigestFinal_ex(context.get(), reinterpret_cast<unsigned char*>(hash.data()), nullptr) == 1, "SHA-256 failed");
-    return hash;
 }
 
 }  // namespace moex

@@ -16,36 +16,10 @@
 #include <vector>
 
 #include "hub/model/config.h"
-#include "protocol/messages.h"
+#include "hub/model/package/tensor.h"
+#include "protocol/sha256.h"
 
 namespace moex {
-
-// A read-only memory map of a whole file.
-class MappedFile {
-  public:
-    static Result<MappedFile> open(const std::filesystem::path& path);
-    MappedFile(MappedFile&& other) noexcept;
-    MappedFile& operator=(MappedFile&& other) noexcept;
-    ~MappedFile();
-    ByteView bytes() const { return {data_, size_}; }
-
-  private:
-    MappedFile() = default;
-    const std::byte* data_ = nullptr;
-    std::size_t size_ = 0;
-};
-
-enum class TensorDtype { f32, f16, bf16 };
-// One tensor of hub.safetensors, borrowed from its map, at a multiple of its element's size.
-struct TensorView {
-    std::string name;
-    TensorDtype dtype = TensorDtype::f32;
-    std::vector<std::uint64_t> shape;
-    ByteView data;
-    std::uint64_t num_elements() const;
-};
-// Copies elements [first, first + out.size()) as f32.
-void tensor_to_float(const TensorView& tensor, std::uint64_t first, std::span<float> out);
 
 struct GenerationDefaults {          // generation_config.json
     bool do_sample = false;
@@ -95,8 +69,5 @@ class ModelPackage {
 
 // Every hash and every shape; `progress(done_bytes, total_bytes)` may be empty. The first mismatch is the error.
 Status verify_package(const std::filesystem::path& directory, const std::function<void(std::uint64_t, std::uint64_t)>& progress);
-
-Sha256 sha256(ByteView bytes);
-Result<Sha256> sha256_file(const std::filesystem::path& path);
 
 }  // namespace moex

@@ -11,7 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "hub/model/package/package.h"
+#include "hub/model/package/tensor.h"
+#include "protocol/bytes.h"
+#include "protocol/result.h"
 
 namespace moex {
 
@@ -27,10 +29,6 @@ struct SafetensorsEntry {
 
 inline constexpr std::uint64_t safetensors_header_bytes_max = 64'000'000;  // the format allows 100 MB; the largest models have 15
 
-std::uint32_t tensor_dtype_bytes(TensorDtype dtype);
-const char* tensor_dtype_name(TensorDtype dtype);   // "BF16", as in the header
-std::string shape_text(std::span<const std::uint64_t> shape);  // "[64, 2048]"
-
 // In the order of their bytes. `header` is the JSON alone, `file_bytes` the whole file's size. Ranges may not overlap, leave
 // holes or pass the end. `what` names the file in errors. O(n log n).
 Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view header, std::uint64_t file_bytes, std::string_view what);
@@ -40,10 +38,5 @@ Result<std::string_view> safetensors_header_of(ByteView file, std::string_view w
 // The header that lays `tensors` out one after the other, length and padding included: what comes first in the file.
 // Only name, dtype and shape are read; offset_bytes and size_bytes are filled in.
 std::string make_safetensors_header(std::span<SafetensorsEntry> tensors);
-
-// Elements as they lie in a file (any alignment) to f32.
-void elements_to_float(TensorDtype dtype, const std::byte* elements, std::span<float> out);
-// Index of the first NaN or infinity.
-std::optional<std::size_t> find_non_finite(std::span<const float> values);
 
 }  // namespace moex

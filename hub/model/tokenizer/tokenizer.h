@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/model/tokenizer/utf8.h"
 #include "protocol/result.h"
 
 namespace moex {
@@ -20,12 +21,6 @@ using TokenId = std::uint32_t;
 // Whether "<|im_end|>" in the text is the token or plain characters. Control tokens are the special ones and added markers
 // such as <think>; other added tokens (words, runs of blanks) are always found.
 enum class SpecialTokens { parse, as_text };
-
-// Bytes [begin, end) of a text.
-struct TextRange {
-    std::size_t begin = 0;
-    std::size_t end = 0;
-};
 
 class Tokenizer {
   public:

@@ -9,6 +9,12 @@
 
 namespace moex {
 
+// Bytes [begin, end) of a text.
+struct TextRange {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+};
+
 // One step of reading UTF-8. A broken sequence gives U+FFFD and the length of its maximal ill-formed part.
 struct Utf8Step {
     char32_t code_point = 0;

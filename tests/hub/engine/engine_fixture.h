@@ -12,7 +12,7 @@
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/package/package.h"
-#include "hub/model/pack/packer.h"
+#include "hub/model/pack/synth.h"
 
 namespace moex::test {
 

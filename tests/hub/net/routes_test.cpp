@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/base/sha256.h"
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
 

@@ -1,4 +1,5 @@
 #include "hub/model/pack/packer.h"
+#include "hub/model/pack/synth.h"
 
 #include <fstream>
 

@@ -1,0 +1,91 @@
+#include "hub/base/files.h"
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "protocol/text.h"
+
+namespace moex {
+
+Status pread_all(int fd, std::uint64_t offset, std::span<std::byte> out) {
+    std::size_t done = 0;
+    while (done < out.size()) {
+        const ssize_t count = ::pread(fd, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) return Error{ErrorCode::io_error, std::strerror(errno)};
+        if (count == 0) return Error{ErrorCode::bad_file, "the file ended early; is it still being written?"};
+        done += static_cast<std::size_t>(count);
+    }
+    return {};
+}
+
+Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max) {
+    // O_NONBLOCK here and below: opening a named pipe would wait for its writer.
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found : ErrorCode::io_error;
+        return Error{code, text(path.string(), ": ", std::strerror(errno))};
+    }
+    struct stat info{};
+    Status status;
+    std::string content;
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        status = Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
+    } else if (static_cast<std::uint64_t>(info.st_size) > bytes_max) {
+        status = Error{ErrorCode::bad_file, text(path.string(), ": ", info.st_size, " bytes, wanted at most ", bytes_max)};
+    } else {
+        content.resize(static_cast<std::size_t>(info.st_size));
+        status = pread_all(fd, 0, std::as_writable_bytes(std::span(content)));
+        if (!status.ok()) status = Error{status.error().code, text(path.string(), ": ", status.error().message)};
+    }
+    ::close(fd);
+    if (!status.ok()) return status.error();
+    return content;
+}
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found : ErrorCode::io_error;
+        return Error{code, text(path.string(), ": ", std::strerror(errno))};
+    }
+    struct stat info{};
+    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+        ::close(fd);
+        return Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
+    }
+    MappedFile file;
+    file.size_ = static_cast<std::size_t>(info.st_size);
+    if (file.size_ > 0) {
+        void* const address = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd, 0);
+        if (address == MAP_FAILED) {
+            const int cause = errno;
+            ::close(fd);
+            file.size_ = 0;
+            return Error{ErrorCode::io_error, text(path.string(), ": cannot be mapped: ", std::strerror(cause))};
+        }
+        file.data_ = static_cast<const std::byte*>(address);
+    }
+    ::close(fd);
+    return file;
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+}
+
+MappedFile::~MappedFile() {
+    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace moex
