@@ -8,7 +8,8 @@
 
 int main(int argc, char** argv) {
     using namespace moex;
-    std::signal(SIGPIPE, SIG_IGN);  // a reader that went away is an error of that write, not the end of the hub
+    // a reader that went away is an error of that write, not the end of the hub
+    std::signal(SIGPIPE, SIG_IGN);
     const auto environment = [](const std::string& name) -> std::optional<std::string> {
         const char* value = std::getenv(name.c_str());
         return value ? std::optional<std::string>(value) : std::nullopt;

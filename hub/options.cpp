@@ -48,23 +48,32 @@ Status check_value(const Setting& setting, std::string_view value) {
     switch (setting.kind) {
         case SettingKind::number: {
             const auto number = parse_whole<std::uint64_t>(value);
-            if (!number || static_cast<double>(*number) < setting.min || static_cast<double>(*number) > setting.max)
-                return Error{ErrorCode::invalid_argument, text("wanted a whole number from ", static_cast<std::uint64_t>(setting.min), " to ",
-                                                               static_cast<std::uint64_t>(setting.max), ", found \"", value, "\"")};
+            if (!number || static_cast<double>(*number) < setting.min ||
+                static_cast<double>(*number) > setting.max)
+                return Error{
+                    ErrorCode::invalid_argument,
+                    text("wanted a whole number from ", static_cast<std::uint64_t>(setting.min),
+                         " to ", static_cast<std::uint64_t>(setting.max), ", found \"", value,
+                         "\"")};
             break;
         }
         case SettingKind::real: {
             const auto number = parse_whole<double>(value);
             if (!number || !(*number >= setting.min && *number <= setting.max))
-                return Error{ErrorCode::invalid_argument, text("wanted a number from ", setting.min, " to ", setting.max, ", found \"", value, "\"")};
+                return Error{ErrorCode::invalid_argument,
+                             text("wanted a number from ", setting.min, " to ", setting.max,
+                                  ", found \"", value, "\"")};
             break;
         }
         case SettingKind::on_off:
         case SettingKind::flag:
-            if (!parse_switch(value)) return Error{ErrorCode::invalid_argument, text("wanted on or off, found \"", value, "\"")};
+            if (!parse_switch(value))
+                return Error{ErrorCode::invalid_argument,
+                             text("wanted on or off, found \"", value, "\"")};
             break;
         case SettingKind::text:
-            if (value.empty() && setting.default_value.empty()) return {};   // not set, said aloud: as --print-config writes it
+            // not set, said aloud: as --print-config writes it
+            if (value.empty() && setting.default_value.empty()) return {};
             if (!setting.choices.empty()) {
                 std::string_view rest = setting.choices;
                 bool found = false;
@@ -73,7 +82,10 @@ Status check_value(const Setting& setting, std::string_view value) {
                     found = rest.substr(0, bar) == value;
                     rest.remove_prefix(std::min(bar + 1, rest.size()));
                 }
-                if (!found) return Error{ErrorCode::invalid_argument, text("wanted one of ", setting.choices, ", found \"", value, "\"")};
+                if (!found)
+                    return Error{
+                        ErrorCode::invalid_argument,
+                        text("wanted one of ", setting.choices, ", found \"", value, "\"")};
             }
             break;
         case SettingKind::list:
@@ -91,24 +103,33 @@ Result<std::string> file_scalar(const toml::node& node) {
     return Error{ErrorCode::bad_field, "wanted a string, a number or true/false"};
 }
 
-// All settings of one file; unknown keys are errors, because a misspelt key would silently do nothing.
-Result<std::map<std::string, std::vector<std::string>>> read_file(const std::filesystem::path& path) {
+// All settings of one file; unknown keys are errors,
+// because a misspelt key would silently do nothing.
+Result<std::map<std::string, std::vector<std::string>>> read_file(
+    const std::filesystem::path& path) {
     std::map<std::string, std::vector<std::string>> values;
     toml::table table;
     try {
         table = toml::parse_file(path.string());
     } catch (const toml::parse_error& error) {
-        return Error{ErrorCode::bad_file, text(path.string(), ":", error.source().begin.line, ": ", error.description())};
+        return Error{ErrorCode::bad_file, text(path.string(), ":", error.source().begin.line, ": ",
+                                               error.description())};
     }
     for (const auto& [key, node] : table) {
         std::string name(key.str());
         std::replace(name.begin(), name.end(), '_', '-');
         const Setting* setting = find_setting(name);
-        if (!setting) return Error{ErrorCode::bad_field, text(path.string(), ":", node.source().begin.line, ": unknown key \"", key.str(), "\"; --print-config lists them")};
+        if (!setting)
+            return Error{ErrorCode::bad_field,
+                         text(path.string(), ":", node.source().begin.line, ": unknown key \"",
+                              key.str(), "\"; --print-config lists them")};
         std::vector<std::string>& into = values[name];
         const auto add = [&](const toml::node& one) -> Status {
             auto value = file_scalar(one);
-            if (!value.ok()) return Error{ErrorCode::bad_field, text(path.string(), ":", one.source().begin.line, ": ", key.str(), ": ", value.error().message)};
+            if (!value.ok())
+                return Error{ErrorCode::bad_field,
+                             text(path.string(), ":", one.source().begin.line, ": ", key.str(),
+                                  ": ", value.error().message)};
             into.push_back(*std::move(value));
             return {};
         };
@@ -123,7 +144,8 @@ Result<std::map<std::string, std::vector<std::string>>> read_file(const std::fil
 
 std::string upper_snake(std::string_view name) {
     std::string out;
-    for (const char c : name) out += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    for (const char c : name)
+        out += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     return out;
 }
 
@@ -165,14 +187,21 @@ const char* setting_source_name(SettingSource source) {
 
 const Settings::Value& Settings::value(std::string_view name) const {
     const auto found = values_.find(name);
-    MOEX_CHECK(found != values_.end(), moex::text("setting ", name, " is not in the table or not of this command"));
+    MOEX_CHECK(found != values_.end(),
+               moex::text("setting ", name, " is not in the table or not of this command"));
     return found->second;
 }
-const std::string& Settings::text(std::string_view name) const { return value(name).values.front(); }
-std::uint64_t Settings::number(std::string_view name) const { return *parse_whole<std::uint64_t>(text(name)); }
+const std::string& Settings::text(std::string_view name) const {
+    return value(name).values.front();
+}
+std::uint64_t Settings::number(std::string_view name) const {
+    return *parse_whole<std::uint64_t>(text(name));
+}
 double Settings::real(std::string_view name) const { return *parse_whole<double>(text(name)); }
 bool Settings::on(std::string_view name) const { return *parse_switch(text(name)); }
-const std::vector<std::string>& Settings::list(std::string_view name) const { return value(name).values; }
+const std::vector<std::string>& Settings::list(std::string_view name) const {
+    return value(name).values;
+}
 SettingSource Settings::source(std::string_view name) const { return value(name).source; }
 
 std::string Settings::print(unsigned command) const {
@@ -182,13 +211,17 @@ std::string Settings::print(unsigned command) const {
         const Value& held = value(setting.name);
         std::string shown;
         if (setting.kind == SettingKind::list) {
-            for (const std::string& one : held.values) shown += (shown.empty() ? "" : ", ") + toml_text(one);
+            for (const std::string& one : held.values)
+                shown += (shown.empty() ? "" : ", ") + toml_text(one);
             shown = "[" + shown + "]";
         } else if (setting.kind == SettingKind::secret) {
-            out += moex::text("# ", environment_name(setting), held.values.front().empty() ? " is not set\n" : " is set\n");   // keys are not printed
+            // keys are not printed
+            out += moex::text("# ", environment_name(setting),
+                              held.values.front().empty() ? " is not set\n" : " is set\n");
             continue;
         } else if (setting.kind == SettingKind::number) {
-            shown = moex::text(number(setting.name));   // without the leading zeros that TOML refuses
+            // without the leading zeros that TOML refuses
+            shown = moex::text(number(setting.name));
         } else if (setting.kind == SettingKind::real) {
             shown = held.values.front();
         } else if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off) {
@@ -203,9 +236,10 @@ std::string Settings::print(unsigned command) const {
     return out;
 }
 
-Result<Settings> resolve_settings(unsigned command, const std::map<std::string, std::vector<std::string>>& flags,
-                                  const std::function<std::optional<std::string>(const std::string&)>& environment,
-                                  const std::optional<std::filesystem::path>& file) {
+Result<Settings> resolve_settings(
+    unsigned command, const std::map<std::string, std::vector<std::string>>& flags,
+    const std::function<std::optional<std::string>(const std::string&)>& environment,
+    const std::optional<std::filesystem::path>& file) {
     std::map<std::string, std::vector<std::string>> from_file;
     if (file) {
         auto read = read_file(*file);
@@ -218,23 +252,30 @@ Result<Settings> resolve_settings(unsigned command, const std::map<std::string, 
         const std::string name(setting.name);
         Settings::Value held;
         std::string where;
-        if (const auto given = flags.find(name); given != flags.end() && setting.kind != SettingKind::secret) {
+        if (const auto given = flags.find(name);
+            given != flags.end() && setting.kind != SettingKind::secret) {
             held = {given->second, SettingSource::flag};
             where = flag_name(setting);
-        } else if (const auto value = environment(environment_name(setting)); value && !value->empty()) {
-            held = {setting.kind == SettingKind::list ? split_list(*value) : std::vector{*value}, SettingSource::environment};
+        } else if (const auto value = environment(environment_name(setting));
+                   value && !value->empty()) {
+            held = {setting.kind == SettingKind::list ? split_list(*value) : std::vector{*value},
+                    SettingSource::environment};
             where = environment_name(setting);
         } else if (const auto found = from_file.find(name); found != from_file.end()) {
             held = {found->second, SettingSource::file};
             where = text(file->string(), ": ", file_key(setting));
         } else {
-            held.values = setting.kind == SettingKind::list ? split_list(setting.default_value) : std::vector{std::string(setting.default_value)};
+            held.values = setting.kind == SettingKind::list
+                              ? split_list(setting.default_value)
+                              : std::vector{std::string(setting.default_value)};
         }
-        if (setting.kind != SettingKind::list && held.values.size() > 1) held.values = {held.values.back()};
+        if (setting.kind != SettingKind::list && held.values.size() > 1)
+            held.values = {held.values.back()};
         if (held.source != SettingSource::default_value)
             for (const std::string& one : held.values)
                 if (const Status ok = check_value(setting, one); !ok.ok())
-                    return Error{ErrorCode::invalid_argument, text(where, ": ", ok.error().message)};
+                    return Error{ErrorCode::invalid_argument,
+                                 text(where, ": ", ok.error().message)};
         settings.values_.emplace(name, std::move(held));
     }
     return settings;
@@ -242,9 +283,12 @@ Result<Settings> resolve_settings(unsigned command, const std::map<std::string, 
 
 std::optional<std::filesystem::path> default_config_file() {
     std::filesystem::path folder;
-    if (const char* config = std::getenv("XDG_CONFIG_HOME"); config && *config) folder = config;
-    else if (const char* home = std::getenv("HOME"); home && *home) folder = std::filesystem::path(home) / ".config";
-    else return std::nullopt;
+    if (const char* config = std::getenv("XDG_CONFIG_HOME"); config && *config)
+        folder = config;
+    else if (const char* home = std::getenv("HOME"); home && *home)
+        folder = std::filesystem::path(home) / ".config";
+    else
+        return std::nullopt;
     std::error_code failure;
     const std::filesystem::path path = folder / "moex" / "config.toml";
     if (!std::filesystem::is_regular_file(path, failure)) return std::nullopt;
@@ -252,7 +296,9 @@ std::optional<std::filesystem::path> default_config_file() {
 }
 
 Result<ListenAddress> parse_listen(std::string_view listen) {
-    const Error wrong{ErrorCode::invalid_argument, text("wanted ADDR:PORT like 127.0.0.1:8080 or [::1]:8080, found \"", listen, "\"")};
+    const Error wrong{
+        ErrorCode::invalid_argument,
+        text("wanted ADDR:PORT like 127.0.0.1:8080 or [::1]:8080, found \"", listen, "\"")};
     const std::size_t colon = listen.rfind(':');
     if (colon == std::string_view::npos) return wrong;
     std::string_view address = listen.substr(0, colon);

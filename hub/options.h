@@ -1,6 +1,8 @@
 // Every setting of moex-hub in one table. A setting is taken from, in this order:
-//   flag (--queue-max 8)  >  environment (MOEX_QUEUE_MAX=8)  >  TOML file (queue_max = 8)  >  default.
-// Keys are the exception: they never come by argv, where every process of the machine can read them.
+//   flag (--queue-max 8)  >  environment (MOEX_QUEUE_MAX=8)  >  TOML file (queue_max = 8)  >
+//   default.
+// Keys are the exception: they never come by argv,
+// where every process of the machine can read them.
 // Owns names, help, validation and precedence; leaves the meaning to the commands.
 #pragma once
 
@@ -19,13 +21,13 @@
 namespace moex {
 
 enum class SettingKind {
-    text,      // --model DIR
-    number,    // --queue-max N, a whole number within [min, max]
-    real,      // --temperature T, within [min, max]
-    on_off,    // --local-fallback on|off
-    flag,      // --deterministic; on|off elsewhere
-    list,      // --host NAME, repeatable; comma-separated in the environment, an array in the file
-    secret,    // environment and file only
+    text,    // --model DIR
+    number,  // --queue-max N, a whole number within [min, max]
+    real,    // --temperature T, within [min, max]
+    on_off,  // --local-fallback on|off
+    flag,    // --deterministic; on|off elsewhere
+    list,    // --host NAME, repeatable; comma-separated in the environment, an array in the file
+    secret,  // environment and file only
 };
 
 // Which commands take a setting, as bits.
@@ -42,16 +44,18 @@ enum CommandMask : unsigned {
 };
 
 struct Setting {
-    std::string_view name;           // "queue-max": the flag is --queue-max, the environment MOEX_QUEUE_MAX, the file's key queue_max
+    // "queue-max": the flag is --queue-max, the
+    // environment MOEX_QUEUE_MAX, the file's key queue_max
+    std::string_view name;
     SettingKind kind = SettingKind::text;
     unsigned commands = 0;           // CommandMask
     std::string_view value_name;     // "N" in the help
     std::string_view default_value;  // as text; lists and unset texts are empty
     std::string_view help;
-    double min = 0, max = 0;         // of number and real
-    std::string_view choices;        // of text: "swarm|local"; empty allows any
+    double min = 0, max = 0;   // of number and real
+    std::string_view choices;  // of text: "swarm|local"; empty allows any
     Status (*check)(std::string_view) = nullptr;
-    bool hidden = false;             // left out of the help
+    bool hidden = false;  // left out of the help
 };
 
 std::span<const Setting> setting_table();
@@ -77,9 +81,10 @@ class Settings {
     std::string print(unsigned command) const;
 
   private:
-    friend Result<Settings> resolve_settings(unsigned, const std::map<std::string, std::vector<std::string>>&,
-                                             const std::function<std::optional<std::string>(const std::string&)>&,
-                                             const std::optional<std::filesystem::path>&);
+    friend Result<Settings> resolve_settings(
+        unsigned, const std::map<std::string, std::vector<std::string>>&,
+        const std::function<std::optional<std::string>(const std::string&)>&,
+        const std::optional<std::filesystem::path>&);
     struct Value {
         std::vector<std::string> values;
         SettingSource source = SettingSource::default_value;
@@ -88,11 +93,14 @@ class Settings {
     std::map<std::string, Value, std::less<>> values_;
 };
 
-// `flags`: what the command line gave, by setting name. `environment`: getenv or a test's map. `file`: a TOML file, or none.
-// An error is a sentence that names the setting, where it came from, what was found and what is wanted.
-Result<Settings> resolve_settings(unsigned command, const std::map<std::string, std::vector<std::string>>& flags,
-                                  const std::function<std::optional<std::string>(const std::string&)>& environment,
-                                  const std::optional<std::filesystem::path>& file);
+// `flags`: what the command line gave, by setting name. `environment`:
+// getenv or a test's map. `file`: a TOML file, or none.
+// An error is a sentence that names the setting, where
+// it came from, what was found and what is wanted.
+Result<Settings> resolve_settings(
+    unsigned command, const std::map<std::string, std::vector<std::string>>& flags,
+    const std::function<std::optional<std::string>(const std::string&)>& environment,
+    const std::optional<std::filesystem::path>& file);
 
 // $XDG_CONFIG_HOME/moex/config.toml or ~/.config/moex/config.toml, when it exists.
 std::optional<std::filesystem::path> default_config_file();

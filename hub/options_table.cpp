@@ -21,15 +21,22 @@ Status check_hedge(std::string_view value) {
 Status check_origin(std::string_view value) {
     const bool has_scheme = value.starts_with("http://") || value.starts_with("https://");
     const std::size_t host = value.find("//");
-    if (!has_scheme || value.find('/', host + 2) != std::string_view::npos || value.size() <= host + 2)
-        return Error{ErrorCode::invalid_argument, text("\"", value, "\" is no origin; wanted scheme://host[:port] without a path, like https://chat.example")};
+    if (!has_scheme || value.find('/', host + 2) != std::string_view::npos ||
+        value.size() <= host + 2)
+        return Error{ErrorCode::invalid_argument,
+                     text("\"", value,
+                          "\" is no origin; wanted scheme://host[:port] without a path, like "
+                          "https://chat.example")};
     return {};
 }
 Status check_number_text(std::string_view value) {
     double number = 0;
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (failure == std::errc() && end == value.data() + value.size() && number >= 0 && number <= 100) return {};
-    return Error{ErrorCode::invalid_argument, text("wanted a number from 0 to 100, found \"", value, "\"")};
+    if (failure == std::errc() && end == value.data() + value.size() && number >= 0 &&
+        number <= 100)
+        return {};
+    return Error{ErrorCode::invalid_argument,
+                 text("wanted a number from 0 to 100, found \"", value, "\"")};
 }
 Status check_seed(std::string_view value) {
     std::uint64_t number = 0;
@@ -45,8 +52,11 @@ Status check_group(std::string_view value) {
 Status check_address(std::string_view value) {
     unsigned char bytes[16];
     const std::string address(value);
-    if (inet_pton(AF_INET, address.c_str(), bytes) == 1 || inet_pton(AF_INET6, address.c_str(), bytes) == 1) return {};
-    return Error{ErrorCode::invalid_argument, text("wanted an IP address like 127.0.0.1 or ::1, found \"", value, "\"")};
+    if (inet_pton(AF_INET, address.c_str(), bytes) == 1 ||
+        inet_pton(AF_INET6, address.c_str(), bytes) == 1)
+        return {};
+    return Error{ErrorCode::invalid_argument,
+                 text("wanted an IP address like 127.0.0.1 or ::1, found \"", value, "\"")};
 }
 
 constexpr auto word = SettingKind::text;
@@ -58,63 +68,106 @@ constexpr auto secret = SettingKind::secret;
 constexpr unsigned runs_model = command_serve | command_generate | command_eval;
 
 const Setting settings[] = {
-    {"model", word, runs_model | command_inspect, "DIR", "", "a package made by `moex-hub pack`; default: static/models/demo"},
+    {"model", word, runs_model | command_inspect, "DIR", "",
+     "a package made by `moex-hub pack`; default: static/models/demo"},
     // serve: the door
-    {"listen", word, command_serve, "ADDR:PORT", "127.0.0.1:8080", "HTTP and WebSocket; port 0 takes a free one", 0, 0, "", check_listen},
-    {"tls-cert", word, command_serve, "FILE", "", "certificate chain (PEM); with --tls-key the hub speaks HTTPS"},
+    {"listen", word, command_serve, "ADDR:PORT", "127.0.0.1:8080",
+     "HTTP and WebSocket; port 0 takes a free one", 0, 0, "", check_listen},
+    {"tls-cert", word, command_serve, "FILE", "",
+     "certificate chain (PEM); with --tls-key the hub speaks HTTPS"},
     {"tls-key", word, command_serve, "FILE", "", "private key (PEM)"},
-    {"insecure-http", flag, command_serve, "", "off", "allow an address beyond loopback without TLS (tabs then need a proxy: WebGPU wants a secure page)"},
+    {"insecure-http", flag, command_serve, "", "off",
+     "allow an address beyond loopback without TLS (tabs then need a proxy: WebGPU wants a secure "
+     "page)"},
     {"require-key", flag, command_serve, "", "off", "ask for an API key on loopback too"},
-    {"cors-origin", list, command_serve, "ORIGIN", "", "web origin that may call the API; repeatable", 0, 0, "", check_origin},
-    {"host", list, command_serve | command_cert, "NAME", "", "further name of this hub (Host header, certificate); its certificate's names count too; repeatable"},
-    {"trusted-proxy", list, command_serve, "ADDRESS", "", "reverse proxy whose X-Forwarded-For and -Proto count; keys are asked for then; repeatable", 0, 0, "", check_address},
-    {"static", word, command_serve, "DIR", "", "pages from a folder instead of the built-in ones (for working on them)"},
-    {"workers-per-address", number, command_serve, "N", "16", "workers from one IPv4 address or IPv6 /64", 1, 100000},
+    {"cors-origin", list, command_serve, "ORIGIN", "",
+     "web origin that may call the API; repeatable", 0, 0, "", check_origin},
+    {"host", list, command_serve | command_cert, "NAME", "",
+     "further name of this hub (Host header, certificate); its certificate's names count too; "
+     "repeatable"},
+    {"trusted-proxy", list, command_serve, "ADDRESS", "",
+     "reverse proxy whose X-Forwarded-For and -Proto count; keys are asked for then; repeatable", 0,
+     0, "", check_address},
+    {"static", word, command_serve, "DIR", "",
+     "pages from a folder instead of the built-in ones (for working on them)"},
+    {"workers-per-address", number, command_serve, "N", "16",
+     "workers from one IPv4 address or IPv6 /64", 1, 100000},
     {"connections-max", number, command_serve, "N", "4096", "open connections", 8, 1000000},
-    {"connections-per-address", number, command_serve, "N", "256", "of them from one IPv4 address or IPv6 /64", 1, 1000000},
-    {"request-memory-mb", number, command_serve, "MB", "64", "request bodies that are being read, of all connections together; beyond it 503", 1, 1000000},
-    {"drain-s", number, command_serve, "S", "30", "after SIGTERM: how long streams may run on", 0, 86400},
-    {"test-routes", flag, command_serve, "", "off", "POST /api/test changes switches at run time (tests)", 0, 0, "", nullptr, true},
-    {"user", word, command_serve, "NAME", "", "when root: the user to become once the port is bound"},
-    {"state", word, command_serve | command_cert, "DIR", "", "keys, counters, certificate (0700); default: $XDG_STATE_HOME/moex"},
-    {"api-key-file", word, command_serve, "FILE", "", "a file whose first line is a further API key (environment: MOEX_API_KEY holds the key itself)"},
-    {"admin-key-file", word, command_serve, "FILE", "", "the same for an admin key (MOEX_ADMIN_KEY)"},
+    {"connections-per-address", number, command_serve, "N", "256",
+     "of them from one IPv4 address or IPv6 /64", 1, 1000000},
+    {"request-memory-mb", number, command_serve, "MB", "64",
+     "request bodies that are being read, of all connections together; beyond it 503", 1, 1000000},
+    {"drain-s", number, command_serve, "S", "30", "after SIGTERM: how long streams may run on", 0,
+     86400},
+    {"test-routes", flag, command_serve, "", "off",
+     "POST /api/test changes switches at run time (tests)", 0, 0, "", nullptr, true},
+    {"user", word, command_serve, "NAME", "",
+     "when root: the user to become once the port is bound"},
+    {"state", word, command_serve | command_cert, "DIR", "",
+     "keys, counters, certificate (0700); default: $XDG_STATE_HOME/moex"},
+    {"api-key-file", word, command_serve, "FILE", "",
+     "a file whose first line is a further API key (environment: MOEX_API_KEY holds the key "
+     "itself)"},
+    {"admin-key-file", word, command_serve, "FILE", "",
+     "the same for an admin key (MOEX_ADMIN_KEY)"},
     {"api-key", secret, command_serve, "", "", "a further API key"},
     {"admin-key", secret, command_serve, "", "", "a further admin key"},
-    {"qr", flag, command_serve, "", "off", "print the join link's QR code even when stdout is no terminal"},
+    {"qr", flag, command_serve, "", "off",
+     "print the join link's QR code even when stdout is no terminal"},
     // serve: who computes
-    {"backend", word, command_serve, "NAME", "swarm", "swarm: tabs and workers compute experts; local: this machine alone", 0, 0, "swarm|local"},
-    {"local-fallback", on_off, command_serve, "on|off", "on", "compute a call here when no worker answers in time"},
+    {"backend", word, command_serve, "NAME", "swarm",
+     "swarm: tabs and workers compute experts; local: this machine alone", 0, 0, "swarm|local"},
+    {"local-fallback", on_off, command_serve, "on|off", "on",
+     "compute a call here when no worker answers in time"},
     {"replicas", number, command_serve, "R", "2", "workers that hold each expert", 1, 64},
-    {"hedge", word, command_serve, "POLICY", "off", "off, or \"fixed H\": H copies of each call at once, the first answer wins", 0, 0, "", check_hedge},
-    {"deterministic", flag, command_serve | command_generate | command_eval, "", "off", "same text whatever the workers: fixed rounding and order of sums"},
-    {"wire-dtype", word, command_serve | command_generate | command_eval, "DTYPE", "f16", "activations on the wire", 0, 0, "f16|bf16|int8|f32"},
+    {"hedge", word, command_serve, "POLICY", "off",
+     "off, or \"fixed H\": H copies of each call at once, the first answer wins", 0, 0, "",
+     check_hedge},
+    {"deterministic", flag, command_serve | command_generate | command_eval, "", "off",
+     "same text whatever the workers: fixed rounding and order of sums"},
+    {"wire-dtype", word, command_serve | command_generate | command_eval, "DTYPE", "f16",
+     "activations on the wire", 0, 0, "f16|bf16|int8|f32"},
     {"queue-depth", number, command_serve, "N", "2", "groups in flight per worker", 1, 64},
     {"lz4", flag, command_serve, "", "off", "compress frames where it pays"},
-    {"timeout-ms", number, command_serve, "MS", "500", "an attempt at one worker; adaptive below it", 1, 600000},
-    {"round-deadline-s", number, command_serve, "S", "10", "one layer without an answer and without local fallback ends the request", 1, 3600},
+    {"timeout-ms", number, command_serve, "MS", "500",
+     "an attempt at one worker; adaptive below it", 1, 600000},
+    {"round-deadline-s", number, command_serve, "S", "10",
+     "one layer without an answer and without local fallback ends the request", 1, 3600},
     // the engine
-    {"threads", number, runs_model | command_pack | command_synth, "N", "0", "compute threads; 0: one per core", 0, 1024},
+    {"threads", number, runs_model | command_pack | command_synth, "N", "0",
+     "compute threads; 0: one per core", 0, 1024},
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
     {"sequences-max", number, command_serve, "N", "16", "generations that run at once", 1, 4096},
-    {"queue-max", number, command_serve, "N", "64", "generations that wait; beyond it 429", 1, 100000},
-    {"kv-mb", number, runs_model, "MB", "0", "most memory for the KV cache; 0: a quarter of what is free at start", 0, 10000000},
-    {"context", number, command_serve | command_generate, "TOKENS", "0", "longest prompt plus answer; 0: the model's own", 0, 10000000},
-    {"max-tokens-default", number, command_serve, "N", "512", "answer length where a request names none", 1, 10000000},
-    {"log-level", word, runs_model, "LEVEL", "info", "debug, info, warn or error; to stderr", 0, 0, "debug|info|warn|error"},
+    {"queue-max", number, command_serve, "N", "64", "generations that wait; beyond it 429", 1,
+     100000},
+    {"kv-mb", number, runs_model, "MB", "0",
+     "most memory for the KV cache; 0: a quarter of what is free at start", 0, 10000000},
+    {"context", number, command_serve | command_generate, "TOKENS", "0",
+     "longest prompt plus answer; 0: the model's own", 0, 10000000},
+    {"max-tokens-default", number, command_serve, "N", "512",
+     "answer length where a request names none", 1, 10000000},
+    {"log-level", word, runs_model, "LEVEL", "info", "debug, info, warn or error; to stderr", 0, 0,
+     "debug|info|warn|error"},
     {"log-json", flag, runs_model, "", "off", "one JSON object per log line"},
     // generate
     {"max-tokens", number, command_generate, "N", "128", "tokens to generate at most", 1, 10000000},
-    {"temperature", word, command_generate, "T", "", "0 is greedy; default: the package's", 0, 0, "", check_number_text},
-    {"top-p", word, command_generate, "P", "", "nucleus; default: the package's", 0, 0, "", check_number_text},
-    {"seed", word, command_generate | command_synth, "N", "", "of the sampler or of the weights; default: random for generate, 1 for synth", 0, 0, "", check_seed},
+    {"temperature", word, command_generate, "T", "", "0 is greedy; default: the package's", 0, 0,
+     "", check_number_text},
+    {"top-p", word, command_generate, "P", "", "nucleus; default: the package's", 0, 0, "",
+     check_number_text},
+    {"seed", word, command_generate | command_synth, "N", "",
+     "of the sampler or of the weights; default: random for generate, 1 for synth", 0, 0, "",
+     check_seed},
     // eval
     {"window", number, command_eval, "N", "512", "tokens of one window", 2, 10000000},
     {"windows", number, command_eval, "N", "0", "windows to read; 0: all whole ones", 0, 10000000},
     // pack and synth
-    {"expert-dtype", word, command_pack | command_synth, "DTYPE", "int4", "how experts are stored; bf16 and f32 only run locally", 0, 0, "int4|bf16|f32"},
-    {"group", word, command_pack | command_synth, "N", "128", "largest INT4 group: 32, 64 or 128", 0, 0, "", check_group},
-    {"name", word, command_pack | command_synth, "NAME", "", "the model's id in the API; default: the folder's name"},
+    {"expert-dtype", word, command_pack | command_synth, "DTYPE", "int4",
+     "how experts are stored; bf16 and f32 only run locally", 0, 0, "int4|bf16|f32"},
+    {"group", word, command_pack | command_synth, "N", "128", "largest INT4 group: 32, 64 or 128",
+     0, 0, "", check_group},
+    {"name", word, command_pack | command_synth, "NAME", "",
+     "the model's id in the API; default: the folder's name"},
     {"hub-f32", flag, command_pack, "", "off", "keep f32 tensors of the hub as f32 (goldens)"},
 };
 

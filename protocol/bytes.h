@@ -1,5 +1,5 @@
-// Little-endian reading and writing of byte buffers with bounds checks: a read past the end returns zeros and sets
-// overrun(), so that a decoder reads a whole header and checks once.
+// Little-endian reading and writing of byte buffers with bounds checks: a read past the end
+// returns zeros and sets overrun(), so that a decoder reads a whole header and checks once.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,8 @@ class ByteReader {
     std::uint64_t integer() {
         const ByteView raw = take(N);
         std::uint64_t value = 0;
-        for (std::size_t i = 0; i < raw.size(); ++i) value |= std::uint64_t{std::to_integer<std::uint8_t>(raw[i])} << (8 * i);
+        for (std::size_t i = 0; i < raw.size(); ++i)
+            value |= std::uint64_t{std::to_integer<std::uint8_t>(raw[i])} << (8 * i);
         return value;
     }
     ByteView bytes_;
@@ -73,10 +74,13 @@ class ByteWriter {
         bytes_.resize(bytes_.size() + num_bytes);
         return std::span(bytes_).last(num_bytes);
     }
-    void pad_to(std::size_t multiple) { bytes_.resize((bytes_.size() + multiple - 1) / multiple * multiple); }
+    void pad_to(std::size_t multiple) {
+        bytes_.resize((bytes_.size() + multiple - 1) / multiple * multiple);
+    }
     std::size_t size_bytes() const { return bytes_.size(); }
     void patch_u32(std::size_t offset_bytes, std::uint32_t value) {
-        for (std::size_t i = 0; i < 4; ++i) bytes_[offset_bytes + i] = static_cast<std::byte>(value >> (8 * i));
+        for (std::size_t i = 0; i < 4; ++i)
+            bytes_[offset_bytes + i] = static_cast<std::byte>(value >> (8 * i));
     }
     Bytes take() && { return std::move(bytes_); }
 

@@ -8,21 +8,26 @@
 namespace moex {
 namespace {
 
-constexpr float scale_min = 0x1p-14f;    // GPUs may flush f16 subnormals
-constexpr float scale_max = 65504.0f;    // the largest f16
+constexpr float scale_min = 0x1p-14f;  // GPUs may flush f16 subnormals
+constexpr float scale_max = 65504.0f;  // the largest f16
 
 // rows of `row_size` weights in any expert dtype, to f32
-std::vector<float> dequantize_matrix(ExpertDtype dtype, const std::byte* codes, const std::byte* scale_zero, std::uint32_t num_rows,
+std::vector<float> dequantize_matrix(ExpertDtype dtype, const std::byte* codes,
+                                     const std::byte* scale_zero, std::uint32_t num_rows,
                                      std::uint32_t row_size, std::uint32_t group_size) {
     std::vector<float> out(std::size_t{num_rows} * row_size);
     switch (dtype) {
         case ExpertDtype::int4:
             for (std::uint32_t row = 0; row < num_rows; ++row)
-                dequantize_int4_row(reinterpret_cast<const std::uint32_t*>(codes) + std::size_t{row} * (row_size / 8),
-                                    reinterpret_cast<const std::uint32_t*>(scale_zero) + std::size_t{row} * (row_size / group_size),
+                dequantize_int4_row(reinterpret_cast<const std::uint32_t*>(codes) +
+                                        std::size_t{row} * (row_size / 8),
+                                    reinterpret_cast<const std::uint32_t*>(scale_zero) +
+                                        std::size_t{row} * (row_size / group_size),
                                     row_size, group_size, out.data() + std::size_t{row} * row_size);
             break;
-        case ExpertDtype::bf16: (void)decode_rows(Dtype::bf16, ByteView(codes, out.size() * 2), row_size, out); break;
+        case ExpertDtype::bf16:
+            (void)decode_rows(Dtype::bf16, ByteView(codes, out.size() * 2), row_size, out);
+            break;
         case ExpertDtype::f32: std::memcpy(out.data(), codes, out.size() * sizeof(float)); break;
     }
     return out;
@@ -30,9 +35,11 @@ std::vector<float> dequantize_matrix(ExpertDtype dtype, const std::byte* codes, 
 
 template <class T>
 void gate_up(std::span<T> intermediate, const ExpertWeights& weights, std::span<const T> x) {
-    const std::size_t hidden = weights.shape.hidden_size, inner = weights.shape.moe_intermediate_size;
+    const std::size_t hidden = weights.shape.hidden_size,
+                      inner = weights.shape.moe_intermediate_size;
     const std::size_t num_tokens = x.size() / hidden;
-    MOEX_CHECK(x.size() == num_tokens * hidden && intermediate.size() == num_tokens * inner, text(x.size(), " x, ", intermediate.size()));
+    MOEX_CHECK(x.size() == num_tokens * hidden && intermediate.size() == num_tokens * inner,
+               text(x.size(), " x, ", intermediate.size()));
     for (std::size_t token = 0; token < num_tokens; ++token)
         for (std::size_t i = 0; i < inner; ++i) {
             T gate = 0, up = 0;
@@ -46,34 +53,42 @@ void gate_up(std::span<T> intermediate, const ExpertWeights& weights, std::span<
 
 template <class T>
 void down(std::span<T> y, const ExpertWeights& weights, std::span<const T> intermediate) {
-    const std::size_t hidden = weights.shape.hidden_size, inner = weights.shape.moe_intermediate_size;
+    const std::size_t hidden = weights.shape.hidden_size,
+                      inner = weights.shape.moe_intermediate_size;
     const std::size_t num_tokens = y.size() / hidden;
-    MOEX_CHECK(y.size() == num_tokens * hidden && intermediate.size() == num_tokens * inner, text(y.size(), " y, ", intermediate.size()));
+    MOEX_CHECK(y.size() == num_tokens * hidden && intermediate.size() == num_tokens * inner,
+               text(y.size(), " y, ", intermediate.size()));
     for (std::size_t token = 0; token < num_tokens; ++token)
         for (std::size_t h = 0; h < hidden; ++h) {
             T sum = 0;
-            for (std::size_t i = 0; i < inner; ++i) sum += static_cast<T>(weights.down[h * inner + i]) * intermediate[token * inner + i];
+            for (std::size_t i = 0; i < inner; ++i)
+                sum += static_cast<T>(weights.down[h * inner + i]) *
+                       intermediate[token * inner + i];
             y[token * hidden + h] = sum;
         }
 }
 
 template <class T>
 void both(std::span<T> y, const ExpertWeights& weights, std::span<const T> x) {
-    std::vector<T> intermediate(x.size() / weights.shape.hidden_size * weights.shape.moe_intermediate_size);
+    std::vector<T> intermediate(x.size() / weights.shape.hidden_size *
+                                weights.shape.moe_intermediate_size);
     gate_up<T>(intermediate, weights, x);
     down<T>(y, weights, intermediate);
 }
 
 // Quantises one row in place into its words of the blob.
-void quantize_row(const float* row, std::uint32_t row_size, std::uint32_t group_size, std::uint32_t* codes, std::uint32_t* scale_zero) {
+void quantize_row(const float* row, std::uint32_t row_size, std::uint32_t group_size,
+                  std::uint32_t* codes, std::uint32_t* scale_zero) {
     for (std::uint32_t start = 0; start < row_size; start += group_size) {
-        // The range holds 0, so that the zero stays within 0..15 and a group of equal weights keeps its value.
+        // The range holds 0, so that the zero stays within
+        // 0..15 and a group of equal weights keeps its value.
         float low = 0, high = 0;
         for (std::uint32_t i = start; i < start + group_size; ++i) {
             low = std::min(low, row[i]);
             high = std::max(high, row[i]);
         }
-        const half scale_bits = float_to_half(std::clamp((high - low) / 15.0f, scale_min, scale_max));
+        const half scale_bits = float_to_half(
+            std::clamp((high - low) / 15.0f, scale_min, scale_max));
         const float scale = half_to_float(scale_bits);
         const half zero_bits = float_to_half(-low / scale);
         const float zero = half_to_float(zero_bits);
@@ -91,24 +106,33 @@ ExpertWeights dequantize_expert(const ExpertBlobView& blob) {
     const ExpertShape& shape = blob.shape;
     ExpertWeights weights;
     weights.shape = shape;
-    std::vector<float> gate_up_rows = dequantize_matrix(blob.dtype, blob.gate_up_codes, blob.gate_up_scale_zero,
-                                                        2 * shape.moe_intermediate_size, shape.hidden_size, shape.group_size);
+    std::vector<float> gate_up_rows = dequantize_matrix(
+        blob.dtype, blob.gate_up_codes, blob.gate_up_scale_zero, 2 * shape.moe_intermediate_size,
+        shape.hidden_size, shape.group_size);
     const auto middle = gate_up_rows.begin() + static_cast<std::ptrdiff_t>(gate_up_rows.size() / 2);
     weights.gate.assign(gate_up_rows.begin(), middle);
     weights.up.assign(middle, gate_up_rows.end());
-    weights.down = dequantize_matrix(blob.dtype, blob.down_codes, blob.down_scale_zero, shape.hidden_size, shape.moe_intermediate_size,
+    weights.down = dequantize_matrix(blob.dtype, blob.down_codes, blob.down_scale_zero,
+                                     shape.hidden_size, shape.moe_intermediate_size,
                                      shape.group_size);
     return weights;
 }
 
-void expert_gate_up(std::span<double> intermediate, const ExpertWeights& weights, std::span<const double> x) {
+void expert_gate_up(std::span<double> intermediate, const ExpertWeights& weights,
+                    std::span<const double> x) {
     gate_up<double>(intermediate, weights, x);
 }
-void expert_down(std::span<double> y, const ExpertWeights& weights, std::span<const double> intermediate) {
+void expert_down(std::span<double> y, const ExpertWeights& weights,
+                 std::span<const double> intermediate) {
     down<double>(y, weights, intermediate);
 }
-void expert_reference(std::span<double> y, const ExpertWeights& weights, std::span<const double> x) { both<double>(y, weights, x); }
-void expert_reference(std::span<float> y, const ExpertWeights& weights, std::span<const float> x) { both<float>(y, weights, x); }
+void expert_reference(std::span<double> y, const ExpertWeights& weights,
+                      std::span<const double> x) {
+    both<double>(y, weights, x);
+}
+void expert_reference(std::span<float> y, const ExpertWeights& weights, std::span<const float> x) {
+    both<float>(y, weights, x);
+}
 
 double normalized_rms_error(std::span<const float> a, std::span<const double> b) {
     MOEX_CHECK(a.size() == b.size(), text(a.size(), " against ", b.size(), " values"));
@@ -125,12 +149,17 @@ double normalized_rms_error(std::span<const float> a, std::span<const double> b)
 Bytes quantize_expert_int4(const ExpertWeights& weights) {
     const ExpertShape& shape = weights.shape;
     const ExpertBlobLayout layout = expert_blob_layout(shape);
-    const std::uint32_t hidden = shape.hidden_size, inner = shape.moe_intermediate_size, group = shape.group_size;
-    MOEX_CHECK(weights.gate.size() == std::size_t{inner} * hidden && weights.up.size() == weights.gate.size() &&
+    const std::uint32_t hidden = shape.hidden_size, inner = shape.moe_intermediate_size,
+                        group = shape.group_size;
+    MOEX_CHECK(weights.gate.size() == std::size_t{inner} * hidden &&
+                   weights.up.size() == weights.gate.size() &&
                    weights.down.size() == weights.gate.size(),
-               text("gate ", weights.gate.size(), ", up ", weights.up.size(), ", down ", weights.down.size(), " weights"));
+               text("gate ", weights.gate.size(), ", up ", weights.up.size(), ", down ",
+                    weights.down.size(), " weights"));
     Bytes blob(layout.size_bytes);
-    const auto words = [&blob](const BlobSection& section) { return reinterpret_cast<std::uint32_t*>(blob.data() + section.offset_bytes); };
+    const auto words = [&blob](const BlobSection& section) {
+        return reinterpret_cast<std::uint32_t*>(blob.data() + section.offset_bytes);
+    };
     for (std::uint32_t row = 0; row < 2 * inner; ++row) {
         const std::vector<float>& matrix = row < inner ? weights.gate : weights.up;
         quantize_row(matrix.data() + std::size_t{row % inner} * hidden, hidden, group,
@@ -138,7 +167,8 @@ Bytes quantize_expert_int4(const ExpertWeights& weights) {
                      words(layout.gate_up_scale_zero) + std::size_t{row} * (hidden / group));
     }
     for (std::uint32_t row = 0; row < hidden; ++row)
-        quantize_row(weights.down.data() + std::size_t{row} * inner, inner, group, words(layout.down_codes) + std::size_t{row} * (inner / 8),
+        quantize_row(weights.down.data() + std::size_t{row} * inner, inner, group,
+                     words(layout.down_codes) + std::size_t{row} * (inner / 8),
                      words(layout.down_scale_zero) + std::size_t{row} * (inner / group));
     return blob;
 }

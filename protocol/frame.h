@@ -1,5 +1,7 @@
-// The outside of every frame: 16-byte common header, and the 28-byte tensor header of DISPATCH, RESULT and WEIGHT_SYNC.
-// One frame is one binary WebSocket message; its length equals header + payload_bytes exactly. Tables in PROTOCOL.md.
+// The outside of every frame: 16-byte common header, and the
+// 28-byte tensor header of DISPATCH, RESULT and WEIGHT_SYNC.
+// One frame is one binary WebSocket message; its length equals
+// header + payload_bytes exactly. Tables in PROTOCOL.md.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +15,10 @@ namespace moex {
 inline constexpr std::uint16_t protocol_version = 1;
 inline constexpr std::uint32_t frame_header_bytes = 16;
 inline constexpr std::uint32_t tensor_header_bytes = 28;
-inline constexpr std::uint32_t hello_bytes_max = 4096;               // whole frame
+inline constexpr std::uint32_t hello_bytes_max = 4096;  // whole frame
 inline constexpr std::uint32_t unauthenticated_frame_bytes_max = 65536;
 inline constexpr std::uint32_t error_json_bytes_max = 1024;
-inline constexpr std::uint32_t frame_bytes_max = 64u << 20;          // whatever was negotiated
+inline constexpr std::uint32_t frame_bytes_max = 64u << 20;  // whatever was negotiated
 
 enum class FrameType : std::uint16_t {
     dispatch = 1,
@@ -38,7 +40,7 @@ enum class FrameType : std::uint16_t {
     drain = 27,
     error = 28,
 };
-const char* frame_type_name(FrameType type);   // "DISPATCH", ...; "unknown" for others
+const char* frame_type_name(FrameType type);  // "DISPATCH", ...; "unknown" for others
 bool is_known_frame_type(std::uint16_t type);
 
 inline constexpr std::uint8_t flag_lz4 = 1;       // the whole payload is one LZ4 block
@@ -47,7 +49,8 @@ inline constexpr std::uint8_t flag_unsummed = 2;  // GROUP_*: y is [num_pairs, h
 struct FrameHeader {
     std::uint16_t version = protocol_version;
     FrameType type = FrameType::heartbeat;
-    std::uint32_t payload_bytes = 0;  // what follows the header: after 16 bytes, or after 28 for types 1, 2 and 5
+    // what follows the header: after 16 bytes, or after 28 for types 1, 2 and 5
+    std::uint32_t payload_bytes = 0;
     std::uint32_t sequence_id = 0;
 };
 
@@ -62,14 +65,17 @@ struct TensorHeader {
 
 bool has_tensor_header(FrameType type);
 
-// Reads the common header and checks magic, version, type, and that `frame` is exactly as long as it says.
+// Reads the common header and checks magic, version,
+// type, and that `frame` is exactly as long as it says.
 Result<FrameHeader> decode_frame_header(ByteView frame);
-// Behind the common header, for types with one. Refuses unknown flag bits and dtypes; num_tokens is the caller's to check.
+// Behind the common header, for types with one. Refuses unknown
+// flag bits and dtypes; num_tokens is the caller's to check.
 Result<TensorHeader> decode_tensor_header(ByteView frame);
 
 // Writes the header with payload_bytes 0; finish_frame() patches it from the final size.
 void begin_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id);
-void begin_tensor_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id, const TensorHeader& header);
+void begin_tensor_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id,
+                        const TensorHeader& header);
 Bytes finish_frame(ByteWriter&& out);
 
 }  // namespace moex

@@ -12,10 +12,13 @@ constexpr std::size_t body_offset_bytes = frame_header_bytes + group_header_byte
 static_assert(sizeof(GroupExpert) == 4, "the expert table is copied as it lies in memory");
 
 std::uint64_t table_bytes(const GroupShape& shape) {
-    // Two u16 per expert and two per pair: always a multiple of 4, so that the rows need no pad in front.
+    // Two u16 per expert and two per pair: always a
+    // multiple of 4, so that the rows need no pad in front.
     return 4 * std::uint64_t{shape.num_experts} + 4 * std::uint64_t{shape.num_pairs};
 }
-std::uint32_t result_rows(const GroupShape& shape) { return shape.unsummed ? shape.num_pairs : shape.num_tokens; }
+std::uint32_t result_rows(const GroupShape& shape) {
+    return shape.unsummed ? shape.num_pairs : shape.num_tokens;
+}
 
 void write_group_header(ByteWriter& out, const GroupShape& shape, std::uint8_t flags) {
     out.u16(shape.layer);
@@ -27,7 +30,8 @@ void write_group_header(ByteWriter& out, const GroupShape& shape, std::uint8_t f
     out.u32(shape.num_pairs);
 }
 
-Bytes group_frame(FrameType type, std::uint32_t sequence_id, const GroupShape& shape, ByteView raw, bool lz4) {
+Bytes group_frame(FrameType type, std::uint32_t sequence_id, const GroupShape& shape, ByteView raw,
+                  bool lz4) {
     const PackedPayload packed = pack_payload(raw, lz4);
     const ByteView body = packed.bytes(raw);
     ByteWriter out(body_offset_bytes + body.size());
@@ -46,7 +50,8 @@ struct GroupHeader {
 Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const WireLimits& limits) {
     MOEX_ASSIGN(frame_header, decode_header_of(frame, type));
     if (frame_header.payload_bytes < group_header_bytes)
-        return Error{ErrorCode::truncated_frame, text(frame_type_name(type), " ends inside its group header")};
+        return Error{ErrorCode::truncated_frame,
+                     text(frame_type_name(type), " ends inside its group header")};
     ByteReader in(frame.subspan(frame_header_bytes));
     GroupHeader header;
     GroupShape& shape = header.shape;
@@ -59,46 +64,62 @@ Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const Wi
     const std::uint8_t flags = in.u8();
     shape.num_pairs = in.u32();
     if (dtype < 1 || dtype > 5 || dtype == static_cast<std::uint8_t>(Dtype::int4))
-        return Error{ErrorCode::unknown_dtype, text("dtype ", dtype, " in ", frame_type_name(type), ", want 1, 2, 3 or 5")};
-    if ((flags & ~(flag_lz4 | flag_unsummed)) != 0) return Error{ErrorCode::unknown_flags, text("flags ", flags, ", bits 0 and 1 are known")};
+        return Error{ErrorCode::unknown_dtype,
+                     text("dtype ", dtype, " in ", frame_type_name(type), ", want 1, 2, 3 or 5")};
+    if ((flags & ~(flag_lz4 | flag_unsummed)) != 0)
+        return Error{ErrorCode::unknown_flags, text("flags ", flags, ", bits 0 and 1 are known")};
     shape.dtype = static_cast<Dtype>(dtype);
     shape.unsummed = (flags & flag_unsummed) != 0;
     header.lz4 = (flags & flag_lz4) != 0;
-    MOEX_TRY(check_rows(shape.num_tokens, limits.num_tokens_max, shape.hidden_dim, limits.hidden_size));
+    MOEX_TRY(
+        check_rows(shape.num_tokens, limits.num_tokens_max, shape.hidden_dim, limits.hidden_size));
     MOEX_TRY(check_unit(shape.layer, 0, limits.num_layers, limits.num_experts));
     if (shape.num_experts == 0 || shape.num_experts > limits.num_experts)
-        return Error{ErrorCode::bad_field, text("num_experts ", shape.num_experts, ", want 1..", limits.num_experts)};
+        return Error{ErrorCode::bad_field,
+                     text("num_experts ", shape.num_experts, ", want 1..", limits.num_experts)};
     if (shape.num_pairs < shape.num_experts || shape.num_pairs > limits.num_pairs_max)
-        return Error{ErrorCode::bad_field, text("num_pairs ", shape.num_pairs, ", want ", shape.num_experts, "..", limits.num_pairs_max)};
+        return Error{ErrorCode::bad_field, text("num_pairs ", shape.num_pairs, ", want ",
+                                                shape.num_experts, "..", limits.num_pairs_max)};
     return header;
 }
 
 // Experts ascend, rows ascend within an expert and exist, gates are finite.
-Status check_tables(const GroupShape& shape, const std::vector<GroupExpert>& experts, const std::vector<std::uint16_t>& rows,
-                    const std::vector<half>& gates, std::uint32_t num_experts) {
+Status check_tables(const GroupShape& shape, const std::vector<GroupExpert>& experts,
+                    const std::vector<std::uint16_t>& rows, const std::vector<half>& gates,
+                    std::uint32_t num_experts) {
     std::uint64_t num_rows = 0;
     for (std::size_t i = 0; i < experts.size(); ++i) {
         if (experts[i].expert >= num_experts)
-            return Error{ErrorCode::unknown_expert, text("expert ", experts[i].expert, ", the model has ", num_experts)};
+            return Error{ErrorCode::unknown_expert,
+                         text("expert ", experts[i].expert, ", the model has ", num_experts)};
         if (i > 0 && experts[i].expert <= experts[i - 1].expert)
-            return Error{ErrorCode::bad_order, text("expert ", experts[i].expert, " behind ", experts[i - 1].expert, ", want ascending")};
+            return Error{ErrorCode::bad_order, text("expert ", experts[i].expert, " behind ",
+                                                    experts[i - 1].expert, ", want ascending")};
         if (experts[i].num_rows == 0 || experts[i].num_rows > shape.num_tokens)
-            return Error{ErrorCode::bad_field, text("num_rows ", experts[i].num_rows, ", want 1..", shape.num_tokens)};
+            return Error{ErrorCode::bad_field,
+                         text("num_rows ", experts[i].num_rows, ", want 1..", shape.num_tokens)};
         num_rows += experts[i].num_rows;
     }
-    if (num_rows != shape.num_pairs) return Error{ErrorCode::bad_field, text("num_pairs ", shape.num_pairs, ", the experts' rows sum to ", num_rows)};
+    if (num_rows != shape.num_pairs)
+        return Error{ErrorCode::bad_field,
+                     text("num_pairs ", shape.num_pairs, ", the experts' rows sum to ", num_rows)};
     std::size_t pair = 0;
     for (const GroupExpert& expert : experts) {
         std::int32_t previous = -1;
         for (std::uint32_t i = 0; i < expert.num_rows; ++i, ++pair) {
-            if (rows[pair] >= shape.num_tokens) return Error{ErrorCode::bad_field, text("row ", rows[pair], " of ", shape.num_tokens)};
-            if (rows[pair] <= previous) return Error{ErrorCode::bad_order, text("row ", rows[pair], " behind ", previous, ", want ascending")};
+            if (rows[pair] >= shape.num_tokens)
+                return Error{ErrorCode::bad_field,
+                             text("row ", rows[pair], " of ", shape.num_tokens)};
+            if (rows[pair] <= previous)
+                return Error{ErrorCode::bad_order,
+                             text("row ", rows[pair], " behind ", previous, ", want ascending")};
             previous = rows[pair];
         }
     }
     std::uint32_t non_finite = 0;
     for (const half gate : gates) non_finite |= (gate & 0x7c00u) == 0x7c00u ? 1u : 0u;
-    if (non_finite != 0) return Error{ErrorCode::non_finite, "GROUP_DISPATCH holds a gate that is not finite"};
+    if (non_finite != 0)
+        return Error{ErrorCode::non_finite, "GROUP_DISPATCH holds a gate that is not finite"};
     return {};
 }
 
@@ -113,11 +134,15 @@ void copy_from(std::vector<T>& out, std::size_t count, const std::byte*& from) {
 
 Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
     const GroupShape& shape = message.shape;
-    MOEX_CHECK(message.experts.size() == shape.num_experts && message.rows.size() == shape.num_pairs && message.gates.size() == shape.num_pairs &&
-                   message.x.size() == std::size_t{shape.num_tokens} * shape.hidden_dim,
-               text(message.experts.size(), " experts, ", message.rows.size(), " rows, ", message.gates.size(), " gates, ", message.x.size(),
-                    " values for ", shape.num_experts, " experts, ", shape.num_pairs, " pairs, ", shape.num_tokens, " x ", shape.hidden_dim));
-    const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens, shape.hidden_dim);
+    MOEX_CHECK(
+        message.experts.size() == shape.num_experts && message.rows.size() == shape.num_pairs &&
+            message.gates.size() == shape.num_pairs &&
+            message.x.size() == std::size_t{shape.num_tokens} * shape.hidden_dim,
+        text(message.experts.size(), " experts, ", message.rows.size(), " rows, ",
+             message.gates.size(), " gates, ", message.x.size(), " values for ", shape.num_experts,
+             " experts, ", shape.num_pairs, " pairs, ", shape.num_tokens, " x ", shape.hidden_dim));
+    const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens,
+                                                     shape.hidden_dim);
     const std::uint64_t raw_bytes = table_bytes(shape) + rows_bytes;
     const auto fill = [&](std::span<std::byte> raw) {
         std::byte* to = raw.data();
@@ -140,14 +165,20 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
     return finish_frame(std::move(out));
 }
 
-Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits, Bytes& scratch) {
+Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits,
+                                  Bytes& scratch) {
     MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_dispatch, limits));
     const GroupShape& shape = header.shape;
     // A small question may have an answer that no frame can hold.
-    if (const std::uint64_t answer_bytes = body_offset_bytes + wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim); answer_bytes > frame_bytes_max)
-        return Error{ErrorCode::payload_size, text("the answer would have ", answer_bytes, " bytes, at most ", frame_bytes_max)};
-    const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens, shape.hidden_dim);
-    MOEX_ASSIGN(raw, open_payload(frame.subspan(body_offset_bytes), header.lz4, table_bytes(shape) + rows_bytes, scratch));
+    if (const std::uint64_t answer_bytes =
+            body_offset_bytes + wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim);
+        answer_bytes > frame_bytes_max)
+        return Error{ErrorCode::payload_size, text("the answer would have ", answer_bytes,
+                                                   " bytes, at most ", frame_bytes_max)};
+    const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens,
+                                                     shape.hidden_dim);
+    MOEX_ASSIGN(raw, open_payload(frame.subspan(body_offset_bytes), header.lz4,
+                                  table_bytes(shape) + rows_bytes, scratch));
     out.sequence_id = header.sequence_id;
     out.shape = shape;
     const std::byte* from = raw.data();
@@ -177,7 +208,8 @@ Result<GroupDispatch> decode_group_dispatch(ByteView frame, const WireLimits& li
 Bytes encode_group_result(const GroupResult& message, bool lz4) {
     const GroupShape& shape = message.shape;
     const std::uint64_t num_rows = result_rows(shape);
-    MOEX_CHECK(message.y.size() == num_rows * shape.hidden_dim, text(message.y.size(), " values for ", num_rows, " x ", shape.hidden_dim));
+    MOEX_CHECK(message.y.size() == num_rows * shape.hidden_dim,
+               text(message.y.size(), " values for ", num_rows, " x ", shape.hidden_dim));
     const std::uint64_t raw_bytes = wire_rows_bytes(shape.dtype, num_rows, shape.hidden_dim);
     if (lz4 && lz4_can_encode) {
         Bytes raw(raw_bytes);
@@ -191,8 +223,10 @@ Bytes encode_group_result(const GroupResult& message, bool lz4) {
     return finish_frame(std::move(out));
 }
 
-Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape, ByteView y_bytes) {
-    MOEX_CHECK(y_bytes.size() == wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim), text(y_bytes.size(), " bytes of y"));
+Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape,
+                                ByteView y_bytes) {
+    MOEX_CHECK(y_bytes.size() == wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim),
+               text(y_bytes.size(), " bytes of y"));
     return group_frame(FrameType::group_result, sequence_id, shape, y_bytes, false);
 }
 
@@ -201,7 +235,9 @@ Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits
     const GroupShape& shape = header.shape;
     const std::uint64_t num_rows = result_rows(shape);
     Bytes scratch;
-    MOEX_ASSIGN(raw, open_payload(frame.subspan(body_offset_bytes), header.lz4, wire_rows_bytes(shape.dtype, num_rows, shape.hidden_dim), scratch));
+    MOEX_ASSIGN(raw,
+                open_payload(frame.subspan(body_offset_bytes), header.lz4,
+                             wire_rows_bytes(shape.dtype, num_rows, shape.hidden_dim), scratch));
     GroupResult message;
     message.sequence_id = header.sequence_id;
     message.shape = shape;

@@ -1,4 +1,5 @@
-// IEEE binary16 ("f16") and bfloat16 ("bf16") as bit patterns, converted to and from f32, round to nearest even.
+// IEEE binary16 ("f16") and bfloat16 ("bf16") as bit
+// patterns, converted to and from f32, round to nearest even.
 // Plain and portable; the hub's hot loops have vector twins of these in hub/engine.
 #pragma once
 
@@ -23,7 +24,9 @@ inline float half_to_float(half h) {
     const std::uint32_t special = normal + (112u << 23);  // infinity and NaN: exponent 255
     // Zero and subnormals are multiples of 2^-24.
     const std::uint32_t tiny = detail::bits_of_float(static_cast<float>(magnitude) * 0x1p-24f);
-    return detail::float_of_bits(sign | (magnitude >= 0x7c00 ? special : magnitude >= 0x0400 ? normal : tiny));
+    return detail::float_of_bits(sign | (magnitude >= 0x7c00   ? special
+                                         : magnitude >= 0x0400 ? normal
+                                                               : tiny));
 }
 
 // Values beyond 65504 (after rounding) become infinity; NaN stays NaN.
@@ -33,11 +36,14 @@ inline half float_to_half(float value) {
     const std::int32_t magnitude = static_cast<std::int32_t>(bits & 0x7fffffffu);
     const std::uint32_t rebased = static_cast<std::uint32_t>(magnitude) - (112u << 23);
     const std::uint32_t normal = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
-    // Adding 0.5 leaves the value's multiple of 2^-24, rounded to nearest even, in the low bits of the mantissa.
+    // Adding 0.5 leaves the value's multiple of 2^-24, rounded
+    // to nearest even, in the low bits of the mantissa.
     const float shifted = detail::float_of_bits(static_cast<std::uint32_t>(magnitude)) + 0.5f;
     const std::uint32_t tiny = detail::bits_of_float(shifted) - 0x3f000000u;
-    const std::uint32_t small = magnitude >= 0x38800000 ? normal : tiny;        // from 2^-14 up: normal
-    const std::uint32_t finite = magnitude >= 0x477ff000 ? 0x7c00u : small;     // 65520 and above round to infinity
+    // from 2^-14 up: normal
+    const std::uint32_t small = magnitude >= 0x38800000 ? normal : tiny;
+    // 65520 and above round to infinity
+    const std::uint32_t finite = magnitude >= 0x477ff000 ? 0x7c00u : small;
     return static_cast<half>(sign | (magnitude > 0x7f800000 ? 0x7e00u : finite));
 }
 

@@ -24,20 +24,24 @@ bool is_finite(float value) { return (detail::bits_of_float(value) & 0x7f800000u
 // clang 14 cannot ask for f16c by name.
 bool cpu_has_f16c() {
     unsigned a = 0, b = 0, c = 0, d = 0;
-    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+    return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) != 0 &&
+           (c & bit_F16C) != 0;
 }
 const bool has_f16c = cpu_has_f16c();
 
 #define MOEX_TARGET_F16C __attribute__((target("avx2,f16c")))
 
-MOEX_TARGET_F16C std::size_t halves_of_floats_wide(const float* values, std::size_t count, std::byte* halves) {
+MOEX_TARGET_F16C std::size_t halves_of_floats_wide(const float* values, std::size_t count,
+                                                   std::byte* halves) {
     std::size_t i = 0;
     for (; i + 8 <= count; i += 8)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + 2 * i), _mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(halves + 2 * i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT));
     return i;
 }
 // Sets `finite` to false when one of them is not.
-MOEX_TARGET_F16C std::size_t floats_of_halves_wide(const std::byte* halves, std::size_t count, float* values, bool& finite) {
+MOEX_TARGET_F16C std::size_t floats_of_halves_wide(const std::byte* halves, std::size_t count,
+                                                   float* values, bool& finite) {
     const __m128i exponent = _mm_set1_epi16(0x7c00);
     __m128i broken = _mm_setzero_si128();
     std::size_t i = 0;
@@ -52,7 +56,8 @@ MOEX_TARGET_F16C std::size_t floats_of_halves_wide(const std::byte* halves, std:
 MOEX_TARGET_F16C std::size_t round_to_half_wide(float* values, std::size_t count) {
     std::size_t i = 0;
     for (; i + 8 <= count; i += 8)
-        _mm256_storeu_ps(values + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(values + i), _MM_FROUND_TO_NEAREST_INT)));
+        _mm256_storeu_ps(values + i, _mm256_cvtph_ps(_mm256_cvtps_ph(_mm256_loadu_ps(values + i),
+                                                                     _MM_FROUND_TO_NEAREST_INT)));
     return i;
 }
 #endif

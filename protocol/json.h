@@ -1,4 +1,5 @@
-// JSON inside frames, without exceptions: parsed under bounds on size and depth, read with type and range checks.
+// JSON inside frames, without exceptions: parsed under
+// bounds on size and depth, read with type and range checks.
 // Every reader keeps the value it was given when the field is absent and not required.
 #pragma once
 
@@ -25,20 +26,24 @@ enum class Presence { optional, required };
 
 // nullptr when absent or not an object member.
 const Json* find_member(const Json& object, const char* name);
-Status read_text(std::string& out, const Json& object, const char* name, std::size_t bytes_max, Presence presence = Presence::optional);
-Status read_flag(bool& out, const Json& object, const char* name, Presence presence = Presence::optional);
-Status read_integer(std::uint64_t& out, const Json& object, const char* name, std::uint64_t value_min, std::uint64_t value_max,
+Status read_text(std::string& out, const Json& object, const char* name, std::size_t bytes_max,
+                 Presence presence = Presence::optional);
+Status read_flag(bool& out, const Json& object, const char* name,
+                 Presence presence = Presence::optional);
+Status read_integer(std::uint64_t& out, const Json& object, const char* name,
+                    std::uint64_t value_min, std::uint64_t value_max,
                     Presence presence = Presence::optional);
 template <class Integer>
-Status read_integer_as(Integer& out, const Json& object, const char* name, std::uint64_t value_min, std::uint64_t value_max,
-                       Presence presence = Presence::optional) {
+Status read_integer_as(Integer& out, const Json& object, const char* name, std::uint64_t value_min,
+                       std::uint64_t value_max, Presence presence = Presence::optional) {
     std::uint64_t value = out;
     MOEX_TRY(read_integer(value, object, name, value_min, value_max, presence));
     out = static_cast<Integer>(value);
     return {};
 }
 
-// The longest prefix of `text` with at most `bytes_max` bytes that does not end inside a UTF-8 sequence.
+// The longest prefix of `text` with at most `bytes_max`
+// bytes that does not end inside a UTF-8 sequence.
 std::string_view clip_utf8(std::string_view text, std::size_t bytes_max);
 
 }  // namespace moex

@@ -12,9 +12,11 @@ namespace {
 constexpr std::size_t match_bytes_min = 4;
 constexpr std::size_t last_literals = 5;         // the last bytes of the output are always literals
 constexpr std::size_t last_match_distance = 12;  // a match starts at least this far from the end
-constexpr std::size_t after_literals_min = 2 + 1 + last_literals;  // an offset, a token and the last literals still follow
+constexpr std::size_t after_literals_min =
+    2 + 1 + last_literals;  // an offset, a token and the last literals still follow
 
-// Reads the 255-bytes that extend a length of 15; false at the end of the block or past `length_max`.
+// Reads the 255-bytes that extend a length of 15;
+// false at the end of the block or past `length_max`.
 bool extend_length(ByteView block, std::size_t& at, std::size_t& length, std::size_t length_max) {
     unsigned byte = 255;
     while (byte == 255) {
@@ -38,9 +40,11 @@ bool lz4_decode_portable(ByteView block, std::span<std::byte> raw) {
         in += num_literals;
         out += num_literals;
         if (in == block.size()) return out == raw.size();
-        if (block.size() - in < after_literals_min || raw.size() - out < last_match_distance) return false;
+        if (block.size() - in < after_literals_min || raw.size() - out < last_match_distance)
+            return false;
 
-        const std::size_t offset = std::to_integer<std::size_t>(block[in]) | std::to_integer<std::size_t>(block[in + 1]) << 8;
+        const std::size_t offset = std::to_integer<std::size_t>(block[in]) |
+                                   std::to_integer<std::size_t>(block[in + 1]) << 8;
         in += 2;
         if (offset == 0 || offset > out) return false;
         std::size_t match_bytes = token & 15;
@@ -52,7 +56,8 @@ bool lz4_decode_portable(ByteView block, std::span<std::byte> raw) {
         if (offset >= match_bytes)
             std::memcpy(to, from, match_bytes);
         else
-            for (std::size_t i = 0; i < match_bytes; ++i) to[i] = from[i];  // overlapping: repeats the last `offset` bytes
+            for (std::size_t i = 0; i < match_bytes; ++i)
+                to[i] = from[i];  // overlapping: repeats the last `offset` bytes
         out += match_bytes;
     }
     return false;
@@ -61,23 +66,27 @@ bool lz4_decode_portable(ByteView block, std::span<std::byte> raw) {
 #ifdef __EMSCRIPTEN__
 
 Bytes lz4_encode(ByteView) { return {}; }
-bool lz4_decode(ByteView block, std::span<std::byte> raw) { return lz4_decode_portable(block, raw); }
+bool lz4_decode(ByteView block, std::span<std::byte> raw) {
+    return lz4_decode_portable(block, raw);
+}
 
 #else
 
 Bytes lz4_encode(ByteView raw) {
     if (raw.size() < 2 || raw.size() > LZ4_MAX_INPUT_SIZE) return {};
     Bytes block(raw.size() - 1);
-    const int size = LZ4_compress_default(reinterpret_cast<const char*>(raw.data()), reinterpret_cast<char*>(block.data()),
-                                          static_cast<int>(raw.size()), static_cast<int>(block.size()));
+    const int size = LZ4_compress_default(
+        reinterpret_cast<const char*>(raw.data()), reinterpret_cast<char*>(block.data()),
+        static_cast<int>(raw.size()), static_cast<int>(block.size()));
     block.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
     return block;
 }
 
 bool lz4_decode(ByteView block, std::span<std::byte> raw) {
     if (block.size() > LZ4_MAX_INPUT_SIZE || raw.size() > LZ4_MAX_INPUT_SIZE) return false;
-    const int size = LZ4_decompress_safe(reinterpret_cast<const char*>(block.data()), reinterpret_cast<char*>(raw.data()),
-                                         static_cast<int>(block.size()), static_cast<int>(raw.size()));
+    const int size = LZ4_decompress_safe(
+        reinterpret_cast<const char*>(block.data()), reinterpret_cast<char*>(raw.data()),
+        static_cast<int>(block.size()), static_cast<int>(raw.size()));
     return size >= 0 && static_cast<std::size_t>(size) == raw.size();
 }
 

@@ -1,5 +1,7 @@
-// One struct per message, with its encoder (to a whole frame) and decoder (from a whole frame whose header was read).
-// Decoders check every size before they allocate, refuse what PROTOCOL.md calls an error, and borrow nothing unless said.
+// One struct per message, with its encoder (to a whole frame)
+// and decoder (from a whole frame whose header was read).
+// Decoders check every size before they allocate, refuse what
+// PROTOCOL.md calls an error, and borrow nothing unless said.
 #pragma once
 
 #include <array>
@@ -17,8 +19,8 @@ struct WireLimits {
     std::uint32_t hidden_size = 0;
     std::uint32_t num_layers = 0;
     std::uint32_t num_experts = 0;
-    std::uint32_t num_tokens_max = 512;   // rows per message
-    std::uint32_t num_pairs_max = 4096;   // (expert, row) pairs per group
+    std::uint32_t num_tokens_max = 512;  // rows per message
+    std::uint32_t num_pairs_max = 4096;  // (expert, row) pairs per group
 };
 // No larger frame is legal under `limits`: the reader's message limit.
 std::uint64_t tensor_frame_bytes_max(const WireLimits& limits);
@@ -30,8 +32,8 @@ struct Dispatch {
     std::uint32_t sequence_id = 0;
     std::uint16_t layer = 0, expert = 0;
     Dtype dtype = Dtype::f16;
-    std::vector<float> x;      // [num_tokens, hidden_size]
-    std::vector<half> gates;   // [num_tokens]
+    std::vector<float> x;     // [num_tokens, hidden_size]
+    std::vector<half> gates;  // [num_tokens]
 };
 Bytes encode_dispatch(const Dispatch& message, std::uint32_t hidden_size, bool lz4);
 Result<Dispatch> decode_dispatch(ByteView frame, const WireLimits& limits);
@@ -47,11 +49,12 @@ Bytes encode_result(const ExpertResult& message, std::uint32_t hidden_size, bool
 // A non-finite y is ErrorCode::non_finite.
 Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits);
 
-// CANCEL: sequence_id is the attempt to drop. HEARTBEAT: echoed with the same id; a worker's first one may carry capabilities JSON.
+// CANCEL: sequence_id is the attempt to drop. HEARTBEAT: echoed with
+// the same id; a worker's first one may carry capabilities JSON.
 Bytes encode_cancel(std::uint32_t sequence_id);
-Status decode_cancel(ByteView frame);   // refuses a payload
+Status decode_cancel(ByteView frame);  // refuses a payload
 Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json = {});
-Status decode_heartbeat(ByteView frame);   // any but a peer's first: refuses a payload
+Status decode_heartbeat(ByteView frame);  // any but a peer's first: refuses a payload
 
 // WEIGHT_SYNC: the blob to hold for (layer, expert).
 struct WeightSync {
@@ -82,44 +85,46 @@ struct GroupShape {
 struct GroupDispatch {
     std::uint32_t sequence_id = 0;
     GroupShape shape;
-    std::vector<GroupExpert> experts;   // ascending by expert
-    std::vector<std::uint16_t> rows;    // [num_pairs] index into x; ascending within an expert
-    std::vector<half> gates;            // [num_pairs]
-    std::vector<float> x;               // [num_tokens, hidden_dim]
+    std::vector<GroupExpert> experts;  // ascending by expert
+    std::vector<std::uint16_t> rows;   // [num_pairs] index into x; ascending within an expert
+    std::vector<half> gates;           // [num_pairs]
+    std::vector<float> x;              // [num_tokens, hidden_dim]
 };
 Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4);
 Result<GroupDispatch> decode_group_dispatch(ByteView frame, const WireLimits& limits);
 
-// The same without touching x: for the worker's fast path, which uploads the wire bytes as they are. LZ4 payloads are
-// decompressed into `scratch`; x_bytes borrows the frame or `scratch`.
+// The same without touching x: for the worker's fast path, which uploads the wire bytes as they
+// are. LZ4 payloads are decompressed into `scratch`; x_bytes borrows the frame or `scratch`.
 struct GroupDispatchView {
     std::uint32_t sequence_id = 0;
     GroupShape shape;
     std::vector<GroupExpert> experts;
     std::vector<std::uint16_t> rows;
     std::vector<half> gates;
-    ByteView x_bytes;                   // wire_rows_bytes(dtype, num_tokens, hidden_dim)
+    ByteView x_bytes;  // wire_rows_bytes(dtype, num_tokens, hidden_dim)
 };
 // Reuses the vectors of `out`.
-Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits, Bytes& scratch);
+Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits,
+                                  Bytes& scratch);
 
 struct GroupResult {
     std::uint32_t sequence_id = 0;
-    GroupShape shape;                   // echoes the request (num_experts and num_pairs too)
-    std::vector<float> y;               // [num_tokens or num_pairs, hidden_dim]
+    GroupShape shape;      // echoes the request (num_experts and num_pairs too)
+    std::vector<float> y;  // [num_tokens or num_pairs, hidden_dim]
 };
 Bytes encode_group_result(const GroupResult& message, bool lz4);
 // The frame of a result whose y is in wire form already (`y_bytes`), without a copy through f32.
-Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape, ByteView y_bytes);
+Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape,
+                                ByteView y_bytes);
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits);
 
 // ---- control messages of ours
 
-struct DeviceInfo {                     // what a person and the placement want to know of a worker
-    std::string backend;                // "webgpu", "vulkan"
+struct DeviceInfo {       // what a person and the placement want to know of a worker
+    std::string backend;  // "webgpu", "vulkan"
     std::string vendor, architecture, description;
-    bool software = false;              // a rasteriser such as SwiftShader or lavapipe
-    std::uint64_t budget_bytes = 0;     // weights it is willing to hold
+    bool software = false;           // a rasteriser such as SwiftShader or lavapipe
+    std::uint64_t budget_bytes = 0;  // weights it is willing to hold
     std::uint64_t max_buffer_bytes = 0;
     std::uint64_t max_binding_bytes = 0;
 };
@@ -131,27 +136,29 @@ struct Hello {
     bool lz4 = true;
     std::vector<std::string> caps{"group"};
     std::string kernel_version;
-    std::string nickname;               // at most 24 characters, shown as plain text
-    std::string client;                 // "tab 0.1.0", "native 0.1.0"
-    std::string worker_key;             // random, chosen by the worker, stable over reconnects: keeps its counters
+    std::string nickname;  // at most 24 characters, shown as plain text
+    std::string client;    // "tab 0.1.0", "native 0.1.0"
+    std::string
+        worker_key;  // random, chosen by the worker, stable over reconnects: keeps its counters
 };
 // Shortens long strings until the frame fits hello_bytes_max.
 Bytes encode_hello(const Hello& message);
 Result<Hello> decode_hello(ByteView frame);
-// The capabilities JSON in the first HEARTBEAT of a worker that speaks only the published messages: HELLO's object, every
-// field optional. `token`, `caps` and the versions are not taken from it.
+// The capabilities JSON in the first HEARTBEAT of a worker that
+// speaks only the published messages: HELLO's object, every field
+// optional. `token`, `caps` and the versions are not taken from it.
 Result<Hello> decode_capabilities(ByteView frame);
 
 struct Welcome {
     std::uint16_t version = 1;
     std::uint64_t worker_id = 0;
     std::string model_name;
-    std::string package_sha256;         // of manifest.json: changes when the weights do
+    std::string package_sha256;  // of manifest.json: changes when the weights do
     WireLimits limits;
     ExpertShape expert_shape;
     std::uint32_t top_k = 0;
     std::uint64_t expert_blob_bytes = 0;
-    Dtype dtype = Dtype::f16;           // of activations on this connection
+    Dtype dtype = Dtype::f16;  // of activations on this connection
     bool lz4 = false;
     std::uint32_t heartbeat_ms = 2000;
     std::uint32_t queue_depth = 2;
@@ -160,7 +167,8 @@ struct Welcome {
 Bytes encode_welcome(const Welcome& message);
 Result<Welcome> decode_welcome(ByteView frame);
 
-// ASSIGN: blobs to hold, in the order to fetch them; adds to what was assigned before. At most 512 units a frame.
+// ASSIGN: blobs to hold, in the order to fetch them; adds
+// to what was assigned before. At most 512 units a frame.
 struct AssignedUnit {
     std::uint16_t layer = 0, expert = 0;
     Sha256 blob{};
@@ -175,13 +183,14 @@ struct Unit {
 };
 Bytes encode_ready(const std::vector<Unit>& units);
 Bytes encode_release(const std::vector<Unit>& units);
-Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits);  // READY or RELEASE
+// READY or RELEASE
+Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits);
 
 // PREFETCH: units that may be asked for soon.
 struct PrefetchHint {
     Unit unit;
     std::uint16_t deadline_ms = 0;
-    std::uint8_t confidence = 0;        // 0..255
+    std::uint8_t confidence = 0;  // 0..255
 };
 Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>& hints);
 Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimits& limits);
@@ -191,7 +200,8 @@ Result<std::uint32_t> decode_busy(ByteView frame);
 Bytes encode_drain(std::uint32_t deadline_ms);
 Result<std::uint32_t> decode_drain(ByteView frame);
 
-// ERROR: sequence_id names the attempt it fails, or 0xffffffff for the connection. JSON of at most 1 KiB.
+// ERROR: sequence_id names the attempt it fails, or
+// 0xffffffff for the connection. JSON of at most 1 KiB.
 inline constexpr std::uint32_t no_sequence_id = 0xffffffffu;
 struct ErrorMessage {
     std::uint32_t sequence_id = no_sequence_id;
@@ -202,7 +212,13 @@ Bytes encode_error(const ErrorMessage& message);  // shortens the strings to fit
 Result<ErrorMessage> decode_error(ByteView frame);
 
 // WebSocket close codes we send.
-enum class CloseCode : std::uint16_t { going_away = 1001, protocol_error = 1002, text_frame = 1003, policy = 1008, too_big = 1009 };
+enum class CloseCode : std::uint16_t {
+    going_away = 1001,
+    protocol_error = 1002,
+    text_frame = 1003,
+    policy = 1008,
+    too_big = 1009
+};
 // How a connection ends for a frame that could not be decoded.
 CloseCode close_code_for(ErrorCode code);
 

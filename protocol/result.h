@@ -22,7 +22,7 @@ enum class ErrorCode {
     payload_size,
     num_tokens_range,
     unknown_expert,
-    bad_order,        // ids that must ascend do not
+    bad_order,  // ids that must ascend do not
     bad_compression,
     non_finite,
     bad_json,
@@ -37,7 +37,7 @@ enum class ErrorCode {
     // running
     invalid_argument,
     unauthorized,
-    unavailable,      // nobody can answer now; trying later may help
+    unavailable,  // nobody can answer now; trying later may help
     overloaded,
     timeout,
     cancelled,
@@ -62,19 +62,33 @@ class [[nodiscard]] Result {
     bool ok() const { return state_.index() == 0; }
     explicit operator bool() const { return ok(); }
 
-    T& value() & { require(); return *std::get_if<0>(&state_); }
-    const T& value() const& { require(); return *std::get_if<0>(&state_); }
-    T&& value() && { require(); return std::move(*std::get_if<0>(&state_)); }
+    T& value() & {
+        require();
+        return *std::get_if<0>(&state_);
+    }
+    const T& value() const& {
+        require();
+        return *std::get_if<0>(&state_);
+    }
+    T&& value() && {
+        require();
+        return std::move(*std::get_if<0>(&state_));
+    }
     T& operator*() & { return value(); }
     const T& operator*() const& { return value(); }
     T&& operator*() && { return std::move(*this).value(); }
     T* operator->() { return &value(); }
     const T* operator->() const { return &value(); }
 
-    const Error& error() const { MOEX_CHECK(!ok(), "error() of a value"); return *std::get_if<1>(&state_); }
+    const Error& error() const {
+        MOEX_CHECK(!ok(), "error() of a value");
+        return *std::get_if<1>(&state_);
+    }
 
   private:
-    void require() const { MOEX_CHECK(ok(), ok() ? std::string() : std::get_if<1>(&state_)->message); }
+    void require() const {
+        MOEX_CHECK(ok(), ok() ? std::string() : std::get_if<1>(&state_)->message);
+    }
     std::variant<T, Error> state_;
 };
 
@@ -86,7 +100,10 @@ class [[nodiscard]] Result<void> {
     Result(Error error) : error_(std::move(error)) {}
     bool ok() const { return !error_.has_value(); }
     explicit operator bool() const { return ok(); }
-    const Error& error() const { MOEX_CHECK(!ok(), "error() of a success"); return *error_; }
+    const Error& error() const {
+        MOEX_CHECK(!ok(), "error() of a success");
+        return *error_;
+    }
 
   private:
     std::optional<Error> error_;
@@ -96,14 +113,13 @@ using Status = Result<void>;
 }  // namespace moex
 
 // Returns the error of `expression` from the calling function, or goes on.
-#define MOEX_TRY(expression)                                       \
-    do {                                                           \
-        if (auto moex_status_ = (expression); !moex_status_.ok())  \
-            return moex_status_.error();                           \
+#define MOEX_TRY(expression)                                                                   \
+    do {                                                                                       \
+        if (auto moex_status_ = (expression); !moex_status_.ok()) return moex_status_.error(); \
     } while (false)
 
 // Declares `name` as the value of `expression`, or returns its error from the calling function.
-#define MOEX_ASSIGN(name, expression)                              \
-    auto name##_result_ = (expression);                            \
-    if (!name##_result_.ok()) return name##_result_.error();       \
+#define MOEX_ASSIGN(name, expression)                        \
+    auto name##_result_ = (expression);                      \
+    if (!name##_result_.ok()) return name##_result_.error(); \
     auto name = std::move(name##_result_).value()

@@ -25,23 +25,30 @@ Bytes json_frame(FrameType type, std::uint32_t sequence_id, const std::string& j
 
 Result<Json> decode_json_frame(ByteView frame, FrameType type, std::size_t bytes_max) {
     MOEX_TRY(decode_header_of(frame, type));
-    return parse_json_object(as_text_view(frame.subspan(frame_header_bytes)), bytes_max, frame_type_name(type));
+    return parse_json_object(as_text_view(frame.subspan(frame_header_bytes)), bytes_max,
+                             frame_type_name(type));
 }
 
 std::size_t count_characters(std::string_view utf8) {
-    return static_cast<std::size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; }));
+    return static_cast<std::size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) {
+        return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
+    }));
 }
 
 std::string_view clip_characters(std::string_view utf8, std::size_t characters_max) {
     std::size_t at = 0;
     for (std::size_t characters = 0; at < utf8.size(); ++at)
-        if ((static_cast<unsigned char>(utf8[at]) & 0xc0u) != 0x80u && ++characters > characters_max) break;
+        if ((static_cast<unsigned char>(utf8[at]) & 0xc0u) != 0x80u &&
+            ++characters > characters_max)
+            break;
     return utf8.substr(0, at);
 }
 
-// A string for the wire: U+FFFD where it is not UTF-8, clipped after that, without control characters, which the far side refuses.
+// A string for the wire: U+FFFD where it is not UTF-8, clipped after
+// that, without control characters, which the far side refuses.
 std::string wire_text(std::string_view text, std::size_t bytes_max) {
-    const Json repaired = Json::parse(dump_json(Json(std::string(clip_utf8(text, bytes_max)))), nullptr, false);
+    const Json repaired = Json::parse(dump_json(Json(std::string(clip_utf8(text, bytes_max)))),
+                                      nullptr, false);
     const auto* value = repaired.get_ptr<const Json::string_t*>();
     std::string out(value == nullptr ? std::string_view() : clip_utf8(*value, bytes_max));
     for (char& c : out)
@@ -69,7 +76,8 @@ Json hello_json(const Hello& message, std::size_t bytes_max) {
     json["lz4"] = message.lz4;
     json["caps"] = std::move(caps);
     json["kernel_version"] = wire_text(message.kernel_version, bytes_max);
-    json["nickname"] = wire_text(clip_characters(message.nickname, nickname_characters_max), 4 * nickname_characters_max);
+    json["nickname"] = wire_text(clip_characters(message.nickname, nickname_characters_max),
+                                 4 * nickname_characters_max);
     json["client"] = wire_text(message.client, bytes_max);
     json["worker_key"] = wire_text(message.worker_key, bytes_max);
     return json;
@@ -91,11 +99,14 @@ Status read_list(std::vector<std::string>& out, const Json& object, const char* 
     const Json* list = find_member(object, name);
     if (list == nullptr) return {};
     if (!list->is_array() || list->size() > list_items_max)
-        return Error{ErrorCode::bad_field, text("\"", name, "\" is not a list of at most ", list_items_max, " strings")};
+        return Error{ErrorCode::bad_field,
+                     text("\"", name, "\" is not a list of at most ", list_items_max, " strings")};
     out.clear();
     for (const Json& item : *list) {
         const auto* value = item.get_ptr<const Json::string_t*>();
-        if (value == nullptr || value->size() > 32) return Error{ErrorCode::bad_field, text("\"", name, "\" holds what is not a short string")};
+        if (value == nullptr || value->size() > 32)
+            return Error{ErrorCode::bad_field,
+                         text("\"", name, "\" holds what is not a short string")};
         out.push_back(*value);
     }
     return {};
@@ -112,16 +123,19 @@ Status read_capabilities(Hello& out, const Json& json) {
         MOEX_TRY(read_list(names, json, "dtypes"));
         out.dtypes.clear();
         for (const std::string& name : names) {
-            const Result<Dtype> dtype = parse_dtype(name);  // a later version may know more: skipped
+            // a later version may know more: skipped
+            const Result<Dtype> dtype = parse_dtype(name);
             if (dtype.ok() && *dtype != Dtype::int4) out.dtypes.push_back(*dtype);
         }
-        if (out.dtypes.empty()) return Error{ErrorCode::bad_field, "\"dtypes\" names none of f16, bf16, int8"};
+        if (out.dtypes.empty())
+            return Error{ErrorCode::bad_field, "\"dtypes\" names none of f16, bf16, int8"};
     }
     MOEX_TRY(read_flag(out.lz4, json, "lz4"));
     MOEX_TRY(read_text(out.kernel_version, json, "kernel_version", text_bytes_max));
     MOEX_TRY(read_text(out.nickname, json, "nickname", 4 * nickname_characters_max));
     if (count_characters(out.nickname) > nickname_characters_max)
-        return Error{ErrorCode::bad_field, text("\"nickname\" has more than ", nickname_characters_max, " characters")};
+        return Error{ErrorCode::bad_field,
+                     text("\"nickname\" has more than ", nickname_characters_max, " characters")};
     MOEX_TRY(read_text(out.client, json, "client", text_bytes_max));
     return read_text(out.worker_key, json, "worker_key", text_bytes_max);
 }
@@ -136,30 +150,35 @@ Bytes encode_hello(const Hello& message) {
         json = dump_json(hello_json(message, bytes_max));
         if (frame_header_bytes + json.size() <= hello_bytes_max) break;
     }
-    MOEX_CHECK(frame_header_bytes + json.size() <= hello_bytes_max, text("HELLO of ", json.size(), " bytes"));
+    MOEX_CHECK(frame_header_bytes + json.size() <= hello_bytes_max,
+               text("HELLO of ", json.size(), " bytes"));
     return json_frame(FrameType::hello, 0, json);
 }
 
 Result<Hello> decode_hello(ByteView frame) {
-    if (frame.size() > hello_bytes_max) return Error{ErrorCode::payload_size, text("HELLO of ", frame.size(), " bytes, at most ", hello_bytes_max)};
+    if (frame.size() > hello_bytes_max)
+        return Error{ErrorCode::payload_size,
+                     text("HELLO of ", frame.size(), " bytes, at most ", hello_bytes_max)};
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::hello, hello_bytes_max));
     Hello message;
     message.caps.clear();  // what is not said is not there
     message.lz4 = false;
     message.dtypes = {Dtype::f16};
     const Json* versions = find_member(json, "versions");
-    if (versions == nullptr || !versions->is_array() || versions->size() != 2 || !(*versions)[0].is_number_unsigned() ||
-        !(*versions)[1].is_number_unsigned())
+    if (versions == nullptr || !versions->is_array() || versions->size() != 2 ||
+        !(*versions)[0].is_number_unsigned() || !(*versions)[1].is_number_unsigned())
         return Error{ErrorCode::bad_field, "\"versions\" is not [min, max]"};
     const std::uint64_t version_min = *(*versions)[0].get_ptr<const Json::number_unsigned_t*>();
     const std::uint64_t version_max = *(*versions)[1].get_ptr<const Json::number_unsigned_t*>();
     if (version_min > version_max || version_max > 0xffff)
-        return Error{ErrorCode::bad_field, text("\"versions\" is [", version_min, ", ", version_max, "]")};
+        return Error{ErrorCode::bad_field,
+                     text("\"versions\" is [", version_min, ", ", version_max, "]")};
     message.version_min = static_cast<std::uint16_t>(version_min);
     message.version_max = static_cast<std::uint16_t>(version_max);
     if (version_min > protocol_version || version_max < protocol_version)
         return Error{ErrorCode::unsupported_version,
-                     text("worker speaks versions ", version_min, "..", version_max, ", this side speaks ", protocol_version)};
+                     text("worker speaks versions ", version_min, "..", version_max,
+                          ", this side speaks ", protocol_version)};
     MOEX_TRY(read_text(message.token, json, "token", text_bytes_max));
     MOEX_TRY(read_list(message.caps, json, "caps"));
     MOEX_TRY(read_capabilities(message, json));
@@ -168,7 +187,8 @@ Result<Hello> decode_hello(ByteView frame) {
 
 Result<Hello> decode_capabilities(ByteView frame) {
     if (frame.size() > hello_bytes_max)
-        return Error{ErrorCode::payload_size, text("HEARTBEAT of ", frame.size(), " bytes, at most ", hello_bytes_max)};
+        return Error{ErrorCode::payload_size,
+                     text("HEARTBEAT of ", frame.size(), " bytes, at most ", hello_bytes_max)};
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::heartbeat, hello_bytes_max));
     Hello message;
     message.caps.clear();
@@ -191,7 +211,8 @@ Bytes encode_welcome(const Welcome& message) {
                      {"moe_intermediate_size", message.expert_shape.moe_intermediate_size},
                      {"group_size", message.expert_shape.group_size},
                      {"expert_blob_bytes", message.expert_blob_bytes}};
-    json["limits"] = {{"num_tokens_max", message.limits.num_tokens_max}, {"num_pairs_max", message.limits.num_pairs_max}};
+    json["limits"] = {{"num_tokens_max", message.limits.num_tokens_max},
+                      {"num_pairs_max", message.limits.num_pairs_max}};
     json["dtype"] = dtype_name(message.dtype);
     json["lz4"] = message.lz4;
     json["heartbeat_ms"] = message.heartbeat_ms;
@@ -204,10 +225,12 @@ Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::welcome, json_bytes_max));
     constexpr auto required = Presence::required;
     Welcome message;
-    MOEX_TRY(read_integer_as(message.version, json, "version", protocol_version, protocol_version, required));
+    MOEX_TRY(read_integer_as(message.version, json, "version", protocol_version, protocol_version,
+                             required));
     MOEX_TRY(read_integer_as(message.worker_id, json, "worker_id", 0, any_u64, required));
     const Json* model = find_member(json, "model");
-    if (model == nullptr || !model->is_object()) return Error{ErrorCode::bad_field, "\"model\" is not an object"};
+    if (model == nullptr || !model->is_object())
+        return Error{ErrorCode::bad_field, "\"model\" is not an object"};
     WireLimits& wire = message.limits;
     ExpertShape& shape = message.expert_shape;
     MOEX_TRY(read_text(message.model_name, *model, "name", text_bytes_max, required));
@@ -217,24 +240,30 @@ Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_TRY(read_integer_as(wire.num_layers, *model, "num_layers", 1, 0x10000, required));
     MOEX_TRY(read_integer_as(wire.num_experts, *model, "num_experts", 1, 0xffff, required));
     MOEX_TRY(read_integer_as(message.top_k, *model, "top_k", 1, wire.num_experts, required));
-    MOEX_TRY(read_integer_as(shape.moe_intermediate_size, *model, "moe_intermediate_size", 32, 1u << 20, required));
+    MOEX_TRY(read_integer_as(shape.moe_intermediate_size, *model, "moe_intermediate_size", 32,
+                             1u << 20, required));
     MOEX_TRY(read_integer_as(shape.group_size, *model, "group_size", 32, 128, required));
     shape.hidden_size = wire.hidden_size;
-    const Result<std::uint32_t> group_size = choose_group_size(shape.hidden_size, shape.moe_intermediate_size, shape.group_size);
+    const Result<std::uint32_t> group_size = choose_group_size(
+        shape.hidden_size, shape.moe_intermediate_size, shape.group_size);
     if (!group_size.ok() || *group_size != shape.group_size)
-        return Error{ErrorCode::bad_field, text("\"group_size\" ", shape.group_size, " does not fit ", shape.hidden_size, " and ",
-                                                shape.moe_intermediate_size)};
+        return Error{ErrorCode::bad_field,
+                     text("\"group_size\" ", shape.group_size, " does not fit ", shape.hidden_size,
+                          " and ", shape.moe_intermediate_size)};
     const std::uint64_t blob_bytes = expert_blob_layout(shape).size_bytes;
-    MOEX_TRY(read_integer_as(message.expert_blob_bytes, *model, "expert_blob_bytes", blob_bytes, blob_bytes, required));
+    MOEX_TRY(read_integer_as(message.expert_blob_bytes, *model, "expert_blob_bytes", blob_bytes,
+                             blob_bytes, required));
     const Json* limits = find_member(json, "limits");
-    if (limits == nullptr || !limits->is_object()) return Error{ErrorCode::bad_field, "\"limits\" is not an object"};
+    if (limits == nullptr || !limits->is_object())
+        return Error{ErrorCode::bad_field, "\"limits\" is not an object"};
     // Row indices are u16.
     MOEX_TRY(read_integer_as(wire.num_tokens_max, *limits, "num_tokens_max", 1, 0xffff, required));
     MOEX_TRY(read_integer_as(wire.num_pairs_max, *limits, "num_pairs_max", 1, 1u << 20, required));
     std::string dtype_text;
     MOEX_TRY(read_text(dtype_text, json, "dtype", 16, required));
     MOEX_ASSIGN(dtype, parse_dtype(dtype_text));
-    if (!is_row_dtype(dtype)) return Error{ErrorCode::bad_field, "\"dtype\" int4 is not for activations"};
+    if (!is_row_dtype(dtype))
+        return Error{ErrorCode::bad_field, "\"dtype\" int4 is not for activations"};
     message.dtype = dtype;
     MOEX_TRY(read_flag(message.lz4, json, "lz4"));
     MOEX_TRY(read_integer_as(message.heartbeat_ms, json, "heartbeat_ms", 1, 3'600'000));
@@ -244,9 +273,11 @@ Result<Welcome> decode_welcome(ByteView frame) {
 }
 
 Bytes encode_assign(const std::vector<AssignedUnit>& units) {
-    MOEX_CHECK(units.size() <= assigned_units_max, text("ASSIGN of ", units.size(), " units, at most ", assigned_units_max));
+    MOEX_CHECK(units.size() <= assigned_units_max,
+               text("ASSIGN of ", units.size(), " units, at most ", assigned_units_max));
     Json list = Json::array();
-    for (const AssignedUnit& unit : units) list.push_back(Json::array({unit.layer, unit.expert, to_hex(unit.blob)}));
+    for (const AssignedUnit& unit : units)
+        list.push_back(Json::array({unit.layer, unit.expert, to_hex(unit.blob)}));
     Json json = Json::object();
     json["units"] = std::move(list);
     return json_frame(FrameType::assign, 0, dump_json(json));
@@ -256,15 +287,19 @@ Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::assign, json_bytes_max));
     const Json* list = find_member(json, "units");
     if (list == nullptr || !list->is_array() || list->size() > assigned_units_max)
-        return Error{ErrorCode::bad_field, text("\"units\" is not a list of at most ", assigned_units_max)};
+        return Error{ErrorCode::bad_field,
+                     text("\"units\" is not a list of at most ", assigned_units_max)};
     std::vector<AssignedUnit> units;
     units.reserve(list->size());
     for (const Json& item : *list) {
-        if (!item.is_array() || item.size() != 3 || !item[0].is_number_unsigned() || !item[1].is_number_unsigned() || !item[2].is_string())
-            return Error{ErrorCode::bad_field, "\"units\" holds what is not [layer, expert, sha256]"};
+        if (!item.is_array() || item.size() != 3 || !item[0].is_number_unsigned() ||
+            !item[1].is_number_unsigned() || !item[2].is_string())
+            return Error{ErrorCode::bad_field,
+                         "\"units\" holds what is not [layer, expert, sha256]"};
         const std::uint64_t layer = *item[0].get_ptr<const Json::number_unsigned_t*>();
         const std::uint64_t expert = *item[1].get_ptr<const Json::number_unsigned_t*>();
-        if (layer > 0xffff || expert > 0xffff) return Error{ErrorCode::bad_field, text("unit [", layer, ", ", expert, "]")};
+        if (layer > 0xffff || expert > 0xffff)
+            return Error{ErrorCode::bad_field, text("unit [", layer, ", ", expert, "]")};
         AssignedUnit unit;
         unit.layer = static_cast<std::uint16_t>(layer);
         unit.expert = static_cast<std::uint16_t>(expert);

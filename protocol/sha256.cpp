@@ -21,7 +21,8 @@ Result<Sha256> parse_sha256(std::string_view hex) {
     for (std::size_t i = 0; good && i < hex.size(); ++i) {
         const char digit = hex[i];
         good = (digit >= '0' && digit <= '9') || (digit >= 'a' && digit <= 'f');
-        const unsigned value = digit <= '9' ? static_cast<unsigned>(digit - '0') : static_cast<unsigned>(digit - 'a' + 10);
+        const unsigned value = digit <= '9' ? static_cast<unsigned>(digit - '0')
+                                            : static_cast<unsigned>(digit - 'a' + 10);
         hash[i / 2] |= static_cast<std::byte>((value & 15u) << (i % 2 == 0 ? 4 : 0));
     }
     if (!good) return Error{ErrorCode::bad_field, "a SHA-256 is 64 digits of 0-9 and a-f"};

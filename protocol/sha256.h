@@ -1,4 +1,5 @@
-// A SHA-256 as it travels and is written: 32 bytes, or 64 lower-case hexadecimal digits. Source: FIPS 180-4.
+// A SHA-256 as it travels and is written: 32 bytes, or
+// 64 lower-case hexadecimal digits. Source: FIPS 180-4.
 #pragma once
 
 #include <array>

@@ -5,8 +5,10 @@
 
 #include "protocol/half_rows.h"
 
-// The row loops, compiled for wider vectors too and chosen when the program starts. The results are the same bits: nothing is contracted.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The row loops, compiled for wider vectors too and chosen when the
+// program starts. The results are the same bits: nothing is contracted.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define MOEX_WIDE_LOOPS __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define MOEX_WIDE_LOOPS
@@ -15,7 +17,8 @@
 namespace moex {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "rows are copied to and from the wire as they lie in memory");
+static_assert(std::endian::native == std::endian::little,
+              "rows are copied to and from the wire as they lie in memory");
 
 constexpr std::uint64_t section_alignment_bytes = 256;
 
@@ -31,19 +34,26 @@ void store(std::byte* to, T value) {
 }
 
 // All ones in the exponent: infinity or NaN.
-inline std::uint32_t non_finite_bit(float value) { return (detail::bits_of_float(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u; }
+inline std::uint32_t non_finite_bit(float value) {
+    return (detail::bits_of_float(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+}
 
-void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes, std::byte* scale_out) {
+void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes,
+                     std::byte* scale_out) {
     // Without their sign floats order as their bits do, infinity and NaN on top.
     std::int32_t largest_bits = 0;
     for (std::uint32_t i = 0; i < row_size; ++i) {
-        const auto magnitude = static_cast<std::int32_t>(detail::bits_of_float(row[i]) & 0x7fffffffu);
+        const auto magnitude = static_cast<std::int32_t>(detail::bits_of_float(row[i]) &
+                                                         0x7fffffffu);
         largest_bits = magnitude > largest_bits ? magnitude : largest_bits;
     }
     const bool non_finite = largest_bits >= 0x7f800000;
     const float largest = detail::float_of_bits(static_cast<std::uint32_t>(largest_bits));
-    // A broken row stays visibly broken: its scale says so. A subnormal scale would be too coarse to divide by: such a row is zero.
-    const float scale = non_finite ? detail::float_of_bits(0x7fc00000u) : largest / 127.0f >= 0x1p-126f ? largest / 127.0f : 0.0f;
+    // A broken row stays visibly broken: its scale says so. A subnormal
+    // scale would be too coarse to divide by: such a row is zero.
+    const float scale = non_finite                      ? detail::float_of_bits(0x7fc00000u)
+                        : largest / 127.0f >= 0x1p-126f ? largest / 127.0f
+                                                        : 0.0f;
     store(scale_out, scale);
     if (!(scale > 0)) {
         std::memset(codes, 0, row_size);
@@ -52,10 +62,14 @@ void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes,
     // Adding 1.5 * 2^23 rounds to an integer (nearest even) and leaves it in the low bits.
     constexpr float rounder = 12582912.0f;
     for (std::uint32_t i = 0; i < row_size; ++i)
-        codes[i] = static_cast<std::byte>(static_cast<std::uint8_t>(detail::bits_of_float(row[i] / scale + rounder)));
+        codes[i] = static_cast<std::byte>(
+            static_cast<std::uint8_t>(detail::bits_of_float(row[i] / scale + rounder)));
 }
 
-std::uint64_t aligned(std::uint64_t bytes) { return (bytes + section_alignment_bytes - 1) / section_alignment_bytes * section_alignment_bytes; }
+std::uint64_t aligned(std::uint64_t bytes) {
+    return (bytes + section_alignment_bytes - 1) / section_alignment_bytes *
+           section_alignment_bytes;
+}
 
 }  // namespace
 
@@ -73,7 +87,8 @@ const char* dtype_name(Dtype dtype) {
 Result<Dtype> parse_dtype(std::string_view name) {
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::int4, Dtype::f32})
         if (name == dtype_name(dtype)) return dtype;
-    return Error{ErrorCode::unknown_dtype, text("dtype \"", name.substr(0, 32), "\", want f16, bf16, int8, int4 or f32")};
+    return Error{ErrorCode::unknown_dtype,
+                 text("dtype \"", name.substr(0, 32), "\", want f16, bf16, int8, int4 or f32")};
 }
 
 std::uint32_t dtype_bits(Dtype dtype) {
@@ -92,22 +107,25 @@ std::uint64_t wire_rows_bytes(Dtype dtype, std::uint64_t num_rows, std::uint64_t
     return dtype == Dtype::int8 ? value_bytes + num_rows * sizeof(float) : value_bytes;
 }
 
-MOEX_WIDE_LOOPS void encode_rows(Dtype dtype, std::span<const float> rows, std::uint32_t row_size, std::span<std::byte> out) {
+MOEX_WIDE_LOOPS void encode_rows(Dtype dtype, std::span<const float> rows, std::uint32_t row_size,
+                                 std::span<std::byte> out) {
     const std::size_t num_rows = row_size == 0 ? 0 : rows.size() / row_size;
-    MOEX_CHECK(out.size() == wire_rows_bytes(dtype, num_rows, row_size) && num_rows * row_size == rows.size(),
-               text(rows.size(), " values in rows of ", row_size, " into ", out.size(), " bytes of ", dtype_name(dtype)));
+    MOEX_CHECK(out.size() == wire_rows_bytes(dtype, num_rows, row_size) &&
+                   num_rows * row_size == rows.size(),
+               text(rows.size(), " values in rows of ", row_size, " into ", out.size(),
+                    " bytes of ", dtype_name(dtype)));
     const float* in = rows.data();
     std::byte* to = out.data();
     switch (dtype) {
-        case Dtype::f16:
-            halves_of_floats(in, rows.size(), to);
-            return;
+        case Dtype::f16: halves_of_floats(in, rows.size(), to); return;
         case Dtype::bf16:
-            for (std::size_t i = 0; i < rows.size(); ++i) store(to + 2 * i, float_to_bfloat16(in[i]));
+            for (std::size_t i = 0; i < rows.size(); ++i)
+                store(to + 2 * i, float_to_bfloat16(in[i]));
             return;
         case Dtype::int8:
             for (std::size_t row = 0; row < num_rows; ++row)
-                encode_int8_row(in + row * row_size, row_size, to + row * row_size, to + rows.size() + row * sizeof(float));
+                encode_int8_row(in + row * row_size, row_size, to + row * row_size,
+                                to + rows.size() + row * sizeof(float));
             return;
         case Dtype::f32:
             if (!rows.empty()) std::memcpy(to, in, rows.size_bytes());
@@ -117,16 +135,18 @@ MOEX_WIDE_LOOPS void encode_rows(Dtype dtype, std::span<const float> rows, std::
     MOEX_CHECK(false, "rows have no int4 form");
 }
 
-MOEX_WIDE_LOOPS bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_size, std::span<float> rows) {
+MOEX_WIDE_LOOPS bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_size,
+                                 std::span<float> rows) {
     const std::size_t num_rows = row_size == 0 ? 0 : rows.size() / row_size;
-    MOEX_CHECK(in.size() == wire_rows_bytes(dtype, num_rows, row_size) && num_rows * row_size == rows.size(),
-               text(in.size(), " bytes of ", dtype_name(dtype), " into ", rows.size(), " values in rows of ", row_size));
+    MOEX_CHECK(in.size() == wire_rows_bytes(dtype, num_rows, row_size) &&
+                   num_rows * row_size == rows.size(),
+               text(in.size(), " bytes of ", dtype_name(dtype), " into ", rows.size(),
+                    " values in rows of ", row_size));
     const std::byte* from = in.data();
     float* out = rows.data();
     std::uint32_t non_finite = 0;
     switch (dtype) {
-        case Dtype::f16:
-            return floats_of_halves(from, rows.size(), out);
+        case Dtype::f16: return floats_of_halves(from, rows.size(), out);
         case Dtype::bf16:
             for (std::size_t i = 0; i < rows.size(); ++i) {
                 out[i] = bfloat16_to_float(load<bfloat16>(from + 2 * i));
@@ -157,9 +177,7 @@ MOEX_WIDE_LOOPS bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_siz
 
 MOEX_WIDE_LOOPS void round_rows(Dtype dtype, std::span<float> rows, std::uint32_t row_size) {
     switch (dtype) {
-        case Dtype::f16:
-            round_to_half(rows.data(), rows.size());
-            return;
+        case Dtype::f16: round_to_half(rows.data(), rows.size()); return;
         case Dtype::bf16:
             for (float& value : rows) value = bfloat16_to_float(float_to_bfloat16(value));
             return;
@@ -183,22 +201,31 @@ const char* expert_dtype_name(ExpertDtype dtype) {
 Result<ExpertDtype> parse_expert_dtype(std::string_view name) {
     for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32})
         if (name == expert_dtype_name(dtype)) return dtype;
-    return Error{ErrorCode::unknown_dtype, text("expert dtype \"", name.substr(0, 32), "\", want int4, bf16 or f32")};
+    return Error{ErrorCode::unknown_dtype,
+                 text("expert dtype \"", name.substr(0, 32), "\", want int4, bf16 or f32")};
 }
 
-Result<std::uint32_t> choose_group_size(std::uint32_t hidden_size, std::uint32_t moe_intermediate_size, std::uint32_t group_size_max) {
+Result<std::uint32_t> choose_group_size(std::uint32_t hidden_size,
+                                        std::uint32_t moe_intermediate_size,
+                                        std::uint32_t group_size_max) {
     if (hidden_size != 0 && moe_intermediate_size != 0)
         for (const std::uint32_t group_size : {128u, 64u, 32u})
-            if (group_size <= group_size_max && hidden_size % group_size == 0 && moe_intermediate_size % group_size == 0) return group_size;
-    return Error{ErrorCode::unsupported, text("no group size of 128, 64 or 32 up to ", group_size_max, " divides hidden_size ", hidden_size,
-                                              " and moe_intermediate_size ", moe_intermediate_size)};
+            if (group_size <= group_size_max && hidden_size % group_size == 0 &&
+                moe_intermediate_size % group_size == 0)
+                return group_size;
+    return Error{
+        ErrorCode::unsupported,
+        text("no group size of 128, 64 or 32 up to ", group_size_max, " divides hidden_size ",
+             hidden_size, " and moe_intermediate_size ", moe_intermediate_size)};
 }
 
 ExpertBlobLayout expert_blob_layout(const ExpertShape& shape, ExpertDtype dtype) {
-    const std::uint64_t hidden = shape.hidden_size, intermediate = shape.moe_intermediate_size, group = shape.group_size;
+    const std::uint64_t hidden = shape.hidden_size, intermediate = shape.moe_intermediate_size,
+                        group = shape.group_size;
     const bool int4 = dtype == ExpertDtype::int4;
-    MOEX_CHECK(!int4 || (group != 0 && hidden % group == 0 && intermediate % group == 0 && group % 8 == 0),
-               text("group_size ", group, " does not divide ", hidden, " x ", intermediate));
+    MOEX_CHECK(
+        !int4 || (group != 0 && hidden % group == 0 && intermediate % group == 0 && group % 8 == 0),
+        text("group_size ", group, " does not divide ", hidden, " x ", intermediate));
     const std::uint64_t bits = int4 ? 4 : dtype == ExpertDtype::bf16 ? 16 : 32;
     ExpertBlobLayout layout;
     const auto append = [&layout](BlobSection& section, std::uint64_t size_bytes) {
@@ -212,14 +239,17 @@ ExpertBlobLayout expert_blob_layout(const ExpertShape& shape, ExpertDtype dtype)
     return layout;
 }
 
-Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape, ExpertDtype dtype) {
+Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape,
+                                        ExpertDtype dtype) {
     const ExpertBlobLayout layout = expert_blob_layout(shape, dtype);
     if (blob.size() != layout.size_bytes)
-        return Error{ErrorCode::bad_file, text("expert blob of ", blob.size(), " bytes, hidden_size ", shape.hidden_size,
-                                               ", moe_intermediate_size ", shape.moe_intermediate_size, " and group_size ", shape.group_size,
-                                               " want ", layout.size_bytes)};
+        return Error{ErrorCode::bad_file,
+                     text("expert blob of ", blob.size(), " bytes, hidden_size ", shape.hidden_size,
+                          ", moe_intermediate_size ", shape.moe_intermediate_size,
+                          " and group_size ", shape.group_size, " want ", layout.size_bytes)};
     if (reinterpret_cast<std::uintptr_t>(blob.data()) % 4 != 0)
-        return Error{ErrorCode::invalid_argument, "expert blob is not aligned to 4 bytes in memory"};
+        return Error{ErrorCode::invalid_argument,
+                     "expert blob is not aligned to 4 bytes in memory"};
     ExpertBlobView view;
     view.shape = shape;
     view.dtype = dtype;
@@ -230,15 +260,16 @@ Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape,
     return view;
 }
 
-void dequantize_int4_row(const std::uint32_t* codes, const std::uint32_t* scale_zero, std::uint32_t row_size, std::uint32_t group_size,
-                         float* out) {
+void dequantize_int4_row(const std::uint32_t* codes, const std::uint32_t* scale_zero,
+                         std::uint32_t row_size, std::uint32_t group_size, float* out) {
     const std::uint32_t words_per_group = group_size / 8;
     for (std::uint32_t group = 0; group < row_size / group_size; ++group) {
         const float scale = half_to_float(static_cast<half>(scale_zero[group]));
         const float zero = half_to_float(static_cast<half>(scale_zero[group] >> 16));
         for (std::uint32_t word = 0; word < words_per_group; ++word) {
             const std::uint32_t packed = *codes++;
-            for (std::uint32_t k = 0; k < 8; ++k) *out++ = scale * (static_cast<float>((packed >> (4 * k)) & 15u) - zero);
+            for (std::uint32_t k = 0; k < 8; ++k)
+                *out++ = scale * (static_cast<float>((packed >> (4 * k)) & 15u) - zero);
         }
     }
 }

@@ -9,12 +9,14 @@ namespace moex {
 namespace {
 
 std::uint32_t rows_in(std::size_t num_values, std::uint32_t hidden_size, const char* name) {
-    MOEX_CHECK(hidden_size != 0 && hidden_size <= 0xffff && num_values != 0 && num_values % hidden_size == 0,
+    MOEX_CHECK(hidden_size != 0 && hidden_size <= 0xffff && num_values != 0 &&
+                   num_values % hidden_size == 0,
                text(name, ": ", num_values, " values in rows of ", hidden_size));
     return static_cast<std::uint32_t>(num_values / hidden_size);
 }
 
-Bytes tensor_frame(FrameType type, std::uint32_t sequence_id, TensorHeader header, Bytes raw, bool lz4) {
+Bytes tensor_frame(FrameType type, std::uint32_t sequence_id, TensorHeader header, Bytes raw,
+                   bool lz4) {
     const PackedPayload packed = pack_payload(raw, lz4);
     const ByteView payload = packed.bytes(raw);
     header.flags = packed.flags();
@@ -31,16 +33,20 @@ struct TensorFrame {
 };
 
 // A DISPATCH or RESULT whose raw payload is the rows and `tail_bytes_per_token` behind them.
-Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const WireLimits& limits, std::uint32_t tail_bytes_per_token,
-                                        Bytes& scratch) {
+Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const WireLimits& limits,
+                                        std::uint32_t tail_bytes_per_token, Bytes& scratch) {
     MOEX_ASSIGN(frame_header, decode_header_of(frame, type));
     MOEX_ASSIGN(header, decode_tensor_header(frame));
-    if (header.dtype == Dtype::int4) return Error{ErrorCode::unknown_dtype, text("int4 rows in ", frame_type_name(type))};
-    MOEX_TRY(check_rows(header.num_tokens, limits.num_tokens_max, header.hidden_dim, limits.hidden_size));
+    if (header.dtype == Dtype::int4)
+        return Error{ErrorCode::unknown_dtype, text("int4 rows in ", frame_type_name(type))};
+    MOEX_TRY(check_rows(header.num_tokens, limits.num_tokens_max, header.hidden_dim,
+                        limits.hidden_size));
     MOEX_TRY(check_unit(header.layer, header.expert, limits.num_layers, limits.num_experts));
-    const std::uint64_t raw_bytes = wire_rows_bytes(header.dtype, header.num_tokens, header.hidden_dim) +
+    const std::uint64_t raw_bytes = wire_rows_bytes(header.dtype, header.num_tokens,
+                                                    header.hidden_dim) +
                                     std::uint64_t{header.num_tokens} * tail_bytes_per_token;
-    MOEX_ASSIGN(raw, open_payload(frame.subspan(tensor_header_bytes), (header.flags & flag_lz4) != 0, raw_bytes, scratch));
+    MOEX_ASSIGN(raw, open_payload(frame.subspan(tensor_header_bytes),
+                                  (header.flags & flag_lz4) != 0, raw_bytes, scratch));
     TensorFrame decoded;
     decoded.sequence_id = frame_header.sequence_id;
     decoded.header = header;
@@ -50,54 +56,73 @@ Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const Wi
 
 Status decode_empty(ByteView frame, FrameType type) {
     MOEX_ASSIGN(header, decode_header_of(frame, type));
-    if (header.payload_bytes != 0) return Error{ErrorCode::payload_size, text(frame_type_name(type), " with ", header.payload_bytes, " bytes, want none")};
+    if (header.payload_bytes != 0)
+        return Error{ErrorCode::payload_size, text(frame_type_name(type), " with ",
+                                                   header.payload_bytes, " bytes, want none")};
     return {};
 }
 
 }  // namespace
 
-Status check_unit(std::uint16_t layer, std::uint16_t expert, std::uint32_t num_layers, std::uint32_t num_experts) {
-    if (layer >= num_layers) return Error{ErrorCode::unknown_expert, text("layer ", layer, ", the model has ", num_layers)};
-    if (expert >= num_experts) return Error{ErrorCode::unknown_expert, text("expert ", expert, ", the model has ", num_experts)};
+Status check_unit(std::uint16_t layer, std::uint16_t expert, std::uint32_t num_layers,
+                  std::uint32_t num_experts) {
+    if (layer >= num_layers)
+        return Error{ErrorCode::unknown_expert,
+                     text("layer ", layer, ", the model has ", num_layers)};
+    if (expert >= num_experts)
+        return Error{ErrorCode::unknown_expert,
+                     text("expert ", expert, ", the model has ", num_experts)};
     return {};
 }
 
-Status check_rows(std::uint32_t num_tokens, std::uint32_t num_tokens_max, std::uint32_t hidden_dim, std::uint32_t hidden_size) {
+Status check_rows(std::uint32_t num_tokens, std::uint32_t num_tokens_max, std::uint32_t hidden_dim,
+                  std::uint32_t hidden_size) {
     if (num_tokens == 0 || num_tokens > num_tokens_max)
-        return Error{ErrorCode::num_tokens_range, text("num_tokens ", num_tokens, ", want 1..", num_tokens_max)};
-    if (hidden_dim != hidden_size) return Error{ErrorCode::bad_field, text("hidden_dim ", hidden_dim, ", the model has ", hidden_size)};
+        return Error{ErrorCode::num_tokens_range,
+                     text("num_tokens ", num_tokens, ", want 1..", num_tokens_max)};
+    if (hidden_dim != hidden_size)
+        return Error{ErrorCode::bad_field,
+                     text("hidden_dim ", hidden_dim, ", the model has ", hidden_size)};
     return {};
 }
 
 Result<FrameHeader> decode_header_of(ByteView frame, FrameType type) {
     MOEX_ASSIGN(header, decode_frame_header(frame));
     if (header.type != type)
-        return Error{ErrorCode::unknown_type, text(frame_type_name(header.type), " where ", frame_type_name(type), " is wanted")};
+        return Error{ErrorCode::unknown_type, text(frame_type_name(header.type), " where ",
+                                                   frame_type_name(type), " is wanted")};
     return header;
 }
 
 Result<ByteView> open_payload(ByteView payload, bool lz4, std::uint64_t raw_bytes, Bytes& scratch) {
     if (raw_bytes == 0 || raw_bytes > frame_bytes_max)
-        return Error{ErrorCode::payload_size, text("payload of ", raw_bytes, " raw bytes, at most ", frame_bytes_max)};
+        return Error{ErrorCode::payload_size,
+                     text("payload of ", raw_bytes, " raw bytes, at most ", frame_bytes_max)};
     if (!lz4) {
         if (payload.size() != raw_bytes)
-            return Error{ErrorCode::payload_size, text("payload of ", payload.size(), " bytes, the header's shape wants ", raw_bytes)};
+            return Error{ErrorCode::payload_size,
+                         text("payload of ", payload.size(), " bytes, the header's shape wants ",
+                              raw_bytes)};
         return payload;
     }
     if (payload.size() > lz4_block_bytes_max(raw_bytes))
-        return Error{ErrorCode::payload_size, text("LZ4 block of ", payload.size(), " bytes for ", raw_bytes, " raw bytes")};
+        return Error{ErrorCode::payload_size,
+                     text("LZ4 block of ", payload.size(), " bytes for ", raw_bytes, " raw bytes")};
     // No block shrinks by more than 255 to 1: a short one is a lie, told before it costs memory.
     if (payload.size() < raw_bytes / 255)
-        return Error{ErrorCode::bad_compression, text("LZ4 block of ", payload.size(), " bytes cannot hold ", raw_bytes)};
+        return Error{ErrorCode::bad_compression,
+                     text("LZ4 block of ", payload.size(), " bytes cannot hold ", raw_bytes)};
     scratch.resize(raw_bytes);
     if (!lz4_decode(payload, scratch))
-        return Error{ErrorCode::bad_compression, text("LZ4 block of ", payload.size(), " bytes does not decode to ", raw_bytes)};
+        return Error{ErrorCode::bad_compression, text("LZ4 block of ", payload.size(),
+                                                      " bytes does not decode to ", raw_bytes)};
     return ByteView(scratch);
 }
 
 std::uint64_t tensor_frame_bytes_max(const WireLimits& limits) {
     const std::uint64_t rows_max = std::max(limits.num_tokens_max, limits.num_pairs_max);
-    const std::uint64_t group_bytes = 16 + 4 * std::uint64_t{limits.num_experts} + 4 * std::uint64_t{limits.num_pairs_max} +
+    const std::uint64_t group_bytes = 16 + 4 * std::uint64_t{limits.num_experts} +
+                                      4 * std::uint64_t{limits.num_pairs_max} +
                                       wire_rows_bytes(Dtype::f32, rows_max, limits.hidden_size);
     const std::uint64_t frame_bytes = tensor_header_bytes + lz4_block_bytes_max(group_bytes);
     return std::clamp<std::uint64_t>(frame_bytes, unauthenticated_frame_bytes_max, frame_bytes_max);
@@ -105,20 +130,25 @@ std::uint64_t tensor_frame_bytes_max(const WireLimits& limits) {
 
 Bytes encode_dispatch(const Dispatch& message, std::uint32_t hidden_size, bool lz4) {
     const std::uint32_t num_tokens = rows_in(message.x.size(), hidden_size, "DISPATCH");
-    MOEX_CHECK(message.gates.size() == num_tokens, text(message.gates.size(), " gates for ", num_tokens, " tokens"));
+    MOEX_CHECK(message.gates.size() == num_tokens,
+               text(message.gates.size(), " gates for ", num_tokens, " tokens"));
     const std::uint64_t rows_bytes = wire_rows_bytes(message.dtype, num_tokens, hidden_size);
     Bytes raw(rows_bytes + num_tokens * sizeof(half));
     encode_rows(message.dtype, message.x, hidden_size, std::span(raw).first(rows_bytes));
     std::memcpy(raw.data() + rows_bytes, message.gates.data(), num_tokens * sizeof(half));
-    const TensorHeader header{message.layer, message.expert, num_tokens, static_cast<std::uint16_t>(hidden_size), message.dtype, 0};
+    const TensorHeader header{message.layer, message.expert,
+                              num_tokens,    static_cast<std::uint16_t>(hidden_size),
+                              message.dtype, 0};
     return tensor_frame(FrameType::dispatch, message.sequence_id, header, std::move(raw), lz4);
 }
 
 Result<Dispatch> decode_dispatch(ByteView frame, const WireLimits& limits) {
     Bytes scratch;
-    MOEX_ASSIGN(decoded, decode_tensor_frame(frame, FrameType::dispatch, limits, sizeof(half), scratch));
+    MOEX_ASSIGN(decoded,
+                decode_tensor_frame(frame, FrameType::dispatch, limits, sizeof(half), scratch));
     const TensorHeader& header = decoded.header;
-    const std::uint64_t rows_bytes = wire_rows_bytes(header.dtype, header.num_tokens, header.hidden_dim);
+    const std::uint64_t rows_bytes = wire_rows_bytes(header.dtype, header.num_tokens,
+                                                     header.hidden_dim);
     Dispatch message;
     message.sequence_id = decoded.sequence_id;
     message.layer = header.layer;
@@ -126,11 +156,13 @@ Result<Dispatch> decode_dispatch(ByteView frame, const WireLimits& limits) {
     message.dtype = header.dtype;
     message.x.resize(std::size_t{header.num_tokens} * header.hidden_dim);
     message.gates.resize(header.num_tokens);
-    std::memcpy(message.gates.data(), decoded.raw.data() + rows_bytes, header.num_tokens * sizeof(half));
+    std::memcpy(message.gates.data(), decoded.raw.data() + rows_bytes,
+                header.num_tokens * sizeof(half));
     if (!decode_rows(header.dtype, decoded.raw.first(rows_bytes), header.hidden_dim, message.x))
         return Error{ErrorCode::non_finite, "DISPATCH holds a value that is not finite"};
     for (const half gate : message.gates)
-        if ((gate & 0x7c00u) == 0x7c00u) return Error{ErrorCode::non_finite, "DISPATCH holds a gate that is not finite"};
+        if ((gate & 0x7c00u) == 0x7c00u)
+            return Error{ErrorCode::non_finite, "DISPATCH holds a gate that is not finite"};
     return message;
 }
 
@@ -138,7 +170,9 @@ Bytes encode_result(const ExpertResult& message, std::uint32_t hidden_size, bool
     const std::uint32_t num_tokens = rows_in(message.y.size(), hidden_size, "RESULT");
     Bytes raw(wire_rows_bytes(message.dtype, num_tokens, hidden_size));
     encode_rows(message.dtype, message.y, hidden_size, raw);
-    const TensorHeader header{message.layer, message.expert, num_tokens, static_cast<std::uint16_t>(hidden_size), message.dtype, 0};
+    const TensorHeader header{message.layer, message.expert,
+                              num_tokens,    static_cast<std::uint16_t>(hidden_size),
+                              message.dtype, 0};
     return tensor_frame(FrameType::result, message.sequence_id, header, std::move(raw), lz4);
 }
 
@@ -175,7 +209,8 @@ Bytes encode_heartbeat(std::uint32_t sequence_id, std::string_view json) {
 
 Bytes encode_weight_sync(const WeightSync& message, std::uint32_t hidden_size) {
     MOEX_CHECK(hidden_size <= 0xffff, text("hidden_size ", hidden_size));
-    const TensorHeader header{message.layer, message.expert, 0, static_cast<std::uint16_t>(hidden_size), Dtype::int4, 0};
+    const TensorHeader header{
+        message.layer, message.expert, 0, static_cast<std::uint16_t>(hidden_size), Dtype::int4, 0};
     ByteWriter out(tensor_header_bytes + message.blob.size());
     begin_tensor_frame(out, FrameType::weight_sync, message.sequence_id, header);
     out.raw(message.blob);
@@ -186,15 +221,21 @@ Result<WeightSync> decode_weight_sync(ByteView frame, const WireLimits& limits) 
     MOEX_ASSIGN(frame_header, decode_header_of(frame, FrameType::weight_sync));
     MOEX_ASSIGN(header, decode_tensor_header(frame));
     if (header.dtype != Dtype::int4)
-        return Error{ErrorCode::unknown_dtype, text("WEIGHT_SYNC of ", dtype_name(header.dtype), ", want int4")};
-    if (header.flags != 0) return Error{ErrorCode::unknown_flags, "WEIGHT_SYNC is never compressed"};
-    if (header.num_tokens != 0) return Error{ErrorCode::num_tokens_range, text("WEIGHT_SYNC with num_tokens ", header.num_tokens, ", want 0")};
+        return Error{ErrorCode::unknown_dtype,
+                     text("WEIGHT_SYNC of ", dtype_name(header.dtype), ", want int4")};
+    if (header.flags != 0)
+        return Error{ErrorCode::unknown_flags, "WEIGHT_SYNC is never compressed"};
+    if (header.num_tokens != 0)
+        return Error{ErrorCode::num_tokens_range,
+                     text("WEIGHT_SYNC with num_tokens ", header.num_tokens, ", want 0")};
     if (header.hidden_dim != limits.hidden_size)
-        return Error{ErrorCode::bad_field, text("hidden_dim ", header.hidden_dim, ", the model has ", limits.hidden_size)};
+        return Error{ErrorCode::bad_field, text("hidden_dim ", header.hidden_dim,
+                                                ", the model has ", limits.hidden_size)};
     MOEX_TRY(check_unit(header.layer, header.expert, limits.num_layers, limits.num_experts));
     WeightSync message;
     if (frame_header.payload_bytes != message.blob.size())
-        return Error{ErrorCode::payload_size, text("WEIGHT_SYNC with ", frame_header.payload_bytes, " bytes, want a SHA-256 of 32")};
+        return Error{ErrorCode::payload_size, text("WEIGHT_SYNC with ", frame_header.payload_bytes,
+                                                   " bytes, want a SHA-256 of 32")};
     message.sequence_id = frame_header.sequence_id;
     message.layer = header.layer;
     message.expert = header.expert;

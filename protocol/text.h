@@ -16,12 +16,12 @@ inline void append_text(std::string& out, const char* part) { out += part; }
 inline void append_text(std::string& out, char part) { out += part; }
 inline void append_text(std::string& out, bool part) { out += part ? "true" : "false"; }
 template <class Number>
-    requires(std::is_arithmetic_v<Number>)
-void append_text(std::string& out, Number number) {
+requires(std::is_arithmetic_v<Number>) void append_text(std::string& out, Number number) {
     char buffer[32];
     if constexpr (std::is_floating_point_v<Number>) {
         // emcc 3.1.6 has no to_chars for floating point.
-        const int length = std::snprintf(buffer, sizeof buffer, "%.6g", static_cast<double>(number));
+        const int length = std::snprintf(buffer, sizeof buffer, "%.6g",
+                                         static_cast<double>(number));
         out.append(buffer, static_cast<std::size_t>(length));
     } else {
         const auto end = std::to_chars(buffer, buffer + sizeof buffer, number).ptr;

@@ -20,7 +20,8 @@ Bytes units_frame(FrameType type, const std::vector<Unit>& units) {
 }
 
 Status wrong_size(FrameType type, std::size_t found_bytes, std::size_t wanted_bytes) {
-    return Error{ErrorCode::payload_size, text(frame_type_name(type), " with ", found_bytes, " bytes, want ", wanted_bytes)};
+    return Error{ErrorCode::payload_size,
+                 text(frame_type_name(type), " with ", found_bytes, " bytes, want ", wanted_bytes)};
 }
 
 Bytes u32_frame(FrameType type, std::uint32_t sequence_id, std::uint32_t value) {
@@ -39,16 +40,20 @@ Result<std::uint32_t> decode_u32_frame(ByteView frame, FrameType type) {
 }  // namespace
 
 Bytes encode_ready(const std::vector<Unit>& units) { return units_frame(FrameType::ready, units); }
-Bytes encode_release(const std::vector<Unit>& units) { return units_frame(FrameType::release, units); }
+Bytes encode_release(const std::vector<Unit>& units) {
+    return units_frame(FrameType::release, units);
+}
 
 Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits) {
     MOEX_ASSIGN(header, decode_frame_header(frame));
     if (header.type != FrameType::ready && header.type != FrameType::release)
-        return Error{ErrorCode::unknown_type, text(frame_type_name(header.type), " where READY or RELEASE is wanted")};
+        return Error{ErrorCode::unknown_type,
+                     text(frame_type_name(header.type), " where READY or RELEASE is wanted")};
     ByteReader in(frame.subspan(frame_header_bytes));
     const std::size_t num_units = in.u16();
     if (in.overrun()) return wrong_size(header.type, header.payload_bytes, 2).error();
-    if (in.remaining_bytes() != 4 * num_units) return wrong_size(header.type, header.payload_bytes, 2 + 4 * num_units).error();
+    if (in.remaining_bytes() != 4 * num_units)
+        return wrong_size(header.type, header.payload_bytes, 2 + 4 * num_units).error();
     std::vector<Unit> units(num_units);
     for (Unit& unit : units) {
         unit.layer = in.u16();
@@ -89,15 +94,24 @@ Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimi
         hint.deadline_ms = in.u16();
         hint.confidence = in.u8();
         pad |= in.u8();
-        MOEX_TRY(check_unit(hint.unit.layer, hint.unit.expert, limits.num_layers, limits.num_experts));
+        MOEX_TRY(
+            check_unit(hint.unit.layer, hint.unit.expert, limits.num_layers, limits.num_experts));
     }
     if (pad != 0) return Error{ErrorCode::bad_field, "PREFETCH: pad bytes are not zero"};
     return hints;
 }
 
-Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms) { return u32_frame(FrameType::busy, sequence_id, retry_ms); }
-Result<std::uint32_t> decode_busy(ByteView frame) { return decode_u32_frame(frame, FrameType::busy); }
-Bytes encode_drain(std::uint32_t deadline_ms) { return u32_frame(FrameType::drain, 0, deadline_ms); }
-Result<std::uint32_t> decode_drain(ByteView frame) { return decode_u32_frame(frame, FrameType::drain); }
+Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms) {
+    return u32_frame(FrameType::busy, sequence_id, retry_ms);
+}
+Result<std::uint32_t> decode_busy(ByteView frame) {
+    return decode_u32_frame(frame, FrameType::busy);
+}
+Bytes encode_drain(std::uint32_t deadline_ms) {
+    return u32_frame(FrameType::drain, 0, deadline_ms);
+}
+Result<std::uint32_t> decode_drain(ByteView frame) {
+    return decode_u32_frame(frame, FrameType::drain);
+}
 
 }  // namespace moex

@@ -1,4 +1,5 @@
-// Calls of the hub on their way through the GPU: at most so many run, a bounded number waits, the rest is answered BUSY.
+// Calls of the hub on their way through the GPU: at most so
+// many run, a bounded number waits, the rest is answered BUSY.
 #pragma once
 
 #include <deque>
@@ -11,12 +12,17 @@ namespace moex {
 class CallQueue {
   public:
     // `welcome` is what was agreed; it may change between connections.
-    CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, ExpertRunner& runner, const Welcome& welcome)
-        : platform_(platform), report_(report), hub_(hub), runner_(runner), welcome_(welcome) {}
+    CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, ExpertRunner& runner,
+              const Welcome& welcome)
+        : platform_(platform),
+          report_(report),
+          hub_(hub),
+          runner_(runner),
+          welcome_(welcome) {}
     CallQueue(const CallQueue&) = delete;
 
-    void open() { open_ = true; }                    // until then everything is answered BUSY
-    void clear() { waiting_.clear(); }               // the connection that asked is over
+    void open() { open_ = true; }       // until then everything is answered BUSY
+    void clear() { waiting_.clear(); }  // the connection that asked is over
     void on_group(ByteView frame);
     void on_single(ByteView frame);
     void on_cancel(std::uint32_t sequence_id);
@@ -33,7 +39,7 @@ class CallQueue {
     ExpertRunner& runner_;
     const Welcome& welcome_;
     bool open_ = false;
-    std::deque<Bytes> waiting_;                      // groups without a lane
+    std::deque<Bytes> waiting_;  // groups without a lane
     GroupDispatchView view_;
     Bytes scratch_;
 };

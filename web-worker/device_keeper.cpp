@@ -7,15 +7,17 @@
 
 namespace moex {
 namespace {
-constexpr double self_test_nrmse_max = 1e-5;     // f32 sums come within 1e-6; a device beyond this is wrong, not imprecise
+// f32 sums come within 1e-6; a device beyond this is wrong, not imprecise
+constexpr double self_test_nrmse_max = 1e-5;
 constexpr std::uint32_t faults_max = 6;
-constexpr double fault_forgotten_ms = 60000;     // of service
+constexpr double fault_forgotten_ms = 60000;  // of service
 constexpr double reopen_ms_min = 500, reopen_ms_max = 30000;
 }  // namespace
 
 void DeviceKeeper::open() {
     reopening_ = tested_ = false;
-    platform_.create_device([this, at = ++generation_, guard = std::weak_ptr<int>(alive_)](Result<std::unique_ptr<gpu::Device>> made) {
+    platform_.create_device([this, at = ++generation_, guard = std::weak_ptr<int>(alive_)](
+                                Result<std::unique_ptr<gpu::Device>> made) {
         if (guard.expired() || closed_ || at != generation_) return;
         if (!made.ok()) {
             // A browser whose GPU process has just died has no adapter for a while.
@@ -34,15 +36,21 @@ void DeviceKeeper::open() {
 }
 
 void DeviceKeeper::test() {
-    ExpertRunner::self_test(*device_, [this, at = generation_, guard = std::weak_ptr<int>(alive_)](Result<double> nrmse) {
+    ExpertRunner::self_test(*device_, [this, at = generation_,
+                                       guard = std::weak_ptr<int>(alive_)](Result<double> nrmse) {
         if (guard.expired() || closed_ || at != generation_ || reopening_) return;
-        if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost) return lost(nrmse.error().message);
-        if (!nrmse.ok()) return events_.failed(text("This GPU cannot run the expert kernels: ", nrmse.error().message));
+        if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
+            return lost(nrmse.error().message);
+        if (!nrmse.ok())
+            return events_.failed(
+                text("This GPU cannot run the expert kernels: ", nrmse.error().message));
         ++report_.status.self_test_rounds;
         report_.status.self_test_nrmse = *nrmse;
         if (!(*nrmse <= self_test_nrmse_max))
-            return events_.failed(text("This GPU computes wrong results (error ", *nrmse, ", at most ", self_test_nrmse_max,
-                                       " is allowed). A driver update may mend that; until then it does not serve."));
+            return events_.failed(
+                text("This GPU computes wrong results (error ", *nrmse, ", at most ",
+                     self_test_nrmse_max,
+                     " is allowed). A driver update may mend that; until then it does not serve."));
         tested_ = true;
         ready_at_ms_ = platform_.now_ms();
         events_.ready();
@@ -58,14 +66,20 @@ void DeviceKeeper::lost(const std::string& reason) {
 void DeviceKeeper::reopen(const std::string& reason) {
     const std::string shown = reason.substr(0, 200);
     if (++faults_ > faults_max)
-        return events_.failed(text("This GPU fails again and again (", shown, "); it was opened anew ", faults_max,
+        return events_.failed(text("This GPU fails again and again (", shown,
+                                   "); it was opened anew ", faults_max,
                                    " times. A restart or a newer graphics driver may mend that."));
-    report_.enter(WorkerPhase::gpu_lost, text("The GPU was lost (", shown, "). Starting again", faults_ > 1 ? text(", try ", faults_, " of ", faults_max) : "", "."));
-    reopen_after(std::min(reopen_ms_max, reopen_ms_min * std::pow(2.0, faults_)) * (0.5 + platform_.random() / 2));
+    report_.enter(WorkerPhase::gpu_lost,
+                  text("The GPU was lost (", shown, "). Starting again",
+                       faults_ > 1 ? text(", try ", faults_, " of ", faults_max) : "", "."));
+    reopen_after(std::min(reopen_ms_max, reopen_ms_min * std::pow(2.0, faults_)) *
+                 (0.5 + platform_.random() / 2));
 }
 
 void DeviceKeeper::reopen_smaller(const std::string& reason, std::uint64_t budget_bytes) {
-    report_.enter(WorkerPhase::gpu_lost, text("The GPU was lost (", reason.substr(0, 200), "). Starting again with at most ", budget_bytes / 1'000'000, " MB."));
+    report_.enter(WorkerPhase::gpu_lost,
+                  text("The GPU was lost (", reason.substr(0, 200),
+                       "). Starting again with at most ", budget_bytes / 1'000'000, " MB."));
     reopen_after(reopen_ms_min * (1 + platform_.random()));
 }
 

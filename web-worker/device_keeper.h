@@ -1,5 +1,5 @@
-// The GPU of one worker: opened, tested with known answers, and opened again when it goes away, ever more slowly. One that keeps going away
-// is given up: `failed` is final.
+// The GPU of one worker: opened, tested with known answers, and opened again when it
+// goes away, ever more slowly. One that keeps going away is given up: `failed` is final.
 // Owns the device. Whoever keeps buffers on it lets go of them when `lost` is called.
 #pragma once
 
@@ -13,24 +13,32 @@ namespace moex {
 
 // How a loss for want of memory begins, in gpu.js as here.
 inline constexpr std::string_view no_memory = "out of memory";
-inline std::string loss_of(const Error& error) { return error.code == ErrorCode::no_space ? text(no_memory, ": ", error.message) : error.message; }
+inline std::string loss_of(const Error& error) {
+    return error.code == ErrorCode::no_space ? text(no_memory, ": ", error.message) : error.message;
+}
 
 class DeviceKeeper {
   public:
     struct Events {
-        std::function<void()> opened;                         // its known answers are next
-        std::function<void()> ready;                          // it passed them
-        std::function<void(const std::string& reason)> lost;  // its buffers are gone; answered by reopen() or reopen_smaller()
-        std::function<void(std::string reason)> failed;       // it cannot serve
+        std::function<void()> opened;  // its known answers are next
+        std::function<void()> ready;   // it passed them
+        std::function<void(const std::string& reason)>
+            lost;  // its buffers are gone; answered by reopen() or reopen_smaller()
+        std::function<void(std::string reason)> failed;  // it cannot serve
     };
-    DeviceKeeper(Platform& platform, StatusReport& report, Events events) : platform_(platform), report_(report), events_(std::move(events)) {}
+    DeviceKeeper(Platform& platform, StatusReport& report, Events events)
+        : platform_(platform),
+          report_(report),
+          events_(std::move(events)) {}
     ~DeviceKeeper() { close(); }
     DeviceKeeper(const DeviceKeeper&) = delete;
 
     void open();
-    void reopen(const std::string& reason);                   // counts as a fault; may call `failed`
-    void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);   // after out of memory: progress, not a fault
-    void close();                                             // nothing is called any more
+    // counts as a fault; may call `failed`
+    void reopen(const std::string& reason);
+    // after out of memory: progress, not a fault
+    void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);
+    void close();  // nothing is called any more
 
     gpu::Device* device() const { return device_.get(); }
     bool ready() const { return tested_ && !reopening_; }
@@ -46,9 +54,11 @@ class DeviceKeeper {
     std::unique_ptr<gpu::Device> device_;
     bool tested_ = false, reopening_ = false, closed_ = false;
     std::uint32_t devices_opened_ = 0;
-    std::uint32_t faults_ = 0;                                // since it last served for a good while
+    // since it last served for a good while
+    std::uint32_t faults_ = 0;
     double ready_at_ms_ = 0;
-    std::uint64_t generation_ = 0;                            // of the device: what an older one still says is dropped
+    // of the device: what an older one still says is dropped
+    std::uint64_t generation_ = 0;
     std::uint64_t retry_timer_ = 0;
     std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };

@@ -7,9 +7,9 @@
 
 namespace moex {
 namespace {
-constexpr double announce_every_ms = 20;         // READY frames are gathered for this long
+constexpr double announce_every_ms = 20;  // READY frames are gathered for this long
 constexpr double retry_ms_min = 500, retry_ms_max = 30000;
-constexpr std::size_t ready_units_max = 1024;    // a frame
+constexpr std::size_t ready_units_max = 1024;  // a frame
 }  // namespace
 
 ExpertLoader::~ExpertLoader() {
@@ -35,21 +35,28 @@ void ExpertLoader::begin_connection() {
 }
 
 std::uint32_t ExpertLoader::num_ready() const {
-    return static_cast<std::uint32_t>(std::count_if(assigned_.begin(), assigned_.end(), [this](const auto& unit) { return store_.holds(unit.first); }));
+    return static_cast<std::uint32_t>(
+        std::count_if(assigned_.begin(), assigned_.end(),
+                      [this](const auto& unit) { return store_.holds(unit.first); }));
 }
 
 void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
     std::size_t beyond = 0;
     for (const AssignedUnit& unit : units) {
         const Unit name{unit.layer, unit.expert};
-        if (assigned_.size() < store_.slots_max() || assigned_.contains(name)) assigned_[name] = unit.blob;
-        else ++beyond;
+        if (assigned_.size() < store_.slots_max() || assigned_.contains(name))
+            assigned_[name] = unit.blob;
+        else
+            ++beyond;
     }
     if (beyond > 0)
-        hub_.send_error(no_sequence_id, {ErrorCode::no_space, text(beyond, " experts more than there is room for")}, false, text("at most ", store_.slots_max()));
+        hub_.send_error(no_sequence_id,
+                        {ErrorCode::no_space, text(beyond, " experts more than there is room for")},
+                        false, text("at most ", store_.slots_max()));
     if (const Status made = store_.reserve(num_assigned()); !made.ok()) return lost(made.error());
     if (runner_ready_)
-        if (const Status prepared = runner_.prepare(); !prepared.ok()) return lost(prepared.error());
+        if (const Status prepared = runner_.prepare(); !prepared.ok())
+            return lost(prepared.error());
     for (const AssignedUnit& one : units) {
         const Unit unit{one.layer, one.expert};
         if (!assigned_.contains(unit)) continue;
@@ -66,7 +73,7 @@ void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
 }
 
 void ExpertLoader::lost(const Error& error) {
-    const auto handler = events_.lost;           // it may end this loader
+    const auto handler = events_.lost;  // it may end this loader
     handler(loss_of(error));
 }
 
@@ -79,18 +86,23 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             if (from_network) report_.status.bytes_downloaded += bytes;
             report_.changed();
         },
-        [this, unit, failures, guard = std::weak_ptr<int>(alive_), number = fetch_number_](Result<Bytes> blob) {
+        [this, unit, failures, guard = std::weak_ptr<int>(alive_),
+         number = fetch_number_](Result<Bytes> blob) {
             if (guard.expired() || number != fetch_number_) return;
             if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
-            // The hub may be busy, or the way to it: the expert stays assigned and is asked for again.
+            // The hub may be busy, or the way to it: the
+            // expert stays assigned and is asked for again.
             ++report_.status.errors;
-            report_.status.detail = text("An expert could not be fetched and is tried again: ", blob.error().message);
+            report_.status.detail = text("An expert could not be fetched and is tried again: ",
+                                         blob.error().message);
             report_.changed();
-            const double delay_ms = std::min(retry_ms_max, retry_ms_min * std::pow(2.0, std::min(failures, 10u))) * (0.5 + platform_.random());
+            const double delay_ms =
+                std::min(retry_ms_max, retry_ms_min * std::pow(2.0, std::min(failures, 10u))) *
+                (0.5 + platform_.random());
             platform_.set_timer(delay_ms, [this, unit, failures, guard, number] {
                 if (guard.expired() || number != fetch_number_) return;
                 if (assigned_.contains(unit)) return fetch(unit, failures + 1);
-                done_fetching(unit);                 // released meanwhile
+                done_fetching(unit);  // released meanwhile
                 events_.changed();
             });
         });
@@ -103,18 +115,21 @@ void ExpertLoader::done_fetching(Unit unit) {
 
 void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     done_fetching(unit);
-    if (!assigned_.contains(unit)) return events_.changed();              // released meanwhile
+    if (!assigned_.contains(unit)) return events_.changed();  // released meanwhile
     Status stored = store_.put(unit, *blob);
-    if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned()) stored = store_.put(unit, *blob);
+    if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned())
+        stored = store_.put(unit, *blob);
     if (!stored.ok()) return lost(stored.error());
     if (runner_ready_)
-        if (const Status prepared = runner_.prepare(); !prepared.ok()) return lost(prepared.error());
+        if (const Status prepared = runner_.prepare(); !prepared.ok())
+            return lost(prepared.error());
     unannounced_.push_back(unit);
     announce();
     events_.changed();
 }
 
-// Experts of an earlier connection stay until their room is needed, since the next ASSIGN mostly names them again.
+// Experts of an earlier connection stay until their room is
+// needed, since the next ASSIGN mostly names them again.
 bool ExpertLoader::drop_unassigned() {
     for (const Unit& held : store_.units())
         if (!assigned_.contains(held)) {
@@ -124,7 +139,8 @@ bool ExpertLoader::drop_unassigned() {
     return false;
 }
 
-// Tells the hub what is on the GPU, gathered over a moment; the first experts go out at once so that serving begins early.
+// Tells the hub what is on the GPU, gathered over a moment; the
+// first experts go out at once so that serving begins early.
 void ExpertLoader::announce() {
     if (!runner_ready_ || !hub_.online() || unannounced_.empty() || announce_timer_ != 0) return;
     announce_timer_ = platform_.set_timer(announce_every_ms, [this] {
@@ -132,7 +148,9 @@ void ExpertLoader::announce() {
         if (!hub_.online() || unannounced_.empty()) return;
         for (std::size_t first = 0; first < unannounced_.size(); first += ready_units_max) {
             const std::size_t last = std::min(unannounced_.size(), first + ready_units_max);
-            hub_.send(encode_ready(std::vector<Unit>(unannounced_.begin() + static_cast<std::ptrdiff_t>(first), unannounced_.begin() + static_cast<std::ptrdiff_t>(last))));
+            hub_.send(encode_ready(
+                std::vector<Unit>(unannounced_.begin() + static_cast<std::ptrdiff_t>(first),
+                                  unannounced_.begin() + static_cast<std::ptrdiff_t>(last))));
         }
         unannounced_.clear();
         events_.changed();

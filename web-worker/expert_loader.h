@@ -1,4 +1,5 @@
-// From the hub's ASSIGN to its READY: which experts this worker shall hold, their downloads, their way to the GPU, and what the hub was told.
+// From the hub's ASSIGN to its READY: which experts this worker shall
+// hold, their downloads, their way to the GPU, and what the hub was told.
 // Lives as long as its store: one model on one device.
 #pragma once
 
@@ -16,22 +17,34 @@ namespace moex {
 class ExpertLoader {
   public:
     struct Events {
-        std::function<void()> changed;                        // of what is held, assigned or on its way
-        std::function<void(const std::string& reason)> lost;  // the GPU gave nothing; may end this loader
+        // of what is held, assigned or on its way
+        std::function<void()> changed;
+        // the GPU gave nothing; may end this loader
+        std::function<void(const std::string& reason)> lost;
     };
-    ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, ExpertStore& store, ExpertRunner& runner, std::uint64_t blob_bytes, Events events)
-        : platform_(platform), report_(report), hub_(hub), store_(store), runner_(runner), blob_bytes_(blob_bytes), events_(std::move(events)) {}
+    ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, ExpertStore& store,
+                 ExpertRunner& runner, std::uint64_t blob_bytes, Events events)
+        : platform_(platform),
+          report_(report),
+          hub_(hub),
+          store_(store),
+          runner_(runner),
+          blob_bytes_(blob_bytes),
+          events_(std::move(events)) {}
     ~ExpertLoader();
     ExpertLoader(const ExpertLoader&) = delete;
 
-    void runner_ready();                                      // from here on what is held may be announced
-    void stop_fetching();                                     // nothing is downloaded until the next ASSIGN
-    void begin_connection();                                  // the hub assigns anew; what is held stays until its room is needed
+    // from here on what is held may be announced
+    void runner_ready();
+    // nothing is downloaded until the next ASSIGN
+    void stop_fetching();
+    // the hub assigns anew; what is held stays until its room is needed
+    void begin_connection();
     void assign(const std::vector<AssignedUnit>& units);
     void release(const std::vector<Unit>& units);
 
     std::uint32_t num_assigned() const { return static_cast<std::uint32_t>(assigned_.size()); }
-    std::uint32_t num_ready() const;                          // assigned and held
+    std::uint32_t num_ready() const;  // assigned and held
     bool complete() const { return num_ready() == num_assigned(); }
 
   private:
@@ -52,9 +65,10 @@ class ExpertLoader {
     bool runner_ready_ = false;
     std::map<Unit, Sha256> assigned_;
     std::set<Unit> fetching_;
-    std::vector<Unit> unannounced_;                           // on the GPU, not yet told to the hub
+    std::vector<Unit> unannounced_;  // on the GPU, not yet told to the hub
     std::uint64_t announce_timer_ = 0;
-    std::uint64_t fetch_number_ = 0;                          // of the downloads since they were last stopped
+    // of the downloads since they were last stopped
+    std::uint64_t fetch_number_ = 0;
     std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 

@@ -9,15 +9,21 @@
 namespace moex {
 namespace {
 
-constexpr const char* kernel_names[] = {"unpack_rows", "group_gate_up_1", "group_gate_up_4", "group_down_1", "group_down_4",
-                                        "pack_rows",   "gate_up",         "silu_mul",        "down"};
+constexpr const char* kernel_names[] = {"unpack_rows",  "group_gate_up_1", "group_gate_up_4",
+                                        "group_down_1", "group_down_4",    "pack_rows",
+                                        "gate_up",      "silu_mul",        "down"};
 // Rows of a single call; larger ones go through the grouped path or are split by the hub.
 constexpr std::uint32_t single_tokens_max = 512;
 
-std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) { return static_cast<std::uint32_t>((a + b - 1) / b); }
-std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
+    return static_cast<std::uint32_t>((a + b - 1) / b);
+}
+std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
 
-gpu::Command dispatch(gpu::PipelineId pipeline, gpu::BindGroupId group, std::uint32_t x, std::uint32_t y = 1) {
+gpu::Command dispatch(gpu::PipelineId pipeline, gpu::BindGroupId group, std::uint32_t x,
+                      std::uint32_t y = 1) {
     gpu::Command command;
     command.kind = gpu::Command::Kind::dispatch;
     command.pipeline = pipeline;
@@ -65,11 +71,13 @@ bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::
 }
 
 ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
-    const std::uint64_t hidden = options.shape.hidden_size, inner = options.shape.moe_intermediate_size;
+    const std::uint64_t hidden = options.shape.hidden_size,
+                        inner = options.shape.moe_intermediate_size;
     const std::uint64_t tokens = options.tokens_max, pairs = options.pairs_max;
     Sizes sizes;
     // Tiles: at most one a pair; pairs: two words; the summed tables: tokens + 1 + pairs.
-    const std::uint64_t table_words = gpu::round_header_words + 2 * ExpertStore::arenas_max + pairs * (4 + 2 + 1) + tokens + 1;
+    const std::uint64_t table_words = gpu::round_header_words + 2 * ExpertStore::arenas_max +
+                                      pairs * (4 + 2 + 1) + tokens + 1;
     sizes.upload = round_up(4 * table_words + tokens * (4 * hidden + 4), 16);
     sizes.x = round_up(4 * hidden * tokens, 16);
     sizes.intermediate = round_up(4 * inner * pairs, 16);
@@ -84,23 +92,31 @@ ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
 
 std::uint64_t ExpertRunner::buffer_bytes(const RunnerOptions& options) {
     const Sizes sizes = sizes_of(options);
-    const std::uint64_t lane = sizes.upload + sizes.x + sizes.intermediate + sizes.y_pairs + 2 * sizes.y_wire;
-    const std::uint64_t single = 3 * sizes.single_x + sizes.single_gate_up + sizes.single_intermediate + sizeof(gpu::ExpertParams);
-    return options.num_lanes * lane + single + 2 * ExpertStore::arenas_max * sizeof(gpu::GroupPlace);
+    const std::uint64_t lane = sizes.upload + sizes.x + sizes.intermediate + sizes.y_pairs +
+                               2 * sizes.y_wire;
+    const std::uint64_t single = 3 * sizes.single_x + sizes.single_gate_up +
+                                 sizes.single_intermediate + sizeof(gpu::ExpertParams);
+    return options.num_lanes * lane + single +
+           2 * ExpertStore::arenas_max * sizeof(gpu::GroupPlace);
 }
 
-RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max, const gpu::AdapterInfo& adapter) {
+RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max,
+                                const gpu::AdapterInfo& adapter) {
     if (options.tokens_max == 0) options.tokens_max = options.limits.num_tokens_max;
     if (options.pairs_max == 0) options.pairs_max = options.limits.num_pairs_max;
     const auto too_large = [&] {
         const Sizes sizes = sizes_of(options);
-        const std::uint64_t largest = std::max({sizes.upload, sizes.intermediate, sizes.y_wire, sizes.single_gate_up});
-        return largest > std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes) || buffer_bytes(options) > bytes_max;
+        const std::uint64_t largest = std::max(
+            {sizes.upload, sizes.intermediate, sizes.y_wire, sizes.single_gate_up});
+        return largest > std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes) ||
+               buffer_bytes(options) > bytes_max;
     };
     while (options.num_lanes > 2 && too_large()) --options.num_lanes;
     while ((options.pairs_max > 1 || options.tokens_max > 1) && too_large()) {
-        if (options.tokens_max >= options.pairs_max) options.tokens_max -= options.tokens_max / 8 + 1;
-        else options.pairs_max -= options.pairs_max / 8 + 1;
+        if (options.tokens_max >= options.pairs_max)
+            options.tokens_max -= options.tokens_max / 8 + 1;
+        else
+            options.pairs_max -= options.pairs_max / 8 + 1;
         options.tokens_max = std::max(1u, options.tokens_max);
         options.pairs_max = std::max(1u, options.pairs_max);
     }
@@ -119,15 +135,19 @@ ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOption
 ExpertRunner::~ExpertRunner() {
     *alive_ = -1;
     for (Lane& lane : lanes_) {
-        for (const gpu::BindGroupId group : {lane.unpack, lane.pack}) device_.destroy_bind_group(group);
+        for (const gpu::BindGroupId group : {lane.unpack, lane.pack})
+            device_.destroy_bind_group(group);
         for (const auto* groups : {&lane.gate_up, &lane.down})
             for (const gpu::BindGroupId group : *groups) device_.destroy_bind_group(group);
-        for (const gpu::BufferId buffer : {lane.upload, lane.x, lane.intermediate, lane.y_pairs, lane.y_wire, lane.readback}) device_.destroy_buffer(buffer);
+        for (const gpu::BufferId buffer :
+             {lane.upload, lane.x, lane.intermediate, lane.y_pairs, lane.y_wire, lane.readback})
+            device_.destroy_buffer(buffer);
     }
     for (const auto* groups : {&single_.gate_up_groups, &single_.down_groups})
         for (const gpu::BindGroupId group : *groups) device_.destroy_bind_group(group);
     if (single_.silu.value != 0) device_.destroy_bind_group(single_.silu);
-    for (const gpu::BufferId buffer : {single_.x, single_.gate_up, single_.intermediate, single_.y, single_.readback, single_.params})
+    for (const gpu::BufferId buffer : {single_.x, single_.gate_up, single_.intermediate, single_.y,
+                                       single_.readback, single_.params})
         if (buffer.value != 0) device_.destroy_buffer(buffer);
     for (const gpu::BufferId place : places_) device_.destroy_buffer(place);
 }
@@ -145,10 +165,13 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
         done(std::move(made));
         return;
     }
-    device_.create_pipeline(kernel_names[kernel], [this, kernel, done = std::move(done), alive = std::weak_ptr<int>(alive_)](Result<gpu::PipelineId> made) mutable {
+    device_.create_pipeline(kernel_names[kernel], [this, kernel, done = std::move(done),
+                                                   alive = std::weak_ptr<int>(alive_)](
+                                                      Result<gpu::PipelineId> made) mutable {
         if (alive.expired()) return;
         if (!made.ok()) {
-            done(Error{made.error().code, text("kernel ", kernel_names[kernel], ": ", made.error().message)});
+            done(Error{made.error().code,
+                       text("kernel ", kernel_names[kernel], ": ", made.error().message)});
             return;
         }
         pipelines_[kernel] = *made;
@@ -157,14 +180,16 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
 }
 
 Status ExpertRunner::make_lane(Lane& lane) {
-    const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage, const char* label) -> Status {
+    const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage,
+                            const char* label) -> Status {
         MOEX_ASSIGN(made, device_.create_buffer(size_bytes, usage, label));
         out = made;
         return {};
     };
     MOEX_TRY(buffer(lane.upload, sizes_.upload, gpu::BufferUsage::storage, "upload"));
     MOEX_TRY(buffer(lane.x, sizes_.x, gpu::BufferUsage::storage, "x"));
-    MOEX_TRY(buffer(lane.intermediate, sizes_.intermediate, gpu::BufferUsage::storage, "intermediate"));
+    MOEX_TRY(
+        buffer(lane.intermediate, sizes_.intermediate, gpu::BufferUsage::storage, "intermediate"));
     MOEX_TRY(buffer(lane.y_pairs, sizes_.y_pairs, gpu::BufferUsage::storage, "y_pairs"));
     MOEX_TRY(buffer(lane.y_wire, sizes_.y_wire, gpu::BufferUsage::storage, "y_wire"));
     MOEX_TRY(buffer(lane.readback, sizes_.y_wire, gpu::BufferUsage::readback, "readback"));
@@ -178,17 +203,22 @@ Status ExpertRunner::make_lane(Lane& lane) {
 }
 
 Status ExpertRunner::make_single() {
-    const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage, const char* label) -> Status {
+    const auto buffer = [&](gpu::BufferId& out, std::uint64_t size_bytes, gpu::BufferUsage usage,
+                            const char* label) -> Status {
         MOEX_ASSIGN(made, device_.create_buffer(size_bytes, usage, label));
         out = made;
         return {};
     };
     MOEX_TRY(buffer(single_.x, sizes_.single_x, gpu::BufferUsage::storage, "single x"));
-    MOEX_TRY(buffer(single_.gate_up, sizes_.single_gate_up, gpu::BufferUsage::storage, "single gate_up"));
-    MOEX_TRY(buffer(single_.intermediate, sizes_.single_intermediate, gpu::BufferUsage::storage, "single intermediate"));
+    MOEX_TRY(buffer(single_.gate_up, sizes_.single_gate_up, gpu::BufferUsage::storage,
+                    "single gate_up"));
+    MOEX_TRY(buffer(single_.intermediate, sizes_.single_intermediate, gpu::BufferUsage::storage,
+                    "single intermediate"));
     MOEX_TRY(buffer(single_.y, sizes_.single_x, gpu::BufferUsage::storage, "single y"));
-    MOEX_TRY(buffer(single_.readback, sizes_.single_x, gpu::BufferUsage::readback, "single readback"));
-    MOEX_TRY(buffer(single_.params, sizeof(gpu::ExpertParams), gpu::BufferUsage::uniform, "single params"));
+    MOEX_TRY(
+        buffer(single_.readback, sizes_.single_x, gpu::BufferUsage::readback, "single readback"));
+    MOEX_TRY(buffer(single_.params, sizeof(gpu::ExpertParams), gpu::BufferUsage::uniform,
+                    "single params"));
     const gpu::Binding silu[] = {{single_.gate_up}, {single_.intermediate}, {single_.params}};
     MOEX_ASSIGN(silu_group, device_.create_bind_group(pipelines_[silu_mul], silu));
     single_.silu = silu_group;
@@ -198,8 +228,10 @@ Status ExpertRunner::make_single() {
 Status ExpertRunner::prepare() {
     const auto& arenas = store_.arenas();
     while (places_.size() < 2 * arenas.size()) {
-        MOEX_ASSIGN(place, device_.create_buffer(sizeof(gpu::GroupPlace), gpu::BufferUsage::uniform, "place"));
-        const gpu::GroupPlace value{.first_tile_word = static_cast<std::uint32_t>(gpu::round_header_words + places_.size())};
+        MOEX_ASSIGN(place, device_.create_buffer(sizeof(gpu::GroupPlace), gpu::BufferUsage::uniform,
+                                                 "place"));
+        const gpu::GroupPlace value{.first_tile_word = static_cast<std::uint32_t>(
+                                        gpu::round_header_words + places_.size())};
         device_.write_buffer(place, 0, std::as_bytes(std::span(&value, 1)));
         places_.push_back(place);
     }
@@ -207,10 +239,16 @@ Status ExpertRunner::prepare() {
         while (lane.gate_up.size() < places_.size()) {
             const std::size_t place = lane.gate_up.size();
             const gpu::BufferId arena = arenas[place / 2];
-            const gpu::Binding first[] = {{lane.upload}, {arena}, {arena}, {lane.x}, {lane.intermediate}, {places_[place]}};
-            MOEX_ASSIGN(gate_up_group, device_.create_bind_group(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], first));
-            const gpu::Binding second[] = {{lane.upload}, {arena}, {arena}, {lane.intermediate}, {lane.y_pairs}, {places_[place]}};
-            MOEX_ASSIGN(down_group, device_.create_bind_group(pipelines_[place % 2 ? group_down_4 : group_down_1], second));
+            const gpu::Binding first[] = {{lane.upload},       {arena},         {arena}, {lane.x},
+                                          {lane.intermediate}, {places_[place]}};
+            MOEX_ASSIGN(gate_up_group,
+                        device_.create_bind_group(
+                            pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], first));
+            const gpu::Binding second[] = {{lane.upload},       {arena},        {arena},
+                                           {lane.intermediate}, {lane.y_pairs}, {places_[place]}};
+            MOEX_ASSIGN(down_group,
+                        device_.create_bind_group(
+                            pipelines_[place % 2 ? group_down_4 : group_down_1], second));
             lane.gate_up.push_back(gate_up_group);
             lane.down.push_back(down_group);
         }
@@ -219,7 +257,8 @@ Status ExpertRunner::prepare() {
         const gpu::BufferId arena = arenas[single_.gate_up_groups.size()];
         const gpu::Binding first[] = {{single_.x}, {arena}, {single_.gate_up}, {single_.params}};
         MOEX_ASSIGN(gate_up_group, device_.create_bind_group(pipelines_[gate_up], first));
-        const gpu::Binding second[] = {{single_.intermediate}, {arena}, {single_.y}, {single_.params}};
+        const gpu::Binding second[] = {
+            {single_.intermediate}, {arena}, {single_.y}, {single_.params}};
         MOEX_ASSIGN(down_group, device_.create_bind_group(pipelines_[down], second));
         single_.gate_up_groups.push_back(gate_up_group);
         single_.down_groups.push_back(down_group);
@@ -236,8 +275,10 @@ bool ExpertRunner::has_free_lane() const {
 Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     const GroupShape& shape = group.shape;
     if (shape.num_tokens > options_.tokens_max || shape.num_pairs > options_.pairs_max)
-        return Error{ErrorCode::num_tokens_range, text("group of ", shape.num_tokens, " rows and ", shape.num_pairs, " pairs, this worker takes ",
-                                                       options_.tokens_max, " and ", options_.pairs_max)};
+        return Error{
+            ErrorCode::num_tokens_range,
+            text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
+                 " pairs, this worker takes ", options_.tokens_max, " and ", options_.pairs_max)};
     std::size_t index = 0;
     while (index < lanes_.size() && lanes_[index].busy) ++index;
     MOEX_CHECK(index < lanes_.size(), "run_group() without a free lane");
@@ -249,10 +290,13 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     std::uint32_t pair = 0;
     for (const GroupExpert& expert : group.experts) {
         const auto slot = store_.find(Unit{shape.layer, expert.expert});
-        if (!slot) return Error{ErrorCode::unknown_expert, text("layer ", shape.layer, " expert ", expert.expert, " is not held here")};
+        if (!slot)
+            return Error{ErrorCode::unknown_expert, text("layer ", shape.layer, " expert ",
+                                                         expert.expert, " is not held here")};
         for (std::uint32_t first = 0; first < expert.num_rows;) {
             const std::uint32_t rows = std::min(gpu::tile_rows_max, expert.num_rows - first);
-            tiles_[2 * slot->arena + (rows > 1 ? 1 : 0)].push_back({slot->blob_word, pair + first, rows, 0});
+            tiles_[2 * slot->arena + (rows > 1 ? 1 : 0)].push_back(
+                {slot->blob_word, pair + first, rows, 0});
             first += rows;
         }
         pair += expert.num_rows;
@@ -268,12 +312,15 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     header.num_pairs = shape.num_pairs;
     header.dtype = static_cast<std::uint32_t>(shape.dtype);
     header.unsummed = shape.unsummed ? 1 : 0;
-    header.gate_up_scale_zero_word = static_cast<std::uint32_t>(layout_.gate_up_scale_zero.offset_bytes / 4);
+    header.gate_up_scale_zero_word = static_cast<std::uint32_t>(
+        layout_.gate_up_scale_zero.offset_bytes / 4);
     header.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
-    header.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes / 4);
+    header.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes /
+                                                             4);
     for (std::size_t place = 0; place < num_places; ++place) {
         words_[gpu::round_header_words + place] = static_cast<std::uint32_t>(words_.size());
-        for (const gpu::RoundTile& tile : tiles_[place]) words_.insert(words_.end(), {tile.blob_word, tile.first_pair, tile.num_pairs, 0u});
+        for (const gpu::RoundTile& tile : tiles_[place])
+            words_.insert(words_.end(), {tile.blob_word, tile.first_pair, tile.num_pairs, 0u});
     }
     header.pairs_word = static_cast<std::uint32_t>(words_.size());
     for (std::uint32_t i = 0; i < shape.num_pairs; ++i) {
@@ -303,14 +350,19 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     device_.write_buffer(lane.upload, 0, std::as_bytes(std::span(words_)));
     std::vector<gpu::Command>& commands = commands_[index];
     commands.clear();
-    commands.push_back(dispatch(pipelines_[unpack_rows], lane.unpack, ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, 256)));
+    commands.push_back(
+        dispatch(pipelines_[unpack_rows], lane.unpack,
+                 ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, 256)));
     for (std::size_t place = 0; place < num_places; ++place)
         if (!tiles_[place].empty())
-            commands.push_back(dispatch(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], lane.gate_up[place],
-                                        ceil_div(header.moe_intermediate_size, 4), static_cast<std::uint32_t>(tiles_[place].size())));
+            commands.push_back(dispatch(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1],
+                                        lane.gate_up[place],
+                                        ceil_div(header.moe_intermediate_size, 4),
+                                        static_cast<std::uint32_t>(tiles_[place].size())));
     for (std::size_t place = 0; place < num_places; ++place)
         if (!tiles_[place].empty())
-            commands.push_back(dispatch(pipelines_[place % 2 ? group_down_4 : group_down_1], lane.down[place], ceil_div(header.hidden_size, 4),
+            commands.push_back(dispatch(pipelines_[place % 2 ? group_down_4 : group_down_1],
+                                        lane.down[place], ceil_div(header.hidden_size, 4),
                                         static_cast<std::uint32_t>(tiles_[place].size())));
     const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
     commands.push_back(dispatch(pipelines_[pack_rows], lane.pack, rows_out));
@@ -318,7 +370,8 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes, 4)));
     device_.submit(commands);
     device_.read_buffer(lane.readback, round_up(y_bytes, 4),
-                        [this, index, shape, y_bytes, done = std::move(done), alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
+                        [this, index, shape, y_bytes, done = std::move(done),
+                         alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
                             if (alive.expired()) return;
                             if (bytes.ok()) bytes = ByteView(bytes->first(y_bytes));
                             finish_group(index, shape, std::move(bytes), done);
@@ -326,23 +379,32 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     return {};
 }
 
-void ExpertRunner::finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes, const Done& done) {
+void ExpertRunner::finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes,
+                                const Done& done) {
     lanes_[lane].busy = false;
     const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
-    if (bytes.ok() && !wire_rows_finite(shape.dtype, *bytes, rows_out, options_.shape.hidden_size)) {
-        done(Error{ErrorCode::non_finite, text("layer ", shape.layer, ": an answer is not finite in ", dtype_name(shape.dtype))});
+    if (bytes.ok() &&
+        !wire_rows_finite(shape.dtype, *bytes, rows_out, options_.shape.hidden_size)) {
+        done(Error{
+            ErrorCode::non_finite,
+            text("layer ", shape.layer, ": an answer is not finite in ", dtype_name(shape.dtype))});
         return;
     }
     done(std::move(bytes));
 }
 
 Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) {
-    const std::uint32_t hidden = options_.shape.hidden_size, inner = options_.shape.moe_intermediate_size;
+    const std::uint32_t hidden = options_.shape.hidden_size,
+                        inner = options_.shape.moe_intermediate_size;
     const auto num_tokens = static_cast<std::uint32_t>(x.size() / hidden);
     const auto slot = store_.find(unit);
-    if (!slot) return Error{ErrorCode::unknown_expert, text("layer ", unit.layer, " expert ", unit.expert, " is not held here")};
+    if (!slot)
+        return Error{ErrorCode::unknown_expert,
+                     text("layer ", unit.layer, " expert ", unit.expert, " is not held here")};
     if (num_tokens > sizes_.single_tokens)
-        return Error{ErrorCode::num_tokens_range, text(num_tokens, " rows in one call, this worker takes ", sizes_.single_tokens)};
+        return Error{
+            ErrorCode::num_tokens_range,
+            text(num_tokens, " rows in one call, this worker takes ", sizes_.single_tokens)};
     if (single_.busy) return Error{ErrorCode::overloaded, "a single call is running"};
     single_.busy = true;
     gpu::ExpertParams params;
@@ -351,25 +413,34 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
     params.hidden_size = hidden;
     params.moe_intermediate_size = inner;
     params.group_size = options_.shape.group_size;
-    params.gate_up_scale_zero_word = static_cast<std::uint32_t>(layout_.gate_up_scale_zero.offset_bytes / 4);
+    params.gate_up_scale_zero_word = static_cast<std::uint32_t>(
+        layout_.gate_up_scale_zero.offset_bytes / 4);
     params.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
-    params.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes / 4);
+    params.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes /
+                                                             4);
     device_.write_buffer(single_.params, 0, std::as_bytes(std::span(&params, 1)));
     device_.write_buffer(single_.x, 0, std::as_bytes(x));
     const std::uint64_t y_bytes = 4 * std::uint64_t{num_tokens} * hidden;
     const gpu::Command commands[] = {
-        dispatch(pipelines_[gate_up], single_.gate_up_groups[slot->arena], ceil_div(2 * inner, 64), num_tokens),
+        dispatch(pipelines_[gate_up], single_.gate_up_groups[slot->arena], ceil_div(2 * inner, 64),
+                 num_tokens),
         dispatch(pipelines_[silu_mul], single_.silu, ceil_div(inner, 64), num_tokens),
-        dispatch(pipelines_[down], single_.down_groups[slot->arena], ceil_div(hidden, 64), num_tokens),
+        dispatch(pipelines_[down], single_.down_groups[slot->arena], ceil_div(hidden, 64),
+                 num_tokens),
         copy(single_.y, single_.readback, y_bytes),
     };
     device_.submit(commands);
-    device_.read_buffer(single_.readback, y_bytes, [this, num_tokens, hidden, done = std::move(done), alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
-        if (alive.expired()) return;
-        single_.busy = false;
-        if (bytes.ok() && !wire_rows_finite(Dtype::f32, *bytes, num_tokens, hidden)) done(Error{ErrorCode::non_finite, "an answer is not finite"});
-        else done(std::move(bytes));
-    });
+    device_.read_buffer(
+        single_.readback, y_bytes,
+        [this, num_tokens, hidden, done = std::move(done),
+         alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
+            if (alive.expired()) return;
+            single_.busy = false;
+            if (bytes.ok() && !wire_rows_finite(Dtype::f32, *bytes, num_tokens, hidden))
+                done(Error{ErrorCode::non_finite, "an answer is not finite"});
+            else
+                done(std::move(bytes));
+        });
     return {};
 }
 

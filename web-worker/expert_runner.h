@@ -1,6 +1,8 @@
-// From a decoded group to its answer on the GPU: one upload, one submit, one readback, nothing created after warm-up.
-// A ring of lanes, each with its own upload, scratch and readback buffers, lets several rounds overlap. Also the published three-kernel
-// path for single calls, and the self-test that decides whether this device may serve.
+// From a decoded group to its answer on the GPU: one upload,
+// one submit, one readback, nothing created after warm-up.
+// A ring of lanes, each with its own upload, scratch and readback buffers,
+// lets several rounds overlap. Also the published three-kernel path for
+// single calls, and the self-test that decides whether this device may serve.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +18,9 @@ namespace moex {
 struct RunnerOptions {
     WireLimits limits;
     ExpertShape shape;
-    std::uint32_t num_lanes = 2;            // rounds in flight
-    std::uint32_t tokens_max = 0;           // rows a lane's buffers hold; 0: limits.num_tokens_max
-    std::uint32_t pairs_max = 0;            // 0: limits.num_pairs_max
+    std::uint32_t num_lanes = 2;   // rounds in flight
+    std::uint32_t tokens_max = 0;  // rows a lane's buffers hold; 0: limits.num_tokens_max
+    std::uint32_t pairs_max = 0;   // 0: limits.num_pairs_max
 };
 
 class ExpertRunner {
@@ -29,31 +31,39 @@ class ExpertRunner {
     ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options);
     // What the buffers of a runner with these options take of the GPU.
     static std::uint64_t buffer_bytes(const RunnerOptions& options);
-    // Fewer lanes, down to two, then fewer rows, until that is at most `bytes_max` and no buffer exceeds a binding. Rows end at 1.
-    static RunnerOptions fit(RunnerOptions options, std::uint64_t bytes_max, const gpu::AdapterInfo& adapter);
+    // Fewer lanes, down to two, then fewer rows, until that is at most
+    // `bytes_max` and no buffer exceeds a binding. Rows end at 1.
+    static RunnerOptions fit(RunnerOptions options, std::uint64_t bytes_max,
+                             const gpu::AdapterInfo& adapter);
     ~ExpertRunner();
     ExpertRunner(const ExpertRunner&) = delete;
 
-    // Compiles all kernels and makes the lanes. Call once; the store's arenas may still grow (bind groups follow at the next prepare()).
+    // Compiles all kernels and makes the lanes. Call once; the store's
+    // arenas may still grow (bind groups follow at the next prepare()).
     void create(std::function<void(Status)> done);
     // Makes what the store's present arenas need. After this a round creates nothing.
     Status prepare();
 
     bool has_free_lane() const;
-    // What it takes of a group that has so many rows, all of them wanted; below tokens_max the rows do not matter.
+    // What it takes of a group that has so many rows, all of
+    // them wanted; below tokens_max the rows do not matter.
     std::uint32_t pairs_max(std::uint32_t num_tokens) const {
-        return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max) : options_.pairs_max;
+        return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max)
+                                                : options_.pairs_max;
     }
-    // Starts a group whose experts are all held (else unknown_expert at once). Requires a free lane.
+    // Starts a group whose experts are all held (else
+    // unknown_expert at once). Requires a free lane.
     Status run_group(const GroupDispatchView& group, Done done);
-    // One DISPATCH by the three published kernels: x [num_tokens, hidden_size] f32 in, `done` gets y f32 without gates.
+    // One DISPATCH by the three published kernels: x [num_tokens,
+    // hidden_size] f32 in, `done` gets y f32 without gates.
     Status run_single(Unit unit, std::span<const float> x, Done done);
-    // Known answers: a seeded expert through both paths, f32 rows, compared with expert_reference in double. The value is the larger
-    // normalised RMS error. Uses a store and a runner of its own on `device`.
+    // Known answers: a seeded expert through both paths, f32 rows, compared
+    // with expert_reference in double. The value is the larger normalised
+    // RMS error. Uses a store and a runner of its own on `device`.
     static void self_test(gpu::Device& device, std::function<void(Result<double>)> done);
 
   private:
-    struct Sizes {                           // of one lane and of the single-call buffers, in bytes
+    struct Sizes {  // of one lane and of the single-call buffers, in bytes
         std::uint64_t upload = 0, x = 0, intermediate = 0, y_pairs = 0, y_wire = 0;
         std::uint64_t single_tokens = 0, single_x = 0, single_gate_up = 0, single_intermediate = 0;
     };
@@ -61,21 +71,33 @@ class ExpertRunner {
     struct Lane {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
         gpu::BindGroupId unpack, pack;
-        std::vector<gpu::BindGroupId> gate_up, down;     // by place
+        std::vector<gpu::BindGroupId> gate_up, down;  // by place
         bool busy = false;
     };
     struct Single {
         gpu::BufferId x, gate_up, intermediate, y, readback, params;
-        std::vector<gpu::BindGroupId> gate_up_groups, down_groups;   // by arena
+        std::vector<gpu::BindGroupId> gate_up_groups, down_groups;  // by arena
         gpu::BindGroupId silu;
         bool busy = false;
     };
-    enum Kernel { unpack_rows, group_gate_up_1, group_gate_up_4, group_down_1, group_down_4, pack_rows, gate_up, silu_mul, down, num_kernels };
+    enum Kernel {
+        unpack_rows,
+        group_gate_up_1,
+        group_gate_up_4,
+        group_down_1,
+        group_down_4,
+        pack_rows,
+        gate_up,
+        silu_mul,
+        down,
+        num_kernels
+    };
 
     Status make_lane(Lane& lane);
     Status make_single();
     void create_next(int kernel, std::function<void(Status)> done);
-    void finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes, const Done& done);
+    void finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes,
+                      const Done& done);
 
     gpu::Device& device_;
     ExpertStore& store_;
@@ -83,12 +105,12 @@ class ExpertRunner {
     ExpertBlobLayout layout_;
     Sizes sizes_;
     gpu::PipelineId pipelines_[num_kernels];
-    std::vector<gpu::BufferId> places_;                  // GroupPlace uniforms, by place
+    std::vector<gpu::BufferId> places_;  // GroupPlace uniforms, by place
     std::vector<Lane> lanes_;
     Single single_;
-    std::vector<std::vector<gpu::RoundTile>> tiles_;     // by place, reused
-    std::vector<std::uint32_t> words_;                   // the upload being written, reused
-    std::vector<std::vector<gpu::Command>> commands_;    // reused
+    std::vector<std::vector<gpu::RoundTile>> tiles_;   // by place, reused
+    std::vector<std::uint32_t> words_;                 // the upload being written, reused
+    std::vector<std::vector<gpu::Command>> commands_;  // reused
     std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 

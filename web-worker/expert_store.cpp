@@ -4,18 +4,26 @@
 
 namespace moex {
 namespace {
-constexpr std::uint32_t grow_slots = 16;  // at least this many at once: experts come a few at a time when others leave, and arenas are few
+// at least this many at once: experts come a few at a time when others leave, and arenas are few
+constexpr std::uint32_t grow_slots = 16;
 
 std::uint64_t arena_bytes_max(const gpu::AdapterInfo& adapter) {
-    return std::min<std::uint64_t>({adapter.max_binding_bytes, adapter.max_buffer_bytes, 1ull << 30});   // larger ones are refused more often
+    // larger ones are refused more often
+    return std::min<std::uint64_t>(
+        {adapter.max_binding_bytes, adapter.max_buffer_bytes, 1ull << 30});
 }
 }  // namespace
 
-std::uint64_t ExpertStore::bytes_max(const gpu::AdapterInfo& adapter) { return arenas_max * arena_bytes_max(adapter); }
+std::uint64_t ExpertStore::bytes_max(const gpu::AdapterInfo& adapter) {
+    return arenas_max * arena_bytes_max(adapter);
+}
 
-ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes) : device_(device), blob_bytes_(blob_bytes) {
+ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes)
+    : device_(device),
+      blob_bytes_(blob_bytes) {
     slots_per_arena_ = arena_bytes_max(device.adapter()) / blob_bytes;
-    slots_max_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(budget_bytes / blob_bytes, slots_per_arena_ * arenas_max));
+    slots_max_ = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(budget_bytes / blob_bytes, slots_per_arena_ * arenas_max));
 }
 
 ExpertStore::~ExpertStore() {
@@ -26,10 +34,14 @@ Status ExpertStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted && arenas_.size() < arenas_max) {
         // Nor smaller than lets the arenas that are left hold the rest of the budget.
-        const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_, rest = slots_max_ - slots_made_;
-        const std::uint64_t grown = std::max<std::uint64_t>({wanted - slots_made_, slots_made_ / 2, grow_slots, rest > left ? rest - left : 0});
-        const auto slots = static_cast<std::uint32_t>(std::min<std::uint64_t>({slots_per_arena_, rest, grown}));
-        MOEX_ASSIGN(arena, device_.create_buffer(slots * blob_bytes_, gpu::BufferUsage::storage, "experts"));
+        const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_,
+                            rest = slots_max_ - slots_made_;
+        const std::uint64_t grown = std::max<std::uint64_t>(
+            {wanted - slots_made_, slots_made_ / 2, grow_slots, rest > left ? rest - left : 0});
+        const auto slots = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>({slots_per_arena_, rest, grown}));
+        MOEX_ASSIGN(arena, device_.create_buffer(slots * blob_bytes_, gpu::BufferUsage::storage,
+                                                 "experts"));
         const auto first = static_cast<std::uint32_t>(arenas_.size() * slots_per_arena_);
         arenas_.push_back(arena);
         for (std::uint32_t i = slots; i-- > 0;) free_.insert(free_.begin(), first + i);
@@ -40,16 +52,20 @@ Status ExpertStore::reserve(std::uint32_t num_units) {
 }
 
 Status ExpertStore::put(Unit unit, ByteView blob) {
-    MOEX_CHECK(blob.size() == blob_bytes_, text("blob of ", blob.size(), " bytes, slots have ", blob_bytes_));
+    MOEX_CHECK(blob.size() == blob_bytes_,
+               text("blob of ", blob.size(), " bytes, slots have ", blob_bytes_));
     if (slots_.contains(unit)) return {};
     if (free_.empty()) {
         MOEX_TRY(reserve(slots_made_ + grow_slots));
-        if (free_.empty()) return Error{ErrorCode::no_space, text("every slot of the budget is taken: ", slots_made_, " experts")};
+        if (free_.empty())
+            return Error{ErrorCode::no_space,
+                         text("every slot of the budget is taken: ", slots_made_, " experts")};
     }
     const std::uint32_t slot = free_.back();
     free_.pop_back();
     slots_[unit] = slot;
-    device_.write_buffer(arenas_[slot / slots_per_arena_], slot % slots_per_arena_ * blob_bytes_, blob);
+    device_.write_buffer(arenas_[slot / slots_per_arena_], slot % slots_per_arena_ * blob_bytes_,
+                         blob);
     return {};
 }
 
@@ -63,8 +79,9 @@ void ExpertStore::drop(Unit unit) {
 std::optional<ExpertSlot> ExpertStore::find(Unit unit) const {
     const auto found = slots_.find(unit);
     if (found == slots_.end()) return std::nullopt;
-    return ExpertSlot{static_cast<std::uint32_t>(found->second / slots_per_arena_),
-                      static_cast<std::uint32_t>(found->second % slots_per_arena_ * (blob_bytes_ / 4))};
+    return ExpertSlot{
+        static_cast<std::uint32_t>(found->second / slots_per_arena_),
+        static_cast<std::uint32_t>(found->second % slots_per_arena_ * (blob_bytes_ / 4))};
 }
 
 std::vector<Unit> ExpertStore::units() const {

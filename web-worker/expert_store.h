@@ -1,5 +1,7 @@
-// The experts that lie on the GPU: blobs in slots of a few large arenas, no arena larger than one storage binding may be.
-// Owns the arenas' buffers. Experts beyond the budget are not held; the connection tells the hub what is ready, so it is not asked for the rest.
+// The experts that lie on the GPU: blobs in slots of a few large
+// arenas, no arena larger than one storage binding may be.
+// Owns the arenas' buffers. Experts beyond the budget are not held; the
+// connection tells the hub what is ready, so it is not asked for the rest.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +17,27 @@ namespace moex {
 // Where a blob lies.
 struct ExpertSlot {
     std::uint32_t arena = 0;
-    std::uint32_t blob_word = 0;    // first 32-bit word in the arena
+    std::uint32_t blob_word = 0;  // first 32-bit word in the arena
 };
 
 class ExpertStore {
   public:
-    // A round names an arena by two words of its header, and each has bind groups of its own: together they hold what a card of 140 GB does.
+    // A round names an arena by two words of its header, and each has bind
+    // groups of its own: together they hold what a card of 140 GB does.
     static constexpr std::uint32_t arenas_max = 160;
 
-    // What any store on this adapter holds at most; less when the size of a blob does not divide that of an arena.
+    // What any store on this adapter holds at most; less when
+    // the size of a blob does not divide that of an arena.
     static std::uint64_t bytes_max(const gpu::AdapterInfo& adapter);
 
     ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes);
     ~ExpertStore();
     ExpertStore(const ExpertStore&) = delete;
 
-    std::uint32_t slots_max() const { return slots_max_; }       // what the budget, the binding limit and arenas_max allow
-    // Makes the arenas for `num_units` slots, so that no buffer is created once serving began. Keeps what is there. Grows by half at
+    // what the budget, the binding limit and arenas_max allow
+    std::uint32_t slots_max() const { return slots_max_; }
+    // Makes the arenas for `num_units` slots, so that no buffer is
+    // created once serving began. Keeps what is there. Grows by half at
     // least, within the budget: small steps would use up the arenas.
     Status reserve(std::uint32_t num_units);
     // Uploads a verified blob; no_space when every slot is taken.
@@ -52,7 +58,7 @@ class ExpertStore {
     std::uint32_t slots_max_ = 0;
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
-    std::vector<std::uint32_t> free_;              // slot numbers, lowest last
+    std::vector<std::uint32_t> free_;  // slot numbers, lowest last
     std::map<Unit, std::uint32_t> slots_;
 };
 

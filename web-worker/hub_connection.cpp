@@ -17,12 +17,14 @@ HubConnection::~HubConnection() {
 
 void HubConnection::connect() {
     if (std::exchange(opening_, true)) return;
-    closing_ = false;                                // the platform says nothing more of the one before
+    // the platform says nothing more of the one before
+    closing_ = false;
     platform_.connect();
 }
 
 void HubConnection::retry_later(std::string why, std::function<void()> retry) {
-    const double most = std::min(retry_ms_max, 2 * retry_ms_min * std::pow(2.0, std::min(failures_, 10u)));
+    const double most = std::min(retry_ms_max,
+                                 2 * retry_ms_min * std::pow(2.0, std::min(failures_, 10u)));
     const double delay_ms = retry_ms_min + platform_.random() * (most - retry_ms_min);
     ++failures_;
     report_.status.retry_at_ms = platform_.now_ms() + delay_ms;
@@ -64,7 +66,8 @@ void HubConnection::heard() {
     wait_for_a_word();
 }
 
-// The hub says something every heartbeat. A line that went silent without closing (sleep, a lost NAT entry) is given up.
+// The hub says something every heartbeat. A line that went
+// silent without closing (sleep, a lost NAT entry) is given up.
 void HubConnection::wait_for_a_word() {
     if (silence_timer_ != 0) platform_.clear_timer(silence_timer_);
     silence_timer_ = platform_.set_timer(heartbeats_silent * std::max(500u, heartbeat_ms_), [this] {
@@ -80,9 +83,14 @@ void HubConnection::send(ByteView frame) {
     report_.changed();
 }
 
-void HubConnection::send_error(std::uint32_t sequence_id, const Error& error, bool fatal, std::string wanted) {
+void HubConnection::send_error(std::uint32_t sequence_id, const Error& error, bool fatal,
+                               std::string wanted) {
     ++report_.status.errors;
-    send(encode_error({.sequence_id = sequence_id, .code = error_code_name(error.code), .found = error.message, .wanted = std::move(wanted), .fatal = fatal}));
+    send(encode_error({.sequence_id = sequence_id,
+                       .code = error_code_name(error.code),
+                       .found = error.message,
+                       .wanted = std::move(wanted),
+                       .fatal = fatal}));
 }
 
 void HubConnection::protocol_error(const Error& error, CloseCode code) {
@@ -101,8 +109,11 @@ HubConnection::End HubConnection::closed(std::uint16_t code) {
     opening_ = online_ = greeted_ = false;
     if (silence_timer_ != 0) platform_.clear_timer(std::exchange(silence_timer_, 0));
     // A greeting that came too late is no verdict on the worker.
-    const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) && fatal_code_ != error_code_name(ErrorCode::timeout);
-    const bool bad_token = fatal_code_.empty() || fatal_code_ == error_code_name(ErrorCode::unauthorized);   // no ERROR: the upgrade was refused
+    const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) &&
+                         fatal_code_ != error_code_name(ErrorCode::timeout);
+    // no ERROR: the upgrade was refused
+    const bool bad_token = fatal_code_.empty() ||
+                           fatal_code_ == error_code_name(ErrorCode::unauthorized);
     closing_ = false;
     return {.refused = refused, .bad_token = refused && bad_token};
 }

@@ -1,4 +1,5 @@
-// The line to the hub: opened, greeted on, given up when the hub falls silent, and opened again with full jitter.
+// The line to the hub: opened, greeted on, given up when
+// the hub falls silent, and opened again with full jitter.
 // Knows frames, not experts: what a frame means is worker_core's to say.
 #pragma once
 
@@ -11,18 +12,21 @@ namespace moex {
 
 class HubConnection {
   public:
-    HubConnection(Platform& platform, StatusReport& report) : platform_(platform), report_(report) {}
+    HubConnection(Platform& platform, StatusReport& report)
+        : platform_(platform),
+          report_(report) {}
     ~HubConnection();
     HubConnection(const HubConnection&) = delete;
 
-    bool online() const { return online_; }          // HELLO was answered
-    bool greeted() const { return greeted_; }        // HELLO was sent, with what was true then
-    bool closing() const { return closing_; }        // hung up; the platform has not said so yet
+    bool online() const { return online_; }    // HELLO was answered
+    bool greeted() const { return greeted_; }  // HELLO was sent, with what was true then
+    bool closing() const { return closing_; }  // hung up; the platform has not said so yet
     // Counts connections: an answer belongs to the one that asked.
     std::uint64_t number() const { return number_; }
-    bool listening() const { return !leaving_; }     // else this side closed it: what still comes in is not answered
+    // else this side closed it: what still comes in is not answered
+    bool listening() const { return !leaving_; }
 
-    void connect();                                  // unless it is being opened already
+    void connect();  // unless it is being opened already
     void retry_later(std::string why, std::function<void()> retry);
     bool retrying() const { return retry_timer_ != 0; }
     void stop_retrying();
@@ -30,18 +34,20 @@ class HubConnection {
 
     void greet(const Hello& hello);
     void welcomed(std::uint32_t heartbeat_ms);
-    void heard();                                    // a frame came in: the hub is there
+    void heard();  // a frame came in: the hub is there
     void failed_by_hub(std::string code) { fatal_code_ = std::move(code); }
 
     void send(ByteView frame);
-    void send_error(std::uint32_t sequence_id, const Error& error, bool fatal, std::string wanted = {});
+    void send_error(std::uint32_t sequence_id, const Error& error, bool fatal,
+                    std::string wanted = {});
     void protocol_error(const Error& error) { protocol_error(error, close_code_for(error.code)); }
-    void protocol_error(const Error& error, CloseCode code);      // says what was wrong, then closes
+    // says what was wrong, then closes
+    void protocol_error(const Error& error, CloseCode code);
 
     // From the platform.
     void opened();
     struct End {
-        bool refused = false;        // for good: trying again would not help
+        bool refused = false;  // for good: trying again would not help
         bool bad_token = false;
     };
     End closed(std::uint16_t code);
@@ -52,9 +58,10 @@ class HubConnection {
     Platform& platform_;
     StatusReport& report_;
     bool opening_ = false, greeted_ = false, online_ = false, closing_ = false, leaving_ = false;
-    std::string fatal_code_;                         // of the hub's last fatal ERROR on this connection
+    // of the hub's last fatal ERROR on this connection
+    std::string fatal_code_;
     std::uint32_t heartbeat_ms_ = 2000;
-    std::uint32_t failures_ = 0;                     // connections in a row that did not last
+    std::uint32_t failures_ = 0;  // connections in a row that did not last
     double welcomed_at_ms_ = 0;
     std::uint64_t number_ = 0;
     std::uint64_t retry_timer_ = 0, silence_timer_ = 0;

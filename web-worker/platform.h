@@ -1,5 +1,7 @@
-// What an expert worker needs of the place it runs in: a socket, blobs, time, and somewhere to show its state.
-// Implemented by web-worker/browser (a tab's Dedicated Worker) and web-worker/native (a headless process). One thread.
+// What an expert worker needs of the place it runs in: a
+// socket, blobs, time, and somewhere to show its state.
+// Implemented by web-worker/browser (a tab's Dedicated Worker)
+// and web-worker/native (a headless process). One thread.
 #pragma once
 
 #include <cstdint>
@@ -13,70 +15,80 @@ namespace moex {
 
 // The states a person sees; names are the words on the page and in logs.
 enum class WorkerPhase {
-    starting,       // device and kernels
+    starting,  // device and kernels
     connecting,
-    downloading,    // assigned blobs are missing
-    warming,        // pipelines, self-test
-    serving,        // ready and answering; idle when no call came lately (the page decides)
-    paused,         // by the contributor
-    offline,        // lost the hub; reconnecting at retry_at_ms
+    downloading,  // assigned blobs are missing
+    warming,      // pipelines, self-test
+    serving,      // ready and answering; idle when no call came lately (the page decides)
+    paused,       // by the contributor
+    offline,      // lost the hub; reconnecting at retry_at_ms
     gpu_lost,
-    refused,        // by the hub: token, version, removed; does not retry by itself
-    failed,         // this device cannot serve: no adapter, self-test failed
+    refused,  // by the hub: token, version, removed; does not retry by itself
+    failed,   // this device cannot serve: no adapter, self-test failed
     stopped,
 };
 const char* worker_phase_name(WorkerPhase phase);
 
 struct WorkerStatus {
     WorkerPhase phase = WorkerPhase::starting;
-    std::string detail;                    // one sentence: why, and what to do
+    std::string detail;  // one sentence: why, and what to do
     std::uint64_t worker_id = 0;
     std::string model_name;
     gpu::AdapterInfo adapter;
     std::uint32_t units_assigned = 0, units_ready = 0;
-    std::uint64_t bytes_to_fetch = 0, bytes_fetched = 0;      // of the current download: fetched counts network and cache
-    std::uint64_t bytes_downloaded = 0;                       // over the network since start
+    // of the current download: fetched counts network and cache
+    std::uint64_t bytes_to_fetch = 0, bytes_fetched = 0;
+    std::uint64_t bytes_downloaded = 0;  // over the network since start
     std::uint64_t weights_bytes = 0;
-    std::uint64_t budget_bytes = 0;                           // the limit for all that lies on the GPU; device.buffer_bytes is what does
+    // the limit for all that lies on the GPU; device.buffer_bytes is what does
+    std::uint64_t budget_bytes = 0;
     std::uint64_t groups_answered = 0, pairs_answered = 0, groups_cancelled = 0, errors = 0;
     std::uint64_t frames_received = 0, frames_sent = 0;
-    std::uint64_t bytes_received = 0, bytes_sent = 0;         // WebSocket
-    std::uint64_t self_test_rounds = 0; double self_test_nrmse = 0;
-    double round_ms_p50 = 0, round_ms_p99 = 0;                // frame in to frame out
+    std::uint64_t bytes_received = 0, bytes_sent = 0;  // WebSocket
+    std::uint64_t self_test_rounds = 0;
+    double self_test_nrmse = 0;
+    double round_ms_p50 = 0, round_ms_p99 = 0;  // frame in to frame out
     double retry_at_ms = 0;
     gpu::DeviceCounters device;
-    std::uint64_t rounds_at_warm = 0; gpu::DeviceCounters device_at_warm;   // counters when serving began
+    // counters when serving began
+    std::uint64_t rounds_at_warm = 0;
+    gpu::DeviceCounters device_at_warm;
 };
 
 struct WorkerOptions {
     std::string token, nickname, client, worker_key;
-    std::uint64_t budget_bytes = 512ull << 20;     // of GPU memory: weights and calls in flight
+    std::uint64_t budget_bytes = 512ull << 20;  // of GPU memory: weights and calls in flight
 };
 
 class Platform {
   public:
     virtual ~Platform() = default;
 
-    // Socket. After connect(), exactly one of on_open/on_closed of WorkerCore follows; one connection at a time.
+    // Socket. After connect(), exactly one of on_open/on_closed
+    // of WorkerCore follows; one connection at a time.
     virtual void connect() = 0;
-    virtual void send(ByteView frame) = 0;                    // copied before it returns
+    virtual void send(ByteView frame) = 0;  // copied before it returns
     virtual void close(std::uint16_t code, std::string_view reason) = 0;
 
-    // The blob named by `hash`: from the cache or the hub, verified; a corrupted cached blob is dropped and fetched again, a corrupted
-    // download is tried again and then an error. `progress(bytes)` reports bytes gained, `from_network` says where.
+    // The blob named by `hash`: from the cache or the hub, verified; a corrupted cached
+    // blob is dropped and fetched again, a corrupted download is tried again and then
+    // an error. `progress(bytes)` reports bytes gained, `from_network` says where.
     // At most `fetches_max` run at once; the rest wait inside.
-    virtual void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, std::function<void(std::uint64_t bytes, bool from_network)> progress,
+    virtual void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+                            std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
-    virtual void cancel_fetches() = 0;                        // their `done` is not called
+    virtual void cancel_fetches() = 0;  // their `done` is not called
 
-    virtual double now_ms() = 0;                              // monotonic
-    virtual std::uint64_t set_timer(double delay_ms, std::function<void()> function) = 0;   // one shot
+    virtual double now_ms() = 0;  // monotonic
+    virtual std::uint64_t set_timer(double delay_ms,
+                                    std::function<void()> function) = 0;  // one shot
     virtual void clear_timer(std::uint64_t timer) = 0;
-    virtual double random() = 0;                              // [0, 1), for reconnect jitter
+    virtual double random() = 0;  // [0, 1), for reconnect jitter
 
     // A new device for a start or after a loss.
     virtual void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) = 0;
-    virtual void report(const WorkerStatus& status) = 0;      // rate-limited by the caller: on change, at most 10 per second
+    // rate-limited by the caller: on change, at most 10 per second
+    virtual void report(const WorkerStatus& status) = 0;
 };
 
 }  // namespace moex

@@ -1,4 +1,5 @@
-// The known answers that decide whether a device may serve: a small seeded expert, four rows (and one), through both paths.
+// The known answers that decide whether a device may serve: a
+// small seeded expert, four rows (and one), through both paths.
 #include <cmath>
 #include <cstring>
 
@@ -29,11 +30,14 @@ struct SelfTest : std::enable_shared_from_this<SelfTest> {
     ExpertRunner runner;
     Bytes blob;
     std::vector<float> x;
-    std::vector<double> expected;           // [num_tokens, hidden], gate 1
+    std::vector<double> expected;  // [num_tokens, hidden], gate 1
     double worst = 0;
 
     SelfTest(gpu::Device& on, std::function<void(Result<double>)> then)
-        : device(on), done(std::move(then)), store(on, expert_blob_layout(shape).size_bytes, expert_blob_layout(shape).size_bytes), runner(on, store, options()) {
+        : device(on),
+          done(std::move(then)),
+          store(on, expert_blob_layout(shape).size_bytes, expert_blob_layout(shape).size_bytes),
+          runner(on, store, options()) {
         Sequence sequence;
         ExpertWeights weights{.shape = shape};
         for (auto* matrix : {&weights.gate, &weights.up, &weights.down}) {
@@ -46,20 +50,27 @@ struct SelfTest : std::enable_shared_from_this<SelfTest> {
         const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
         MOEX_CHECK(view.ok(), "the self-test's blob");
         expected.resize(x.size());
-        expert_reference(std::span<double>(expected), dequantize_expert(*view), std::vector<double>(x.begin(), x.end()));
+        expert_reference(std::span<double>(expected), dequantize_expert(*view),
+                         std::vector<double>(x.begin(), x.end()));
     }
     RunnerOptions options() const {
-        WireLimits limits{.hidden_size = hidden, .num_layers = 1, .num_experts = 1, .num_tokens_max = num_tokens, .num_pairs_max = num_tokens};
+        WireLimits limits{.hidden_size = hidden,
+                          .num_layers = 1,
+                          .num_experts = 1,
+                          .num_tokens_max = num_tokens,
+                          .num_pairs_max = num_tokens};
         return {.limits = limits, .shape = shape, .num_lanes = 1};
     }
     void finish(Result<double> result) {
-        // The last reference may go with this call's: not from inside a callback of the runner's own.
+        // The last reference may go with this call's: not
+        // from inside a callback of the runner's own.
         if (auto then = std::exchange(done, nullptr)) then(std::move(result));
     }
     void compare(ByteView y) {
         std::vector<float> answer(y.size() / 4);
         std::memcpy(answer.data(), y.data(), y.size());
-        worst = std::max(worst, normalized_rms_error(answer, std::span(expected).first(answer.size())));
+        worst = std::max(worst,
+                         normalized_rms_error(answer, std::span(expected).first(answer.size())));
     }
     void start() {
         Status stored = store.reserve(1);
@@ -70,30 +81,41 @@ struct SelfTest : std::enable_shared_from_this<SelfTest> {
             self->run_group(num_tokens);
         });
     }
-    // All rows (a tile of four and a lone one), then the first alone, then the three published kernels.
+    // All rows (a tile of four and a lone one), then the
+    // first alone, then the three published kernels.
     void run_group(std::uint32_t rows) {
         GroupDispatchView group;
-        group.shape = {.layer = 0, .num_tokens = rows, .hidden_dim = hidden, .dtype = Dtype::f32, .unsummed = false, .num_pairs = rows, .num_experts = 1};
+        group.shape = {.layer = 0,
+                       .num_tokens = rows,
+                       .hidden_dim = hidden,
+                       .dtype = Dtype::f32,
+                       .unsummed = false,
+                       .num_pairs = rows,
+                       .num_experts = 1};
         group.experts = {GroupExpert{0, static_cast<std::uint16_t>(rows)}};
         for (std::uint32_t row = 0; row < rows; ++row) {
             group.rows.push_back(static_cast<std::uint16_t>(row));
             group.gates.push_back(float_to_half(1.0f));
         }
         group.x_bytes = std::as_bytes(std::span(x).first(std::size_t{rows} * hidden));
-        const Status started = runner.run_group(group, [self = shared_from_this(), rows](Result<ByteView> y) {
-            if (!y.ok()) return self->finish(y.error());
-            self->compare(*y);
-            if (rows > 1) self->run_group(1);
-            else self->run_single();
-        });
+        const Status started = runner.run_group(
+            group, [self = shared_from_this(), rows](Result<ByteView> y) {
+                if (!y.ok()) return self->finish(y.error());
+                self->compare(*y);
+                if (rows > 1)
+                    self->run_group(1);
+                else
+                    self->run_single();
+            });
         if (!started.ok()) finish(started.error());
     }
     void run_single() {
-        const Status started = runner.run_single(Unit{0, 0}, x, [self = shared_from_this()](Result<ByteView> y) {
-            if (!y.ok()) return self->finish(y.error());
-            self->compare(*y);
-            self->finish(self->worst);
-        });
+        const Status started = runner.run_single(Unit{0, 0}, x,
+                                                 [self = shared_from_this()](Result<ByteView> y) {
+                                                     if (!y.ok()) return self->finish(y.error());
+                                                     self->compare(*y);
+                                                     self->finish(self->worst);
+                                                 });
         if (!started.ok()) finish(started.error());
     }
 };

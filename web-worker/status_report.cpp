@@ -71,8 +71,10 @@ void StatusReport::close() {
 }
 
 void StatusReport::add_round(double round_ms) {
-    if (rounds_ms_.size() < rounds_kept) rounds_ms_.push_back(round_ms);
-    else rounds_ms_[next_round_++ % rounds_kept] = round_ms;
+    if (rounds_ms_.size() < rounds_kept)
+        rounds_ms_.push_back(round_ms);
+    else
+        rounds_ms_[next_round_++ % rounds_kept] = round_ms;
 }
 
 }  // namespace moex

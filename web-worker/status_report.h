@@ -1,5 +1,7 @@
-// What people see of a worker: its phase and its figures, shown on change and at most ten times a second.
-// Each part of the worker writes the figures it knows; `gather` adds what is cheaper to ask for than to keep.
+// What people see of a worker: its phase and its figures,
+// shown on change and at most ten times a second.
+// Each part of the worker writes the figures it knows;
+// `gather` adds what is cheaper to ask for than to keep.
 #pragma once
 
 #include <functional>
@@ -12,19 +14,21 @@ namespace moex {
 
 class StatusReport {
   public:
-    StatusReport(Platform& platform, std::function<void(WorkerStatus&)> gather) : platform_(platform), gather_(std::move(gather)) {}
+    StatusReport(Platform& platform, std::function<void(WorkerStatus&)> gather)
+        : platform_(platform),
+          gather_(std::move(gather)) {}
     ~StatusReport() { close(); }
     StatusReport(const StatusReport&) = delete;
 
     WorkerStatus status;
 
     void enter(WorkerPhase phase, std::string detail = {});
-    void pause();                           // shows paused, whatever is entered, until
-    void resume();                          // which shows what was entered last
-    void changed();                         // shown within 100 ms
-    void show();                            // now
-    void close();                           // from here on only show() shows anything
-    void add_round(double round_ms);        // frame in to frame out
+    void pause();                     // shows paused, whatever is entered, until
+    void resume();                    // which shows what was entered last
+    void changed();                   // shown within 100 ms
+    void show();                      // now
+    void close();                     // from here on only show() shows anything
+    void add_round(double round_ms);  // frame in to frame out
 
   private:
     Platform& platform_;
@@ -33,7 +37,7 @@ class StatusReport {
     bool closed_ = false, paused_ = false;
     WorkerPhase entered_ = WorkerPhase::starting;
     std::string entered_detail_;
-    std::vector<double> rounds_ms_;         // the newest few hundred
+    std::vector<double> rounds_ms_;  // the newest few hundred
     std::size_t next_round_ = 0;
 };
 

@@ -9,32 +9,46 @@
 namespace moex {
 namespace {
 
-constexpr std::uint32_t lanes_max = 4;           // rounds in flight; more would only hold memory
+constexpr std::uint32_t lanes_max = 4;  // rounds in flight; more would only hold memory
 constexpr const char* kernel_version = "int4-1";
 
-// Of the memory limit, the part for calls in flight; the rest is for weights. Said before the model is known, so the lanes are made to fit.
-std::uint64_t lanes_bytes(std::uint64_t limit_bytes) { return std::min<std::uint64_t>(limit_bytes / 4, 256ull << 20); }
-std::uint64_t weights_bytes(std::uint64_t limit_bytes) { return limit_bytes - lanes_bytes(limit_bytes); }
+// Of the memory limit, the part for calls in flight; the rest is for
+// weights. Said before the model is known, so the lanes are made to fit.
+std::uint64_t lanes_bytes(std::uint64_t limit_bytes) {
+    return std::min<std::uint64_t>(limit_bytes / 4, 256ull << 20);
+}
+std::uint64_t weights_bytes(std::uint64_t limit_bytes) {
+    return limit_bytes - lanes_bytes(limit_bytes);
+}
 
-RunnerOptions runner_options(const Welcome& welcome, const gpu::AdapterInfo& adapter, std::uint64_t limit_bytes) {
-    const RunnerOptions wanted{.limits = welcome.limits, .shape = welcome.expert_shape, .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max)};
+RunnerOptions runner_options(const Welcome& welcome, const gpu::AdapterInfo& adapter,
+                             std::uint64_t limit_bytes) {
+    const RunnerOptions wanted{.limits = welcome.limits,
+                               .shape = welcome.expert_shape,
+                               .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max)};
     return ExpertRunner::fit(wanted, lanes_bytes(limit_bytes), adapter);
 }
 
-std::string size_text(std::uint64_t bytes) { return bytes < 10'000'000 ? text(bytes / 1000, " kB") : text(bytes / 1'000'000, " MB"); }
+std::string size_text(std::uint64_t bytes) {
+    return bytes < 10'000'000 ? text(bytes / 1000, " kB") : text(bytes / 1'000'000, " MB");
+}
 
 bool same_model(const Welcome& a, const Welcome& b) {
-    return !a.package_sha256.empty() && a.package_sha256 == b.package_sha256 && a.expert_shape == b.expert_shape &&
-           a.limits.num_tokens_max == b.limits.num_tokens_max && a.limits.num_pairs_max == b.limits.num_pairs_max;
+    return !a.package_sha256.empty() && a.package_sha256 == b.package_sha256 &&
+           a.expert_shape == b.expert_shape && a.limits.num_tokens_max == b.limits.num_tokens_max &&
+           a.limits.num_pairs_max == b.limits.num_pairs_max;
 }
 
 // What exists for one model on one device, and goes as a whole when either does.
 struct Model {
-    Model(Platform& platform, StatusReport& report, HubConnection& hub, gpu::Device& device, Welcome given, ExpertLoader::Events events)
+    Model(Platform& platform, StatusReport& report, HubConnection& hub, gpu::Device& device,
+          Welcome given, ExpertLoader::Events events)
         : welcome(std::move(given)),
           store(device, welcome.expert_blob_bytes, weights_bytes(report.status.budget_bytes)),
-          runner(device, store, runner_options(welcome, device.adapter(), report.status.budget_bytes)),
-          loader(platform, report, hub, store, runner, welcome.expert_blob_bytes, std::move(events)),
+          runner(device, store,
+                 runner_options(welcome, device.adapter(), report.status.budget_bytes)),
+          loader(platform, report, hub, store, runner, welcome.expert_blob_bytes,
+                 std::move(events)),
           calls(platform, report, hub, runner, welcome) {}
 
     Welcome welcome;
@@ -43,7 +57,8 @@ struct Model {
     ExpertLoader loader;
     CallQueue calls;
     bool runner_ready = false;
-    bool warm = false;               // everything assigned is held: from here on rounds create nothing
+    // everything assigned is held: from here on rounds create nothing
+    bool warm = false;
 };
 
 }  // namespace
@@ -54,10 +69,11 @@ struct WorkerCore::State {
           options(std::move(with)),
           report(on, [this](WorkerStatus& status) { gather(status); }),
           hub(on, report),
-          keeper(on, report, {.opened = [this] { report.enter(WorkerPhase::warming); },
-                              .ready = [this] { connect(); },
-                              .lost = [this](const std::string& reason) { lost(reason); },
-                              .failed = [this](std::string reason) { fail(std::move(reason)); }}) {
+          keeper(on, report,
+                 {.opened = [this] { report.enter(WorkerPhase::warming); },
+                  .ready = [this] { connect(); },
+                  .lost = [this](const std::string& reason) { lost(reason); },
+                  .failed = [this](std::string reason) { fail(std::move(reason)); }}) {
         report.status.budget_bytes = options.budget_bytes;
     }
 
@@ -69,8 +85,8 @@ struct WorkerCore::State {
     std::unique_ptr<Model> model;
     bool paused = false;
     bool connect_when_closed = false;
-    std::uint64_t told_bytes = 0;    // the budget in the last HELLO
-    bool over = false;               // failed, refused or stopped: nothing more happens by itself
+    std::uint64_t told_bytes = 0;  // the budget in the last HELLO
+    bool over = false;             // failed, refused or stopped: nothing more happens by itself
 
     void gather(WorkerStatus& status) {
         if (gpu::Device* device = keeper.device()) status.device = device->counters();
@@ -83,7 +99,7 @@ struct WorkerCore::State {
 
     void end(WorkerPhase phase, std::string detail) {
         over = true;
-        model.reset();                               // its downloads end, its memory is free
+        model.reset();  // its downloads end, its memory is free
         hub.stop_retrying();
         keeper.close();
         report.close();
@@ -104,15 +120,21 @@ struct WorkerCore::State {
         if (!model->runner_ready) return report.enter(WorkerPhase::warming);
         const bool complete = model->loader.complete();
         if (!complete) model->warm = false;
-        if (!complete && model->store.num_units() == 0) return report.enter(WorkerPhase::downloading);
-        if (model->loader.num_assigned() == 0) return report.enter(WorkerPhase::serving, "The hub has given this worker no experts yet.");
+        if (!complete && model->store.num_units() == 0)
+            return report.enter(WorkerPhase::downloading);
+        if (model->loader.num_assigned() == 0)
+            return report.enter(WorkerPhase::serving,
+                                "The hub has given this worker no experts yet.");
         if (complete && !std::exchange(model->warm, true)) {
             report.status.device_at_warm = keeper.device()->counters();
             report.status.rounds_at_warm = report.status.groups_answered;
         }
         // It serves what it holds while the rest still comes.
-        if (complete) report.enter(WorkerPhase::serving);
-        else report.enter(WorkerPhase::downloading, "Serving what is here already; the rest is on its way.");
+        if (complete)
+            report.enter(WorkerPhase::serving);
+        else
+            report.enter(WorkerPhase::downloading,
+                         "Serving what is here already; the rest is on its way.");
     }
 
     void lost(const std::string& reason) {
@@ -123,8 +145,9 @@ struct WorkerCore::State {
         model.reset();
         if (least_bytes == 0 || !reason.starts_with(no_memory)) return keeper.reopen(reason);
         if (weights_bytes(report.status.budget_bytes / 2) < least_bytes)
-            return fail(text("This GPU has too little free memory (", reason.substr(0, 200), "). Close other pages that use it, then start again."));
-        report.status.budget_bytes /= 2;             // the hub hears of it in the next HELLO
+            return fail(text("This GPU has too little free memory (", reason.substr(0, 200),
+                             "). Close other pages that use it, then start again."));
+        report.status.budget_bytes /= 2;  // the hub hears of it in the next HELLO
         keeper.reopen_smaller(reason, report.status.budget_bytes);
     }
 
@@ -146,13 +169,23 @@ struct WorkerCore::State {
 
     void send_hello() {
         const gpu::AdapterInfo& adapter = keeper.device()->adapter();
-        told_bytes = model ? model->store.bytes_max() : std::min(weights_bytes(report.status.budget_bytes), ExpertStore::bytes_max(adapter));
-        Hello hello{.token = options.token, .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32}, .kernel_version = kernel_version,
-                    .nickname = options.nickname, .client = options.client, .worker_key = options.worker_key};
-        hello.device = {.backend = adapter.backend, .vendor = adapter.vendor, .architecture = adapter.architecture, .description = adapter.description,
+        told_bytes = model ? model->store.bytes_max()
+                           : std::min(weights_bytes(report.status.budget_bytes),
+                                      ExpertStore::bytes_max(adapter));
+        Hello hello{.token = options.token,
+                    .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
+                    .kernel_version = kernel_version,
+                    .nickname = options.nickname,
+                    .client = options.client,
+                    .worker_key = options.worker_key};
+        hello.device = {.backend = adapter.backend,
+                        .vendor = adapter.vendor,
+                        .architecture = adapter.architecture,
+                        .description = adapter.description,
                         .software = adapter.software,
                         .budget_bytes = told_bytes,
-                        .max_buffer_bytes = adapter.max_buffer_bytes, .max_binding_bytes = adapter.max_binding_bytes};
+                        .max_buffer_bytes = adapter.max_buffer_bytes,
+                        .max_binding_bytes = adapter.max_binding_bytes};
         hub.greet(hello);
     }
 
@@ -165,19 +198,26 @@ struct WorkerCore::State {
             model->loader.begin_connection();
         } else {
             model.reset();
-            model = std::make_unique<Model>(platform, report, hub, *keeper.device(), std::move(welcome),
-                                            ExpertLoader::Events{.changed = [this] { settle(); }, .lost = [this](const std::string& reason) { lost(reason); }});
+            model = std::make_unique<Model>(
+                platform, report, hub, *keeper.device(), std::move(welcome),
+                ExpertLoader::Events{.changed = [this] { settle(); },
+                                     .lost = [this](const std::string& reason) { lost(reason); }});
             if (model->store.slots_max() == 0) return fail(no_room());
             model->runner.create([this](Status made) {
-                if (!made.ok() && (made.error().code == ErrorCode::device_lost || made.error().code == ErrorCode::no_space)) return lost(loss_of(made.error()));
-                if (!made.ok()) return fail(text("This GPU cannot run the expert kernels: ", made.error().message));
+                if (!made.ok() && (made.error().code == ErrorCode::device_lost ||
+                                   made.error().code == ErrorCode::no_space))
+                    return lost(loss_of(made.error()));
+                if (!made.ok())
+                    return fail(
+                        text("This GPU cannot run the expert kernels: ", made.error().message));
                 model->runner_ready = true;
                 model->calls.open();
                 model->loader.runner_ready();
                 settle();
             });
         }
-        // The size of a blob was not known when HELLO named the budget: when whole blobs do not fill the arenas, HELLO is said again.
+        // The size of a blob was not known when HELLO named the budget:
+        // when whole blobs do not fill the arenas, HELLO is said again.
         if (told_bytes / model->welcome.expert_blob_bytes > model->store.slots_max()) {
             hub.hang_up("room for fewer experts");
             connect_when_closed = true;
@@ -187,11 +227,14 @@ struct WorkerCore::State {
     }
 
     std::string no_room() const {
-        const std::uint64_t blob_bytes = model->welcome.expert_blob_bytes, binding_bytes = keeper.device()->adapter().max_binding_bytes;
+        const std::uint64_t blob_bytes = model->welcome.expert_blob_bytes,
+                            binding_bytes = keeper.device()->adapter().max_binding_bytes;
         if (blob_bytes > binding_bytes)
-            return text("One expert of this model takes ", size_text(blob_bytes), ", this GPU takes at most ", size_text(binding_bytes), " in one piece.");
-        return text("The memory limit of ", size_text(report.status.budget_bytes), " has no room for one expert of this model, which takes ", size_text(blob_bytes),
-                    ". Raise the limit, then start again.");
+            return text("One expert of this model takes ", size_text(blob_bytes),
+                        ", this GPU takes at most ", size_text(binding_bytes), " in one piece.");
+        return text("The memory limit of ", size_text(report.status.budget_bytes),
+                    " has no room for one expert of this model, which takes ",
+                    size_text(blob_bytes), ". Raise the limit, then start again.");
     }
 
     void on_frame(ByteView frame) {
@@ -202,57 +245,77 @@ struct WorkerCore::State {
         hub.heard();
         if (header->type == FrameType::welcome && !hub.online()) {
             auto message = decode_welcome(frame);
-            return message.ok() ? on_welcome(std::move(*message)) : hub.protocol_error(message.error());
+            return message.ok() ? on_welcome(std::move(*message))
+                                : hub.protocol_error(message.error());
         }
         if (header->type == FrameType::heartbeat) {
             const Status empty = decode_heartbeat(frame);
-            return empty.ok() ? hub.send(encode_heartbeat(header->sequence_id)) : hub.protocol_error(empty.error());
+            return empty.ok() ? hub.send(encode_heartbeat(header->sequence_id))
+                              : hub.protocol_error(empty.error());
         }
         if (header->type == FrameType::error) {
             const auto message = decode_error(frame);
             ++report.status.errors;
             if (message.ok() && message->fatal) hub.failed_by_hub(message->code);
-            if (message.ok()) report.status.detail = text("The hub reports ", message->code, message->found.empty() ? "" : ": ", message->found);
+            if (message.ok())
+                report.status.detail = text("The hub reports ", message->code,
+                                            message->found.empty() ? "" : ": ", message->found);
             return;
         }
-        if (!model || !hub.online()) return hub.protocol_error(Error{ErrorCode::unknown_type, text(frame_type_name(header->type), " before WELCOME")});
+        if (!model || !hub.online())
+            return hub.protocol_error(Error{
+                ErrorCode::unknown_type, text(frame_type_name(header->type), " before WELCOME")});
         const WireLimits& limits = model->welcome.limits;
         switch (header->type) {
             case FrameType::assign: {
                 const auto units = decode_assign(frame, limits);
-                return units.ok() ? model->loader.assign(*units) : hub.protocol_error(units.error());
+                return units.ok() ? model->loader.assign(*units)
+                                  : hub.protocol_error(units.error());
             }
             case FrameType::weight_sync: {
                 const auto one = decode_weight_sync(frame, limits);
-                return one.ok() ? model->loader.assign({AssignedUnit{one->layer, one->expert, one->blob}}) : hub.protocol_error(one.error());
+                return one.ok() ? model->loader.assign(
+                                      {AssignedUnit{one->layer, one->expert, one->blob}})
+                                : hub.protocol_error(one.error());
             }
             case FrameType::release: {
                 const auto units = decode_units(frame, limits);
-                return units.ok() ? model->loader.release(*units) : hub.protocol_error(units.error());
+                return units.ok() ? model->loader.release(*units)
+                                  : hub.protocol_error(units.error());
             }
             case FrameType::group_dispatch: return model->calls.on_group(frame);
             case FrameType::dispatch: return model->calls.on_single(frame);
             case FrameType::cancel: {
                 const Status empty = decode_cancel(frame);
-                return empty.ok() ? model->calls.on_cancel(header->sequence_id) : hub.protocol_error(empty.error());
+                return empty.ok() ? model->calls.on_cancel(header->sequence_id)
+                                  : hub.protocol_error(empty.error());
             }
             case FrameType::drain: {
                 const auto deadline_ms = decode_drain(frame);
-                return deadline_ms.ok() ? report.enter(WorkerPhase::offline, "The hub is shutting down. This worker comes back when it does.")
-                                        : hub.protocol_error(deadline_ms.error());
+                return deadline_ms.ok()
+                           ? report.enter(
+                                 WorkerPhase::offline,
+                                 "The hub is shutting down. This worker comes back when it does.")
+                           : hub.protocol_error(deadline_ms.error());
             }
-            case FrameType::prefetch: {              // everything that is asked for is on the GPU already
+            // everything that is asked for is on the GPU already
+            case FrameType::prefetch: {
                 const auto hints = decode_prefetch(frame, limits);
                 if (!hints.ok()) hub.protocol_error(hints.error());
                 return;
             }
-            case FrameType::welcome: return hub.protocol_error(Error{ErrorCode::unknown_type, "a second WELCOME"});
-            default: return hub.protocol_error(Error{ErrorCode::unknown_type, text(frame_type_name(header->type), " is not for a worker")});
+            case FrameType::welcome:
+                return hub.protocol_error(Error{ErrorCode::unknown_type, "a second WELCOME"});
+            default:
+                return hub.protocol_error(
+                    Error{ErrorCode::unknown_type,
+                          text(frame_type_name(header->type), " is not for a worker")});
         }
     }
 };
 
-WorkerCore::WorkerCore(Platform& platform, WorkerOptions options) : state_(std::make_unique<State>(platform, std::move(options))) {}
+WorkerCore::WorkerCore(Platform& platform, WorkerOptions options)
+    : state_(std::make_unique<State>(platform, std::move(options))) {}
 WorkerCore::~WorkerCore() = default;
 
 void WorkerCore::start() {
@@ -261,12 +324,13 @@ void WorkerCore::start() {
     state_->keeper.open();
 }
 
-// A paused worker is no answerer: it leaves the hub, which asks others at once, and keeps its weights.
+// A paused worker is no answerer: it leaves the hub,
+// which asks others at once, and keeps its weights.
 void WorkerCore::pause() {
     State& s = *state_;
     if (s.over || std::exchange(s.paused, true)) return;
     s.report.pause();
-    if (!s.keeper.ready()) return;                   // once the GPU is there, it does not connect
+    if (!s.keeper.ready()) return;  // once the GPU is there, it does not connect
     s.hub.stop_retrying();
     if (s.hub.greeted()) s.hang_up("paused by the contributor");
     if (s.model) s.model->loader.stop_fetching();
@@ -275,7 +339,7 @@ void WorkerCore::resume() {
     State& s = *state_;
     if (s.over || !std::exchange(s.paused, false)) return;
     s.report.resume();
-    if (!s.keeper.ready()) return;                   // it connects when the GPU is there
+    if (!s.keeper.ready()) return;  // it connects when the GPU is there
     if (!s.hub.closing()) return s.connect();
     s.connect_when_closed = true;
     s.report.enter(WorkerPhase::connecting);
@@ -285,7 +349,8 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     State& s = *state_;
     if (s.report.status.budget_bytes == budget_bytes) return;
     s.report.status.budget_bytes = budget_bytes;
-    s.model.reset();                                 // made anew with another store; blobs come from the cache
+    // made anew with another store; blobs come from the cache
+    s.model.reset();
     if (s.hub.greeted()) s.hub.hang_up("memory limit changed");
 }
 
@@ -316,7 +381,8 @@ void WorkerCore::on_frame(ByteView frame) {
 
 void WorkerCore::on_text() {
     if (!state_->over && state_->hub.listening())
-        state_->hub.protocol_error(Error{ErrorCode::unknown_type, "frames are binary messages"}, CloseCode::text_frame);
+        state_->hub.protocol_error(Error{ErrorCode::unknown_type, "frames are binary messages"},
+                                   CloseCode::text_frame);
 }
 
 void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
@@ -324,12 +390,16 @@ void WorkerCore::on_closed(std::uint16_t code, std::string_view reason) {
     const HubConnection::End end = s.hub.closed(code);
     const bool connect_now = std::exchange(s.connect_when_closed, false);
     if (s.model) s.model->calls.clear();
-    if (s.over || s.paused || !s.keeper.ready()) return;            // a GPU that becomes ready connects
+    // a GPU that becomes ready connects
+    if (s.over || s.paused || !s.keeper.ready()) return;
     if (connect_now) return s.connect();
     if (end.refused)
-        return s.end(WorkerPhase::refused, text("The hub refused this worker", reason.empty() ? "" : ": ", reason, ".",
-                                                end.bad_token ? " Ask the host for a fresh join link." : ""));
-    s.reconnect_later(reason.empty() ? std::string("The hub is not there. Trying again.") : text("The hub closed the connection (", reason, "). Trying again."));
+        return s.end(WorkerPhase::refused,
+                     text("The hub refused this worker", reason.empty() ? "" : ": ", reason, ".",
+                          end.bad_token ? " Ask the host for a fresh join link." : ""));
+    s.reconnect_later(reason.empty()
+                          ? std::string("The hub is not there. Trying again.")
+                          : text("The hub closed the connection (", reason, "). Trying again."));
 }
 
 const WorkerStatus& WorkerCore::status() const { return state_->report.status; }

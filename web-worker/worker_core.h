@@ -1,7 +1,8 @@
-// One expert worker, whatever it runs in: connects, says HELLO, fetches and verifies its experts, keeps them on the GPU, answers
-// groups and single calls, reconnects by itself with full jitter, leaves cleanly. Event-driven over Platform; one thread.
-// Wires its parts and decides the phase: device_keeper (the GPU), hub_connection (the line), expert_loader (weights), call_queue (calls),
-// status_report (what people see).
+// One expert worker, whatever it runs in: connects, says HELLO, fetches and verifies
+// its experts, keeps them on the GPU, answers groups and single calls, reconnects by
+// itself with full jitter, leaves cleanly. Event-driven over Platform; one thread.
+// Wires its parts and decides the phase: device_keeper (the GPU), hub_connection (the
+// line), expert_loader (weights), call_queue (calls), status_report (what people see).
 #pragma once
 
 #include <memory>
@@ -15,17 +16,19 @@ class WorkerCore {
     WorkerCore(Platform& platform, WorkerOptions options);
     ~WorkerCore();
 
-    void start();                       // device, kernels, self-test, then connect
-    void pause();                       // leaves the hub, which asks others at once; keeps its weights, fetches no more
+    void start();  // device, kernels, self-test, then connect
+    void pause();  // leaves the hub, which asks others at once; keeps its weights, fetches no more
     void resume();
-    void set_budget(std::uint64_t budget_bytes);   // applies at once when smaller; the hub learns by a reconnect
-    void on_network_back();             // the machine is on a network again: a retry that waits goes now
-    void stop();                        // closes with 1001; the phase becomes stopped
+    // applies at once when smaller; the hub learns by a reconnect
+    void set_budget(std::uint64_t budget_bytes);
+    // the machine is on a network again: a retry that waits goes now
+    void on_network_back();
+    void stop();  // closes with 1001; the phase becomes stopped
 
     // From the platform's socket.
     void on_open();
-    void on_frame(ByteView frame);      // the buffer is the caller's; valid during the call
-    void on_text();                     // a text message, which the protocol does not have
+    void on_frame(ByteView frame);  // the buffer is the caller's; valid during the call
+    void on_text();                 // a text message, which the protocol does not have
     void on_closed(std::uint16_t code, std::string_view reason);
 
     const WorkerStatus& status() const;

@@ -20,11 +20,15 @@ std::string StopFilter::push(std::string_view piece) {
         held_.clear();
         return shown;
     }
-    // The longest end of the text that begins some stop string stays back. It starts where a stop starts, so never inside a character.
+    // The longest end of the text that begins some stop string stays
+    // back. It starts where a stop starts, so never inside a character.
     std::size_t kept = 0;
     for (const std::string& stop : stops_) {
-        for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > kept; --length) {
-            if (std::string_view(held_).substr(held_.size() - length) == std::string_view(stop).substr(0, length)) kept = length;
+        for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > kept;
+             --length) {
+            if (std::string_view(held_).substr(held_.size() - length) ==
+                std::string_view(stop).substr(0, length))
+                kept = length;
         }
     }
     std::string shown = held_.substr(0, held_.size() - kept);
@@ -35,16 +39,23 @@ std::string StopFilter::push(std::string_view piece) {
 std::string StopFilter::finish() { return std::exchange(held_, {}); }
 
 AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens)
-    : tokenizer_(tokenizer), filter_(std::move(stops)), keep_tokens_(keep_tokens) {
+    : tokenizer_(tokenizer),
+      filter_(std::move(stops)),
+      keep_tokens_(keep_tokens) {
     if (tokenizer_) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_);
 }
 
 AnswerText::Shown AnswerText::push(const SampledToken& token) {
-    std::string piece = decoder_ ? decoder_->push(token.id) : text(num_tokens_ > 0 ? " " : "", token.id);
+    std::string piece = decoder_ ? decoder_->push(token.id)
+                                 : text(num_tokens_ > 0 ? " " : "", token.id);
     ++num_tokens_;
-    if (keep_tokens_) waiting_.push_back({token.id, piece, token.logprob, token.top, decoded_bytes_, decoded_characters_});
+    if (keep_tokens_)
+        waiting_.push_back(
+            {token.id, piece, token.logprob, token.top, decoded_bytes_, decoded_characters_});
     decoded_bytes_ += piece.size();
-    decoded_characters_ += static_cast<std::uint64_t>(std::count_if(piece.begin(), piece.end(), [](char c) { return (c & 0xc0) != 0x80; }));   // pieces are whole UTF-8
+    // pieces are whole UTF-8
+    decoded_characters_ += static_cast<std::uint64_t>(
+        std::count_if(piece.begin(), piece.end(), [](char c) { return (c & 0xc0) != 0x80; }));
     return release(filter_.push(piece));
 }
 
@@ -71,8 +82,10 @@ AnswerText::Shown AnswerText::finish() {
 AnswerText::Shown AnswerText::release(std::string text) {
     Shown shown{.text = std::move(text)};
     shown_bytes_ += shown.text.size();
-    while (!waiting_.empty() && waiting_.front().offset_bytes + waiting_.front().text.size() <= shown_bytes_) {
-        // A piece that a stop string swallowed whole begins where the text ends: it is not part of the answer.
+    while (!waiting_.empty() &&
+           waiting_.front().offset_bytes + waiting_.front().text.size() <= shown_bytes_) {
+        // A piece that a stop string swallowed whole begins
+        // where the text ends: it is not part of the answer.
         if (filter_.stopped() && waiting_.front().offset_bytes >= shown_bytes_) break;
         shown.tokens.push_back(std::move(waiting_.front()));
         waiting_.pop_front();

@@ -1,5 +1,6 @@
-// From sampled tokens to the text a client may see: whole UTF-8 sequences, held back while a stop string may be forming,
-// cut where one formed. One path for streams and whole answers, so that both give the same text.
+// From sampled tokens to the text a client may see: whole UTF-8 sequences,
+// held back while a stop string may be forming, cut where one formed. One
+// path for streams and whole answers, so that both give the same text.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,9 @@ namespace moex {
 class StopFilter {
   public:
     explicit StopFilter(std::vector<std::string> stops);
-    std::string push(std::string_view piece);   // what can be shown now; nothing more once stopped()
-    std::string finish();                       // what was held back
+    // what can be shown now; nothing more once stopped()
+    std::string push(std::string_view piece);
+    std::string finish();  // what was held back
     bool stopped() const { return stopped_; }
 
   private:
@@ -28,24 +30,27 @@ class StopFilter {
     bool stopped_ = false;
 };
 
-// One token of the answer with its log-probability. The texts of all entries join to the answer's text: a token that ends inside a
+// One token of the answer with its log-probability. The texts of
+// all entries join to the answer's text: a token that ends inside a
 // UTF-8 sequence has none, the one that completes it has the whole; `id` gives the raw bytes.
 struct TokenText {
     TokenId id = 0;
     std::string text;
     float logprob = 0;
     std::vector<TokenLogprob> top;
-    std::uint64_t offset_bytes = 0, offset_characters = 0;   // of `text` in the answer; characters are code points
+    // of `text` in the answer; characters are code points
+    std::uint64_t offset_bytes = 0, offset_characters = 0;
 };
 
 class AnswerText {
   public:
-    // `tokenizer` may be null: then the text is the ids in decimal, separated by blanks. `keep_tokens` for logprobs.
+    // `tokenizer` may be null: then the text is the ids in
+    // decimal, separated by blanks. `keep_tokens` for logprobs.
     AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens);
 
     struct Shown {
         std::string text;
-        std::vector<TokenText> tokens;          // whose text has been shown completely
+        std::vector<TokenText> tokens;  // whose text has been shown completely
     };
     Shown push(const SampledToken& token);
     Shown finish();

@@ -12,17 +12,22 @@ HttpResponse engine_error_response(const Error& error) {
         case ErrorCode::overloaded: return api_error(429, error.message, "queue_full", "");
         case ErrorCode::unavailable:
         case ErrorCode::timeout:
-        case ErrorCode::cancelled: return api_error(503, error.message, error_code_name(error.code), "");
+        case ErrorCode::cancelled:
+            return api_error(503, error.message, error_code_name(error.code), "");
         default: return api_error(500, error.message, error_code_name(error.code), "");
     }
 }
 
-ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder) : inputs_(std::move(inputs)), responder_(std::move(responder)) {
+ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
+    : inputs_(std::move(inputs)),
+      responder_(std::move(responder)) {
     const CompletionParams& params = inputs_.params;
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
-        choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), params.stop, params.logprobs)});
+        choices_.push_back(
+            {.text = AnswerText(inputs_.tokenizer.get(), params.stop, params.logprobs)});
     if (params.echo)
-        for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].content = inputs_.echoes[i / params.n];
+        for (std::size_t i = 0; i < choices_.size(); ++i)
+            choices_[i].content = inputs_.echoes[i / params.n];
 }
 
 void ApiJob::start() {
@@ -34,7 +39,9 @@ void ApiJob::start() {
     for (std::size_t i = 0; i < choices_.size(); ++i) {
         GenerationRequest request;
         request.prompt = inputs_.prompts[i / inputs_.params.n];
-        request.max_tokens = std::min<std::uint32_t>(inputs_.params.max_tokens, inputs_.context_tokens - static_cast<std::uint32_t>(request.prompt.size()));
+        request.max_tokens = std::min<std::uint32_t>(
+            inputs_.params.max_tokens,
+            inputs_.context_tokens - static_cast<std::uint32_t>(request.prompt.size()));
         request.sampling = inputs_.params.sampling;
         request.sampling.seed += i % inputs_.params.n;
         request.logprobs = inputs_.params.logprobs;
@@ -116,7 +123,10 @@ void ApiJob::cancel_choice(std::size_t index) {
 void ApiJob::on_token(std::size_t index, const SampledToken& token) {
     Choice& choice = choices_[index];
     if (answered_ || choice.ended || choice.cancelling) return;
-    if (std::find(inputs_.stop_ids.begin(), inputs_.stop_ids.end(), token.id) != inputs_.stop_ids.end()) return;  // not part of the text
+    // not part of the text
+    if (std::find(inputs_.stop_ids.begin(), inputs_.stop_ids.end(), token.id) !=
+        inputs_.stop_ids.end())
+        return;
     const TimePoint now = now_steady();
     if (choice.text.num_tokens() == 0) choice.first_token_at = now;
     choice.last_token_at = now;
@@ -147,7 +157,8 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
         return;
     }
     choice.ended = true;
-    choice.finish_reason = end.reason == FinishReason::length && !choice.cancelling ? "length" : "stop";
+    choice.finish_reason = end.reason == FinishReason::length && !choice.cancelling ? "length"
+                                                                                    : "stop";
     totals_.queued = std::max(totals_.queued, end.stats.queued);
     totals_.prefill = std::max(totals_.prefill, end.stats.prefill);
     totals_.decode = std::max(totals_.decode, end.stats.decode);
@@ -155,14 +166,17 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     totals_.pairs_local += end.stats.pairs_local;
     totals_.pairs_hedged += end.stats.pairs_hedged;
     totals_.pairs_verified += end.stats.pairs_verified;
-    totals_.workers.insert(totals_.workers.end(), end.stats.workers.begin(), end.stats.workers.end());
+    totals_.workers.insert(totals_.workers.end(), end.stats.workers.begin(),
+                           end.stats.workers.end());
     std::sort(totals_.workers.begin(), totals_.workers.end());
-    totals_.workers.erase(std::unique(totals_.workers.begin(), totals_.workers.end()), totals_.workers.end());
+    totals_.workers.erase(std::unique(totals_.workers.begin(), totals_.workers.end()),
+                          totals_.workers.end());
     show(index, choice.text.finish());
     const bool is_last = ++num_ended_ == choices_.size();
     if (inputs_.params.stream) {
         begin_stream();
-        Json last = chunk(index, inputs_.params.is_chat ? Json::object() : Json(""), nullptr, choice.finish_reason.c_str());
+        Json last = chunk(index, inputs_.params.is_chat ? Json::object() : Json(""), nullptr,
+                          choice.finish_reason.c_str());
         if (is_last && !inputs_.params.include_usage) {
             last["timings"] = timings_json(totals_, usage());
             last["moex"] = provenance_json(totals_);
@@ -206,10 +220,17 @@ void ApiJob::on_all_ended() {
             Choice& choice = choices_[i];
             const Json logprobs = params.logprobs ? logprobs_json(choice.tokens) : Json();
             if (params.is_chat) {
-                body["choices"].push_back({{"index", i}, {"message", {{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}}},
-                                           {"logprobs", logprobs}, {"finish_reason", choice.finish_reason}});
+                body["choices"].push_back(
+                    {{"index", i},
+                     {"message",
+                      {{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}}},
+                     {"logprobs", logprobs},
+                     {"finish_reason", choice.finish_reason}});
             } else {
-                body["choices"].push_back({{"index", i}, {"text", choice.content}, {"logprobs", logprobs}, {"finish_reason", choice.finish_reason}});
+                body["choices"].push_back({{"index", i},
+                                           {"text", choice.content},
+                                           {"logprobs", logprobs},
+                                           {"finish_reason", choice.finish_reason}});
             }
         }
         body["usage"] = usage_json(usage());
@@ -232,8 +253,10 @@ void ApiJob::on_all_ended() {
     }
     if (first == TimePoint::max()) return;
     const auto seconds = [](Duration duration) { return to_ms(duration) / 1e3; };
-    inputs_.observer->on_latency(seconds(first - inputs_.received_at), seconds(now_steady() - inputs_.received_at),
-                                 gaps > 0 ? seconds(last - first) / static_cast<double>(gaps) : 0.0, seconds(totals_.queued));
+    inputs_.observer->on_latency(seconds(first - inputs_.received_at),
+                                 seconds(now_steady() - inputs_.received_at),
+                                 gaps > 0 ? seconds(last - first) / static_cast<double>(gaps) : 0.0,
+                                 seconds(totals_.queued));
 }
 
 void ApiJob::show(std::size_t index, AnswerText::Shown shown) {
@@ -245,10 +268,12 @@ void ApiJob::show(std::size_t index, AnswerText::Shown shown) {
         return;
     }
     begin_stream();
-    if (!choice.content.empty()) shown.text = std::exchange(choice.content, {}) + shown.text;  // the echo
+    // the echo
+    if (!choice.content.empty()) shown.text = std::exchange(choice.content, {}) + shown.text;
     if (shown.text.empty() && shown.tokens.empty()) return;
     const Json payload = params.is_chat ? Json{{"content", shown.text}} : Json(shown.text);
-    responder_->send_event(dump_json(chunk(index, payload, params.logprobs ? logprobs_json(shown.tokens) : Json(), nullptr)));
+    responder_->send_event(dump_json(
+        chunk(index, payload, params.logprobs ? logprobs_json(shown.tokens) : Json(), nullptr)));
 }
 
 void ApiJob::begin_stream() {
@@ -257,19 +282,24 @@ void ApiJob::begin_stream() {
     responder_->begin_stream();
     if (!inputs_.params.is_chat) return;
     for (std::size_t i = 0; i < choices_.size(); ++i)
-        responder_->send_event(dump_json(chunk(i, {{"role", "assistant"}, {"content", nullptr}}, nullptr, nullptr)));
+        responder_->send_event(
+            dump_json(chunk(i, {{"role", "assistant"}, {"content", nullptr}}, nullptr, nullptr)));
 }
 
-Json ApiJob::chunk(std::size_t index, Json payload, Json logprobs, const char* finish_reason) const {
+Json ApiJob::chunk(std::size_t index, Json payload, Json logprobs,
+                   const char* finish_reason) const {
     Json out = answer_object(inputs_.header, true);
-    out["choices"].push_back({{"index", index}, {inputs_.params.is_chat ? "delta" : "text", std::move(payload)}, {"logprobs", std::move(logprobs)},
+    out["choices"].push_back({{"index", index},
+                              {inputs_.params.is_chat ? "delta" : "text", std::move(payload)},
+                              {"logprobs", std::move(logprobs)},
                               {"finish_reason", finish_reason ? Json(finish_reason) : Json()}});
     if (inputs_.params.include_usage) out["usage"] = nullptr;
     return out;
 }
 
 Json ApiJob::logprobs_json(std::span<const TokenText> tokens) const {
-    return inputs_.params.is_chat ? chat_logprobs_json(tokens, inputs_.tokenizer.get()) : legacy_logprobs_json(tokens, inputs_.tokenizer.get());
+    return inputs_.params.is_chat ? chat_logprobs_json(tokens, inputs_.tokenizer.get())
+                                  : legacy_logprobs_json(tokens, inputs_.tokenizer.get());
 }
 
 Usage ApiJob::usage() const {

@@ -1,4 +1,5 @@
-// HTTP as the routes see it: a request that passed the gate, and a responder that takes one whole answer or a stream of events.
+// HTTP as the routes see it: a request that passed the gate, and
+// a responder that takes one whole answer or a stream of events.
 // No socket here, so that the API handlers are tested without one.
 #pragma once
 
@@ -17,14 +18,16 @@
 namespace moex {
 
 struct HttpRequest {
-    std::string method;                     // "GET", "POST", ...
-    std::string path;                       // decoded, without the query; begins with '/'
-    std::string query;                      // raw, without '?'
-    std::vector<std::pair<std::string, std::string>> headers;   // names in lower case
+    std::string method;  // "GET", "POST", ...
+    std::string path;    // decoded, without the query; begins with '/'
+    std::string query;   // raw, without '?'
+    std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
     std::string body;
-    std::string remote_address;             // the client's, without port: the peer, or whom a trusted proxy forwards
-    bool loopback = false;                  // the client is this machine, as far as anybody can tell
-    bool secure = false;                    // it came over TLS, here or at a trusted proxy
+    // the client's, without port: the peer, or whom a trusted proxy forwards
+    std::string remote_address;
+    // the client is this machine, as far as anybody can tell
+    bool loopback = false;
+    bool secure = false;  // it came over TLS, here or at a trusted proxy
     TimePoint received_at{};
     // First value of a header, by lower-case name.
     std::optional<std::string_view> header(std::string_view name) const;
@@ -42,22 +45,25 @@ struct HttpResponse {
     }
 };
 
-const char* reason_phrase(unsigned status);   // "Not Found"
+const char* reason_phrase(unsigned status);  // "Not Found"
 
-// The way back of one request. Any thread may call it; the connection posts to its strand. Dropping the last reference
-// without an answer sends a 500.
+// The way back of one request. Any thread may call it; the connection posts
+// to its strand. Dropping the last reference without an answer sends a 500.
 class HttpResponder {
   public:
     virtual ~HttpResponder() = default;
     virtual void respond(HttpResponse response) = 0;
-    // Server-sent events: headers go out at once; each event is "data: ...\n\n"; a comment ping goes out after 15 s of silence.
+    // Server-sent events: headers go out at once; each event is
+    // "data: ...\n\n"; a comment ping goes out after 15 s of silence.
     virtual void begin_stream() = 0;
-    // A stream will come if all goes well: after 15 s without an answer it begins with pings, so that nobody in between gives the request up.
+    // A stream will come if all goes well: after 15 s without an answer it
+    // begins with pings, so that nobody in between gives the request up.
     // respond() then still works: its body goes out as the stream's last event.
     virtual void expect_stream() = 0;
     virtual void send_event(std::string data) = 0;
     virtual void end_stream() = 0;
-    // Called (once, on the connection's strand) when the client went away before the answer was complete.
+    // Called (once, on the connection's strand) when the
+    // client went away before the answer was complete.
     virtual void on_disconnect(std::function<void()> handler) = 0;
 };
 

@@ -11,7 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Reads fields of one object; keeps the first problem. A field that is absent or null leaves its target alone.
+// Reads fields of one object; keeps the first problem. A
+// field that is absent or null leaves its target alone.
 class Fields {
   public:
     explicit Fields(const Json& object) : object_(object) {}
@@ -25,7 +26,8 @@ class Fields {
         if (!value) return;
         if (!value->is_number()) return wrong(name, "a number", *value);
         const double number = value->get<double>();
-        if (!(number >= min && number <= max)) return wrong(name, text("a number from ", min, " to ", max), *value);
+        if (!(number >= min && number <= max))
+            return wrong(name, text("a number from ", min, " to ", max), *value);
         out = number;
     }
     template <class Integer>
@@ -34,7 +36,8 @@ class Fields {
         if (!value) return;
         const auto number = integer_of(*value);
         if (!number) return wrong(name, "a whole number", *value);
-        if (*number < min || *number > max) return wrong(name, text("a whole number from ", min, " to ", max), *value);
+        if (*number < min || *number > max)
+            return wrong(name, text("a whole number from ", min, " to ", max), *value);
         out = static_cast<Integer>(*number);
     }
     void boolean(const char* name, bool& out) {
@@ -50,13 +53,17 @@ class Fields {
         out = value->get<std::string>();
     }
     void wrong(std::string_view param, std::string_view wanted, const Json& found) {
-        refuse(text("Invalid value for '", param, "': wanted ", wanted, ", found ", json_excerpt(found), "."), "invalid_value", param);
+        refuse(text("Invalid value for '", param, "': wanted ", wanted, ", found ",
+                    json_excerpt(found), "."),
+               "invalid_value", param);
     }
     void unsupported(std::string_view param, std::string_view why) {
-        refuse(text("'", param, "' is not supported by this server: ", why), "unsupported_parameter", param);
+        refuse(text("'", param, "' is not supported by this server: ", why),
+               "unsupported_parameter", param);
     }
     void refuse(std::string message, std::string_view code, std::string_view param) {
-        if (!problem_) problem_ = ApiProblem{400, std::move(message), std::string(code), std::string(param)};
+        if (!problem_)
+            problem_ = ApiProblem{400, std::move(message), std::string(code), std::string(param)};
     }
     const std::optional<ApiProblem>& problem() const { return problem_; }
 
@@ -64,13 +71,15 @@ class Fields {
     static std::optional<std::int64_t> integer_of(const Json& value) {
         if (value.is_number_unsigned()) {
             const auto number = value.get<std::uint64_t>();
-            if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+            if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+                return std::nullopt;
             return static_cast<std::int64_t>(number);
         }
         if (value.is_number_integer()) return value.get<std::int64_t>();
         if (value.is_number_float()) {
             const double number = value.get<double>();
-            if (std::abs(number) < 9e15 && number == std::floor(number)) return static_cast<std::int64_t>(number);
+            if (std::abs(number) < 9e15 && number == std::floor(number))
+                return static_cast<std::int64_t>(number);
         }
         return std::nullopt;
     }
@@ -89,21 +98,27 @@ void read_stop(Fields& fields, std::vector<std::string>& out) {
     } else if (stop->is_array()) {
         if (stop->size() > stop_max) return fields.wrong("stop", "at most 4 strings", *stop);
         for (const Json& one : *stop) {
-            if (!one.is_string()) return fields.wrong("stop", "a string or an array of at most 4 strings", one);
+            if (!one.is_string())
+                return fields.wrong("stop", "a string or an array of at most 4 strings", one);
             out.push_back(one.get<std::string>());
         }
     } else {
         return fields.wrong("stop", "a string or an array of at most 4 strings", *stop);
     }
-    std::erase(out, std::string());  // an empty stop would end everything at once; clients send it to mean none
+    // an empty stop would end everything at once; clients send it to mean none
+    std::erase(out, std::string());
     for (const std::string& one : out)
-        if (one.size() > stop_bytes_max) return fields.refuse(text("Invalid value for 'stop': longer than ", stop_bytes_max, " bytes."), "invalid_value", "stop");
+        if (one.size() > stop_bytes_max)
+            return fields.refuse(
+                text("Invalid value for 'stop': longer than ", stop_bytes_max, " bytes."),
+                "invalid_value", "stop");
 }
 
 void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, float>& out) {
     const Json* bias = fields.find("logit_bias");
     if (!bias) return;
-    if (!bias->is_object()) return fields.wrong("logit_bias", "an object of token ids and biases", *bias);
+    if (!bias->is_object())
+        return fields.wrong("logit_bias", "an object of token ids and biases", *bias);
     for (const auto& [key, value] : bias->items()) {
         std::uint64_t id = 0;
         bool digits = !key.empty() && key.size() <= 9;
@@ -112,7 +127,9 @@ void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, f
             id = id * 10 + static_cast<std::uint64_t>(c - '0');
         }
         if (!digits || id >= vocab_size)
-            return fields.refuse(text("Invalid key in 'logit_bias': wanted a token id below ", vocab_size, ", found ", json_excerpt(Json(key)), "."), "invalid_value", "logit_bias");
+            return fields.refuse(text("Invalid key in 'logit_bias': wanted a token id below ",
+                                      vocab_size, ", found ", json_excerpt(Json(key)), "."),
+                                 "invalid_value", "logit_bias");
         if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100))
             return fields.wrong("logit_bias", "biases from -100 to 100", value);
         out[static_cast<TokenId>(id)] = value.get<float>();
@@ -123,34 +140,48 @@ void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, f
 void refuse_unsupported(Fields& fields, bool is_chat) {
     const auto non_empty = [&](const char* name, const char* why) {
         const Json* value = fields.find(name);
-        if (value && !((value->is_array() || value->is_object()) && value->empty())) fields.unsupported(name, why);
+        if (value && !((value->is_array() || value->is_object()) && value->empty()))
+            fields.unsupported(name, why);
     };
     if (is_chat) {
         const auto is_none = [&](const char* name) {
             const Json* choice = fields.find(name);
             return choice && *choice == "none";
         };
-        if (!is_none("tool_choice")) non_empty("tools", "tool calls are not implemented; \"tool_choice\": \"none\" leaves them out.");
-        if (!is_none("function_call")) non_empty("functions", "function calls are not implemented.");
+        if (!is_none("tool_choice"))
+            non_empty("tools",
+                      "tool calls are not implemented; \"tool_choice\": \"none\" leaves them out.");
+        if (!is_none("function_call"))
+            non_empty("functions", "function calls are not implemented.");
         for (const char* name : {"tool_choice", "function_call"})
-            if (const Json* value = fields.find(name); value && *value != "none" && *value != "auto") fields.unsupported(name, "tool calls are not implemented.");
-        if (const Json* format = fields.find("response_format"); format && !(format->is_object() && format->value("type", Json()) == "text"))
+            if (const Json* value = fields.find(name);
+                value && *value != "none" && *value != "auto")
+                fields.unsupported(name, "tool calls are not implemented.");
+        if (const Json* format = fields.find("response_format");
+            format && !(format->is_object() && format->value("type", Json()) == "text"))
             fields.unsupported("response_format", "only {\"type\":\"text\"} is.");
-        if (const Json* modalities = fields.find("modalities"); modalities && *modalities != Json::array({"text"}))
+        if (const Json* modalities = fields.find("modalities");
+            modalities && *modalities != Json::array({"text"}))
             fields.unsupported("modalities", "only [\"text\"] is.");
         non_empty("audio", "text only.");
         non_empty("prediction", "predicted outputs are not implemented.");
         non_empty("web_search_options", "there is no web search.");
-        if (const Json* effort = fields.find("reasoning_effort"); effort && *effort != "none") fields.unsupported("reasoning_effort", "models here have no such setting.");
-        if (const Json* prefill = fields.find("continue_final_message"); prefill && *prefill != false)
+        if (const Json* effort = fields.find("reasoning_effort"); effort && *effort != "none")
+            fields.unsupported("reasoning_effort", "models here have no such setting.");
+        if (const Json* prefill = fields.find("continue_final_message");
+            prefill && *prefill != false)
             fields.unsupported("continue_final_message", "use /v1/completions to continue a text.");
     } else {
-        if (const Json* suffix = fields.find("suffix"); suffix && *suffix != "") fields.unsupported("suffix", "there is no infilling.");
-        if (const Json* best_of = fields.find("best_of"); best_of && *best_of != 1) fields.unsupported("best_of", "only 1 is.");
+        if (const Json* suffix = fields.find("suffix"); suffix && *suffix != "")
+            fields.unsupported("suffix", "there is no infilling.");
+        if (const Json* best_of = fields.find("best_of"); best_of && *best_of != 1)
+            fields.unsupported("best_of", "only 1 is.");
     }
-    for (const char* name : {"grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+    for (const char* name : {"grammar", "json_schema", "guided_json", "guided_regex",
+                             "guided_choice", "guided_grammar"})
         non_empty(name, "constrained decoding is not implemented.");
-    if (const Json* beams = fields.find("use_beam_search"); beams && *beams != false) fields.unsupported("use_beam_search", "there is no beam search.");
+    if (const Json* beams = fields.find("use_beam_search"); beams && *beams != false)
+        fields.unsupported("use_beam_search", "there is no beam search.");
 }
 
 void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& out) {
@@ -164,11 +195,17 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
     fields.string("model", out.model);
     fields.boolean("stream", out.stream);
     if (const Json* options = fields.find("stream_options")) {
-        if (!options->is_object()) fields.wrong("stream_options", "an object", *options);
-        else if (!out.stream) fields.refuse("'stream_options' is only allowed when 'stream' is true.", "invalid_value", "stream_options");
-        else if (const auto usage = options->find("include_usage"); usage != options->end() && !usage->is_null()) {
-            if (!usage->is_boolean()) fields.wrong("stream_options.include_usage", "true or false", *usage);
-            else out.include_usage = usage->get<bool>();
+        if (!options->is_object())
+            fields.wrong("stream_options", "an object", *options);
+        else if (!out.stream)
+            fields.refuse("'stream_options' is only allowed when 'stream' is true.",
+                          "invalid_value", "stream_options");
+        else if (const auto usage = options->find("include_usage");
+                 usage != options->end() && !usage->is_null()) {
+            if (!usage->is_boolean())
+                fields.wrong("stream_options.include_usage", "true or false", *usage);
+            else
+                out.include_usage = usage->get<bool>();
         }
     }
     constexpr std::int64_t tokens_max = 1'000'000'000;
@@ -186,7 +223,8 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
     fields.real("repeat_penalty", 0.01, 100, sampling.repetition_penalty);
     fields.real("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
     std::int64_t seed = static_cast<std::int64_t>(limits.seed);
-    fields.whole("seed", std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max(), seed);
+    fields.whole("seed", std::numeric_limits<std::int64_t>::min(),
+                 std::numeric_limits<std::int64_t>::max(), seed);
     sampling.seed = static_cast<std::uint64_t>(seed);
     std::string user;
     fields.string("user", user);
@@ -196,19 +234,28 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
 }
 
 // The text of one message: a string, null for an assistant, or parts of type text.
-void read_content(Fields& fields, const Json& content, bool may_be_null, const std::string& where, std::string& out) {
+void read_content(Fields& fields, const Json& content, bool may_be_null, const std::string& where,
+                  std::string& out) {
     if (content.is_string()) {
         out = content.get<std::string>();
     } else if (content.is_array()) {
         for (std::size_t i = 0; i < content.size(); ++i) {
             const Json& part = content[i];
             const std::string param = text(where, "[", i, "]");
-            if (!part.is_object()) return fields.wrong(param, "an object {\"type\":\"text\",\"text\":...}", part);
+            if (!part.is_object())
+                return fields.wrong(param, "an object {\"type\":\"text\",\"text\":...}", part);
             const auto type = part.find("type");
-            if (type == part.end() || !type->is_string()) return fields.wrong(text(param, ".type"), "\"text\"", type == part.end() ? Json() : *type);
-            if (*type != "text") return fields.unsupported(text(param, ".type"), text("only parts of type text are, found ", json_excerpt(*type), "."));
+            if (type == part.end() || !type->is_string())
+                return fields.wrong(text(param, ".type"), "\"text\"",
+                                    type == part.end() ? Json() : *type);
+            if (*type != "text")
+                return fields.unsupported(
+                    text(param, ".type"),
+                    text("only parts of type text are, found ", json_excerpt(*type), "."));
             const auto value = part.find("text");
-            if (value == part.end() || !value->is_string()) return fields.wrong(text(param, ".text"), "a string", value == part.end() ? Json() : *value);
+            if (value == part.end() || !value->is_string())
+                return fields.wrong(text(param, ".text"), "a string",
+                                    value == part.end() ? Json() : *value);
             out += value->get_ref<const std::string&>();
         }
     } else if (!(content.is_null() && may_be_null)) {
@@ -218,30 +265,48 @@ void read_content(Fields& fields, const Json& content, bool may_be_null, const s
 
 void read_messages(Fields& fields, CompletionParams& out) {
     const Json* messages = fields.find("messages");
-    if (!messages) return fields.refuse("Missing required parameter: 'messages'.", "missing_required_parameter", "messages");
-    if (!messages->is_array() || messages->empty()) return fields.wrong("messages", "a non-empty array of messages", *messages);
+    if (!messages)
+        return fields.refuse("Missing required parameter: 'messages'.",
+                             "missing_required_parameter", "messages");
+    if (!messages->is_array() || messages->empty())
+        return fields.wrong("messages", "a non-empty array of messages", *messages);
     constexpr std::size_t messages_max = 4096;
-    if (messages->size() > messages_max) return fields.refuse(text("'messages' has ", messages->size(), " entries, at most ", messages_max, " are allowed."), "invalid_value", "messages");
+    if (messages->size() > messages_max)
+        return fields.refuse(text("'messages' has ", messages->size(), " entries, at most ",
+                                  messages_max, " are allowed."),
+                             "invalid_value", "messages");
     out.messages = Json::array();
     for (std::size_t i = 0; i < messages->size(); ++i) {
         const Json& message = (*messages)[i];
         const std::string where = text("messages[", i, "]");
-        if (!message.is_object()) return fields.wrong(where, "an object with role and content", message);
+        if (!message.is_object())
+            return fields.wrong(where, "an object with role and content", message);
         const auto role = message.find("role");
-        if (role == message.end()) return fields.refuse(text("Missing required parameter: '", where, ".role'."), "missing_required_parameter", text(where, ".role"));
-        if (!role->is_string()) return fields.wrong(text(where, ".role"), "\"system\", \"user\" or \"assistant\"", *role);
+        if (role == message.end())
+            return fields.refuse(text("Missing required parameter: '", where, ".role'."),
+                                 "missing_required_parameter", text(where, ".role"));
+        if (!role->is_string())
+            return fields.wrong(text(where, ".role"), "\"system\", \"user\" or \"assistant\"",
+                                *role);
         std::string name = role->get<std::string>();
         if (name == "developer") name = "system";
-        if (name == "tool" || name == "function") return fields.unsupported(text(where, ".role"), "tool calls are not implemented.");
-        if (name != "system" && name != "user" && name != "assistant") return fields.wrong(text(where, ".role"), "\"system\", \"user\" or \"assistant\"", *role);
+        if (name == "tool" || name == "function")
+            return fields.unsupported(text(where, ".role"), "tool calls are not implemented.");
+        if (name != "system" && name != "user" && name != "assistant")
+            return fields.wrong(text(where, ".role"), "\"system\", \"user\" or \"assistant\"",
+                                *role);
         const auto calls = message.find("tool_calls");
         if (calls != message.end() && !calls->is_null() && !(calls->is_array() && calls->empty()))
-            return fields.unsupported(text(where, ".tool_calls"), "tool calls are not implemented.");
+            return fields.unsupported(text(where, ".tool_calls"),
+                                      "tool calls are not implemented.");
         const auto content = message.find("content");
         std::string content_text;
         if (content == message.end() && name != "assistant")
-            return fields.refuse(text("Missing required parameter: '", where, ".content'."), "missing_required_parameter", text(where, ".content"));
-        if (content != message.end()) read_content(fields, *content, name == "assistant", text(where, ".content"), content_text);
+            return fields.refuse(text("Missing required parameter: '", where, ".content'."),
+                                 "missing_required_parameter", text(where, ".content"));
+        if (content != message.end())
+            read_content(fields, *content, name == "assistant", text(where, ".content"),
+                         content_text);
         if (fields.problem()) return;
         out.messages.push_back({{"role", name}, {"content", content_text}});
     }
@@ -252,12 +317,16 @@ void read_template_variables(Fields& fields, CompletionParams& out) {
     out.template_variables = Json::object();
     const Json* variables = fields.find("chat_template_kwargs");
     if (!variables) return;
-    if (!variables->is_object()) return fields.wrong("chat_template_kwargs", "an object", *variables);
+    if (!variables->is_object())
+        return fields.wrong("chat_template_kwargs", "an object", *variables);
     for (const auto& [key, value] : variables->items())
-        if (key != "messages" && key != "add_generation_prompt" && key != "bos_token" && key != "eos_token") out.template_variables[key] = value;
+        if (key != "messages" && key != "add_generation_prompt" && key != "bos_token" &&
+            key != "eos_token")
+            out.template_variables[key] = value;
 }
 
-std::optional<std::vector<TokenId>> read_ids(Fields& fields, const Json& array, std::size_t vocab_size) {
+std::optional<std::vector<TokenId>> read_ids(Fields& fields, const Json& array,
+                                             std::size_t vocab_size) {
     std::vector<TokenId> ids;
     ids.reserve(array.size());
     for (const Json& one : array) {
@@ -273,14 +342,20 @@ std::optional<std::vector<TokenId>> read_ids(Fields& fields, const Json& array, 
 
 void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& out) {
     const Json* prompt = fields.find("prompt");
-    if (!prompt) return fields.refuse("Missing required parameter: 'prompt'.", "missing_required_parameter", "prompt");
+    if (!prompt)
+        return fields.refuse("Missing required parameter: 'prompt'.", "missing_required_parameter",
+                             "prompt");
     const auto wanted = "a string, an array of token ids, or an array of those";
     if (prompt->is_string()) {
         out.prompts.emplace_back(prompt->get<std::string>());
     } else if (prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number()) {
-        if (auto ids = read_ids(fields, *prompt, limits.vocab_size)) out.prompts.emplace_back(*std::move(ids));
+        if (auto ids = read_ids(fields, *prompt, limits.vocab_size))
+            out.prompts.emplace_back(*std::move(ids));
     } else if (prompt->is_array() && !prompt->empty()) {
-        if (prompt->size() > limits.n_max) return fields.refuse(text("'prompt' has ", prompt->size(), " entries, at most ", limits.n_max, " are allowed."), "invalid_value", "prompt");
+        if (prompt->size() > limits.n_max)
+            return fields.refuse(text("'prompt' has ", prompt->size(), " entries, at most ",
+                                      limits.n_max, " are allowed."),
+                                 "invalid_value", "prompt");
         for (const Json& one : *prompt) {
             if (one.is_string()) {
                 out.prompts.emplace_back(one.get<std::string>());
@@ -296,22 +371,34 @@ void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& o
         return fields.wrong("prompt", wanted, *prompt);
     }
     if (out.prompts.size() * out.n > limits.n_max)
-        fields.refuse(text("'n' times the number of prompts is ", out.prompts.size() * out.n, ", at most ", limits.n_max, " are allowed."), "invalid_value", "n");
+        fields.refuse(text("'n' times the number of prompts is ", out.prompts.size() * out.n,
+                           ", at most ", limits.n_max, " are allowed."),
+                      "invalid_value", "n");
 }
 
 }  // namespace
 
 std::variant<Json, ApiProblem> parse_api_body(std::string_view body, std::uint32_t bytes_max) {
     if (body.size() > bytes_max)
-        return ApiProblem{413, text("The request body has ", body.size(), " bytes, at most ", bytes_max, " are allowed."), "request_too_large", ""};
+        return ApiProblem{413,
+                          text("The request body has ", body.size(), " bytes, at most ", bytes_max,
+                               " are allowed."),
+                          "request_too_large", ""};
     constexpr JsonLimits json_limits{.depth_max = 64, .values_max = 400'000, .keys_max = 4096};
     auto parsed = parse_strict_json<Json>(body, "body", json_limits);
-    if (!parsed.ok()) return ApiProblem{400, text("We could not parse the JSON body of your request: ", parsed.error().message), "invalid_json", ""};
-    if (!parsed->is_object()) return ApiProblem{400, text("The body has to be a JSON object, found ", json_excerpt(*parsed), "."), "invalid_json", ""};
+    if (!parsed.ok())
+        return ApiProblem{
+            400, text("We could not parse the JSON body of your request: ", parsed.error().message),
+            "invalid_json", ""};
+    if (!parsed->is_object())
+        return ApiProblem{
+            400, text("The body has to be a JSON object, found ", json_excerpt(*parsed), "."),
+            "invalid_json", ""};
     return *std::move(parsed);
 }
 
-std::variant<CompletionParams, ApiProblem> parse_chat_params(std::string_view body, const ParamLimits& limits) {
+std::variant<CompletionParams, ApiProblem> parse_chat_params(std::string_view body,
+                                                             const ParamLimits& limits) {
     auto parsed = parse_api_body(body, limits.body_bytes_max);
     if (auto* problem = std::get_if<ApiProblem>(&parsed)) return std::move(*problem);
     Fields fields(std::get<Json>(parsed));
@@ -322,13 +409,16 @@ std::variant<CompletionParams, ApiProblem> parse_chat_params(std::string_view bo
     fields.boolean("logprobs", params.logprobs);
     constexpr std::int64_t top_logprobs_max = 20;
     fields.whole("top_logprobs", 0, top_logprobs_max, params.top_logprobs);
-    if (params.top_logprobs > 0 && !params.logprobs) fields.refuse("'top_logprobs' needs 'logprobs' to be true.", "invalid_value", "top_logprobs");
+    if (params.top_logprobs > 0 && !params.logprobs)
+        fields.refuse("'top_logprobs' needs 'logprobs' to be true.", "invalid_value",
+                      "top_logprobs");
     read_template_variables(fields, params);
     if (fields.problem()) return *fields.problem();
     return params;
 }
 
-std::variant<CompletionParams, ApiProblem> parse_completion_params(std::string_view body, const ParamLimits& limits) {
+std::variant<CompletionParams, ApiProblem> parse_completion_params(std::string_view body,
+                                                                   const ParamLimits& limits) {
     auto parsed = parse_api_body(body, limits.body_bytes_max);
     if (auto* problem = std::get_if<ApiProblem>(&parsed)) return std::move(*problem);
     Fields fields(std::get<Json>(parsed));
@@ -336,7 +426,8 @@ std::variant<CompletionParams, ApiProblem> parse_completion_params(std::string_v
     read_common(fields, limits, params);
     read_prompts(fields, limits, params);
     fields.boolean("echo", params.echo);
-    if (const Json* logprobs = fields.find("logprobs"); logprobs && !(logprobs->is_boolean() && !logprobs->get<bool>())) {
+    if (const Json* logprobs = fields.find("logprobs");
+        logprobs && !(logprobs->is_boolean() && !logprobs->get<bool>())) {
         constexpr std::int64_t top_logprobs_max = 20;
         fields.whole("logprobs", 0, top_logprobs_max, params.top_logprobs);
         params.logprobs = true;

@@ -1,6 +1,9 @@
-// What an OpenAI client may send, as typed values: every field checked once, each error naming its parameter.
-// Unknown fields are ignored; fields that mean something we cannot do are refused by name, never dropped in silence.
-// Source: OpenAI API reference, chat completions and completions; vLLM and llama.cpp for top_k, min_p and repetition penalty.
+// What an OpenAI client may send, as typed values: every
+// field checked once, each error naming its parameter.
+// Unknown fields are ignored; fields that mean something we
+// cannot do are refused by name, never dropped in silence.
+// Source: OpenAI API reference, chat completions and completions;
+// vLLM and llama.cpp for top_k, min_p and repetition penalty.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +27,15 @@ struct ApiProblem {
 
 struct CompletionParams {
     bool is_chat = false;
-    std::string model;                          // empty: not named
+    std::string model;  // empty: not named
     bool stream = false, include_usage = false;
     std::uint32_t n = 1;
-    std::uint32_t max_tokens = 0;               // 0: not named
-    SamplingOptions sampling;                   // seed is always set
+    std::uint32_t max_tokens = 0;  // 0: not named
+    SamplingOptions sampling;      // seed is always set
     std::vector<std::string> stop;
     bool logprobs = false;
     std::uint32_t top_logprobs = 0;
-    bool echo = false;                          // completions: the prompt in front of the text
+    bool echo = false;  // completions: the prompt in front of the text
     // chat
     nlohmann::ordered_json messages;            // [{role, content: string}, ...]
     nlohmann::ordered_json template_variables;  // chat_template_kwargs
@@ -43,15 +46,18 @@ struct CompletionParams {
 struct ParamLimits {
     std::uint32_t n_max = 8;
     std::uint32_t body_bytes_max = 1u << 20;
-    std::size_t vocab_size = 0;                 // for logit_bias and prompts of ids
+    std::size_t vocab_size = 0;  // for logit_bias and prompts of ids
     GenerationDefaults defaults;
     bool prefer_greedy = false;
-    std::uint64_t seed = 0;                     // where the request names none
+    std::uint64_t seed = 0;  // where the request names none
 };
 
 // JSON within bounds: size, depth, UTF-8. Any failure is a 4xx within milliseconds.
-std::variant<nlohmann::ordered_json, ApiProblem> parse_api_body(std::string_view body, std::uint32_t bytes_max);
-std::variant<CompletionParams, ApiProblem> parse_chat_params(std::string_view body, const ParamLimits& limits);
-std::variant<CompletionParams, ApiProblem> parse_completion_params(std::string_view body, const ParamLimits& limits);
+std::variant<nlohmann::ordered_json, ApiProblem> parse_api_body(std::string_view body,
+                                                                std::uint32_t bytes_max);
+std::variant<CompletionParams, ApiProblem> parse_chat_params(std::string_view body,
+                                                             const ParamLimits& limits);
+std::variant<CompletionParams, ApiProblem> parse_completion_params(std::string_view body,
+                                                                   const ParamLimits& limits);
 
 }  // namespace moex

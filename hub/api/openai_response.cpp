@@ -15,47 +15,70 @@ std::string token_text(const Tokenizer* tokenizer, TokenId id) {
 }
 Json token_bytes(const Tokenizer* tokenizer, TokenId id) {
     Json bytes = Json::array();
-    for (const char c : tokenizer ? tokenizer->token_bytes(id) : std::to_string(id)) bytes.push_back(static_cast<unsigned char>(c));
+    for (const char c : tokenizer ? tokenizer->token_bytes(id) : std::to_string(id))
+        bytes.push_back(static_cast<unsigned char>(c));
     return bytes;
 }
-double per_second(std::uint64_t count, double ms) { return ms > 0 ? static_cast<double>(count) * 1e3 / ms : 0.0; }
+double per_second(std::uint64_t count, double ms) {
+    return ms > 0 ? static_cast<double>(count) * 1e3 / ms : 0.0;
+}
 
 // Sums of floats may end a hair above zero; no client expects a probability beyond one.
 float at_most_zero(float logprob) { return logprob > 0 ? 0.0f : logprob; }
 
 }  // namespace
 
-AnswerHeader make_answer_header(bool is_chat, std::string_view model, std::string_view package_sha256) {
-    static constexpr char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+AnswerHeader make_answer_header(bool is_chat, std::string_view model,
+                                std::string_view package_sha256) {
+    static constexpr char letters[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     thread_local std::mt19937_64 generator{std::random_device{}()};
     std::string id = is_chat ? "chatcmpl-" : "cmpl-";
     for (int i = 0; i < 24; ++i) id += letters[generator() % (sizeof letters - 1)];
-    const auto created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-    return {is_chat, std::move(id), created, std::string(model), text("moex-", package_sha256.substr(0, 12))};
+    const auto created = std::chrono::duration_cast<std::chrono::seconds>(
+                             std::chrono::system_clock::now().time_since_epoch())
+                             .count();
+    return {is_chat, std::move(id), created, std::string(model),
+            text("moex-", package_sha256.substr(0, 12))};
 }
 
 Json answer_object(const AnswerHeader& header, bool is_chunk) {
-    const char* object = header.is_chat ? (is_chunk ? "chat.completion.chunk" : "chat.completion") : "text_completion";
-    return {{"id", header.id}, {"object", object}, {"created", header.created_s}, {"model", header.model},
-            {"system_fingerprint", header.fingerprint}, {"choices", Json::array()}};
+    const char* object = header.is_chat ? (is_chunk ? "chat.completion.chunk" : "chat.completion")
+                                        : "text_completion";
+    return {{"id", header.id},
+            {"object", object},
+            {"created", header.created_s},
+            {"model", header.model},
+            {"system_fingerprint", header.fingerprint},
+            {"choices", Json::array()}};
 }
 
 Json usage_json(const Usage& usage) {
-    return {{"prompt_tokens", usage.prompt_tokens}, {"completion_tokens", usage.completion_tokens},
+    return {{"prompt_tokens", usage.prompt_tokens},
+            {"completion_tokens", usage.completion_tokens},
             {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
 }
 
 Json timings_json(const GenerationStats& stats, const Usage& usage) {
-    const double prompt_ms = to_ms(stats.prefill), predicted_ms = to_ms(stats.decode);  // decode: first token to last, a gap fewer than tokens
-    return {{"queued_ms", to_ms(stats.queued)},
-            {"prompt_n", usage.prompt_tokens}, {"prompt_ms", prompt_ms}, {"prompt_per_second", per_second(usage.prompt_tokens, prompt_ms)},
-            {"predicted_n", usage.completion_tokens}, {"predicted_ms", predicted_ms},
-            {"predicted_per_second", per_second(usage.completion_tokens > 0 ? usage.completion_tokens - 1 : 0, predicted_ms)}};
+    // decode: first token to last, a gap fewer than tokens
+    const double prompt_ms = to_ms(stats.prefill), predicted_ms = to_ms(stats.decode);
+    return {
+        {"queued_ms", to_ms(stats.queued)},
+        {"prompt_n", usage.prompt_tokens},
+        {"prompt_ms", prompt_ms},
+        {"prompt_per_second", per_second(usage.prompt_tokens, prompt_ms)},
+        {"predicted_n", usage.completion_tokens},
+        {"predicted_ms", predicted_ms},
+        {"predicted_per_second",
+         per_second(usage.completion_tokens > 0 ? usage.completion_tokens - 1 : 0, predicted_ms)}};
 }
 
 Json provenance_json(const GenerationStats& stats) {
-    return {{"workers", stats.workers.size()}, {"calls_remote", stats.pairs_remote}, {"calls_local", stats.pairs_local},
-            {"hedged", stats.pairs_hedged}, {"verified", stats.pairs_verified}};
+    return {{"workers", stats.workers.size()},
+            {"calls_remote", stats.pairs_remote},
+            {"calls_local", stats.pairs_local},
+            {"hedged", stats.pairs_hedged},
+            {"verified", stats.pairs_verified}};
 }
 
 Json chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {
@@ -63,28 +86,41 @@ Json chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* toke
     for (const TokenText& token : tokens) {
         Json top = Json::array();
         for (const TokenLogprob& one : token.top)
-            top.push_back({{"token", token_text(tokenizer, one.id)}, {"logprob", at_most_zero(one.logprob)}, {"bytes", token_bytes(tokenizer, one.id)}});
-        content.push_back({{"token", token.text}, {"logprob", at_most_zero(token.logprob)}, {"bytes", token_bytes(tokenizer, token.id)}, {"top_logprobs", std::move(top)}});
+            top.push_back({{"token", token_text(tokenizer, one.id)},
+                           {"logprob", at_most_zero(one.logprob)},
+                           {"bytes", token_bytes(tokenizer, one.id)}});
+        content.push_back({{"token", token.text},
+                           {"logprob", at_most_zero(token.logprob)},
+                           {"bytes", token_bytes(tokenizer, token.id)},
+                           {"top_logprobs", std::move(top)}});
     }
     return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
 Json legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {
-    Json texts = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
+    Json texts = Json::array(), logprobs = Json::array(), tops = Json::array(),
+         offsets = Json::array();
     for (const TokenText& token : tokens) {
         texts.push_back(token.text);
         logprobs.push_back(at_most_zero(token.logprob));
         offsets.push_back(token.offset_characters);
         Json top = Json::object();
-        for (const TokenLogprob& one : token.top) top[token_text(tokenizer, one.id)] = at_most_zero(one.logprob);
+        for (const TokenLogprob& one : token.top)
+            top[token_text(tokenizer, one.id)] = at_most_zero(one.logprob);
         tops.push_back(std::move(top));
     }
-    return {{"tokens", std::move(texts)}, {"token_logprobs", std::move(logprobs)}, {"top_logprobs", std::move(tops)}, {"text_offset", std::move(offsets)}};
+    return {{"tokens", std::move(texts)},
+            {"token_logprobs", std::move(logprobs)},
+            {"top_logprobs", std::move(tops)},
+            {"text_offset", std::move(offsets)}};
 }
 
-std::string dump_json(const Json& value) { return value.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump_json(const Json& value) {
+    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
-HttpResponse api_error(unsigned status, std::string_view message, std::string_view code, std::string_view param) {
+HttpResponse api_error(unsigned status, std::string_view message, std::string_view code,
+                       std::string_view param) {
     const char* type = "invalid_request_error";
     switch (status) {
         case 401: type = "authentication_error"; break;
@@ -95,9 +131,15 @@ HttpResponse api_error(unsigned status, std::string_view message, std::string_vi
         default:
             if (status >= 500) type = "server_error";
     }
-    const auto or_null = [](std::string_view value) { return value.empty() ? Json() : Json(std::string(value)); };
+    const auto or_null = [](std::string_view value) {
+        return value.empty() ? Json() : Json(std::string(value));
+    };
     HttpResponse response{.status = status};
-    response.body = dump_json({{"error", {{"message", std::string(message)}, {"type", type}, {"param", or_null(param)}, {"code", or_null(code)}}}});
+    response.body = dump_json({{"error",
+                                {{"message", std::string(message)},
+                                 {"type", type},
+                                 {"param", or_null(param)},
+                                 {"code", or_null(code)}}}});
     if (status == 429) response.headers.emplace_back("Retry-After", "1");
     if (status == 503) response.headers.emplace_back("Retry-After", "5");
     return response;

@@ -1,4 +1,5 @@
-// Time as the rooms pass it around. Cores (engine, dispatch) are given `now`; only net and main read a clock.
+// Time as the rooms pass it around. Cores (engine, dispatch)
+// are given `now`; only net and main read a clock.
 #pragma once
 
 #include <chrono>
@@ -9,7 +10,11 @@ using Duration = std::chrono::nanoseconds;
 using TimePoint = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 using namespace std::chrono_literals;
 
-inline TimePoint now_steady() { return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now()); }
-inline double to_ms(Duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
+inline TimePoint now_steady() {
+    return std::chrono::time_point_cast<Duration>(std::chrono::steady_clock::now());
+}
+inline double to_ms(Duration duration) {
+    return std::chrono::duration<double, std::milli>(duration).count();
+}
 
 }  // namespace moex

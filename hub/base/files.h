@@ -1,4 +1,5 @@
-// Whole files: read as text, mapped, or read piece by piece. A named pipe or a folder is refused, never waited for.
+// Whole files: read as text, mapped, or read piece by piece.
+// A named pipe or a folder is refused, never waited for.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ namespace moex {
 // Text of a small file; not_found when absent.
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max);
 
-// Bytes [offset, offset + out.size()) of an open file; ending early is an error. Errors do not name the file.
+// Bytes [offset, offset + out.size()) of an open file;
+// ending early is an error. Errors do not name the file.
 Status pread_all(int fd, std::uint64_t offset, std::span<std::byte> out);
 
 // A read-only memory map of a whole file.

@@ -46,9 +46,14 @@ void log_line(LogLevel level, std::string_view line) {
         the_log().logger->log(level_of(level), line);
         return;
     }
-    const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const nlohmann::json object{{"time_ms", now_ms}, {"level", spdlog::level::to_string_view(level_of(level)).data()}, {"event", std::string(line)}};
-    the_log().logger->log(level_of(level), object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
+                            std::chrono::system_clock::now().time_since_epoch())
+                            .count();
+    const nlohmann::json object{{"time_ms", now_ms},
+                                {"level", spdlog::level::to_string_view(level_of(level)).data()},
+                                {"event", std::string(line)}};
+    the_log().logger->log(level_of(level),
+                          object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 }  // namespace moex

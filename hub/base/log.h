@@ -17,15 +17,29 @@ bool log_enabled(LogLevel level);
 void log_line(LogLevel level, std::string_view line);
 
 template <class Value>
-std::string kv(std::string_view key, const Value& value) { return text(' ', key, '=', value); }
+std::string kv(std::string_view key, const Value& value) {
+    return text(' ', key, '=', value);
+}
 
 template <class... Parts>
 void log_at(LogLevel level, std::string_view event, const Parts&... parts) {
     if (log_enabled(level)) log_line(level, text(event, parts...));
 }
-template <class... Parts> void log_debug(std::string_view event, const Parts&... parts) { log_at(LogLevel::debug, event, parts...); }
-template <class... Parts> void log_info(std::string_view event, const Parts&... parts) { log_at(LogLevel::info, event, parts...); }
-template <class... Parts> void log_warn(std::string_view event, const Parts&... parts) { log_at(LogLevel::warn, event, parts...); }
-template <class... Parts> void log_error(std::string_view event, const Parts&... parts) { log_at(LogLevel::error, event, parts...); }
+template <class... Parts>
+void log_debug(std::string_view event, const Parts&... parts) {
+    log_at(LogLevel::debug, event, parts...);
+}
+template <class... Parts>
+void log_info(std::string_view event, const Parts&... parts) {
+    log_at(LogLevel::info, event, parts...);
+}
+template <class... Parts>
+void log_warn(std::string_view event, const Parts&... parts) {
+    log_at(LogLevel::warn, event, parts...);
+}
+template <class... Parts>
+void log_error(std::string_view event, const Parts&... parts) {
+    log_at(LogLevel::error, event, parts...);
+}
 
 }  // namespace moex

@@ -13,7 +13,7 @@ std::optional<std::uint64_t> read_number(const std::filesystem::path& path) {
     std::ifstream file(path);
     std::uint64_t value = 0;
     if (file >> value) return value;
-    return std::nullopt;     // no such file, or "max"
+    return std::nullopt;  // no such file, or "max"
 }
 
 }  // namespace
@@ -27,10 +27,11 @@ std::uint64_t memory_available(const std::filesystem::path& root) {
     const std::filesystem::path groups = root / "sys/fs/cgroup";
     std::ifstream own(root / "proc/self/cgroup");
     for (std::string line; std::getline(own, line);) {
-        if (!line.starts_with("0::/")) continue;     // version 2
+        if (!line.starts_with("0::/")) continue;  // version 2
         std::filesystem::path group = line.substr(4);
         for (;; group = group.parent_path()) {
-            const auto most = read_number(groups / group / "memory.max"), used = read_number(groups / group / "memory.current");
+            const auto most = read_number(groups / group / "memory.max"),
+                       used = read_number(groups / group / "memory.current");
             if (most && used) available = std::min(available, *most - std::min(*most, *used));
             if (group.empty()) break;
         }

@@ -13,8 +13,9 @@ namespace {
 
 thread_local bool inside_pool = false;
 
-// A layer's products follow each other within microseconds, and waking a thread costs about as much as one of them: so a thread looks for
-// its next job this long before it sleeps. Longer would take the cores from others.
+// A layer's products follow each other within microseconds, and waking a
+// thread costs about as much as one of them: so a thread looks for its next
+// job this long before it sleeps. Longer would take the cores from others.
 constexpr std::chrono::microseconds spin_time{50};
 
 template <class Predicate>
@@ -40,7 +41,8 @@ struct ThreadPool::State {
     std::mutex mutex;
     std::condition_variable wake, done;
     std::vector<std::thread> threads;
-    // Everything below changes under `mutex` only, except next_chunk, which the threads of one job share. Atomics are what spinners look at.
+    // Everything below changes under `mutex` only, except next_chunk, which
+    // the threads of one job share. Atomics are what spinners look at.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
     std::size_t count = 0, chunk = 0, num_chunks = 0;
     std::atomic<std::size_t> busy{0};
@@ -48,7 +50,8 @@ struct ThreadPool::State {
     std::atomic<bool> stopping{false};
     std::atomic<std::size_t> next_chunk{0};
 
-    void work_on_chunks(const std::function<void(std::size_t, std::size_t)>& work, std::size_t total, std::size_t step, std::size_t chunks) {
+    void work_on_chunks(const std::function<void(std::size_t, std::size_t)>& work,
+                        std::size_t total, std::size_t step, std::size_t chunks) {
         for (std::size_t i; (i = next_chunk.fetch_add(1, std::memory_order_relaxed)) < chunks;)
             work(i * step, std::min(total, (i + 1) * step));
     }
@@ -76,7 +79,8 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(std::size_t num_threads) : state_(std::make_unique<State>()) {
     if (num_threads == 0) num_threads = std::max(1u, std::thread::hardware_concurrency());
-    for (std::size_t i = 1; i < num_threads; ++i) state_->threads.emplace_back([this] { state_->run(); });
+    for (std::size_t i = 1; i < num_threads; ++i)
+        state_->threads.emplace_back([this] { state_->run(); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -90,9 +94,11 @@ ThreadPool::~ThreadPool() {
 
 std::size_t ThreadPool::num_threads() const { return state_->threads.size() + 1; }
 
-void ThreadPool::parallel_for(std::size_t count, std::size_t grain, const std::function<void(std::size_t, std::size_t)>& body) {
+void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
+                              const std::function<void(std::size_t, std::size_t)>& body) {
     if (count == 0) return;
-    const std::size_t chunk = std::max({grain, std::size_t{1}, (count + 4 * num_threads() - 1) / (4 * num_threads())});
+    const std::size_t chunk = std::max(
+        {grain, std::size_t{1}, (count + 4 * num_threads() - 1) / (4 * num_threads())});
     const std::size_t num_chunks = (count + chunk - 1) / chunk;
     if (num_chunks == 1 || state_->threads.empty() || inside_pool) {
         body(0, count);

@@ -20,7 +20,9 @@ namespace {
 template <auto Free>
 struct Freer {
     template <class T>
-    void operator()(T* object) const { Free(object); }
+    void operator()(T* object) const {
+        Free(object);
+    }
 };
 using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
 using X509Ptr = std::unique_ptr<X509, Freer<X509_free>>;
@@ -34,7 +36,8 @@ Error openssl_error(const char* what) {
 
 bool is_address(const std::string& name) {
     unsigned char buffer[16];
-    return inet_pton(AF_INET, name.c_str(), buffer) == 1 || inet_pton(AF_INET6, name.c_str(), buffer) == 1;
+    return inet_pton(AF_INET, name.c_str(), buffer) == 1 ||
+           inet_pton(AF_INET6, name.c_str(), buffer) == 1;
 }
 
 bool add_extension(X509* certificate, int nid, const std::string& value) {
@@ -59,7 +62,9 @@ std::string bio_text(BIO* bio) {
 Result<Certificate> make_certificate(const std::vector<std::string>& names, int days) {
     for (const std::string& name : names)
         if (name.empty() || name.find_first_of(",:\n ") != std::string::npos)
-            if (!is_address(name)) return Error{ErrorCode::invalid_argument, text("\"", name, "\" is no host name or address")};
+            if (!is_address(name))
+                return Error{ErrorCode::invalid_argument,
+                             text("\"", name, "\" is no host name or address")};
     const Key key(EVP_EC_gen("P-256"));
     const X509Ptr certificate(X509_new());
     if (!key || !certificate) return openssl_error("making an ECDSA P-256 key");
@@ -75,21 +80,26 @@ Result<Certificate> make_certificate(const std::vector<std::string>& names, int 
     X509_gmtime_adj(X509_getm_notAfter(certificate.get()), 24 * hour_s * days);
     X509_set_pubkey(certificate.get(), key.get());
     X509_NAME* subject = X509_get_subject_name(certificate.get());
-    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, reinterpret_cast<const unsigned char*>("MoEx hub"), -1, -1, 0);
+    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8,
+                               reinterpret_cast<const unsigned char*>("MoEx hub"), -1, -1, 0);
     X509_set_issuer_name(certificate.get(), subject);
     std::string alternatives;
-    for (const std::string& name : names) alternatives += text(alternatives.empty() ? "" : ",", is_address(name) ? "IP:" : "DNS:", name);
-    const bool extended = add_extension(certificate.get(), NID_basic_constraints, "critical,CA:FALSE") &&
-                          add_extension(certificate.get(), NID_key_usage, "critical,digitalSignature") &&
-                          add_extension(certificate.get(), NID_ext_key_usage, "serverAuth") &&
-                          add_extension(certificate.get(), NID_subject_alt_name, alternatives);
+    for (const std::string& name : names)
+        alternatives += text(alternatives.empty() ? "" : ",",
+                             is_address(name) ? "IP:" : "DNS:", name);
+    const bool extended =
+        add_extension(certificate.get(), NID_basic_constraints, "critical,CA:FALSE") &&
+        add_extension(certificate.get(), NID_key_usage, "critical,digitalSignature") &&
+        add_extension(certificate.get(), NID_ext_key_usage, "serverAuth") &&
+        add_extension(certificate.get(), NID_subject_alt_name, alternatives);
     if (!extended) return openssl_error("certificate extensions");
     if (X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0) return openssl_error("signing");
 
     Certificate made;
     const Bio certificate_bio(BIO_new(BIO_s_mem())), key_bio(BIO_new(BIO_s_mem()));
     if (PEM_write_bio_X509(certificate_bio.get(), certificate.get()) != 1 ||
-        PEM_write_bio_PKCS8PrivateKey(key_bio.get(), key.get(), nullptr, nullptr, 0, nullptr, nullptr) != 1)
+        PEM_write_bio_PKCS8PrivateKey(key_bio.get(), key.get(), nullptr, nullptr, 0, nullptr,
+                                      nullptr) != 1)
         return openssl_error("writing PEM");
     made.certificate_pem = bio_text(certificate_bio.get());
     made.key_pem = bio_text(key_bio.get());

@@ -10,9 +10,10 @@ namespace moex {
 
 struct Certificate {
     std::string certificate_pem, key_pem;
-    std::string sha256_fingerprint;          // AB:CD:..., as browsers show it
+    std::string sha256_fingerprint;  // AB:CD:..., as browsers show it
 };
-// ECDSA P-256, signed by itself; `names` become SANs: DNS names, or IP addresses where they parse as one.
+// ECDSA P-256, signed by itself; `names` become SANs:
+// DNS names, or IP addresses where they parse as one.
 Result<Certificate> make_certificate(const std::vector<std::string>& names, int days);
 
 }  // namespace moex

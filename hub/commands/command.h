@@ -11,12 +11,14 @@
 
 namespace moex {
 
-enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2, exit_signal = 128 };   // exit_signal + number: cut short by a signal
+// exit_signal + number: cut short by a signal
+enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2, exit_signal = 128 };
 
-// What a command takes beside settings: a positional ("HF_DIR") or an option of this one run ("--prompt").
+// What a command takes beside settings: a positional
+// ("HF_DIR") or an option of this one run ("--prompt").
 struct Argument {
     std::string_view name;
-    std::string_view value_name;   // empty: a switch
+    std::string_view value_name;  // empty: a switch
     std::string_view help;
     bool required = false;
     bool is_positional() const { return !name.starts_with("--"); }
@@ -24,18 +26,18 @@ struct Argument {
 
 struct Invocation {
     Settings settings;
-    std::map<std::string, std::string, std::less<>> arguments;   // switches hold "on"
+    std::map<std::string, std::string, std::less<>> arguments;  // switches hold "on"
     // nullptr when it was not given
     const std::string* argument(std::string_view name) const {
         const auto found = arguments.find(name);
         return found == arguments.end() ? nullptr : &found->second;
     }
-    bool check_only = false;       // --check: say whether it would start, and stop
+    bool check_only = false;  // --check: say whether it would start, and stop
 };
 
 struct Command {
     std::string_view name;
-    unsigned mask = 0;             // CommandMask; 0: takes no settings
+    unsigned mask = 0;  // CommandMask; 0: takes no settings
     std::string_view summary;
     std::string_view example;
     std::vector<Argument> arguments;

@@ -1,8 +1,8 @@
 // moex-hub eval: the perplexity of a text, over windows that do not overlap.
+#include <unistd.h>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <unistd.h>
 
 #include "hub/commands/command.h"
 #include "hub/commands/model_room.h"
@@ -16,24 +16,31 @@ int run_eval(const Invocation& invocation) {
     std::ifstream file(*invocation.argument("--text"), std::ios::binary);
     if (!file) return fail(text(*invocation.argument("--text"), ": cannot be read"));
     const std::string content{std::istreambuf_iterator<char>(file), {}};
-    auto room = open_model_room(settings, [](std::string_view) {}, invocation.check_only);
+    auto room = open_model_room(
+        settings, [](std::string_view) {}, invocation.check_only);
     if (!room.ok()) return fail(room.error().message);
     if (!room->tokenizer) return fail("the package has no tokenizer; eval needs one");
     if (invocation.check_only) return exit_stopped;
-    if (const Status whole = room->package->require_all_blobs(); !whole.ok()) return fail(text(whole.error().message, "; eval computes on this machine"));
+    if (const Status whole = room->package->require_all_blobs(); !whole.ok())
+        return fail(text(whole.error().message, "; eval computes on this machine"));
     const std::vector<TokenId> tokens = room->tokenizer->encode(content, SpecialTokens::as_text);
     const bool is_terminal = isatty(STDERR_FILENO) == 1;
     const auto progress = [&](std::uint32_t done, std::uint32_t total, double perplexity) {
-        std::fprintf(stderr, is_terminal ? "\r\x1b[Kwindow %u/%u  perplexity %.3f" : "window %u/%u  perplexity %.3f\n", done, total, perplexity);
+        std::fprintf(stderr,
+                     is_terminal ? "\r\x1b[Kwindow %u/%u  perplexity %.3f"
+                                 : "window %u/%u  perplexity %.3f\n",
+                     done, total, perplexity);
     };
-    const auto measured = measure_perplexity(*room->decoder, *room->local, tokens,
-                                             {.window_tokens = static_cast<std::uint32_t>(settings.number("window")),
-                                              .num_windows = static_cast<std::uint32_t>(settings.number("windows"))},
-                                             progress);
+    const auto measured = measure_perplexity(
+        *room->decoder, *room->local, tokens,
+        {.window_tokens = static_cast<std::uint32_t>(settings.number("window")),
+         .num_windows = static_cast<std::uint32_t>(settings.number("windows"))},
+        progress);
     if (is_terminal) std::fputc('\n', stderr);
     if (!measured.ok()) return fail(measured.error().message);
-    std::printf("perplexity %.4f  nll %.5f  predictions %llu  windows %u\n", measured->perplexity, measured->mean_nll,
-                static_cast<unsigned long long>(measured->num_predictions), measured->num_windows);
+    std::printf("perplexity %.4f  nll %.5f  predictions %llu  windows %u\n", measured->perplexity,
+                measured->mean_nll, static_cast<unsigned long long>(measured->num_predictions),
+                measured->num_windows);
     return exit_stopped;
 }
 

@@ -1,4 +1,5 @@
-// moex-hub generate: one generation on this machine; the text goes to stdout as it comes, everything else to stderr.
+// moex-hub generate: one generation on this machine; the text
+// goes to stdout as it comes, everything else to stderr.
 #include <algorithm>
 #include <charconv>
 #include <condition_variable>
@@ -32,12 +33,16 @@ Result<std::vector<TokenId>> read_ids(const std::string& path) {
     const char* at = content.data();
     const char* const end = at + content.size();
     while (true) {
-        while (at != end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t' || *at == ',' || *at == '[' || *at == ']')) ++at;
+        while (at != end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t' ||
+                             *at == ',' || *at == '[' || *at == ']'))
+            ++at;
         if (at == end) break;
         TokenId id = 0;
         const auto [next, failure] = std::from_chars(at, end, id);
         if (failure != std::errc())
-            return Error{ErrorCode::bad_file, text(path, ": byte ", at - content.data(), ": wanted token ids separated by blanks or commas")};
+            return Error{ErrorCode::bad_file,
+                         text(path, ": byte ", at - content.data(),
+                              ": wanted token ids separated by blanks or commas")};
         ids.push_back(id);
         at = next;
     }
@@ -81,10 +86,12 @@ int run_generate(const Invocation& invocation) {
         if (running_engine) running_engine->cancel(running_id);
     });
 
-    auto room = open_model_room(settings, [](std::string_view) {}, invocation.check_only);
+    auto room = open_model_room(
+        settings, [](std::string_view) {}, invocation.check_only);
     if (!room.ok()) return fail(room.error().message);
     if (invocation.check_only) return exit_stopped;
-    if (const Status whole = room->package->require_all_blobs(); !whole.ok()) return fail(text(whole.error().message, "; generate computes on this machine"));
+    if (const Status whole = room->package->require_all_blobs(); !whole.ok())
+        return fail(text(whole.error().message, "; generate computes on this machine"));
 
     GenerationRequest request;
     if (ids_path) {
@@ -95,8 +102,10 @@ int run_generate(const Invocation& invocation) {
         return fail("the package has no tokenizer; use --prompt-ids");
     } else if (is_chat) {
         if (!room->chat_template) return fail("the package has no chat template; leave --chat out");
-        const auto messages = nlohmann::ordered_json::array({{{"role", "user"}, {"content", *prompt}}});
-        auto ids = room->chat_template->render_ids(messages, {{"add_generation_prompt", true}}, *room->tokenizer);
+        const auto messages = nlohmann::ordered_json::array(
+            {{{"role", "user"}, {"content", *prompt}}});
+        auto ids = room->chat_template->render_ids(messages, {{"add_generation_prompt", true}},
+                                                   *room->tokenizer);
         if (!ids.ok()) return fail(text("chat template: ", ids.error().message));
         request.prompt = *std::move(ids);
     } else {
@@ -104,36 +113,46 @@ int run_generate(const Invocation& invocation) {
     }
     const GenerationDefaults& defaults = room->package->generation_defaults();
     SamplingOptions& sampling = request.sampling;
-    sampling.temperature = settings.text("temperature").empty() ? (defaults.do_sample ? defaults.temperature : 0) : std::stod(settings.text("temperature"));
-    sampling.top_p = settings.text("top-p").empty() ? defaults.top_p : std::stod(settings.text("top-p"));
+    sampling.temperature = settings.text("temperature").empty()
+                               ? (defaults.do_sample ? defaults.temperature : 0)
+                               : std::stod(settings.text("temperature"));
+    sampling.top_p = settings.text("top-p").empty() ? defaults.top_p
+                                                    : std::stod(settings.text("top-p"));
     sampling.sample_top_k = defaults.sample_top_k;
     sampling.min_p = defaults.min_p;
     sampling.repetition_penalty = defaults.repetition_penalty;
-    sampling.seed = settings.text("seed").empty() ? std::random_device{}() : std::stoull(settings.text("seed"));
+    sampling.seed = settings.text("seed").empty() ? std::random_device{}()
+                                                  : std::stoull(settings.text("seed"));
     request.max_tokens = static_cast<std::uint32_t>(settings.number("max-tokens"));
     request.stop_ids.assign(defaults.eos_token_ids.begin(), defaults.eos_token_ids.end());
     const bool margins = invocation.argument("--margins") != nullptr;
     request.logprobs = margins;
     request.top_logprobs = margins ? 2 : 0;
     if (const std::uint64_t context = settings.number("context"); context > 0) {
-        if (request.prompt.size() >= context) return fail(text("the prompt has ", request.prompt.size(), " tokens, --context is ", context));
-        request.max_tokens = std::min<std::uint32_t>(request.max_tokens, static_cast<std::uint32_t>(context - request.prompt.size()));
+        if (request.prompt.size() >= context)
+            return fail(
+                text("the prompt has ", request.prompt.size(), " tokens, --context is ", context));
+        request.max_tokens = std::min<std::uint32_t>(
+            request.max_tokens, static_cast<std::uint32_t>(context - request.prompt.size()));
     }
 
     EngineOptions engine_options = engine_options_of(settings);
     engine_options.sequences_max = 1;
     Engine engine(*room->decoder, *room->local, engine_options);
     Mailbox mailbox;
-    const auto id = engine.submit(std::move(request), {.on_token = [&](const TokenEvent& event) {
-                                                           const std::lock_guard lock(mailbox.mutex);
-                                                           mailbox.tokens.push_back(event.token);
-                                                           mailbox.wake.notify_one();
-                                                       },
-                                                       .on_end = [&](const GenerationEnd& end) {
-                                                           const std::lock_guard lock(mailbox.mutex);
-                                                           mailbox.end = end;
-                                                           mailbox.wake.notify_one();
-                                                       }});
+    const auto id = engine.submit(std::move(request),
+                                  {.on_token =
+                                       [&](const TokenEvent& event) {
+                                           const std::lock_guard lock(mailbox.mutex);
+                                           mailbox.tokens.push_back(event.token);
+                                           mailbox.wake.notify_one();
+                                       },
+                                   .on_end =
+                                       [&](const GenerationEnd& end) {
+                                           const std::lock_guard lock(mailbox.mutex);
+                                           mailbox.end = end;
+                                           mailbox.wake.notify_one();
+                                       }});
     if (!id.ok()) return fail(id.error().message);
     {
         const std::lock_guard lock(running_mutex);
@@ -147,7 +166,10 @@ int run_generate(const Invocation& invocation) {
     float margin_min = std::numeric_limits<float>::infinity();
     std::uint32_t num_tokens = 0;
     const auto put = [&](const std::string& piece) {
-        if (std::fwrite(piece.data(), 1, piece.size(), stdout) != piece.size() || std::fflush(stdout) != 0) engine.cancel(*id);  // the reader left
+        // the reader left
+        if (std::fwrite(piece.data(), 1, piece.size(), stdout) != piece.size() ||
+            std::fflush(stdout) != 0)
+            engine.cancel(*id);
     };
     std::optional<GenerationEnd> end;
     while (!end) {
@@ -159,7 +181,8 @@ int run_generate(const Invocation& invocation) {
             end = mailbox.end;
         }
         for (const SampledToken& token : tokens) {
-            if (margins && token.top.size() == 2) margin_min = std::min(margin_min, token.top[0].logprob - token.top[1].logprob);
+            if (margins && token.top.size() == 2)
+                margin_min = std::min(margin_min, token.top[0].logprob - token.top[1].logprob);
             put(decoder ? decoder->push(token.id) : text(num_tokens > 0 ? " " : "", token.id));
             ++num_tokens;
         }
@@ -168,9 +191,12 @@ int run_generate(const Invocation& invocation) {
     {
         const std::lock_guard lock(running_mutex);
         running_engine = nullptr;
-        if (end->reason == FinishReason::cancelled && interrupted_by != 0) return exit_signal + interrupted_by;
+        if (end->reason == FinishReason::cancelled && interrupted_by != 0)
+            return exit_signal + interrupted_by;
     }
-    if (margins) std::fprintf(stderr, "margin_min=%.6f tokens=%u\n", static_cast<double>(margin_min), num_tokens);
+    if (margins)
+        std::fprintf(stderr, "margin_min=%.6f tokens=%u\n", static_cast<double>(margin_min),
+                     num_tokens);
     if (end->reason == FinishReason::error) return fail(end->error.message);
     return exit_stopped;
 }

@@ -8,25 +8,38 @@
 namespace moex {
 
 Result<std::filesystem::path> find_model(const Settings& settings) {
-    if (const std::string& given = settings.text("model"); !given.empty()) return std::filesystem::path(given);
+    if (const std::string& given = settings.text("model"); !given.empty())
+        return std::filesystem::path(given);
     const std::filesystem::path demo = "static/models/demo";
     std::error_code failure;
-    const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failure).parent_path();
-    for (const auto& candidate : {demo, program / ".." / demo, program / "../share/moex/models/demo"})
-        if (std::filesystem::exists(candidate / "manifest.json", failure)) return candidate.lexically_normal();
-    return Error{ErrorCode::not_found, "no demo model in static/models/demo here or beside the program; name a package with --model DIR"};
+    const std::filesystem::path program =
+        std::filesystem::read_symlink("/proc/self/exe", failure).parent_path();
+    for (const auto& candidate :
+         {demo, program / ".." / demo, program / "../share/moex/models/demo"})
+        if (std::filesystem::exists(candidate / "manifest.json", failure))
+            return candidate.lexically_normal();
+    return Error{ErrorCode::not_found,
+                 "no demo model in static/models/demo here or beside the program; name a package "
+                 "with --model DIR"};
 }
 
 ExpertRounding rounding_of(const Settings& settings) {
-    return {.deterministic = settings.on("deterministic"), .wire_dtype = parse_dtype(settings.text("wire-dtype")).value()};
+    return {.deterministic = settings.on("deterministic"),
+            .wire_dtype = parse_dtype(settings.text("wire-dtype")).value()};
 }
 
 void set_log_of(const Settings& settings) {
     const std::string& level = settings.text("log-level");
-    set_log(level == "debug" ? LogLevel::debug : level == "warn" ? LogLevel::warn : level == "error" ? LogLevel::error : LogLevel::info, settings.on("log-json"));
+    set_log(level == "debug"   ? LogLevel::debug
+            : level == "warn"  ? LogLevel::warn
+            : level == "error" ? LogLevel::error
+                               : LogLevel::info,
+            settings.on("log-json"));
 }
 
-Result<ModelRoom> open_model_room(const Settings& settings, const std::function<void(std::string_view)>& stage, bool texts_only) {
+Result<ModelRoom> open_model_room(const Settings& settings,
+                                  const std::function<void(std::string_view)>& stage,
+                                  bool texts_only) {
     ModelRoom room;
     MOEX_ASSIGN(directory, find_model(settings));
     stage("reading package");
@@ -39,8 +52,10 @@ Result<ModelRoom> open_model_room(const Settings& settings, const std::function<
         room.tokenizer = std::move(tokenizer);
         if (tokenizer_config) {
             auto chat_template = ChatTemplate::from_tokenizer_config(*tokenizer_config);
-            if (chat_template.ok()) room.chat_template = *std::move(chat_template);
-            else if (chat_template.error().code != ErrorCode::not_found) return chat_template.error();
+            if (chat_template.ok())
+                room.chat_template = *std::move(chat_template);
+            else if (chat_template.error().code != ErrorCode::not_found)
+                return chat_template.error();
         }
     }
     if (texts_only) return room;
@@ -49,7 +64,9 @@ Result<ModelRoom> open_model_room(const Settings& settings, const std::function<
     MOEX_ASSIGN(decoder, Decoder::create(room.package, *room.threads));
     room.decoder = std::move(decoder);
     // A package may come without blobs: the hub of a host who serves them elsewhere.
-    if (room.package->holds_all_blobs()) room.local = std::make_unique<LocalExperts>(room.package, *room.threads, rounding_of(settings));
+    if (room.package->holds_all_blobs())
+        room.local = std::make_unique<LocalExperts>(room.package, *room.threads,
+                                                    rounding_of(settings));
     return room;
 }
 
@@ -57,7 +74,9 @@ EngineOptions engine_options_of(const Settings& settings) {
     EngineOptions options;
     constexpr std::uint64_t kv_bytes_min = 256ull << 20;
     options.kv_bytes_max = settings.number("kv-mb") << 20;
-    if (options.kv_bytes_max == 0) options.kv_bytes_max = std::max(kv_bytes_min, memory_available() / 4);      // taken page by page, as it is used
+    if (options.kv_bytes_max == 0)
+        options.kv_bytes_max = std::max(
+            kv_bytes_min, memory_available() / 4);  // taken page by page, as it is used
     return options;
 }
 

@@ -22,14 +22,18 @@ Result<std::filesystem::path> find_model(const Settings& settings);
 
 struct ModelRoom {
     std::shared_ptr<const ModelPackage> package;
-    std::shared_ptr<const Tokenizer> tokenizer;          // null when the package has none
-    std::shared_ptr<const ChatTemplate> chat_template;   // null when the package has none
+    std::shared_ptr<const Tokenizer> tokenizer;         // null when the package has none
+    std::shared_ptr<const ChatTemplate> chat_template;  // null when the package has none
     std::unique_ptr<ThreadPool> threads;
     std::unique_ptr<Decoder> decoder;
-    std::unique_ptr<LocalExperts> local;                 // null unless the package holds all expert blobs
+    // null unless the package holds all expert blobs
+    std::unique_ptr<LocalExperts> local;
 };
-// `stage` hears what is being done, in two or three words. Only the package and the texts when `texts_only`.
-Result<ModelRoom> open_model_room(const Settings& settings, const std::function<void(std::string_view)>& stage, bool texts_only = false);
+// `stage` hears what is being done, in two or three words.
+// Only the package and the texts when `texts_only`.
+Result<ModelRoom> open_model_room(const Settings& settings,
+                                  const std::function<void(std::string_view)>& stage,
+                                  bool texts_only = false);
 
 ExpertRounding rounding_of(const Settings& settings);
 EngineOptions engine_options_of(const Settings& settings);

@@ -3,9 +3,9 @@
 
 #include "hub/commands/command.h"
 #include "hub/commands/progress.h"
-#include "hub/model/package/package.h"
 #include "hub/model/pack/packer.h"
 #include "hub/model/pack/synth.h"
+#include "hub/model/package/package.h"
 
 namespace moex {
 namespace {
@@ -20,17 +20,22 @@ PackOptions pack_options_of(const Settings& settings) {
 
 int report(const Result<PackReport>& result, const std::string& out, TimePoint started_at) {
     if (!result.ok()) return fail(result.error().message);
-    for (const std::string& warning : result->warnings) std::fprintf(stderr, "warning: %s\n", one_line(warning).c_str());
-    if (result->layers_resumed > 0) std::fprintf(stderr, "%u layers were done already\n", result->layers_resumed);
+    for (const std::string& warning : result->warnings)
+        std::fprintf(stderr, "warning: %s\n", one_line(warning).c_str());
+    if (result->layers_resumed > 0)
+        std::fprintf(stderr, "%u layers were done already\n", result->layers_resumed);
     const double seconds = to_ms(now_steady() - started_at) / 1e3;
-    std::printf("%s: %s from %s, %u expert blobs, %.1f s, %.0f MB/s\n", out.c_str(), bytes_text(result->output_bytes).c_str(), bytes_text(result->input_bytes).c_str(),
-                result->num_blobs, seconds, seconds > 0 ? static_cast<double>(result->input_bytes) / seconds / 1e6 : 0.0);
+    std::printf("%s: %s from %s, %u expert blobs, %.1f s, %.0f MB/s\n", out.c_str(),
+                bytes_text(result->output_bytes).c_str(), bytes_text(result->input_bytes).c_str(),
+                result->num_blobs, seconds,
+                seconds > 0 ? static_cast<double>(result->input_bytes) / seconds / 1e6 : 0.0);
     return exit_stopped;
 }
 
 std::function<void(const PackProgress&)> progress_into(ProgressBar& bar) {
     return [&bar](const PackProgress& progress) {
-        bar.show(progress.done_bytes, progress.total_bytes, text("layer ", progress.layer, "/", progress.num_layers));
+        bar.show(progress.done_bytes, progress.total_bytes,
+                 text("layer ", progress.layer, "/", progress.num_layers));
     };
 }
 
@@ -41,7 +46,9 @@ int run_pack(const Invocation& invocation) {
     const std::string& out = *invocation.argument("OUT");
     PackOptions options = pack_options_of(invocation.settings);
     options.hub_f32 = invocation.settings.on("hub-f32");
-    if (invocation.check_only) return std::filesystem::exists(checkpoint) ? exit_stopped : fail(text(checkpoint, ": no such folder"));
+    if (invocation.check_only)
+        return std::filesystem::exists(checkpoint) ? exit_stopped
+                                                   : fail(text(checkpoint, ": no such folder"));
     ThreadPool threads(invocation.settings.number("threads"));
     const TimePoint started_at = now_steady();
     Result<PackReport> result = Error{ErrorCode::internal, ""};
@@ -68,7 +75,8 @@ int run_synth(const Invocation& invocation) {
     Result<PackReport> result = Error{ErrorCode::internal, ""};
     {
         ProgressBar bar("writing");
-        result = synth_package(*config, name, seed.empty() ? 1 : std::stoull(seed), out, options, threads, progress_into(bar));
+        result = synth_package(*config, name, seed.empty() ? 1 : std::stoull(seed), out, options,
+                               threads, progress_into(bar));
     }
     return report(result, out, started_at);
 }
@@ -80,7 +88,8 @@ int run_verify(const Invocation& invocation) {
     Status status;
     {
         ProgressBar bar("verifying");
-        status = verify_package(directory, [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total, ""); });
+        status = verify_package(
+            directory, [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total, ""); });
     }
     if (!status.ok()) return fail(status.error().message);
     std::printf("%s: every hash and shape is right\n", directory.c_str());

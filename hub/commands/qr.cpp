@@ -8,8 +8,10 @@ namespace moex {
 
 std::string qr_half_blocks(std::string_view content) {
     try {
-        const auto code = qrcodegen::QrCode::encodeText(std::string(content).c_str(), qrcodegen::QrCode::Ecc::LOW);
-        constexpr int quiet = 2;  // light modules around; phones read two as well as the standard's four
+        const auto code = qrcodegen::QrCode::encodeText(std::string(content).c_str(),
+                                                        qrcodegen::QrCode::Ecc::LOW);
+        // light modules around; phones read two as well as the standard's four
+        constexpr int quiet = 2;
         std::string out;
         const auto dark = [&](int x, int y) { return code.getModule(x, y); };  // false outside
         for (int y = -quiet; y < code.getSize() + quiet; y += 2) {

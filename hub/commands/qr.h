@@ -5,5 +5,5 @@
 #include <string_view>
 
 namespace moex {
-std::string qr_half_blocks(std::string_view content);   // empty when the content does not fit
+std::string qr_half_blocks(std::string_view content);  // empty when the content does not fit
 }  // namespace moex

@@ -35,16 +35,20 @@ ServerOptions server_options_of(const Settings& settings) {
     options.trusted_proxies = settings.list("trusted-proxy");
     options.static_directory = settings.text("static");
     options.connections_max = static_cast<std::uint32_t>(settings.number("connections-max"));
-    options.connections_per_address_max = static_cast<std::uint32_t>(settings.number("connections-per-address"));
+    options.connections_per_address_max = static_cast<std::uint32_t>(
+        settings.number("connections-per-address"));
     options.body_bytes_in_flight_max = settings.number("request-memory-mb") << 20;
-    options.workers_per_address_max = static_cast<std::uint32_t>(settings.number("workers-per-address"));
+    options.workers_per_address_max = static_cast<std::uint32_t>(
+        settings.number("workers-per-address"));
     options.drain_within = std::chrono::seconds(settings.number("drain-s"));
     options.test_routes = settings.on("test-routes");
     options.require_keys = settings.on("require-key");
     return options;
 }
 
-SwarmOptions swarm_options_of(const Settings& settings, const std::shared_ptr<const ModelPackage>& package, Registry& registry) {
+SwarmOptions swarm_options_of(const Settings& settings,
+                              const std::shared_ptr<const ModelPackage>& package,
+                              Registry& registry) {
     const ModelConfig& config = package->config();
     SwarmOptions options;
     options.model_name = package->name();
@@ -56,8 +60,12 @@ SwarmOptions swarm_options_of(const Settings& settings, const std::shared_ptr<co
     options.top_k = config.top_k;
     options.expert_blob_bytes = package->expert_blob_bytes();
     options.layer_is_moe = config.layer_is_moe;
-    options.blob_hash = [package](std::uint32_t layer, std::uint32_t expert) { return package->blob_hash(layer, expert); };
-    options.token_ok = [&registry](std::string_view token) { return registry.key_role(token) == Role::join; };
+    options.blob_hash = [package](std::uint32_t layer, std::uint32_t expert) {
+        return package->blob_hash(layer, expert);
+    };
+    options.token_ok = [&registry](std::string_view token) {
+        return registry.key_role(token) == Role::join;
+    };
     options.rounding = rounding_of(settings);
     options.hedge = parse_hedge_policy(settings.text("hedge")).value();
     options.replicas = static_cast<std::uint32_t>(settings.number("replicas"));
@@ -71,9 +79,12 @@ SwarmOptions swarm_options_of(const Settings& settings, const std::shared_ptr<co
 }
 
 void log_worker_event(const WorkerEvent& event) {
-    const std::string device = event.view ? text(" ", event.view->device.backend, "/", event.view->device.description) : std::string();
+    const std::string device = event.view ? text(" ", event.view->device.backend, "/",
+                                                 event.view->device.description)
+                                          : std::string();
     const auto line = [&](auto log, const char* what) {
-        log(text("dispatch: worker ", what, " worker=", event.worker, " device=\"", device.empty() ? "" : device.substr(1), "\"",
+        log(text("dispatch: worker ", what, " worker=", event.worker, " device=\"",
+                 device.empty() ? "" : device.substr(1), "\"",
                  event.detail.empty() ? "" : text(" detail=\"", event.detail, "\"")));
     };
     const auto info = [](const std::string& text) { log_info(text); };
@@ -89,24 +100,31 @@ void log_worker_event(const WorkerEvent& event) {
 }
 
 // The first line of a key file, or the environment's value; empty when neither is given.
-Result<std::string> read_key(const Settings& settings, const char* secret, const char* file_setting) {
+Result<std::string> read_key(const Settings& settings, const char* secret,
+                             const char* file_setting) {
     std::string key = settings.text(secret);
     if (const std::string& path = settings.text(file_setting); key.empty() && !path.empty()) {
         std::ifstream file(path);
-        if (!std::getline(file, key)) return Error{ErrorCode::io_error, text(path, ": cannot be read, or its first line is empty")};
+        if (!std::getline(file, key))
+            return Error{ErrorCode::io_error,
+                         text(path, ": cannot be read, or its first line is empty")};
         while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
     }
     constexpr std::size_t key_bytes_min = 16;
-    if (!key.empty() && key.size() < key_bytes_min) return Error{ErrorCode::invalid_argument, text(file_setting, ": a key has at least ", key_bytes_min, " characters")};
+    if (!key.empty() && key.size() < key_bytes_min)
+        return Error{ErrorCode::invalid_argument,
+                     text(file_setting, ": a key has at least ", key_bytes_min, " characters")};
     return key;
 }
 
 struct Keys {
-    std::string api_shown, admin_shown;   // made just now; never shown again
+    std::string api_shown, admin_shown;  // made just now; never shown again
 };
 Result<Keys> prepare_keys(const Settings& settings, Registry& registry, bool required) {
     Keys keys;
-    for (const auto& [role, secret, file] : {std::tuple{Role::api, "api-key", "api-key-file"}, std::tuple{Role::admin, "admin-key", "admin-key-file"}}) {
+    for (const auto& [role, secret, file] :
+         {std::tuple{Role::api, "api-key", "api-key-file"},
+          std::tuple{Role::admin, "admin-key", "admin-key-file"}}) {
         MOEX_ASSIGN(key, read_key(settings, secret, file));
         if (!key.empty()) MOEX_TRY(registry.set_key(role, "host's own", key));
     }
@@ -130,18 +148,26 @@ void show_stage(std::string_view stage) {
     std::string bar;
     number = std::min(number + 1, num_stages);
     for (int i = 0; i < num_stages; ++i) bar += i < number ? "█████" : "░░░░░";
-    std::fprintf(stderr, "\r\x1b[K%s %.*s", bar.c_str(), static_cast<int>(stage.size()), stage.data());
+    std::fprintf(stderr, "\r\x1b[K%s %.*s", bar.c_str(), static_cast<int>(stage.size()),
+                 stage.data());
     if (number == num_stages) std::fprintf(stderr, "\r\x1b[K");
 }
 
-void print_links(const Settings& settings, const Server& server, const ModelPackage& package, const Keys& keys) {
+void print_links(const Settings& settings, const Server& server, const ModelPackage& package,
+                 const Keys& keys) {
     const std::string url = server.base_url(), join = server.join_url();
-    std::printf("\n  %s is served\n\n  chat   %s/\n  join   %s\n  status %s/status.html\n  API    %s/v1  (model \"%s\")\n", package.name().c_str(), url.c_str(), join.c_str(),
-                url.c_str(), url.c_str(), package.name().c_str());
-    if (!keys.api_shown.empty()) std::printf("\n  API key, shown this once:   %s\n", keys.api_shown.c_str());
-    if (!keys.admin_shown.empty()) std::printf("  admin key, shown this once: %s\n", keys.admin_shown.c_str());
+    std::printf(
+        "\n  %s is served\n\n  chat   %s/\n  join   %s\n  status %s/status.html\n  API    %s/v1  "
+        "(model \"%s\")\n",
+        package.name().c_str(), url.c_str(), join.c_str(), url.c_str(), url.c_str(),
+        package.name().c_str());
+    if (!keys.api_shown.empty())
+        std::printf("\n  API key, shown this once:   %s\n", keys.api_shown.c_str());
+    if (!keys.admin_shown.empty())
+        std::printf("  admin key, shown this once: %s\n", keys.admin_shown.c_str());
     if (settings.on("qr") || isatty(STDOUT_FILENO) == 1)
-        if (const std::string code = qr_half_blocks(join); !code.empty()) std::printf("\n  join by phone or another machine:\n%s", code.c_str());
+        if (const std::string code = qr_half_blocks(join); !code.empty())
+            std::printf("\n  join by phone or another machine:\n%s", code.c_str());
     std::printf("\nready: url=%s join=%s api=%s/v1\n", url.c_str(), join.c_str(), url.c_str());
     std::fflush(stdout);
 }
@@ -168,18 +194,22 @@ int run_serve(const Invocation& invocation) {
         return exit_wrong_arguments;
     }
     if (!is_loopback && server_options.tls_cert.empty() && !server_options.insecure_http) {
-        fail(text("--listen ", settings.text("listen"), " is open to other machines: give --tls-cert and --tls-key (moex-hub cert makes them), or --insecure-http "
+        fail(text("--listen ", settings.text("listen"),
+                  " is open to other machines: give --tls-cert and --tls-key (moex-hub cert makes "
+                  "them), or --insecure-http "
                   "behind a proxy that speaks TLS"));
         return exit_wrong_arguments;
     }
 
     if (settings.text("backend") == "local" && !settings.on("local-fallback")) {
-        fail("--backend local computes on this machine, --local-fallback off forbids that: nobody could answer; leave one of them out");
+        fail(
+            "--backend local computes on this machine, --local-fallback off forbids that: nobody "
+            "could answer; leave one of them out");
         return exit_wrong_arguments;
     }
 
-    // Threads inherit the blocked signals, so the watcher comes first; the server comes into being later. The server's own handler is left
-    // with SIGHUP.
+    // Threads inherit the blocked signals, so the watcher comes first; the server
+    // comes into being later. The server's own handler is left with SIGHUP.
     std::mutex stop_mutex;
     Server* running_server = nullptr;
     int num_signals = 0;
@@ -197,15 +227,19 @@ int run_serve(const Invocation& invocation) {
         if (!found.ok()) return fail(found.error().message);
         user = *std::move(found);
     } else if (geteuid() == 0) {
-        log_warn("hub: runs as root; --user NAME lets it become somebody else once the port is bound");
+        log_warn(
+            "hub: runs as root; --user NAME lets it become somebody else once the port is bound");
     }
     std::filesystem::path state_directory = settings.text("state");
-    if (state_directory.empty()) state_directory = user ? user->home / ".local/state/moex" : default_state_directory();
+    if (state_directory.empty())
+        state_directory = user ? user->home / ".local/state/moex" : default_state_directory();
 
     if (user)
-        if (const Status given = give_folder(state_directory, *user); !given.ok()) return fail(given.error().message);
+        if (const Status given = give_folder(state_directory, *user); !given.ok())
+            return fail(given.error().message);
     std::optional<ActingAs> acting;
-    if (user) acting.emplace(*user);  // what the user may not read must fail now, not at the first request
+    // what the user may not read must fail now, not at the first request
+    if (user) acting.emplace(*user);
     const TimePoint started_at = now_steady();
     raise_open_files();
     auto room = open_model_room(settings, show_stage, invocation.check_only);
@@ -216,10 +250,15 @@ int run_serve(const Invocation& invocation) {
     }
     const bool swarm_computes = settings.text("backend") == "swarm";
     if (const Status whole = room->package->require_all_blobs(); !whole.ok()) {
-        if (!swarm_computes) return fail(text(whole.error().message, "; --backend local computes on this machine"));
-        if (settings.on("local-fallback") || room->package->num_missing_blobs() < room->package->num_blobs())
-            log_warn("hub: expert blobs are missing, so only workers compute, and this address has to serve /weights from elsewhere", kv("missing", room->package->num_missing_blobs()),
-                     kv("blobs", room->package->num_blobs()));
+        if (!swarm_computes)
+            return fail(text(whole.error().message, "; --backend local computes on this machine"));
+        if (settings.on("local-fallback") ||
+            room->package->num_missing_blobs() < room->package->num_blobs())
+            log_warn(
+                "hub: expert blobs are missing, so only workers compute, and this address has to "
+                "serve /weights from elsewhere",
+                kv("missing", room->package->num_missing_blobs()),
+                kv("blobs", room->package->num_blobs()));
     }
     auto opened = Registry::open(state_directory);
     if (!opened.ok()) return fail(opened.error().message);
@@ -229,13 +268,14 @@ int run_serve(const Invocation& invocation) {
     auto join_token = registry->join_token();
     if (!join_token.ok()) return fail(join_token.error().message);
     // HELLO's token is looked up among the keys; a new token ends the old one.
-    if (const Status added = registry->set_key(Role::join, "link", *join_token); !added.ok()) return fail(added.error().message);
+    if (const Status added = registry->set_key(Role::join, "link", *join_token); !added.ok())
+        return fail(added.error().message);
     acting.reset();
 
     Server server(server_options, room->package, *registry);
     if (user) become(*user);
-    SwarmBackend swarm(swarm_options_of(settings, room->package, *registry), server.swarm_host(), room->local.get(),
-                       [&server](const WorkerEvent& event, const WorkerView*) {
+    SwarmBackend swarm(swarm_options_of(settings, room->package, *registry), server.swarm_host(),
+                       room->local.get(), [&server](const WorkerEvent& event, const WorkerView*) {
                            server.on_worker_event(event);
                            log_worker_event(event);
                        });
@@ -245,13 +285,19 @@ int run_serve(const Invocation& invocation) {
     ExpertBackend& experts = swarm_computes ? static_cast<ExpertBackend&>(swarm) : *room->local;
     Engine engine(*room->decoder, experts, engine_options);
     ApiOptions api_options;
-    api_options.default_max_tokens = static_cast<std::uint32_t>(settings.number("max-tokens-default"));
+    api_options.default_max_tokens = static_cast<std::uint32_t>(
+        settings.number("max-tokens-default"));
     api_options.context_tokens = static_cast<std::uint32_t>(settings.number("context"));
-    Api api(room->package, room->tokenizer, room->chat_template, engine, api_options, server.api_observer());
+    Api api(room->package, room->tokenizer, room->chat_template, engine, api_options,
+            server.api_observer());
     server.attach(swarm, engine, api);
-    log_info("hub: listens", kv("address", server_options.listen_address), kv("port", server.port()));
-    log_info("hub: ready", kv("model", room->package->name()), kv("backend", experts.name()), kv("loaded_ms", to_ms(now_steady() - started_at)),
-             kv("threads", room->threads->num_threads()), kv("kv_tokens", std::uint64_t{engine.counters().kv_pages} * engine_options.page_tokens));
+    log_info("hub: listens", kv("address", server_options.listen_address),
+             kv("port", server.port()));
+    log_info(
+        "hub: ready", kv("model", room->package->name()), kv("backend", experts.name()),
+        kv("loaded_ms", to_ms(now_steady() - started_at)),
+        kv("threads", room->threads->num_threads()),
+        kv("kv_tokens", std::uint64_t{engine.counters().kv_pages} * engine_options.page_tokens));
     print_links(settings, server, *room->package, *keys);
     {
         const std::lock_guard lock(stop_mutex);

@@ -1,11 +1,12 @@
 #include "hub/commands/signals.h"
 
-#include <csignal>
 #include <pthread.h>
+#include <csignal>
 
 namespace moex {
 
-SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal) : on_signal_(std::move(on_signal)) {
+SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal)
+    : on_signal_(std::move(on_signal)) {
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGINT);

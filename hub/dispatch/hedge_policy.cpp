@@ -12,13 +12,16 @@ Result<HedgePolicy> parse_hedge_policy(std::string_view policy) {
         if (!rest.empty() && (rest.front() == ' ' || rest.front() == ':')) {
             rest.remove_prefix(1);
             std::uint32_t copies = 0;
-            const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(), copies);
-            if (failure == std::errc() && end == rest.data() + rest.size() && copies >= 1 && copies <= hedge_copies_max)
+            const auto [end, failure] = std::from_chars(rest.data(), rest.data() + rest.size(),
+                                                        copies);
+            if (failure == std::errc() && end == rest.data() + rest.size() && copies >= 1 &&
+                copies <= hedge_copies_max)
                 return HedgePolicy{.mode = HedgeMode::fixed, .copies = copies};
         }
     }
     return Error{ErrorCode::invalid_argument,
-                 text("hedge policy \"", policy.substr(0, 40), "\": want off, or fixed H with H from 1 to ", hedge_copies_max)};
+                 text("hedge policy \"", policy.substr(0, 40),
+                      "\": want off, or fixed H with H from 1 to ", hedge_copies_max)};
 }
 
 std::string hedge_policy_text(const HedgePolicy& policy) {

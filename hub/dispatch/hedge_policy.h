@@ -1,4 +1,5 @@
-// How many attempts a call gets at once. Adaptive and delayed policies come next; they will answer the same question per round.
+// How many attempts a call gets at once. Adaptive and delayed
+// policies come next; they will answer the same question per round.
 // Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged requests.
 #pragma once
 
@@ -12,10 +13,11 @@ namespace moex {
 
 inline constexpr std::uint32_t hedge_copies_max = 8;
 
-enum class HedgeMode { off, fixed };                 // adaptive and delayed come next
+enum class HedgeMode { off, fixed };  // adaptive and delayed come next
 struct HedgePolicy {
     HedgeMode mode = HedgeMode::off;
-    std::uint32_t copies = 1;                        // fixed: attempts at once, on different workers
+    // fixed: attempts at once, on different workers
+    std::uint32_t copies = 1;
 
     std::uint32_t attempts_at_once() const { return mode == HedgeMode::fixed ? copies : 1; }
 };

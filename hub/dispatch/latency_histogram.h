@@ -1,4 +1,5 @@
-// How long attempts took, in log-linear buckets: 8 per power of two from 1 us to 67 s, so a quantile is within 12.5 %.
+// How long attempts took, in log-linear buckets: 8 per power
+// of two from 1 us to 67 s, so a quantile is within 12.5 %.
 // Old samples fade: the counts are halved whenever they reach `samples_max`.
 #pragma once
 
@@ -14,7 +15,8 @@ namespace moex {
 class LatencyHistogram {
   public:
     void record(Duration latency) {
-        const auto us = static_cast<std::uint64_t>(std::max<std::int64_t>(1, latency.count() / 1000));
+        const auto us = static_cast<std::uint64_t>(
+            std::max<std::int64_t>(1, latency.count() / 1000));
         ++counts_[bucket(us)];
         if (++total_ >= samples_max) {
             total_ = 0;
@@ -23,7 +25,8 @@ class LatencyHistogram {
         stale_ = true;
     }
     std::uint32_t total() const { return total_; }
-    // Upper edge of the bucket that holds the share `q` of samples; zero without samples. O(number of buckets).
+    // Upper edge of the bucket that holds the share `q` of
+    // samples; zero without samples. O(number of buckets).
     Duration quantile(double q) const {
         if (total_ == 0) return Duration{};
         const double wanted = q * total_;
@@ -35,8 +38,14 @@ class LatencyHistogram {
         return upper_edge(counts_.size() - 1);
     }
     // The same for the two that dispatch asks for at every attempt, kept until the next record().
-    Duration p50() const { refresh(); return p50_; }
-    Duration p99() const { refresh(); return p99_; }
+    Duration p50() const {
+        refresh();
+        return p50_;
+    }
+    Duration p99() const {
+        refresh();
+        return p99_;
+    }
 
   private:
     static constexpr std::uint32_t samples_max = 1024;
@@ -44,8 +53,8 @@ class LatencyHistogram {
 
     static std::size_t bucket(std::uint64_t us) {
         us = std::min<std::uint64_t>(us, (std::uint64_t{1} << octaves) - 1);
-        const int width = std::bit_width(us);          // at least 1
-        if (width <= 4) return static_cast<std::size_t>(us);   // 1..15 us one by one
+        const int width = std::bit_width(us);                 // at least 1
+        if (width <= 4) return static_cast<std::size_t>(us);  // 1..15 us one by one
         return static_cast<std::size_t>(16 + (width - 5) * 8 + ((us >> (width - 4)) & 7));
     }
     static Duration upper_edge(std::size_t index) {

@@ -35,14 +35,20 @@ std::uint64_t address_prefix(std::string_view address) {
         return mix_hash(prefix, 4);
     }
     if (inet_pton(AF_INET6, text.c_str(), raw) == 1) {
-        const bool mapped_ipv4 = std::all_of(raw, raw + 10, [](unsigned char c) { return c == 0; }) && raw[10] == 0xff && raw[11] == 0xff;
-        for (int i = 0; i < (mapped_ipv4 ? 3 : 8); ++i) prefix = prefix << 8 | raw[mapped_ipv4 ? 12 + i : i];
+        const bool mapped_ipv4 = std::all_of(raw, raw + 10,
+                                             [](unsigned char c) { return c == 0; }) &&
+                                 raw[10] == 0xff && raw[11] == 0xff;
+        for (int i = 0; i < (mapped_ipv4 ? 3 : 8); ++i)
+            prefix = prefix << 8 | raw[mapped_ipv4 ? 12 + i : i];
         return mix_hash(prefix, mapped_ipv4 ? 4 : 6);
     }
     return text_hash(text);
 }
 
-Placement::Placement(PlacementOptions options) : options_(options), owners_(options.num_units), owner_members_(options.num_units) {
+Placement::Placement(PlacementOptions options)
+    : options_(options),
+      owners_(options.num_units),
+      owner_members_(options.num_units) {
     unit_points_.reserve(options.num_units);
     for (std::uint32_t unit = 0; unit < options.num_units; ++unit) {
         unit_points_.push_back(mix_hash(options.seed, 0x100000000ull + unit));
@@ -68,10 +74,12 @@ double Placement::fair(const Member& member) const {
 }
 
 std::uint32_t Placement::bound(const Member& member) const {
-    return std::min(member.capacity, static_cast<std::uint32_t>(std::ceil(options_.load_bound * fair(member))));
+    return std::min(member.capacity,
+                    static_cast<std::uint32_t>(std::ceil(options_.load_bound * fair(member))));
 }
 
-std::uint32_t Placement::collisions(std::uint32_t unit, WorkerId without, std::uint64_t prefix) const {
+std::uint32_t Placement::collisions(std::uint32_t unit, WorkerId without,
+                                    std::uint64_t prefix) const {
     std::uint32_t count = 0;
     for (const Member* owner : owner_members_[unit])
         if (owner->given.worker != without && owner->given.address_prefix == prefix) ++count;
@@ -109,7 +117,8 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     }
     std::sort(member.points.begin(), member.points.end());
     std::sort(ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
-    std::inplace_merge(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
+    std::inplace_merge(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(ring_old),
+                       ring_.end());
     fill_missing(changes);
     take_share(member, changes);
     relieve(changes);
@@ -135,29 +144,35 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
     fill_missing(changes);
 }
 
-// Gives copies to the units that lack them: every unit its first, then every unit its second, so that scarce capacity covers all first.
+// Gives copies to the units that lack them: every unit its first, then
+// every unit its second, so that scarce capacity covers all first.
 void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::sort(missing_.begin(), missing_.end());
     missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
     for (std::uint32_t copy = 1; copy <= options_.replicas; ++copy) {
         if (copy > members_.size()) break;
         for (const std::uint32_t unit : missing_) {
-            if (load_total_ >= capacity_total_) break;      // else each missing unit would walk the whole ring in vain
+            // else each missing unit would walk the whole ring in vain
+            if (load_total_ >= capacity_total_) break;
             if (owners_[unit].size() >= copy) continue;
             Member* owner = choose_owner(unit);
-            if (owner == nullptr) continue;      // those with room hold it already
+            if (owner == nullptr) continue;  // those with room hold it already
             own(*owner, unit, changes);
         }
     }
-    std::erase_if(missing_, [&](std::uint32_t unit) { return owners_[unit].size() >= options_.replicas; });
+    std::erase_if(missing_,
+                  [&](std::uint32_t unit) { return owners_[unit].size() >= options_.replicas; });
 }
 
-// The next worker clockwise that is below its bound and holds no copy, on a new address prefix if one is near.
+// The next worker clockwise that is below its bound and
+// holds no copy, on a new address prefix if one is near.
 Placement::Member* Placement::choose_owner(std::uint32_t unit) {
     if (ring_.empty()) return nullptr;
-    constexpr std::size_t prefix_steps_max = 256;      // how far to look for another prefix
+    constexpr std::size_t prefix_steps_max = 256;  // how far to look for another prefix
     const std::size_t start = static_cast<std::size_t>(
-        std::lower_bound(ring_.begin(), ring_.end(), std::pair<std::uint64_t, WorkerId>(unit_points_[unit], 0)) - ring_.begin());
+        std::lower_bound(ring_.begin(), ring_.end(),
+                         std::pair<std::uint64_t, WorkerId>(unit_points_[unit], 0)) -
+        ring_.begin());
     Member* same_prefix = nullptr;
     WorkerId last = 0;
     for (std::size_t step = 0; step < ring_.size(); ++step) {
@@ -173,19 +188,23 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit) {
         if (same_prefix == nullptr) same_prefix = &member;
     }
     if (same_prefix != nullptr) return same_prefix;
-    // Everyone near its bound holds a copy already: whoever has room at all, the least filled first.
+    // Everyone near its bound holds a copy already:
+    // whoever has room at all, the least filled first.
     Member* best = nullptr;
     for (auto& [worker, member] : members_) {
         if (member.load >= member.capacity) continue;
         const auto& owners = owners_[unit];
         if (std::find(owners.begin(), owners.end(), worker) != owners.end()) continue;
-        if (best == nullptr || std::uint64_t{member.load} * best->capacity < std::uint64_t{best->load} * member.capacity) best = &member;
+        if (best == nullptr || std::uint64_t{member.load} * best->capacity <
+                                   std::uint64_t{best->load} * member.capacity)
+            best = &member;
     }
     return best;
 }
 
-// Moves units to the newcomer until it holds its fair share: always from the relatively fullest owner, the unit nearest to the newcomer on
-// the ring, units whose copies share an address prefix before others, and never one that would then share more.
+// Moves units to the newcomer until it holds its fair share: always from the relatively
+// fullest owner, the unit nearest to the newcomer on the ring, units whose copies share
+// an address prefix before others, and never one that would then share more.
 void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& changes) {
     const auto share = static_cast<std::uint32_t>(std::floor(fair(newcomer) + 1e-9));
     if (newcomer.load >= share) return;
@@ -197,34 +216,46 @@ void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& chang
     for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
         const auto& owners = owner_members_[unit];
         if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;
-        auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(), unit_points_[unit]);
-        const std::uint64_t distance = (point == newcomer.points.end() ? newcomer.points.front() : *point) - unit_points_[unit];
+        auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(),
+                                      unit_points_[unit]);
+        const std::uint64_t distance = (point == newcomer.points.end() ? newcomer.points.front()
+                                                                       : *point) -
+                                       unit_points_[unit];
         for (Member* owner : owners) {
-            const std::uint32_t before = collisions(unit, owner->given.worker, owner->given.address_prefix);
+            const std::uint32_t before = collisions(unit, owner->given.worker,
+                                                    owner->given.address_prefix);
             const std::uint32_t after = collisions(unit, owner->given.worker, prefix);
-            if (after <= before) owner->candidates.push_back({.relieves = after < before, .distance = distance, .unit = unit});
+            if (after <= before)
+                owner->candidates.push_back(
+                    {.relieves = after < before, .distance = distance, .unit = unit});
         }
     }
-    const auto fill = [&](const Member& member) { return member.load / std::max(1e-9, fair(member)); };
+    const auto fill = [&](const Member& member) {
+        return member.load / std::max(1e-9, fair(member));
+    };
     std::priority_queue<std::tuple<double, WorkerId, Member*>> fullest;
     for (auto& [worker, member] : members_)
         if (!member.candidates.empty()) fullest.emplace(fill(member), worker, &member);
     // A newcomer takes few units of each donor: a heap gives them without sorting the rest.
     const auto worse = [](const Candidate& a, const Candidate& b) {
-        return a.relieves != b.relieves ? b.relieves : a.distance != b.distance ? a.distance > b.distance : a.unit > b.unit;
+        return a.relieves != b.relieves   ? b.relieves
+               : a.distance != b.distance ? a.distance > b.distance
+                                          : a.unit > b.unit;
     };
     while (newcomer.load < share && !fullest.empty()) {
         Member& donor = *std::get<Member*>(fullest.top());
         fullest.pop();
         if (fill(donor) <= fill(newcomer)) break;
         auto& candidates = donor.candidates;
-        if (!std::exchange(donor.is_heap, true)) std::make_heap(candidates.begin(), candidates.end(), worse);
+        if (!std::exchange(donor.is_heap, true))
+            std::make_heap(candidates.begin(), candidates.end(), worse);
         while (!candidates.empty()) {
             const std::uint32_t unit = candidates.front().unit;
             std::pop_heap(candidates.begin(), candidates.end(), worse);
             candidates.pop_back();
             const auto& owners = owner_members_[unit];
-            if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;   // taken from another owner
+            // taken from another owner
+            if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;
             disown(donor, unit, changes);
             own(newcomer, unit, changes);
             break;
@@ -233,11 +264,12 @@ void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& chang
     }
 }
 
-// Where capacity was scarce, a worker may be full of units whose second copy the newcomer just took: it has none to give to the newcomer,
-// but others, who gave, have room for some of its own.
+// Where capacity was scarce, a worker may be full of units whose second copy the newcomer just
+// took: it has none to give to the newcomer, but others, who gave, have room for some of its own.
 void Placement::relieve(std::vector<PlacementChange>& changes) {
     for (auto& [worker, member] : members_) {
-        for (std::uint32_t unit = 0; unit < options_.num_units && member.load > bound(member); ++unit) {
+        for (std::uint32_t unit = 0; unit < options_.num_units && member.load > bound(member);
+             ++unit) {
             const auto& owners = owner_members_[unit];
             if (std::find(owners.begin(), owners.end(), &member) == owners.end()) continue;
             Member* const other = choose_owner(unit);

@@ -1,10 +1,14 @@
-// Which workers shall hold which units, a unit being one (layer, expert). Owns the wish alone: what a worker has loaded is worker_pool's
-// to know, and moving a unit without losing its last ready copy is the core's work.
+// Which workers shall hold which units, a unit being one (layer, expert).
+// Owns the wish alone: what a worker has loaded is worker_pool's to know,
+// and moving a unit without losing its last ready copy is the core's work.
 //
-// Consistent hashing with virtual nodes decides preference; bounded load (110 % of a worker's fair share by capacity) decides balance.
-// The assignment is sticky: a leave moves only what the leaver held, a join only the newcomer's share, taken from the fullest
-// (and, where capacity was scarce, what still lies above a member's bound).
-// Replicas of a unit lie on different workers, and on different address prefixes where load allows it.
+// Consistent hashing with virtual nodes decides preference; bounded
+// load (110 % of a worker's fair share by capacity) decides balance.
+// The assignment is sticky: a leave moves only what the leaver held,
+// a join only the newcomer's share, taken from the fullest (and,
+// where capacity was scarce, what still lies above a member's bound).
+// Replicas of a unit lie on different workers, and on
+// different address prefixes where load allows it.
 // Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
 #pragma once
 
@@ -22,25 +26,27 @@ using WorkerId = std::uint64_t;
 struct PlacementOptions {
     std::uint32_t num_units = 0;
     std::uint32_t replicas = 2;
-    double load_bound = 1.10;           // of the fair share
+    double load_bound = 1.10;  // of the fair share
     std::uint64_t seed = 1;
 };
 
 struct PlacementMember {
     WorkerId worker = 0;
-    std::uint64_t ring_key = 0;         // stable over reconnects: the same tab gets much the same units again
-    std::uint32_t capacity_units = 0;   // what its budget holds
+    // stable over reconnects: the same tab gets much the same units again
+    std::uint64_t ring_key = 0;
+    std::uint32_t capacity_units = 0;  // what its budget holds
     std::uint64_t address_prefix = 0;
 };
 
 struct PlacementChange {
     WorkerId worker = 0;
     std::uint32_t unit = 0;
-    bool added = false;                 // or taken away
+    bool added = false;  // or taken away
     bool operator==(const PlacementChange&) const = default;
 };
 
-// /24 of an IPv4 address, /64 of an IPv6 one, as an opaque number; the hash of the text for anything else.
+// /24 of an IPv4 address, /64 of an IPv6 one, as an
+// opaque number; the hash of the text for anything else.
 std::uint64_t address_prefix(std::string_view address);
 // splitmix64's finaliser over both: a cheap, well mixed hash, the same on every machine.
 std::uint64_t mix_hash(std::uint64_t a, std::uint64_t b);
@@ -50,7 +56,8 @@ class Placement {
   public:
     explicit Placement(PlacementOptions options);
 
-    // Appends what changed. A join costs O(units) and a heap per donor; a leave visits no unit that stays.
+    // Appends what changed. A join costs O(units) and a
+    // heap per donor; a leave visits no unit that stays.
     void join(const PlacementMember& member, std::vector<PlacementChange>& changes);
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
 
@@ -61,18 +68,20 @@ class Placement {
     std::size_t num_members() const { return members_.size(); }
 
   private:
-    struct Candidate {                  // a unit that a newcomer may take over
-        bool relieves;                  // fewer copies on one prefix afterwards
-        std::uint64_t distance;         // from the unit to the newcomer on the ring
+    struct Candidate {           // a unit that a newcomer may take over
+        bool relieves;           // fewer copies on one prefix afterwards
+        std::uint64_t distance;  // from the unit to the newcomer on the ring
         std::uint32_t unit;
     };
     struct Member {
         PlacementMember given;
-        std::uint32_t capacity = 0;     // at most num_units
+        std::uint32_t capacity = 0;  // at most num_units
         std::uint32_t load = 0;
         std::vector<std::uint64_t> points;
-        std::vector<Candidate> candidates;      // scratch of one take_share: what this one could give
-        bool is_heap = false;                   // candidates is a heap; made when the first is taken
+        // scratch of one take_share: what this one could give
+        std::vector<Candidate> candidates;
+        // candidates is a heap; made when the first is taken
+        bool is_heap = false;
     };
     double fair(const Member& member) const;
     std::uint32_t bound(const Member& member) const;
@@ -86,11 +95,12 @@ class Placement {
 
     PlacementOptions options_;
     std::map<WorkerId, Member> members_;
-    std::vector<std::pair<std::uint64_t, WorkerId>> ring_;      // sorted
-    std::vector<std::uint64_t> unit_points_;                    // [num_units]
-    std::vector<std::vector<WorkerId>> owners_;                 // [num_units]
-    std::vector<std::vector<Member*>> owner_members_;           // [num_units], beside owners_: a join asks for each of them
-    std::vector<std::uint32_t> missing_;                        // units that may lack a copy
+    std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // sorted
+    std::vector<std::uint64_t> unit_points_;                // [num_units]
+    std::vector<std::vector<WorkerId>> owners_;             // [num_units]
+    std::vector<std::vector<Member*>>
+        owner_members_;  // [num_units], beside owners_: a join asks for each of them
+    std::vector<std::uint32_t> missing_;  // units that may lack a copy
     std::uint64_t capacity_total_ = 0, load_total_ = 0;
 };
 

@@ -13,7 +13,8 @@ double square_sum(const float* values, std::size_t count) {
     double lanes[4] = {0, 0, 0, 0};
     std::size_t i = 0;
     for (; i + 4 <= count; i += 4)
-        for (std::size_t lane = 0; lane < 4; ++lane) lanes[lane] += static_cast<double>(values[i + lane]) * values[i + lane];
+        for (std::size_t lane = 0; lane < 4; ++lane)
+            lanes[lane] += static_cast<double>(values[i + lane]) * values[i + lane];
     for (; i < count; ++i) lanes[0] += static_cast<double>(values[i]) * values[i];
     return lanes[0] + lanes[1] + lanes[2] + lanes[3];
 }
@@ -24,9 +25,12 @@ void add_row(float* sum, const float* row, std::size_t count) {
 
 }  // namespace
 
-bool Piece::was_tried(WorkerId worker) const { return std::find(tried.begin(), tried.end(), worker) != tried.end(); }
+bool Piece::was_tried(WorkerId worker) const {
+    return std::find(tried.begin(), tried.end(), worker) != tried.end();
+}
 
-Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base, std::uint32_t num_copies, std::uint32_t piece_pairs_max) {
+Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base,
+                   std::uint32_t num_copies, std::uint32_t piece_pairs_max) {
     layer = batch.layer;
     num_tokens = batch.num_tokens;
     hidden_size = batch.hidden_size;
@@ -35,7 +39,8 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     unsummed = options.rounding.deterministic || copies > 1;
     dtype = options.rounding.wire_dtype;
     const std::size_t num_values = std::size_t{num_tokens} * hidden_size;
-    if (!x || x.use_count() > 1) x = std::make_shared<std::vector<float>>();   // the local backend may still read the old one
+    // the local backend may still read the old one
+    if (!x || x.use_count() > 1) x = std::make_shared<std::vector<float>>();
     x->assign(batch.x.begin(), batch.x.begin() + static_cast<std::ptrdiff_t>(num_values));
 
     x_rms.resize(num_tokens);
@@ -43,16 +48,21 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     for (std::uint32_t row = 0; row < num_tokens; ++row) {
         const float* values = x->data() + std::size_t{row} * hidden_size;
         const double sum = square_sum(values, hidden_size);
-        if (!std::isfinite(sum)) return Error{ErrorCode::invalid_argument, text("layer ", layer, ": row ", row, " of x is not finite")};
+        if (!std::isfinite(sum))
+            return Error{ErrorCode::invalid_argument,
+                         text("layer ", layer, ": row ", row, " of x is not finite")};
         x_rms[row] = std::sqrt(sum / std::max(1u, hidden_size));
-        for (std::uint32_t i = 0; i < hidden_size; ++i) largest = std::max(largest, std::fabs(values[i]));
+        for (std::uint32_t i = 0; i < hidden_size; ++i)
+            largest = std::max(largest, std::fabs(values[i]));
     }
     // f16 ends at 65504. Such rows travel as bf16 instead: fewer digits, but no infinity.
     if (dtype == Dtype::f16 && largest >= 65520.0f) dtype = Dtype::bf16;
     if (options.rounding.deterministic) round_rows(dtype, *x, hidden_size);
 
     const std::uint32_t num_experts = options.limits.num_experts;
-    const std::uint32_t block_rows = std::max(1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, piece_pairs_max, 65535u}));
+    const std::uint32_t block_rows = std::max(
+        1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, piece_pairs_max,
+                      65535u}));
     const std::size_t num_pairs = std::size_t{num_tokens} * top_k;
     pair_row.resize(num_pairs);
     pair_gate.resize(num_pairs);
@@ -63,7 +73,9 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
         const std::uint32_t row1 = std::min(num_tokens, row0 + block_rows);
         std::fill(begin_of.begin(), begin_of.end(), 0u);
         for (std::size_t i = std::size_t{row0} * top_k; i < std::size_t{row1} * top_k; ++i) {
-            MOEX_CHECK(batch.expert_ids[i] < num_experts, text("expert ", batch.expert_ids[i], " of ", num_experts, " in layer ", layer));
+            MOEX_CHECK(
+                batch.expert_ids[i] < num_experts,
+                text("expert ", batch.expert_ids[i], " of ", num_experts, " in layer ", layer));
             ++begin_of[batch.expert_ids[i] + 1];
         }
         for (std::uint32_t expert = 0; expert < num_experts; ++expert) {
@@ -88,7 +100,9 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
                 const std::uint32_t pair = pair_base + begin_of[batch.expert_ids[i]]++;
                 pair_row[pair] = static_cast<std::uint16_t>(row);
                 const float gate = batch.expert_weights[i];
-                pair_gate[pair] = options.rounding.deterministic ? half_to_float(float_to_half(gate)) : gate;
+                pair_gate[pair] = options.rounding.deterministic
+                                      ? half_to_float(float_to_half(gate))
+                                      : gate;
             }
         pair_base += (row1 - row0) * top_k;
     }
@@ -107,18 +121,21 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     attempt.num_pairs = 0;
     for (const std::uint32_t index : attempt.pieces) {
         const Piece& piece = pieces[index];
-        attempt.tokens.insert(attempt.tokens.end(), pair_row.begin() + piece.pair_begin, pair_row.begin() + piece.pair_end);
+        attempt.tokens.insert(attempt.tokens.end(), pair_row.begin() + piece.pair_begin,
+                              pair_row.begin() + piece.pair_end);
         attempt.num_pairs += piece.num_pairs();
     }
     std::sort(attempt.tokens.begin(), attempt.tokens.end());
-    attempt.tokens.erase(std::unique(attempt.tokens.begin(), attempt.tokens.end()), attempt.tokens.end());
+    attempt.tokens.erase(std::unique(attempt.tokens.begin(), attempt.tokens.end()),
+                         attempt.tokens.end());
 
     out.experts.clear();
     out.rows.clear();
     out.gates.clear();
     for (const std::uint32_t index : attempt.pieces) {
         const Piece& piece = pieces[index];
-        out.experts.push_back(GroupExpert{.expert = piece.expert, .num_rows = static_cast<std::uint16_t>(piece.num_pairs())});
+        out.experts.push_back(GroupExpert{
+            .expert = piece.expert, .num_rows = static_cast<std::uint16_t>(piece.num_pairs())});
         auto at = attempt.tokens.begin();
         for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
             at = std::lower_bound(at, attempt.tokens.end(), pair_row[pair]);
@@ -128,7 +145,8 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     }
     out.x.resize(attempt.tokens.size() * hidden_size);
     for (std::size_t i = 0; i < attempt.tokens.size(); ++i)
-        std::copy_n(x->data() + std::size_t{attempt.tokens[i]} * hidden_size, hidden_size, out.x.data() + i * hidden_size);
+        std::copy_n(x->data() + std::size_t{attempt.tokens[i]} * hidden_size, hidden_size,
+                    out.x.data() + i * hidden_size);
     attempt.shape = GroupShape{.layer = static_cast<std::uint16_t>(layer),
                                .num_tokens = static_cast<std::uint32_t>(attempt.tokens.size()),
                                .hidden_dim = static_cast<std::uint16_t>(hidden_size),
@@ -153,17 +171,23 @@ std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool a
         pair += piece.num_pairs();
     }
     if (num_new == 0) return 0;
-    MOEX_CHECK(answer_unsummed || num_new == attempt.pieces.size(), "a summed answer may not be used in part");
+    MOEX_CHECK(answer_unsummed || num_new == attempt.pieces.size(),
+               "a summed answer may not be used in part");
     pieces_left -= num_new;
-    answers.push_back(RoundAnswer{.worker = attempt.worker, .unsummed = answer_unsummed, .first_piece = attempt.pieces.front(),
-                                  .pieces = attempt.pieces, .tokens = attempt.tokens, .y = std::move(y)});
+    answers.push_back(RoundAnswer{.worker = attempt.worker,
+                                  .unsummed = answer_unsummed,
+                                  .first_piece = attempt.pieces.front(),
+                                  .pieces = attempt.pieces,
+                                  .tokens = attempt.tokens,
+                                  .y = std::move(y)});
     return num_new;
 }
 
 std::uint32_t Round::reject_answers_of(WorkerId worker) {
     std::uint32_t num_open = 0;
     for (Piece& piece : pieces) {
-        if (!piece.done || answers[static_cast<std::size_t>(piece.answer)].worker != worker) continue;
+        if (!piece.done || answers[static_cast<std::size_t>(piece.answer)].worker != worker)
+            continue;
         piece.done = false;
         piece.answer = -1;
         ++num_open;
@@ -175,19 +199,22 @@ std::uint32_t Round::reject_answers_of(WorkerId worker) {
 }
 
 bool Round::covered(const Attempt& attempt) const {
-    return std::all_of(attempt.pieces.begin(), attempt.pieces.end(), [&](std::uint32_t index) { return pieces[index].done; });
+    return std::all_of(attempt.pieces.begin(), attempt.pieces.end(),
+                       [&](std::uint32_t index) { return pieces[index].done; });
 }
 
 void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
     y.assign(std::size_t{num_tokens} * hidden_size, 0.0f);
     provenance.rows.assign(num_tokens, RowProvenance{});
-    for (const Piece& piece : pieces) {              // ascending by expert within a row
+    for (const Piece& piece : pieces) {  // ascending by expert within a row
         const RoundAnswer& answer = answers[static_cast<std::size_t>(piece.answer)];
         const bool local = answer.worker == 0;
         for (std::uint32_t i = 0; i < piece.num_pairs(); ++i) {
             const std::size_t row = pair_row[piece.pair_begin + i];
             if (answer.unsummed)
-                add_row(y.data() + row * hidden_size, answer.y.data() + std::size_t{piece.answer_pair + i} * hidden_size, hidden_size);
+                add_row(y.data() + row * hidden_size,
+                        answer.y.data() + std::size_t{piece.answer_pair + i} * hidden_size,
+                        hidden_size);
             RowProvenance& from = provenance.rows[row];
             ++(local ? from.pairs_local : from.pairs_remote);
             if (piece.hedged) ++from.pairs_hedged;
@@ -202,20 +229,27 @@ void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
         std::vector<const RoundAnswer*> summed;
         for (const RoundAnswer& answer : answers)
             if (!answer.unsummed && !answer.pieces.empty()) summed.push_back(&answer);
-        std::sort(summed.begin(), summed.end(), [](const RoundAnswer* a, const RoundAnswer* b) { return a->first_piece < b->first_piece; });
+        std::sort(summed.begin(), summed.end(), [](const RoundAnswer* a, const RoundAnswer* b) {
+            return a->first_piece < b->first_piece;
+        });
         for (const RoundAnswer* answer : summed)
             for (std::size_t i = 0; i < answer->tokens.size(); ++i)
-                add_row(y.data() + std::size_t{answer->tokens[i]} * hidden_size, answer->y.data() + i * hidden_size, hidden_size);
+                add_row(y.data() + std::size_t{answer->tokens[i]} * hidden_size,
+                        answer->y.data() + i * hidden_size, hidden_size);
     }
     std::sort(provenance.workers.begin(), provenance.workers.end());
-    provenance.workers.erase(std::unique(provenance.workers.begin(), provenance.workers.end()), provenance.workers.end());
+    provenance.workers.erase(std::unique(provenance.workers.begin(), provenance.workers.end()),
+                             provenance.workers.end());
 }
 
-bool within_norm_bound(const Round& round, const Attempt& attempt, const std::vector<float>& y, bool unsummed, double norm_bound) {
+bool within_norm_bound(const Round& round, const Attempt& attempt, const std::vector<float>& y,
+                       bool unsummed, double norm_bound) {
     const std::size_t hidden = round.hidden_size;
     const auto fits = [&](std::size_t y_row, std::size_t x_row) {
         const double sum = square_sum(y.data() + y_row * hidden, hidden);
-        return std::isfinite(sum) && std::sqrt(sum / static_cast<double>(hidden)) <= norm_bound * std::max(1.0, round.x_rms[x_row]);   // false for NaN
+        // false for NaN
+        return std::isfinite(sum) && std::sqrt(sum / static_cast<double>(hidden)) <=
+                                         norm_bound * std::max(1.0, round.x_rms[x_row]);
     };
     if (!unsummed) {
         for (std::size_t i = 0; i < attempt.tokens.size(); ++i)

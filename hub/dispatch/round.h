@@ -1,8 +1,10 @@
 // One round: a layer's pairs of (expert, row), cut into pieces, and the answers that cover them.
 //
-// A piece is one call, or a stretch of one where the wire limits split it: the unit of completion. An attempt is a group of pieces sent to one
-// worker: the unit of hedging, cancelling, timeout and re-dispatch. The first answer to arrive for a piece wins. Rounds that hedge use
-// unsummed answers, so that parts of different covers may be mixed; in a summed round a piece has one live attempt at a time.
+// A piece is one call, or a stretch of one where the wire limits split it: the
+// unit of completion. An attempt is a group of pieces sent to one worker: the unit
+// of hedging, cancelling, timeout and re-dispatch. The first answer to arrive for
+// a piece wins. Rounds that hedge use unsummed answers, so that parts of different
+// covers may be mixed; in a summed round a piece has one live attempt at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +17,16 @@
 namespace moex {
 
 struct Piece {
-    std::uint32_t unit = 0;                   // of the placement
+    std::uint32_t unit = 0;  // of the placement
     std::uint16_t expert = 0;
-    std::uint32_t block = 0;                  // its rows lie in one block of rows
+    std::uint32_t block = 0;  // its rows lie in one block of rows
     std::uint32_t pair_begin = 0, pair_end = 0;
-    std::uint32_t live = 0;                   // attempts that may still answer it
-    std::uint32_t dispatches = 0;             // how often it was given out, hedges not counted
+    std::uint32_t live = 0;        // attempts that may still answer it
+    std::uint32_t dispatches = 0;  // how often it was given out, hedges not counted
     bool done = false, hedged = false;
-    std::int32_t answer = -1;                 // into Round::answers
-    std::uint32_t answer_pair = 0;            // first of its pairs in an unsummed answer
-    std::vector<WorkerId> tried;              // live there, or failed there
+    std::int32_t answer = -1;       // into Round::answers
+    std::uint32_t answer_pair = 0;  // first of its pairs in an unsummed answer
+    std::vector<WorkerId> tried;    // live there, or failed there
 
     std::uint32_t num_pairs() const { return pair_end - pair_begin; }
     bool was_tried(WorkerId worker) const;
@@ -32,62 +34,68 @@ struct Piece {
 
 // One attempt's answer as it came; kept until the round ends.
 struct RoundAnswer {
-    WorkerId worker = 0;                      // 0: the local backend
+    WorkerId worker = 0;  // 0: the local backend
     bool unsummed = true;
     std::uint32_t first_piece = 0;
     std::vector<std::uint32_t> pieces;
-    std::vector<std::uint32_t> tokens;        // summed: the batch row of each row of y
+    std::vector<std::uint32_t> tokens;  // summed: the batch row of each row of y
     std::vector<float> y;
 };
 
 struct Attempt {
     AttemptId id = 0;
     RoundId round = 0;
-    WorkerId worker = 0;                      // 0: the local backend
+    WorkerId worker = 0;  // 0: the local backend
     std::uint32_t sequence_id = 0;
     TimePoint sent_at{}, deadline{};
-    bool hedge = false;                       // not the first cover
-    GroupShape shape;                         // as sent; the answer echoes it
+    bool hedge = false;  // not the first cover
+    GroupShape shape;    // as sent; the answer echoes it
     std::uint32_t num_pairs = 0;
-    std::vector<std::uint32_t> pieces;        // in the order of their pairs in the frame
-    std::vector<std::uint32_t> tokens;        // batch row of each row of the frame's x
+    std::vector<std::uint32_t> pieces;  // in the order of their pairs in the frame
+    std::vector<std::uint32_t> tokens;  // batch row of each row of the frame's x
 };
 
 struct Round {
     RoundId id = 0;
     TimePoint started{}, deadline{};
-    TimePoint wait_until{};                   // set when a call first had to wait for a worker
-    TimePoint retry_at{};                     // after every replica failed: not before this
-    TimePoint holder_until{};                 // set while it lacks a unit that no worker holds or loads
+    TimePoint wait_until{};    // set when a call first had to wait for a worker
+    TimePoint retry_at{};      // after every replica failed: not before this
+    TimePoint holder_until{};  // set while it lacks a unit that no worker holds or loads
     std::uint32_t layer = 0, num_tokens = 0, hidden_size = 0, top_k = 0;
     bool unsummed = true, waiting = false;
     Dtype dtype = Dtype::f16;
     std::uint32_t copies = 1;
 
-    std::shared_ptr<std::vector<float>> x;    // [num_tokens, hidden_size]
-    std::vector<double> x_rms;                // [num_tokens]
-    std::vector<std::uint16_t> pair_row;      // [num_pairs], by (block, expert, row)
-    std::vector<float> pair_gate;             // [num_pairs]
-    std::vector<Piece> pieces;                // by (block, expert)
+    std::shared_ptr<std::vector<float>> x;  // [num_tokens, hidden_size]
+    std::vector<double> x_rms;              // [num_tokens]
+    std::vector<std::uint16_t> pair_row;    // [num_pairs], by (block, expert, row)
+    std::vector<float> pair_gate;           // [num_pairs]
+    std::vector<Piece> pieces;              // by (block, expert)
     std::uint32_t pieces_left = 0;
-    std::vector<AttemptId> attempts;          // live
+    std::vector<AttemptId> attempts;  // live
     std::vector<RoundAnswer> answers;
 
-    // Takes over what it needs of `batch`. `unit_base`: the placement's unit of the layer's expert 0.
-    // No piece has more than `piece_pairs_max` pairs. invalid_argument when a value of x is not finite.
-    Status open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base, std::uint32_t copies, std::uint32_t piece_pairs_max);
-    // Writes x of `rows` and the pairs of attempt.pieces as a group (without sequence id); fills attempt.shape, tokens and num_pairs.
+    // Takes over what it needs of `batch`. `unit_base`:
+    // the placement's unit of the layer's expert 0.
+    // No piece has more than `piece_pairs_max` pairs.
+    // invalid_argument when a value of x is not finite.
+    Status open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base,
+                std::uint32_t copies, std::uint32_t piece_pairs_max);
+    // Writes x of `rows` and the pairs of attempt.pieces as a group
+    // (without sequence id); fills attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
     // Marks what is still open of the attempt's pieces as answered; how many that were.
     std::uint32_t accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed);
     // Forgets the answers of a worker that turned out a liar; how many pieces opened again.
     std::uint32_t reject_answers_of(WorkerId worker);
-    // The weighted sum over experts in f32, ascending by expert, and where it came from. All pieces are done.
+    // The weighted sum over experts in f32, ascending by
+    // expert, and where it came from. All pieces are done.
     void finish(std::vector<float>& y, ExpertAnswer& provenance) const;
-    bool covered(const Attempt& attempt) const;   // nothing of it is wanted any more
+    bool covered(const Attempt& attempt) const;  // nothing of it is wanted any more
 };
 
 // |y| of each row against what x allows: every rms(y) <= norm_bound * max(1, rms of its x).
-bool within_norm_bound(const Round& round, const Attempt& attempt, const std::vector<float>& y, bool unsummed, double norm_bound);
+bool within_norm_bound(const Round& round, const Attempt& attempt, const std::vector<float>& y,
+                       bool unsummed, double norm_bound);
 
 }  // namespace moex

@@ -5,7 +5,7 @@
 
 namespace moex {
 namespace {
-constexpr std::size_t reserve_max = 64;           // attempts kept for reuse
+constexpr std::size_t reserve_max = 64;  // attempts kept for reuse
 }  // namespace
 
 Attempt* SwarmCore::State::find_attempt(AttemptId id) {
@@ -35,10 +35,13 @@ Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
 
 void SwarmCore::State::erase_attempt(AttemptId id) {
     auto node = attempts.extract(id);
-    if (node && attempt_reserve.size() < reserve_max) attempt_reserve.push_back(std::move(node.mapped()));
+    if (node && attempt_reserve.size() < reserve_max)
+        attempt_reserve.push_back(std::move(node.mapped()));
 }
 
-void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker, std::span<const std::uint32_t> pieces, bool hedge, Actions& actions) {
+void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
+                                    std::span<const std::uint32_t> pieces, bool hedge,
+                                    Actions& actions) {
     Attempt& attempt = new_attempt(round, worker.id);
     attempt.hedge = hedge;
     attempt.pieces.assign(pieces.begin(), pieces.end());
@@ -64,8 +67,11 @@ void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
     if (hedge) ++counts.hedges_sent;
     if (worker.published_only) {
         const Piece& piece = round.pieces[pieces.front()];
-        Dispatch single{.sequence_id = attempt.sequence_id, .layer = attempt.shape.layer, .expert = piece.expert, .dtype = attempt.shape.dtype};
-        std::swap(single.x, group.x);          // the rows of one expert are its pairs, in order
+        Dispatch single{.sequence_id = attempt.sequence_id,
+                        .layer = attempt.shape.layer,
+                        .expert = piece.expert,
+                        .dtype = attempt.shape.dtype};
+        std::swap(single.x, group.x);  // the rows of one expert are its pairs, in order
         std::swap(single.gates, group.gates);
         send(worker, encode_dispatch(single, round.hidden_size, worker.lz4), actions);
         std::swap(single.x, group.x);
@@ -76,7 +82,8 @@ void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
     }
 }
 
-void SwarmCore::State::compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces, Actions& actions) {
+void SwarmCore::State::compute_locally(TimePoint now, Round& round,
+                                       std::vector<std::uint32_t> pieces, Actions& actions) {
     std::sort(pieces.begin(), pieces.end(), [&](std::uint32_t a, std::uint32_t b) {
         return std::tuple(round.pieces[a].expert, a) < std::tuple(round.pieces[b].expert, b);
     });
@@ -84,30 +91,39 @@ void SwarmCore::State::compute_locally(TimePoint now, Round& round, std::vector<
     attempt.pieces = std::move(pieces);
     attempt.sent_at = now;
     attempt.num_pairs = 0;
-    ComputeLocally call{.round = round.id, .attempt = attempt.id, .layer = static_cast<std::uint16_t>(round.layer), .x = round.x};
+    ComputeLocally call{.round = round.id,
+                        .attempt = attempt.id,
+                        .layer = static_cast<std::uint16_t>(round.layer),
+                        .x = round.x};
     for (const std::uint32_t i : attempt.pieces) {
         Piece& piece = round.pieces[i];
         ++piece.live;
         if (piece.dispatches > 0) ++counts.redispatched;
         ++piece.dispatches;
         attempt.num_pairs += piece.num_pairs();
-        if (call.experts.empty() || call.experts.back().expert != piece.expert) call.experts.push_back({.expert = piece.expert});
-        call.experts.back().num_rows = static_cast<std::uint16_t>(call.experts.back().num_rows + piece.num_pairs());
-        call.rows.insert(call.rows.end(), round.pair_row.begin() + piece.pair_begin, round.pair_row.begin() + piece.pair_end);
-        call.gates.insert(call.gates.end(), round.pair_gate.begin() + piece.pair_begin, round.pair_gate.begin() + piece.pair_end);
+        if (call.experts.empty() || call.experts.back().expert != piece.expert)
+            call.experts.push_back({.expert = piece.expert});
+        call.experts.back().num_rows = static_cast<std::uint16_t>(call.experts.back().num_rows +
+                                                                  piece.num_pairs());
+        call.rows.insert(call.rows.end(), round.pair_row.begin() + piece.pair_begin,
+                         round.pair_row.begin() + piece.pair_end);
+        call.gates.insert(call.gates.end(), round.pair_gate.begin() + piece.pair_begin,
+                          round.pair_gate.begin() + piece.pair_end);
     }
     actions.push_back(std::move(call));
 }
 
-void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure failure, Actions& actions) {
+void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure failure,
+                                    Actions& actions) {
     Round& round = *find_round(attempt.round);
     Worker* worker = pool.find(attempt.worker);
     for (const std::uint32_t i : attempt.pieces) {
         Piece& piece = round.pieces[i];
         --piece.live;
         if (failure == Failure::busy) {
-            std::erase(piece.tried, attempt.worker);         // it may be asked again
-            if (!attempt.hedge && piece.dispatches > 0) --piece.dispatches;    // and that was no attempt
+            std::erase(piece.tried, attempt.worker);  // it may be asked again
+            if (!attempt.hedge && piece.dispatches > 0)
+                --piece.dispatches;  // and that was no attempt
         }
     }
     capacity_freed = true;
@@ -141,15 +157,18 @@ void SwarmCore::State::cancel_attempt(TimePoint now, Attempt& attempt, Actions& 
         ++counts.cancels;
         send(*worker, encode_cancel(attempt.sequence_id), actions);
         capacity_freed = true;
-        // It drops cancelled work without a word. One that has not been heard of for a while is asked whether it is there, and gets no more.
-        if (++worker->unheard == worker->cancelled_unheard_max() && worker->heartbeats.size() < options.heartbeats_missed_max)
+        // It drops cancelled work without a word. One that has not been heard
+        // of for a while is asked whether it is there, and gets no more.
+        if (++worker->unheard == worker->cancelled_unheard_max() &&
+            worker->heartbeats.size() < options.heartbeats_missed_max)
             send_heartbeat(now, *worker, {}, actions);
     }
     std::erase(round.attempts, attempt.id);
     erase_attempt(attempt.id);
 }
 
-void SwarmCore::State::accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed, Actions& actions) {
+void SwarmCore::State::accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y,
+                                     bool unsummed, Actions& actions) {
     Round& round = *find_round(attempt.round);
     const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed);
     if (attempt.hedge && num_new > 0) ++counts.hedges_won;
@@ -162,7 +181,8 @@ void SwarmCore::State::accept_answer(TimePoint now, Attempt& attempt, std::vecto
     }
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId id : others)
-        if (Attempt& other = *find_attempt(id); round.covered(other)) cancel_attempt(now, other, actions);
+        if (Attempt& other = *find_attempt(id); round.covered(other))
+            cancel_attempt(now, other, actions);
 }
 
 }  // namespace moex

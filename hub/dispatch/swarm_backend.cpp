@@ -14,9 +14,9 @@ namespace {
 struct PendingRound {
     std::mutex mutex;
     std::condition_variable done_signal;
-    bool done = false, abandoned = false;       // abandoned: its spans are gone
+    bool done = false, abandoned = false;  // abandoned: its spans are gone
     ExpertBatch batch;
-    RoundId id = 0;                             // the strand's; 0 until it was opened
+    RoundId id = 0;  // the strand's; 0 until it was opened
     std::optional<Result<ExpertAnswer>> answer;
     std::vector<float> y;
 
@@ -34,9 +34,11 @@ struct PendingRound {
 
 }  // namespace
 
-// Shared with every function in flight on the strand, so that a late one finds it closed instead of gone.
+// Shared with every function in flight on the strand,
+// so that a late one finds it closed instead of gone.
 struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
-    // Serialises what the strand does with the destructor. Recursive, because a link may report its own end from inside send().
+    // Serialises what the strand does with the destructor. Recursive,
+    // because a link may report its own end from inside send().
     std::recursive_mutex mutex;
     bool closed = false;
 
@@ -55,8 +57,12 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     bool jobs_stop = false;
     std::thread local_thread;
 
-    State(SwarmOptions options, SwarmHost& swarm_host, const LocalExperts* local_experts, std::function<void(const WorkerEvent&, const WorkerView*)> event)
-        : core(std::move(options)), host(swarm_host), local(local_experts), on_event(std::move(event)) {
+    State(SwarmOptions options, SwarmHost& swarm_host, const LocalExperts* local_experts,
+          std::function<void(const WorkerEvent&, const WorkerView*)> event)
+        : core(std::move(options)),
+          host(swarm_host),
+          local(local_experts),
+          on_event(std::move(event)) {
         if (local == nullptr) core.set_local_fallback(false);
     }
 
@@ -78,7 +84,8 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     void act(SendFrame& action) {
         const auto link = links.find(action.worker);
         if (link == links.end()) return;
-        const std::shared_ptr<WorkerLink> kept = link->second;      // send() may end in on_disconnect()
+        // send() may end in on_disconnect()
+        const std::shared_ptr<WorkerLink> kept = link->second;
         kept->send(std::move(action.frame));
     }
     void act(CloseWorker& action) {
@@ -108,7 +115,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
 
     void arm_timer() {
         const std::optional<TimePoint> next = core.next_deadline();
-        if (!next || (timer_at && *timer_at <= *next)) return;      // an early tick is harmless
+        if (!next || (timer_at && *timer_at <= *next)) return;  // an early tick is harmless
         timer_at = next;
         host.set_timer(*next, [weak = weak_from_this()] {
             const auto self = weak.lock();
@@ -135,7 +142,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
             const RoundId round = job.round;
             const std::uint64_t attempt = job.attempt;
             auto y = std::make_shared<Result<std::vector<float>>>(compute(job));
-            job.x.reset();      // the core reuses it when nobody else holds it
+            job.x.reset();  // the core reuses it when nobody else holds it
             post([round, attempt, y](State& state) {
                 std::vector<SwarmAction> actions;
                 state.core.on_local(now_steady(), round, attempt, std::move(*y), actions);
@@ -151,8 +158,10 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         for (const GroupExpert& expert : job.experts) {
             x.resize(expert.num_rows * hidden);
             for (std::size_t i = 0; i < expert.num_rows; ++i)
-                std::copy_n(job.x->data() + job.rows[pair + i] * hidden, hidden, x.data() + i * hidden);
-            MOEX_TRY(local->compute(job.layer, expert.expert, x, std::span(job.gates).subspan(pair, expert.num_rows),
+                std::copy_n(job.x->data() + job.rows[pair + i] * hidden, hidden,
+                            x.data() + i * hidden);
+            MOEX_TRY(local->compute(job.layer, expert.expert, x,
+                                    std::span(job.gates).subspan(pair, expert.num_rows),
                                     std::span(y).subspan(pair * hidden, expert.num_rows * hidden)));
             pair += expert.num_rows;
         }
@@ -165,7 +174,9 @@ namespace {
 class SwarmRound : public ExpertRound {
   public:
     using Cancel = std::function<void(std::shared_ptr<PendingRound>)>;
-    SwarmRound(std::shared_ptr<PendingRound> pending, Cancel cancel) : pending_(std::move(pending)), cancel_(std::move(cancel)) {}
+    SwarmRound(std::shared_ptr<PendingRound> pending, Cancel cancel)
+        : pending_(std::move(pending)),
+          cancel_(std::move(cancel)) {}
     ~SwarmRound() override {
         {
             const std::lock_guard lock(pending_->mutex);
@@ -186,7 +197,8 @@ class SwarmRound : public ExpertRound {
         if (!pending_->answer) return Error{ErrorCode::invalid_argument, "wait() was called twice"};
         Result<ExpertAnswer> answer = std::move(*pending_->answer);
         pending_->answer.reset();
-        if (answer.ok()) std::copy(pending_->y.begin(), pending_->y.end(), pending_->batch.y.begin());
+        if (answer.ok())
+            std::copy(pending_->y.begin(), pending_->y.end(), pending_->batch.y.begin());
         return answer;
     }
 
@@ -200,7 +212,8 @@ class SwarmRound : public ExpertRound {
 SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const LocalExperts* local,
                            std::function<void(const WorkerEvent&, const WorkerView*)> on_event)
     : state_(std::make_shared<State>(std::move(options), host, local, std::move(on_event))) {
-    if (local != nullptr) state_->local_thread = std::thread([state = state_.get()] { state->run_local(); });
+    if (local != nullptr)
+        state_->local_thread = std::thread([state = state_.get()] { state->run_local(); });
 }
 
 SwarmBackend::~SwarmBackend() {
@@ -213,7 +226,8 @@ SwarmBackend::~SwarmBackend() {
     const std::lock_guard lock(state_->mutex);
     state_->closed = true;
     state_->links.clear();
-    for (auto& [id, pending] : state_->rounds) pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
+    for (auto& [id, pending] : state_->rounds)
+        pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
     state_->rounds.clear();
 }
 
@@ -233,31 +247,35 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
         }
         std::vector<SwarmAction> actions;
         {
-            const std::lock_guard spans(pending->mutex);      // while x is copied the batch may not go away
+            // while x is copied the batch may not go away
+            const std::lock_guard spans(pending->mutex);
             if (pending->abandoned) return;
             pending->id = state->core.on_round(now_steady(), pending->batch, actions);
         }
         state->rounds.emplace(pending->id, pending);
         state->perform(actions);
     });
-    return std::make_unique<SwarmRound>(pending, [weak = std::weak_ptr<State>(state_)](std::shared_ptr<PendingRound> abandoned) {
-        const auto state = weak.lock();
-        if (!state) return;
-        state->post([abandoned](State& open) {
-            if (abandoned->id == 0) return;
-            std::vector<SwarmAction> actions;
-            open.core.on_cancel_round(now_steady(), abandoned->id, actions);
-            open.rounds.erase(abandoned->id);
-            open.drop_jobs(abandoned->id);
-            open.perform(actions);
+    return std::make_unique<SwarmRound>(
+        pending, [weak = std::weak_ptr<State>(state_)](std::shared_ptr<PendingRound> abandoned) {
+            const auto state = weak.lock();
+            if (!state) return;
+            state->post([abandoned](State& open) {
+                if (abandoned->id == 0) return;
+                std::vector<SwarmAction> actions;
+                open.core.on_cancel_round(now_steady(), abandoned->id, actions);
+                open.rounds.erase(abandoned->id);
+                open.drop_jobs(abandoned->id);
+                open.perform(actions);
+            });
         });
-    });
 }
 
-WorkerId SwarmBackend::on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized) {
+WorkerId SwarmBackend::on_connect(std::shared_ptr<WorkerLink> link, std::string address,
+                                  bool authorized) {
     const std::lock_guard lock(state_->mutex);
     std::vector<SwarmAction> actions;
-    const WorkerId id = state_->core.on_connect(now_steady(), std::move(address), authorized, actions);
+    const WorkerId id = state_->core.on_connect(now_steady(), std::move(address), authorized,
+                                                actions);
     state_->links[id] = std::move(link);
     state_->perform(actions);
     return id;

@@ -1,5 +1,6 @@
-// Runs a SwarmCore on one strand: the ExpertBackend whose experts are workers. The strand, the timer and the sockets are given by hub/net
-// through SwarmHost; local calls run on a thread of its own.
+// Runs a SwarmCore on one strand: the ExpertBackend whose experts
+// are workers. The strand, the timer and the sockets are given by
+// hub/net through SwarmHost; local calls run on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -11,29 +12,35 @@
 
 namespace moex {
 
-// What the swarm needs of the world. post() may be called from any thread; the rest only from posted functions.
+// What the swarm needs of the world. post() may be called
+// from any thread; the rest only from posted functions.
 class SwarmHost {
   public:
     virtual ~SwarmHost() = default;
-    virtual void post(std::function<void()> function) = 0;                       // runs on the swarm's strand, in order
-    virtual void set_timer(TimePoint at, std::function<void()> function) = 0;    // replaces the one set before
+    // runs on the swarm's strand, in order
+    virtual void post(std::function<void()> function) = 0;
+    // replaces the one set before
+    virtual void set_timer(TimePoint at, std::function<void()> function) = 0;
 };
 
 // One worker's socket, seen from the swarm's strand. Neither call blocks.
 class WorkerLink {
   public:
     virtual ~WorkerLink() = default;
-    virtual void send(Bytes frame) = 0;                      // an outbox beyond its byte cap closes the connection
+    // an outbox beyond its byte cap closes the connection
+    virtual void send(Bytes frame) = 0;
     virtual void close(CloseCode code, const std::string& reason) = 0;
 };
 
 class SwarmBackend : public ExpertBackend {
   public:
     // `local` may be null when the hub holds no expert weights. `on_event` runs on the strand.
-    SwarmBackend(SwarmOptions options, SwarmHost& host, const LocalExperts* local, std::function<void(const WorkerEvent&, const WorkerView*)> on_event);
+    SwarmBackend(SwarmOptions options, SwarmHost& host, const LocalExperts* local,
+                 std::function<void(const WorkerEvent&, const WorkerView*)> on_event);
     ~SwarmBackend() override;
 
-    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;      // from the engine's thread
+    // from the engine's thread
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "swarm"; }
 
     // From the strand.
@@ -45,7 +52,7 @@ class SwarmBackend : public ExpertBackend {
 
   private:
     struct State;
-    std::shared_ptr<State> state_;      // outlives functions still posted
+    std::shared_ptr<State> state_;  // outlives functions still posted
 };
 
 }  // namespace moex

@@ -9,17 +9,24 @@
 namespace moex {
 namespace {
 std::uint32_t num_moe_layers(const SwarmOptions& options) {
-    return static_cast<std::uint32_t>(std::count_if(options.layer_is_moe.begin(), options.layer_is_moe.end(), [](auto is_moe) { return is_moe != 0; }));
+    return static_cast<std::uint32_t>(std::count_if(options.layer_is_moe.begin(),
+                                                    options.layer_is_moe.end(),
+                                                    [](auto is_moe) { return is_moe != 0; }));
 }
-constexpr std::uint32_t heartbeats_missed_close = 5;     // times heartbeats_missed_max: nobody is there any more
-constexpr Duration loading_silence_max = 10min;          // of a five-message peer, which says nothing between two batches of weights
+// times heartbeats_missed_max: nobody is there any more
+constexpr std::uint32_t heartbeats_missed_close = 5;
+// of a five-message peer, which says nothing between two batches of weights
+constexpr Duration loading_silence_max = 10min;
 }  // namespace
 
 SwarmCore::State::State(SwarmOptions given)
     : options(std::move(given)),
-      placement({.num_units = num_moe_layers(options) * options.limits.num_experts, .replicas = std::max(1u, options.replicas), .seed = options.seed}) {
+      placement({.num_units = num_moe_layers(options) * options.limits.num_experts,
+                 .replicas = std::max(1u, options.replicas),
+                 .seed = options.seed}) {
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
-               text("layer_is_moe has ", options.layer_is_moe.size(), " layers, the limits say ", options.limits.num_layers));
+               text("layer_is_moe has ", options.layer_is_moe.size(), " layers, the limits say ",
+                    options.limits.num_layers));
     for (std::uint32_t layer = 0; layer < options.limits.num_layers; ++layer) {
         const bool is_moe = options.layer_is_moe[layer] != 0;
         moe_index.push_back(is_moe ? static_cast<std::int32_t>(moe_layers.size()) : -1);
@@ -27,7 +34,9 @@ SwarmCore::State::State(SwarmOptions given)
     }
     holders.resize(moe_layers.size() * options.limits.num_experts);
     ready.resize(holders.size());
-    wire_frame_bytes_max = std::max<std::uint64_t>(tensor_frame_bytes_max(options.limits), unauthenticated_frame_bytes_max + 65535ull * sizeof(Unit));
+    wire_frame_bytes_max = std::max<std::uint64_t>(
+        tensor_frame_bytes_max(options.limits),
+        unauthenticated_frame_bytes_max + 65535ull * sizeof(Unit));
 }
 
 void SwarmCore::State::send(Worker& worker, Bytes frame, Actions& actions) {
@@ -37,11 +46,16 @@ void SwarmCore::State::send(Worker& worker, Bytes frame, Actions& actions) {
     actions.push_back(SendFrame{.worker = worker.id, .frame = std::move(frame)});
 }
 
-void SwarmCore::State::event(const Worker& worker, WorkerEvent::Kind kind, std::string detail, Actions& actions) {
-    actions.push_back(WorkerEvent{.kind = kind, .worker = worker.id, .detail = std::move(detail), .view = std::make_shared<const WorkerView>(worker.view())});
+void SwarmCore::State::event(const Worker& worker, WorkerEvent::Kind kind, std::string detail,
+                             Actions& actions) {
+    actions.push_back(WorkerEvent{.kind = kind,
+                                  .worker = worker.id,
+                                  .detail = std::move(detail),
+                                  .view = std::make_shared<const WorkerView>(worker.view())});
 }
 
-void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Kind kind, std::string reason, std::optional<CloseCode> code,
+void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Kind kind,
+                                     std::string reason, std::optional<CloseCode> code,
                                      Actions& actions) {
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
@@ -66,7 +80,8 @@ void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Ki
     }
     std::vector<PlacementChange> changes;
     placement.leave(id, changes);
-    if (!draining || drain_at > now) apply(now, changes, actions);      // at the end nobody takes over
+    // at the end nobody takes over
+    if (!draining || drain_at > now) apply(now, changes, actions);
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const RoundId round_id : touched)
@@ -74,7 +89,8 @@ void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Ki
     capacity_freed = true;
 }
 
-void SwarmCore::State::send_heartbeat(TimePoint now, Worker& worker, std::vector<std::uint32_t> units, Actions& actions) {
+void SwarmCore::State::send_heartbeat(TimePoint now, Worker& worker,
+                                      std::vector<std::uint32_t> units, Actions& actions) {
     const std::uint32_t id = worker.next_heartbeat_id++;
     worker.heartbeats.push_back({.id = id, .sent_at = now, .units = std::move(units)});
     send(worker, encode_heartbeat(id), actions);
@@ -88,7 +104,9 @@ void SwarmCore::State::on_heartbeat_time(TimePoint now, Worker& worker, Actions&
     }
     worker.heartbeats_missed = static_cast<std::uint32_t>(worker.heartbeats.size());
     if (worker.heartbeats_missed >= heartbeats_missed_close * options.heartbeats_missed_max) {
-        remove_worker(now, worker.id, WorkerEvent::Kind::left, text("no heartbeat for ", worker.heartbeats_missed, " periods"), CloseCode::going_away, actions);
+        remove_worker(now, worker.id, WorkerEvent::Kind::left,
+                      text("no heartbeat for ", worker.heartbeats_missed, " periods"),
+                      CloseCode::going_away, actions);
         return;
     }
     if (worker.heartbeats_missed >= options.heartbeats_missed_max)
@@ -97,30 +115,37 @@ void SwarmCore::State::on_heartbeat_time(TimePoint now, Worker& worker, Actions&
     set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 }
 
-void SwarmCore::State::set_unhealthy(TimePoint now, Worker& worker, std::string why, Actions& actions) {
+void SwarmCore::State::set_unhealthy(TimePoint now, Worker& worker, std::string why,
+                                     Actions& actions) {
     if (worker.unhealthy) return;
     worker.unhealthy = true;
     worker.unhealthy_since = now;
     event(worker, WorkerEvent::Kind::unhealthy, std::move(why), actions);
 }
 
-void SwarmCore::State::add_failure(TimePoint now, Worker& worker, const char* why, Actions& actions) {
+void SwarmCore::State::add_failure(TimePoint now, Worker& worker, const char* why,
+                                   Actions& actions) {
     if (++worker.failures_in_row >= options.failures_max)
-        set_unhealthy(now, worker, text(worker.failures_in_row, " failures in a row, the last: ", why), actions);
+        set_unhealthy(now, worker,
+                      text(worker.failures_in_row, " failures in a row, the last: ", why), actions);
 }
 
 void SwarmCore::State::on_timer(TimePoint now, const Timer& timer, Actions& actions) {
     switch (timer.kind) {
         case TimerKind::hello:
             if (Worker* worker = pool.find(timer.id); worker != nullptr && !worker->welcomed)
-                refuse(now, *worker, {ErrorCode::timeout, text("no HELLO within ", options.hello_within / 1ms, " ms")}, CloseCode::policy, actions);
+                refuse(now, *worker,
+                       {ErrorCode::timeout,
+                        text("no HELLO within ", options.hello_within / 1ms, " ms")},
+                       CloseCode::policy, actions);
             break;
         case TimerKind::heartbeat:
             if (Worker* worker = pool.find(timer.id)) on_heartbeat_time(now, *worker, actions);
             break;
         case TimerKind::busy: capacity_freed = true; break;
         case TimerKind::attempt:
-            if (Attempt* attempt = find_attempt(timer.id); attempt != nullptr && attempt->deadline <= now) {
+            if (Attempt* attempt = find_attempt(timer.id);
+                attempt != nullptr && attempt->deadline <= now) {
                 Round& round = *find_round(attempt->round);
                 drop_attempt(now, *attempt, Failure::timeout, actions);
                 dispatch(now, round, actions);
@@ -131,12 +156,14 @@ void SwarmCore::State::on_timer(TimePoint now, const Timer& timer, Actions& acti
             break;
         case TimerKind::drain:
             if (timer.id != 0) {
-                remove_worker(now, timer.id, WorkerEvent::Kind::left, "it drained, its time is over", CloseCode::going_away, actions);
+                remove_worker(now, timer.id, WorkerEvent::Kind::left,
+                              "it drained, its time is over", CloseCode::going_away, actions);
                 break;
             }
             if (!draining || drain_at > now) break;
             while (!pool.all().empty())
-                remove_worker(now, pool.all().begin()->first, WorkerEvent::Kind::left, "the hub stops", CloseCode::going_away, actions);
+                remove_worker(now, pool.all().begin()->first, WorkerEvent::Kind::left,
+                              "the hub stops", CloseCode::going_away, actions);
             break;
     }
 }
@@ -145,7 +172,8 @@ void SwarmCore::State::settle(TimePoint now, Actions& actions) {
     std::erase_if(leavers, [&](WorkerId id) {
         const Worker* worker = pool.find(id);
         if (worker != nullptr && worker->ids.num_live() > 0) return false;
-        remove_worker(now, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away, actions);
+        remove_worker(now, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away,
+                      actions);
         return true;
     });
     serve_waiting(now, actions);
@@ -156,8 +184,10 @@ namespace {
 // An answer of f32 rows, one per pair, has to fit into one frame; so has the question.
 SwarmOptions with_frames_that_fit(SwarmOptions options) {
     WireLimits& limits = options.limits;
-    const std::uint64_t tables = 64 + std::uint64_t{4} * limits.num_experts, per_pair = std::uint64_t{4} * limits.hidden_size + 4;
-    const auto fits = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (frame_bytes_max - tables) / per_pair));
+    const std::uint64_t tables = 64 + std::uint64_t{4} * limits.num_experts,
+                        per_pair = std::uint64_t{4} * limits.hidden_size + 4;
+    const auto fits = static_cast<std::uint32_t>(
+        std::max<std::uint64_t>(1, (frame_bytes_max - tables) / per_pair));
     limits.num_pairs_max = std::min(limits.num_pairs_max, fits);
     limits.num_tokens_max = std::min(limits.num_tokens_max, fits);
     return options;
@@ -165,10 +195,12 @@ SwarmOptions with_frames_that_fit(SwarmOptions options) {
 
 }  // namespace
 
-SwarmCore::SwarmCore(SwarmOptions options) : state_(std::make_unique<State>(with_frames_that_fit(std::move(options)))) {}
+SwarmCore::SwarmCore(SwarmOptions options)
+    : state_(std::make_unique<State>(with_frames_that_fit(std::move(options)))) {}
 SwarmCore::~SwarmCore() = default;
 
-WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authorized, std::vector<SwarmAction>& actions) {
+WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authorized,
+                               std::vector<SwarmAction>& actions) {
     State& state = *state_;
     const WorkerId id = ++state.last_worker;
     Worker& worker = state.pool.add(id, state.options.first_sequence_id);
@@ -177,19 +209,24 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
     worker.authorized = authorized;
     worker.connected_at = now;
     if (state.draining)
-        state.refuse(now, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"}, CloseCode::going_away, actions);
-    else if (state.pool.all().size() > 2 * std::size_t{state.options.workers_max})      // ghosts among them: judged when it says who it is
-        state.refuse(now, worker, {ErrorCode::overloaded, text("the hub has its ", state.options.workers_max, " workers; try again later")},
+        state.refuse(now, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
+                     CloseCode::going_away, actions);
+    // ghosts among them: judged when it says who it is
+    else if (state.pool.all().size() > 2 * std::size_t{state.options.workers_max})
+        state.refuse(now, worker,
+                     {ErrorCode::overloaded, text("the hub has its ", state.options.workers_max,
+                                                  " workers; try again later")},
                      CloseCode::going_away, actions);
     else
         state.set_timer(now + state.options.hello_within, State::TimerKind::hello, id);
     return id;
 }
 
-void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame, std::vector<SwarmAction>& actions) {
+void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
+                         std::vector<SwarmAction>& actions) {
     State& state = *state_;
     Worker* worker = state.pool.find(id);
-    if (worker == nullptr) return;      // closed meanwhile
+    if (worker == nullptr) return;  // closed meanwhile
     ++state.counts.frames_received;
     state.counts.bytes_received += frame.size();
     worker->bytes_received += frame.size();
@@ -198,16 +235,21 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame, std::vector
 }
 
 void SwarmCore::on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions) {
-    state_->remove_worker(now, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt, actions);
+    state_->remove_worker(now, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt,
+                          actions);
     state_->settle(now, actions);
 }
 
-RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions) {
+RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
+                            std::vector<SwarmAction>& actions) {
     State& state = *state_;
-    MOEX_CHECK(batch.layer < state.moe_index.size() && state.moe_index[batch.layer] >= 0, text("layer ", batch.layer, " has no experts"));
+    MOEX_CHECK(batch.layer < state.moe_index.size() && state.moe_index[batch.layer] >= 0,
+               text("layer ", batch.layer, " has no experts"));
     MOEX_CHECK(batch.hidden_size == state.options.limits.hidden_size && batch.num_tokens <= 65535,
-               text("a batch of [", batch.num_tokens, ", ", batch.hidden_size, "] for hidden_size ", state.options.limits.hidden_size));
-    MOEX_CHECK(batch.x.size() >= std::size_t{batch.num_tokens} * batch.hidden_size && batch.expert_ids.size() >= std::size_t{batch.num_tokens} * batch.top_k &&
+               text("a batch of [", batch.num_tokens, ", ", batch.hidden_size, "] for hidden_size ",
+                    state.options.limits.hidden_size));
+    MOEX_CHECK(batch.x.size() >= std::size_t{batch.num_tokens} * batch.hidden_size &&
+                   batch.expert_ids.size() >= std::size_t{batch.num_tokens} * batch.top_k &&
                    batch.expert_weights.size() >= std::size_t{batch.num_tokens} * batch.top_k,
                "the batch's spans are shorter than its sizes say");
     std::unique_ptr<Round> fresh;
@@ -224,7 +266,9 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch, std::vector
     round.deadline = now + state.options.round_deadline;
     state.rounds[id] = std::move(fresh);
     ++state.counts.rounds;
-    const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0), state.options.hedge.attempts_at_once(), state.pool.piece_pairs_max());
+    const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0),
+                                     state.options.hedge.attempts_at_once(),
+                                     state.pool.piece_pairs_max());
     if (!opened.ok()) {
         round.attempts.clear();
         state.fail_round(now, round, opened.error(), actions);
@@ -247,19 +291,25 @@ void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmActi
     state_->settle(now, actions);
 }
 
-void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id, Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {
+void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
+                         Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {
     State& state = *state_;
     Attempt* attempt = state.find_attempt(attempt_id);
-    if (attempt == nullptr || attempt->worker != 0) return;      // its round has ended
+    if (attempt == nullptr || attempt->worker != 0) return;  // its round has ended
     Round& round = *state.find_round(attempt->round);
     if (!y.ok()) {
         state.fail_round(now, round, y.error(), actions);
         return;
     }
     MOEX_CHECK(y->size() == std::size_t{attempt->num_pairs} * round.hidden_size,
-               text("local answer has ", y->size(), " values for ", attempt->num_pairs, " pairs of ", round.hidden_size));
+               text("local answer has ", y->size(), " values for ", attempt->num_pairs,
+                    " pairs of ", round.hidden_size));
     if (!within_norm_bound(round, *attempt, *y, true, std::numeric_limits<double>::max())) {
-        state.fail_round(now, round, {ErrorCode::non_finite, text("layer ", round.layer, ": the local backend's answer is not finite")}, actions);
+        state.fail_round(
+            now, round,
+            {ErrorCode::non_finite,
+             text("layer ", round.layer, ": the local backend's answer is not finite")},
+            actions);
         return;
     }
     state.accept_answer(now, *attempt, std::move(y).value(), true, actions);
@@ -270,9 +320,11 @@ void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmActi
     State& state = *state_;
     state.draining = true;
     state.drain_at = now + deadline;
-    const auto deadline_ms = static_cast<std::uint32_t>(std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
+    const auto deadline_ms = static_cast<std::uint32_t>(
+        std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
     for (const auto& [id, worker] : state.pool.all())
-        if (worker->welcomed && !worker->published_only) state.send(*worker, encode_drain(deadline_ms), actions);
+        if (worker->welcomed && !worker->published_only)
+            state.send(*worker, encode_drain(deadline_ms), actions);
     if (deadline > Duration::zero()) {
         state.set_timer(state.drain_at, State::TimerKind::drain, 0);
     } else {
@@ -291,13 +343,16 @@ void SwarmCore::on_tick(TimePoint now, std::vector<SwarmAction>& actions) {
 }
 
 std::optional<TimePoint> SwarmCore::next_deadline() const {
-    // Timers of attempts that were answered are dropped here, so that a swarm at rest does not wake its driver.
+    // Timers of attempts that were answered are dropped here,
+    // so that a swarm at rest does not wake its driver.
     auto& timers = state_->timers;
     while (!timers.empty()) {
         const State::Timer& timer = timers.top();
-        const bool dead = timer.kind == State::TimerKind::attempt ? state_->find_attempt(timer.id) == nullptr
-                          : timer.kind == State::TimerKind::round ? state_->find_round(timer.id) == nullptr
-                                                                  : false;
+        const bool dead = timer.kind == State::TimerKind::attempt
+                              ? state_->find_attempt(timer.id) == nullptr
+                          : timer.kind == State::TimerKind::round
+                              ? state_->find_round(timer.id) == nullptr
+                              : false;
         if (!dead) return timer.at;
         timers.pop();
     }
@@ -306,7 +361,8 @@ std::optional<TimePoint> SwarmCore::next_deadline() const {
 
 std::uint64_t SwarmCore::frame_bytes_max(WorkerId id) const {
     const Worker* worker = state_->pool.find(id);
-    return worker != nullptr && worker->welcomed ? state_->wire_frame_bytes_max : unauthenticated_frame_bytes_max;
+    return worker != nullptr && worker->welcomed ? state_->wire_frame_bytes_max
+                                                 : unauthenticated_frame_bytes_max;
 }
 
 SwarmCounters SwarmCore::counters() const {
@@ -333,11 +389,14 @@ std::optional<WorkerView> SwarmCore::worker(WorkerId id) const {
 
 std::vector<std::uint16_t> SwarmCore::replicas() const {
     const State& state = *state_;
-    std::vector<std::uint16_t> counts(std::size_t{state.options.limits.num_layers} * state.options.limits.num_experts);
+    std::vector<std::uint16_t> counts(std::size_t{state.options.limits.num_layers} *
+                                      state.options.limits.num_experts);
     for (std::uint32_t unit = 0; unit < state.ready.size(); ++unit) {
         const Unit wire = state.wire_unit(unit);
-        counts[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert] = static_cast<std::uint16_t>(
-            std::count_if(state.ready[unit].begin(), state.ready[unit].end(), [](const Worker* w) { return w->state() == WorkerState::active; }));
+        counts[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert] =
+            static_cast<std::uint16_t>(
+                std::count_if(state.ready[unit].begin(), state.ready[unit].end(),
+                              [](const Worker* w) { return w->state() == WorkerState::active; }));
     }
     return counts;
 }
@@ -349,8 +408,10 @@ Coverage SwarmCore::coverage() const {
     std::uint64_t total = 0;
     for (const std::uint32_t layer : state.moe_layers)
         for (std::uint32_t expert = 0; expert < state.options.limits.num_experts; ++expert) {
-            const std::uint32_t count = counts[std::size_t{layer} * state.options.limits.num_experts + expert];
-            coverage.replicas_min = coverage.units == 0 ? count : std::min(coverage.replicas_min, count);
+            const std::uint32_t count =
+                counts[std::size_t{layer} * state.options.limits.num_experts + expert];
+            coverage.replicas_min = coverage.units == 0 ? count
+                                                        : std::min(coverage.replicas_min, count);
             ++coverage.units;
             if (count > 0 || state.options.local_fallback) ++coverage.covered;
             total += count;

@@ -1,11 +1,14 @@
-// The dispatch core: who computes which pairs of a round, and when again. Sans-IO: frames and `now` go in, actions come out; no socket,
-// no clock, no thread. hub/dispatch/swarm_backend runs it for real, tests/sim under a seeded clock and network.
+// The dispatch core: who computes which pairs of a round, and when again. Sans-IO: frames
+// and `now` go in, actions come out; no socket, no clock, no thread.
+// hub/dispatch/swarm_backend runs it for real, tests/sim under a seeded clock and network.
 // Owner: one thread or strand at a time.
 //
-// It speaks the protocol itself (bytes in, bytes out): HELLO to WELCOME, ASSIGN, READY, groups, heartbeats, CANCEL, BUSY, ERROR, DRAIN, and the five
-// published messages for peers that open with a HEARTBEAT.
+// It speaks the protocol itself (bytes in, bytes out): HELLO to WELCOME,
+// ASSIGN, READY, groups, heartbeats, CANCEL, BUSY, ERROR, DRAIN, and the
+// five published messages for peers that open with a HEARTBEAT.
 //
-// Source of the terms: design section 6; hedging after Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
+// Source of the terms: design section 6; hedging after
+// Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
 #pragma once
 
 #include <cstdint>
@@ -34,61 +37,77 @@ struct SwarmOptions {
     ExpertShape expert_shape;
     std::uint32_t top_k = 0;
     std::uint64_t expert_blob_bytes = 0;
-    std::vector<std::uint8_t> layer_is_moe;          // [num_layers]
+    std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     std::function<Sha256(std::uint32_t layer, std::uint32_t expert)> blob_hash;
-    std::function<bool(std::string_view token)> token_ok;   // join token check, constant time
-    ExpertRounding rounding;                         // deterministic: unsummed answers, summed here in expert order
+    std::function<bool(std::string_view token)> token_ok;  // join token check, constant time
+    ExpertRounding rounding;  // deterministic: unsummed answers, summed here in expert order
     HedgePolicy hedge;
     std::uint32_t replicas = 2;
     bool local_fallback = true;
     bool lz4 = false;
-    std::uint32_t queue_depth = 2;                   // groups in flight per worker
-    Duration timeout_min = 100ms;                    // per attempt: 4 x the worker's p99 for this size, within these
+    std::uint32_t queue_depth = 2;  // groups in flight per worker
+    Duration timeout_min = 100ms;   // per attempt: 4 x the worker's p99 for this size, within these
     Duration timeout_max = 500ms;
-    Duration software_timeout_max = 5s;              // for workers that say they compute on a software adapter
-    std::uint32_t attempts_max = 3;                  // per call, hedges not counted; then the local backend, where there is one
-    Duration queue_wait = 50ms;                      // with local fallback: how long a call waits for a busy worker
-    std::uint32_t rounds_waiting_max = 64;           // rounds that wait for a worker at a time
-    Duration round_deadline = 10s;                   // then the rest goes to the local backend, or the round fails
-    Duration holder_wait = 2s;                       // without local fallback: how long a round waits for a unit that no worker holds or loads
+    // for workers that say they compute on a software adapter
+    Duration software_timeout_max = 5s;
+    // per call, hedges not counted; then the local backend, where there is one
+    std::uint32_t attempts_max = 3;
+    // with local fallback: how long a call waits for a busy worker
+    Duration queue_wait = 50ms;
+    std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at a time
+    Duration round_deadline = 10s;  // then the rest goes to the local backend, or the round fails
+    Duration holder_wait = 2s;  // without local fallback: how long a round waits for a unit that no
+                                // worker holds or loads
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;
-    std::uint32_t failures_max = 3;                  // in a row: unhealthy until its next good heartbeat
-    std::uint32_t bad_answers_max = 3;               // malformed, non-finite or beyond the norm bound: removed
-    double norm_bound = 1e4;                         // |y| of one pair, root mean square, relative to max(1, rms of x)
+    // in a row: unhealthy until its next good heartbeat
+    std::uint32_t failures_max = 3;
+    // malformed, non-finite or beyond the norm bound: removed
+    std::uint32_t bad_answers_max = 3;
+    // |y| of one pair, root mean square, relative to max(1, rms of x)
+    double norm_bound = 1e4;
     std::uint32_t workers_max = 1024;
-    std::uint64_t seed = 1;                          // of placement
-    std::uint32_t first_sequence_id = 1;             // of every connection
+    std::uint64_t seed = 1;               // of placement
+    std::uint32_t first_sequence_id = 1;  // of every connection
 };
 
 // What the core asks of its driver, in order.
-struct SendFrame { WorkerId worker; Bytes frame; };
-struct CloseWorker { WorkerId worker; CloseCode code; std::string reason; };
-// Compute these pairs with the local backend and answer with on_local(). x and gates are rounded for the wire already when deterministic.
+struct SendFrame {
+    WorkerId worker;
+    Bytes frame;
+};
+struct CloseWorker {
+    WorkerId worker;
+    CloseCode code;
+    std::string reason;
+};
+// Compute these pairs with the local backend and answer with on_local().
+// x and gates are rounded for the wire already when deterministic.
 struct ComputeLocally {
     RoundId round;
     std::uint64_t attempt;
     std::uint16_t layer;
     std::vector<GroupExpert> experts;
-    std::vector<std::uint16_t> rows;      // [num_pairs]
-    std::vector<float> gates;             // [num_pairs]
-    std::shared_ptr<const std::vector<float>> x;   // [num_tokens, hidden_size]
+    std::vector<std::uint16_t> rows;              // [num_pairs]
+    std::vector<float> gates;                     // [num_pairs]
+    std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
 };
 struct RoundDone {
     RoundId round;
     Result<ExpertAnswer> answer;
-    std::vector<float> y;                 // [num_tokens, hidden_size] when the answer is ok
+    std::vector<float> y;  // [num_tokens, hidden_size] when the answer is ok
 };
 enum class WorkerState { connecting, loading, active, unhealthy, draining };
-struct WorkerView {                       // for status, metrics and the registry
+struct WorkerView {  // for status, metrics and the registry
     WorkerId id = 0;
     WorkerState state = WorkerState::connecting;
     DeviceInfo device;
     std::string nickname, client, worker_key, address;
-    bool published_only = false;          // speaks the five published messages
+    bool published_only = false;  // speaks the five published messages
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
-    std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0, errors = 0, busy = 0, late = 0, bad_answers = 0;
+    std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
+                  errors = 0, busy = 0, late = 0, bad_answers = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;
     double latency_p50_ms = 0, latency_p99_ms = 0;
     TimePoint joined_at{};
@@ -98,22 +117,28 @@ struct WorkerEvent {
     enum class Kind { joined, ready, left, unhealthy, healthy, removed } kind;
     WorkerId worker;
     std::string detail;
-    std::shared_ptr<const WorkerView> view;   // the worker as it was then; never null
-    std::optional<CloseCode> code{};          // of removed and left: how we closed it
+    std::shared_ptr<const WorkerView> view;  // the worker as it was then; never null
+    std::optional<CloseCode> code{};         // of removed and left: how we closed it
 };
 using SwarmAction = std::variant<SendFrame, CloseWorker, ComputeLocally, RoundDone, WorkerEvent>;
 
 struct SwarmCounters {
-    std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;          // a call: one (layer, expert) of a round
+    // a call: one (layer, expert) of a round
+    std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;
     std::uint64_t calls_remote = 0, calls_local = 0;
-    std::uint64_t groups_sent = 0, groups_answered = 0, hedges_sent = 0, hedges_won = 0, redispatched = 0, timeouts = 0, cancels = 0, late = 0;
-    std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0, bad_frames = 0, bad_answers = 0, removed = 0;
-    std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;   // gauges
-    double group_p50_ms = 0, group_p99_ms = 0;                       // frame queued to answer checked, recent groups of all workers
+    std::uint64_t groups_sent = 0, groups_answered = 0, hedges_sent = 0, hedges_won = 0,
+                  redispatched = 0, timeouts = 0, cancels = 0, late = 0;
+    std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
+                  bad_frames = 0, bad_answers = 0, removed = 0;
+    std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
+    double group_p50_ms = 0,
+           group_p99_ms = 0;  // frame queued to answer checked, recent groups of all workers
 };
-struct Coverage {                         // of (layer, expert) units
-    std::uint32_t units = 0, covered = 0; // covered: an active worker is ready, or the local backend may answer
-    std::uint32_t replicas_min = 0;       // by workers alone
+struct Coverage {  // of (layer, expert) units
+    std::uint32_t units = 0,
+                  covered =
+                      0;  // covered: an active worker is ready, or the local backend may answer
+    std::uint32_t replicas_min = 0;  // by workers alone
     double replicas_mean = 0;
 };
 
@@ -123,15 +148,21 @@ class SwarmCore {
     ~SwarmCore();
 
     // Events. Each appends what follows from it to `actions`.
-    // `authorized`: the upgrade carried a good token (Bearer): HELLO's token, or a first HEARTBEAT, is then enough.
-    WorkerId on_connect(TimePoint now, std::string address, bool authorized, std::vector<SwarmAction>& actions);
-    void on_frame(TimePoint now, WorkerId worker, ByteView frame, std::vector<SwarmAction>& actions);
+    // `authorized`: the upgrade carried a good token (Bearer):
+    // HELLO's token, or a first HEARTBEAT, is then enough.
+    WorkerId on_connect(TimePoint now, std::string address, bool authorized,
+                        std::vector<SwarmAction>& actions);
+    void on_frame(TimePoint now, WorkerId worker, ByteView frame,
+                  std::vector<SwarmAction>& actions);
     void on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions);
-    // Opens a round. Copies what it needs of `batch`. RoundDone follows, at once or later, exactly once.
+    // Opens a round. Copies what it needs of `batch`.
+    // RoundDone follows, at once or later, exactly once.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions);
-    void on_cancel_round(TimePoint now, RoundId round, std::vector<SwarmAction>& actions);  // no RoundDone follows
+    // no RoundDone follows
+    void on_cancel_round(TimePoint now, RoundId round, std::vector<SwarmAction>& actions);
     // The answer to ComputeLocally: y [num_pairs, hidden_size], gates applied.
-    void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y, std::vector<SwarmAction>& actions);
+    void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y,
+                  std::vector<SwarmAction>& actions);
     void on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions);
     // Call when `now` has reached next_deadline(); early calls are harmless.
     void on_tick(TimePoint now, std::vector<SwarmAction>& actions);
@@ -144,14 +175,15 @@ class SwarmCore {
     std::vector<WorkerView> workers() const;
     std::optional<WorkerView> worker(WorkerId id) const;
     Coverage coverage() const;
-    std::vector<std::uint16_t> replicas() const;     // [num_layers * num_experts], active and ready workers; 0 for dense layers
+    // [num_layers * num_experts], active and ready workers; 0 for dense layers
+    std::vector<std::uint16_t> replicas() const;
 
     // Test and operator switches, at run time.
-    void set_hedge(const HedgePolicy& policy);       // for rounds that open later
-    const SwarmOptions& options() const;             // as they stand now
+    void set_hedge(const HedgePolicy& policy);  // for rounds that open later
+    const SwarmOptions& options() const;        // as they stand now
     void set_local_fallback(bool on);
 
-    struct State;                                    // in swarm_state.h, for this room alone
+    struct State;  // in swarm_state.h, for this room alone
 
   private:
     std::unique_ptr<State> state_;

@@ -1,13 +1,16 @@
-// Who computes what: covers of a round's open pieces by few workers, waiting, and the ends of rounds.
+// Who computes what: covers of a round's open pieces
+// by few workers, waiting, and the ends of rounds.
 #include <algorithm>
 
 #include "hub/dispatch/swarm_state.h"
 
 namespace moex {
 namespace {
-constexpr std::uint32_t group_pairs_min = 64;     // below this a round is not split for the sake of balance
-constexpr Duration retry_after = 20ms;            // when every replica has failed and there is no local backend
-constexpr std::size_t reserve_max = 64;           // rounds kept for reuse
+// below this a round is not split for the sake of balance
+constexpr std::uint32_t group_pairs_min = 64;
+// when every replica has failed and there is no local backend
+constexpr Duration retry_after = 20ms;
+constexpr std::size_t reserve_max = 64;  // rounds kept for reuse
 }  // namespace
 
 Round* SwarmCore::State::find_round(RoundId id) {
@@ -16,11 +19,13 @@ Round* SwarmCore::State::find_round(RoundId id) {
 }
 
 bool SwarmCore::State::eligible(const Worker& worker, const Round& round, TimePoint now) const {
-    return worker.state() == WorkerState::active && worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&
-           worker.unheard < worker.cancelled_unheard_max() && worker.accepts(round.dtype) && !worker.loading_in_order();
+    return worker.state() == WorkerState::active && worker.ids.num_live() < worker.queue_depth &&
+           worker.busy_until <= now && worker.unheard < worker.cancelled_unheard_max() &&
+           worker.accepts(round.dtype) && !worker.loading_in_order();
 }
 
-// Gives out every piece that nobody works on. Called when a round opens, when an attempt failed, and when a worker became free.
+// Gives out every piece that nobody works on. Called when a round
+// opens, when an attempt failed, and when a worker became free.
 void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
@@ -45,7 +50,9 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
         for (std::uint32_t copy = 0; copy < round.copies && !cover.empty(); ++copy) {
             std::vector<std::uint32_t> left = cover;
             plan_cover(now, round, left, copy > 0, actions);
-            std::erase_if(cover, [&](std::uint32_t i) { return std::binary_search(left.begin(), left.end(), i); });
+            std::erase_if(cover, [&](std::uint32_t i) {
+                return std::binary_search(left.begin(), left.end(), i);
+            });
             if (copy == 0) open = left;
         }
     }
@@ -53,11 +60,19 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
     if (options.local_fallback) {
         std::erase_if(open, [&](std::uint32_t i) {
             const Piece& piece = round.pieces[i];
-            const bool worth_waiting = (round.wait_until == TimePoint{} || now < round.wait_until) && (round.waiting || waiting.size() < options.rounds_waiting_max) &&
-                                       std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(), [&](const Worker* worker) {
-                                           return worker->state() == WorkerState::active && worker->accepts(round.dtype) && piece.num_pairs() <= worker->pairs_max && !piece.was_tried(worker->id) &&
-                                                  (round.wait_until == TimePoint{} ? worker->busy_until <= now + options.queue_wait : worker->busy_until <= round.wait_until);
-                                       });
+            const bool worth_waiting =
+                (round.wait_until == TimePoint{} || now < round.wait_until) &&
+                (round.waiting || waiting.size() < options.rounds_waiting_max) &&
+                std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(),
+                            [&](const Worker* worker) {
+                                return worker->state() == WorkerState::active &&
+                                       worker->accepts(round.dtype) &&
+                                       piece.num_pairs() <= worker->pairs_max &&
+                                       !piece.was_tried(worker->id) &&
+                                       (round.wait_until == TimePoint{}
+                                            ? worker->busy_until <= now + options.queue_wait
+                                            : worker->busy_until <= round.wait_until);
+                            });
             if (!worth_waiting) local.push_back(i);
             return !worth_waiting;
         });
@@ -66,7 +81,8 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
     wait_for_workers(now, round, open, actions);
 }
 
-void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector<std::uint32_t>& open, Actions& actions) {
+void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
+                                        std::vector<std::uint32_t>& open, Actions& actions) {
     if (open.empty()) {
         if (round.waiting) std::erase(waiting, round.id);
         round.waiting = false;
@@ -75,7 +91,10 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector
     }
     if (!round.waiting) {
         if (waiting.size() >= options.rounds_waiting_max) {
-            fail_round(now, round, {ErrorCode::overloaded, text(waiting.size(), " rounds wait for a worker already")}, actions);
+            fail_round(
+                now, round,
+                {ErrorCode::overloaded, text(waiting.size(), " rounds wait for a worker already")},
+                actions);
             return;
         }
         waiting.push_back(round.id);
@@ -88,15 +107,23 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector
         }
         return;
     }
-    // Nothing but workers. A piece that became too large for all who hold it is cut finer by a new round.
+    // Nothing but workers. A piece that became too large
+    // for all who hold it is cut finer by a new round.
     const auto no_taker = [&](std::uint32_t i) {
         const std::vector<Worker*>& by = holders[round.pieces[i].unit];
-        return std::none_of(by.begin(), by.end(), [&](const Worker* worker) { return round.pieces[i].num_pairs() <= worker->pairs_max; });
+        return std::none_of(by.begin(), by.end(), [&](const Worker* worker) {
+            return round.pieces[i].num_pairs() <= worker->pairs_max;
+        });
     };
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
-        if (piece.num_pairs() > WorkerPool::piece_pairs_min && !holders[piece.unit].empty() && no_taker(i)) {
-            fail_round(now, round, {ErrorCode::num_tokens_range, text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert, " of layer ", round.layer, " at a time")}, actions);
+        if (piece.num_pairs() > WorkerPool::piece_pairs_min && !holders[piece.unit].empty() &&
+            no_taker(i)) {
+            fail_round(now, round,
+                       {ErrorCode::num_tokens_range,
+                        text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert,
+                             " of layer ", round.layer, " at a time")},
+                       actions);
             return;
         }
     }
@@ -109,7 +136,9 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector
         set_timer(round.holder_until, TimerKind::round, round.id);
     } else if (round.holder_until <= now) {
         fail_round(now, round,
-                   {ErrorCode::unavailable, text("no worker holds expert ", round.pieces[*unheld].expert, " of layer ", round.layer, ", and local fallback is off")},
+                   {ErrorCode::unavailable,
+                    text("no worker holds expert ", round.pieces[*unheld].expert, " of layer ",
+                         round.layer, ", and local fallback is off")},
                    actions);
         return;
     }
@@ -128,14 +157,17 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round, std::vector
     }
 }
 
-// Greedy set cover: again and again the worker that can take most of what is open, ties to the less loaded, then to the one that has worked
-// less. A share per worker keeps large rounds balanced. One frame per worker where the limits allow it.
-void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open, bool hedge, Actions& actions) {
+// Greedy set cover: again and again the worker that can take most of what is open,
+// ties to the less loaded, then to the one that has worked less. A share per worker
+// keeps large rounds balanced. One frame per worker where the limits allow it.
+void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open,
+                                  bool hedge, Actions& actions) {
     ++mark;
     candidates.clear();
     std::uint32_t total_pairs = 0;
     const auto can_take = [&](const Worker& worker, const Piece& piece) {
-        return worker.mark == mark && worker.has(piece.unit, Worker::ready) && piece.num_pairs() <= worker.pairs_max && !piece.was_tried(worker.id);
+        return worker.mark == mark && worker.has(piece.unit, Worker::ready) &&
+               piece.num_pairs() <= worker.pairs_max && !piece.was_tried(worker.id);
     };
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
@@ -152,7 +184,9 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
         }
     }
     if (candidates.empty()) return;
-    const auto share = std::max<std::uint32_t>(group_pairs_min, static_cast<std::uint32_t>((total_pairs + candidates.size() - 1) / candidates.size()));
+    const auto share = std::max<std::uint32_t>(
+        group_pairs_min,
+        static_cast<std::uint32_t>((total_pairs + candidates.size() - 1) / candidates.size()));
     num_plans = 0;
     std::vector<std::uint32_t> left = std::move(open);
     open.clear();
@@ -161,7 +195,8 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
         for (Worker* worker : candidates) {
             if (worker->plan >= 0 || worker->gain_pairs == 0) continue;
             const auto key = [&](const Worker* w) {
-                return std::tuple(~std::min(w->gain_pairs, share), w->ids.num_live(), w->work, w->id);
+                return std::tuple(~std::min(w->gain_pairs, share), w->ids.num_live(), w->work,
+                                  w->id);
             };
             if (best == nullptr || key(worker) < key(best)) best = worker;
         }
@@ -174,7 +209,9 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
         best->plan = static_cast<std::int32_t>(num_plans++);
         std::erase_if(left, [&](std::uint32_t i) {
             const Piece& piece = round.pieces[i];
-            if (!can_take(*best, piece) || (plan.num_pairs > 0 && plan.num_pairs + piece.num_pairs() > share)) return false;
+            if (!can_take(*best, piece) ||
+                (plan.num_pairs > 0 && plan.num_pairs + piece.num_pairs() > share))
+                return false;
             plan.pieces.push_back(i);
             plan.num_pairs += piece.num_pairs();
             for (Worker* worker : ready[piece.unit])
@@ -197,13 +234,16 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
         least->pieces.push_back(i);
         least->num_pairs += round.pieces[i].num_pairs();
     }
-    for (std::size_t i = 0; i < num_plans; ++i) send_plan(now, round, plans[i], hedge, open, actions);
+    for (std::size_t i = 0; i < num_plans; ++i)
+        send_plan(now, round, plans[i], hedge, open, actions);
     std::sort(open.begin(), open.end());
 }
 
-// Cuts a plan by the wire limits into frames; what the worker's queue has no room for goes back to `unsent`.
-void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool hedge, std::vector<std::uint32_t>& unsent, Actions& actions) {
-    std::sort(plan.pieces.begin(), plan.pieces.end());      // by block, then expert
+// Cuts a plan by the wire limits into frames; what the
+// worker's queue has no room for goes back to `unsent`.
+void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool hedge,
+                                 std::vector<std::uint32_t>& unsent, Actions& actions) {
+    std::sort(plan.pieces.begin(), plan.pieces.end());  // by block, then expert
     const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, plan.worker->pairs_max);
     std::size_t begin = 0;
     while (begin < plan.pieces.size() && plan.worker->ids.num_live() < plan.worker->queue_depth) {
@@ -212,24 +252,30 @@ void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool h
         const std::uint32_t block = round.pieces[plan.pieces[begin]].block;
         while (end < plan.pieces.size()) {
             const Piece& piece = round.pieces[plan.pieces[end]];
-            if (end > begin && (plan.worker->published_only || piece.block != block || num_pairs + piece.num_pairs() > pairs_max)) break;
+            if (end > begin && (plan.worker->published_only || piece.block != block ||
+                                num_pairs + piece.num_pairs() > pairs_max))
+                break;
             num_pairs += piece.num_pairs();
             ++end;
         }
-        send_attempt(now, round, *plan.worker, std::span(plan.pieces).subspan(begin, end - begin), hedge, actions);
+        send_attempt(now, round, *plan.worker, std::span(plan.pieces).subspan(begin, end - begin),
+                     hedge, actions);
         begin = end;
     }
-    unsent.insert(unsent.end(), plan.pieces.begin() + static_cast<std::ptrdiff_t>(begin), plan.pieces.end());
+    unsent.insert(unsent.end(), plan.pieces.begin() + static_cast<std::ptrdiff_t>(begin),
+                  plan.pieces.end());
 }
 
 void SwarmCore::State::finish_round(TimePoint now, Round& round, Actions& actions) {
     RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
     round.finish(done.y, *done.answer);
     done.answer->waited = now - round.started;
-    // A call counts as local when any part of it was; only rounds beyond the wire's row limit have calls in several parts.
+    // A call counts as local when any part of it was; only rounds
+    // beyond the wire's row limit have calls in several parts.
     std::vector<std::uint8_t> from(options.limits.num_experts);
     for (const Piece& piece : round.pieces)
-        from[piece.expert] |= round.answers[static_cast<std::size_t>(piece.answer)].worker == 0 ? 2 : 1;
+        from[piece.expert] |= round.answers[static_cast<std::size_t>(piece.answer)].worker == 0 ? 2
+                                                                                                : 1;
     for (const std::uint8_t origin : from) {
         if (origin == 1) ++counts.calls_remote;
         if (origin >= 2) ++counts.calls_local;
@@ -256,7 +302,7 @@ void SwarmCore::State::close_round(TimePoint now, Round& round, Actions& actions
 
 void SwarmCore::State::on_round_time(TimePoint now, Round& round, Actions& actions) {
     if (now < round.deadline) {
-        dispatch(now, round, actions);      // its wait or its pause is over
+        dispatch(now, round, actions);  // its wait or its pause is over
         return;
     }
     std::vector<AttemptId> remote;
@@ -264,11 +310,15 @@ void SwarmCore::State::on_round_time(TimePoint now, Round& round, Actions& actio
         if (find_attempt(id)->worker != 0) remote.push_back(id);
     if (!options.local_fallback) {
         // What the local backend has begun before it was switched off may still end well.
-        const bool open = std::any_of(round.pieces.begin(), round.pieces.end(), [](const Piece& piece) { return !piece.done && piece.live == 0; });
+        const bool open = std::any_of(
+            round.pieces.begin(), round.pieces.end(),
+            [](const Piece& piece) { return !piece.done && piece.live == 0; });
         if (open || !remote.empty())
             fail_round(now, round,
-                       {ErrorCode::unavailable, text("layer ", round.layer, ": no worker answered ", round.pieces_left, " of ", round.pieces.size(),
-                                                     " expert calls within ", options.round_deadline / 1ms, " ms, and local fallback is off")},
+                       {ErrorCode::unavailable,
+                        text("layer ", round.layer, ": no worker answered ", round.pieces_left,
+                             " of ", round.pieces.size(), " expert calls within ",
+                             options.round_deadline / 1ms, " ms, and local fallback is off")},
                        actions);
         return;
     }

@@ -1,4 +1,5 @@
-// Frames in: what each means in the state its connection is in, and how a connection ends that breaks the rules.
+// Frames in: what each means in the state its connection
+// is in, and how a connection ends that breaks the rules.
 #include <algorithm>
 #include <charconv>
 
@@ -6,7 +7,7 @@
 
 namespace moex {
 namespace {
-constexpr Duration busy_max = 5s;      // a worker that wants more should leave
+constexpr Duration busy_max = 5s;  // a worker that wants more should leave
 
 // How many pairs a worker takes that refused `num_pairs`: what it says, else half.
 std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
@@ -18,24 +19,35 @@ std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
 
 std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
     std::uint8_t bits = 0;
-    for (const Dtype dtype : dtypes) bits |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(dtype));
+    for (const Dtype dtype : dtypes)
+        bits |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(dtype));
     return bits;
 }
 }  // namespace
 
-// An answer that f16 cannot carry is no fault of who computed it: what is still open of the round goes on in bf16. False when that does not help.
+// An answer that f16 cannot carry is no fault of who computed it: what is
+// still open of the round goes on in bf16. False when that does not help.
 bool SwarmCore::State::widen(Round& round, const Attempt& attempt) const {
-    if (attempt.shape.dtype != Dtype::f16 || options.rounding.deterministic) return false;      // deterministic: rounded to the wire's dtype, whoever answers
-    const bool carried = options.local_fallback || std::all_of(round.pieces.begin(), round.pieces.end(), [&](const Piece& piece) {
-        return piece.done || std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(), [](const Worker* worker) { return worker->accepts(Dtype::bf16); });
-    });
+    // deterministic: rounded to the wire's dtype, whoever answers
+    if (attempt.shape.dtype != Dtype::f16 || options.rounding.deterministic) return false;
+    const bool carried =
+        options.local_fallback ||
+        std::all_of(round.pieces.begin(), round.pieces.end(), [&](const Piece& piece) {
+            return piece.done ||
+                   std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(),
+                               [](const Worker* worker) { return worker->accepts(Dtype::bf16); });
+        });
     if (carried) round.dtype = Dtype::bf16;
     return carried;
 }
 
-void SwarmCore::State::refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code, Actions& actions) {
+void SwarmCore::State::refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code,
+                              Actions& actions) {
     if (!worker.published_only)
-        send(worker, encode_error({.code = error_code_name(error.code), .found = error.message, .fatal = true}), actions);
+        send(worker,
+             encode_error(
+                 {.code = error_code_name(error.code), .found = error.message, .fatal = true}),
+             actions);
     remove_worker(now, worker.id, WorkerEvent::Kind::removed, error.message, code, actions);
 }
 
@@ -82,21 +94,31 @@ void SwarmCore::State::on_frame(TimePoint now, Worker& worker, ByteView frame, A
         default: break;
     }
     ++counts.bad_frames;
-    refuse(now, worker, {ErrorCode::unknown_type, text(frame_type_name(header->type), " is not a worker's to send")}, CloseCode::protocol_error, actions);
+    refuse(now, worker,
+           {ErrorCode::unknown_type,
+            text(frame_type_name(header->type), " is not a worker's to send")},
+           CloseCode::protocol_error, actions);
 }
 
-void SwarmCore::State::on_first_frame(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions) {
-    if ((header.type == FrameType::hello || header.type == FrameType::heartbeat) && frame.size() > hello_bytes_max) {
+void SwarmCore::State::on_first_frame(TimePoint now, Worker& worker, const FrameHeader& header,
+                                      ByteView frame, Actions& actions) {
+    if ((header.type == FrameType::hello || header.type == FrameType::heartbeat) &&
+        frame.size() > hello_bytes_max) {
         ++counts.bad_frames;
-        refuse(now, worker, {ErrorCode::payload_size, text("a first frame of ", frame.size(), " bytes, at most ", hello_bytes_max)}, CloseCode::too_big, actions);
+        refuse(now, worker,
+               {ErrorCode::payload_size,
+                text("a first frame of ", frame.size(), " bytes, at most ", hello_bytes_max)},
+               CloseCode::too_big, actions);
     } else if (header.type == FrameType::hello) {
         on_hello(now, worker, frame, actions);
     } else if (header.type == FrameType::heartbeat) {
         on_published_peer(now, worker, frame, actions);
     } else {
         ++counts.bad_frames;
-        refuse(now, worker, {ErrorCode::unknown_type, text("the first frame is ", frame_type_name(header.type), ", want HELLO")}, CloseCode::protocol_error,
-               actions);
+        refuse(now, worker,
+               {ErrorCode::unknown_type,
+                text("the first frame is ", frame_type_name(header.type), ", want HELLO")},
+               CloseCode::protocol_error, actions);
     }
 }
 
@@ -108,25 +130,37 @@ void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, A
         return;
     }
     if (!worker.authorized && !(options.token_ok && options.token_ok(hello->token))) {
-        refuse(now, worker, {ErrorCode::unauthorized, "the join token is not right; open the join link again"}, CloseCode::policy, actions);
+        refuse(now, worker,
+               {ErrorCode::unauthorized, "the join token is not right; open the join link again"},
+               CloseCode::policy, actions);
         return;
     }
     if (hello->version_min > protocol_version || hello->version_max < protocol_version) {
         const Error error{ErrorCode::unsupported_version,
-                          text("the worker speaks versions ", hello->version_min, " to ", hello->version_max, ", the hub ", protocol_version)};
+                          text("the worker speaks versions ", hello->version_min, " to ",
+                               hello->version_max, ", the hub ", protocol_version)};
         refuse(now, worker, error, CloseCode::protocol_error, actions);
         return;
     }
     worker.dtypes = dtype_bits_of(hello->dtypes);
-    if (options.rounding.wire_dtype == Dtype::f32) worker.dtypes |= 1u << static_cast<unsigned>(Dtype::f32);   // tests: every worker of ours has it
-    const bool groups = std::find(hello->caps.begin(), hello->caps.end(), "group") != hello->caps.end();
+    // tests: every worker of ours has it
+    if (options.rounding.wire_dtype == Dtype::f32)
+        worker.dtypes |= 1u << static_cast<unsigned>(Dtype::f32);
+    const bool groups = std::find(hello->caps.begin(), hello->caps.end(), "group") !=
+                        hello->caps.end();
     if (!groups || !worker.accepts(options.rounding.wire_dtype)) {
-        refuse(now, worker, {ErrorCode::unsupported, text("want the capability group and the dtype ", dtype_name(options.rounding.wire_dtype))},
+        refuse(now, worker,
+               {ErrorCode::unsupported, text("want the capability group and the dtype ",
+                                             dtype_name(options.rounding.wire_dtype))},
                CloseCode::protocol_error, actions);
         return;
     }
-    if (pool.num_welcomed() >= options.workers_max && (hello->worker_key.empty() || pool.find_key(hello->worker_key, worker.id) == nullptr)) {
-        refuse(now, worker, {ErrorCode::overloaded, text("the hub has its ", options.workers_max, " workers; try again later")}, CloseCode::going_away, actions);
+    if (pool.num_welcomed() >= options.workers_max &&
+        (hello->worker_key.empty() || pool.find_key(hello->worker_key, worker.id) == nullptr)) {
+        refuse(now, worker,
+               {ErrorCode::overloaded,
+                text("the hub has its ", options.workers_max, " workers; try again later")},
+               CloseCode::going_away, actions);
         return;
     }
     worker.device = hello->device;
@@ -152,28 +186,39 @@ void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, A
     welcome(now, worker, actions);
 }
 
-// A peer with the five published messages: its token came with the upgrade, its capabilities come in its first HEARTBEAT.
-void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+// A peer with the five published messages: its token came with
+// the upgrade, its capabilities come in its first HEARTBEAT.
+void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView frame,
+                                         Actions& actions) {
     if (!worker.authorized) {
-        refuse(now, worker, {ErrorCode::unauthorized, "a first frame HEARTBEAT needs the token at the upgrade (Authorization: Bearer)"}, CloseCode::policy,
-               actions);
+        refuse(now, worker,
+               {ErrorCode::unauthorized,
+                "a first frame HEARTBEAT needs the token at the upgrade (Authorization: Bearer)"},
+               CloseCode::policy, actions);
         return;
     }
     worker.published_only = true;
-    const Result<Hello> capabilities = frame.size() == frame_header_bytes ? Hello{.dtypes = {Dtype::f16}} : decode_capabilities(frame);
+    const Result<Hello> capabilities = frame.size() == frame_header_bytes
+                                           ? Hello{.dtypes = {Dtype::f16}}
+                                           : decode_capabilities(frame);
     if (!capabilities.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, capabilities.error(), close_code_for(capabilities.error().code), actions);
+        refuse(now, worker, capabilities.error(), close_code_for(capabilities.error().code),
+               actions);
         return;
     }
     worker.device = capabilities->device;
     worker.nickname = capabilities->nickname;
     worker.client = capabilities->client.empty() ? "five messages" : capabilities->client;
     worker.worker_key = capabilities->worker_key;
-    worker.dtypes = dtype_bits_of(capabilities->dtypes) & static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
-    worker.lz4 = false;                                                          // it never said that it can
-    if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;   // the field is optional for it
-    worker.queue_depth = std::max(1u, options.queue_depth) * options.limits.num_experts;   // one frame per expert, so rounds, not frames, are bounded
+    worker.dtypes = dtype_bits_of(capabilities->dtypes) &
+                    static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
+    // it never said that it can
+    worker.lz4 = false;
+    // the field is optional for it
+    if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;
+    // one frame per expert, so rounds, not frames, are bounded
+    worker.queue_depth = std::max(1u, options.queue_depth) * options.limits.num_experts;
     welcome(now, worker, actions);
 }
 
@@ -181,32 +226,53 @@ void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) 
     worker.welcomed = true;
     worker.joined_at = worker.heard_at = now;
     worker.units.assign(holders.size(), 0);
-    worker.capacity_units = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(holders.size(), options.expert_blob_bytes == 0 ? holders.size() : worker.device.budget_bytes / options.expert_blob_bytes));
-    event(worker, WorkerEvent::Kind::joined, text("room for ", worker.capacity_units, " experts"), actions);
+    worker.capacity_units = static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        holders.size(), options.expert_blob_bytes == 0
+                            ? holders.size()
+                            : worker.device.budget_bytes / options.expert_blob_bytes));
+    event(worker, WorkerEvent::Kind::joined, text("room for ", worker.capacity_units, " experts"),
+          actions);
     set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
     std::vector<PlacementChange> changes;
-    // A worker that comes back before the hub has noticed that it was gone: its old connection is a ghost, and hands over its place.
-    Worker* ghost = worker.worker_key.empty() ? nullptr : pool.find_key(worker.worker_key, worker.id);
+    // A worker that comes back before the hub has noticed that it was
+    // gone: its old connection is a ghost, and hands over its place.
+    Worker* ghost = worker.worker_key.empty() ? nullptr
+                                              : pool.find_key(worker.worker_key, worker.id);
     if (ghost != nullptr) placement.leave(ghost->id, changes);
     // The worker's own key places it where it was before.
-    const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id) : text_hash(worker.worker_key);
-    placement.join({.worker = worker.id, .ring_key = ring_key, .capacity_units = worker.capacity_units, .address_prefix = worker.prefix}, changes);
+    const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id)
+                                                             : text_hash(worker.worker_key);
+    placement.join({.worker = worker.id,
+                    .ring_key = ring_key,
+                    .capacity_units = worker.capacity_units,
+                    .address_prefix = worker.prefix},
+                   changes);
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
-        if (!ghost->published_only) send(*ghost, encode_error({.code = error_code_name(replaced.code), .found = replaced.message, .fatal = true}), actions);
-        remove_worker(now, ghost->id, WorkerEvent::Kind::left, replaced.message, CloseCode::policy, actions);
+        if (!ghost->published_only)
+            send(*ghost,
+                 encode_error({.code = error_code_name(replaced.code),
+                               .found = replaced.message,
+                               .fatal = true}),
+                 actions);
+        remove_worker(now, ghost->id, WorkerEvent::Kind::left, replaced.message, CloseCode::policy,
+                      actions);
     }
     apply(now, changes, actions);
 }
 
-void SwarmCore::State::on_heartbeat(TimePoint now, Worker& worker, const FrameHeader& header, Actions& actions) {
-    const auto echoed = std::find_if(worker.heartbeats.begin(), worker.heartbeats.end(), [&](const auto& beat) { return beat.id == header.sequence_id; });
-    if (echoed == worker.heartbeats.end()) return;     // not an echo
+void SwarmCore::State::on_heartbeat(TimePoint now, Worker& worker, const FrameHeader& header,
+                                    Actions& actions) {
+    const auto echoed = std::find_if(
+        worker.heartbeats.begin(), worker.heartbeats.end(),
+        [&](const auto& beat) { return beat.id == header.sequence_id; });
+    if (echoed == worker.heartbeats.end()) return;  // not an echo
     const TimePoint sent_at = echoed->sent_at;
     std::vector<std::uint32_t> loaded;
-    for (auto beat = worker.heartbeats.begin(); beat <= echoed; ++beat) loaded.insert(loaded.end(), beat->units.begin(), beat->units.end());
-    worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);      // it works in order: an echo answers for the earlier ones
+    for (auto beat = worker.heartbeats.begin(); beat <= echoed; ++beat)
+        loaded.insert(loaded.end(), beat->units.begin(), beat->units.end());
+    // it works in order: an echo answers for the earlier ones
+    worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);
     worker.heartbeats_missed = 0;
     if (worker.unhealthy && sent_at >= worker.unhealthy_since) {
         worker.unhealthy = false;
@@ -215,18 +281,24 @@ void SwarmCore::State::on_heartbeat(TimePoint now, Worker& worker, const FrameHe
         event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back", actions);
     }
     mark_ready(now, worker, loaded, actions);
-    capacity_freed = true;      // its silence is over
+    capacity_freed = true;  // its silence is over
 }
 
-void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions) {
+void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeader& header,
+                                 ByteView frame, Actions& actions) {
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) {
-        if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(header.sequence_id)) {
-            worker.record_latency(now - cancelled->sent_at, cancelled->num_pairs);   // late, but it tells how long such work takes
+        if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(
+                header.sequence_id)) {
+            // late, but it tells how long such work takes
+            worker.record_latency(now - cancelled->sent_at, cancelled->num_pairs);
             worker.ids.release_cancelled(header.sequence_id);
         } else if (!worker.ids.was_issued(header.sequence_id)) {
             ++counts.bad_frames;
-            refuse(now, worker, {ErrorCode::bad_field, text("an answer to ", header.sequence_id, ", which was never asked")}, CloseCode::protocol_error, actions);
+            refuse(now, worker,
+                   {ErrorCode::bad_field,
+                    text("an answer to ", header.sequence_id, ", which was never asked")},
+                   CloseCode::protocol_error, actions);
             return;
         }
         ++worker.late;
@@ -245,25 +317,34 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
     } else if (worker.published_only) {
         unsummed = true;
         Result<ExpertResult> answer = decode_result(frame, options.limits);
-        if (!answer.ok()) broken = answer.error();
-        else if (answer->layer != attempt.shape.layer || answer->expert != round.pieces[attempt.pieces.front()].expert ||
-                 answer->dtype != attempt.shape.dtype || answer->y.size() != std::size_t{attempt.num_pairs} * round.hidden_size)
+        if (!answer.ok())
+            broken = answer.error();
+        else if (answer->layer != attempt.shape.layer ||
+                 answer->expert != round.pieces[attempt.pieces.front()].expert ||
+                 answer->dtype != attempt.shape.dtype ||
+                 answer->y.size() != std::size_t{attempt.num_pairs} * round.hidden_size)
             wrong = "the answer's shape is not the question's";
-        else y = std::move(answer->y);
+        else
+            y = std::move(answer->y);
     } else {
         Result<GroupResult> answer = decode_group_result(frame, options.limits);
-        if (!answer.ok()) broken = answer.error();
-        else if (!(answer->shape == attempt.shape)) wrong = "the answer's shape is not the question's";
-        else y = std::move(answer->y);
+        if (!answer.ok())
+            broken = answer.error();
+        else if (!(answer->shape == attempt.shape))
+            wrong = "the answer's shape is not the question's";
+        else
+            y = std::move(answer->y);
     }
     if (broken && broken->code != ErrorCode::non_finite) {
-        // Bytes that are no answer at all: the connection is of no use. Its attempts are given to others.
+        // Bytes that are no answer at all: the connection
+        // is of no use. Its attempts are given to others.
         ++counts.bad_frames;
         refuse(now, worker, *broken, close_code_for(broken->code), actions);
         return;
     }
     if (broken && worker.published_only) {
-        // It has no ERROR to say so with: an infinity is how f16 overflows there. No lie, but no answer either.
+        // It has no ERROR to say so with: an infinity is how
+        // f16 overflows there. No lie, but no answer either.
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
         const bool again = widen(round, attempt);
@@ -272,7 +353,8 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         return;
     }
     if (broken) wrong = broken->message;
-    if (wrong.empty() && !within_norm_bound(round, attempt, y, unsummed, options.norm_bound)) wrong = "the answer is beyond the norm bound";
+    if (wrong.empty() && !within_norm_bound(round, attempt, y, unsummed, options.norm_bound))
+        wrong = "the answer is beyond the norm bound";
     if (!wrong.empty()) {
         ++worker.bad_answers;
         ++counts.bad_answers;
@@ -280,7 +362,10 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         worker.ids.release(attempt.sequence_id);
         drop_attempt(now, attempt, Failure::bad_answer, actions);
         if (worker.bad_answers >= options.bad_answers_max)
-            refuse(now, worker, {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)}, CloseCode::policy, actions);
+            refuse(
+                now, worker,
+                {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
+                CloseCode::policy, actions);
         if (Round* open = find_round(round_id)) dispatch(now, *open, actions);
         return;
     }
@@ -296,14 +381,16 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
     accept_answer(now, attempt, std::move(y), unsummed, actions);
 }
 
-void SwarmCore::State::on_busy(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions) {
+void SwarmCore::State::on_busy(TimePoint now, Worker& worker, const FrameHeader& header,
+                               ByteView frame, Actions& actions) {
     const Result<std::uint32_t> retry_ms = decode_busy(frame);
     if (!retry_ms.ok()) {
         ++counts.bad_frames;
         refuse(now, worker, retry_ms.error(), close_code_for(retry_ms.error().code), actions);
         return;
     }
-    worker.busy_until = now + std::clamp<Duration>(std::chrono::milliseconds(*retry_ms), 1ms, busy_max);
+    worker.busy_until = now +
+                        std::clamp<Duration>(std::chrono::milliseconds(*retry_ms), 1ms, busy_max);
     set_timer(worker.busy_until, TimerKind::busy, worker.id);
     ++worker.busy;
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
@@ -318,9 +405,11 @@ void SwarmCore::State::on_busy(TimePoint now, Worker& worker, const FrameHeader&
     dispatch(now, round, actions);
 }
 
-// The worker does not hold something of this attempt: nothing of it is asked there until READY names it again. It is assigned anew, so that a
-// worker that lost its weights fetches them; one that goes on saying so is left alone.
-void SwarmCore::State::lacks(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round, Actions& actions) {
+// The worker does not hold something of this attempt: nothing of it is asked
+// there until READY names it again. It is assigned anew, so that a worker that
+// lost its weights fetches them; one that goes on saying so is left alone.
+void SwarmCore::State::lacks(TimePoint now, Worker& worker, const Attempt& attempt,
+                             const Round& round, Actions& actions) {
     constexpr std::uint64_t errors_max = 16;
     std::vector<std::uint32_t> again;
     for (const std::uint32_t piece : attempt.pieces) {
@@ -340,7 +429,9 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
     }
     ++worker.errors;
     if (error->fatal) {
-        remove_worker(now, worker.id, WorkerEvent::Kind::left, text("its error: ", error->code, ' ', error->found), CloseCode::going_away, actions);
+        remove_worker(now, worker.id, WorkerEvent::Kind::left,
+                      text("its error: ", error->code, ' ', error->found), CloseCode::going_away,
+                      actions);
         return;
     }
     const AttemptId* live = worker.ids.find_live(error->sequence_id);
@@ -351,10 +442,12 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
     Failure failure = Failure::error;
-    if (error->code == error_code_name(ErrorCode::unknown_expert) || error->code == error_code_name(ErrorCode::not_found)) {
+    if (error->code == error_code_name(ErrorCode::unknown_expert) ||
+        error->code == error_code_name(ErrorCode::not_found)) {
         lacks(now, worker, attempt, round, actions);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
-        // Its memory is less than the limits allow. Smaller groups may go there; what cannot be split goes elsewhere.
+        // Its memory is less than the limits allow. Smaller groups
+        // may go there; what cannot be split goes elsewhere.
         const std::uint32_t taken = pairs_taken(*error, attempt.num_pairs);
         if (taken > 0) {
             worker.pairs_max = std::min(worker.pairs_max, taken);
@@ -368,8 +461,10 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
     dispatch(now, round, actions);
 }
 
-// It leaves: what it holds goes to others now, what it was asked it may answer. settle() closes the connection after that.
-void SwarmCore::State::on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+// It leaves: what it holds goes to others now, what it was asked
+// it may answer. settle() closes the connection after that.
+void SwarmCore::State::on_worker_drain(TimePoint now, Worker& worker, ByteView frame,
+                                       Actions& actions) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
     if (!deadline_ms.ok()) {
         ++counts.bad_frames;

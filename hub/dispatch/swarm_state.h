@@ -1,5 +1,6 @@
-// The inside of SwarmCore, split over five files: swarm_core (events and time), swarm_protocol (frames in), swarm_units (who holds what),
-// swarm_dispatch (who computes what), swarm_attempts (what is under way). Private to this room.
+// The inside of SwarmCore, split over five files: swarm_core (events and time),
+// swarm_protocol (frames in), swarm_units (who holds what), swarm_dispatch (who
+// computes what), swarm_attempts (what is under way). Private to this room.
 #pragma once
 
 #include <queue>
@@ -23,45 +24,58 @@ struct SwarmCore::State {
         TimePoint at;
         TimerKind kind;
         std::uint64_t id;
-        bool operator>(const Timer& other) const { return std::tie(at, id, kind) > std::tie(other.at, other.id, other.kind); }
+        bool operator>(const Timer& other) const {
+            return std::tie(at, id, kind) > std::tie(other.at, other.id, other.kind);
+        }
     };
     void set_timer(TimePoint at, TimerKind kind, std::uint64_t id) { timers.push({at, kind, id}); }
     void on_timer(TimePoint now, const Timer& timer, Actions& actions);
     void send(Worker& worker, Bytes frame, Actions& actions);
     void event(const Worker& worker, WorkerEvent::Kind kind, std::string detail, Actions& actions);
-    // The end of a connection, by us (`code` given) or by the other side. Its attempts are given to others.
-    void remove_worker(TimePoint now, WorkerId id, WorkerEvent::Kind kind, std::string reason, std::optional<CloseCode> code, Actions& actions);
+    // The end of a connection, by us (`code` given) or by
+    // the other side. Its attempts are given to others.
+    void remove_worker(TimePoint now, WorkerId id, WorkerEvent::Kind kind, std::string reason,
+                       std::optional<CloseCode> code, Actions& actions);
     void on_heartbeat_time(TimePoint now, Worker& worker, Actions& actions);
-    void send_heartbeat(TimePoint now, Worker& worker, std::vector<std::uint32_t> units, Actions& actions);
+    void send_heartbeat(TimePoint now, Worker& worker, std::vector<std::uint32_t> units,
+                        Actions& actions);
     void set_unhealthy(TimePoint now, Worker& worker, std::string why, Actions& actions);
     void add_failure(TimePoint now, Worker& worker, const char* why, Actions& actions);
-    // Ends the connections of workers that sent DRAIN and have answered; then serves those who wait.
+    // Ends the connections of workers that sent DRAIN
+    // and have answered; then serves those who wait.
     void settle(TimePoint now, Actions& actions);
 
     // ---- swarm_protocol.cpp: frames in
     void on_frame(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
-    void on_first_frame(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions);
+    void on_first_frame(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
+                        Actions& actions);
     void on_hello(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     void on_published_peer(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     void welcome(TimePoint now, Worker& worker, Actions& actions);
     void on_heartbeat(TimePoint now, Worker& worker, const FrameHeader& header, Actions& actions);
-    void on_result(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions);
-    void on_busy(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame, Actions& actions);
+    void on_result(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
+                   Actions& actions);
+    void on_busy(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
+                 Actions& actions);
     void on_error(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     void on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     bool widen(Round& round, const Attempt& attempt) const;
     // Tells the peer what was wrong, then closes.
-    void refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code, Actions& actions);
+    void refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code,
+                Actions& actions);
 
     // ---- swarm_units.cpp: who holds what
-    std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;      // layer is MoE
+    std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;  // layer is MoE
     Unit wire_unit(std::uint32_t unit) const;
     bool is_unit(const Unit& unit) const;
     void apply(TimePoint now, const std::vector<PlacementChange>& changes, Actions& actions);
     void send_assignments(TimePoint now, Worker& worker, Actions& actions);
-    void send_assign(TimePoint now, Worker& worker, std::span<const std::uint32_t> units, Actions& actions);
-    void lacks(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round, Actions& actions);
-    void mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units, Actions& actions);
+    void send_assign(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
+                     Actions& actions);
+    void lacks(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round,
+               Actions& actions);
+    void mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
+                    Actions& actions);
     void mark_not_ready(Worker& worker, std::uint32_t unit);
     // Lets go of what a worker holds beyond its share once enough others are ready.
     void release_surplus(TimePoint now, std::uint32_t unit, Actions& actions);
@@ -77,9 +91,12 @@ struct SwarmCore::State {
     bool eligible(const Worker& worker, const Round& round, TimePoint now) const;
     void dispatch(TimePoint now, Round& round, Actions& actions);
     // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`.
-    void plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open, bool hedge, Actions& actions);
-    void send_plan(TimePoint now, Round& round, Plan& plan, bool hedge, std::vector<std::uint32_t>& unsent, Actions& actions);
-    void wait_for_workers(TimePoint now, Round& round, std::vector<std::uint32_t>& open, Actions& actions);
+    void plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open, bool hedge,
+                    Actions& actions);
+    void send_plan(TimePoint now, Round& round, Plan& plan, bool hedge,
+                   std::vector<std::uint32_t>& unsent, Actions& actions);
+    void wait_for_workers(TimePoint now, Round& round, std::vector<std::uint32_t>& open,
+                          Actions& actions);
     void finish_round(TimePoint now, Round& round, Actions& actions);
     void fail_round(TimePoint now, Round& round, Error error, Actions& actions);
     void close_round(TimePoint now, Round& round, Actions& actions);
@@ -91,13 +108,16 @@ struct SwarmCore::State {
     Attempt& new_attempt(Round& round, WorkerId worker);
     Attempt* find_attempt(AttemptId id);
     void erase_attempt(AttemptId id);
-    void send_attempt(TimePoint now, Round& round, Worker& worker, std::span<const std::uint32_t> pieces, bool hedge, Actions& actions);
-    void compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces, Actions& actions);
+    void send_attempt(TimePoint now, Round& round, Worker& worker,
+                      std::span<const std::uint32_t> pieces, bool hedge, Actions& actions);
+    void compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces,
+                         Actions& actions);
     // Ends one attempt without an answer; the caller dispatches the round again.
     enum class Failure { timeout, error, bad_answer, busy, disconnect };
     void drop_attempt(TimePoint now, Attempt& attempt, Failure failure, Actions& actions);
     void cancel_attempt(TimePoint now, Attempt& attempt, Actions& actions);
-    void accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed, Actions& actions);
+    void accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed,
+                       Actions& actions);
 
     SwarmOptions options;
     SwarmCounters counts;
@@ -107,23 +127,24 @@ struct SwarmCore::State {
     WorkerPool pool;
     WorkerId last_worker = 0;
     Placement placement;
-    std::vector<std::int32_t> moe_index;                 // [num_layers] -> 0.. among MoE layers, -1 for dense ones
+    // [num_layers] -> 0.. among MoE layers, -1 for dense ones
+    std::vector<std::int32_t> moe_index;
     std::vector<std::uint32_t> moe_layers;
-    std::vector<std::vector<Worker*>> holders;           // [units] assigned
-    std::vector<std::vector<Worker*>> ready;             // [units] said READY
-    std::vector<std::uint32_t> surplus_check;            // units whose surplus holders may go now
+    std::vector<std::vector<Worker*>> holders;  // [units] assigned
+    std::vector<std::vector<Worker*>> ready;    // [units] said READY
+    std::vector<std::uint32_t> surplus_check;   // units whose surplus holders may go now
 
     std::unordered_map<RoundId, std::unique_ptr<Round>> rounds;
     std::unordered_map<AttemptId, std::unique_ptr<Attempt>> attempts;
-    std::vector<std::unique_ptr<Round>> round_reserve;   // for reuse, with their vectors
+    std::vector<std::unique_ptr<Round>> round_reserve;  // for reuse, with their vectors
     std::vector<std::unique_ptr<Attempt>> attempt_reserve;
     RoundId last_round = 0;
     AttemptId last_attempt = 0;
-    std::vector<RoundId> waiting;                        // in order of arrival
+    std::vector<RoundId> waiting;  // in order of arrival
     bool capacity_freed = false;
 
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers;
-    std::vector<WorkerId> leavers;                       // sent DRAIN, still connected
+    std::vector<WorkerId> leavers;  // sent DRAIN, still connected
     bool draining = false;
     TimePoint drain_at{};
 

@@ -1,13 +1,15 @@
-// Who holds what: turns the placement's wishes into ASSIGN, WEIGHT_SYNC and RELEASE, and READY into routes. Make before break: a copy is
-// let go only when those who shall hold the unit have it.
+// Who holds what: turns the placement's wishes into ASSIGN, WEIGHT_SYNC and RELEASE, and READY
+// into routes. Make before break: a copy is let go only when those who shall hold the unit have
+// it.
 #include <algorithm>
 
 #include "hub/dispatch/swarm_state.h"
 
 namespace moex {
 namespace {
-constexpr std::size_t assign_units_max = 512;     // a frame
-constexpr std::size_t sync_units_max = 16;        // WEIGHT_SYNCs before the HEARTBEAT that asks whether they are loaded
+constexpr std::size_t assign_units_max = 512;  // a frame
+constexpr std::size_t sync_units_max =
+    16;  // WEIGHT_SYNCs before the HEARTBEAT that asks whether they are loaded
 }  // namespace
 
 std::uint32_t SwarmCore::State::unit_of(std::uint32_t layer, std::uint32_t expert) const {
@@ -20,10 +22,12 @@ Unit SwarmCore::State::wire_unit(std::uint32_t unit) const {
 }
 
 bool SwarmCore::State::is_unit(const Unit& unit) const {
-    return unit.layer < moe_index.size() && moe_index[unit.layer] >= 0 && unit.expert < options.limits.num_experts;
+    return unit.layer < moe_index.size() && moe_index[unit.layer] >= 0 &&
+           unit.expert < options.limits.num_experts;
 }
 
-void SwarmCore::State::apply(TimePoint now, const std::vector<PlacementChange>& changes, Actions& actions) {
+void SwarmCore::State::apply(TimePoint now, const std::vector<PlacementChange>& changes,
+                             Actions& actions) {
     for (const PlacementChange& change : changes) {
         Worker* worker = pool.find(change.worker);
         if (worker == nullptr) continue;
@@ -48,10 +52,12 @@ void SwarmCore::State::units_freed(TimePoint now, Actions& actions) {
     }
 }
 
-// Sends what the placement wants of this worker and its budget has room for. Uncovered units first, so that every expert is served soon.
+// Sends what the placement wants of this worker and its budget has room
+// for. Uncovered units first, so that every expert is served soon.
 void SwarmCore::State::send_assignments(TimePoint now, Worker& worker, Actions& actions) {
     worker.assign_pending = false;
-    const std::uint32_t room = worker.capacity_units - std::min(worker.capacity_units, worker.num_assigned);
+    const std::uint32_t room = worker.capacity_units -
+                               std::min(worker.capacity_units, worker.num_assigned);
     struct Wish {
         std::size_t num_ready, num_holders;
         std::uint64_t order;
@@ -60,18 +66,22 @@ void SwarmCore::State::send_assignments(TimePoint now, Worker& worker, Actions& 
     std::vector<Wish> wishes;
     for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
         if (worker.has(unit, Worker::wanted) && !worker.has(unit, Worker::assigned))
-            wishes.push_back({ready[unit].size(), holders[unit].size(), mix_hash(worker.id, unit), unit});
+            wishes.push_back(
+                {ready[unit].size(), holders[unit].size(), mix_hash(worker.id, unit), unit});
     if (wishes.empty()) return;
     std::sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) {
-        return std::tie(a.num_ready, a.num_holders, a.order) < std::tie(b.num_ready, b.num_holders, b.order);
+        return std::tie(a.num_ready, a.num_holders, a.order) <
+               std::tie(b.num_ready, b.num_holders, b.order);
     });
     if (wishes.size() > room) {
-        worker.assign_pending = true;      // when a unit has been released
+        worker.assign_pending = true;  // when a unit has been released
         wishes.resize(room);
         for (const auto& [unit, flags] : [&] {
                  std::vector<std::pair<std::uint32_t, std::uint8_t>> held;
                  for (std::uint32_t i = 0; i < worker.units.size(); ++i)
-                     if ((worker.units[i] & (Worker::wanted | Worker::assigned)) == Worker::assigned) held.emplace_back(i, worker.units[i]);
+                     if ((worker.units[i] & (Worker::wanted | Worker::assigned)) ==
+                         Worker::assigned)
+                         held.emplace_back(i, worker.units[i]);
                  return held;
              }())
             surplus_check.push_back(unit);
@@ -86,16 +96,23 @@ void SwarmCore::State::send_assignments(TimePoint now, Worker& worker, Actions& 
     send_assign(now, worker, units, actions);
 }
 
-void SwarmCore::State::send_assign(TimePoint now, Worker& worker, std::span<const std::uint32_t> units, Actions& actions) {
+void SwarmCore::State::send_assign(TimePoint now, Worker& worker,
+                                   std::span<const std::uint32_t> units, Actions& actions) {
     std::vector<AssignedUnit> frame;
     std::vector<std::uint32_t> synced;
     for (const std::uint32_t number : units) {
         const Unit unit = wire_unit(number);
-        const Sha256 blob = options.blob_hash ? options.blob_hash(unit.layer, unit.expert) : Sha256{};
+        const Sha256 blob = options.blob_hash ? options.blob_hash(unit.layer, unit.expert)
+                                              : Sha256{};
         if (worker.published_only) {
-            send(worker, encode_weight_sync({.sequence_id = 0, .layer = unit.layer, .expert = unit.expert, .blob = blob}, options.limits.hidden_size), actions);
+            send(worker,
+                 encode_weight_sync(
+                     {.sequence_id = 0, .layer = unit.layer, .expert = unit.expert, .blob = blob},
+                     options.limits.hidden_size),
+                 actions);
             synced.push_back(number);
-            if (synced.size() == sync_units_max) send_heartbeat(now, worker, std::exchange(synced, {}), actions);
+            if (synced.size() == sync_units_max)
+                send_heartbeat(now, worker, std::exchange(synced, {}), actions);
             continue;
         }
         frame.push_back({.layer = unit.layer, .expert = unit.expert, .blob = blob});
@@ -108,10 +125,12 @@ void SwarmCore::State::send_assign(TimePoint now, Worker& worker, std::span<cons
     if (!synced.empty()) send_heartbeat(now, worker, std::move(synced), actions);
 }
 
-void SwarmCore::State::mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units, Actions& actions) {
+void SwarmCore::State::mark_ready(TimePoint now, Worker& worker,
+                                  std::span<const std::uint32_t> units, Actions& actions) {
     const std::uint32_t before = worker.num_ready;
     for (const std::uint32_t unit : units) {
-        if (!worker.has(unit, Worker::assigned) || worker.has(unit, Worker::ready)) continue;   // released meanwhile, or said twice
+        // released meanwhile, or said twice
+        if (!worker.has(unit, Worker::assigned) || worker.has(unit, Worker::ready)) continue;
         worker.units[unit] |= Worker::ready;
         ++worker.num_ready;
         ready[unit].push_back(&worker);
@@ -120,7 +139,8 @@ void SwarmCore::State::mark_ready(TimePoint now, Worker& worker, std::span<const
     if (worker.num_ready == before) return;
     if (before == 0) worker.work = std::max(worker.work, pool.least_work());
     if (before == 0 || worker.num_ready == worker.num_assigned)
-        event(worker, WorkerEvent::Kind::ready, text(worker.num_ready, " of ", worker.num_assigned, " experts"), actions);
+        event(worker, WorkerEvent::Kind::ready,
+              text(worker.num_ready, " of ", worker.num_assigned, " experts"), actions);
     capacity_freed = true;
     units_freed(now, actions);
 }
@@ -136,12 +156,15 @@ void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Action
     const auto owners = placement.owners(unit);
     std::size_t ready_owners = 0;
     for (const Worker* worker : ready[unit])
-        if (worker->has(unit, Worker::wanted) && worker->state() == WorkerState::active) ++ready_owners;
+        if (worker->has(unit, Worker::wanted) && worker->state() == WorkerState::active)
+            ++ready_owners;
     for (std::size_t i = holders[unit].size(); i-- > 0;) {
         Worker& worker = *holders[unit][i];
         if (worker.has(unit, Worker::wanted)) continue;
-        // A worker that has no room for what it should hold may go as soon as one other copy is ready.
-        const std::size_t enough = worker.assign_pending ? std::min<std::size_t>(1, owners.size()) : owners.size();
+        // A worker that has no room for what it should
+        // hold may go as soon as one other copy is ready.
+        const std::size_t enough = worker.assign_pending ? std::min<std::size_t>(1, owners.size())
+                                                         : owners.size();
         const bool copies_elsewhere = !owners.empty() && ready_owners >= enough;
         if (worker.has(unit, Worker::ready) && !copies_elsewhere) continue;
         mark_not_ready(worker, unit);

@@ -4,13 +4,15 @@
 
 namespace moex {
 namespace {
-constexpr Duration cancelled_kept = 60s;             // how long an id stays live after its CANCEL
-constexpr std::size_t cancelled_kept_max = 65536;    // and how many: beyond, the oldest is forgotten
-constexpr std::uint32_t latency_samples_min = 16;    // fewer say too little for a timeout
-constexpr double pair_cost_guess_ms = 0.5;           // until the first answer
+constexpr Duration cancelled_kept = 60s;           // how long an id stays live after its CANCEL
+constexpr std::size_t cancelled_kept_max = 65536;  // and how many: beyond, the oldest is forgotten
+constexpr std::uint32_t latency_samples_min = 16;  // fewer say too little for a timeout
+constexpr double pair_cost_guess_ms = 0.5;         // until the first answer
 }  // namespace
 
-std::size_t size_class_of(std::uint32_t num_pairs) { return num_pairs <= 8 ? 0 : num_pairs <= 64 ? 1 : num_pairs <= 512 ? 2 : 3; }
+std::size_t size_class_of(std::uint32_t num_pairs) {
+    return num_pairs <= 8 ? 0 : num_pairs <= 64 ? 1 : num_pairs <= 512 ? 2 : 3;
+}
 
 std::uint32_t SequenceIds::issue(AttemptId attempt) {
     std::uint32_t id = next_;
@@ -31,9 +33,11 @@ void SequenceIds::release(std::uint32_t id) {
     std::erase_if(live_, [&](const auto& entry) { return entry.first == id; });
 }
 
-void SequenceIds::cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs, TimePoint now) {
+void SequenceIds::cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs,
+                         TimePoint now) {
     release(id);
-    cancelled_[id] = {.sent_at = sent_at, .expires_at = now + cancelled_kept, .num_pairs = num_pairs};
+    cancelled_[id] = {
+        .sent_at = sent_at, .expires_at = now + cancelled_kept, .num_pairs = num_pairs};
     cancel_order_.emplace_back(id, now + cancelled_kept);
     expire(now);
 }
@@ -51,9 +55,11 @@ bool SequenceIds::was_issued(std::uint32_t id) const {
 }
 
 void SequenceIds::expire(TimePoint now) {
-    while (!cancel_order_.empty() && (cancel_order_.front().second <= now || cancel_order_.size() > cancelled_kept_max)) {
+    while (!cancel_order_.empty() &&
+           (cancel_order_.front().second <= now || cancel_order_.size() > cancelled_kept_max)) {
         const auto found = cancelled_.find(cancel_order_.front().first);
-        if (found != cancelled_.end() && found->second.expires_at == cancel_order_.front().second) cancelled_.erase(found);
+        if (found != cancelled_.end() && found->second.expires_at == cancel_order_.front().second)
+            cancelled_.erase(found);
         cancel_order_.pop_front();
     }
 }
@@ -66,7 +72,8 @@ WorkerState Worker::state() const {
 }
 
 bool Worker::loading_in_order() const {
-    return std::any_of(heartbeats.begin(), heartbeats.end(), [](const Heartbeat& beat) { return !beat.units.empty(); });
+    return std::any_of(heartbeats.begin(), heartbeats.end(),
+                       [](const Heartbeat& beat) { return !beat.units.empty(); });
 }
 
 void Worker::record_latency(Duration elapsed, std::uint32_t num_pairs) {
@@ -76,7 +83,9 @@ void Worker::record_latency(Duration elapsed, std::uint32_t num_pairs) {
 }
 
 Duration Worker::attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const {
-    const Duration longest = device.software ? std::max(options.timeout_max, options.software_timeout_max) : options.timeout_max;
+    const Duration longest = device.software
+                                 ? std::max(options.timeout_max, options.software_timeout_max)
+                                 : options.timeout_max;
     const auto& histogram = latency[size_class_of(num_pairs)];
     if (!histogram || histogram->total() < latency_samples_min) return longest;
     return std::clamp(4 * histogram->p99(), std::min(options.timeout_min, longest), longest);
@@ -114,7 +123,8 @@ WorkerView Worker::view() const {
     // The size it is asked for most.
     const LatencyHistogram* busiest = nullptr;
     for (const auto& histogram : latency)
-        if (histogram && (busiest == nullptr || histogram->total() > busiest->total())) busiest = histogram.get();
+        if (histogram && (busiest == nullptr || histogram->total() > busiest->total()))
+            busiest = histogram.get();
     if (busiest != nullptr) {
         view.latency_p50_ms = to_ms(busiest->p50());
         view.latency_p99_ms = to_ms(busiest->p99());
@@ -144,7 +154,8 @@ std::unique_ptr<Worker> WorkerPool::take(WorkerId id) {
 
 Worker* WorkerPool::find_key(const std::string& worker_key, WorkerId except) {
     for (const auto& [id, worker] : workers_)
-        if (id != except && worker->welcomed && worker->worker_key == worker_key) return worker.get();
+        if (id != except && worker->welcomed && worker->worker_key == worker_key)
+            return worker.get();
     return nullptr;
 }
 
@@ -155,7 +166,9 @@ std::uint32_t WorkerPool::piece_pairs_max() const {
 }
 
 std::size_t WorkerPool::num_welcomed() const {
-    return static_cast<std::size_t>(std::count_if(workers_.begin(), workers_.end(), [](const auto& entry) { return entry.second->welcomed; }));
+    return static_cast<std::size_t>(
+        std::count_if(workers_.begin(), workers_.end(),
+                      [](const auto& entry) { return entry.second->welcomed; }));
 }
 
 double WorkerPool::least_work() const {

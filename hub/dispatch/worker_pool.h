@@ -1,5 +1,7 @@
-// What dispatch knows of each worker: its session, the units it holds, the attempts it has, how fast and how honest it was.
-// Pure state with its rules; frames are built and rounds are decided elsewhere (swarm_protocol, swarm_core).
+// What dispatch knows of each worker: its session, the units it
+// holds, the attempts it has, how fast and how honest it was.
+// Pure state with its rules; frames are built and rounds
+// are decided elsewhere (swarm_protocol, swarm_core).
 #pragma once
 
 #include <array>
@@ -21,9 +23,10 @@ using AttemptId = std::uint64_t;
 
 // Latency depends on how much was asked: one histogram for each size of group.
 inline constexpr std::size_t num_size_classes = 4;
-std::size_t size_class_of(std::uint32_t num_pairs);   // up to 8, 64, 512, more
+std::size_t size_class_of(std::uint32_t num_pairs);  // up to 8, 64, 512, more
 
-// Hands out sequence ids: +1 mod 2^32, skipping live ones and no_sequence_id. An id is live until its answer, or 60 s after its CANCEL.
+// Hands out sequence ids: +1 mod 2^32, skipping live ones and
+// no_sequence_id. An id is live until its answer, or 60 s after its CANCEL.
 class SequenceIds {
   public:
     struct Cancelled {
@@ -33,8 +36,8 @@ class SequenceIds {
     explicit SequenceIds(std::uint32_t first) : first_(first), next_(first) {}
 
     std::uint32_t issue(AttemptId attempt);
-    AttemptId* find_live(std::uint32_t id);                 // null when it is not live
-    void release(std::uint32_t id);                         // answered
+    AttemptId* find_live(std::uint32_t id);  // null when it is not live
+    void release(std::uint32_t id);          // answered
     void cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs, TimePoint now);
     const Cancelled* find_cancelled(std::uint32_t id) const;
     void release_cancelled(std::uint32_t id);
@@ -47,9 +50,10 @@ class SequenceIds {
   private:
     std::uint32_t first_, next_;
     bool wrapped_ = false;
-    std::vector<std::pair<std::uint32_t, AttemptId>> live_;         // few: the worker's queue depth
+    std::vector<std::pair<std::uint32_t, AttemptId>> live_;  // few: the worker's queue depth
     std::unordered_map<std::uint32_t, Cancelled> cancelled_;
-    std::deque<std::pair<std::uint32_t, TimePoint>> cancel_order_;  // (id, expires_at), oldest first
+    // (id, expires_at), oldest first
+    std::deque<std::pair<std::uint32_t, TimePoint>> cancel_order_;
 };
 
 struct Worker {
@@ -57,39 +61,46 @@ struct Worker {
     struct Heartbeat {
         std::uint32_t id = 0;
         TimePoint sent_at;
-        std::vector<std::uint32_t> units;    // five-message peers: the echo says that these are loaded
+        // five-message peers: the echo says that these are loaded
+        std::vector<std::uint32_t> units;
     };
 
-    Worker(WorkerId worker_id, std::uint32_t first_sequence_id) : id(worker_id), ids(first_sequence_id) {}
+    Worker(WorkerId worker_id, std::uint32_t first_sequence_id)
+        : id(worker_id),
+          ids(first_sequence_id) {}
 
     WorkerId id;
     std::string address;
     std::uint64_t prefix = 0;
     bool authorized = false, welcomed = false, published_only = false, unhealthy = false;
-    bool leaving = false;                     // it sent DRAIN: holds nothing any more, ends when its attempts are answered
+    // it sent DRAIN: holds nothing any more, ends when its attempts are answered
+    bool leaving = false;
     bool lz4 = false;
-    std::uint8_t dtypes = 0;                  // bit per Dtype
+    std::uint8_t dtypes = 0;  // bit per Dtype
     DeviceInfo device;
     std::string nickname, client, worker_key;
     TimePoint connected_at{}, joined_at{}, busy_until{}, unhealthy_since{}, heard_at{};
 
     std::uint32_t capacity_units = 0, num_assigned = 0, num_ready = 0;
-    std::vector<std::uint8_t> units;          // [num_units] of UnitFlag
-    bool assign_pending = false;              // wants units that it has not been sent
+    std::vector<std::uint8_t> units;  // [num_units] of UnitFlag
+    bool assign_pending = false;      // wants units that it has not been sent
 
-    std::deque<Heartbeat> heartbeats;         // sent, not echoed
+    std::deque<Heartbeat> heartbeats;  // sent, not echoed
     std::uint32_t next_heartbeat_id = 1, heartbeats_missed = 0;
 
     SequenceIds ids;
     std::uint32_t queue_depth = 2;
-    std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();   // of one group; less once it said that a group was too large
-    std::uint32_t unheard = 0;                // attempts cancelled since its last sign of life
+    // of one group; less once it said that a group was too large
+    std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
+    std::uint32_t unheard = 0;  // attempts cancelled since its last sign of life
     std::uint32_t failures_in_row = 0;
-    // Work given so far, weighted by its own latency: ties between workers go to the smaller, so that fast ones get more.
+    // Work given so far, weighted by its own latency: ties between
+    // workers go to the smaller, so that fast ones get more.
     double work = 0;
 
-    std::array<std::unique_ptr<LatencyHistogram>, num_size_classes> latency;   // made at first use
-    std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0, errors = 0, busy = 0, late = 0, bad_answers = 0;
+    std::array<std::unique_ptr<LatencyHistogram>, num_size_classes> latency;  // made at first use
+    std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
+                  errors = 0, busy = 0, late = 0, bad_answers = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;
 
     // Scratch of one dispatch pass.
@@ -99,13 +110,15 @@ struct Worker {
 
     WorkerState state() const;
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
-    // A five-message peer works in order: until the echo that says that its units are loaded it answers nothing else.
+    // A five-message peer works in order: until the echo that
+    // says that its units are loaded it answers nothing else.
     bool loading_in_order() const;
     bool has(std::uint32_t unit, UnitFlag flag) const { return (units[unit] & flag) != 0; }
     void record_latency(Duration latency, std::uint32_t num_pairs);
-    // 4 x p99 of recent attempts of this size within [timeout_min, timeout_max]; the maximum while there are few samples.
+    // 4 x p99 of recent attempts of this size within [timeout_min,
+    // timeout_max]; the maximum while there are few samples.
     Duration attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const;
-    double pair_cost_ms(std::uint32_t num_pairs) const;     // p50 per pair, a guess without samples
+    double pair_cost_ms(std::uint32_t num_pairs) const;  // p50 per pair, a guess without samples
     std::uint32_t cancelled_unheard_max() const { return 4 * queue_depth + 4; }
     WorkerView view() const;
 };
@@ -117,9 +130,9 @@ class WorkerPool {
     const Worker* find(WorkerId id) const;
     std::unique_ptr<Worker> take(WorkerId id);
     const std::map<WorkerId, std::unique_ptr<Worker>>& all() const { return workers_; }
-    Worker* find_key(const std::string& worker_key, WorkerId except);      // welcomed
-    // So many pairs of one expert at most in a piece, that every worker may take it; not below a bound, so that one odd worker does not
-    // cut everybody's work to shreds.
+    Worker* find_key(const std::string& worker_key, WorkerId except);  // welcomed
+    // So many pairs of one expert at most in a piece, that every worker may take it; not
+    // below a bound, so that one odd worker does not cut everybody's work to shreds.
     static constexpr std::uint32_t piece_pairs_min = 16;
     std::uint32_t piece_pairs_max() const;
     std::size_t num_welcomed() const;
@@ -127,7 +140,8 @@ class WorkerPool {
     double least_work() const;
 
   private:
-    std::map<WorkerId, std::unique_ptr<Worker>> workers_;   // ordered: what follows from a walk is the same on every run
+    // ordered: what follows from a walk is the same on every run
+    std::map<WorkerId, std::unique_ptr<Worker>> workers_;
 };
 
 }  // namespace moex

@@ -20,15 +20,17 @@ struct Row {
 // Rows that walk through the layers together, with their buffers; reused from step to step.
 struct MicroBatch {
     std::span<const Row> rows;
-    std::uint32_t first_row = 0;                // in the step
+    std::uint32_t first_row = 0;  // in the step
     std::vector<float> x, normed, q, k, v, attended, projected, cos_sin;
     std::vector<float> router_logits, expert_weights, expert_y;
-    std::vector<float> gate, up;                // dense layers
+    std::vector<float> gate, up;  // dense layers
     std::vector<std::uint16_t> expert_ids;
-    std::unique_ptr<ExpertRound> round;         // in flight
+    std::unique_ptr<ExpertRound> round;  // in flight
 };
 
-std::span<float> row_of(std::vector<float>& buffer, std::size_t row, std::size_t size) { return std::span(buffer).subspan(row * size, size); }
+std::span<float> row_of(std::vector<float>& buffer, std::size_t row, std::size_t size) {
+    return std::span(buffer).subspan(row * size, size);
+}
 RowsIn rows_in(const std::vector<float>& buffer, std::size_t size, std::size_t num_rows) {
     return {buffer.data(), size, static_cast<std::uint32_t>(num_rows)};
 }
@@ -55,7 +57,8 @@ struct Decoder::State {
     void embed(MicroBatch& batch);
     void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
-    void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch);
+    void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
+                       const std::function<void(const RouteView&)>& watch);
     Status finish_experts(MicroBatch& batch, StepResult& result, const std::stop_token& stop);
     void head(std::span<const StepRows> batch, StepResult& result);
 };
@@ -64,12 +67,19 @@ Decoder::Decoder() = default;
 Decoder::~Decoder() = default;
 const ModelConfig& Decoder::config() const { return state_->config; }
 
-Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package, ThreadPool& threads, DecoderOptions options) {
+Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package,
+                                                 ThreadPool& threads, DecoderOptions options) {
     MOEX_CHECK(options.micro_batches > 0, "a step has at least one part");
     MOEX_ASSIGN(weights, load_decoder_weights(*package));
     const ModelConfig config = package->config();
     std::unique_ptr<Decoder> decoder(new Decoder);
-    decoder->state_.reset(new State{std::move(package), threads, options, config, std::move(weights), Rope(config.head_dim, config.rope_theta), {}});
+    decoder->state_.reset(new State{std::move(package),
+                                    threads,
+                                    options,
+                                    config,
+                                    std::move(weights),
+                                    Rope(config.head_dim, config.rope_theta),
+                                    {}});
     decoder->state_->micro_batches.resize(options.micro_batches);
     return decoder;
 }
@@ -78,7 +88,9 @@ void Decoder::State::norm_rows(MicroBatch& batch, std::span<const float> weight)
     rows_out(batch.normed, config.hidden_size, batch.rows.size());
     threads.parallel_for(batch.rows.size(), 16, [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r)
-            rms_norm(row_of(batch.normed, r, config.hidden_size), row_of(batch.x, r, config.hidden_size), weight, static_cast<float>(config.rms_norm_eps));
+            rms_norm(row_of(batch.normed, r, config.hidden_size),
+                     row_of(batch.x, r, config.hidden_size), weight,
+                     static_cast<float>(config.rms_norm_eps));
     });
 }
 
@@ -86,12 +98,14 @@ void Decoder::State::embed(MicroBatch& batch) {
     rows_out(batch.x, config.hidden_size, batch.rows.size());
     rows_out(batch.cos_sin, config.head_dim, batch.rows.size());
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
-        tensor_to_float(weights.embeddings, std::uint64_t{batch.rows[r].token} * config.hidden_size, row_of(batch.x, r, config.hidden_size));
+        tensor_to_float(weights.embeddings, std::uint64_t{batch.rows[r].token} * config.hidden_size,
+                        row_of(batch.x, r, config.hidden_size));
         rope.angles(batch.rows[r].position, row_of(batch.cos_sin, r, config.head_dim));
     }
 }
 
-// x += o(attention(norm(x))); the rows' keys and values enter the cache first, so rows of one sequence see each other.
+// x += o(attention(norm(x))); the rows' keys and values enter
+// the cache first, so rows of one sequence see each other.
 void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     const DecoderLayer& layer = weights.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();
@@ -106,7 +120,8 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     threads.parallel_for(num_rows, 8, [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
             const Row& row = batch.rows[r];
-            const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()), v = row_of(batch.v, r, kv_size());
+            const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()),
+                       v = row_of(batch.v, r, kv_size());
             if (config.attention_bias) {
                 add_to(q, layer.q_bias);
                 add_to(k, layer.k_bias);
@@ -128,53 +143,71 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
 
     rows_out(batch.attended, q_size(), num_rows);
     const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
-    const std::size_t group_floats = std::size_t{config.num_heads / config.num_kv_heads} * config.head_dim;
+    const std::size_t group_floats = std::size_t{config.num_heads / config.num_kv_heads} *
+                                     config.head_dim;
     std::uint32_t longest = 0;
     for (const Row& row : batch.rows) longest = std::max(longest, row.position + 1);
     // Short contexts are done sooner than a second thread wakes.
     const std::size_t grain = std::max<std::size_t>(1, 65536 / (longest * group_floats));
-    threads.parallel_for(num_rows * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t i = begin; i < end; ++i) {
-            const std::size_t r = i / config.num_kv_heads, kv_head = i % config.num_kv_heads;
-            attend(row_of(batch.attended, r, q_size()).subspan(kv_head * group_floats, group_floats),
-                   row_of(batch.q, r, q_size()).subspan(kv_head * group_floats, group_floats), *batch.rows[r].kv, layer_index,
-                   static_cast<std::uint32_t>(kv_head), batch.rows[r].position, shape);
-        }
-    });
-    const MatmulJob out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), layer.o, rows_in(batch.attended, q_size(), num_rows)}};
+    threads.parallel_for(
+        num_rows * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t i = begin; i < end; ++i) {
+                const std::size_t r = i / config.num_kv_heads, kv_head = i % config.num_kv_heads;
+                attend(row_of(batch.attended, r, q_size())
+                           .subspan(kv_head * group_floats, group_floats),
+                       row_of(batch.q, r, q_size()).subspan(kv_head * group_floats, group_floats),
+                       *batch.rows[r].kv, layer_index, static_cast<std::uint32_t>(kv_head),
+                       batch.rows[r].position, shape);
+            }
+        });
+    const MatmulJob out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), layer.o,
+                              rows_in(batch.attended, q_size(), num_rows)}};
     matmul(out, threads);
     for (std::size_t r = 0; r < num_rows; ++r) {
-        if (config.attention_bias) add_to(row_of(batch.projected, r, config.hidden_size), layer.o_bias);
-        add_to(row_of(batch.x, r, config.hidden_size), row_of(batch.projected, r, config.hidden_size));
+        if (config.attention_bias)
+            add_to(row_of(batch.projected, r, config.hidden_size), layer.o_bias);
+        add_to(row_of(batch.x, r, config.hidden_size),
+               row_of(batch.projected, r, config.hidden_size));
     }
 }
 
 void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
-    const std::size_t num_rows = batch.rows.size(), hidden = config.hidden_size, inner = config.intermediate_size;
+    const std::size_t num_rows = batch.rows.size(), hidden = config.hidden_size,
+                      inner = config.intermediate_size;
     norm_rows(batch, layer.post_attention_norm);
     const RowsIn normed = rows_in(batch.normed, hidden, num_rows);
-    const MatmulJob gate_up[] = {{rows_out(batch.gate, inner, num_rows), layer.gate, normed}, {rows_out(batch.up, inner, num_rows), layer.up, normed}};
+    const MatmulJob gate_up[] = {{rows_out(batch.gate, inner, num_rows), layer.gate, normed},
+                                 {rows_out(batch.up, inner, num_rows), layer.up, normed}};
     matmul(gate_up, threads);
-    for (std::size_t r = 0; r < num_rows; ++r) silu_mul(row_of(batch.gate, r, inner), row_of(batch.gate, r, inner), row_of(batch.up, r, inner));
-    const MatmulJob down[] = {{rows_out(batch.projected, hidden, num_rows), layer.down, rows_in(batch.gate, inner, num_rows)}};
+    for (std::size_t r = 0; r < num_rows; ++r)
+        silu_mul(row_of(batch.gate, r, inner), row_of(batch.gate, r, inner),
+                 row_of(batch.up, r, inner));
+    const MatmulJob down[] = {{rows_out(batch.projected, hidden, num_rows), layer.down,
+                               rows_in(batch.gate, inner, num_rows)}};
     matmul(down, threads);
-    for (std::size_t r = 0; r < num_rows; ++r) add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
+    for (std::size_t r = 0; r < num_rows; ++r)
+        add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
 }
 
-void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index, ExpertBackend& experts,
+void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
+                                   ExpertBackend& experts,
                                    const std::function<void(const RouteView&)>& watch) {
     const DecoderLayer& layer = weights.layers[layer_index];
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
     const std::size_t num_pairs = std::size_t{num_rows} * config.top_k;
     norm_rows(batch, layer.post_attention_norm);
-    const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows), layer.router, rows_in(batch.normed, config.hidden_size, num_rows)}};
+    const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows),
+                                 layer.router,
+                                 rows_in(batch.normed, config.hidden_size, num_rows)}};
     matmul(router, threads);
     batch.expert_ids.resize(num_pairs);
     batch.expert_weights.resize(num_pairs);
     rows_out(batch.expert_y, config.hidden_size, num_rows);
     for (std::uint32_t r = 0; r < num_rows; ++r)
-        route(row_of(batch.router_logits, r, config.num_experts), {config.top_k, config.norm_topk_prob},
-              std::span(batch.expert_ids).subspan(std::size_t{r} * config.top_k, config.top_k), row_of(batch.expert_weights, r, config.top_k));
+        route(row_of(batch.router_logits, r, config.num_experts),
+              {config.top_k, config.norm_topk_prob},
+              std::span(batch.expert_ids).subspan(std::size_t{r} * config.top_k, config.top_k),
+              row_of(batch.expert_weights, r, config.top_k));
     if (watch)
         watch({layer_index, num_rows, config.top_k, config.num_experts, batch.expert_ids,
                std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts)});
@@ -190,13 +223,15 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                   .hints = {}});
 }
 
-Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result, const std::stop_token& stop) {
+Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
+                                      const std::stop_token& stop) {
     if (!batch.round) return {};
     auto waited = batch.round->wait(stop);
     batch.round.reset();
     if (!waited.ok()) return waited.error();
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
-        add_to(row_of(batch.x, r, config.hidden_size), row_of(batch.expert_y, r, config.hidden_size));
+        add_to(row_of(batch.x, r, config.hidden_size),
+               row_of(batch.expert_y, r, config.hidden_size));
         if (r >= waited->rows.size()) continue;
         RowProvenance& sum = result.rows[batch.first_row + r];
         const RowProvenance& one = waited->rows[r];
@@ -225,37 +260,49 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     std::size_t part = 0;
     for (std::size_t i = 0; i < asked.size(); ++i) {
         while (asked[i] >= micro_batches[part].first_row + micro_batches[part].rows.size()) ++part;
-        rms_norm(row_of(normed, i, config.hidden_size), row_of(micro_batches[part].x, asked[i] - micro_batches[part].first_row, config.hidden_size),
+        rms_norm(row_of(normed, i, config.hidden_size),
+                 row_of(micro_batches[part].x, asked[i] - micro_batches[part].first_row,
+                        config.hidden_size),
                  weights.final_norm, static_cast<float>(config.rms_norm_eps));
     }
-    const MatmulJob job[] = {{rows_out(result.logits, config.vocab_size, asked.size()), weights.head, rows_in(normed, config.hidden_size, asked.size())}};
+    const MatmulJob job[] = {{rows_out(result.logits, config.vocab_size, asked.size()),
+                              weights.head, rows_in(normed, config.hidden_size, asked.size())}};
     matmul(job, threads);
 }
 
-Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch,
+Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts,
+                                 const std::function<void(const RouteView&)>& watch,
                                  std::stop_token stop) {
     State& state = *state_;
     std::vector<Row> rows;
     for (const StepRows& one : batch) {
         const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
         if (end > state.config.context_tokens)
-            return Error{ErrorCode::invalid_argument, text("the sequence would have ", end, " tokens, the context is ", state.config.context_tokens)};
+            return Error{ErrorCode::invalid_argument,
+                         text("the sequence would have ", end, " tokens, the context is ",
+                              state.config.context_tokens)};
         if (!one.kv->reserve(static_cast<std::uint32_t>(end)))
-            return Error{ErrorCode::overloaded, text("no key/value pages left for ", end, " tokens")};
+            return Error{ErrorCode::overloaded,
+                         text("no key/value pages left for ", end, " tokens")};
         for (std::size_t i = 0; i < one.tokens.size(); ++i) {
             if (one.tokens[i] >= state.config.vocab_size)
-                return Error{ErrorCode::invalid_argument, text("token ", one.tokens[i], ", the vocabulary has ", state.config.vocab_size)};
-            rows.push_back({one.kv, one.kv->num_tokens() + static_cast<std::uint32_t>(i), one.tokens[i]});
+                return Error{ErrorCode::invalid_argument,
+                             text("token ", one.tokens[i], ", the vocabulary has ",
+                                  state.config.vocab_size)};
+            rows.push_back(
+                {one.kv, one.kv->num_tokens() + static_cast<std::uint32_t>(i), one.tokens[i]});
         }
     }
     StepResult result;
     result.rows.resize(rows.size());
     if (rows.empty()) return result;
 
-    // Parts in the order of the batch: within a layer a part's keys are written before a later part of the same sequence reads them.
+    // Parts in the order of the batch: within a layer a part's keys
+    // are written before a later part of the same sequence reads them.
     const std::size_t num_parts = state.micro_batches.size();
     for (std::size_t part = 0; part < num_parts; ++part) {
-        const std::size_t begin = rows.size() * part / num_parts, end = rows.size() * (part + 1) / num_parts;
+        const std::size_t begin = rows.size() * part / num_parts,
+                          end = rows.size() * (part + 1) / num_parts;
         state.micro_batches[part].rows = std::span<const Row>(rows).subspan(begin, end - begin);
         state.micro_batches[part].first_row = static_cast<std::uint32_t>(begin);
     }
@@ -264,22 +311,29 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
         for (std::uint32_t layer = 0; layer < state.config.num_layers; ++layer)
             for (MicroBatch& part : state.micro_batches) {
                 if (part.rows.empty()) continue;
-                if (stop.stop_requested()) return Error{ErrorCode::cancelled, text("the step was stopped at layer ", layer)};
+                if (stop.stop_requested())
+                    return Error{ErrorCode::cancelled,
+                                 text("the step was stopped at layer ", layer)};
                 MOEX_TRY(state.finish_experts(part, result, stop));
                 state.attention(part, layer);
-                if (state.config.is_moe(layer)) state.start_experts(part, layer, experts, watch);
-                else state.dense_mlp(part, state.weights.layers[layer]);
+                if (state.config.is_moe(layer))
+                    state.start_experts(part, layer, experts, watch);
+                else
+                    state.dense_mlp(part, state.weights.layers[layer]);
             }
-        for (MicroBatch& part : state.micro_batches) MOEX_TRY(state.finish_experts(part, result, stop));
+        for (MicroBatch& part : state.micro_batches)
+            MOEX_TRY(state.finish_experts(part, result, stop));
         return {};
     };
     const Status status = run();
     if (!status.ok()) {
-        for (MicroBatch& part : state.micro_batches) part.round.reset();  // cancels what is still in flight
+        // cancels what is still in flight
+        for (MicroBatch& part : state.micro_batches) part.round.reset();
         return status.error();
     }
     std::sort(result.workers.begin(), result.workers.end());
-    result.workers.erase(std::unique(result.workers.begin(), result.workers.end()), result.workers.end());
+    result.workers.erase(std::unique(result.workers.begin(), result.workers.end()),
+                         result.workers.end());
     state.head(batch, result);
     for (const StepRows& one : batch) one.kv->commit(static_cast<std::uint32_t>(one.tokens.size()));
     return result;

@@ -1,6 +1,9 @@
-// One pass of the model over a batch of rows: embeddings, attention over the paged KV cache, router, experts by ExpertBackend, head.
-// A step serves rows of many sequences and several rows of one sequence (prefill now, verification of drafts later).
-// A row's arithmetic does not depend on which other rows are in the batch. Owner: the engine's thread.
+// One pass of the model over a batch of rows: embeddings, attention
+// over the paged KV cache, router, experts by ExpertBackend, head.
+// A step serves rows of many sequences and several rows of
+// one sequence (prefill now, verification of drafts later).
+// A row's arithmetic does not depend on which other
+// rows are in the batch. Owner: the engine's thread.
 // Source: transformers Qwen3MoeForCausalLM.
 #pragma once
 
@@ -18,45 +21,53 @@
 
 namespace moex {
 
-// `tokens` continue the sequence at position kv->num_tokens(); after the step they are committed to it.
+// `tokens` continue the sequence at position
+// kv->num_tokens(); after the step they are committed to it.
 struct StepRows {
     KvCache::Sequence* kv = nullptr;
     std::span<const TokenId> tokens;
-    bool all_logits = false;             // logits of every row; otherwise of the last one only
-    bool no_logits = false;              // a prefill chunk that is not the last needs none
+    bool all_logits = false;  // logits of every row; otherwise of the last one only
+    bool no_logits = false;   // a prefill chunk that is not the last needs none
 };
 
 // What a watcher may want to see of each layer (tests compare routes with goldens).
 struct RouteView {
     std::uint32_t layer = 0;
     std::uint32_t num_tokens = 0, top_k = 0, num_experts = 0;
-    std::span<const std::uint16_t> expert_ids;      // [num_tokens, top_k], by descending weight
-    std::span<const float> router_logits;           // [num_tokens, num_experts]
+    std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], by descending weight
+    std::span<const float> router_logits;       // [num_tokens, num_experts]
 };
 
 struct StepResult {
-    std::vector<float> logits;                      // [sum of asked rows, vocab_size], in the order of the batch
-    std::vector<RowProvenance> rows;                // [num_rows], summed over layers
-    std::vector<std::uint64_t> workers;             // distinct, sorted
+    // [sum of asked rows, vocab_size], in the order of the batch
+    std::vector<float> logits;
+    std::vector<RowProvenance> rows;     // [num_rows], summed over layers
+    std::vector<std::uint64_t> workers;  // distinct, sorted
     Duration experts_waited{};
 };
 
 struct DecoderOptions {
-    // A step's rows in so many parts: while one waits for its experts, the hub computes the attention of the next.
+    // A step's rows in so many parts: while one waits for its
+    // experts, the hub computes the attention of the next.
     // Pays when experts are remote; results are the same bit for bit.
     std::uint32_t micro_batches = 1;
 };
 
 class Decoder {
   public:
-    // Converts and maps the hub's tensors; an error names the tensor that is missing or has another shape.
-    static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package, ThreadPool& threads, DecoderOptions options = {});
+    // Converts and maps the hub's tensors; an error names
+    // the tensor that is missing or has another shape.
+    static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package,
+                                                   ThreadPool& threads,
+                                                   DecoderOptions options = {});
     ~Decoder();
     const ModelConfig& config() const;
-    // On error no sequence was changed. A sequence appears once in a batch. `overloaded`: no room in its KV cache; `cancelled`: `stop`
+    // On error no sequence was changed. A sequence appears once in a
+    // batch. `overloaded`: no room in its KV cache; `cancelled`: `stop`
     // was requested, seen between layers and while experts are waited for.
     // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.
-    Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts, const std::function<void(const RouteView&)>& watch = {},
+    Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts,
+                            const std::function<void(const RouteView&)>& watch = {},
                             std::stop_token stop = {});
 
   private:

@@ -11,13 +11,16 @@ std::string shape_text(std::span<const std::uint64_t> shape) {
 
 class Loader {
   public:
-    Loader(const ModelPackage& package, DecoderWeights& weights) : package_(package), weights_(weights) {}
+    Loader(const ModelPackage& package, DecoderWeights& weights)
+        : package_(package),
+          weights_(weights) {}
 
     Result<TensorView> tensor(const std::string& name, std::vector<std::uint64_t> shape) const {
         MOEX_ASSIGN(found, package_.tensor(name));
         if (found.shape != shape)
-            return Error{ErrorCode::bad_file, text(package_.directory().string(), ": ", name, " is ", shape_text(found.shape), ", config wants ",
-                                                   shape_text(shape))};
+            return Error{ErrorCode::bad_file,
+                         text(package_.directory().string(), ": ", name, " is ",
+                              shape_text(found.shape), ", config wants ", shape_text(shape))};
         return found;
     }
     Status vector(std::vector<float>& out, const std::string& name, std::uint64_t size) const {
@@ -26,14 +29,17 @@ class Loader {
         tensor_to_float(found, 0, out);
         return {};
     }
-    Status matrix(WeightMatrix& out, const std::string& name, std::uint32_t num_out, std::uint32_t num_in) {
+    Status matrix(WeightMatrix& out, const std::string& name, std::uint32_t num_out,
+                  std::uint32_t num_in) {
         MOEX_ASSIGN(found, tensor(name, {num_out, num_in}));
         out = matrix_of(found, num_out, num_in);
         return {};
     }
     WeightMatrix matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
-        if (found.dtype == TensorDtype::bf16) return {found.data.data(), WeightDtype::bf16, num_out, num_in};
-        if (found.dtype == TensorDtype::f32) return {found.data.data(), WeightDtype::f32, num_out, num_in};
+        if (found.dtype == TensorDtype::bf16)
+            return {found.data.data(), WeightDtype::bf16, num_out, num_in};
+        if (found.dtype == TensorDtype::f32)
+            return {found.data.data(), WeightDtype::f32, num_out, num_in};
         const std::uint64_t count = found.num_elements();
         weights_.converted.emplace_back(new float[count]);
         tensor_to_float(found, 0, {weights_.converted.back().get(), count});
@@ -45,11 +51,14 @@ class Loader {
     DecoderWeights& weights_;
 };
 
-Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config, std::uint32_t index) {
+Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
+                  std::uint32_t index) {
     const std::string at = text("model.layers.", index, ".");
-    const std::uint32_t hidden = config.hidden_size, q_size = config.num_heads * config.head_dim, kv_size = config.num_kv_heads * config.head_dim;
+    const std::uint32_t hidden = config.hidden_size, q_size = config.num_heads * config.head_dim,
+                        kv_size = config.num_kv_heads * config.head_dim;
     MOEX_TRY(load.vector(layer.input_norm, at + "input_layernorm.weight", hidden));
-    MOEX_TRY(load.vector(layer.post_attention_norm, at + "post_attention_layernorm.weight", hidden));
+    MOEX_TRY(
+        load.vector(layer.post_attention_norm, at + "post_attention_layernorm.weight", hidden));
     MOEX_TRY(load.vector(layer.q_norm, at + "self_attn.q_norm.weight", config.head_dim));
     MOEX_TRY(load.vector(layer.k_norm, at + "self_attn.k_norm.weight", config.head_dim));
     MOEX_TRY(load.matrix(layer.q, at + "self_attn.q_proj.weight", q_size, hidden));
@@ -62,8 +71,10 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config, 
         MOEX_TRY(load.vector(layer.v_bias, at + "self_attn.v_proj.bias", kv_size));
         MOEX_TRY(load.vector(layer.o_bias, at + "self_attn.o_proj.bias", hidden));
     }
-    if (config.is_moe(index)) return load.matrix(layer.router, at + "mlp.gate.weight", config.num_experts, hidden);
-    MOEX_TRY(load.matrix(layer.gate, at + "mlp.gate_proj.weight", config.intermediate_size, hidden));
+    if (config.is_moe(index))
+        return load.matrix(layer.router, at + "mlp.gate.weight", config.num_experts, hidden);
+    MOEX_TRY(
+        load.matrix(layer.gate, at + "mlp.gate_proj.weight", config.intermediate_size, hidden));
     MOEX_TRY(load.matrix(layer.up, at + "mlp.up_proj.weight", config.intermediate_size, hidden));
     return load.matrix(layer.down, at + "mlp.down_proj.weight", hidden, config.intermediate_size);
 }
@@ -74,15 +85,18 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package) {
     const ModelConfig& config = package.config();
     DecoderWeights weights;
     Loader load(package, weights);
-    MOEX_ASSIGN(embeddings, load.tensor("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}));
+    MOEX_ASSIGN(embeddings,
+                load.tensor("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}));
     weights.embeddings = embeddings;
     MOEX_TRY(load.vector(weights.final_norm, "model.norm.weight", config.hidden_size));
     if (config.tied_embeddings)
         weights.head = load.matrix_of(weights.embeddings, config.vocab_size, config.hidden_size);
     else
-        MOEX_TRY(load.matrix(weights.head, "lm_head.weight", config.vocab_size, config.hidden_size));
+        MOEX_TRY(
+            load.matrix(weights.head, "lm_head.weight", config.vocab_size, config.hidden_size));
     weights.layers.resize(config.num_layers);
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) MOEX_TRY(load_layer(load, weights.layers[layer], config, layer));
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+        MOEX_TRY(load_layer(load, weights.layers[layer], config, layer));
     return weights;
 }
 

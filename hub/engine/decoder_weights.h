@@ -1,4 +1,5 @@
-// The hub's share of a model, found in the package and checked: matrices stay mapped, vectors are copied to f32.
+// The hub's share of a model, found in the package and
+// checked: matrices stay mapped, vectors are copied to f32.
 #pragma once
 
 #include <memory>
@@ -11,12 +12,12 @@
 namespace moex {
 
 struct DecoderLayer {
-    std::vector<float> input_norm, post_attention_norm;   // [hidden_size]
-    std::vector<float> q_norm, k_norm;                    // [head_dim]
+    std::vector<float> input_norm, post_attention_norm;  // [hidden_size]
+    std::vector<float> q_norm, k_norm;                   // [head_dim]
     WeightMatrix q, k, v, o;
-    std::vector<float> q_bias, k_bias, v_bias, o_bias;    // empty without attention_bias
-    WeightMatrix router;                                  // MoE layers
-    WeightMatrix gate, up, down;                          // dense layers
+    std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty without attention_bias
+    WeightMatrix router;                                // MoE layers
+    WeightMatrix gate, up, down;                        // dense layers
 };
 
 struct DecoderWeights {
@@ -24,7 +25,8 @@ struct DecoderWeights {
     WeightMatrix head;
     std::vector<float> final_norm;
     std::vector<DecoderLayer> layers;
-    std::vector<std::unique_ptr<float[]>> converted;      // matrices whose dtype the kernels do not read (f16)
+    // matrices whose dtype the kernels do not read (f16)
+    std::vector<std::unique_ptr<float[]>> converted;
 };
 
 // An error names the tensor, what was found and what was wanted.

@@ -12,8 +12,11 @@ std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& optio
     const KvCache probe(config, {options.page_tokens, 0});
     const std::uint64_t affordable = options.kv_bytes_max / probe.page_bytes();
     if (affordable == 0)
-        throw std::runtime_error(text("a key/value budget of ", options.kv_bytes_max, " bytes is below one page of ", probe.page_bytes(), " bytes"));
-    return static_cast<std::uint32_t>(std::min<std::uint64_t>(affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
+        throw std::runtime_error(text("a key/value budget of ", options.kv_bytes_max,
+                                      " bytes is below one page of ", probe.page_bytes(),
+                                      " bytes"));
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
 }
 
 }  // namespace
@@ -29,11 +32,16 @@ const char* finish_reason_name(FinishReason reason) {
 }
 
 Engine::State::State(Decoder& with, ExpertBackend& by, EngineOptions given)
-    : decoder(with), experts(by), options(given), num_pages(budget_pages(with.config(), given)), cache(with.config(), {given.page_tokens, num_pages}) {
+    : decoder(with),
+      experts(by),
+      options(given),
+      num_pages(budget_pages(with.config(), given)),
+      cache(with.config(), {given.page_tokens, num_pages}) {
     counters.kv_pages = num_pages;
 }
 
-Engine::Engine(Decoder& decoder, ExpertBackend& experts, EngineOptions options) : state_(std::make_unique<State>(decoder, experts, options)) {
+Engine::Engine(Decoder& decoder, ExpertBackend& experts, EngineOptions options)
+    : state_(std::make_unique<State>(decoder, experts, options)) {
     state_->thread = std::thread([state = state_.get()] { state->run(); });
     state_->watcher = std::thread([state = state_.get()] { state->watch_cancels(); });
 }
@@ -52,27 +60,41 @@ Engine::~Engine() {
 Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink sink) {
     State& state = *state_;
     const ModelConfig& config = state.decoder.config();
-    if (request.prompt.empty()) return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};
+    if (request.prompt.empty())
+        return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};
     for (const TokenId id : request.prompt)
-        if (id >= config.vocab_size) return Error{ErrorCode::invalid_argument, text("token ", id, " in the prompt, the vocabulary has ", config.vocab_size)};
+        if (id >= config.vocab_size)
+            return Error{
+                ErrorCode::invalid_argument,
+                text("token ", id, " in the prompt, the vocabulary has ", config.vocab_size)};
     const std::uint64_t budget_tokens = std::uint64_t{state.num_pages} * state.options.page_tokens;
-    const std::uint64_t prompt_tokens = request.prompt.size(), room = std::min<std::uint64_t>(config.context_tokens, budget_tokens);
+    const std::uint64_t prompt_tokens = request.prompt.size(),
+                        room = std::min<std::uint64_t>(config.context_tokens, budget_tokens);
     if (prompt_tokens >= config.context_tokens)
-        return Error{ErrorCode::invalid_argument, text("the prompt has ", prompt_tokens, " tokens, the context of this model is ", config.context_tokens,
-                                                       " and must hold the answer too")};
+        return Error{
+            ErrorCode::invalid_argument,
+            text("the prompt has ", prompt_tokens, " tokens, the context of this model is ",
+                 config.context_tokens, " and must hold the answer too")};
     if (prompt_tokens >= room)
-        return Error{ErrorCode::invalid_argument, text("the prompt has ", prompt_tokens, " tokens, this hub's key/value budget holds ", budget_tokens)};
-    request.max_tokens = static_cast<std::uint32_t>(std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
+        return Error{ErrorCode::invalid_argument,
+                     text("the prompt has ", prompt_tokens,
+                          " tokens, this hub's key/value budget holds ", budget_tokens)};
+    request.max_tokens = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
 
     GenerationId id = 0;
     {
         const std::lock_guard lock(state.mutex);
-        if (state.draining || state.stopping) return Error{ErrorCode::unavailable, "the hub is shutting down"};
+        if (state.draining || state.stopping)
+            return Error{ErrorCode::unavailable, "the hub is shutting down"};
         if (state.waiting.size() >= state.options.queue_max)
-            return Error{ErrorCode::overloaded, text("the queue is full: ", state.waiting.size(), " requests wait, at most ", state.options.queue_max)};
+            return Error{ErrorCode::overloaded,
+                         text("the queue is full: ", state.waiting.size(),
+                              " requests wait, at most ", state.options.queue_max)};
         id = state.next_id++;
         ++state.open;
-        state.waiting.push_back(std::make_unique<Generation>(id, std::move(request), std::move(sink)));
+        state.waiting.push_back(
+            std::make_unique<Generation>(id, std::move(request), std::move(sink)));
         state.counters.waiting = static_cast<std::uint32_t>(state.waiting.size());
     }
     state.wake.notify_all();
@@ -83,7 +105,8 @@ void Engine::cancel(GenerationId id) {
     State& state = *state_;
     {
         const std::lock_guard lock(state.mutex);
-        const auto found = std::find_if(state.waiting.begin(), state.waiting.end(), [&](const auto& one) { return one->id == id; });
+        const auto found = std::find_if(state.waiting.begin(), state.waiting.end(),
+                                        [&](const auto& one) { return one->id == id; });
         if (found != state.waiting.end()) {  // its place in the queue is free at once
             state.dropped.push_back(std::move(*found));
             state.waiting.erase(found);
@@ -126,17 +149,20 @@ void Engine::State::run() {
     }
 }
 
-// Stops the step in progress when the engine ends, or when a member was cancelled and the step takes too long to wait for its end.
+// Stops the step in progress when the engine ends, or when a member
+// was cancelled and the step takes too long to wait for its end.
 void Engine::State::watch_cancels() {
     std::unique_lock lock(mutex);
     const auto wanted = [&] {
         return stepping && !step_stop.stop_requested() &&
-               std::any_of(step_ids.begin(), step_ids.end(), [&](GenerationId id) { return cancelled.count(id) != 0; });
+               std::any_of(step_ids.begin(), step_ids.end(),
+                           [&](GenerationId id) { return cancelled.count(id) != 0; });
     };
     for (;;) {
         watch_wake.wait(lock, [&] { return stopping || wanted(); });
         const std::uint64_t number = step_number;
-        watch_wake.wait_until(lock, step_started + patience, [&] { return stopping || !stepping || step_number != number; });
+        watch_wake.wait_until(lock, step_started + patience,
+                              [&] { return stopping || !stepping || step_number != number; });
         if (stopping || (stepping && step_number == number)) step_stop.request_stop();
         if (stopping) return;
     }
@@ -148,14 +174,16 @@ bool Engine::State::begin_step() {
         std::vector<std::unique_ptr<Generation>> ended;
         {
             std::unique_lock lock(mutex);
-            wake.wait(lock, [&] { return stopping || !running.empty() || !waiting.empty() || !dropped.empty(); });
+            wake.wait(lock, [&] {
+                return stopping || !running.empty() || !waiting.empty() || !dropped.empty();
+            });
             if (stopping) return false;
             ended = std::move(dropped);
             dropped.clear();
             for (auto& generation : running)
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(running, nullptr);
-            for (auto& generation : waiting)     // stepped back since it was cancelled
+            for (auto& generation : waiting)  // stepped back since it was cancelled
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(waiting, nullptr);
             cancelled.clear();  // ids that ended before are forgotten as well
@@ -168,12 +196,14 @@ bool Engine::State::begin_step() {
     }
 }
 
-// First come, first served: one that does not fit yet holds back those behind it. Room for what it has and one page for each that runs
-// already is enough to begin with: an answer rarely becomes as long as it may.
+// First come, first served: one that does not fit yet holds back those
+// behind it. Room for what it has and one page for each that runs already
+// is enough to begin with: an answer rarely becomes as long as it may.
 void Engine::State::admit() {
     while (!waiting.empty() && running.size() < options.sequences_max) {
         Generation& next = *waiting.front();
-        const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1, next.tokens_max());
+        const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
+                                              next.tokens_max());
         if (cache.pages_for(tokens) + running.size() > cache.pages_free()) break;
         next.kv = std::make_unique<KvCache::Sequence>(cache);
         next.kv->reserve(tokens);
@@ -195,7 +225,8 @@ void Engine::State::publish_gauges() {
 }
 
 void Engine::State::end_running(GenerationId id, FinishReason reason, Error error) {
-    const auto found = std::find_if(running.begin(), running.end(), [&](const auto& one) { return one->id == id; });
+    const auto found = std::find_if(running.begin(), running.end(),
+                                    [&](const auto& one) { return one->id == id; });
     std::unique_ptr<Generation> generation = std::move(*found);
     running.erase(found);
     generation->kv.reset();
@@ -205,7 +236,8 @@ void Engine::State::end_running(GenerationId id, FinishReason reason, Error erro
 
 void Engine::State::end(std::unique_ptr<Generation> generation, FinishReason reason, Error error) {
     if (generation->sink.on_end)
-        generation->sink.on_end({reason, std::move(error), std::move(generation->stats), std::move(generation->prompt_nll)});
+        generation->sink.on_end({reason, std::move(error), std::move(generation->stats),
+                                 std::move(generation->prompt_nll)});
     const std::lock_guard lock(mutex);
     --open;
 }

@@ -1,9 +1,13 @@
-// Continuous batching: takes generations from anyone, runs steps on its own thread, hands tokens back as they come.
-// Admission while the KV budget has room for the prompt; pages grow with the answer, and when they run out the youngest sequence steps back
-// into the queue and is computed again later. Prefill in chunks mixed with decode rows; a bounded queue.
-// Cancel frees within a step or about 50 ms, whichever is shorter: a longer step is stopped and begun again without the cancelled one
-// (later, where cancels follow each other so fast that no step would ever end).
-// Owns the engine thread, the KV cache and the sequences; leaves texts, templates and sockets to others.
+// Continuous batching: takes generations from anyone, runs
+// steps on its own thread, hands tokens back as they come.
+// Admission while the KV budget has room for the prompt; pages grow with the answer,
+// and when they run out the youngest sequence steps back into the queue and is
+// computed again later. Prefill in chunks mixed with decode rows; a bounded queue.
+// Cancel frees within a step or about 50 ms, whichever is shorter: a
+// longer step is stopped and begun again without the cancelled one (later,
+// where cancels follow each other so fast that no step would ever end).
+// Owns the engine thread, the KV cache and the sequences;
+// leaves texts, templates and sockets to others.
 #pragma once
 
 #include <atomic>
@@ -19,13 +23,15 @@
 namespace moex {
 
 struct GenerationRequest {
-    std::vector<TokenId> prompt;            // at least one
+    std::vector<TokenId> prompt;  // at least one
     std::uint32_t max_tokens = 256;
     SamplingOptions sampling;
     std::uint32_t top_logprobs = 0;
-    bool logprobs = false;                  // fill TokenEvent::token.logprob and top
-    bool prompt_logprobs = false;           // echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens
-    std::vector<TokenId> stop_ids;          // end-of-sequence ids: end the generation without a TokenEvent of their own
+    bool logprobs = false;  // fill TokenEvent::token.logprob and top
+    bool prompt_logprobs =
+        false;  // echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens
+    std::vector<TokenId>
+        stop_ids;  // end-of-sequence ids: end the generation without a TokenEvent of their own
 };
 
 enum class FinishReason { stop, length, cancelled, error };
@@ -34,39 +40,44 @@ const char* finish_reason_name(FinishReason reason);
 // What the answers of one generation came from, summed over its steps.
 struct GenerationStats {
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
-    Duration queued{}, prefill{}, decode{};          // decode: first token to last
-    std::vector<std::uint64_t> workers;              // distinct ids that contributed
+    Duration queued{}, prefill{}, decode{};  // decode: first token to last
+    std::vector<std::uint64_t> workers;      // distinct ids that contributed
     std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0;
 };
 struct TokenEvent {
     SampledToken token;
-    std::uint32_t index = 0;                // 0 for the first
+    std::uint32_t index = 0;  // 0 for the first
 };
 struct GenerationEnd {
     FinishReason reason = FinishReason::stop;
-    Error error{ErrorCode::internal, {}};   // for FinishReason::error
+    Error error{ErrorCode::internal, {}};  // for FinishReason::error
     GenerationStats stats;
-    std::vector<float> prompt_nll;          // with prompt_logprobs: of prompt[1 ...], [prompt_tokens - 1], nats
+    // with prompt_logprobs: of prompt[1 ...], [prompt_tokens - 1], nats
+    std::vector<float> prompt_nll;
 };
 
-// Called on the engine thread, possibly before submit() has returned; must not block: post to your own strand. May call submit() and cancel().
+// Called on the engine thread, possibly before submit() has returned; must
+// not block: post to your own strand. May call submit() and cancel().
 struct GenerationSink {
     std::function<void(const TokenEvent&)> on_token;
-    std::function<void(const GenerationEnd&)> on_end;   // exactly once, last
+    std::function<void(const GenerationEnd&)> on_end;  // exactly once, last
 };
 
 struct EngineOptions {
-    std::uint32_t sequences_max = 16;        // running at once
-    std::uint32_t queue_max = 64;            // waiting; beyond it submit() answers overloaded
-    std::uint32_t step_rows_max = 256;       // rows of a step, prefill chunks included
+    std::uint32_t sequences_max = 16;   // running at once
+    std::uint32_t queue_max = 64;       // waiting; beyond it submit() answers overloaded
+    std::uint32_t step_rows_max = 256;  // rows of a step, prefill chunks included
     std::uint64_t kv_bytes_max = 512ull << 20;
     std::uint32_t page_tokens = 16;
 };
 
-struct EngineCounters {                      // all monotonic but running and waiting
-    std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0, generated_tokens = 0;
-    std::uint64_t steps_stopped = 0;         // by a cancel, to be begun again without the cancelled one
-    std::uint64_t stepped_back = 0;          // sequences that lost their pages to an older one, for a while
+struct EngineCounters {  // all monotonic but running and waiting
+    std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0,
+                  generated_tokens = 0;
+    // by a cancel, to be begun again without the cancelled one
+    std::uint64_t steps_stopped = 0;
+    // sequences that lost their pages to an older one, for a while
+    std::uint64_t stepped_back = 0;
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0;
     Duration step_time{}, experts_waited{};
 };
@@ -75,17 +86,22 @@ using GenerationId = std::uint64_t;
 
 class Engine {
   public:
-    // `decoder` and `experts` outlive the engine. Throws std::runtime_error when the KV budget is below one page.
+    // `decoder` and `experts` outlive the engine. Throws
+    // std::runtime_error when the KV budget is below one page.
     Engine(Decoder& decoder, ExpertBackend& experts, EngineOptions options);
-    ~Engine();                               // stops: what runs ends with FinishReason::cancelled
+    ~Engine();  // stops: what runs ends with FinishReason::cancelled
 
-    // From any thread. invalid_argument: empty prompt, token out of range, prompt and max_tokens beyond the context (both numbers named);
-    // overloaded: the queue is full; unavailable: draining. `max_tokens` is cut to what the context (or the whole KV budget) leaves.
+    // From any thread. invalid_argument: empty prompt, token out of range,
+    // prompt and max_tokens beyond the context (both numbers named);
+    // overloaded: the queue is full; unavailable: draining. `max_tokens`
+    // is cut to what the context (or the whole KV budget) leaves.
     Result<GenerationId> submit(GenerationRequest request, GenerationSink sink);
-    void cancel(GenerationId id);            // from any thread; on_end(cancelled) follows, unless it ended before
+    // from any thread; on_end(cancelled) follows, unless it ended before
+    void cancel(GenerationId id);
     EngineCounters counters() const;
-    void drain();                            // refuse new submissions (unavailable); running ones go on
-    bool idle() const;                       // every on_end has returned
+    // refuse new submissions (unavailable); running ones go on
+    void drain();
+    bool idle() const;  // every on_end has returned
 
   private:
     struct State;

@@ -1,4 +1,5 @@
-// The inside of Engine, over two files: engine (threads, queue, ends) and engine_step (batches and their results). Private to this room.
+// The inside of Engine, over two files: engine (threads, queue, ends)
+// and engine_step (batches and their results). Private to this room.
 #pragma once
 
 #include <condition_variable>
@@ -17,8 +18,9 @@
 
 namespace moex {
 
-// How long a step may last when one of its members was cancelled. Doubles with each step that is stopped, until one ends by itself: cancelling
-// again and again makes the others wait at most twice as long as the step they need.
+// How long a step may last when one of its members was cancelled. Doubles with
+// each step that is stopped, until one ends by itself: cancelling again and
+// again makes the others wait at most twice as long as the step they need.
 inline constexpr Duration patience_min = 40ms;
 
 struct Engine::State {
@@ -31,37 +33,40 @@ struct Engine::State {
 
     // The engine thread's own.
     KvCache cache;
-    std::vector<std::unique_ptr<Generation>> running;   // in the order of admission
-    std::size_t turn = 0;                               // whose decode row comes first
-    std::uint32_t steps_recut = 0;                      // in a row
+    std::vector<std::unique_ptr<Generation>> running;  // in the order of admission
+    std::size_t turn = 0;                              // whose decode row comes first
+    std::uint32_t steps_recut = 0;                     // in a row
 
-    mutable std::mutex mutex;                           // guards what follows; never held over a step or a sink
+    // guards what follows; never held over a step or a sink
+    mutable std::mutex mutex;
     std::condition_variable wake;
     std::deque<std::unique_ptr<Generation>> waiting;
-    std::vector<std::unique_ptr<Generation>> dropped;   // cancelled while waiting; the engine thread ends them
-    std::set<GenerationId> cancelled;                   // of running ones
+    // cancelled while waiting; the engine thread ends them
+    std::vector<std::unique_ptr<Generation>> dropped;
+    std::set<GenerationId> cancelled;  // of running ones
     EngineCounters counters;
     GenerationId next_id = 1;
-    std::uint32_t open = 0;                             // submitted, on_end not returned yet
+    std::uint32_t open = 0;  // submitted, on_end not returned yet
     bool draining = false, stopping = false;
 
     // The step in progress, for those who want to stop it.
     bool stepping = false;
     std::uint64_t step_number = 0;
     TimePoint step_started{};
-    std::vector<GenerationId> step_ids;                 // running when it began
+    std::vector<GenerationId> step_ids;  // running when it began
     std::stop_source step_stop;
     Duration patience = patience_min;
     std::condition_variable watch_wake;
 
-    std::thread thread, watcher;                        // started last
+    std::thread thread, watcher;  // started last
 
     // ---- engine.cpp: threads, queue, ends
     void run();
     void watch_cancels();
     bool begin_step();
     void admit();
-    void end(std::unique_ptr<Generation> generation, FinishReason reason, Error error = {ErrorCode::internal, {}});
+    void end(std::unique_ptr<Generation> generation, FinishReason reason,
+             Error error = {ErrorCode::internal, {}});
     void end_running(GenerationId id, FinishReason reason, Error error = {ErrorCode::internal, {}});
     void publish_gauges();
 

@@ -9,11 +9,13 @@ namespace moex {
 namespace {
 // Rows of one sequence in a step that keeps the logits of all of them: bounds their memory.
 constexpr std::uint32_t scored_rows_max = 64;
-// A worker may say in mid-round that it takes less at a time: the step is begun anew, in smaller parts. So often in a row.
+// A worker may say in mid-round that it takes less at a time:
+// the step is begun anew, in smaller parts. So often in a row.
 constexpr std::uint32_t steps_recut_max = 3;
 }  // namespace
 
-// One row for every sequence that decodes; the rest of the step is shared among the prompts, so that a short one does not wait for a long one.
+// One row for every sequence that decodes; the rest of the step is shared
+// among the prompts, so that a short one does not wait for a long one.
 void Engine::State::share_rows() {
     std::uint32_t rows_left = std::max(1u, options.step_rows_max);
     for (auto& generation : running) generation->step_tokens = 0;
@@ -33,20 +35,27 @@ void Engine::State::share_rows() {
     // Only where not all fit does the turn matter; it goes on behind the last one served.
     if (rows_left == 0) turn += decoding;
     // The shortest first: what it leaves of its share goes to the longer ones.
-    const auto wants = [](const Generation& one) { return one.scores_prompt() ? std::min(one.missing(), scored_rows_max) : one.missing(); };
-    std::stable_sort(prompts.begin(), prompts.end(), [&](const Generation* a, const Generation* b) { return wants(*a) < wants(*b); });
+    const auto wants = [](const Generation& one) {
+        return one.scores_prompt() ? std::min(one.missing(), scored_rows_max) : one.missing();
+    };
+    std::stable_sort(prompts.begin(), prompts.end(), [&](const Generation* a, const Generation* b) {
+        return wants(*a) < wants(*b);
+    });
     for (std::size_t i = 0; i < prompts.size() && rows_left > 0; ++i) {
-        const std::uint32_t share = std::max(1u, rows_left / static_cast<std::uint32_t>(prompts.size() - i));
+        const std::uint32_t share = std::max(
+            1u, rows_left / static_cast<std::uint32_t>(prompts.size() - i));
         prompts[i]->step_tokens = std::min(wants(*prompts[i]), share);
         rows_left -= prompts[i]->step_tokens;
     }
 }
 
-// Pages for the rows of this step. When they run out, the one admitted last steps back into the queue: it keeps its tokens and loses its cache.
+// Pages for the rows of this step. When they run out, the one admitted
+// last steps back into the queue: it keeps its tokens and loses its cache.
 // The first always goes on: no request is taken that the whole budget could not hold.
 void Engine::State::grow_pages() {
     for (std::size_t i = 0; i < running.size(); ++i) {
-        while (i < running.size() && !running[i]->kv->reserve(running[i]->kv->num_tokens() + running[i]->step_tokens)) {
+        while (i < running.size() &&
+               !running[i]->kv->reserve(running[i]->kv->num_tokens() + running[i]->step_tokens)) {
             std::unique_ptr<Generation> last = std::move(running.back());
             running.pop_back();
             last->kv.reset();
@@ -65,7 +74,8 @@ std::vector<StepRows> Engine::State::compose() {
     for (auto& generation : running) {
         if (generation->step_tokens == 0) continue;
         StepRows rows{.kv = generation->kv.get()};
-        rows.tokens = std::span<const TokenId>(generation->tokens).subspan(generation->kv->num_tokens(), generation->step_tokens);
+        rows.tokens = std::span<const TokenId>(generation->tokens)
+                          .subspan(generation->kv->num_tokens(), generation->step_tokens);
         rows.all_logits = generation->scores_prompt();
         rows.no_logits = !rows.all_logits && generation->step_tokens < generation->missing();
         batch.push_back(rows);
@@ -121,7 +131,8 @@ void Engine::State::step() {
             const std::lock_guard lock(mutex);
             patience = patience_min;
         }
-        if (result.error().code == ErrorCode::num_tokens_range && ++steps_recut <= steps_recut_max) return;
+        if (result.error().code == ErrorCode::num_tokens_range && ++steps_recut <= steps_recut_max)
+            return;
         std::vector<GenerationId> ids;
         for (const Generation* generation : members) ids.push_back(generation->id);
         for (const GenerationId id : ids) end_running(id, FinishReason::error, result.error());
@@ -143,23 +154,31 @@ void Engine::State::step() {
             const std::vector<TokenId>& prompt = generation.request.prompt;
             const std::uint32_t first = generation.kv->num_tokens() - generation.step_tokens;
             for (std::size_t row = 0; row < count && first + row + 1 < prompt.size(); ++row) {
-                if (first + row != generation.prompt_nll.size()) continue;     // scored before it stepped back
+                // scored before it stepped back
+                if (first + row != generation.prompt_nll.size()) continue;
                 const auto one = logits.subspan(row * vocab_size, vocab_size);
                 generation.prompt_nll.push_back(log_sum_exp(one) - one[prompt[first + row + 1]]);
             }
         }
         if (generation.missing() > 0) continue;
         if (const auto reason = take_token(generation, logits.last(vocab_size)))
-            (*reason == FinishReason::stop ? finished_stop : *reason == FinishReason::error ? broken : finished_length).push_back(generation.id);
+            (*reason == FinishReason::stop    ? finished_stop
+             : *reason == FinishReason::error ? broken
+                                              : finished_length)
+                .push_back(generation.id);
     }
     for (const GenerationId id : broken)
-        end_running(id, FinishReason::error, {ErrorCode::non_finite, "the model's logits are not finite: a weight or an expert's answer is out of range"});
+        end_running(
+            id, FinishReason::error,
+            {ErrorCode::non_finite,
+             "the model's logits are not finite: a weight or an expert's answer is out of range"});
     for (const GenerationId id : finished_stop) end_running(id, FinishReason::stop);
     for (const GenerationId id : finished_length) end_running(id, FinishReason::length);
 }
 
 // Counts what one sequence's rows in the step cost and who answered them.
-void Engine::State::take_rows(Generation& generation, const StepResult& result, std::size_t first_row) {
+void Engine::State::take_rows(Generation& generation, const StepResult& result,
+                              std::size_t first_row) {
     GenerationStats& stats = generation.stats;
     for (std::size_t row = first_row; row < first_row + generation.step_tokens; ++row) {
         stats.pairs_remote += result.rows[row].pairs_remote;
@@ -168,10 +187,13 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result, 
         stats.pairs_verified += result.rows[row].pairs_verified;
     }
     std::vector<std::uint64_t> workers;
-    std::set_union(stats.workers.begin(), stats.workers.end(), result.workers.begin(), result.workers.end(), std::back_inserter(workers));
+    std::set_union(stats.workers.begin(), stats.workers.end(), result.workers.begin(),
+                   result.workers.end(), std::back_inserter(workers));
     stats.workers = std::move(workers);
 
-    const auto prompt_part = [&](std::uint32_t tokens) { return std::min(tokens, stats.prompt_tokens); };
+    const auto prompt_part = [&](std::uint32_t tokens) {
+        return std::min(tokens, stats.prompt_tokens);
+    };
     const std::uint32_t reached = std::max(generation.furthest, generation.kv->num_tokens());
     const std::lock_guard lock(mutex);
     counters.prompt_tokens += prompt_part(reached) - prompt_part(generation.furthest);
@@ -179,7 +201,8 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result, 
 }
 
 // Samples the next token of one sequence and hands it on; the reason when that was its end.
-std::optional<FinishReason> Engine::State::take_token(Generation& generation, std::span<const float> logits) {
+std::optional<FinishReason> Engine::State::take_token(Generation& generation,
+                                                      std::span<const float> logits) {
     const TimePoint now = now_steady();
     const GenerationRequest& request = generation.request;
     if (generation.stats.completion_tokens == 0) {
@@ -188,9 +211,12 @@ std::optional<FinishReason> Engine::State::take_token(Generation& generation, st
     }
     generation.stats.decode = now - generation.first_token;
     if (request.max_tokens == 0) return FinishReason::length;
-    TokenEvent event{generation.sampler.sample(logits, request.logprobs ? request.top_logprobs : 0), generation.stats.completion_tokens};
+    TokenEvent event{generation.sampler.sample(logits, request.logprobs ? request.top_logprobs : 0),
+                     generation.stats.completion_tokens};
     if (!std::isfinite(event.token.logprob)) return FinishReason::error;
-    if (std::find(request.stop_ids.begin(), request.stop_ids.end(), event.token.id) != request.stop_ids.end()) return FinishReason::stop;
+    if (std::find(request.stop_ids.begin(), request.stop_ids.end(), event.token.id) !=
+        request.stop_ids.end())
+        return FinishReason::stop;
     generation.tokens.push_back(event.token.id);
     generation.sampler.accept(event.token.id);
     ++generation.stats.completion_tokens;

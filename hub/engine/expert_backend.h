@@ -1,5 +1,7 @@
-// The engine's one way out: who computes a layer's experts it does not know, a browser tab or a local loop.
-// Two implementations: LocalExperts (hub/engine/local_experts.h) and SwarmBackend (hub/dispatch/swarm_backend.h).
+// The engine's one way out: who computes a layer's experts
+// it does not know, a browser tab or a local loop.
+// Two implementations: LocalExperts (hub/engine/local_experts.h)
+// and SwarmBackend (hub/dispatch/swarm_backend.h).
 #pragma once
 
 #include <cstdint>
@@ -27,31 +29,35 @@ struct ExpertBatch {
     std::uint32_t num_tokens = 0;
     std::uint32_t hidden_size = 0;
     std::uint32_t top_k = 0;
-    std::span<const float> x;                     // [num_tokens, hidden_size], already normalised
-    std::span<const std::uint16_t> expert_ids;    // [num_tokens, top_k], distinct within a row
-    std::span<const float> expert_weights;        // [num_tokens, top_k]
-    std::span<float> y;                           // [num_tokens, hidden_size], overwritten with the weighted sum over experts
+    std::span<const float> x;                   // [num_tokens, hidden_size], already normalised
+    std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], distinct within a row
+    std::span<const float> expert_weights;      // [num_tokens, top_k]
+    std::span<float>
+        y;  // [num_tokens, hidden_size], overwritten with the weighted sum over experts
     std::span<const ExpertHint> hints;
 };
 
-// Where a row's answers came from. Workers are counted over all pairs of the row; ids index ExpertAnswer::workers.
+// Where a row's answers came from. Workers are counted over
+// all pairs of the row; ids index ExpertAnswer::workers.
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
-    std::uint16_t pairs_hedged = 0;     // had more than one attempt
-    std::uint16_t pairs_verified = 0;   // compared with a second answer
+    std::uint16_t pairs_hedged = 0;    // had more than one attempt
+    std::uint16_t pairs_verified = 0;  // compared with a second answer
 };
 struct ExpertAnswer {
-    std::vector<RowProvenance> rows;         // [num_tokens]
-    std::vector<std::uint64_t> workers;      // distinct ids that contributed to this round
-    Duration waited{};                       // from submit to complete
+    std::vector<RowProvenance> rows;     // [num_tokens]
+    std::vector<std::uint64_t> workers;  // distinct ids that contributed to this round
+    Duration waited{};                   // from submit to complete
 };
 
 // One round in flight. Dropping it without wait() cancels it.
 class ExpertRound {
   public:
     virtual ~ExpertRound() = default;
-    // Blocks the engine's thread until y is written. `unavailable`: no answerer and no local weights; `timeout`: see message;
-    // `num_tokens_range`: the answerers take less at a time than was planned; the same batch once more is cut finer;
+    // Blocks the engine's thread until y is written. `unavailable`:
+    // no answerer and no local weights; `timeout`: see message;
+    // `num_tokens_range`: the answerers take less at a time
+    // than was planned; the same batch once more is cut finer;
     // `cancelled`: `stop` was requested before the round was complete. Called once.
     virtual Result<ExpertAnswer> wait(std::stop_token stop = {}) = 0;
 };
@@ -61,11 +67,12 @@ class ExpertBackend {
     virtual ~ExpertBackend() = default;
     // Starts a round; several may be in flight.
     virtual std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) = 0;
-    virtual const char* name() const = 0;        // "local", "swarm"
+    virtual const char* name() const = 0;  // "local", "swarm"
 };
 
-// What --deterministic fixes: x, gates and each expert's answer are rounded to `wire_dtype` on every backend; the sum over experts runs
-// in f32 in ascending expert order; a row's arithmetic does not depend on the batch it is in.
+// What --deterministic fixes: x, gates and each expert's answer are rounded to
+// `wire_dtype` on every backend; the sum over experts runs in f32 in ascending
+// expert order; a row's arithmetic does not depend on the batch it is in.
 struct ExpertRounding {
     bool deterministic = false;
     Dtype wire_dtype = Dtype::f16;

@@ -7,8 +7,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "hub/engine/kernels.cpp"
-#include <hwy/foreach_target.h>  // compiles this file once per instruction set
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // compiles this file once per instruction set
 #include <hwy/highway.h>
 
 #include <hwy/contrib/math/math-inl.h>
@@ -46,19 +46,32 @@ void store_some(hn::Vec<Floats> value, float* to, std::size_t count) {
 }
 float sum_of_lanes(hn::Vec<Floats> value) { return hn::GetLane(hn::SumOfLanes(Floats(), value)); }
 
-void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight, float eps) {
+void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight,
+              float eps) {
     const Floats d;
     auto squares = hn::Zero(d);
     for_vectors(
-        x.size(), [&](std::size_t i) { const auto v = hn::LoadU(d, &x[i]); squares = hn::MulAdd(v, v, squares); },
-        [&](std::size_t i, std::size_t n) { const auto v = load_some(&x[i], n); squares = hn::MulAdd(v, v, squares); });
-    const float factor = 1.0f / std::sqrt(sum_of_lanes(squares) / static_cast<float>(x.size()) + eps);
+        x.size(),
+        [&](std::size_t i) {
+            const auto v = hn::LoadU(d, &x[i]);
+            squares = hn::MulAdd(v, v, squares);
+        },
+        [&](std::size_t i, std::size_t n) {
+            const auto v = load_some(&x[i], n);
+            squares = hn::MulAdd(v, v, squares);
+        });
+    const float factor = 1.0f /
+                         std::sqrt(sum_of_lanes(squares) / static_cast<float>(x.size()) + eps);
     const auto factors = hn::Set(d, factor);
     for_vectors(
         x.size(),
-        [&](std::size_t i) { hn::StoreU(hn::Mul(hn::Mul(hn::LoadU(d, &x[i]), factors), hn::LoadU(d, &weight[i])), d, &out[i]); },
+        [&](std::size_t i) {
+            hn::StoreU(hn::Mul(hn::Mul(hn::LoadU(d, &x[i]), factors), hn::LoadU(d, &weight[i])), d,
+                       &out[i]);
+        },
         [&](std::size_t i, std::size_t n) {
-            store_some(hn::Mul(hn::Mul(load_some(&x[i], n), factors), load_some(&weight[i], n)), &out[i], n);
+            store_some(hn::Mul(hn::Mul(load_some(&x[i], n), factors), load_some(&weight[i], n)),
+                       &out[i], n);
         });
 }
 
@@ -71,29 +84,47 @@ hn::Vec<Floats> silu(hn::Vec<Floats> v) {
 void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up) {
     const Floats d;
     for_vectors(
-        out.size(), [&](std::size_t i) { hn::StoreU(hn::Mul(silu(hn::LoadU(d, &gate[i])), hn::LoadU(d, &up[i])), d, &out[i]); },
-        [&](std::size_t i, std::size_t n) { store_some(hn::Mul(silu(load_some(&gate[i], n)), load_some(&up[i], n)), &out[i], n); });
+        out.size(),
+        [&](std::size_t i) {
+            hn::StoreU(hn::Mul(silu(hn::LoadU(d, &gate[i])), hn::LoadU(d, &up[i])), d, &out[i]);
+        },
+        [&](std::size_t i, std::size_t n) {
+            store_some(hn::Mul(silu(load_some(&gate[i], n)), load_some(&up[i], n)), &out[i], n);
+        });
 }
 
 void add_scaled_to(std::span<float> x, std::span<const float> y, float factor) {
     const Floats d;
     const auto factors = hn::Set(d, factor);
     for_vectors(
-        x.size(), [&](std::size_t i) { hn::StoreU(hn::MulAdd(hn::LoadU(d, &y[i]), factors, hn::LoadU(d, &x[i])), d, &x[i]); },
-        [&](std::size_t i, std::size_t n) { store_some(hn::MulAdd(load_some(&y[i], n), factors, load_some(&x[i], n)), &x[i], n); });
+        x.size(),
+        [&](std::size_t i) {
+            hn::StoreU(hn::MulAdd(hn::LoadU(d, &y[i]), factors, hn::LoadU(d, &x[i])), d, &x[i]);
+        },
+        [&](std::size_t i, std::size_t n) {
+            store_some(hn::MulAdd(load_some(&y[i], n), factors, load_some(&x[i], n)), &x[i], n);
+        });
 }
 void add_to(std::span<float> x, std::span<const float> y) {
     const Floats d;
     for_vectors(
-        x.size(), [&](std::size_t i) { hn::StoreU(hn::Add(hn::LoadU(d, &y[i]), hn::LoadU(d, &x[i])), d, &x[i]); },
-        [&](std::size_t i, std::size_t n) { for (std::size_t j = i; j < i + n; ++j) x[j] += y[j]; });
+        x.size(),
+        [&](std::size_t i) {
+            hn::StoreU(hn::Add(hn::LoadU(d, &y[i]), hn::LoadU(d, &x[i])), d, &x[i]);
+        },
+        [&](std::size_t i, std::size_t n) {
+            for (std::size_t j = i; j < i + n; ++j) x[j] += y[j];
+        });
 }
 void scale_by(std::span<float> x, float factor) {
     const Floats d;
     const auto factors = hn::Set(d, factor);
     for_vectors(
-        x.size(), [&](std::size_t i) { hn::StoreU(hn::Mul(hn::LoadU(d, &x[i]), factors), d, &x[i]); },
-        [&](std::size_t i, std::size_t n) { for (std::size_t j = i; j < i + n; ++j) x[j] *= factor; });
+        x.size(),
+        [&](std::size_t i) { hn::StoreU(hn::Mul(hn::LoadU(d, &x[i]), factors), d, &x[i]); },
+        [&](std::size_t i, std::size_t n) {
+            for (std::size_t j = i; j < i + n; ++j) x[j] *= factor;
+        });
 }
 
 float max_of(std::span<const float> x) {
@@ -101,7 +132,9 @@ float max_of(std::span<const float> x) {
     auto most = hn::Set(d, float_lowest);
     for_vectors(
         x.size(), [&](std::size_t i) { most = hn::Max(most, hn::LoadU(d, &x[i])); },
-        [&](std::size_t i, std::size_t n) { most = hn::Max(most, load_some(&x[i], n, float_lowest)); });
+        [&](std::size_t i, std::size_t n) {
+            most = hn::Max(most, load_some(&x[i], n, float_lowest));
+        });
     return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 void softmax(std::span<float> x) {
@@ -128,13 +161,18 @@ float log_sum_exp(std::span<const float> x) {
     const auto most = hn::Set(d, max);
     auto sums = hn::Zero(d);
     for_vectors(
-        x.size(), [&](std::size_t i) { sums = hn::Add(sums, hn::Exp(d, hn::Sub(hn::LoadU(d, &x[i]), most))); },
-        [&](std::size_t i, std::size_t n) { sums = hn::Add(sums, hn::Exp(d, hn::Sub(load_some(&x[i], n, float_lowest), most))); });
+        x.size(),
+        [&](std::size_t i) {
+            sums = hn::Add(sums, hn::Exp(d, hn::Sub(hn::LoadU(d, &x[i]), most)));
+        },
+        [&](std::size_t i, std::size_t n) {
+            sums = hn::Add(sums, hn::Exp(d, hn::Sub(load_some(&x[i], n, float_lowest), most)));
+        });
     return max + std::log(sum_of_lanes(sums));
 }
 
-void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride, std::uint32_t num_tokens, std::uint32_t head_dim,
-                      float scale) {
+void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
+                      std::uint32_t num_tokens, std::uint32_t head_dim, float scale) {
     const Floats d;
     for (std::uint32_t token = 0; token < num_tokens; ++token) {
         const float* key = k + token * k_stride;
@@ -142,14 +180,20 @@ void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_st
             const float* query = q.data + head * q.stride;
             auto sums = hn::Zero(d);
             for_vectors(
-                head_dim, [&](std::size_t i) { sums = hn::MulAdd(hn::LoadU(d, query + i), hn::LoadU(d, key + i), sums); },
-                [&](std::size_t i, std::size_t n) { sums = hn::MulAdd(load_some(query + i, n), load_some(key + i, n), sums); });
+                head_dim,
+                [&](std::size_t i) {
+                    sums = hn::MulAdd(hn::LoadU(d, query + i), hn::LoadU(d, key + i), sums);
+                },
+                [&](std::size_t i, std::size_t n) {
+                    sums = hn::MulAdd(load_some(query + i, n), load_some(key + i, n), sums);
+                });
             scores.data[head * scores.stride + token] = scale * sum_of_lanes(sums);
         }
     }
 }
 
-void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride, std::uint32_t num_tokens, std::uint32_t head_dim) {
+void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
+                   std::uint32_t num_tokens, std::uint32_t head_dim) {
     const Floats d;
     for (std::uint32_t head = 0; head < weights.num_rows; ++head) {
         const float* weight = weights.data + head * weights.stride;
@@ -161,8 +205,13 @@ void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_st
             return sum;
         };
         for_vectors(
-            head_dim, [&](std::size_t i) { hn::StoreU(column([&](const float* p) { return hn::LoadU(d, p); }, i), d, to + i); },
-            [&](std::size_t i, std::size_t n) { store_some(column([&](const float* p) { return load_some(p, n); }, i), to + i, n); });
+            head_dim,
+            [&](std::size_t i) {
+                hn::StoreU(column([&](const float* p) { return hn::LoadU(d, p); }, i), d, to + i);
+            },
+            [&](std::size_t i, std::size_t n) {
+                store_some(column([&](const float* p) { return load_some(p, n); }, i), to + i, n);
+            });
     }
 }
 
@@ -189,7 +238,8 @@ HWY_EXPORT(attention_scores);
 HWY_EXPORT(attention_mix);
 HWY_EXPORT(kernel_target);
 
-void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
+void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin,
+            std::uint32_t out_end) {
     HWY_DYNAMIC_DISPATCH(matmul_any)(out, weights, x, out_begin, out_end);
 }
 std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size) {
@@ -198,25 +248,30 @@ std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size)
 void int4_prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size) {
     HWY_DYNAMIC_DISPATCH(int4_prepare_any)(prepared, x, num_in, group_size);
 }
-void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn prepared, std::uint32_t out_begin, std::uint32_t out_end) {
+void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn prepared, std::uint32_t out_begin,
+                 std::uint32_t out_end) {
     HWY_DYNAMIC_DISPATCH(matmul_int4_any)(out, weights, prepared, out_begin, out_end);
 }
-void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight, float eps) {
+void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight,
+              float eps) {
     HWY_DYNAMIC_DISPATCH(rms_norm)(out, x, weight, eps);
 }
 void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up) {
     HWY_DYNAMIC_DISPATCH(silu_mul)(out, gate, up);
 }
 void add_to(std::span<float> x, std::span<const float> y) { HWY_DYNAMIC_DISPATCH(add_to)(x, y); }
-void add_scaled_to(std::span<float> x, std::span<const float> y, float factor) { HWY_DYNAMIC_DISPATCH(add_scaled_to)(x, y, factor); }
+void add_scaled_to(std::span<float> x, std::span<const float> y, float factor) {
+    HWY_DYNAMIC_DISPATCH(add_scaled_to)(x, y, factor);
+}
 void scale_by(std::span<float> x, float factor) { HWY_DYNAMIC_DISPATCH(scale_by)(x, factor); }
 void softmax(std::span<float> x) { HWY_DYNAMIC_DISPATCH(softmax)(x); }
 float log_sum_exp(std::span<const float> x) { return HWY_DYNAMIC_DISPATCH(log_sum_exp)(x); }
-void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride, std::uint32_t num_tokens, std::uint32_t head_dim,
-                      float scale) {
+void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
+                      std::uint32_t num_tokens, std::uint32_t head_dim, float scale) {
     HWY_DYNAMIC_DISPATCH(attention_scores)(scores, q, k, k_stride, num_tokens, head_dim, scale);
 }
-void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride, std::uint32_t num_tokens, std::uint32_t head_dim) {
+void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
+                   std::uint32_t num_tokens, std::uint32_t head_dim) {
     HWY_DYNAMIC_DISPATCH(attention_mix)(out, weights, v, v_stride, num_tokens, head_dim);
 }
 const char* kernel_target() { return HWY_DYNAMIC_DISPATCH(kernel_target)(); }

@@ -1,6 +1,8 @@
-// The engine's inner loops, by Highway with dispatch at run time (baseline x86-64-v2). Single-threaded; matmul.h spreads them over threads.
-// A row's arithmetic, its order of sums included, never depends on how many rows are computed together: one accumulator vector per
-// (row, output), always walked from the first input to the last. Twins in plain loops: kernels_plain.h.
+// The engine's inner loops, by Highway with dispatch at run time (baseline
+// x86-64-v2). Single-threaded; matmul.h spreads them over threads.
+// A row's arithmetic, its order of sums included, never depends on how many rows
+// are computed together: one accumulator vector per (row, output), always walked
+// from the first input to the last. Twins in plain loops: kernels_plain.h.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +18,13 @@ struct WeightMatrix {
     const void* data = nullptr;
     WeightDtype dtype = WeightDtype::f32;
     std::uint32_t num_out = 0, num_in = 0;
-    std::uint64_t size_bytes() const { return std::uint64_t{num_out} * num_in * (dtype == WeightDtype::f32 ? 4 : 2); }
+    std::uint64_t size_bytes() const {
+        return std::uint64_t{num_out} * num_in * (dtype == WeightDtype::f32 ? 4 : 2);
+    }
 };
 
-// INT4 weights by groups as tensor_format.h lays them out: codes u32 [num_out, num_in/8], scale_zero u32 [num_out, num_in/group_size].
+// INT4 weights by groups as tensor_format.h lays them out: codes u32
+// [num_out, num_in/8], scale_zero u32 [num_out, num_in/group_size].
 struct Int4Matrix {
     const std::uint32_t* codes = nullptr;
     const std::uint32_t* scale_zero = nullptr;
@@ -38,17 +43,21 @@ struct RowsOut {
 };
 
 // out[r][n] = sum over k of x[r][k] · weights[n][k], for n in [out_begin, out_end).
-void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end);
+void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin,
+            std::uint32_t out_end);
 
-// INT4 takes its inputs prepared once per row: reordered to meet the codes as they lie in a word, scaled by 16^-k so that a code needs no
-// shift (exact: powers of two), and followed by the sums of each group. prepared [num_rows, int4_prepared_floats()].
+// INT4 takes its inputs prepared once per row: reordered to meet the codes as they lie
+// in a word, scaled by 16^-k so that a code needs no shift (exact: powers of two), and
+// followed by the sums of each group. prepared [num_rows, int4_prepared_floats()].
 std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size);
 void int4_prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size);
 // out[r][n] = sum over groups of scale · (sum q · x − zero · sum x).
-void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn prepared, std::uint32_t out_begin, std::uint32_t out_end);
+void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn prepared, std::uint32_t out_begin,
+                 std::uint32_t out_end);
 
 // out = x / sqrt(mean(x²) + eps) · weight; all of one size; out may be x.
-void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight, float eps);
+void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight,
+              float eps);
 // out = silu(gate) · up, silu(v) = v / (1 + exp(−v)); out may be gate or up.
 void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up);
 // x += y
@@ -61,12 +70,14 @@ void softmax(std::span<float> x);
 // log of the sum of exp(x).
 float log_sum_exp(std::span<const float> x);
 
-// Attention over one stretch of cached rows (row t at base + t · stride) for the query heads that share one kv head.
+// Attention over one stretch of cached rows (row t at base
+// + t · stride) for the query heads that share one kv head.
 // scores[h · scores_stride + t] = scale · q[h] · k[t]; q [num_heads, head_dim].
-void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride, std::uint32_t num_tokens, std::uint32_t head_dim,
-                      float scale);
+void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
+                      std::uint32_t num_tokens, std::uint32_t head_dim, float scale);
 // out[h] += sum over t of weights[h][t] · v[t].
-void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride, std::uint32_t num_tokens, std::uint32_t head_dim);
+void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
+                   std::uint32_t num_tokens, std::uint32_t head_dim);
 
 // The instruction set in use, e.g. "AVX2".
 const char* kernel_target();

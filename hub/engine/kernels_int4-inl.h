@@ -1,6 +1,7 @@
 // Matrix products with INT4 weights; included by kernels.cpp once per instruction set.
-// One vector of words holds 8 codes per lane. Code k is masked where it lies and converted as q · 16^k; its input was scaled by 16^-k
-// beforehand, which is exact. So a code costs and, convert, multiply-add. The last code would touch the sign bit and is shifted instead.
+// One vector of words holds 8 codes per lane. Code k is masked where it lies and converted
+// as q · 16^k; its input was scaled by 16^-k beforehand, which is exact. So a code costs
+// and, convert, multiply-add. The last code would touch the sign bit and is shifted instead.
 // Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
 #if defined(MOEX_KERNELS_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_INT4_INL_H
@@ -23,7 +24,8 @@ template <int GROUP>
 void prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in) {
     const std::size_t lanes = hn::Lanes(GroupTag<GROUP>());
     const std::size_t blocks = GROUP / 8 / lanes;
-    static constexpr float factor[8] = {1.0f, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1.0f};
+    static constexpr float factor[8] = {1.0f,     0x1p-4f,  0x1p-8f,  0x1p-12f,
+                                        0x1p-16f, 0x1p-20f, 0x1p-24f, 1.0f};
     for (std::uint32_t r = 0; r < x.num_rows; ++r) {
         const float* from = x.data + r * x.stride;
         float* to = prepared.data + r * prepared.stride;
@@ -40,7 +42,8 @@ void prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in) {
     }
 }
 
-// f16 to f32 without a branch; exact for every finite value, subnormals included. Scales and zeros are finite: the packer sees to it.
+// f16 to f32 without a branch; exact for every finite value, subnormals
+// included. Scales and zeros are finite: the packer sees to it.
 HWY_INLINE float finite_half(std::uint32_t bits) {
     const std::uint32_t shifted = (bits & 0x8000u) << 16 | (bits & 0x7fffu) << 13;
     return __builtin_bit_cast(float, shifted) * 0x1p112f;
@@ -56,9 +59,11 @@ HWY_INLINE hn::Vec<D> code(D d, Words words) {
         return hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(du, 15u << (4 * K)))));
 }
 
-// Code K of a vector of words: into the sums. A function that must be inlined: as a lambda it was called, and its sums went through memory.
+// Code K of a vector of words: into the sums. A function that must be
+// inlined: as a lambda it was called, and its sums went through memory.
 template <int K, int ROWS, int OUTS, class D, class Words>
-HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, std::size_t x_stride, hn::Vec<D> (&sums)[ROWS][OUTS]) {
+HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, std::size_t x_stride,
+                              hn::Vec<D> (&sums)[ROWS][OUTS]) {
     hn::Vec<D> q[OUTS];
 #pragma GCC unroll 8
     for (int o = 0; o < OUTS; ++o) q[o] = code<K>(d, words[o]);
@@ -71,7 +76,8 @@ HWY_INLINE void multiply_code(D d, const Words (&words)[OUTS], const float* x, s
 }
 
 template <int GROUP, int ROWS, int OUTS>
-HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride, std::uint32_t n) {
+HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride,
+                     std::uint32_t n) {
     using D = GroupTag<GROUP>;
     const D d;
     const hn::RebindToUnsigned<D> du;
@@ -91,13 +97,15 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
         hn::Vec<D> sums[ROWS][OUTS], scales[OUTS];
 #pragma GCC unroll 8
         for (int o = 0; o < OUTS; ++o) {
-            // The same place in the next tile: rows are too short for the machine's own prefetcher to follow. A line holds 128 codes.
+            // The same place in the next tile: rows are too short for the
+            // machine's own prefetcher to follow. A line holds 128 codes.
             if constexpr (ROWS == 1) hwy::Prefetch(codes + (o + OUTS) * words_per_row);
             const std::uint32_t packed = scale_zero[o * num_groups + g];
             scales[o] = hn::Set(d, finite_half(packed));
             const auto minus_zeros = hn::Set(d, -finite_half(packed >> 16));
 #pragma GCC unroll 8
-            for (int r = 0; r < ROWS; ++r) sums[r][o] = hn::Mul(minus_zeros, hn::LoadU(d, group_sums + r * x_stride));
+            for (int r = 0; r < ROWS; ++r)
+                sums[r][o] = hn::Mul(minus_zeros, hn::LoadU(d, group_sums + r * x_stride));
         }
         for (std::size_t b = 0; b < GROUP / 8 / lanes; ++b, x += 8 * lanes, codes += lanes) {
             hn::Vec<decltype(du)> words[OUTS];
@@ -115,39 +123,50 @@ HWY_INLINE void tile(RowsOut out, const Int4Matrix& weights, const float* x, std
 #pragma GCC unroll 8
         for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 8
-            for (int o = 0; o < OUTS; ++o) totals[r][o] = hn::MulAdd(scales[o], sums[r][o], totals[r][o]);
+            for (int o = 0; o < OUTS; ++o)
+                totals[r][o] = hn::MulAdd(scales[o], sums[r][o], totals[r][o]);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 8
-        for (int o = 0; o < OUTS; ++o) out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, totals[r][o]));
+        for (int o = 0; o < OUTS; ++o)
+            out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, totals[r][o]));
 }
 
 template <int GROUP, int ROWS, int OUTS>
-HWY_INLINE void strip(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride, std::uint32_t out_begin,
-                      std::uint32_t out_end) {
+HWY_INLINE void strip(RowsOut out, const Int4Matrix& weights, const float* x, std::size_t x_stride,
+                      std::uint32_t out_begin, std::uint32_t out_end) {
     std::uint32_t n = out_begin;
     for (; n + OUTS <= out_end; n += OUTS) tile<GROUP, ROWS, OUTS>(out, weights, x, x_stride, n);
     for (; n < out_end; ++n) tile<GROUP, ROWS, 1>(out, weights, x, x_stride, n);
 }
 
 template <int GROUP>
-void matmul_group(RowsOut out, const Int4Matrix& weights, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
+void matmul_group(RowsOut out, const Int4Matrix& weights, RowsIn x, std::uint32_t out_begin,
+                  std::uint32_t out_end) {
     constexpr int outs = HWY_MAX_BYTES >= 64 ? 4 : 2;
     if (x.num_rows == 1) {
         strip<GROUP, 1, 4>(out, weights, x.data, x.stride, out_begin, out_end);
         return;
     }
-    const std::uint32_t stretch = std::max<std::uint32_t>(4, 16384 / (weights.num_in / 2 + 1) / 4 * 4);
+    const std::uint32_t stretch = std::max<std::uint32_t>(4,
+                                                          16384 / (weights.num_in / 2 + 1) / 4 * 4);
     for (std::uint32_t n = out_begin; n < out_end; n += std::min(stretch, out_end - n)) {
         const std::uint32_t end = n + std::min(stretch, out_end - n);
         std::uint32_t r = 0;
         const auto to = [&] { return RowsOut{out.data + r * out.stride, out.stride}; };
-        for (; r + 4 <= x.num_rows; r += 4) strip<GROUP, 4, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+        for (; r + 4 <= x.num_rows; r += 4)
+            strip<GROUP, 4, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
         switch (x.num_rows - r) {
-            case 3: strip<GROUP, 3, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end); break;
-            case 2: strip<GROUP, 2, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end); break;
-            case 1: strip<GROUP, 1, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end); break;
+            case 3:
+                strip<GROUP, 3, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+                break;
+            case 2:
+                strip<GROUP, 2, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+                break;
+            case 1:
+                strip<GROUP, 1, outs>(to(), weights, x.data + r * x.stride, x.stride, n, end);
+                break;
             default: break;
         }
     }
@@ -156,14 +175,21 @@ void matmul_group(RowsOut out, const Int4Matrix& weights, RowsIn x, std::uint32_
 }  // namespace int4_detail
 
 void int4_prepare_any(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size) {
-    if (group_size == 128) int4_detail::prepare<128>(prepared, x, num_in);
-    else if (group_size == 64) int4_detail::prepare<64>(prepared, x, num_in);
-    else int4_detail::prepare<32>(prepared, x, num_in);
+    if (group_size == 128)
+        int4_detail::prepare<128>(prepared, x, num_in);
+    else if (group_size == 64)
+        int4_detail::prepare<64>(prepared, x, num_in);
+    else
+        int4_detail::prepare<32>(prepared, x, num_in);
 }
-void matmul_int4_any(RowsOut out, const Int4Matrix& weights, RowsIn prepared, std::uint32_t out_begin, std::uint32_t out_end) {
-    if (weights.group_size == 128) int4_detail::matmul_group<128>(out, weights, prepared, out_begin, out_end);
-    else if (weights.group_size == 64) int4_detail::matmul_group<64>(out, weights, prepared, out_begin, out_end);
-    else int4_detail::matmul_group<32>(out, weights, prepared, out_begin, out_end);
+void matmul_int4_any(RowsOut out, const Int4Matrix& weights, RowsIn prepared,
+                     std::uint32_t out_begin, std::uint32_t out_end) {
+    if (weights.group_size == 128)
+        int4_detail::matmul_group<128>(out, weights, prepared, out_begin, out_end);
+    else if (weights.group_size == 64)
+        int4_detail::matmul_group<64>(out, weights, prepared, out_begin, out_end);
+    else
+        int4_detail::matmul_group<32>(out, weights, prepared, out_begin, out_end);
 }
 
 }  // namespace HWY_NAMESPACE

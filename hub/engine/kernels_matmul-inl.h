@@ -1,5 +1,6 @@
 // Matrix products with bf16 and f32 weights; included by kernels.cpp once per instruction set.
-// Tiles of rows by outputs share loads; each (row, output) has one accumulator vector whatever the tile, so tiles never change a result.
+// Tiles of rows by outputs share loads; each (row, output) has one
+// accumulator vector whatever the tile, so tiles never change a result.
 #if defined(MOEX_KERNELS_MATMUL_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef MOEX_KERNELS_MATMUL_INL_H
 #undef MOEX_KERNELS_MATMUL_INL_H
@@ -23,7 +24,8 @@ HWY_INLINE hn::Vec<D> load_weights(const std::uint16_t* from) {
 
 // ROWS x OUTS results over all inputs.
 template <int ROWS, int OUTS, class Weight>
-HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, const float* x, std::size_t x_stride, std::uint32_t n) {
+HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, const float* x,
+                     std::size_t x_stride, std::uint32_t n) {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
     const Weight* row = weights + std::size_t{n} * num_in;
@@ -38,7 +40,8 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
         hn::Vec<D> w[OUTS];
 #pragma GCC unroll 8
         for (int o = 0; o < OUTS; ++o) {
-            // The same place in the next tile: rows are too short for the machine's own prefetcher to follow.
+            // The same place in the next tile: rows are too
+            // short for the machine's own prefetcher to follow.
             if constexpr (ROWS == 1) hwy::Prefetch(row + (o + OUTS) * num_in + k);
             w[o] = load_weights(row + o * num_in + k);
         }
@@ -49,7 +52,8 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
             for (int o = 0; o < OUTS; ++o) sums[r][o] = hn::MulAdd(w[o], v, sums[r][o]);
         }
     }
-    if (k < num_in) {  // the last, partial vector, by way of a padded copy: never read past a mapped file
+    // the last, partial vector, by way of a padded copy: never read past a mapped file
+    if (k < num_in) {
         const std::size_t count = num_in - k;
         HWY_ALIGN Weight w_padded[HWY_MAX_BYTES / sizeof(float)] = {};
         HWY_ALIGN float x_padded[HWY_MAX_BYTES / sizeof(float)] = {};
@@ -63,13 +67,14 @@ HWY_INLINE void tile(RowsOut out, const Weight* weights, std::size_t num_in, con
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 8
-        for (int o = 0; o < OUTS; ++o) out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, sums[r][o]));
+        for (int o = 0; o < OUTS; ++o)
+            out.data[r * out.stride + n + o] = hn::GetLane(hn::SumOfLanes(d, sums[r][o]));
 }
 
 // All outputs of [out_begin, out_end) for ROWS rows.
 template <int ROWS, int OUTS, class Weight>
-HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, const float* x, std::size_t x_stride, std::uint32_t out_begin,
-                      std::uint32_t out_end) {
+HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, const float* x,
+                      std::size_t x_stride, std::uint32_t out_begin, std::uint32_t out_end) {
     std::uint32_t n = out_begin;
     for (; n + OUTS <= out_end; n += OUTS) tile<ROWS, OUTS>(out, weights, num_in, x, x_stride, n);
     for (; n < out_end; ++n) tile<ROWS, 1>(out, weights, num_in, x, x_stride, n);
@@ -79,24 +84,44 @@ HWY_INLINE void strip(RowsOut out, const Weight* weights, std::size_t num_in, co
 constexpr int tile_outs = HWY_MAX_BYTES >= 64 ? 4 : 3;
 
 template <class Weight>
-void matmul_typed(RowsOut out, const Weight* weights, std::size_t num_in, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
+void matmul_typed(RowsOut out, const Weight* weights, std::size_t num_in, RowsIn x,
+                  std::uint32_t out_begin, std::uint32_t out_end) {
     if (x.num_rows == 1) {
         // Bound by memory: several outputs in flight hide the latency of the sums.
         strip<1, 4>(out, weights, num_in, x.data, x.stride, out_begin, out_end);
         return;
     }
-    // Outputs in short stretches, so that their weights stay in the first cache while the rows pass by.
-    const std::uint32_t stretch = std::max<std::uint32_t>(tile_outs, static_cast<std::uint32_t>(16384 / (num_in * sizeof(Weight) + 1)) / tile_outs * tile_outs);
+    // Outputs in short stretches, so that their weights
+    // stay in the first cache while the rows pass by.
+    const std::uint32_t stretch = std::max<std::uint32_t>(
+        tile_outs,
+        static_cast<std::uint32_t>(16384 / (num_in * sizeof(Weight) + 1)) / tile_outs * tile_outs);
     for (std::uint32_t n = out_begin; n < out_end; n += std::min(stretch, out_end - n)) {
         const std::uint32_t end = n + std::min(stretch, out_end - n);
         std::uint32_t r = 0;
-        const auto at = [&](auto run) { run(RowsOut{out.data + r * out.stride, out.stride}, x.data + r * x.stride); };
+        const auto at = [&](auto run) {
+            run(RowsOut{out.data + r * out.stride, out.stride}, x.data + r * x.stride);
+        };
         for (; r + 4 <= x.num_rows; r += 4)
-            at([&](RowsOut to, const float* from) { strip<4, tile_outs>(to, weights, num_in, from, x.stride, n, end); });
+            at([&](RowsOut to, const float* from) {
+                strip<4, tile_outs>(to, weights, num_in, from, x.stride, n, end);
+            });
         switch (x.num_rows - r) {
-            case 3: at([&](RowsOut to, const float* from) { strip<3, tile_outs>(to, weights, num_in, from, x.stride, n, end); }); break;
-            case 2: at([&](RowsOut to, const float* from) { strip<2, tile_outs>(to, weights, num_in, from, x.stride, n, end); }); break;
-            case 1: at([&](RowsOut to, const float* from) { strip<1, tile_outs>(to, weights, num_in, from, x.stride, n, end); }); break;
+            case 3:
+                at([&](RowsOut to, const float* from) {
+                    strip<3, tile_outs>(to, weights, num_in, from, x.stride, n, end);
+                });
+                break;
+            case 2:
+                at([&](RowsOut to, const float* from) {
+                    strip<2, tile_outs>(to, weights, num_in, from, x.stride, n, end);
+                });
+                break;
+            case 1:
+                at([&](RowsOut to, const float* from) {
+                    strip<1, tile_outs>(to, weights, num_in, from, x.stride, n, end);
+                });
+                break;
             default: break;
         }
     }
@@ -104,11 +129,14 @@ void matmul_typed(RowsOut out, const Weight* weights, std::size_t num_in, RowsIn
 
 }  // namespace matmul_detail
 
-void matmul_any(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin, std::uint32_t out_end) {
+void matmul_any(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin,
+                std::uint32_t out_end) {
     if (weights.dtype == WeightDtype::bf16)
-        matmul_detail::matmul_typed(out, static_cast<const std::uint16_t*>(weights.data), weights.num_in, x, out_begin, out_end);
+        matmul_detail::matmul_typed(out, static_cast<const std::uint16_t*>(weights.data),
+                                    weights.num_in, x, out_begin, out_end);
     else
-        matmul_detail::matmul_typed(out, static_cast<const float*>(weights.data), weights.num_in, x, out_begin, out_end);
+        matmul_detail::matmul_typed(out, static_cast<const float*>(weights.data), weights.num_in, x,
+                                    out_begin, out_end);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -15,8 +15,10 @@ void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x) {
             double sum = 0;
             for (std::uint32_t k = 0; k < weights.num_in; ++k) {
                 const std::size_t at = std::size_t{n} * weights.num_in + k;
-                const float weight = weights.dtype == WeightDtype::bf16 ? bfloat16_to_float(static_cast<const bfloat16*>(weights.data)[at])
-                                                                        : static_cast<const float*>(weights.data)[at];
+                const float weight = weights.dtype == WeightDtype::bf16
+                                         ? bfloat16_to_float(
+                                               static_cast<const bfloat16*>(weights.data)[at])
+                                         : static_cast<const float*>(weights.data)[at];
                 sum += double{weight} * x.data[r * x.stride + k];
             }
             out.data[r * out.stride + n] = static_cast<float>(sum);
@@ -26,26 +28,31 @@ void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x) {
 void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn x) {
     std::vector<float> row(weights.num_in);
     for (std::uint32_t n = 0; n < weights.num_out; ++n) {
-        dequantize_int4_row(weights.codes + std::size_t{n} * weights.num_in / 8,
-                            weights.scale_zero + std::size_t{n} * weights.num_in / weights.group_size, weights.num_in, weights.group_size,
-                            row.data());
+        dequantize_int4_row(
+            weights.codes + std::size_t{n} * weights.num_in / 8,
+            weights.scale_zero + std::size_t{n} * weights.num_in / weights.group_size,
+            weights.num_in, weights.group_size, row.data());
         for (std::uint32_t r = 0; r < x.num_rows; ++r) {
             double sum = 0;
-            for (std::uint32_t k = 0; k < weights.num_in; ++k) sum += double{row[k]} * x.data[r * x.stride + k];
+            for (std::uint32_t k = 0; k < weights.num_in; ++k)
+                sum += double{row[k]} * x.data[r * x.stride + k];
             out.data[r * out.stride + n] = static_cast<float>(sum);
         }
     }
 }
 
-void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight, float eps) {
+void rms_norm(std::span<float> out, std::span<const float> x, std::span<const float> weight,
+              float eps) {
     double squares = 0;
     for (const float v : x) squares += double{v} * v;
     const double factor = 1.0 / std::sqrt(squares / static_cast<double>(x.size()) + eps);
-    for (std::size_t i = 0; i < x.size(); ++i) out[i] = static_cast<float>(x[i] * factor * weight[i]);
+    for (std::size_t i = 0; i < x.size(); ++i)
+        out[i] = static_cast<float>(x[i] * factor * weight[i]);
 }
 
 void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up) {
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(gate[i] / (1.0 + std::exp(-double{gate[i]})) * up[i]);
+    for (std::size_t i = 0; i < out.size(); ++i)
+        out[i] = static_cast<float>(gate[i] / (1.0 + std::exp(-double{gate[i]})) * up[i]);
 }
 
 float log_sum_exp(std::span<const float> x) {
@@ -62,8 +69,8 @@ void softmax(std::span<float> x) {
     for (float& v : x) v = static_cast<float>(std::exp(v - most) / sum);
 }
 
-void attention(std::span<float> out, std::span<const float> q, const float* k, const float* v, std::size_t stride, std::uint32_t num_tokens,
-               float scale) {
+void attention(std::span<float> out, std::span<const float> q, const float* k, const float* v,
+               std::size_t stride, std::uint32_t num_tokens, float scale) {
     std::vector<float> weights(num_tokens);
     for (std::uint32_t t = 0; t < num_tokens; ++t) {
         double dot = 0;
@@ -73,7 +80,8 @@ void attention(std::span<float> out, std::span<const float> q, const float* k, c
     softmax(weights);
     for (std::size_t i = 0; i < q.size(); ++i) {
         double sum = 0;
-        for (std::uint32_t t = 0; t < num_tokens; ++t) sum += double{weights[t]} * v[t * stride + i];
+        for (std::uint32_t t = 0; t < num_tokens; ++t)
+            sum += double{weights[t]} * v[t * stride + i];
         out[i] = static_cast<float>(sum);
     }
 }

@@ -1,8 +1,8 @@
 #include "hub/engine/local_experts.h"
 
 #include <algorithm>
-#include <functional>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "hub/engine/matmul.h"
@@ -15,11 +15,15 @@ struct ExpertRows {
     std::uint32_t expert = 0, first = 0, count = 0;
 };
 
-WeightMatrix weight_matrix(const std::byte* data, ExpertDtype dtype, std::uint32_t num_out, std::uint32_t num_in) {
-    return {data, dtype == ExpertDtype::bf16 ? WeightDtype::bf16 : WeightDtype::f32, num_out, num_in};
+WeightMatrix weight_matrix(const std::byte* data, ExpertDtype dtype, std::uint32_t num_out,
+                           std::uint32_t num_in) {
+    return {data, dtype == ExpertDtype::bf16 ? WeightDtype::bf16 : WeightDtype::f32, num_out,
+            num_in};
 }
-Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero, std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size) {
-    return {reinterpret_cast<const std::uint32_t*>(codes), reinterpret_cast<const std::uint32_t*>(scale_zero), num_out, num_in, group_size};
+Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero, std::uint32_t num_out,
+                       std::uint32_t num_in, std::uint32_t group_size) {
+    return {reinterpret_cast<const std::uint32_t*>(codes),
+            reinterpret_cast<const std::uint32_t*>(scale_zero), num_out, num_in, group_size};
 }
 
 // Buffers of one round; a calling thread keeps its own and reuses them.
@@ -46,7 +50,9 @@ struct LocalExperts::State {
     std::uint32_t hidden() const { return package->config().hidden_size; }
     // Floats of one input row as the kernels want it.
     std::size_t input_floats(std::uint32_t num_in) const {
-        return package->expert_dtype() == ExpertDtype::int4 ? int4_prepared_floats(num_in, package->expert_shape().group_size) : num_in;
+        return package->expert_dtype() == ExpertDtype::int4
+                   ? int4_prepared_floats(num_in, package->expert_shape().group_size)
+                   : num_in;
     }
     void prepare_row(float* out, const float* x, std::uint32_t num_in) const {
         if (package->expert_dtype() == ExpertDtype::int4)
@@ -54,16 +60,21 @@ struct LocalExperts::State {
         else
             std::memcpy(out, x, num_in * sizeof(float));
     }
-    // y [num_pairs, hidden] = expert(x), without gates; `x` holds input_floats(hidden) per pair, or one row for all when `one_row`.
-    Status run(std::uint32_t layer, std::span<const ExpertRows> experts, const float* x, bool one_row, float* y) const;
+    // y [num_pairs, hidden] = expert(x), without gates; `x` holds
+    // input_floats(hidden) per pair, or one row for all when `one_row`.
+    Status run(std::uint32_t layer, std::span<const ExpertRows> experts, const float* x,
+               bool one_row, float* y) const;
 };
 
-Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows> experts, const float* x, bool one_row, float* y) const {
+Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows> experts,
+                                const float* x, bool one_row, float* y) const {
     const ExpertShape& shape = package->expert_shape();
     const ExpertDtype dtype = package->expert_dtype();
     const std::uint32_t hidden_size = shape.hidden_size, intermediate = shape.moe_intermediate_size;
-    const std::size_t x_floats = input_floats(hidden_size), inner_floats = input_floats(intermediate);
-    const std::uint32_t num_pairs = experts.empty() ? 0 : experts.back().first + experts.back().count;
+    const std::size_t x_floats = input_floats(hidden_size),
+                      inner_floats = input_floats(intermediate);
+    const std::uint32_t num_pairs = experts.empty() ? 0
+                                                    : experts.back().first + experts.back().count;
     Scratch& buffers = scratch();
     float* gate_up = at_least(buffers.gate_up, std::size_t{num_pairs} * 2 * intermediate);
     float* inner = at_least(buffers.inner, std::size_t{num_pairs} * intermediate);
@@ -76,22 +87,33 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
         MOEX_ASSIGN(view, view_expert_blob(blob, shape, dtype));
         const RowsIn in{one_row ? x : x + rows.first * x_floats, x_floats, rows.count};
         const RowsIn between{inner_prepared + rows.first * inner_floats, inner_floats, rows.count};
-        const RowsOut up{gate_up + std::size_t{rows.first} * 2 * intermediate, std::size_t{2} * intermediate};
+        const RowsOut up{gate_up + std::size_t{rows.first} * 2 * intermediate,
+                         std::size_t{2} * intermediate};
         const RowsOut down{y + std::size_t{rows.first} * hidden_size, hidden_size};
         if (dtype == ExpertDtype::int4) {
-            int4_up.push_back({up, int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, 2 * intermediate, hidden_size, shape.group_size), in});
-            int4_down.push_back({down, int4_matrix(view.down_codes, view.down_scale_zero, hidden_size, intermediate, shape.group_size), between});
+            int4_up.push_back({up,
+                               int4_matrix(view.gate_up_codes, view.gate_up_scale_zero,
+                                           2 * intermediate, hidden_size, shape.group_size),
+                               in});
+            int4_down.push_back({down,
+                                 int4_matrix(view.down_codes, view.down_scale_zero, hidden_size,
+                                             intermediate, shape.group_size),
+                                 between});
         } else {
-            plain_up.push_back({up, weight_matrix(view.gate_up_codes, dtype, 2 * intermediate, hidden_size), in});
-            plain_down.push_back({down, weight_matrix(view.down_codes, dtype, hidden_size, intermediate), between});
+            plain_up.push_back(
+                {up, weight_matrix(view.gate_up_codes, dtype, 2 * intermediate, hidden_size), in});
+            plain_down.push_back(
+                {down, weight_matrix(view.down_codes, dtype, hidden_size, intermediate), between});
         }
     }
     dtype == ExpertDtype::int4 ? matmul_int4(int4_up, threads) : matmul(plain_up, threads);
     threads.parallel_for(num_pairs, 8, [&](std::size_t begin, std::size_t end) {
         for (std::size_t pair = begin; pair < end; ++pair) {
             const float* gate = gate_up + pair * 2 * intermediate;
-            silu_mul({inner + pair * intermediate, intermediate}, {gate, intermediate}, {gate + intermediate, intermediate});
-            prepare_row(inner_prepared + pair * inner_floats, inner + pair * intermediate, intermediate);
+            silu_mul({inner + pair * intermediate, intermediate}, {gate, intermediate},
+                     {gate + intermediate, intermediate});
+            prepare_row(inner_prepared + pair * inner_floats, inner + pair * intermediate,
+                        intermediate);
         }
     });
     dtype == ExpertDtype::int4 ? matmul_int4(int4_down, threads) : matmul(plain_down, threads);
@@ -100,10 +122,12 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
 
 namespace {
 
-// All work happens in wait(): a local round has nothing to overlap with. It is not stopped in the middle: a layer is the shortest step.
+// All work happens in wait(): a local round has nothing to overlap
+// with. It is not stopped in the middle: a layer is the shortest step.
 class LocalRound : public ExpertRound {
   public:
-    explicit LocalRound(std::function<Result<ExpertAnswer>()> compute) : compute_(std::move(compute)) {}
+    explicit LocalRound(std::function<Result<ExpertAnswer>()> compute)
+        : compute_(std::move(compute)) {}
     Result<ExpertAnswer> wait(std::stop_token) override { return compute_(); }
 
   private:
@@ -112,7 +136,8 @@ class LocalRound : public ExpertRound {
 
 }  // namespace
 
-LocalExperts::LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads, ExpertRounding rounding)
+LocalExperts::LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
+                           ExpertRounding rounding)
     : state_(new State{std::move(package), threads, rounding}) {}
 LocalExperts::~LocalExperts() = default;
 
@@ -120,17 +145,21 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
     return std::make_unique<LocalRound>([this, batch]() -> Result<ExpertAnswer> {
         const TimePoint started = now_steady();
         const State& state = *state_;
-        const std::uint32_t hidden_size = state.hidden(), num_pairs = batch.num_tokens * batch.top_k;
+        const std::uint32_t hidden_size = state.hidden(),
+                            num_pairs = batch.num_tokens * batch.top_k;
         // Pairs by expert, ascending; within an expert by row.
         std::vector<std::uint32_t> pair_of_slot(num_pairs), slot_of_pair(num_pairs);
         for (std::uint32_t pair = 0; pair < num_pairs; ++pair) pair_of_slot[pair] = pair;
         std::stable_sort(pair_of_slot.begin(), pair_of_slot.end(),
-                         [&](std::uint32_t a, std::uint32_t b) { return batch.expert_ids[a] < batch.expert_ids[b]; });
+                         [&](std::uint32_t a, std::uint32_t b) {
+                             return batch.expert_ids[a] < batch.expert_ids[b];
+                         });
         std::vector<ExpertRows> experts;
         for (std::uint32_t slot = 0; slot < num_pairs; ++slot) {
             slot_of_pair[pair_of_slot[slot]] = slot;
             const std::uint32_t expert = batch.expert_ids[pair_of_slot[slot]];
-            if (experts.empty() || experts.back().expert != expert) experts.push_back({expert, slot, 0});
+            if (experts.empty() || experts.back().expert != expert)
+                experts.push_back({expert, slot, 0});
             ++experts.back().count;
         }
 
@@ -143,11 +172,13 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
             std::vector<float> rounded(hidden_size);
             for (std::size_t token = begin; token < end; ++token) {
                 std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
-                if (state.rounding.deterministic) round_rows(state.rounding.wire_dtype, rounded, hidden_size);
+                if (state.rounding.deterministic)
+                    round_rows(state.rounding.wire_dtype, rounded, hidden_size);
                 float* first = one_row ? x : x + slot_of_pair[token * batch.top_k] * x_floats;
                 state.prepare_row(first, rounded.data(), hidden_size);
                 for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
-                    std::memcpy(x + slot_of_pair[token * batch.top_k + i] * x_floats, first, x_floats * sizeof(float));
+                    std::memcpy(x + slot_of_pair[token * batch.top_k + i] * x_floats, first,
+                                x_floats * sizeof(float));
             }
         });
         MOEX_TRY(state.run(batch.layer, experts, x, one_row, y));
@@ -157,13 +188,15 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
             for (std::size_t token = begin; token < end; ++token) {
                 const std::span<float> sum = batch.y.subspan(token * hidden_size, hidden_size);
                 std::fill(sum.begin(), sum.end(), 0.0f);
-                std::copy_n(slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k), batch.top_k, slots.begin());
+                std::copy_n(slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
+                            batch.top_k, slots.begin());
                 std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
                 for (const std::uint32_t slot : slots) {
                     const std::span<float> answer{y + std::size_t{slot} * hidden_size, hidden_size};
                     const float gate = batch.expert_weights[pair_of_slot[slot]];
                     if (state.rounding.deterministic) {
-                        scale_by(answer, half_to_float(float_to_half(gate)));  // gates are f16 on the wire whatever the rows are
+                        // gates are f16 on the wire whatever the rows are
+                        scale_by(answer, half_to_float(float_to_half(gate)));
                         round_rows(state.rounding.wire_dtype, answer, hidden_size);
                         add_to(sum, answer);
                     } else {
@@ -173,23 +206,26 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
             }
         });
         ExpertAnswer answer;
-        answer.rows.assign(batch.num_tokens, RowProvenance{.pairs_local = static_cast<std::uint16_t>(batch.top_k)});
+        answer.rows.assign(batch.num_tokens,
+                           RowProvenance{.pairs_local = static_cast<std::uint16_t>(batch.top_k)});
         answer.waited = now_steady() - started;
         return answer;
     });
 }
 
-Status LocalExperts::compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x, std::span<const float> gates,
-                             std::span<float> y) const {
+Status LocalExperts::compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
+                             std::span<const float> gates, std::span<float> y) const {
     const State& state = *state_;
     const std::uint32_t hidden_size = state.hidden();
     const auto num_rows = static_cast<std::uint32_t>(gates.size());
     const std::size_t x_floats = state.input_floats(hidden_size);
     float* prepared = at_least(scratch().x, num_rows * x_floats);
-    for (std::size_t row = 0; row < num_rows; ++row) state.prepare_row(prepared + row * x_floats, x.data() + row * hidden_size, hidden_size);
+    for (std::size_t row = 0; row < num_rows; ++row)
+        state.prepare_row(prepared + row * x_floats, x.data() + row * hidden_size, hidden_size);
     const ExpertRows rows{expert, 0, num_rows};
     MOEX_TRY(state.run(layer, {&rows, 1}, prepared, false, y.data()));
-    for (std::size_t row = 0; row < num_rows; ++row) scale_by(y.subspan(row * hidden_size, hidden_size), gates[row]);
+    for (std::size_t row = 0; row < num_rows; ++row)
+        scale_by(y.subspan(row * hidden_size, hidden_size), gates[row]);
     if (state.rounding.deterministic) round_rows(state.rounding.wire_dtype, y, hidden_size);
     return {};
 }

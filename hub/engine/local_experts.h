@@ -1,4 +1,5 @@
-// Experts on the hub's own cores: the oracle in tests, the fallback when no worker answers, the judge in spot checks.
+// Experts on the hub's own cores: the oracle in tests, the
+// fallback when no worker answers, the judge in spot checks.
 // Fast path through Highway; its plain twin is protocol/expert_reference. Thread-safe.
 #pragma once
 
@@ -13,16 +14,19 @@ namespace moex {
 
 class LocalExperts : public ExpertBackend {
   public:
-    LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads, ExpertRounding rounding);
+    LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
+                 ExpertRounding rounding);
     ~LocalExperts() override;
 
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "local"; }
 
-    // One expert over some rows, gates applied: y [num_rows, hidden_size] = gates[r] · expert(x[r]). x and gates are taken as given
-    // (already rounded to the wire by the caller where that matters); y is rounded when the options are deterministic.
+    // One expert over some rows, gates applied: y [num_rows, hidden_size] = gates[r] ·
+    // expert(x[r]). x and gates are taken as given (already rounded to the wire by the
+    // caller where that matters); y is rounded when the options are deterministic.
     // A row's result does not depend on num_rows.
-    Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x, std::span<const float> gates, std::span<float> y) const;
+    Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
+                   std::span<const float> gates, std::span<float> y) const;
 
   private:
     struct State;

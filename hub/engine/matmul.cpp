@@ -6,7 +6,8 @@
 namespace moex {
 namespace {
 
-// Outputs that one unit of work covers: a multiple of every tile, small enough to balance two threads over a short matrix.
+// Outputs that one unit of work covers: a multiple of every
+// tile, small enough to balance two threads over a short matrix.
 constexpr std::uint32_t unit_outs = 48;
 
 // Cuts the outputs of all jobs into units and shares them out; `run(job, out_begin, out_end)`.
@@ -16,12 +17,17 @@ void share_out(std::span<const Job> jobs, ThreadPool& threads, const Run& run) {
     for (std::size_t j = 0; j < jobs.size(); ++j)
         first_unit[j + 1] = first_unit[j] + (jobs[j].weights.num_out + unit_outs - 1) / unit_outs;
     threads.parallel_for(first_unit.back(), 1, [&](std::size_t begin, std::size_t end) {
-        std::size_t j = static_cast<std::size_t>(std::upper_bound(first_unit.begin(), first_unit.end(), begin) - first_unit.begin()) - 1;
+        std::size_t j = static_cast<std::size_t>(
+                            std::upper_bound(first_unit.begin(), first_unit.end(), begin) -
+                            first_unit.begin()) -
+                        1;
         for (; begin < end; ++j) {
             const std::size_t stop = std::min(end, first_unit[j + 1]);
             if (stop <= begin) continue;
             const auto out_begin = static_cast<std::uint32_t>((begin - first_unit[j]) * unit_outs);
-            const auto out_end = std::min(jobs[j].weights.num_out, static_cast<std::uint32_t>((stop - first_unit[j]) * unit_outs));
+            const auto out_end = std::min(
+                jobs[j].weights.num_out,
+                static_cast<std::uint32_t>((stop - first_unit[j]) * unit_outs));
             run(jobs[j], out_begin, out_end);
             begin = stop;
         }
@@ -31,11 +37,14 @@ void share_out(std::span<const Job> jobs, ThreadPool& threads, const Run& run) {
 }  // namespace
 
 void matmul(std::span<const MatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads, [](const MatmulJob& job, std::uint32_t begin, std::uint32_t end) { matmul(job.out, job.weights, job.x, begin, end); });
+    share_out(jobs, threads, [](const MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
+        matmul(job.out, job.weights, job.x, begin, end);
+    });
 }
 void matmul_int4(std::span<const Int4MatmulJob> jobs, ThreadPool& threads) {
-    share_out(jobs, threads,
-              [](const Int4MatmulJob& job, std::uint32_t begin, std::uint32_t end) { matmul_int4(job.out, job.weights, job.x, begin, end); });
+    share_out(jobs, threads, [](const Int4MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
+        matmul_int4(job.out, job.weights, job.x, begin, end);
+    });
 }
 
 }  // namespace moex

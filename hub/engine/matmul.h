@@ -1,5 +1,6 @@
-// Several matrix products at once over the compute threads: what one layer needs side by side (q, k and v; gate and up; all experts of a
-// round) is one parallel loop, so that threads meet once and not once per matrix.
+// Several matrix products at once over the compute threads: what one layer
+// needs side by side (q, k and v; gate and up; all experts of a round) is
+// one parallel loop, so that threads meet once and not once per matrix.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// How well a model predicts a text: exp of the mean negative log-likelihood over windows that do not overlap, each a fresh sequence.
+// How well a model predicts a text: exp of the mean negative
+// log-likelihood over windows that do not overlap, each a fresh sequence.
 #pragma once
 
 #include <functional>
@@ -9,18 +10,20 @@
 namespace moex {
 
 struct PerplexityOptions {
-    std::uint32_t window_tokens = 512;      // a window of n tokens gives n − 1 predictions
-    std::uint32_t num_windows = 0;          // 0: as many whole windows as the text has
+    std::uint32_t window_tokens = 512;  // a window of n tokens gives n − 1 predictions
+    std::uint32_t num_windows = 0;      // 0: as many whole windows as the text has
 };
 struct Perplexity {
     double perplexity = 0;
-    double mean_nll = 0;                    // nats per token
+    double mean_nll = 0;  // nats per token
     std::uint64_t num_predictions = 0;
     std::uint32_t num_windows = 0;
 };
-// `progress(windows_done, windows, perplexity_so_far)` may be empty. invalid_argument when the text has no whole window
-// or a window is beyond the context.
-Result<Perplexity> measure_perplexity(Decoder& decoder, ExpertBackend& experts, std::span<const TokenId> tokens, const PerplexityOptions& options,
-                                      const std::function<void(std::uint32_t, std::uint32_t, double)>& progress);
+// `progress(windows_done, windows, perplexity_so_far)` may be empty. invalid_argument
+// when the text has no whole window or a window is beyond the context.
+Result<Perplexity> measure_perplexity(
+    Decoder& decoder, ExpertBackend& experts, std::span<const TokenId> tokens,
+    const PerplexityOptions& options,
+    const std::function<void(std::uint32_t, std::uint32_t, double)>& progress);
 
 }  // namespace moex

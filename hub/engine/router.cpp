@@ -7,8 +7,8 @@
 
 namespace moex {
 
-void route(std::span<const float> router_logits, const RouterOptions& options, std::span<std::uint16_t> expert_ids,
-           std::span<float> expert_weights) {
+void route(std::span<const float> router_logits, const RouterOptions& options,
+           std::span<std::uint16_t> expert_ids, std::span<float> expert_weights) {
     thread_local std::vector<float> probabilities;
     thread_local std::vector<std::uint16_t> order;
     probabilities.assign(router_logits.begin(), router_logits.end());
@@ -16,9 +16,12 @@ void route(std::span<const float> router_logits, const RouterOptions& options, s
     order.resize(router_logits.size());
     for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint16_t>(i);
     // By logit: probabilities round together what logits still tell apart.
-    std::partial_sort(order.begin(), order.begin() + options.top_k, order.end(), [&](std::uint16_t a, std::uint16_t b) {
-        return router_logits[a] != router_logits[b] ? router_logits[a] > router_logits[b] : a < b;
-    });
+    std::partial_sort(order.begin(), order.begin() + options.top_k, order.end(),
+                      [&](std::uint16_t a, std::uint16_t b) {
+                          return router_logits[a] != router_logits[b]
+                                     ? router_logits[a] > router_logits[b]
+                                     : a < b;
+                      });
     float sum = 0;
     for (std::uint32_t i = 0; i < options.top_k; ++i) {
         expert_ids[i] = order[i];

@@ -1,5 +1,7 @@
-// From logits to the next token: penalties, bias, temperature, top-k, min-p, top-p, then a draw with the sequence's own generator.
-// Greedy when temperature is 0; ties go to the lower id. Same seed and logits, same token, on every machine.
+// From logits to the next token: penalties, bias, temperature, top-k,
+// min-p, top-p, then a draw with the sequence's own generator.
+// Greedy when temperature is 0; ties go to the lower id.
+// Same seed and logits, same token, on every machine.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +16,12 @@ namespace moex {
 struct SamplingOptions {
     double temperature = 1.0;
     double top_p = 1.0;
-    std::uint32_t sample_top_k = 0;         // 0: off
+    std::uint32_t sample_top_k = 0;  // 0: off
     double min_p = 0.0;
-    double repetition_penalty = 1.0;        // divides positive and multiplies negative logits of tokens seen in prompt or output (CTRL)
-    double presence_penalty = 0.0;          // OpenAI: subtracted once from tokens in the output
-    double frequency_penalty = 0.0;         // OpenAI: subtracted per occurrence in the output
+    // divides positive and multiplies negative logits of tokens seen in prompt or output (CTRL)
+    double repetition_penalty = 1.0;
+    double presence_penalty = 0.0;   // OpenAI: subtracted once from tokens in the output
+    double frequency_penalty = 0.0;  // OpenAI: subtracted per occurrence in the output
     std::map<TokenId, float> logit_bias;
     std::uint64_t seed = 0;
 };
@@ -29,8 +32,9 @@ struct TokenLogprob {
 };
 struct SampledToken {
     TokenId id = 0;
-    float logprob = 0;                      // of the model's own distribution (before temperature and cuts)
-    std::vector<TokenLogprob> top;          // `top_logprobs` many, descending
+    // of the model's own distribution (before temperature and cuts)
+    float logprob = 0;
+    std::vector<TokenLogprob> top;  // `top_logprobs` many, descending
 };
 
 class Sampler {
@@ -38,18 +42,19 @@ class Sampler {
     Sampler(SamplingOptions options, std::span<const TokenId> prompt);
     // `logits` [vocab_size] is left as it was.
     SampledToken sample(std::span<const float> logits, std::uint32_t top_logprobs);
-    void accept(TokenId id);                // the token entered the output
+    void accept(TokenId id);  // the token entered the output
 
   private:
-    std::span<const float> adjust(std::span<const float> logits);  // penalties and bias; into scratch_ where there are any
+    // penalties and bias; into scratch_ where there are any
+    std::span<const float> adjust(std::span<const float> logits);
     TokenId draw(std::span<const float> logits);
 
     SamplingOptions options_;
     std::map<TokenId, std::uint32_t> output_counts_;
-    std::vector<TokenId> prompt_tokens_;    // sorted, unique
+    std::vector<TokenId> prompt_tokens_;  // sorted, unique
     std::uint64_t random_state_[4];
     std::vector<float> scratch_;
-    std::vector<std::uint32_t> order_;      // candidates
+    std::vector<std::uint32_t> order_;  // candidates
 };
 
 // log softmax of logits[id] for all ids.

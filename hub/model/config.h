@@ -1,5 +1,7 @@
-// What a checkpoint's config.json says, in our words. Hugging Face keys are mapped here and nowhere else.
-// Source: transformers Qwen3MoeConfig, versions 4 (num_experts, rope_theta, torch_dtype) and 5 (num_local_experts, rope_parameters, dtype).
+// What a checkpoint's config.json says, in our words.
+// Hugging Face keys are mapped here and nowhere else.
+// Source: transformers Qwen3MoeConfig, versions 4 (num_experts, rope_theta,
+// torch_dtype) and 5 (num_local_experts, rope_parameters, dtype).
 #pragma once
 
 #include <cstdint>
@@ -21,12 +23,13 @@ struct ModelConfig {
     std::uint32_t num_kv_heads = 0;
     std::uint32_t head_dim = 0;
     std::uint32_t vocab_size = 0;
-    std::uint32_t context_tokens = 0;         // max_position_embeddings
+    std::uint32_t context_tokens = 0;  // max_position_embeddings
     std::uint32_t num_experts = 0;
-    std::uint32_t top_k = 0;                  // experts per token
+    std::uint32_t top_k = 0;  // experts per token
     std::uint32_t moe_intermediate_size = 0;
-    std::uint32_t intermediate_size = 0;      // of dense layers
-    std::vector<std::uint8_t> layer_is_moe;   // [num_layers], from mlp_only_layers and decoder_sparse_step
+    std::uint32_t intermediate_size = 0;  // of dense layers
+    std::vector<std::uint8_t>
+        layer_is_moe;  // [num_layers], from mlp_only_layers and decoder_sparse_step
     bool norm_topk_prob = false;
     bool attention_bias = false;
     bool tied_embeddings = false;
@@ -36,7 +39,8 @@ struct ModelConfig {
     bool is_moe(std::uint32_t layer) const { return layer_is_moe[layer] != 0; }
 };
 
-// Errors name the key, what was found and what was wanted; unknown architectures and rope scalings are refused by name.
+// Errors name the key, what was found and what was wanted;
+// unknown architectures and rope scalings are refused by name.
 Result<ModelConfig> parse_hf_config(const nlohmann::json& config);
 // Our own spelling, in manifest.json.
 nlohmann::json to_json(const ModelConfig& config);

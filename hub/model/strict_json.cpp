@@ -7,8 +7,9 @@
 namespace moex {
 namespace {
 
-// Builds the value out of the parser's events and stops at the first limit. The library's own parse() with a callback looks
-// through all earlier members of an object or list whenever a value inside it ends.
+// Builds the value out of the parser's events and stops at the first
+// limit. The library's own parse() with a callback looks through all
+// earlier members of an object or list whenever a value inside it ends.
 template <class Json>
 class StrictBuilder {
   public:
@@ -18,7 +19,9 @@ class StrictBuilder {
     bool boolean(bool value) { return add(value) != nullptr; }
     bool number_integer(typename Json::number_integer_t value) { return add(value) != nullptr; }
     bool number_unsigned(typename Json::number_unsigned_t value) { return add(value) != nullptr; }
-    bool number_float(typename Json::number_float_t value, const std::string&) { return add(value) != nullptr; }
+    bool number_float(typename Json::number_float_t value, const std::string&) {
+        return add(value) != nullptr;
+    }
     bool string(std::string& value) { return add(std::move(value)) != nullptr; }
     bool binary(typename Json::binary_t&) { return refuse("not JSON"); }
     bool start_object(std::size_t) {
@@ -33,11 +36,15 @@ class StrictBuilder {
     bool end_array() { return close(); }
     bool key(std::string& name) {
         auto& members = open_.back()->template get_ref<typename Json::object_t&>();
-        if (members.size() >= limits_.keys_max) return refuse(text("more than ", limits_.keys_max, " keys in one object"));
+        if (members.size() >= limits_.keys_max)
+            return refuse(text("more than ", limits_.keys_max, " keys in one object"));
         bool fresh = true;
         if constexpr (is_ordered) {
             fresh = names_.back().insert(name).second;
-            if (fresh) slot_ = &static_cast<typename Json::object_t::Container&>(members).emplace_back(name, nullptr).second;
+            if (fresh)
+                slot_ = &static_cast<typename Json::object_t::Container&>(members)
+                             .emplace_back(name, nullptr)
+                             .second;
         } else {
             const auto [member, inserted] = members.emplace(name, nullptr);
             fresh = inserted;
@@ -68,7 +75,8 @@ class StrictBuilder {
         return &list.emplace_back(std::move(value));
     }
     bool open(Json empty) {
-        if (open_.size() >= limits_.depth_max) return refuse(text("JSON nested deeper than ", limits_.depth_max, " levels"));
+        if (open_.size() >= limits_.depth_max)
+            return refuse(text("JSON nested deeper than ", limits_.depth_max, " levels"));
         Json* const added = add(std::move(empty));
         if (added != nullptr) open_.push_back(added);
         return added != nullptr;
@@ -85,9 +93,11 @@ class StrictBuilder {
     std::string_view what_;
     const JsonLimits& limits_;
     Json root_;
-    std::vector<Json*> open_;                   // from the root to what is being filled; only the last one grows, so all stay put
-    Json* slot_ = nullptr;                      // where the value of the last key goes
-    std::vector<std::set<std::string>> names_;  // of the open objects, where Json itself would search from the front
+    // from the root to what is being filled; only the last one grows, so all stay put
+    std::vector<Json*> open_;
+    Json* slot_ = nullptr;  // where the value of the last key goes
+    std::vector<std::set<std::string>>
+        names_;  // of the open objects, where Json itself would search from the front
     std::uint64_t num_values_ = 0;
     Status status_;
 };
@@ -102,13 +112,16 @@ std::string excerpt(const Json& value) {
 }  // namespace
 
 template <class Json>
-Result<Json> parse_strict_json(std::string_view json_text, std::string_view what, const JsonLimits& limits) {
+Result<Json> parse_strict_json(std::string_view json_text, std::string_view what,
+                               const JsonLimits& limits) {
     StrictBuilder<Json> builder(what, limits);
     Json::sax_parse(json_text, &builder);
     return builder.take();
 }
-template Result<nlohmann::json> parse_strict_json(std::string_view, std::string_view, const JsonLimits&);
-template Result<nlohmann::ordered_json> parse_strict_json(std::string_view, std::string_view, const JsonLimits&);
+template Result<nlohmann::json> parse_strict_json(std::string_view, std::string_view,
+                                                  const JsonLimits&);
+template Result<nlohmann::ordered_json> parse_strict_json(std::string_view, std::string_view,
+                                                          const JsonLimits&);
 
 std::string json_excerpt(const nlohmann::json& value) { return excerpt(value); }
 std::string json_excerpt(const nlohmann::ordered_json& value) { return excerpt(value); }

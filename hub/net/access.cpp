@@ -9,7 +9,8 @@ namespace {
 
 std::string lower(std::string_view text) {
     std::string out(text);
-    std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    std::transform(out.begin(), out.end(), out.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
     return out;
 }
 // The parts between commas, without blanks around them; at least one, which may be empty.
@@ -18,7 +19,8 @@ std::vector<std::string_view> list_items(std::string_view value) {
     for (;;) {
         const std::size_t comma = std::min(value.find(','), value.size());
         std::string_view item = value.substr(0, comma);
-        while (!item.empty() && (item.front() == ' ' || item.front() == '\t')) item.remove_prefix(1);
+        while (!item.empty() && (item.front() == ' ' || item.front() == '\t'))
+            item.remove_prefix(1);
         while (!item.empty() && (item.back() == ' ' || item.back() == '\t')) item.remove_suffix(1);
         items.push_back(item);
         if (comma == value.size()) return items;
@@ -34,7 +36,8 @@ bool is_loopback_address(std::string_view address) {
     const auto parsed = net::asio::ip::make_address(std::string(address), error);
     if (error) return address == "localhost";
     if (parsed.is_v6() && parsed.to_v6().is_v4_mapped())
-        return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, parsed.to_v6()).is_loopback();
+        return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, parsed.to_v6())
+            .is_loopback();
     return parsed.is_loopback();
 }
 
@@ -56,15 +59,20 @@ std::optional<Authority> parse_authority(std::string_view raw) {
         const std::size_t colon = raw.find(':');
         out.host = lower(raw.substr(0, colon));
         rest = colon == std::string_view::npos ? std::string_view() : raw.substr(colon);
-        const auto is_name = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_'; };
-        if (out.host.empty() || !std::all_of(out.host.begin(), out.host.end(), is_name)) return std::nullopt;
+        const auto is_name = [](char c) {
+            return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' ||
+                   c == '_';
+        };
+        if (out.host.empty() || !std::all_of(out.host.begin(), out.host.end(), is_name))
+            return std::nullopt;
         net::asio::ip::make_address_v4(out.host, error);
         out.is_address = !error;
     }
     if (rest.empty()) return out;
     if (rest[0] != ':' || rest.size() < 2 || rest.size() > 6) return std::nullopt;
     out.port = std::string(rest.substr(1));
-    if (!std::all_of(out.port.begin(), out.port.end(), [](char c) { return c >= '0' && c <= '9'; })) return std::nullopt;
+    if (!std::all_of(out.port.begin(), out.port.end(), [](char c) { return c >= '0' && c <= '9'; }))
+        return std::nullopt;
     return out;
 }
 
@@ -78,12 +86,14 @@ bool AccessPolicy::host_allowed(std::string_view host_header) const {
     if (!authority) return false;
     if (authority->host == "localhost" || authority->host == options_.listen_address) return true;
     if (authority->is_address && is_loopback_address(authority->host)) return true;
-    // Rebinding needs a name that the attacker owns; on a wildcard listener an address is as good as the one we would print.
+    // Rebinding needs a name that the attacker owns; on a wildcard
+    // listener an address is as good as the one we would print.
     if (authority->is_address && is_wildcard(options_.listen_address)) return true;
     return std::any_of(options_.hosts.begin(), options_.hosts.end(), [&](const std::string& known) {
         if (!known.starts_with("*.")) return known == authority->host;
         const std::size_t dot = authority->host.find('.');
-        return dot != std::string::npos && dot > 0 && std::string_view(authority->host).substr(dot) == std::string_view(known).substr(1);
+        return dot != std::string::npos && dot > 0 &&
+               std::string_view(authority->host).substr(dot) == std::string_view(known).substr(1);
     });
 }
 
@@ -93,17 +103,26 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
     if (count == 0) return Origin::none;
     if (count > 1) return Origin::foreign;
     const std::string origin = lower(*request.header("origin"));
-    if (std::find(options_.cors_origins.begin(), options_.cors_origins.end(), origin) != options_.cors_origins.end()) return Origin::allowed;
+    if (std::find(options_.cors_origins.begin(), options_.cors_origins.end(), origin) !=
+        options_.cors_origins.end())
+        return Origin::allowed;
     std::string_view rest(origin);
     std::string default_port;
-    if (rest.substr(0, 7) == "http://" && !request.secure) rest.remove_prefix(7), default_port = "80";   // a plain page of the same name may be anybody's
-    else if (rest.substr(0, 8) == "https://") rest.remove_prefix(8), default_port = "443";
-    else return Origin::foreign;   // "null" too
+    // a plain page of the same name may be anybody's
+    if (rest.substr(0, 7) == "http://" && !request.secure)
+        rest.remove_prefix(7), default_port = "80";
+    else if (rest.substr(0, 8) == "https://")
+        rest.remove_prefix(8), default_port = "443";
+    else
+        return Origin::foreign;  // "null" too
     const std::optional<Authority> from = parse_authority(rest);
     const std::optional<Authority> own = parse_authority(request.header("host").value_or(""));
     if (!from || !own) return Origin::foreign;
-    const auto port_of = [&](const Authority& authority) { return authority.port.empty() ? default_port : authority.port; };
-    return from->host == own->host && port_of(*from) == port_of(*own) ? Origin::same : Origin::foreign;
+    const auto port_of = [&](const Authority& authority) {
+        return authority.port.empty() ? default_port : authority.port;
+    };
+    return from->host == own->host && port_of(*from) == port_of(*own) ? Origin::same
+                                                                      : Origin::foreign;
 }
 
 std::optional<std::string> plain_address(std::string_view raw) {
@@ -118,7 +137,9 @@ std::optional<std::string> plain_address(std::string_view raw) {
     boost::system::error_code error;
     const auto address = net::asio::ip::make_address(text, error);
     if (error || text.find('%') != std::string::npos) return std::nullopt;
-    if (address.is_v6() && address.to_v6().is_v4_mapped()) return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, address.to_v6()).to_string();
+    if (address.is_v6() && address.to_v6().is_v4_mapped())
+        return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, address.to_v6())
+            .to_string();
     return address.to_string();
 }
 
@@ -132,11 +153,14 @@ bool TrustedProxies::trusts(std::string_view address) const {
     return plain && std::find(addresses_.begin(), addresses_.end(), *plain) != addresses_.end();
 }
 
-Client TrustedProxies::client_of(std::string_view peer, bool secure, const std::vector<std::pair<std::string, std::string>>& headers) const {
+Client TrustedProxies::client_of(
+    std::string_view peer, bool secure,
+    const std::vector<std::pair<std::string, std::string>>& headers) const {
     Client client{std::string(peer), is_loopback_address(peer), secure};
     if (!trusts(peer)) return client;
-    client.loopback = false;   // a proxy on this machine speaks for others, also where it forgets to say for whom
-    std::vector<std::string_view> hops;   // in the order in which proxies added them
+    // a proxy on this machine speaks for others, also where it forgets to say for whom
+    client.loopback = false;
+    std::vector<std::string_view> hops;  // in the order in which proxies added them
     for (const auto& [name, value] : headers) {
         const auto items = list_items(value);
         if (name == "x-forwarded-for") hops.insert(hops.end(), items.begin(), items.end());

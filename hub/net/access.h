@@ -1,4 +1,5 @@
-// Who may ask: Host against DNS rebinding, Origin against foreign pages, content types, and what a bearer may do. Pure.
+// Who may ask: Host against DNS rebinding, Origin against
+// foreign pages, content types, and what a bearer may do. Pure.
 // Source: design section 7; targets S6.
 #pragma once
 
@@ -13,15 +14,17 @@
 namespace moex {
 
 struct AccessOptions {
-    std::string listen_address;                 // "127.0.0.1", "0.0.0.0", "::1", ...
-    std::vector<std::string> hosts;             // further names that Host may carry; "*.example.org" stands for one label in front
-    std::vector<std::string> cors_origins;      // exact origins, e.g. "https://app.example"
+    std::string listen_address;  // "127.0.0.1", "0.0.0.0", "::1", ...
+    std::vector<std::string>
+        hosts;  // further names that Host may carry; "*.example.org" stands for one label in front
+    std::vector<std::string> cors_origins;  // exact origins, e.g. "https://app.example"
 };
 
-// "example.org:8080" -> {"example.org", "8080"}, "[::1]:80" -> {"::1", "80"}; lower case; nullopt when it is no authority.
+// "example.org:8080" -> {"example.org", "8080"}, "[::1]:80" ->
+// {"::1", "80"}; lower case; nullopt when it is no authority.
 struct Authority {
     std::string host, port;
-    bool is_address = false;                    // an IP literal: no name to rebind
+    bool is_address = false;  // an IP literal: no name to rebind
 };
 std::optional<Authority> parse_authority(std::string_view text);
 
@@ -42,22 +45,26 @@ class AccessPolicy {
 
 // Who asks, and how the request reached the outermost of our machines.
 struct Client {
-    std::string address;                        // without port
+    std::string address;  // without port
     bool loopback = false, secure = false;
 };
 
-// Reverse proxies of the owner's: what they forward counts, what anybody else says about itself never does.
+// Reverse proxies of the owner's: what they forward
+// counts, what anybody else says about itself never does.
 class TrustedProxies {
   public:
     explicit TrustedProxies(const std::vector<std::string>& addresses);
     bool trusts(std::string_view address) const;
-    // `peer` itself, unless it is trusted: then the last address of X-Forwarded-For that is not, and the last word of X-Forwarded-Proto.
-    Client client_of(std::string_view peer, bool secure, const std::vector<std::pair<std::string, std::string>>& headers) const;
+    // `peer` itself, unless it is trusted: then the last address of
+    // X-Forwarded-For that is not, and the last word of X-Forwarded-Proto.
+    Client client_of(std::string_view peer, bool secure,
+                     const std::vector<std::pair<std::string, std::string>>& headers) const;
 
   private:
     std::vector<std::string> addresses_;
 };
-// An IP address in its one spelling: lower case, no port, no brackets, IPv4 not mapped into IPv6; nullopt when it is none.
+// An IP address in its one spelling: lower case, no port, no
+// brackets, IPv4 not mapped into IPv6; nullopt when it is none.
 std::optional<std::string> plain_address(std::string_view text);
 
 bool is_json_content_type(std::string_view value);

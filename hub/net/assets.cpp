@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 
 std::string content_type_of(std::string_view path) {
     const std::size_t dot = path.rfind('.');
-    const std::string_view suffix = dot == std::string_view::npos ? std::string_view() : path.substr(dot + 1);
+    const std::string_view suffix = dot == std::string_view::npos ? std::string_view()
+                                                                  : path.substr(dot + 1);
     if (suffix == "html") return "text/html; charset=utf-8";
     if (suffix == "js" || suffix == "mjs") return "text/javascript; charset=utf-8";
     if (suffix == "css") return "text/css; charset=utf-8";
@@ -37,9 +38,13 @@ std::string content_type_of(std::string_view path) {
 }
 
 Assets::Assets(fs::path directory) {
-    // Build outputs (wasm/, vendor/) come from the binary in both cases; a folder's files go before them.
+    // Build outputs (wasm/, vendor/) come from the binary
+    // in both cases; a folder's files go before them.
     for (const MoexAssetRow* row = moex_asset_table; row->path; ++row)
-        embedded_[row->path] = Asset{{row->data, static_cast<std::size_t>(row->size)}, nullptr, text('"', row->sha256, '"'), content_type_of(row->path)};
+        embedded_[row->path] = Asset{{row->data, static_cast<std::size_t>(row->size)},
+                                     nullptr,
+                                     text('"', row->sha256, '"'),
+                                     content_type_of(row->path)};
     if (directory.empty()) return;
     std::error_code error;
     for (const char* folder : {"", "css", "js", "wasm", "vendor"})
@@ -50,7 +55,9 @@ Assets::Assets(fs::path directory) {
             if (!*folder && suffix != ".html" && suffix != ".svg") continue;
             files_[*folder ? text('/', folder, '/', name) : text('/', name)] = entry.path();
         }
-    if (!files_.contains("/index.html")) throw std::runtime_error(text(directory.string(), ": no index.html; --static wants the folder of the pages"));
+    if (!files_.contains("/index.html"))
+        throw std::runtime_error(
+            text(directory.string(), ": no index.html; --static wants the folder of the pages"));
 }
 
 bool Assets::contains(std::string_view path) const {
@@ -63,7 +70,8 @@ std::optional<Asset> Assets::find(std::string_view path) const {
     if (const auto file = files_.find(name); file != files_.end()) {
         std::ifstream in(file->second, std::ios::binary);
         if (!in) return std::nullopt;
-        auto content = std::make_shared<const std::string>(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+        auto content = std::make_shared<const std::string>(std::istreambuf_iterator<char>(in),
+                                                           std::istreambuf_iterator<char>());
         const ByteView bytes = as_byte_view(*content);
         return Asset{bytes, content, text('"', to_hex(sha256(bytes)), '"'), content_type_of(name)};
     }

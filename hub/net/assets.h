@@ -1,4 +1,5 @@
-// The pages and scripts: a fixed table of names, embedded in the binary at build time, or the files that a folder held at start (--static DIR).
+// The pages and scripts: a fixed table of names, embedded in the binary
+// at build time, or the files that a folder held at start (--static DIR).
 // A request names an entry or gets 404: no path is ever built from what a client sent.
 #pragma once
 
@@ -15,14 +16,15 @@ namespace moex {
 
 struct Asset {
     ByteView bytes;
-    std::shared_ptr<const void> keep;     // owner of `bytes` when they are not in the binary
-    std::string etag;                     // "sha256", quoted
+    std::shared_ptr<const void> keep;  // owner of `bytes` when they are not in the binary
+    std::string etag;                  // "sha256", quoted
     std::string content_type;
 };
 
 class Assets {
   public:
-    // An empty folder name means the embedded table. Throws std::runtime_error when the folder has no index.html.
+    // An empty folder name means the embedded table. Throws
+    // std::runtime_error when the folder has no index.html.
     explicit Assets(std::filesystem::path directory);
     // By URL path, e.g. "/js/chat.js"; "/" is index.html.
     bool contains(std::string_view path) const;
@@ -31,7 +33,8 @@ class Assets {
 
   private:
     std::map<std::string, Asset, std::less<>> embedded_;
-    std::map<std::string, std::filesystem::path, std::less<>> files_;   // read anew for each request: for those who edit pages
+    // read anew for each request: for those who edit pages
+    std::map<std::string, std::filesystem::path, std::less<>> files_;
 };
 
 std::string content_type_of(std::string_view path);

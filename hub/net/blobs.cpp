@@ -37,7 +37,8 @@ Range parse_range(std::string_view value, std::uint64_t size) {
         return {RangeKind::part, size - std::min(*suffix, size), size - 1};
     }
     const auto first = digits(first_text);
-    const auto last = last_text.empty() ? std::optional<std::uint64_t>(UINT64_MAX) : digits(last_text);
+    const auto last = last_text.empty() ? std::optional<std::uint64_t>(UINT64_MAX)
+                                        : digits(last_text);
     if (!first || !last || *last < *first) return {};
     if (*first >= size) return {RangeKind::unsatisfiable};
     return {RangeKind::part, *first, std::min(*last, size - 1)};
@@ -49,7 +50,8 @@ bool etag_matches(std::string_view if_none_match, std::string_view etag) {
     while (!if_none_match.empty()) {
         std::string_view item = if_none_match.substr(0, if_none_match.find(','));
         if_none_match.remove_prefix(std::min(if_none_match.size(), item.size() + 1));
-        while (!item.empty() && (item.front() == ' ' || item.front() == '\t')) item.remove_prefix(1);
+        while (!item.empty() && (item.front() == ' ' || item.front() == '\t'))
+            item.remove_prefix(1);
         while (!item.empty() && (item.back() == ' ' || item.back() == '\t')) item.remove_suffix(1);
         if (item.substr(0, 2) == "W/") item.remove_prefix(2);
         if (item == "*" || item == etag) return true;
@@ -57,17 +59,21 @@ bool etag_matches(std::string_view if_none_match, std::string_view etag) {
     return false;
 }
 
-BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes, const std::string& etag) {
+BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
+                       const std::string& etag) {
     BlobAnswer answer;
     answer.head.content_type = "application/octet-stream";
-    answer.head.headers = {{"ETag", etag}, {"Cache-Control", "public, max-age=31536000, immutable"}, {"Accept-Ranges", "bytes"}};
+    answer.head.headers = {{"ETag", etag},
+                           {"Cache-Control", "public, max-age=31536000, immutable"},
+                           {"Accept-Ranges", "bytes"}};
     if (const auto known = request.header("if-none-match"); known && etag_matches(*known, etag)) {
         answer.head.status = 304;
         return answer;
     }
     Range range;
     if (const auto asked = request.header("range")) {
-        // If-Range with another tag: the part the client has is of something else, so it gets the whole.
+        // If-Range with another tag: the part the client
+        // has is of something else, so it gets the whole.
         const auto condition = request.header("if-range");
         if (!condition || *condition == etag) range = parse_range(*asked, blob_bytes);
     }
@@ -77,7 +83,8 @@ BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes, con
             answer.head.status = 206;
             answer.offset = range.first;
             answer.size = range.last - range.first + 1;
-            answer.head.headers.emplace_back("Content-Range", text("bytes ", range.first, "-", range.last, "/", blob_bytes));
+            answer.head.headers.emplace_back(
+                "Content-Range", text("bytes ", range.first, "-", range.last, "/", blob_bytes));
             break;
         case RangeKind::unsatisfiable:
             answer.head.status = 416;

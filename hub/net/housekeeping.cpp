@@ -6,7 +6,7 @@ namespace moex::net {
 namespace {
 
 constexpr std::uint32_t record_every_ticks = 5;
-constexpr std::size_t speed_samples = 6;   // the speed is that of the last five seconds
+constexpr std::size_t speed_samples = 6;  // the speed is that of the last five seconds
 
 }  // namespace
 
@@ -26,8 +26,12 @@ void Housekeeping::tick() {
     if (Engine* engine = hub_.engine) {
         tokens_.emplace_back(now_steady(), engine->counters().generated_tokens);
         if (tokens_.size() > speed_samples) tokens_.pop_front();
-        const double seconds = std::chrono::duration<double>(tokens_.back().first - tokens_.front().first).count();
-        hub_.decode_tokens_per_s = seconds > 0 ? static_cast<double>(tokens_.back().second - tokens_.front().second) / seconds : 0.0;
+        const double seconds =
+            std::chrono::duration<double>(tokens_.back().first - tokens_.front().first).count();
+        hub_.decode_tokens_per_s =
+            seconds > 0
+                ? static_cast<double>(tokens_.back().second - tokens_.front().second) / seconds
+                : 0.0;
     }
     if (++ticks_ % record_every_ticks == 0) record();
     timer_.expires_after(1s);
@@ -58,8 +62,10 @@ void Housekeeping::record() {
     for (const WorkerView& worker : swarm->core().workers()) {
         const Seen last = workers_[worker.id];
         seen_now[worker.id] = {worker.pairs_answered, worker.bytes_received, worker.bad_answers};
-        hub_.registry.record_worker({worker.worker_key, worker.nickname, worker.device.description, worker.pairs_answered - last.pairs_answered,
-                                     worker.bytes_received - last.bytes_received, worker.bad_answers - last.bad_answers, now_s, now_s});
+        hub_.registry.record_worker({worker.worker_key, worker.nickname, worker.device.description,
+                                     worker.pairs_answered - last.pairs_answered,
+                                     worker.bytes_received - last.bytes_received,
+                                     worker.bad_answers - last.bad_answers, now_s, now_s});
     }
     workers_ = std::move(seen_now);
 }

@@ -1,4 +1,5 @@
-// Once a second, on the swarm's strand: the speed shown on the status page, and what the registry should remember of calls and workers.
+// Once a second, on the swarm's strand: the speed shown on the status
+// page, and what the registry should remember of calls and workers.
 #pragma once
 
 #include <deque>
@@ -11,8 +12,8 @@ namespace moex::net {
 class Housekeeping {
   public:
     explicit Housekeeping(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
-    void start();        // any thread
-    void stop();         // any thread
+    void start();  // any thread
+    void stop();   // any thread
     // Adds what happened since the last visit to the registry. Swarm strand.
     void record();
 
@@ -26,8 +27,9 @@ class Housekeeping {
     asio::steady_timer timer_;
     bool stopped_ = false;
     std::uint32_t ticks_ = 0;
-    std::deque<std::pair<TimePoint, std::uint64_t>> tokens_;     // (when, generated_tokens), the last few seconds
-    std::map<std::string, std::uint64_t> counters_;              // as recorded last
+    // (when, generated_tokens), the last few seconds
+    std::deque<std::pair<TimePoint, std::uint64_t>> tokens_;
+    std::map<std::string, std::uint64_t> counters_;  // as recorded last
     std::map<WorkerId, Seen> workers_;
 };
 

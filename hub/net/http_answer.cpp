@@ -14,7 +14,8 @@ std::string http_date() {
     std::tm parts{};
     gmtime_r(&now, &parts);
     char buffer[40];
-    return std::string(buffer, std::strftime(buffer, sizeof buffer, "%a, %d %b %Y %H:%M:%S GMT", &parts));
+    return std::string(buffer,
+                       std::strftime(buffer, sizeof buffer, "%a, %d %b %Y %H:%M:%S GMT", &parts));
 }
 
 }  // namespace
@@ -22,14 +23,23 @@ std::string http_date() {
 // What the handlers hold. Any thread; everything is posted to the connection's strand.
 class ConnectionResponder : public WireResponder {
   public:
-    ConnectionResponder(std::shared_ptr<HttpConnection> connection, std::uint64_t serial) : connection_(std::move(connection)), serial_(serial) {}
+    ConnectionResponder(std::shared_ptr<HttpConnection> connection, std::uint64_t serial)
+        : connection_(std::move(connection)),
+          serial_(serial) {}
     ~ConnectionResponder() override {
-        if (!done_) post([serial = serial_](HttpConnection& connection) { connection.drop_request(serial); });
+        if (!done_)
+            post([serial = serial_](HttpConnection& connection) {
+                connection.drop_request(serial);
+            });
     }
-    void respond(HttpResponse response) override { respond_bytes(std::move(response), {}, nullptr); }
-    void respond_bytes(HttpResponse head, ByteView bytes, std::shared_ptr<const void> keep) override {
+    void respond(HttpResponse response) override {
+        respond_bytes(std::move(response), {}, nullptr);
+    }
+    void respond_bytes(HttpResponse head, ByteView bytes,
+                       std::shared_ptr<const void> keep) override {
         if (done_.exchange(true)) return;
-        post([serial = serial_, head = std::move(head), bytes, keep = std::move(keep)](HttpConnection& connection) mutable {
+        post([serial = serial_, head = std::move(head), bytes,
+              keep = std::move(keep)](HttpConnection& connection) mutable {
             connection.respond(serial, std::move(head), bytes, std::move(keep));
         });
     }
@@ -40,39 +50,52 @@ class ConnectionResponder : public WireResponder {
         post([serial = serial_](HttpConnection& connection) { connection.expect_stream(serial); });
     }
     void send_event(std::string data) override {
-        post([serial = serial_, data = std::move(data)](HttpConnection& connection) mutable { connection.send_event(serial, std::move(data)); });
+        post([serial = serial_, data = std::move(data)](HttpConnection& connection) mutable {
+            connection.send_event(serial, std::move(data));
+        });
     }
     void end_stream() override {
         if (done_.exchange(true)) return;
         post([serial = serial_](HttpConnection& connection) { connection.end_stream(serial); });
     }
     void on_disconnect(std::function<void()> handler) override {
-        post([serial = serial_, handler = std::move(handler)](HttpConnection& connection) mutable { connection.watch_disconnect(serial, std::move(handler)); });
+        post([serial = serial_, handler = std::move(handler)](HttpConnection& connection) mutable {
+            connection.watch_disconnect(serial, std::move(handler));
+        });
     }
 
   private:
     template <class Function>
     void post(Function function) {
-        asio::post(connection_->executor_, [connection = connection_, function = std::move(function)]() mutable { function(*connection); });
+        asio::post(connection_->executor_,
+                   [connection = connection_, function = std::move(function)]() mutable {
+                       function(*connection);
+                   });
     }
     const std::shared_ptr<HttpConnection> connection_;
     const std::uint64_t serial_;
     std::atomic<bool> done_{false};
 };
 
-std::shared_ptr<WireResponder> HttpConnection::make_responder() { return std::make_shared<ConnectionResponder>(shared_from_this(), serial_); }
+std::shared_ptr<WireResponder> HttpConnection::make_responder() {
+    return std::make_shared<ConnectionResponder>(shared_from_this(), serial_);
+}
 
 void HttpConnection::watch_disconnect(std::uint64_t serial, std::function<void()> handler) {
-    if (closed_ || shutting_ || serial != serial_ || peer_done_) return give_up({std::move(handler)});
+    if (closed_ || shutting_ || serial != serial_ || peer_done_)
+        return give_up({std::move(handler)});
     if (!answered_) disconnect_handlers_.push_back(std::move(handler));
 }
 
-std::string HttpConnection::head_of(const HttpResponse& response, std::optional<std::uint64_t> body_bytes) {
-    std::string head = text("HTTP/1.1 ", response.status, ' ', reason_phrase(response.status), "\r\nDate: ", http_date(), "\r\n");
+std::string HttpConnection::head_of(const HttpResponse& response,
+                                    std::optional<std::uint64_t> body_bytes) {
+    std::string head = text("HTTP/1.1 ", response.status, ' ', reason_phrase(response.status),
+                            "\r\nDate: ", http_date(), "\r\n");
     const auto add = [&](std::string_view name, std::string_view value) {
         head += name;
         head += ": ";
-        for (const char c : value) head += c == '\r' || c == '\n' ? ' ' : c;   // no value, whatever it quotes, opens a line of its own
+        // no value, whatever it quotes, opens a line of its own
+        for (const char c : value) head += c == '\r' || c == '\n' ? ' ' : c;
         head += "\r\n";
     };
     bool has_cache_rule = false;
@@ -80,7 +103,8 @@ std::string HttpConnection::head_of(const HttpResponse& response, std::optional<
         add(name, value);
         has_cache_rule |= name == "Cache-Control";
     }
-    if (!response.content_type.empty() && response.status != 204 && response.status != 304) add("Content-Type", response.content_type);
+    if (!response.content_type.empty() && response.status != 204 && response.status != 304)
+        add("Content-Type", response.content_type);
     if (!has_cache_rule) add("Cache-Control", "no-store");
     add("X-Content-Type-Options", "nosniff");
     add("Referrer-Policy", "no-referrer");
@@ -91,14 +115,17 @@ std::string HttpConnection::head_of(const HttpResponse& response, std::optional<
         add("Access-Control-Allow-Origin", cors_origin_);
         add("Access-Control-Expose-Headers", "Retry-After, ETag, Content-Range");
     }
-    if (body_bytes && response.status != 204 && response.status != 304) add("Content-Length", text(*body_bytes));
+    if (body_bytes && response.status != 204 && response.status != 304)
+        add("Content-Length", text(*body_bytes));
     add("Connection", keep_alive_ ? "keep-alive" : "close");
     return head;
 }
 
-void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteView bytes, std::shared_ptr<const void> keep) {
+void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteView bytes,
+                             std::shared_ptr<const void> keep) {
     if (closed_ || serial != serial_ || answered_) return;
-    if (streaming_ && expects_stream_) {                  // the headers went out while it was waited for
+    // the headers went out while it was waited for
+    if (streaming_ && expects_stream_) {
         send_event(serial, std::move(response.body));
         return end_stream(serial);
     }
@@ -164,7 +191,8 @@ void HttpConnection::end_stream(std::uint64_t serial) {
     if (outbox_.empty() && !writing_) on_answer_sent();
 }
 
-// The last responder went away without an answer: ours to admit. A stream ends short, without its last chunk, so that no client takes it for whole.
+// The last responder went away without an answer: ours to admit. A stream
+// ends short, without its last chunk, so that no client takes it for whole.
 void HttpConnection::drop_request(std::uint64_t serial) {
     if (closed_ || serial != serial_ || answered_) return;
     if (streaming_) return close();
@@ -201,11 +229,14 @@ void HttpConnection::write() {
     }
     std::vector<asio::const_buffer> buffers;
     for (const Piece& piece : in_flight_)
-        buffers.push_back(piece.borrowed.empty() ? asio::buffer(piece.owned) : asio::const_buffer(piece.borrowed.data(), piece.borrowed.size()));
+        buffers.push_back(piece.borrowed.empty()
+                              ? asio::buffer(piece.owned)
+                              : asio::const_buffer(piece.borrowed.data(), piece.borrowed.size()));
     writing_ = true;
     write_deadline_ = now_steady() + hub_.options.clients.write_within;
     arm_timer();
-    transport_->write(std::move(buffers), [self = shared_from_this()](ErrorCodeOf error) { self->on_written(error); });
+    transport_->write(std::move(buffers),
+                      [self = shared_from_this()](ErrorCodeOf error) { self->on_written(error); });
 }
 
 void HttpConnection::on_written(ErrorCodeOf error) {

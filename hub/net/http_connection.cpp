@@ -5,16 +5,26 @@
 namespace moex::net {
 namespace {
 
-constexpr std::size_t read_ahead_bytes_max = 64 << 10;      // sent before the answer of the request in progress
-constexpr std::uint64_t drained_body_bytes_max = 64 << 10;  // a refused request's body: read past for the sake of the connection
+// sent before the answer of the request in progress
+constexpr std::size_t read_ahead_bytes_max = 64 << 10;
+// a refused request's body: read past for the sake of the connection
+constexpr std::uint64_t drained_body_bytes_max = 64 << 10;
 constexpr std::uint64_t linger_bytes_max = 16u << 20;
 constexpr Duration linger_within = 2s;
 
 }  // namespace
 
-HttpConnection::HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string peer_address)
-    : hub_(hub), routes_(routes), live_(hub.http_connections), transport_(std::move(transport)), executor_(transport_->socket().get_executor()),
-      peer_address_(std::move(peer_address)), secure_(transport_->secure()), gate_(hub.options.gate), timer_(executor_) {}
+HttpConnection::HttpConnection(HubContext& hub, const Routes& routes,
+                               std::unique_ptr<Transport> transport, std::string peer_address)
+    : hub_(hub),
+      routes_(routes),
+      live_(hub.http_connections),
+      transport_(std::move(transport)),
+      executor_(transport_->socket().get_executor()),
+      peer_address_(std::move(peer_address)),
+      secure_(transport_->secure()),
+      gate_(hub.options.gate),
+      timer_(executor_) {}
 
 HttpConnection::~HttpConnection() {
     release_body();
@@ -42,13 +52,16 @@ void HttpConnection::shut() {
 void HttpConnection::on_shut() {
     if (std::exchange(shutting_, true) || !busy_ || lingering_) return close();
     keep_alive_ = false;
-    if (answered_ || closed_) return;                     // its last bytes are on their way
+    if (answered_ || closed_) return;  // its last bytes are on their way
     auto handlers = std::exchange(disconnect_handlers_, {});
-    respond(serial_, api_error(503, "the hub stopped before this answer was complete", "shutting_down"), {}, nullptr);
+    respond(serial_,
+            api_error(503, "the hub stopped before this answer was complete", "shutting_down"), {},
+            nullptr);
     give_up(std::move(handlers));
 }
 
-// Whoever computes for this connection stops; nobody does any more once the hub has let go of its rooms.
+// Whoever computes for this connection stops; nobody
+// does any more once the hub has let go of its rooms.
 void HttpConnection::give_up(std::vector<std::function<void()>> handlers) {
     const std::shared_lock rooms(hub_.rooms_mutex);
     if (hub_.api)
@@ -58,15 +71,17 @@ void HttpConnection::give_up(std::vector<std::function<void()>> handlers) {
 void HttpConnection::read() {
     if (closed_ || reading_ || peer_done_) return;
     reading_ = true;
-    transport_->read_some(asio::buffer(read_buffer_), [self = shared_from_this()](ErrorCodeOf error, std::size_t size) {
-        self->reading_ = false;
-        self->on_read(error, size);
-    });
+    transport_->read_some(asio::buffer(read_buffer_),
+                          [self = shared_from_this()](ErrorCodeOf error, std::size_t size) {
+                              self->reading_ = false;
+                              self->on_read(error, size);
+                          });
 }
 
 void HttpConnection::on_read(ErrorCodeOf error, std::size_t size) {
     if (closed_) return;
-    if (error) return on_peer_closed(error == asio::error::eof || error == ssl::error::stream_truncated);
+    if (error)
+        return on_peer_closed(error == asio::error::eof || error == ssl::error::stream_truncated);
     if (lingering_) {
         lingered_bytes_ += size;
         if (lingered_bytes_ > linger_bytes_max) return close();
@@ -85,11 +100,16 @@ void HttpConnection::process() {
         const RequestGate::State after = gate_.state();
         const ClientLimits& limits = hub_.options.clients;
         if (after == RequestGate::State::refused) return refuse(gate_.refusal());
-        if (before == RequestGate::State::idle && after == RequestGate::State::head) read_deadline_ = now_steady() + limits.header_within;
-        const bool had_head = before == RequestGate::State::body, has_head = after == RequestGate::State::body || after == RequestGate::State::done;
+        if (before == RequestGate::State::idle && after == RequestGate::State::head)
+            read_deadline_ = now_steady() + limits.header_within;
+        const bool had_head = before == RequestGate::State::body,
+                   has_head = after == RequestGate::State::body ||
+                              after == RequestGate::State::done;
         if (!had_head && has_head) judge_head();
         if (busy_) return;
-        if (has_head && !hold_body()) return refuse({503, "bodies_in_flight", "the hub reads as many request bodies as it has memory for; try again"});
+        if (has_head && !hold_body())
+            return refuse({503, "bodies_in_flight",
+                           "the hub reads as many request bodies as it has memory for; try again"});
         if (after == RequestGate::State::done) handle(gate_.take());
         arm_timer();
     }
@@ -118,7 +138,8 @@ void HttpConnection::judge_head() {
     if (gate_.state() == RequestGate::State::done) return;
     read_deadline_ = now_steady() + hub_.options.clients.body_within;
     const bool waits = gate_.take_expects_continue();
-    if (head_refusal_ && (waits || gate_.body_bytes_left().value_or(drained_body_bytes_max + 1) > drained_body_bytes_max)) {
+    if (head_refusal_ && (waits || gate_.body_bytes_left().value_or(drained_body_bytes_max + 1) >
+                                       drained_body_bytes_max)) {
         ++serial_;
         busy_ = true;
         answered_ = head_only_ = keep_alive_ = false;
@@ -142,7 +163,8 @@ void HttpConnection::release_body() { hub_.body_bytes.give(std::exchange(body_by
 void HttpConnection::refuse(const GateRefusal& refusal) {
     gate_.drop_body();
     release_body();
-    if (gate_.state() == RequestGate::State::refused) cors_origin_.clear();      // of the request before
+    // of the request before
+    if (gate_.state() == RequestGate::State::refused) cors_origin_.clear();
     ++hub_.requests_refused;
     ++serial_;
     busy_ = true;
@@ -165,7 +187,8 @@ void HttpConnection::handle(GatedRequest request) {
     ++hub_.active_requests;
 
     HttpRequest view = view_of(request);
-    if (head_refusal_) return respond(serial_, *std::exchange(head_refusal_, std::nullopt), {}, nullptr);
+    if (head_refusal_)
+        return respond(serial_, *std::exchange(head_refusal_, std::nullopt), {}, nullptr);
     if (routes_.is_upgrade(view)) return upgrade(std::move(request), view);
     view.body = std::move(request.body);
     routes_.handle(std::move(view), make_responder());
@@ -175,7 +198,8 @@ void HttpConnection::handle(GatedRequest request) {
 void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
     UpgradeVerdict verdict = routes_.judge_upgrade(view);
     if (!verdict.refusal && (reading_ || writing_ || !in_.empty()))
-        verdict.refusal = api_error(400, "bytes around the upgrade request; it wants a connection to itself", "early_data");
+        verdict.refusal = api_error(
+            400, "bytes around the upgrade request; it wants a connection to itself", "early_data");
     if (verdict.refusal) {
         keep_alive_ = false;
         return respond(serial_, std::move(*verdict.refusal), {}, nullptr);
@@ -183,18 +207,26 @@ void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
     timer_.cancel();
     timer_at_.reset();
     release_request();
-    const auto to_ms = [](Duration duration) { return std::chrono::ceil<std::chrono::milliseconds>(duration); };
-    WebSocketLimits limits{to_ms(hub_.options.clients.header_within), to_ms(hub_.options.clients.worker_idle_within)};
+    const auto to_ms = [](Duration duration) {
+        return std::chrono::ceil<std::chrono::milliseconds>(duration);
+    };
+    WebSocketLimits limits{to_ms(hub_.options.clients.header_within),
+                           to_ms(hub_.options.clients.worker_idle_within)};
     auto socket = transport_->upgrade(limits);
     transport_.reset();
     closed_ = true;
-    std::make_shared<WorkerConnection>(hub_, std::move(socket), view.remote_address, view.loopback, verdict.authorized)->start(std::move(request));
+    std::make_shared<WorkerConnection>(hub_, std::move(socket), view.remote_address, view.loopback,
+                                       verdict.authorized)
+        ->start(std::move(request));
 }
 
-// A clean end of the peer's bytes in the middle of a request is a hang-up when someone computes for it; a short answer may still go out.
+// A clean end of the peer's bytes in the middle of a request is a
+// hang-up when someone computes for it; a short answer may still go out.
 void HttpConnection::on_peer_closed(bool clean) {
     peer_done_ = true;
-    if (!clean || lingering_ || (!busy_ && outbox_.empty() && !writing_) || streaming_ || !disconnect_handlers_.empty()) return close();
+    if (!clean || lingering_ || (!busy_ && outbox_.empty() && !writing_) || streaming_ ||
+        !disconnect_handlers_.empty())
+        return close();
     keep_alive_ = false;
     if (!busy_) close();
 }
@@ -208,7 +240,8 @@ void HttpConnection::on_answer_sent() {
     process();
 }
 
-// Closing with unread bytes would reset the connection and may destroy the answer on its way: read them, for a while.
+// Closing with unread bytes would reset the connection and
+// may destroy the answer on its way: read them, for a while.
 void HttpConnection::linger() {
     if (closed_ || lingering_) return;
     if (peer_done_) return close();

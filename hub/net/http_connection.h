@@ -1,6 +1,10 @@
-// One HTTP connection: reads requests through the gate, one at a time, and writes their answers; hands /worker over to a WebSocket.
-// A read is always pending, also while a request runs: a client that hangs up is noticed at once and its generation ends.
-// What the head decides is decided before the body is read. Bounds: bytes of all bodies together; time for head, body, idling and each write; bytes waiting in a stream; bytes sent ahead of an answer.
+// One HTTP connection: reads requests through the gate, one at a
+// time, and writes their answers; hands /worker over to a WebSocket.
+// A read is always pending, also while a request runs: a client
+// that hangs up is noticed at once and its generation ends.
+// What the head decides is decided before the body is read. Bounds:
+// bytes of all bodies together; time for head, body, idling and each
+// write; bytes waiting in a stream; bytes sent ahead of an answer.
 // Owner: the connection's strand.
 #pragma once
 
@@ -10,19 +14,22 @@
 #include <string>
 #include <vector>
 
-#include "hub/net/hub_context.h"
 #include "hub/net/http/request_gate.h"
-#include "hub/net/routes.h"
 #include "hub/net/http/transport.h"
+#include "hub/net/hub_context.h"
+#include "hub/net/routes.h"
 
 namespace moex::net {
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   public:
-    HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport, std::string peer_address);
+    HttpConnection(HubContext& hub, const Routes& routes, std::unique_ptr<Transport> transport,
+                   std::string peer_address);
     ~HttpConnection();
     void start();
-    void shut();                         // any thread: the hub ends; what still waits for an answer is told so, a second call closes at once
+    // any thread: the hub ends; what still waits for an
+    // answer is told so, a second call closes at once
+    void shut();
 
   private:
     friend class ConnectionResponder;
@@ -47,7 +54,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
     // The way back (http_answer.cpp), on the strand; `serial` names the request that is meant.
     std::shared_ptr<WireResponder> make_responder();
-    void respond(std::uint64_t serial, HttpResponse response, ByteView bytes, std::shared_ptr<const void> keep);
+    void respond(std::uint64_t serial, HttpResponse response, ByteView bytes,
+                 std::shared_ptr<const void> keep);
     void begin_stream(std::uint64_t serial);
     void expect_stream(std::uint64_t serial);
     void send_event(std::uint64_t serial, std::string data);
@@ -77,17 +85,20 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::unique_ptr<Transport> transport_;
     asio::any_io_executor executor_;
     const std::string peer_address_;
-    bool secure_;                        // of the last request whose head was read
+    bool secure_;  // of the last request whose head was read
 
     RequestGate gate_;
     std::string in_;
     std::array<char, 16384> read_buffer_;
-    bool reading_ = false, closed_ = false, lingering_ = false, peer_done_ = false, shutting_ = false;
+    bool reading_ = false, closed_ = false, lingering_ = false, peer_done_ = false,
+         shutting_ = false;
     std::uint64_t lingered_bytes_ = 0;
 
     std::uint64_t serial_ = 0;
-    bool busy_ = false, answered_ = false, streaming_ = false, expects_stream_ = false, head_only_ = false, keep_alive_ = false, chunked_ = false, counted_ = false;
-    std::optional<HttpResponse> head_refusal_;   // goes out once the body, which nobody keeps, has passed
+    bool busy_ = false, answered_ = false, streaming_ = false, expects_stream_ = false,
+         head_only_ = false, keep_alive_ = false, chunked_ = false, counted_ = false;
+    // goes out once the body, which nobody keeps, has passed
+    std::optional<HttpResponse> head_refusal_;
     std::uint64_t body_bytes_held_ = 0;
     std::string cors_origin_;
     std::vector<std::function<void()>> disconnect_handlers_;

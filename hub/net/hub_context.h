@@ -1,4 +1,5 @@
-// What the parts of this room share: options, what stands behind the door, and counts. One per Server; outlives its connections' handlers.
+// What the parts of this room share: options, what stands behind the
+// door, and counts. One per Server; outlives its connections' handlers.
 #pragma once
 
 #include <atomic>
@@ -11,15 +12,16 @@
 #include <vector>
 
 #include "hub/net/access.h"
-#include "hub/net/http/asio.h"
 #include "hub/net/assets.h"
+#include "hub/net/http/asio.h"
 #include "hub/net/metrics.h"
 #include "hub/net/rate_limits.h"
 #include "hub/net/server.h"
 
 namespace moex::net {
 
-// The connections that live now, so that the end of the server can end them. Thread-safe; shared with each connection, whatever dies first.
+// The connections that live now, so that the end of the server can end
+// them. Thread-safe; shared with each connection, whatever dies first.
 class LiveConnections {
   public:
     // `shut` may be called from any thread; `peer` is the rate_key of the other end.
@@ -86,9 +88,15 @@ class ByteBudget {
 
 struct HubContext {
     // `hosts`: every name that Host may carry, those of the certificate included.
-    HubContext(ServerOptions options_in, std::shared_ptr<const ModelPackage> package_in, Registry& registry_in, std::vector<std::string> hosts)
-        : options(std::move(options_in)), package(std::move(package_in)), registry(registry_in),
-          access({options.listen_address, std::move(hosts), options.cors_origins}), proxies(options.trusted_proxies), rates(options.rates), assets(options.static_directory) {}
+    HubContext(ServerOptions options_in, std::shared_ptr<const ModelPackage> package_in,
+               Registry& registry_in, std::vector<std::string> hosts)
+        : options(std::move(options_in)),
+          package(std::move(package_in)),
+          registry(registry_in),
+          access({options.listen_address, std::move(hosts), options.cors_origins}),
+          proxies(options.trusted_proxies),
+          rates(options.rates),
+          assets(options.static_directory) {}
 
     const ServerOptions options;
     const std::shared_ptr<const ModelPackage> package;
@@ -96,7 +104,7 @@ struct HubContext {
     const AccessPolicy access;
     const TrustedProxies proxies;
     RateLimits rates;
-    ByteBudget body_bytes{options.body_bytes_in_flight_max};   // of requests that are being read
+    ByteBudget body_bytes{options.body_bytes_in_flight_max};  // of requests that are being read
     const Assets assets;
     Metrics metrics;
     const TimePoint started = now_steady();
@@ -106,8 +114,9 @@ struct HubContext {
     asio::io_context io;
     asio::strand<asio::io_context::executor_type> swarm_strand{io.get_executor()};
 
-    // What stands behind the door; null before attach() and after the end. Swarm and engine are used on the swarm strand, which also takes them
-    // away; the Api, and what it handed to connections, on any strand with `rooms_mutex` shared.
+    // What stands behind the door; null before attach() and after the end. Swarm
+    // and engine are used on the swarm strand, which also takes them away; the Api,
+    // and what it handed to connections, on any strand with `rooms_mutex` shared.
     std::shared_mutex rooms_mutex;
     std::atomic<SwarmBackend*> swarm{nullptr};
     std::atomic<Engine*> engine{nullptr};
@@ -118,7 +127,7 @@ struct HubContext {
     std::atomic<double> decode_tokens_per_s{0};
     const std::shared_ptr<LiveConnections> http_connections = std::make_shared<LiveConnections>();
     const std::shared_ptr<LiveConnections> worker_connections = std::make_shared<LiveConnections>();
-    std::map<std::string, std::uint32_t> workers_by_address;   // swarm strand only
+    std::map<std::string, std::uint32_t> workers_by_address;  // swarm strand only
 };
 
 }  // namespace moex::net

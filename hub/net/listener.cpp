@@ -8,17 +8,28 @@
 namespace moex::net {
 
 Listener::Listener(HubContext& hub, const Routes& routes, std::shared_ptr<ssl::context> tls)
-    : hub_(hub), routes_(routes), strand_(asio::make_strand(hub.io)), acceptor_(strand_), pause_(strand_), tls_(std::move(tls)) {
+    : hub_(hub),
+      routes_(routes),
+      strand_(asio::make_strand(hub.io)),
+      acceptor_(strand_),
+      pause_(strand_),
+      tls_(std::move(tls)) {
     const std::string where = text(hub.options.listen_address, ':', hub.options.listen_port);
     ErrorCodeOf error;
-    const auto address = asio::ip::make_address(hub.options.listen_address == "localhost" ? "127.0.0.1" : hub.options.listen_address, error);
-    if (error) throw std::runtime_error(text(where, ": want an IP address to listen on, like 127.0.0.1 or 0.0.0.0"));
+    const auto address = asio::ip::make_address(
+        hub.options.listen_address == "localhost" ? "127.0.0.1" : hub.options.listen_address,
+        error);
+    if (error)
+        throw std::runtime_error(
+            text(where, ": want an IP address to listen on, like 127.0.0.1 or 0.0.0.0"));
     const tcp::endpoint endpoint(address, hub.options.listen_port);
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error == asio::error::address_in_use) throw std::runtime_error(text(where, ": the port is in use; stop the other program or choose another with --listen"));
+    if (error == asio::error::address_in_use)
+        throw std::runtime_error(text(
+            where, ": the port is in use; stop the other program or choose another with --listen"));
     if (error) throw std::runtime_error(text(where, ": cannot listen: ", error.message()));
     port_ = acceptor_.local_endpoint().port();
 }
@@ -42,37 +53,48 @@ void Listener::replace_tls(std::shared_ptr<ssl::context> tls) {
 
 void Listener::accept() {
     if (!acceptor_.is_open()) return;
-    acceptor_.async_accept(asio::make_strand(hub_.io), [this](ErrorCodeOf error, tcp::socket socket) {
-        if (error == asio::error::operation_aborted) return;
-        if (!error) {
-            serve(std::move(socket));
-            return accept();
-        }
-        // Out of descriptors, mostly: wait for some to come back instead of spinning.
-        log_warn("http: accept failed", kv("error", error.message()));
-        pause_.expires_after(100ms);
-        pause_.async_wait([this](ErrorCodeOf stopped) {
-            if (!stopped) accept();
-        });
-    });
+    acceptor_.async_accept(asio::make_strand(hub_.io),
+                           [this](ErrorCodeOf error, tcp::socket socket) {
+                               if (error == asio::error::operation_aborted) return;
+                               if (!error) {
+                                   serve(std::move(socket));
+                                   return accept();
+                               }
+                               // Out of descriptors, mostly: wait for some to come back instead of
+                               // spinning.
+                               log_warn("http: accept failed", kv("error", error.message()));
+                               pause_.expires_after(100ms);
+                               pause_.async_wait([this](ErrorCodeOf stopped) {
+                                   if (!stopped) accept();
+                               });
+                           });
 }
 
 void Listener::serve(tcp::socket socket) {
     ErrorCodeOf error;
     const tcp::endpoint remote = socket.remote_endpoint(error);
     if (error) return;
-    if (hub_.http_connections->size() + hub_.worker_connections->size() >= hub_.options.connections_max) return;   // closes
+    // closes
+    if (hub_.http_connections->size() + hub_.worker_connections->size() >=
+        hub_.options.connections_max)
+        return;
     const std::string address = remote.address().to_string(), peer = rate_key(address);
     // A proxy's connections are everybody's.
-    const double peer_max = hub_.options.connections_per_address_max * (is_loopback_address(address) ? hub_.options.rates.loopback_factor : 1.0);
-    if (!hub_.proxies.trusts(address) && static_cast<double>(hub_.http_connections->count_of(peer) + hub_.worker_connections->count_of(peer)) >= peer_max) return;
+    const double peer_max = hub_.options.connections_per_address_max *
+                            (is_loopback_address(address) ? hub_.options.rates.loopback_factor
+                                                          : 1.0);
+    if (!hub_.proxies.trusts(address) &&
+        static_cast<double>(hub_.http_connections->count_of(peer) +
+                            hub_.worker_connections->count_of(peer)) >= peer_max)
+        return;
     socket.set_option(tcp::no_delay(true), error);
     std::shared_ptr<ssl::context> tls;
     {
         const std::lock_guard lock(tls_mutex_);
         tls = tls_;
     }
-    auto transport = tls ? make_tls_transport(std::move(socket), std::move(tls)) : make_plain_transport(std::move(socket));
+    auto transport = tls ? make_tls_transport(std::move(socket), std::move(tls))
+                         : make_plain_transport(std::move(socket));
     std::make_shared<HttpConnection>(hub_, routes_, std::move(transport), address)->start();
 }
 

@@ -1,4 +1,5 @@
-// Accepts connections on one address and starts an HttpConnection for each; holds the TLS context, which can be replaced while running.
+// Accepts connections on one address and starts an HttpConnection for
+// each; holds the TLS context, which can be replaced while running.
 #pragma once
 
 #include <memory>
@@ -15,8 +16,8 @@ class Listener {
     Listener(HubContext& hub, const Routes& routes, std::shared_ptr<ssl::context> tls);
     std::uint16_t port() const { return port_; }
     void start();
-    void stop();                                             // any thread
-    void replace_tls(std::shared_ptr<ssl::context> tls);     // for connections from now on
+    void stop();                                          // any thread
+    void replace_tls(std::shared_ptr<ssl::context> tls);  // for connections from now on
 
   private:
     void accept();

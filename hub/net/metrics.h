@@ -1,5 +1,7 @@
-// /metrics in the Prometheus text format: histograms observed here, the rest read from the counters of engine and swarm when asked.
-// Names follow vLLM's suffixes under `moex_`, so that dashboards carry over. Thread-safe. Source: targets section 3.
+// /metrics in the Prometheus text format: histograms observed here,
+// the rest read from the counters of engine and swarm when asked.
+// Names follow vLLM's suffixes under `moex_`, so that dashboards
+// carry over. Thread-safe. Source: targets section 3.
 #pragma once
 
 #include <memory>
@@ -15,7 +17,7 @@ struct MetricsSnapshot {
     SwarmCounters swarm;
     Coverage coverage;
     std::vector<WorkerView> workers;
-    std::vector<std::uint16_t> replicas;      // of MoE units
+    std::vector<std::uint16_t> replicas;  // of MoE units
     std::uint64_t requests_refused = 0;
     double uptime_s = 0;
 };
@@ -28,7 +30,7 @@ class Metrics {
     void on_latency(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s);
     void on_http(unsigned status);
     void on_worker_event(WorkerEvent::Kind kind);
-    void on_ejection(CloseCode code);          // of a worker that had been welcomed
+    void on_ejection(CloseCode code);  // of a worker that had been welcomed
     std::string text(const MetricsSnapshot& snapshot) const;
 
   private:

@@ -12,20 +12,24 @@ namespace {
 
 // `level` tokens at `at`; refills at `per_minute` up to `burst`.
 struct Bucket {
-    double level = -1;   // -1: not used yet, starts full
+    double level = -1;  // -1: not used yet, starts full
     TimePoint at{};
 
     // Zero when a token was there, otherwise the time until there is one.
     Duration take(TimePoint now, double per_minute, double burst) {
-        if (level < 0) level = burst;
-        else level = std::min(burst, level + per_minute / 60.0 * std::chrono::duration<double>(now - at).count());
+        if (level < 0)
+            level = burst;
+        else
+            level = std::min(
+                burst, level + per_minute / 60.0 * std::chrono::duration<double>(now - at).count());
         at = now;
         if (level >= 1) {
             level -= 1;
             return Duration{0};
         }
         const double wait_s = per_minute > 0 ? (1 - level) * 60.0 / per_minute : 3600.0;
-        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wait_s)) + Duration{1};
+        return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wait_s)) +
+               Duration{1};
     }
 };
 
@@ -41,7 +45,8 @@ std::string rate_key(std::string_view address) {
     boost::system::error_code error;
     const auto parsed = net::asio::ip::make_address(std::string(address), error);
     if (error || parsed.is_v4()) return std::string(address);
-    if (parsed.to_v6().is_v4_mapped()) return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, parsed.to_v6()).to_string();
+    if (parsed.to_v6().is_v4_mapped())
+        return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, parsed.to_v6()).to_string();
     auto bytes = parsed.to_v6().to_bytes();
     std::fill(bytes.begin() + 8, bytes.end(), 0);
     return net::asio::ip::address_v6(bytes).to_string() + "/64";
@@ -51,7 +56,7 @@ struct RateLimits::State {
     RateOptions options;
     std::mutex mutex;
     std::unordered_map<std::string, Address> addresses;
-    std::list<std::string> recent;   // front: seen last
+    std::list<std::string> recent;  // front: seen last
     std::unordered_map<std::string, Bucket> keys;
 
     Address& find(const std::string& address) {
@@ -73,7 +78,9 @@ struct RateLimits::State {
     double factor(bool loopback) const { return loopback ? options.loopback_factor : 1.0; }
 };
 
-RateLimits::RateLimits(RateOptions options) : state_(std::make_unique<State>()) { state_->options = options; }
+RateLimits::RateLimits(RateOptions options) : state_(std::make_unique<State>()) {
+    state_->options = options;
+}
 RateLimits::~RateLimits() = default;
 
 Duration RateLimits::worker_connect(TimePoint now, const std::string& address, bool loopback) {
@@ -81,26 +88,30 @@ Duration RateLimits::worker_connect(TimePoint now, const std::string& address, b
     Address& entry = state_->find(address);
     if (now < entry.banned_until) return entry.banned_until - now;
     const double factor = state_->factor(loopback);
-    return entry.connects.take(now, state_->options.worker_connects_per_minute * factor, state_->options.worker_connects_burst * factor);
+    return entry.connects.take(now, state_->options.worker_connects_per_minute * factor,
+                               state_->options.worker_connects_burst * factor);
 }
 
 Duration RateLimits::api_request(TimePoint now, const std::string& address, bool loopback) {
     const std::lock_guard lock(state_->mutex);
     const double factor = state_->factor(loopback);
-    return state_->find(address).api.take(now, state_->options.api_requests_per_minute * factor, state_->options.api_requests_burst * factor);
+    return state_->find(address).api.take(now, state_->options.api_requests_per_minute * factor,
+                                          state_->options.api_requests_burst * factor);
 }
 
 Duration RateLimits::key_request(TimePoint now, const std::string& key, bool loopback) {
     const std::lock_guard lock(state_->mutex);
     const double factor = state_->factor(loopback);
-    return state_->keys[key].take(now, state_->options.key_requests_per_minute * factor, state_->options.key_requests_burst * factor);
+    return state_->keys[key].take(now, state_->options.key_requests_per_minute * factor,
+                                  state_->options.key_requests_burst * factor);
 }
 
 void RateLimits::hello_failed(TimePoint now, const std::string& address, bool loopback) {
     const std::lock_guard lock(state_->mutex);
     Address& entry = state_->find(address);
     const double allowed = state_->options.hello_failures_per_minute * state_->factor(loopback);
-    if (entry.failures.take(now, allowed, allowed) > Duration{0}) entry.banned_until = now + state_->options.ban;
+    if (entry.failures.take(now, allowed, allowed) > Duration{0})
+        entry.banned_until = now + state_->options.ban;
 }
 
 }  // namespace moex

@@ -1,4 +1,5 @@
-// Token buckets per address and per key, and bans per address. An address is an IPv4 address or an IPv6 /64: what one person usually holds.
+// Token buckets per address and per key, and bans per address. An address
+// is an IPv4 address or an IPv6 /64: what one person usually holds.
 // Thread-safe: one mutex around a bounded table; `now` is given, so tests need no clock.
 // Source: targets S8.
 #pragma once
@@ -14,15 +15,17 @@ namespace moex {
 
 struct RateOptions {
     double worker_connects_per_minute = 10, worker_connects_burst = 20;
-    double hello_failures_per_minute = 5;    // beyond it the address is banned from /worker
+    double hello_failures_per_minute = 5;  // beyond it the address is banned from /worker
     Duration ban = std::chrono::minutes(10);
     double api_requests_per_minute = 600, api_requests_burst = 200;
-    double key_requests_per_minute = 1200, key_requests_burst = 400;   // of one API key, wherever it is used
-    double loopback_factor = 100;            // one's own machine: generous, still bounded
-    std::size_t addresses_max = 16'384;      // remembered; the longest unseen is forgotten
+    // of one API key, wherever it is used
+    double key_requests_per_minute = 1200, key_requests_burst = 400;
+    double loopback_factor = 100;        // one's own machine: generous, still bounded
+    std::size_t addresses_max = 16'384;  // remembered; the longest unseen is forgotten
 };
 
-// "2001:db8:1:2:3:4:5:6" becomes "2001:db8:1:2::/64"; ::ffff:a.b.c.d becomes a.b.c.d; the rest stays.
+// "2001:db8:1:2:3:4:5:6" becomes "2001:db8:1:2::/64";
+// ::ffff:a.b.c.d becomes a.b.c.d; the rest stays.
 std::string rate_key(std::string_view address);
 
 class RateLimits {

@@ -1,4 +1,5 @@
-// Who may ask for what, and who answers: the route table, the rules in front of it, and the handlers that are not the API's.
+// Who may ask for what, and who answers: the route table, the
+// rules in front of it, and the handlers that are not the API's.
 // Deny by default: what is not in the table, or among the embedded pages, is 404.
 #pragma once
 
@@ -13,23 +14,27 @@ namespace moex::net {
 // A responder that can also send bytes it borrows, with their owner.
 class WireResponder : public HttpResponder {
   public:
-    virtual void respond_bytes(HttpResponse head, ByteView bytes, std::shared_ptr<const void> keep) = 0;
+    virtual void respond_bytes(HttpResponse head, ByteView bytes,
+                               std::shared_ptr<const void> keep) = 0;
 };
 
 struct UpgradeVerdict {
     std::optional<HttpResponse> refusal;
-    bool authorized = false;            // a good token came as Bearer
+    bool authorized = false;  // a good token came as Bearer
 };
 
 class Routes {
   public:
     explicit Routes(HubContext& hub) : hub_(hub) {}
-    // Everything that a request's head decides: Host, Origin, route, method, key, content type, whether there is work to give, rate. Counted and
-    // rated: ask once per request, before its body is read.
+    // Everything that a request's head decides: Host, Origin, route,
+    // method, key, content type, whether there is work to give, rate.
+    // Counted and rated: ask once per request, before its body is read.
     std::optional<HttpResponse> refuse_by_head(const HttpRequest& head) const;
     // Requires that refuse_by_head() let it pass.
     void handle(HttpRequest request, std::shared_ptr<WireResponder> responder) const;
-    bool is_upgrade(const HttpRequest& request) const { return request.path == "/worker" && request.method == "GET"; }
+    bool is_upgrade(const HttpRequest& request) const {
+        return request.path == "/worker" && request.method == "GET";
+    }
     UpgradeVerdict judge_upgrade(const HttpRequest& request) const;
     // The origin to name in Access-Control-Allow-Origin; empty when none.
     std::string cors_origin(const HttpRequest& request) const;

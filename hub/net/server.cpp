@@ -7,8 +7,8 @@
 
 #include "hub/base/log.h"
 #include "hub/net/housekeeping.h"
-#include "hub/net/listener.h"
 #include "hub/net/http/transport.h"
+#include "hub/net/listener.h"
 
 namespace moex {
 namespace {
@@ -20,7 +20,9 @@ namespace asio = net::asio;
 class StrandHost : public SwarmHost {
   public:
     explicit StrandHost(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
-    void post(std::function<void()> function) override { asio::post(hub_.swarm_strand, std::move(function)); }
+    void post(std::function<void()> function) override {
+        asio::post(hub_.swarm_strand, std::move(function));
+    }
     void set_timer(TimePoint at, std::function<void()> function) override {
         timer_.expires_at(at);
         timer_.async_wait([function = std::move(function)](net::ErrorCodeOf error) {
@@ -38,26 +40,38 @@ class StrandHost : public SwarmHost {
 std::string outward_address(asio::io_context& io, bool v6) {
     net::ErrorCodeOf error;
     asio::ip::udp::socket socket(io);
-    const asio::ip::udp::endpoint somewhere(asio::ip::make_address(v6 ? "2001:db8::1" : "192.0.2.1"), 9);   // documentation ranges
+    // documentation ranges
+    const asio::ip::udp::endpoint somewhere(
+        asio::ip::make_address(v6 ? "2001:db8::1" : "192.0.2.1"), 9);
     socket.open(somewhere.protocol(), error);
     if (!error) socket.connect(somewhere, error);
     return error ? (v6 ? "::1" : "127.0.0.1") : socket.local_endpoint(error).address().to_string();
 }
 
 std::shared_ptr<net::ssl::context> read_tls(const ServerOptions& options) {
-    if (options.tls_cert.empty() != options.tls_key.empty()) throw std::runtime_error("TLS wants both --tls-cert and --tls-key");
-    return options.tls_cert.empty() ? nullptr : net::make_tls_context(options.tls_cert.string(), options.tls_key.string());
+    if (options.tls_cert.empty() != options.tls_key.empty())
+        throw std::runtime_error("TLS wants both --tls-cert and --tls-key");
+    return options.tls_cert.empty()
+               ? nullptr
+               : net::make_tls_context(options.tls_cert.string(), options.tls_key.string());
 }
 
 }  // namespace
 
 bool keys_required(const ServerOptions& options) {
-    return options.require_keys || !options.trusted_proxies.empty() || !is_loopback_address(options.listen_address);
+    return options.require_keys || !options.trusted_proxies.empty() ||
+           !is_loopback_address(options.listen_address);
 }
 
 struct Server::State {
-    State(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry, std::vector<std::string> hosts)
-        : hub(std::move(options), std::move(package), registry, std::move(hosts)), routes(hub), host(hub), housekeeping(hub), drain_timer(hub.swarm_strand), signals(hub.swarm_strand) {}
+    State(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry,
+          std::vector<std::string> hosts)
+        : hub(std::move(options), std::move(package), registry, std::move(hosts)),
+          routes(hub),
+          host(hub),
+          housekeeping(hub),
+          drain_timer(hub.swarm_strand),
+          signals(hub.swarm_strand) {}
 
     HubContext hub;
     net::Routes routes;
@@ -72,19 +86,25 @@ struct Server::State {
     std::atomic<bool> finished{false};
     TimePoint drain_until{};
 
-    // What other machines call us: a name the owner gave, our address where the certificate allows it, a name of the certificate.
+    // What other machines call us: a name the owner gave, our address
+    // where the certificate allows it, a name of the certificate.
     std::string outward_name(const std::vector<std::string>& certified) {
         if (!hub.options.hosts.empty()) return hub.options.hosts[0];
         const std::string address = outward_address(hub.io, hub.options.listen_address == "::");
-        if (certified.empty() || std::find(certified.begin(), certified.end(), address) != certified.end()) return address;
-        const auto fits = [](const std::string& name) { return name.find('*') == std::string::npos && !is_loopback_address(name); };
+        if (certified.empty() ||
+            std::find(certified.begin(), certified.end(), address) != certified.end())
+            return address;
+        const auto fits = [](const std::string& name) {
+            return name.find('*') == std::string::npos && !is_loopback_address(name);
+        };
         const auto found = std::find_if(certified.begin(), certified.end(), fits);
         return found == certified.end() ? address : *found;
     }
 
     void name_urls(bool tls, const std::vector<std::string>& certified) {
         if (!hub.options.trusted_proxies.empty() && !hub.options.hosts.empty()) {
-            hub.base_url = "https://" + hub.options.hosts[0];   // the proxy's: pages that use WebGPU want TLS
+            // the proxy's: pages that use WebGPU want TLS
+            hub.base_url = "https://" + hub.options.hosts[0];
             return;
         }
         std::string name = hub.options.listen_address;
@@ -96,11 +116,11 @@ struct Server::State {
     // What one handler throws ends that handler, not the hub.
     void run_io() {
         for (;;) try {
-            hub.io.run();
-            return;
-        } catch (const std::exception& failure) {
-            log_error("http: a handler failed", kv("error", failure.what()));
-        }
+                hub.io.run();
+                return;
+            } catch (const std::exception& failure) {
+                log_error("http: a handler failed", kv("error", failure.what()));
+            }
     }
 
     void on_signal(int number) {
@@ -148,7 +168,7 @@ struct Server::State {
 
     bool closing = false;
     TimePoint close_until{};
-    void close_everything() {   // swarm strand
+    void close_everything() {  // swarm strand
         if (closing) return;
         closing = true;
         hub.draining = true;
@@ -174,7 +194,7 @@ struct Server::State {
         housekeeping.stop();
         {
             const std::unique_lock rooms(hub.rooms_mutex);
-            hub.api = nullptr;   // engine and swarm may go once run() has returned
+            hub.api = nullptr;  // engine and swarm may go once run() has returned
             hub.swarm = nullptr;
             hub.engine = nullptr;
         }
@@ -186,16 +206,22 @@ struct Server::State {
     }
 };
 
-Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry) {
+Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> package,
+               Registry& registry) {
     const auto tls = read_tls(options);
-    const std::vector<std::string> certified = tls ? net::certificate_names(*tls) : std::vector<std::string>();
+    const std::vector<std::string> certified = tls ? net::certificate_names(*tls)
+                                                   : std::vector<std::string>();
     std::vector<std::string> hosts = options.hosts;
     hosts.insert(hosts.end(), certified.begin(), certified.end());
-    state_ = std::make_unique<State>(std::move(options), std::move(package), registry, std::move(hosts));
+    state_ = std::make_unique<State>(std::move(options), std::move(package), registry,
+                                     std::move(hosts));
     HubContext& hub = state_->hub;
     const bool loopback = is_loopback_address(hub.options.listen_address);
     if (!loopback && !tls && !hub.options.insecure_http)
-        throw std::runtime_error(text(hub.options.listen_address, ": off loopback the hub wants TLS (--tls-cert and --tls-key; `moex-hub cert` makes them) or an explicit --insecure-http"));
+        throw std::runtime_error(
+            text(hub.options.listen_address,
+                 ": off loopback the hub wants TLS (--tls-cert and --tls-key; `moex-hub cert` "
+                 "makes them) or an explicit --insecure-http"));
     hub.keys_required = keys_required(hub.options);
     state_->listener = std::make_unique<net::Listener>(hub, state_->routes, tls);
     state_->name_urls(tls != nullptr, certified);
@@ -210,7 +236,8 @@ Server::~Server() {
     state.work.reset();
     state.hub.io.stop();
     for (std::thread& thread : state.threads) thread.join();
-    // What still hangs in the queues lets go of its connections here, while everything it refers to lives.
+    // What still hangs in the queues lets go of its
+    // connections here, while everything it refers to lives.
     state.hub.http_connections->shut_all();
     state.hub.worker_connections->shut_all();
     state.host.cancel();
@@ -233,13 +260,17 @@ ApiObserver Server::api_observer() {
     net::Metrics& metrics = state_->hub.metrics;
     ApiObserver observer;
     observer.on_finished = [&metrics](const char* reason) { metrics.on_finished(reason); };
-    observer.on_latency = [&metrics](double ttft_s, double e2e_s, double gap_s, double queue_s) { metrics.on_latency(ttft_s, e2e_s, gap_s, queue_s); };
+    observer.on_latency = [&metrics](double ttft_s, double e2e_s, double gap_s, double queue_s) {
+        metrics.on_latency(ttft_s, e2e_s, gap_s, queue_s);
+    };
     return observer;
 }
 
 void Server::on_worker_event(const WorkerEvent& event) {
     state_->hub.metrics.on_worker_event(event.kind);
-    if (event.kind == WorkerEvent::Kind::removed && event.code && *event.code != CloseCode::going_away) state_->hub.metrics.on_ejection(*event.code);
+    if (event.kind == WorkerEvent::Kind::removed && event.code &&
+        *event.code != CloseCode::going_away)
+        state_->hub.metrics.on_ejection(*event.code);
 }
 
 void Server::run(std::size_t num_threads) {
@@ -251,9 +282,10 @@ void Server::run(std::size_t num_threads) {
     }
     state.listener->start();
     state.housekeeping.start();
-    // The caller only waits: a wake-up meant for it could be taken by another thread. The others go on serving the strand after run() has
-    // returned, for what is taken down then.
-    for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i) state.threads.emplace_back([&state] { state.run_io(); });
+    // The caller only waits: a wake-up meant for it could be taken by another thread. The
+    // others go on serving the strand after run() has returned, for what is taken down then.
+    for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i)
+        state.threads.emplace_back([&state] { state.run_io(); });
     state.finished.wait(false);
 }
 

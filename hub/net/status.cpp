@@ -24,8 +24,12 @@ nlohmann::json health_json(const HubContext& hub, unsigned& http_status) {
     const bool ok = coverage.covered >= coverage.units;
     if (ok) http_status = 200;
     std::uint32_t active = 0;
-    for (const WorkerView& worker : swarm->core().workers()) active += worker.state == WorkerState::active ? 1 : 0;
-    return {{"status", ok ? "ok" : "uncovered"}, {"units", coverage.units}, {"covered", coverage.covered}, {"workers", active}};
+    for (const WorkerView& worker : swarm->core().workers())
+        active += worker.state == WorkerState::active ? 1 : 0;
+    return {{"status", ok ? "ok" : "uncovered"},
+            {"units", coverage.units},
+            {"covered", coverage.covered},
+            {"workers", active}};
 }
 
 MetricsSnapshot metrics_snapshot(const HubContext& hub) {
@@ -58,7 +62,8 @@ nlohmann::json status_json(HubContext& hub, bool with_join_url) {
     const ModelConfig& config = hub.package->config();
     const SwarmOptions& options = core.options();
     std::uint32_t num_moe_layers = 0;
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) num_moe_layers += config.is_moe(layer);
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+        num_moe_layers += config.is_moe(layer);
 
     json out;
     out["version"] = MOEX_VERSION;
@@ -77,14 +82,20 @@ nlohmann::json status_json(HubContext& hub, bool with_join_url) {
                       {"replicas", options.replicas},
                       {"deterministic", options.rounding.deterministic}};
     const Coverage coverage = core.coverage();
-    out["health"] = hub.draining ? "draining" : coverage.covered >= coverage.units ? "ok" : "uncovered";
-    out["coverage"] = {{"units", coverage.units}, {"covered", coverage.covered}, {"replicas_min", coverage.replicas_min}, {"replicas_mean", coverage.replicas_mean}};
+    out["health"] = hub.draining                         ? "draining"
+                    : coverage.covered >= coverage.units ? "ok"
+                                                         : "uncovered";
+    out["coverage"] = {{"units", coverage.units},
+                       {"covered", coverage.covered},
+                       {"replicas_min", coverage.replicas_min},
+                       {"replicas_mean", coverage.replicas_mean}};
 
     const std::vector<std::uint16_t> replicas = core.replicas();
     json rows = json::array();
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         json row = json::array();
-        for (std::uint32_t expert = 0; config.is_moe(layer) && expert < config.num_experts; ++expert) {
+        for (std::uint32_t expert = 0; config.is_moe(layer) && expert < config.num_experts;
+             ++expert) {
             const std::size_t unit = std::size_t{layer} * config.num_experts + expert;
             row.push_back(unit < replicas.size() ? replicas[unit] : 0);
         }
@@ -129,30 +140,32 @@ nlohmann::json status_json(HubContext& hub, bool with_join_url) {
                     {"p50_ms", calls.group_p50_ms},
                     {"p99_ms", calls.group_p99_ms}};
     json workers = json::array();
-    for (const WorkerView& worker : core.workers())   // addresses stay here: they are nobody else's business
-        workers.push_back({{"id", worker.id},
-                           {"state", worker_state_name(worker.state)},
-                           {"nickname", worker.nickname},
-                           {"client", worker.client},
-                           {"backend", worker.device.backend},
-                           {"vendor", worker.device.vendor},
-                           {"description", worker.device.description},
-                           {"software", worker.device.software},
-                           {"published_only", worker.published_only},
-                           {"units_assigned", worker.units_assigned},
-                           {"units_ready", worker.units_ready},
-                           {"in_flight", worker.in_flight},
-                           {"groups_sent", worker.groups_sent},
-                           {"groups_answered", worker.groups_answered},
-                           {"pairs_answered", worker.pairs_answered},
-                           {"timeouts", worker.timeouts},
-                           {"errors", worker.errors},
-                           {"bad_answers", worker.bad_answers},
-                           {"bytes_sent", worker.bytes_sent},
-                           {"bytes_received", worker.bytes_received},
-                           {"p50_ms", worker.latency_p50_ms},
-                           {"p99_ms", worker.latency_p99_ms},
-                           {"connected_s", std::chrono::duration<double>(now - worker.joined_at).count()}});
+    // addresses stay here: they are nobody else's business
+    for (const WorkerView& worker : core.workers())
+        workers.push_back(
+            {{"id", worker.id},
+             {"state", worker_state_name(worker.state)},
+             {"nickname", worker.nickname},
+             {"client", worker.client},
+             {"backend", worker.device.backend},
+             {"vendor", worker.device.vendor},
+             {"description", worker.device.description},
+             {"software", worker.device.software},
+             {"published_only", worker.published_only},
+             {"units_assigned", worker.units_assigned},
+             {"units_ready", worker.units_ready},
+             {"in_flight", worker.in_flight},
+             {"groups_sent", worker.groups_sent},
+             {"groups_answered", worker.groups_answered},
+             {"pairs_answered", worker.pairs_answered},
+             {"timeouts", worker.timeouts},
+             {"errors", worker.errors},
+             {"bad_answers", worker.bad_answers},
+             {"bytes_sent", worker.bytes_sent},
+             {"bytes_received", worker.bytes_received},
+             {"p50_ms", worker.latency_p50_ms},
+             {"p99_ms", worker.latency_p99_ms},
+             {"connected_s", std::chrono::duration<double>(now - worker.joined_at).count()}});
     out["workers"] = std::move(workers);
     if (with_join_url) out["join_url"] = hub.join_url;
     return out;

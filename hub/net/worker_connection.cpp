@@ -9,20 +9,30 @@ namespace {
 constexpr Duration close_within = 2s;
 
 bool is_error_frame(const Bytes& frame) {
-    return frame.size() >= frame_header_bytes && std::to_integer<int>(frame[6]) == static_cast<int>(FrameType::error) && frame[7] == std::byte{0};
+    return frame.size() >= frame_header_bytes &&
+           std::to_integer<int>(frame[6]) == static_cast<int>(FrameType::error) &&
+           frame[7] == std::byte{0};
 }
 
 }  // namespace
 
-WorkerConnection::WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> socket, std::string address, bool loopback, bool authorized)
-    : hub_(hub), live_(hub.worker_connections), socket_(std::move(socket)), executor_(socket_->executor()), address_(std::move(address)),
-      loopback_(loopback), authorized_(authorized), close_timer_(executor_) {}
+WorkerConnection::WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> socket,
+                                   std::string address, bool loopback, bool authorized)
+    : hub_(hub),
+      live_(hub.worker_connections),
+      socket_(std::move(socket)),
+      executor_(socket_->executor()),
+      address_(std::move(address)),
+      loopback_(loopback),
+      authorized_(authorized),
+      close_timer_(executor_) {}
 
 WorkerConnection::~WorkerConnection() { live_->remove(live_id_); }
 
 void WorkerConnection::start(GatedRequest request) {
     live_id_ = live_->add(rate_key(address_), [weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->close(CloseCode::going_away, "the hub stops; try again in 2 s");
+        if (const auto self = weak.lock())
+            self->close(CloseCode::going_away, "the hub stops; try again in 2 s");
     });
     socket_->set_read_limit(unauthenticated_frame_bytes_max);
     socket_->accept(request, [self = shared_from_this()](ErrorCodeOf error) {
@@ -35,10 +45,12 @@ void WorkerConnection::on_accepted() {
     asio::post(hub_.swarm_strand, [self = shared_from_this()] {
         HubContext& hub = self->hub_;
         SwarmBackend* swarm = hub.swarm;
-        if (!swarm) return self->close(CloseCode::going_away, "the hub is not ready; try again in 2 s");
+        if (!swarm)
+            return self->close(CloseCode::going_away, "the hub is not ready; try again in 2 s");
         self->joined_ = true;
         self->id_ = swarm->on_connect(self, self->address_, self->authorized_);
-        const std::uint64_t limit = std::min<std::uint64_t>(swarm->core().frame_bytes_max(self->id_), unauthenticated_frame_bytes_max);
+        const std::uint64_t limit = std::min<std::uint64_t>(
+            swarm->core().frame_bytes_max(self->id_), unauthenticated_frame_bytes_max);
         asio::post(self->executor_, [self, limit] { self->read_next(limit); });
     });
 }
@@ -46,15 +58,22 @@ void WorkerConnection::on_accepted() {
 void WorkerConnection::read_next(std::uint64_t frame_bytes_max) {
     if (ended_ || close_sent_) return;
     socket_->set_read_limit(std::max<std::uint64_t>(frame_bytes_max, frame_header_bytes));
-    socket_->read([self = shared_from_this()](ErrorCodeOf error, Bytes frame, bool binary) { self->on_read(error, std::move(frame), binary); });
+    socket_->read([self = shared_from_this()](ErrorCodeOf error, Bytes frame, bool binary) {
+        self->on_read(error, std::move(frame), binary);
+    });
 }
 
 void WorkerConnection::on_read(ErrorCodeOf error, Bytes frame, bool binary) {
     if (error) {
         // The WebSocket layer has said 1002 or 1009 itself where the peer broke its rules.
-        if (error != websocket::error::closed && error.category() == ErrorCodeOf(websocket::error::closed).category()) {
-            if (welcomed_) hub_.metrics.on_ejection(error == websocket::error::message_too_big ? CloseCode::too_big : CloseCode::protocol_error);
-            else hub_.rates.hello_failed(now_steady(), address_, loopback_);
+        if (error != websocket::error::closed &&
+            error.category() == ErrorCodeOf(websocket::error::closed).category()) {
+            if (welcomed_)
+                hub_.metrics.on_ejection(error == websocket::error::message_too_big
+                                             ? CloseCode::too_big
+                                             : CloseCode::protocol_error);
+            else
+                hub_.rates.hello_failed(now_steady(), address_, loopback_);
         }
         return end();
     }
@@ -68,24 +87,29 @@ void WorkerConnection::on_read(ErrorCodeOf error, Bytes frame, bool binary) {
         swarm->on_frame(self->id_, frame);
         if (self->welcomed_ && !self->count()) return;
         std::uint64_t limit = swarm->core().frame_bytes_max(self->id_);
-        if (!self->welcomed_) limit = std::min<std::uint64_t>(limit, unauthenticated_frame_bytes_max);
+        if (!self->welcomed_)
+            limit = std::min<std::uint64_t>(limit, unauthenticated_frame_bytes_max);
         asio::post(self->executor_, [self, limit] { self->read_next(limit); });
     });
 }
 
-// Counted once it was welcomed: a worker that comes back has taken the place of its own ghost by then.
+// Counted once it was welcomed: a worker that comes
+// back has taken the place of its own ghost by then.
 bool WorkerConnection::count() {
     if (std::exchange(judged_, true)) return true;
     counted_ = true;
-    if (++hub_.workers_by_address[rate_key(address_)] <= hub_.options.workers_per_address_max) return true;
-    close(CloseCode::going_away, text("this address lends ", hub_.options.workers_per_address_max, " workers already"));
+    if (++hub_.workers_by_address[rate_key(address_)] <= hub_.options.workers_per_address_max)
+        return true;
+    close(CloseCode::going_away,
+          text("this address lends ", hub_.options.workers_per_address_max, " workers already"));
     return false;
 }
 
 void WorkerConnection::uncount() {
     if (!std::exchange(counted_, false)) return;
     const auto found = hub_.workers_by_address.find(rate_key(address_));
-    if (found != hub_.workers_by_address.end() && --found->second == 0) hub_.workers_by_address.erase(found);
+    if (found != hub_.workers_by_address.end() && --found->second == 0)
+        hub_.workers_by_address.erase(found);
 }
 
 void WorkerConnection::send(Bytes frame) {
@@ -120,12 +144,16 @@ void WorkerConnection::write_next() {
 }
 
 void WorkerConnection::close(CloseCode code, const std::string& reason) {
-    if (!welcomed_ && code != CloseCode::going_away) hub_.rates.hello_failed(now_steady(), address_, loopback_);
-    asio::dispatch(hub_.swarm_strand, [self = shared_from_this()] { self->uncount(); });      // at once where the swarm itself closes it
-    asio::post(executor_, [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
+    if (!welcomed_ && code != CloseCode::going_away)
+        hub_.rates.hello_failed(now_steady(), address_, loopback_);
+    // at once where the swarm itself closes it
+    asio::dispatch(hub_.swarm_strand, [self = shared_from_this()] { self->uncount(); });
+    asio::post(executor_,
+               [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
 }
 
-// What waits goes out first (DRAIN, an ERROR that says why); then the close frame; a peer that does not answer it is cut off.
+// What waits goes out first (DRAIN, an ERROR that says why); then
+// the close frame; a peer that does not answer it is cut off.
 void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
     if (closing_ || ended_) return;
     closing_ = true;
@@ -141,7 +169,8 @@ void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
 void WorkerConnection::finish_close() {
     if (close_sent_) return;
     close_sent_ = true;
-    socket_->close(static_cast<std::uint16_t>(close_code_), close_reason_, [self = shared_from_this()](ErrorCodeOf) { self->end(); });
+    socket_->close(static_cast<std::uint16_t>(close_code_), close_reason_,
+                   [self = shared_from_this()](ErrorCodeOf) { self->end(); });
 }
 
 void WorkerConnection::end() {

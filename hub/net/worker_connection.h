@@ -1,5 +1,7 @@
-// One worker's WebSocket: frames in, frames out, and the rules about text, size and silence. What frames mean is the swarm's business.
-// One frame at a time goes to the swarm; the next is read when it was taken, under the size limit that then holds.
+// One worker's WebSocket: frames in, frames out, and the rules about
+// text, size and silence. What frames mean is the swarm's business.
+// One frame at a time goes to the swarm; the next is read
+// when it was taken, under the size limit that then holds.
 // Owner: the socket's strand. WorkerLink's calls come from the swarm's strand and are posted here.
 #pragma once
 
@@ -7,14 +9,15 @@
 #include <deque>
 #include <memory>
 
-#include "hub/net/hub_context.h"
 #include "hub/net/http/websocket.h"
+#include "hub/net/hub_context.h"
 
 namespace moex::net {
 
 class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<WorkerConnection> {
   public:
-    WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> socket, std::string address, bool loopback, bool authorized);
+    WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> socket, std::string address,
+                     bool loopback, bool authorized);
     ~WorkerConnection() override;
     void start(GatedRequest request);
 
@@ -29,7 +32,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     void begin_close(CloseCode code, const std::string& reason);
     void finish_close();
     void end();
-    bool count();                       // swarm strand: false when the address lends too many
+    bool count();  // swarm strand: false when the address lends too many
     void uncount();
 
     HubContext& hub_;
@@ -52,7 +55,8 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     bool joined_ = false, counted_ = false, judged_ = false;
 
     std::atomic<std::uint64_t> outbox_bytes_{0};
-    std::atomic<bool> welcomed_{false};      // the hub answered HELLO with something other than an ERROR
+    // the hub answered HELLO with something other than an ERROR
+    std::atomic<bool> welcomed_{false};
 };
 
 }  // namespace moex::net

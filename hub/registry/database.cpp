@@ -6,11 +6,14 @@ namespace moex {
 
 Result<std::unique_ptr<Database>> Database::open(const std::filesystem::path& file) {
     sqlite3* handle = nullptr;
-    const int result = sqlite3_open_v2(file.c_str(), &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);
+    const int result = sqlite3_open_v2(
+        file.c_str(), &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+        nullptr);
     if (result != SQLITE_OK) {
         const std::string message = handle ? sqlite3_errmsg(handle) : sqlite3_errstr(result);
         sqlite3_close(handle);
-        return Error{ErrorCode::io_error, text(file.string(), ": cannot open the database: ", message)};
+        return Error{ErrorCode::io_error,
+                     text(file.string(), ": cannot open the database: ", message)};
     }
     sqlite3_busy_timeout(handle, 5000);
     return std::unique_ptr<Database>(new Database(handle));
@@ -19,14 +22,16 @@ Result<std::unique_ptr<Database>> Database::open(const std::filesystem::path& fi
 Database::~Database() { sqlite3_close_v2(handle_); }
 
 Status Database::execute(const std::string& sql) {
-    if (sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK) return Error{ErrorCode::io_error, text("database: ", message())};
+    if (sqlite3_exec(handle_, sql.c_str(), nullptr, nullptr, nullptr) != SQLITE_OK)
+        return Error{ErrorCode::io_error, text("database: ", message())};
     return {};
 }
 
 std::string Database::message() const { return sqlite3_errmsg(handle_); }
 
 Statement::Statement(Database& database, std::string_view sql) : database_(database) {
-    result_ = sqlite3_prepare_v2(database.handle(), sql.data(), static_cast<int>(sql.size()), &handle_, nullptr);
+    result_ = sqlite3_prepare_v2(database.handle(), sql.data(), static_cast<int>(sql.size()),
+                                 &handle_, nullptr);
 }
 Statement::~Statement() { sqlite3_finalize(handle_); }
 
@@ -36,11 +41,14 @@ Statement& Statement::bind(std::int64_t value) {
 }
 Statement& Statement::bind(std::string_view value) {
     if (result_ == SQLITE_OK)
-        result_ = sqlite3_bind_text(handle_, next_parameter_++, value.data() ? value.data() : "", static_cast<int>(value.size()), SQLITE_TRANSIENT);
+        result_ = sqlite3_bind_text(handle_, next_parameter_++, value.data() ? value.data() : "",
+                                    static_cast<int>(value.size()), SQLITE_TRANSIENT);
     return *this;
 }
 Statement& Statement::bind(ByteView value) {
-    if (result_ == SQLITE_OK) result_ = sqlite3_bind_blob(handle_, next_parameter_++, value.data(), static_cast<int>(value.size()), SQLITE_TRANSIENT);
+    if (result_ == SQLITE_OK)
+        result_ = sqlite3_bind_blob(handle_, next_parameter_++, value.data(),
+                                    static_cast<int>(value.size()), SQLITE_TRANSIENT);
     return *this;
 }
 bool Statement::step() {
@@ -49,8 +57,7 @@ bool Statement::step() {
     return result_ == SQLITE_ROW;
 }
 Status Statement::run() {
-    while (step()) {
-    }
+    while (step()) {}
     return status();
 }
 Status Statement::status() const {
@@ -60,14 +67,18 @@ Status Statement::status() const {
 std::int64_t Statement::integer(int column) const { return sqlite3_column_int64(handle_, column); }
 std::string Statement::text_column(int column) const {
     const auto* data = reinterpret_cast<const char*>(sqlite3_column_text(handle_, column));
-    return data ? std::string(data, static_cast<std::size_t>(sqlite3_column_bytes(handle_, column))) : std::string();
+    return data ? std::string(data, static_cast<std::size_t>(sqlite3_column_bytes(handle_, column)))
+                : std::string();
 }
 Bytes Statement::blob(int column) const {
     const auto* data = static_cast<const std::byte*>(sqlite3_column_blob(handle_, column));
     return data ? Bytes(data, data + sqlite3_column_bytes(handle_, column)) : Bytes();
 }
 
-Transaction::Transaction(Database& database) : database_(database), begun_(database.execute("BEGIN IMMEDIATE")), open_(begun_.ok()) {}
+Transaction::Transaction(Database& database)
+    : database_(database),
+      begun_(database.execute("BEGIN IMMEDIATE")),
+      open_(begun_.ok()) {}
 Transaction::~Transaction() {
     if (open_) (void)database_.execute("ROLLBACK");
 }

@@ -1,4 +1,5 @@
-// sqlite3 behind RAII: a connection, statements, transactions. Errors come back as values with sqlite's own sentence.
+// sqlite3 behind RAII: a connection, statements, transactions.
+// Errors come back as values with sqlite's own sentence.
 // Owner: whoever holds the registry's mutex; nothing here is thread-safe by itself.
 #pragma once
 
@@ -30,7 +31,7 @@ class Statement {
     Statement& bind(ByteView value);
     // True while there is a row. An error reads as "no more rows"; see status().
     bool step();
-    Status run();                                   // steps to the end
+    Status run();  // steps to the end
     Status status() const;
     std::int64_t integer(int column) const;
     std::string text_column(int column) const;
@@ -49,8 +50,8 @@ class Database {
     Database(const Database&) = delete;
     Database& operator=(const Database&) = delete;
     ~Database();
-    Status execute(const std::string& sql);         // any number of statements without parameters
-    std::string message() const;                    // of the last error
+    Status execute(const std::string& sql);  // any number of statements without parameters
+    std::string message() const;             // of the last error
     sqlite3* handle() const { return handle_; }
 
   private:

@@ -26,13 +26,17 @@ namespace {
 
 constexpr std::int64_t schema_version = 1;
 constexpr std::int64_t workers_stored_max = 10'000;
-constexpr std::size_t pending_workers_max = 4'096;  // between two commits; further ones wait for the next visit
+// between two commits; further ones wait for the next visit
+constexpr std::size_t pending_workers_max = 4'096;
 namespace fs = std::filesystem;
 
-// What is kept and compared of a key. All have one length, and the only comparison there is takes the same time wherever they differ.
+// What is kept and compared of a key. All have one length, and the
+// only comparison there is takes the same time wherever they differ.
 struct KeyHash {
     std::array<std::byte, 32> bytes;
-    friend bool operator==(const KeyHash& a, const KeyHash& b) { return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0; }
+    friend bool operator==(const KeyHash& a, const KeyHash& b) {
+        return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0;
+    }
 };
 struct StoredKey {
     KeyHash hash;
@@ -41,15 +45,18 @@ struct StoredKey {
 
 KeyHash hash_key(std::string_view key) {
     KeyHash hash;
-    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), reinterpret_cast<unsigned char*>(hash.bytes.data()));
+    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(),
+           reinterpret_cast<unsigned char*>(hash.bytes.data()));
     return hash;
 }
 
 // 192 random bits in URL-safe letters: fits a header, a fragment and a QR code.
 Result<std::string> random_key(std::string_view prefix) {
     std::array<unsigned char, 24> raw;
-    if (RAND_bytes(raw.data(), static_cast<int>(raw.size())) != 1) return Error{ErrorCode::internal, "no random numbers from OpenSSL"};
-    static constexpr char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    if (RAND_bytes(raw.data(), static_cast<int>(raw.size())) != 1)
+        return Error{ErrorCode::internal, "no random numbers from OpenSSL"};
+    static constexpr char letters[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     std::string key(prefix);
     for (std::size_t i = 0; i < raw.size(); i += 3) {
         const unsigned bits = (raw[i] << 16) | (raw[i + 1] << 8) | raw[i + 2];
@@ -68,25 +75,37 @@ std::optional<Role> parse_role(std::string_view name) {
 Status secure_directory(const fs::path& directory) {
     std::error_code error;
     const bool made = fs::create_directories(directory, error);
-    if (error) return Error{ErrorCode::io_error, text(directory.string(), ": cannot make the state folder: ", error.message())};
+    if (error)
+        return Error{ErrorCode::io_error,
+                     text(directory.string(), ": cannot make the state folder: ", error.message())};
     struct stat info {};
     if (::stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
-        return Error{ErrorCode::io_error, text(directory.string(), ": the state folder is not a folder")};
-    if (!made && (info.st_mode & 077) != 0 && !fs::is_empty(directory, error) && !fs::exists(directory / "moex.sqlite", error))
+        return Error{ErrorCode::io_error,
+                     text(directory.string(), ": the state folder is not a folder")};
+    if (!made && (info.st_mode & 077) != 0 && !fs::is_empty(directory, error) &&
+        !fs::exists(directory / "moex.sqlite", error))
         return Error{ErrorCode::invalid_argument,
-                     text(directory.string(), ": holds other files and is open to other users; give the hub a state folder of its own")};
+                     text(directory.string(),
+                          ": holds other files and is open to other users; give the hub a state "
+                          "folder of its own")};
     if ((info.st_mode & 0777) != 0700 && ::chmod(directory.c_str(), 0700) != 0)
-        return Error{ErrorCode::io_error, text(directory.string(), ": cannot make the state folder private (0700)")};
+        return Error{ErrorCode::io_error,
+                     text(directory.string(), ": cannot make the state folder private (0700)")};
     return {};
 }
 
-// sqlite gives its -wal and -shm files the mode of the database, so the mode is set before it opens.
+// sqlite gives its -wal and -shm files the mode of
+// the database, so the mode is set before it opens.
 Status secure_file(const fs::path& file) {
     const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (descriptor < 0) return Error{ErrorCode::io_error, text(file.string(), ": cannot open: ", std::generic_category().message(errno))};
+    if (descriptor < 0)
+        return Error{
+            ErrorCode::io_error,
+            text(file.string(), ": cannot open: ", std::generic_category().message(errno))};
     const bool ok = ::fchmod(descriptor, 0600) == 0;
     ::close(descriptor);
-    if (!ok) return Error{ErrorCode::io_error, text(file.string(), ": cannot make it private (0600)")};
+    if (!ok)
+        return Error{ErrorCode::io_error, text(file.string(), ": cannot make it private (0600)")};
     return {};
 }
 
@@ -108,7 +127,7 @@ struct Registry::State {
     std::vector<StoredKey> keys;
     std::string join_token;
 
-    std::mutex database_mutex;                 // held for each statement or transaction
+    std::mutex database_mutex;  // held for each statement or transaction
     std::unique_ptr<Database> database;
 
     std::mutex pending_mutex;
@@ -126,7 +145,9 @@ struct Registry::State {
 };
 
 Status Registry::State::prepare() {
-    MOEX_TRY(database->execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
+    MOEX_TRY(
+        database->execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA "
+                          "foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
     std::int64_t found = 0;
     {
         Statement version(*database, "PRAGMA user_version");
@@ -134,8 +155,9 @@ Status Registry::State::prepare() {
         MOEX_TRY(version.status());
     }
     if (found > schema_version)
-        return Error{ErrorCode::unsupported, text((directory / "moex.sqlite").string(), ": schema version ", found, ", this hub knows ", schema_version,
-                                                  "; made by a newer moex-hub")};
+        return Error{ErrorCode::unsupported,
+                     text((directory / "moex.sqlite").string(), ": schema version ", found,
+                          ", this hub knows ", schema_version, "; made by a newer moex-hub")};
     Transaction transaction(*database);
     MOEX_TRY(database->execute(registry_schema_sql));
     MOEX_TRY(database->execute(text("PRAGMA user_version=", schema_version)));
@@ -161,8 +183,14 @@ Status Registry::State::load_keys() {
 Status Registry::State::insert_key(const KeyHash& hash, Role role, std::string_view name) {
     {
         const std::lock_guard lock(database_mutex);
-        Statement insert(*database, "INSERT INTO keys VALUES (?, ?, ?, ?) ON CONFLICT (key_sha256) DO UPDATE SET role = excluded.role, name = excluded.name");
-        MOEX_TRY(insert.bind(ByteView(hash.bytes)).bind(std::string_view(role_name(role))).bind(name).bind(std::int64_t{std::time(nullptr)}).run());
+        Statement insert(*database,
+                         "INSERT INTO keys VALUES (?, ?, ?, ?) ON CONFLICT (key_sha256) DO UPDATE "
+                         "SET role = excluded.role, name = excluded.name");
+        MOEX_TRY(insert.bind(ByteView(hash.bytes))
+                     .bind(std::string_view(role_name(role)))
+                     .bind(name)
+                     .bind(std::int64_t{std::time(nullptr)})
+                     .run());
     }
     const std::lock_guard lock(keys_mutex);
     for (StoredKey& key : keys)
@@ -187,27 +215,41 @@ void Registry::State::commit_pending() {
     const auto write = [&]() -> Status {
         Transaction transaction(*database);
         for (const auto& [name, delta] : counters) {
-            Statement add(*database, "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = value + excluded.value");
+            Statement add(*database,
+                          "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET "
+                          "value = value + excluded.value");
             MOEX_TRY(add.bind(std::string_view(name)).bind(static_cast<std::int64_t>(delta)).run());
         }
         for (const auto& [key, delta] : workers) {
             Statement add(*database,
-                          "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (worker_key) DO UPDATE SET nickname = excluded.nickname, "
-                          "description = excluded.description, pairs_answered = pairs_answered + excluded.pairs_answered, "
-                          "bytes_sent = bytes_sent + excluded.bytes_sent, bad_answers = bad_answers + excluded.bad_answers, "
+                          "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
+                          "(worker_key) DO UPDATE SET nickname = excluded.nickname, "
+                          "description = excluded.description, pairs_answered = pairs_answered + "
+                          "excluded.pairs_answered, "
+                          "bytes_sent = bytes_sent + excluded.bytes_sent, bad_answers = "
+                          "bad_answers + excluded.bad_answers, "
                           "last_seen_s = max(last_seen_s, excluded.last_seen_s)");
-            add.bind(std::string_view(key)).bind(std::string_view(delta.nickname)).bind(std::string_view(delta.description));
-            add.bind(static_cast<std::int64_t>(delta.pairs_answered)).bind(static_cast<std::int64_t>(delta.bytes_sent));
-            MOEX_TRY(add.bind(static_cast<std::int64_t>(delta.bad_answers)).bind(delta.first_seen_s).bind(delta.last_seen_s).run());
+            add.bind(std::string_view(key))
+                .bind(std::string_view(delta.nickname))
+                .bind(std::string_view(delta.description));
+            add.bind(static_cast<std::int64_t>(delta.pairs_answered))
+                .bind(static_cast<std::int64_t>(delta.bytes_sent));
+            MOEX_TRY(add.bind(static_cast<std::int64_t>(delta.bad_answers))
+                         .bind(delta.first_seen_s)
+                         .bind(delta.last_seen_s)
+                         .run());
         }
         if (!workers.empty()) {
-            Statement forget(*database, "DELETE FROM workers WHERE worker_key IN (SELECT worker_key FROM workers ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
+            Statement forget(*database,
+                             "DELETE FROM workers WHERE worker_key IN (SELECT worker_key FROM "
+                             "workers ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
             MOEX_TRY(forget.bind(workers_stored_max).run());
         }
         return transaction.commit();
     };
     // A full disk must not stop the hub: this second of counts is lost, and said so.
-    if (const Status written = write(); !written) log_error("registry: counts of the last second lost", kv("error", written.error().message));
+    if (const Status written = write(); !written)
+        log_error("registry: counts of the last second lost", kv("error", written.error().message));
 }
 
 void Registry::State::serve() {
@@ -245,7 +287,8 @@ Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
     if (const Status prepared = state.prepare(); !prepared)
         return Error{prepared.error().code, prepared.error().code == ErrorCode::unsupported
                                                 ? prepared.error().message
-                                                : text((directory / "moex.sqlite").string(), ": ", prepared.error().message)};
+                                                : text((directory / "moex.sqlite").string(), ": ",
+                                                       prepared.error().message)};
     state.thread = std::thread([&state] { state.serve(); });
     return registry;
 }
@@ -257,7 +300,10 @@ Result<std::string> Registry::create_key(Role role, std::string_view name) {
 }
 
 Status Registry::add_key(Role role, std::string_view name, std::string_view key) {
-    if (key.size() < 16) return Error{ErrorCode::invalid_argument, text("the ", role_name(role), " key has ", key.size(), " characters, at least 16 are wanted")};
+    if (key.size() < 16)
+        return Error{ErrorCode::invalid_argument,
+                     text("the ", role_name(role), " key has ", key.size(),
+                          " characters, at least 16 are wanted")};
     return state_->insert_key(hash_key(key), role, name);
 }
 
@@ -266,8 +312,12 @@ Status Registry::set_key(Role role, std::string_view name, std::string_view key)
     const KeyHash hash = hash_key(key);
     const std::lock_guard lock(state_->database_mutex);
     {
-        Statement remove(*state_->database, "DELETE FROM keys WHERE role = ? AND name = ? AND key_sha256 <> ?");
-        MOEX_TRY(remove.bind(std::string_view(role_name(role))).bind(name).bind(ByteView(hash.bytes)).run());
+        Statement remove(*state_->database,
+                         "DELETE FROM keys WHERE role = ? AND name = ? AND key_sha256 <> ?");
+        MOEX_TRY(remove.bind(std::string_view(role_name(role)))
+                     .bind(name)
+                     .bind(ByteView(hash.bytes))
+                     .run());
     }
     return state_->load_keys();
 }
@@ -297,8 +347,14 @@ Result<std::string> Registry::join_token() {
         const ssize_t size = ::read(descriptor, buffer, sizeof buffer);
         ::close(descriptor);
         std::string token(buffer, size > 0 ? static_cast<std::size_t>(size) : 0);
-        while (!token.empty() && (token.back() == '\n' || token.back() == '\r' || token.back() == ' ')) token.pop_back();
-        if (token.size() < 16) return Error{ErrorCode::bad_file, text(file.string(), ": holds ", token.size(), " characters, a token of at least 16 is wanted; delete it for a new one")};
+        while (!token.empty() &&
+               (token.back() == '\n' || token.back() == '\r' || token.back() == ' '))
+            token.pop_back();
+        if (token.size() < 16)
+            return Error{
+                ErrorCode::bad_file,
+                text(file.string(), ": holds ", token.size(),
+                     " characters, a token of at least 16 is wanted; delete it for a new one")};
         ::chmod(file.c_str(), 0600);
         return state_->join_token = token;
     }
@@ -307,12 +363,14 @@ Result<std::string> Registry::join_token() {
     const fs::path fresh = state_->directory / "join_token.new";
     const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     const std::string line = token + "\n";
-    bool ok = descriptor >= 0 && ::fchmod(descriptor, 0600) == 0 && ::write(descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+    bool ok = descriptor >= 0 && ::fchmod(descriptor, 0600) == 0 &&
+              ::write(descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size());
     if (descriptor >= 0) {
         ok = ::fsync(descriptor) == 0 && ok;
         ::close(descriptor);
     }
-    if (!ok || ::rename(fresh.c_str(), file.c_str()) != 0) return Error{ErrorCode::io_error, text(file.string(), ": cannot write the join token")};
+    if (!ok || ::rename(fresh.c_str(), file.c_str()) != 0)
+        return Error{ErrorCode::io_error, text(file.string(), ": cannot write the join token")};
     return state_->join_token = token;
 }
 
@@ -330,8 +388,10 @@ void Registry::add_to_counter(std::string_view name, std::uint64_t delta) {
     if (delta == 0) return;
     const std::lock_guard lock(state_->pending_mutex);
     const auto found = state_->pending_counters.find(name);
-    if (found != state_->pending_counters.end()) found->second += delta;
-    else state_->pending_counters.emplace(std::string(name), delta);
+    if (found != state_->pending_counters.end())
+        found->second += delta;
+    else
+        state_->pending_counters.emplace(std::string(name), delta);
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Registry::counters() const {
@@ -339,7 +399,8 @@ std::vector<std::pair<std::string, std::uint64_t>> Registry::counters() const {
     const std::lock_guard lock(state_->database_mutex);
     std::vector<std::pair<std::string, std::uint64_t>> counters;
     Statement select(*state_->database, "SELECT name, value FROM counters ORDER BY name");
-    while (select.step()) counters.emplace_back(select.text_column(0), static_cast<std::uint64_t>(select.integer(1)));
+    while (select.step())
+        counters.emplace_back(select.text_column(0), static_cast<std::uint64_t>(select.integer(1)));
     return counters;
 }
 
@@ -348,7 +409,8 @@ void Registry::record_worker(const WorkerRecord& delta) {
     const std::lock_guard lock(state_->pending_mutex);
     const auto found = state_->pending_workers.find(delta.worker_key);
     if (found == state_->pending_workers.end()) {
-        if (state_->pending_workers.size() < pending_workers_max) state_->pending_workers.emplace(delta.worker_key, delta);
+        if (state_->pending_workers.size() < pending_workers_max)
+            state_->pending_workers.emplace(delta.worker_key, delta);
         return;
     }
     WorkerRecord& record = found->second;
@@ -366,10 +428,14 @@ std::vector<WorkerRecord> Registry::workers() const {
     const std::lock_guard lock(state_->database_mutex);
     std::vector<WorkerRecord> workers;
     Statement select(*state_->database,
-                     "SELECT worker_key, nickname, description, pairs_answered, bytes_sent, bad_answers, first_seen_s, last_seen_s FROM workers ORDER BY worker_key");
+                     "SELECT worker_key, nickname, description, pairs_answered, bytes_sent, "
+                     "bad_answers, first_seen_s, last_seen_s FROM workers ORDER BY worker_key");
     while (select.step())
-        workers.push_back({select.text_column(0), select.text_column(1), select.text_column(2), static_cast<std::uint64_t>(select.integer(3)),
-                           static_cast<std::uint64_t>(select.integer(4)), static_cast<std::uint64_t>(select.integer(5)), select.integer(6), select.integer(7)});
+        workers.push_back({select.text_column(0), select.text_column(1), select.text_column(2),
+                           static_cast<std::uint64_t>(select.integer(3)),
+                           static_cast<std::uint64_t>(select.integer(4)),
+                           static_cast<std::uint64_t>(select.integer(5)), select.integer(6),
+                           select.integer(7)});
     return workers;
 }
 

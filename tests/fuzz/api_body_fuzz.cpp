@@ -1,4 +1,5 @@
-// Any bytes as a request body: either parameters within their bounds, or a problem with a sentence. First byte: chat or completion.
+// Any bytes as a request body: either parameters within their bounds,
+// or a problem with a sentence. First byte: chat or completion.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -12,16 +13,21 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     ParamLimits limits;
     limits.vocab_size = 8192;
     const bool is_chat = data[0] % 2 == 0;
-    const auto parsed = is_chat ? parse_chat_params(body, limits) : parse_completion_params(body, limits);
+    const auto parsed = is_chat ? parse_chat_params(body, limits)
+                                : parse_completion_params(body, limits);
     if (const auto* problem = std::get_if<ApiProblem>(&parsed)) {
-        if (problem->message.empty() || problem->status < 400 || problem->status > 499) std::abort();
+        if (problem->message.empty() || problem->status < 400 || problem->status > 499)
+            std::abort();
         return 0;
     }
     const auto& params = std::get<CompletionParams>(parsed);
-    if (params.n < 1 || params.n > limits.n_max || params.top_logprobs > 20 || params.stop.size() > 4) std::abort();
+    if (params.n < 1 || params.n > limits.n_max || params.top_logprobs > 20 ||
+        params.stop.size() > 4)
+        std::abort();
     if (!(params.sampling.temperature >= 0 && params.sampling.temperature <= 2)) std::abort();
     if (is_chat && (!params.messages.is_array() || params.messages.empty())) std::abort();
-    if (!is_chat && (params.prompts.empty() || params.prompts.size() * params.n > limits.n_max)) std::abort();
+    if (!is_chat && (params.prompts.empty() || params.prompts.size() * params.n > limits.n_max))
+        std::abort();
     for (const auto& prompt : params.prompts)
         if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt))
             for (const TokenId id : *ids)

@@ -1,5 +1,5 @@
-// Every decoder of the protocol on any bytes: the first byte chooses it, the rest is the frame. What is accepted must come back
-// from its encoder with the same meaning.
+// Every decoder of the protocol on any bytes: the first byte chooses it, the rest is
+// the frame. What is accepted must come back from its encoder with the same meaning.
 #include <cstdlib>
 
 #include "protocol/messages.h"
@@ -16,7 +16,8 @@ void require(bool condition) {
 // Puts the magic, version, type and length right, so that the fuzzer spends its time behind them.
 Bytes repaired(ByteView bytes, FrameType type) {
     Bytes frame(bytes.begin(), bytes.end());
-    const std::size_t header_bytes = has_tensor_header(type) ? tensor_header_bytes : frame_header_bytes;
+    const std::size_t header_bytes = has_tensor_header(type) ? tensor_header_bytes
+                                                             : frame_header_bytes;
     if (frame.size() < header_bytes) return frame;
     ByteWriter out;
     begin_frame(out, type, 0);
@@ -27,29 +28,38 @@ Bytes repaired(ByteView bytes, FrameType type) {
 }
 
 void one(unsigned choice, ByteView bytes) {
-    static constexpr FrameType types[] = {FrameType::dispatch, FrameType::result,  FrameType::weight_sync,    FrameType::group_dispatch,
-                                          FrameType::group_result, FrameType::hello, FrameType::heartbeat,    FrameType::welcome,
-                                          FrameType::assign,   FrameType::ready,   FrameType::prefetch,       FrameType::busy,
-                                          FrameType::drain,    FrameType::error,   FrameType::cancel,         FrameType::release};
+    static constexpr FrameType types[] = {
+        FrameType::dispatch,       FrameType::result,       FrameType::weight_sync,
+        FrameType::group_dispatch, FrameType::group_result, FrameType::hello,
+        FrameType::heartbeat,      FrameType::welcome,      FrameType::assign,
+        FrameType::ready,          FrameType::prefetch,     FrameType::busy,
+        FrameType::drain,          FrameType::error,        FrameType::cancel,
+        FrameType::release};
     const FrameType type = types[choice % 16];
-    const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end()) : repaired(bytes, type);
+    const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())
+                                             : repaired(bytes, type);
     (void)decode_frame_header(frame);
     (void)decode_tensor_header(frame);
     switch (type) {
         case FrameType::dispatch:
-            if (const auto message = decode_dispatch(frame, limits()); message.ok() && message->dtype != Dtype::int8) {
-                const auto again = decode_dispatch(encode_dispatch(*message, 32, (choice & 0x40) != 0), limits());
+            if (const auto message = decode_dispatch(frame, limits());
+                message.ok() && message->dtype != Dtype::int8) {
+                const auto again = decode_dispatch(
+                    encode_dispatch(*message, 32, (choice & 0x40) != 0), limits());
                 require(again.ok() && again->x == message->x && again->gates == message->gates);
             }
             break;
         case FrameType::result:
-            if (const auto message = decode_result(frame, limits()); message.ok() && message->dtype != Dtype::int8) {
-                const auto again = decode_result(encode_result(*message, 32, (choice & 0x40) != 0), limits());
+            if (const auto message = decode_result(frame, limits());
+                message.ok() && message->dtype != Dtype::int8) {
+                const auto again = decode_result(encode_result(*message, 32, (choice & 0x40) != 0),
+                                                 limits());
                 require(again.ok() && again->y == message->y);
             }
             break;
         case FrameType::weight_sync:
-            if (const auto message = decode_weight_sync(frame, limits()); message.ok()) require(encode_weight_sync(*message, 32) == frame);
+            if (const auto message = decode_weight_sync(frame, limits()); message.ok())
+                require(encode_weight_sync(*message, 32) == frame);
             break;
         case FrameType::group_dispatch: {
             GroupDispatchView view;
@@ -58,14 +68,18 @@ void one(unsigned choice, ByteView bytes) {
             const auto message = decode_group_dispatch(frame, limits());
             require(viewed || !message.ok());
             if (message.ok() && message->shape.dtype != Dtype::int8) {
-                const auto again = decode_group_dispatch(encode_group_dispatch(*message, (choice & 0x40) != 0), limits());
-                require(again.ok() && again->x == message->x && again->rows == message->rows && again->shape == message->shape);
+                const auto again = decode_group_dispatch(
+                    encode_group_dispatch(*message, (choice & 0x40) != 0), limits());
+                require(again.ok() && again->x == message->x && again->rows == message->rows &&
+                        again->shape == message->shape);
             }
             break;
         }
         case FrameType::group_result:
-            if (const auto message = decode_group_result(frame, limits()); message.ok() && message->shape.dtype != Dtype::int8) {
-                const auto again = decode_group_result(encode_group_result(*message, (choice & 0x40) != 0), limits());
+            if (const auto message = decode_group_result(frame, limits());
+                message.ok() && message->shape.dtype != Dtype::int8) {
+                const auto again = decode_group_result(
+                    encode_group_result(*message, (choice & 0x40) != 0), limits());
                 require(again.ok() && again->y == message->y && again->shape == message->shape);
             }
             break;
@@ -77,10 +91,12 @@ void one(unsigned choice, ByteView bytes) {
             break;
         case FrameType::heartbeat: (void)decode_capabilities(frame); break;
         case FrameType::welcome:
-            if (const auto message = decode_welcome(frame); message.ok()) require(decode_welcome(encode_welcome(*message)).ok());
+            if (const auto message = decode_welcome(frame); message.ok())
+                require(decode_welcome(encode_welcome(*message)).ok());
             break;
         case FrameType::assign:
-            if (const auto message = decode_assign(frame, limits()); message.ok()) require(decode_assign(encode_assign(*message), limits()).ok());
+            if (const auto message = decode_assign(frame, limits()); message.ok())
+                require(decode_assign(encode_assign(*message), limits()).ok());
             break;
         case FrameType::ready:
             if (const auto message = decode_units(frame, limits()); message.ok()) {
@@ -90,12 +106,14 @@ void one(unsigned choice, ByteView bytes) {
             break;
         case FrameType::release: (void)decode_units(frame, limits()); break;
         case FrameType::prefetch:
-            if (const auto message = decode_prefetch(frame, limits()); message.ok()) require(decode_prefetch(encode_prefetch(0, *message), limits()).ok());
+            if (const auto message = decode_prefetch(frame, limits()); message.ok())
+                require(decode_prefetch(encode_prefetch(0, *message), limits()).ok());
             break;
         case FrameType::busy: (void)decode_busy(frame); break;
         case FrameType::drain: (void)decode_drain(frame); break;
         case FrameType::error:
-            if (const auto message = decode_error(frame); message.ok()) require(decode_error(encode_error(*message)).ok());
+            if (const auto message = decode_error(frame); message.ok())
+                require(decode_error(encode_error(*message)).ok());
             break;
         default: (void)decode_cancel(frame); break;
     }

@@ -1,5 +1,6 @@
-// Our LZ4 block decoder against liblz4: what ours accepts, liblz4 accepts with the same bytes. liblz4 takes a match at offset 0
-// (its output is then unspecified), ours does not; in everything else the verdicts are equal. The first two bytes are the raw size.
+// Our LZ4 block decoder against liblz4: what ours accepts, liblz4 accepts with the same
+// bytes. liblz4 takes a match at offset 0 (its output is then unspecified), ours does
+// not; in everything else the verdicts are equal. The first two bytes are the raw size.
 #include <cstdlib>
 
 #include "protocol/lz4_block.h"
@@ -12,7 +13,8 @@ bool has_zero_offset(moex::ByteView block) {
     const auto length = [&](std::size_t start) {
         std::size_t total = start;
         if (start == 15)
-            for (unsigned byte = 255; byte == 255 && at < block.size();) total += byte = std::to_integer<unsigned>(block[at++]);
+            for (unsigned byte = 255; byte == 255 && at < block.size();)
+                total += byte = std::to_integer<unsigned>(block[at++]);
         return total;
     };
     while (at < block.size()) {
@@ -32,7 +34,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (size < 3) return 0;
     const std::size_t raw_bytes = 1 + (data[0] | data[1] << 8);
     // Copies of exact size: the sanitizer sees a read or write beyond either.
-    const moex::Bytes block(reinterpret_cast<const std::byte*>(data + 2), reinterpret_cast<const std::byte*>(data + size));
+    const moex::Bytes block(reinterpret_cast<const std::byte*>(data + 2),
+                            reinterpret_cast<const std::byte*>(data + size));
     moex::Bytes ours(raw_bytes), theirs(raw_bytes);
     const bool ours_ok = moex::lz4_decode_portable(block, ours);
     const bool theirs_ok = moex::lz4_decode(block, theirs);

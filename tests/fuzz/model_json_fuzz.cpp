@@ -1,5 +1,5 @@
-// config.json, manifest.json and generation_config.json. The first byte picks the reader; what is accepted must survive being
-// written and read again.
+// config.json, manifest.json and generation_config.json. The first byte picks
+// the reader; what is accepted must survive being written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -31,6 +31,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             if (!again.ok() || manifest_to_json(*again) != written) std::abort();
             return 0;
         }
-        default: static_cast<void>(parse_generation_config(json, "{}", 1000, "generation_config.json")); return 0;
+        default:
+            static_cast<void>(parse_generation_config(json, "{}", 1000, "generation_config.json"));
+            return 0;
     }
 }

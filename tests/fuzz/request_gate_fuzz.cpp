@@ -1,17 +1,21 @@
-// The request gate on any bytes: the first byte says how they are cut, the rest comes over the wire. A whole connection is read: request after
-// request until one is refused. What passes goes through the rules of Host, Origin and key as the routes apply them.
+// The request gate on any bytes: the first byte says how they are cut, the rest comes
+// over the wire. A whole connection is read: request after request until one is refused.
+// What passes goes through the rules of Host, Origin and key as the routes apply them.
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
 
 #include "hub/net/access.h"
-#include "hub/net/rate_limits.h"
 #include "hub/net/http/request_gate.h"
+#include "hub/net/rate_limits.h"
 
 namespace moex {
 namespace {
 
-constexpr GateLimits limits{.header_bytes_max = 2048, .header_fields_max = 20, .target_bytes_max = 256, .body_bytes_max = 1024};
+constexpr GateLimits limits{.header_bytes_max = 2048,
+                            .header_fields_max = 20,
+                            .target_bytes_max = 256,
+                            .body_bytes_max = 1024};
 
 void require(bool condition) {
     if (!condition) std::abort();
@@ -19,13 +23,15 @@ void require(bool condition) {
 
 struct Verdict {
     std::vector<GatedRequest> passed;
-    std::vector<std::string_view> raw;          // what each of them was read from
+    std::vector<std::string_view> raw;  // what each of them was read from
     std::optional<GateRefusal> refusal;
     std::size_t taken = 0;
 };
 
 std::size_t count_fields(const GatedRequest& request, std::string_view name) {
-    return static_cast<std::size_t>(std::count_if(request.headers.begin(), request.headers.end(), [&](const auto& field) { return field.first == name; }));
+    return static_cast<std::size_t>(
+        std::count_if(request.headers.begin(), request.headers.end(),
+                      [&](const auto& field) { return field.first == name; }));
 }
 
 // The bytes in pieces of `piece` (0: at once), as packets may cut them.
@@ -36,13 +42,16 @@ Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = t
     while (verdict.taken < bytes.size() && gate.state() != RequestGate::State::refused) {
         const std::string_view in = bytes.substr(verdict.taken, piece == 0 ? bytes.size() : piece);
         const std::size_t taken = gate.feed(in);
-        require(taken > 0 && taken <= in.size());                        // no byte is read twice, and it never stands still
+        // no byte is read twice, and it never stands still
+        require(taken > 0 && taken <= in.size());
         verdict.taken += taken;
         if (gate.state() == RequestGate::State::body || gate.state() == RequestGate::State::done)
-            require(count_fields(gate.request(), "host") == 1);          // the head is whole before its body is
+            require(count_fields(gate.request(), "host") ==
+                    1);  // the head is whole before its body is
         if (gate.state() == RequestGate::State::body && !keep_bodies) gate.drop_body();
         if (gate.state() != RequestGate::State::done) continue;
-        require(gate.feed("GET /") == 0);                                // a whole request takes no more until it is fetched
+        // a whole request takes no more until it is fetched
+        require(gate.feed("GET /") == 0);
         verdict.passed.push_back(gate.take());
         verdict.raw.push_back(bytes.substr(request_begin, verdict.taken - request_begin));
         require(gate.state() == RequestGate::State::idle && !gate.take_expects_continue());
@@ -50,13 +59,15 @@ Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = t
     }
     if (gate.state() == RequestGate::State::refused) {
         verdict.refusal = gate.refusal();
-        require(gate.feed(bytes) == 0);                                  // and after a refusal nothing is read
+        // and after a refusal nothing is read
+        require(gate.feed(bytes) == 0);
     }
     return verdict;
 }
 
 bool same(const GatedRequest& a, const GatedRequest& b) {
-    return a.method == b.method && a.path == b.path && a.query == b.query && a.headers == b.headers && a.body == b.body && a.raw_target == b.raw_target &&
+    return a.method == b.method && a.path == b.path && a.query == b.query &&
+           a.headers == b.headers && a.body == b.body && a.raw_target == b.raw_target &&
            a.keep_alive == b.keep_alive && a.http_1_0 == b.http_1_0;
 }
 
@@ -69,33 +80,43 @@ void check_refusal(const GateRefusal& refusal) {
 
 // What RFC 9112 leaves to the reader's taste must not have passed.
 void check_passed(const GatedRequest& request, std::string_view raw) {
-    const std::size_t lengths = count_fields(request, "content-length"), codings = count_fields(request, "transfer-encoding");
-    require(count_fields(request, "host") == 1 && lengths + codings <= 1 && !(codings == 1 && request.http_1_0));
-    require(request.body.size() <= limits.body_bytes_max && request.headers.size() <= limits.header_fields_max);
+    const std::size_t lengths = count_fields(request, "content-length"),
+                      codings = count_fields(request, "transfer-encoding");
+    require(count_fields(request, "host") == 1 && lengths + codings <= 1 &&
+            !(codings == 1 && request.http_1_0));
+    require(request.body.size() <= limits.body_bytes_max &&
+            request.headers.size() <= limits.header_fields_max);
     require(lengths + codings == 1 || request.body.empty());
-    require(!request.raw_target.empty() && request.raw_target[0] == '/' && !request.path.empty() && request.path[0] == '/');
+    require(!request.raw_target.empty() && request.raw_target[0] == '/' && !request.path.empty() &&
+            request.path[0] == '/');
     require(request.raw_target.size() <= limits.target_bytes_max);
     for (const char c : request.path) require(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
     for (const auto& [name, value] : request.headers) {
         require(!name.empty());
-        for (const char c : name) require(c > 0x20 && c < 0x7f && c != ':' && !(c >= 'A' && c <= 'Z'));
+        for (const char c : name)
+            require(c > 0x20 && c < 0x7f && c != ':' && !(c >= 'A' && c <= 'Z'));
         for (const char c : value) require(c != '\r' && c != '\n' && c != '\0');
         if (name == "content-length") {
-            require(!value.empty() && value.size() <= 18 && value.find_first_not_of("0123456789") == std::string::npos);
+            require(!value.empty() && value.size() <= 18 &&
+                    value.find_first_not_of("0123456789") == std::string::npos);
             require(std::stoull(value) == request.body.size());
         }
         if (name == "transfer-encoding") require(value.size() == 7);
     }
-    // The head ends where any other reader sees its end, and a body with a length is the bytes behind it, no more and no fewer.
+    // The head ends where any other reader sees its end, and a body
+    // with a length is the bytes behind it, no more and no fewer.
     const std::size_t head_end = raw.find("\r\n\r\n");
     require(head_end != std::string_view::npos && head_end + 4 <= limits.header_bytes_max);
-    if (codings == 0) require(raw.substr(head_end + 4) == request.body);
-    else require(raw.size() >= head_end + 4 + 5 && raw.substr(raw.size() - 4) == "\r\n\r\n");
+    if (codings == 0)
+        require(raw.substr(head_end + 4) == request.body);
+    else
+        require(raw.size() >= head_end + 4 + 5 && raw.substr(raw.size() - 4) == "\r\n\r\n");
     std::size_t line_begin = 0;
     for (std::size_t i = 0; i < head_end + 4; ++i) {
         if (raw[i] != '\n') continue;
-        require(i > 0 && raw[i - 1] == '\r');                            // no bare LF
-        require(line_begin == 0 || (raw[line_begin] != ' ' && raw[line_begin] != '\t'));   // no folded line
+        require(i > 0 && raw[i - 1] == '\r');  // no bare LF
+        require(line_begin == 0 ||
+                (raw[line_begin] != ' ' && raw[line_begin] != '\t'));  // no folded line
         line_begin = i + 1;
     }
     if (request.http_1_0) require(!request.keep_alive || count_fields(request, "connection") > 0);
@@ -103,10 +124,15 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
 
 // The rules in front of the routes, stated anew from the request alone.
 void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
-    HttpRequest request{.method = gated.method, .path = gated.path, .query = gated.query, .headers = gated.headers, .body = gated.body};
+    HttpRequest request{.method = gated.method,
+                        .path = gated.path,
+                        .query = gated.query,
+                        .headers = gated.headers,
+                        .body = gated.body};
     const bool host_ok = policy.host_allowed(*request.header("host"));
     const AccessPolicy::Origin origin = policy.judge_origin(request);
-    require(host_ok == policy.host_allowed(*request.header("host")) && origin == policy.judge_origin(request));
+    require(host_ok == policy.host_allowed(*request.header("host")) &&
+            origin == policy.judge_origin(request));
     const std::size_t origins = count_fields(gated, "origin");
     require((origin == AccessPolicy::Origin::none) == (origins == 0));
     if (origins > 1) require(origin == AccessPolicy::Origin::foreign);
@@ -114,15 +140,20 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
         // Nothing but this machine, or a name that the owner gave.
         const auto authority = parse_authority(*request.header("host"));
         require(authority.has_value());
-        require(authority->host == "localhost" || authority->host == "hub.example" || (authority->is_address && is_loopback_address(authority->host)));
+        require(authority->host == "localhost" || authority->host == "hub.example" ||
+                (authority->is_address && is_loopback_address(authority->host)));
     }
     if (origin == AccessPolicy::Origin::allowed || origin == AccessPolicy::Origin::same) {
         std::string value(*request.header("origin"));
-        std::transform(value.begin(), value.end(), value.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-        require(origin == AccessPolicy::Origin::same ? value.rfind("http", 0) == 0 : value == "https://app.example");
+        std::transform(value.begin(), value.end(), value.begin(),
+                       [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+        require(origin == AccessPolicy::Origin::same ? value.rfind("http", 0) == 0
+                                                     : value == "https://app.example");
         if (origin == AccessPolicy::Origin::same && host_ok) {
-            const auto from = parse_authority(std::string_view(value).substr(value.find("//") + 2)), own = parse_authority(*request.header("host"));
-            require(from && own && from->host == own->host);             // a page of another name is never our own
+            const auto from = parse_authority(std::string_view(value).substr(value.find("//") + 2)),
+                       own = parse_authority(*request.header("host"));
+            // a page of another name is never our own
+            require(from && own && from->host == own->host);
         }
     }
     // No key without a header that carries one, so that no guarded route opens by itself.
@@ -130,16 +161,22 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
     if (key) require(count_fields(gated, "authorization") + count_fields(gated, "x-api-key") > 0);
     if (key)
         require(std::any_of(gated.headers.begin(), gated.headers.end(), [&](const auto& field) {
-            return (field.first == "authorization" || field.first == "x-api-key") && field.second.size() >= key->size() &&
+            return (field.first == "authorization" || field.first == "x-api-key") &&
+                   field.second.size() >= key->size() &&
                    field.second.compare(field.second.size() - key->size(), key->size(), *key) == 0;
         }));
-    // A stranger is never anybody else; whom a proxy names is an address, and this machine only when the proxy says so.
+    // A stranger is never anybody else; whom a proxy names is
+    // an address, and this machine only when the proxy says so.
     static const TrustedProxies proxies({"127.0.0.1", "10.0.0.1"});
-    const Client stranger = proxies.client_of("203.0.113.9", false, gated.headers), behind = proxies.client_of("127.0.0.1", false, gated.headers);
+    const Client stranger = proxies.client_of("203.0.113.9", false, gated.headers),
+                 behind = proxies.client_of("127.0.0.1", false, gated.headers);
     require(stranger.address == "203.0.113.9" && !stranger.loopback && !stranger.secure);
-    require(plain_address(behind.address) == behind.address && (!behind.loopback || (is_loopback_address(behind.address) && count_fields(gated, "x-forwarded-for") > 0)));
+    require(plain_address(behind.address) == behind.address &&
+            (!behind.loopback ||
+             (is_loopback_address(behind.address) && count_fields(gated, "x-forwarded-for") > 0)));
     require(!behind.secure || count_fields(gated, "x-forwarded-proto") > 0);
-    if (is_json_content_type(request.header("content-type").value_or(""))) require(count_fields(gated, "content-type") > 0);
+    if (is_json_content_type(request.header("content-type").value_or("")))
+        require(count_fields(gated, "content-type") > 0);
 }
 
 void check_rates(std::string_view bytes) {
@@ -147,22 +184,33 @@ void check_rates(std::string_view bytes) {
     require(rate_key(rate_key(address)) == rate_key(address));
     RateLimits rates({.api_requests_per_minute = 60, .api_requests_burst = 3, .addresses_max = 4});
     unsigned passed = 0;
-    for (int i = 0; i < 6; ++i) passed += rates.api_request(TimePoint{std::chrono::seconds(1)}, address, false) == Duration{0};
-    require(passed == 3);                                                // the burst, and no more in the same instant
+    for (int i = 0; i < 6; ++i)
+        passed += rates.api_request(TimePoint{std::chrono::seconds(1)}, address, false) ==
+                  Duration{0};
+    // the burst, and no more in the same instant
+    require(passed == 3);
 }
 
 void one(std::size_t piece, std::string_view bytes) {
-    static const AccessPolicy policy({.listen_address = "127.0.0.1", .hosts = {"hub.example"}, .cors_origins = {"https://app.example"}});
-    const Verdict whole = read_all(bytes, 0), again = read_all(bytes, 0), cut = read_all(bytes, piece);
+    static const AccessPolicy policy({.listen_address = "127.0.0.1",
+                                      .hosts = {"hub.example"},
+                                      .cors_origins = {"https://app.example"}});
+    const Verdict whole = read_all(bytes, 0), again = read_all(bytes, 0),
+                  cut = read_all(bytes, piece);
     for (const Verdict* other : {&again, &cut}) {
-        require(other->passed.size() == whole.passed.size() && other->refusal.has_value() == whole.refusal.has_value());
-        for (std::size_t i = 0; i < whole.passed.size(); ++i) require(same(whole.passed[i], other->passed[i]) && whole.raw[i] == other->raw[i]);
-        if (whole.refusal) require(whole.refusal->status == other->refusal->status && whole.refusal->code == other->refusal->code);
+        require(other->passed.size() == whole.passed.size() &&
+                other->refusal.has_value() == whole.refusal.has_value());
+        for (std::size_t i = 0; i < whole.passed.size(); ++i)
+            require(same(whole.passed[i], other->passed[i]) && whole.raw[i] == other->raw[i]);
+        if (whole.refusal)
+            require(whole.refusal->status == other->refusal->status &&
+                    whole.refusal->code == other->refusal->code);
         require(other->taken == whole.taken);
     }
     // A body that is not kept is measured by the same rules.
     const Verdict dropped = read_all(bytes, piece, false);
-    require(dropped.taken == whole.taken && dropped.passed.size() == whole.passed.size() && dropped.refusal.has_value() == whole.refusal.has_value());
+    require(dropped.taken == whole.taken && dropped.passed.size() == whole.passed.size() &&
+            dropped.refusal.has_value() == whole.refusal.has_value());
     for (const GatedRequest& request : dropped.passed) require(request.body.empty());
     if (whole.refusal) check_refusal(*whole.refusal);
     for (std::size_t i = 0; i < whole.passed.size(); ++i) {
@@ -177,6 +225,7 @@ void one(std::size_t piece, std::string_view bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size == 0) return 0;
-    moex::one(1 + data[0] % 32, std::string_view(reinterpret_cast<const char*>(data + 1), size - 1));
+    moex::one(1 + data[0] % 32,
+              std::string_view(reinterpret_cast<const char*>(data + 1), size - 1));
     return 0;
 }

@@ -1,4 +1,5 @@
-// Any bytes through the tokenizer: encoding ends, decoding gives the repaired, normalised text back, streaming the same.
+// Any bytes through the tokenizer: encoding ends, decoding
+// gives the repaired, normalised text back, streaming the same.
 // Bytes that look like JSON are also read as a tokenizer.json.
 #include <cstdint>
 #include <string>
@@ -17,7 +18,8 @@ std::string file_text() {
     std::string vocab, letters = "etaoin";
     int next = 256, id = 0;
     for (int byte = 0; byte < 256; ++byte) {
-        const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
+        const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                               (byte >= 0xAE && byte <= 0xFF);
         const auto c = static_cast<char32_t>(printable ? byte : next++);
         std::string key;
         if (c == '"' || c == '\\') key = "\\";
@@ -31,11 +33,13 @@ std::string file_text() {
             vocab += text(",\"", a, b, "\":", id++);
             merges += text(merges.empty() ? "" : ",", '"', a, ' ', b, '"');
         }
-    return text(R"({"added_tokens":[{"id":400,"content":"<|end|>","special":true},{"id":401,"content":"<t>","special":false,"normalized":false},)",
-                R"({"id":402,"content":"strip","lstrip":true,"rstrip":true,"special":false,"normalized":false}],"normalizer":{"type":"NFC"},)",
-                R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":)",
-                R"("(?i:'s|'t|'re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},)",
-                R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"model":{"type":"BPE","vocab":{)", vocab, R"(},"merges":[)", merges, "]}}");
+    return text(
+        R"({"added_tokens":[{"id":400,"content":"<|end|>","special":true},{"id":401,"content":"<t>","special":false,"normalized":false},)",
+        R"({"id":402,"content":"strip","lstrip":true,"rstrip":true,"special":false,"normalized":false}],"normalizer":{"type":"NFC"},)",
+        R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":)",
+        R"("(?i:'s|'t|'re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},)",
+        R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"model":{"type":"BPE","vocab":{)",
+        vocab, R"(},"merges":[)", merges, "]}}");
 }
 
 }  // namespace
@@ -44,12 +48,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     static const auto tokenizer = std::move(Tokenizer::load(file_text(), "")).value();
     const std::string input(reinterpret_cast<const char*>(data), size);
     if (size > 0 && input[0] == '{') {
-        if (const auto loaded = Tokenizer::load(input, input); loaded.ok()) (void)(*loaded)->encode("some text <s> \xC3\xA9", SpecialTokens::parse);
+        if (const auto loaded = Tokenizer::load(input, input); loaded.ok())
+            (void)(*loaded)->encode("some text <s> \xC3\xA9", SpecialTokens::parse);
     }
     const std::vector<TokenId> plain = tokenizer->encode(input, SpecialTokens::as_text);
-    const bool strips = input.find("strip") != std::string::npos;  // that token swallows white space
-    if (!strips) MOEX_CHECK(tokenizer->decode(plain, false) == utf8_nfc(utf8_repair(input)), "decode(encode(x)) is not x");
-    for (const TokenId id : plain) MOEX_CHECK(id != 400 && id != 401, "a control token in plain text");
+    // that token swallows white space
+    const bool strips = input.find("strip") != std::string::npos;
+    if (!strips)
+        MOEX_CHECK(tokenizer->decode(plain, false) == utf8_nfc(utf8_repair(input)),
+                   "decode(encode(x)) is not x");
+    for (const TokenId id : plain)
+        MOEX_CHECK(id != 400 && id != 401, "a control token in plain text");
 
     const std::vector<TokenId> ids = tokenizer->encode(input, SpecialTokens::parse);
     StreamDecoder stream(*tokenizer, false);

@@ -16,24 +16,26 @@ TEST(BytesTest, IntegersAreLittleEndian) {
     out.u64(0x0f0e0d0c0b0a0908);
     const Bytes bytes = std::move(out).take();
     ASSERT_EQ(bytes.size(), 15u);
-    for (std::size_t i = 0; i < bytes.size(); ++i) EXPECT_EQ(std::to_integer<std::size_t>(bytes[i]), i + 1);
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+        EXPECT_EQ(std::to_integer<std::size_t>(bytes[i]), i + 1);
 }
 
 TEST(BytesTest, IntegersComeBack) {
-    EXPECT_TRUE(rc::check("integers", [](std::uint8_t a, std::uint16_t b, std::uint32_t c, std::uint64_t d) {
-        ByteWriter out;
-        out.u8(a);
-        out.u16(b);
-        out.u32(c);
-        out.u64(d);
-        const Bytes bytes = std::move(out).take();
-        ByteReader in(bytes);
-        RC_ASSERT(in.u8() == a);
-        RC_ASSERT(in.u16() == b);
-        RC_ASSERT(in.u32() == c);
-        RC_ASSERT(in.u64() == d);
-        RC_ASSERT(!in.overrun() && in.remaining_bytes() == 0u);
-    }));
+    EXPECT_TRUE(rc::check("integers",
+                          [](std::uint8_t a, std::uint16_t b, std::uint32_t c, std::uint64_t d) {
+                              ByteWriter out;
+                              out.u8(a);
+                              out.u16(b);
+                              out.u32(c);
+                              out.u64(d);
+                              const Bytes bytes = std::move(out).take();
+                              ByteReader in(bytes);
+                              RC_ASSERT(in.u8() == a);
+                              RC_ASSERT(in.u16() == b);
+                              RC_ASSERT(in.u32() == c);
+                              RC_ASSERT(in.u64() == d);
+                              RC_ASSERT(!in.overrun() && in.remaining_bytes() == 0u);
+                          }));
 }
 
 TEST(BytesTest, ReadingPastTheEndGivesZerosAndSaysSo) {
@@ -60,7 +62,9 @@ TEST(BytesTest, GrowPadAndPatchKeepWhatWasWritten) {
 }
 
 TEST(TextTest, JoinsStringsNumbersAndBooleans) {
-    EXPECT_EQ(text("a", std::string("b"), std::string_view("c"), 'd', 1, -2, 3u, std::uint8_t{65}, true, 0.5), "abcd1-2365true0.5");
+    EXPECT_EQ(text("a", std::string("b"), std::string_view("c"), 'd', 1, -2, 3u, std::uint8_t{65},
+                   true, 0.5),
+              "abcd1-2365true0.5");
 }
 
 }  // namespace

@@ -11,7 +11,8 @@ namespace {
 Hello sample_hello() {
     Hello hello;
     hello.token = "token-1";
-    hello.device = {"webgpu", "nvidia", "ampere", "a GPU", true, 1ull << 40, 1ull << 32, (1ull << 31) - 4};
+    hello.device = {"webgpu", "nvidia",   "ampere",   "a GPU",
+                    true,     1ull << 40, 1ull << 32, (1ull << 31) - 4};
     hello.dtypes = {Dtype::f16, Dtype::f32};
     hello.lz4 = false;
     hello.caps = {"group", "proof"};
@@ -72,8 +73,9 @@ TEST(HelloTest, ComesBack) {
 TEST(HelloTest, LongAndBrokenStringsStillFitAndDecode) {
     for (const char fill : {'x', '\x01', '"', '\xff'}) {
         Hello hello = sample_hello();
-        for (std::string* text : {&hello.token, &hello.device.vendor, &hello.device.architecture, &hello.device.description, &hello.kernel_version,
-                                  &hello.nickname, &hello.client, &hello.worker_key})
+        for (std::string* text : {&hello.token, &hello.device.vendor, &hello.device.architecture,
+                                  &hello.device.description, &hello.kernel_version, &hello.nickname,
+                                  &hello.client, &hello.worker_key})
             *text = std::string(5000, fill);
         const Bytes frame = encode_hello(hello);
         EXPECT_LE(frame.size(), hello_bytes_max);
@@ -82,7 +84,9 @@ TEST(HelloTest, LongAndBrokenStringsStillFitAndDecode) {
 }
 
 TEST(HelloTest, OnlyVersionsAreRequired) {
-    const auto got = decode_hello(frame_of(FrameType::hello, R"({"versions":[1,9],"later":{"deep":[1]},"dtypes":["f8","f16","int4"]})"));
+    const auto got = decode_hello(
+        frame_of(FrameType::hello,
+                 R"({"versions":[1,9],"later":{"deep":[1]},"dtypes":["f8","f16","int4"]})"));
     ASSERT_TRUE(got.ok());
     EXPECT_EQ(got->version_max, 9);
     EXPECT_EQ(got->dtypes, std::vector<Dtype>{Dtype::f16});
@@ -94,7 +98,8 @@ TEST(HelloTest, BadHellosAreRefused) {
     const Bytes frame = encode_hello(sample_hello());
     expect_truncations_refused(frame, [](ByteView bytes) { return decode_hello(bytes); });
     const auto with = [&](const char* path, Json value) {
-        return verdict(decode_hello(changed(frame, FrameType::hello, [&](Json& json) { json[Json::json_pointer(path)] = value; })));
+        return verdict(decode_hello(changed(
+            frame, FrameType::hello, [&](Json& json) { json[Json::json_pointer(path)] = value; })));
     };
     EXPECT_EQ(with("/versions", Json::array({2, 3})), "unsupported_version");
     EXPECT_EQ(with("/versions", Json::array({0, 0})), "unsupported_version");
@@ -119,12 +124,16 @@ TEST(HelloTest, BadHellosAreRefused) {
     EXPECT_EQ(with("/lz4", "yes"), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(25, 'n')), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(24, 'n')), "ok");
-    for (const char* json : {"", "{", "[]", "null", "\"versions\"", "{\"versions\":[1,1]} x", "{\"a\":\"\xff\"}", "{'a':1}", "{\"a\":1,}"})
+    for (const char* json : {"", "{", "[]", "null", "\"versions\"", "{\"versions\":[1,1]} x",
+                             "{\"a\":\"\xff\"}", "{'a':1}", "{\"a\":1,}"})
         EXPECT_EQ(verdict(decode_hello(frame_of(FrameType::hello, json))), "bad_json") << json;
     EXPECT_EQ(verdict(decode_hello(frame_of(FrameType::hello, "{}"))), "bad_field");
-    const std::string deep = "{\"versions\":[1,1],\"a\":" + std::string(1500, '[') + std::string(1500, ']') + "}";
+    const std::string deep = "{\"versions\":[1,1],\"a\":" + std::string(1500, '[') +
+                             std::string(1500, ']') + "}";
     EXPECT_EQ(verdict(decode_hello(frame_of(FrameType::hello, deep))), "bad_json");
-    EXPECT_EQ(verdict(decode_hello(frame_of(FrameType::hello, "{\"versions\":[1,1]" + std::string(4081, ' ') + "}"))), "payload_size");
+    EXPECT_EQ(verdict(decode_hello(frame_of(FrameType::hello,
+                                            "{\"versions\":[1,1]" + std::string(4081, ' ') + "}"))),
+              "payload_size");
     EXPECT_EQ(verdict(decode_hello(encode_heartbeat(0, "{\"versions\":[1,1]}"))), "unknown_type");
 }
 
@@ -132,7 +141,8 @@ TEST(CapabilitiesTest, AFirstHeartbeatNeedsNoField) {
     const auto empty = decode_capabilities(encode_heartbeat(0, "{}"));
     ASSERT_TRUE(empty.ok());
     EXPECT_EQ(empty->dtypes, std::vector<Dtype>{Dtype::f16});
-    const auto full = decode_capabilities(encode_heartbeat(0, R"({"device":{"vendor":"v"},"token":"t","caps":["group"],"lz4":true})"));
+    const auto full = decode_capabilities(encode_heartbeat(
+        0, R"({"device":{"vendor":"v"},"token":"t","caps":["group"],"lz4":true})"));
     ASSERT_TRUE(full.ok());
     EXPECT_EQ(full->device.vendor, "v");
     EXPECT_TRUE(full->token.empty());
@@ -168,7 +178,9 @@ TEST(WelcomeTest, BadWelcomesAreRefused) {
     const Bytes frame = encode_welcome(sample_welcome());
     expect_truncations_refused(frame, [](ByteView bytes) { return decode_welcome(bytes); });
     const auto with = [&](const char* path, Json value) {
-        return verdict(decode_welcome(changed(frame, FrameType::welcome, [&](Json& json) { json[Json::json_pointer(path)] = value; })));
+        return verdict(decode_welcome(changed(frame, FrameType::welcome, [&](Json& json) {
+            json[Json::json_pointer(path)] = value;
+        })));
     };
     EXPECT_EQ(with("/version", 2), "bad_field");
     EXPECT_EQ(with("/model", 1), "bad_field");
@@ -190,7 +202,10 @@ TEST(WelcomeTest, BadWelcomesAreRefused) {
     EXPECT_EQ(with("/heartbeat_ms", 0), "bad_field");
     EXPECT_EQ(with("/queue_depth", 0), "bad_field");
     for (const char* path : {"version", "worker_id", "model", "limits", "dtype"})
-        EXPECT_EQ(verdict(decode_welcome(changed(frame, FrameType::welcome, [&](Json& json) { json.erase(path); }))), "bad_field") << path;
+        EXPECT_EQ(verdict(decode_welcome(
+                      changed(frame, FrameType::welcome, [&](Json& json) { json.erase(path); }))),
+                  "bad_field")
+            << path;
 }
 
 TEST(AssignTest, ComesBackUpToItsMaximum) {
@@ -217,7 +232,9 @@ TEST(AssignTest, ComesBackUpToItsMaximum) {
 
 TEST(AssignTest, BadAssignsAreRefused) {
     const std::string hash(64, '0');
-    const auto refused = [](const std::string& json) { return verdict(decode_assign(frame_of(FrameType::assign, json), small_limits())); };
+    const auto refused = [](const std::string& json) {
+        return verdict(decode_assign(frame_of(FrameType::assign, json), small_limits()));
+    };
     EXPECT_EQ(refused(R"({"units":[]})"), "ok");
     EXPECT_EQ(refused(R"({})"), "bad_field");
     EXPECT_EQ(refused(R"({"units":{}})"), "bad_field");
@@ -238,7 +255,9 @@ TEST(AssignTest, BadAssignsAreRefused) {
 TEST(UnitsTest, ComeBackAndBadOnesAreRefused) {
     EXPECT_TRUE(rc::check("units", [](const std::vector<std::uint8_t>& picks) {
         std::vector<Unit> sent;
-        for (const std::uint8_t pick : picks) sent.push_back({static_cast<std::uint16_t>(pick % 4), static_cast<std::uint16_t>(pick / 4 % 8)});
+        for (const std::uint8_t pick : picks)
+            sent.push_back(
+                {static_cast<std::uint16_t>(pick % 4), static_cast<std::uint16_t>(pick / 4 % 8)});
         const auto ready = decode_units(encode_ready(sent), small_limits());
         const auto release = decode_units(encode_release(sent), small_limits());
         RC_ASSERT(ready.ok() && *ready == sent);
@@ -269,8 +288,8 @@ TEST(PrefetchTest, ComesBackAndBadOnesAreRefused) {
     }
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(with_u16(frame, 16, 3))), "payload_size");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 18, 1))), "bad_field");   // pad behind the count
-    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 1))), "bad_field");   // pad behind a hint
+    EXPECT_EQ(verdict(decode(with_byte(frame, 18, 1))), "bad_field");  // pad behind the count
+    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 1))), "bad_field");  // pad behind a hint
     EXPECT_EQ(verdict(decode(with_u16(frame, 22, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(frame_of(FrameType::prefetch, "abc"))), "payload_size");
 }
@@ -279,7 +298,8 @@ TEST(BusyAndDrainTest, ComeBackAndBadOnesAreRefused) {
     EXPECT_EQ(*decode_busy(encode_busy(7, 250)), 250u);
     EXPECT_EQ(decode_frame_header(encode_busy(7, 250))->sequence_id, 7u);
     EXPECT_EQ(*decode_drain(encode_drain(30000)), 30000u);
-    expect_truncations_refused(encode_busy(7, 250), [](ByteView bytes) { return decode_busy(bytes); });
+    expect_truncations_refused(encode_busy(7, 250),
+                               [](ByteView bytes) { return decode_busy(bytes); });
     expect_truncations_refused(encode_drain(7), [](ByteView bytes) { return decode_drain(bytes); });
     EXPECT_EQ(verdict(decode_busy(resized(encode_busy(7, 250), 1))), "payload_size");
     EXPECT_EQ(verdict(decode_busy(encode_drain(1))), "unknown_type");
@@ -309,7 +329,9 @@ TEST(ErrorTest, ComesBackAndIsShortened) {
 }
 
 TEST(ErrorTest, BadErrorsAreRefused) {
-    const auto refused = [](const std::string& json) { return verdict(decode_error(frame_of(FrameType::error, json))); };
+    const auto refused = [](const std::string& json) {
+        return verdict(decode_error(frame_of(FrameType::error, json)));
+    };
     EXPECT_EQ(refused(R"({"code":"x"})"), "ok");
     EXPECT_EQ(refused(R"({})"), "bad_field");
     EXPECT_EQ(refused(R"({"code":1})"), "bad_field");

@@ -1,4 +1,5 @@
-// The exchange printed in PROTOCOL.md is what the encoders write and the decoders read, byte for byte.
+// The exchange printed in PROTOCOL.md is what the
+// encoders write and the decoders read, byte for byte.
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -20,7 +21,8 @@ std::map<std::string, Bytes> printed_frames() {
         }
         if (name.empty()) continue;
         std::istringstream digits(line.substr(0, line.find('#')));
-        for (unsigned value; digits >> std::hex >> value;) frames[name].push_back(static_cast<std::byte>(value));
+        for (unsigned value; digits >> std::hex >> value;)
+            frames[name].push_back(static_cast<std::byte>(value));
     }
     return frames;
 }

@@ -21,7 +21,8 @@ ExpertWeights random_expert(ExpertShape shape, unsigned seed, float size = 0.1f)
 }
 
 // The worst |a - b| in units of the group's scale (its range over 15).
-float worst_error_in_scales(const std::vector<float>& a, const std::vector<float>& b, std::uint32_t group_size) {
+float worst_error_in_scales(const std::vector<float>& a, const std::vector<float>& b,
+                            std::uint32_t group_size) {
     float worst = 0;
     for (std::size_t start = 0; start < a.size(); start += group_size) {
         float low = 0, high = 0, error = 0;
@@ -63,8 +64,10 @@ TEST(ExpertReferenceTest, TokensDoNotTouchEachOther) {
     std::vector<double> together(x.size()), alone(64);
     expert_reference(std::span<double>(together), weights, std::span<const double>(x));
     for (std::size_t token = 0; token < 3; ++token) {
-        expert_reference(std::span<double>(alone), weights, std::span<const double>(x).subspan(token * 64, 64));
-        EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin() + static_cast<std::ptrdiff_t>(token * 64)));
+        expert_reference(std::span<double>(alone), weights,
+                         std::span<const double>(x).subspan(token * 64, 64));
+        EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
+                               together.begin() + static_cast<std::ptrdiff_t>(token * 64)));
     }
 }
 
@@ -72,11 +75,13 @@ TEST(ExpertReferenceTest, ErrorOfEqualAndOfZero) {
     EXPECT_EQ(normalized_rms_error(std::vector<float>{0, 0}, std::vector<double>{0, 0}), 0);
     EXPECT_EQ(normalized_rms_error(std::vector<float>{1, 2}, std::vector<double>{1, 2}), 0);
     EXPECT_TRUE(std::isinf(normalized_rms_error(std::vector<float>{1}, std::vector<double>{0})));
-    EXPECT_DOUBLE_EQ(normalized_rms_error(std::vector<float>{3, 5}, std::vector<double>{3, 4}), 0.2);
+    EXPECT_DOUBLE_EQ(normalized_rms_error(std::vector<float>{3, 5}, std::vector<double>{3, 4}),
+                     0.2);
 }
 
 TEST(QuantizeTest, EveryGroupSizeStaysWithinHalfAStep) {
-    for (const ExpertShape shape : {ExpertShape{384, 256, 128}, ExpertShape{128, 192, 64}, ExpertShape{96, 160, 32}}) {
+    for (const ExpertShape shape :
+         {ExpertShape{384, 256, 128}, ExpertShape{128, 192, 64}, ExpertShape{96, 160, 32}}) {
         const ExpertWeights weights = random_expert(shape, shape.hidden_size);
         const Bytes blob = quantize_expert_int4(weights);
         const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
@@ -91,7 +96,8 @@ TEST(QuantizeTest, EveryGroupSizeStaysWithinHalfAStep) {
 
 TEST(QuantizeTest, ZeroConstantTinyAndOneSidedGroupsKeepTheirValues) {
     const ExpertShape shape{32, 32, 32};
-    ExpertWeights weights{shape, std::vector<float>(1024), std::vector<float>(1024), std::vector<float>(1024, 5.0f)};
+    ExpertWeights weights{shape, std::vector<float>(1024), std::vector<float>(1024),
+                          std::vector<float>(1024, 5.0f)};
     for (std::size_t i = 0; i < 1024; ++i) {
         weights.gate[i] = i < 512 ? 0.0f : -3.0f;
         weights.up[i] = i < 512 ? 1e-7f : 100.0f + static_cast<float>(i % 32);
@@ -128,7 +134,9 @@ TEST(QuantizeTest, WideBlobsAreExact) {
         Bytes blob(layout.size_bytes);
         const auto put = [&](std::vector<float>& matrix, std::uint64_t offset_bytes) {
             round_rows(row_dtype, matrix, 32);
-            encode_rows(row_dtype, matrix, 32, std::span(blob).subspan(offset_bytes, wire_rows_bytes(row_dtype, 1, matrix.size())));
+            encode_rows(row_dtype, matrix, 32,
+                        std::span(blob).subspan(offset_bytes,
+                                                wire_rows_bytes(row_dtype, 1, matrix.size())));
         };
         put(wanted.gate, 0);
         put(wanted.up, layout.gate_up_codes.size_bytes / 2);

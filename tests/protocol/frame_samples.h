@@ -24,7 +24,8 @@ inline WireLimits small_limits() {
 // Values that every row dtype but int8 holds exactly: small multiples of 1/8.
 inline std::vector<float> exact_rows(std::size_t count, unsigned seed = 0) {
     std::vector<float> rows(count);
-    for (std::size_t i = 0; i < count; ++i) rows[i] = static_cast<float>(static_cast<int>((i * 37 + seed * 11) % 255) - 127) / 8;
+    for (std::size_t i = 0; i < count; ++i)
+        rows[i] = static_cast<float>(static_cast<int>((i * 37 + seed * 11) % 255) - 127) / 8;
     return rows;
 }
 
@@ -33,17 +34,20 @@ inline Bytes with_byte(Bytes frame, std::size_t offset_bytes, unsigned value) {
     return frame;
 }
 inline Bytes with_u16(Bytes frame, std::size_t offset_bytes, unsigned value) {
-    return with_byte(with_byte(std::move(frame), offset_bytes, value & 0xff), offset_bytes + 1, value >> 8);
+    return with_byte(with_byte(std::move(frame), offset_bytes, value & 0xff), offset_bytes + 1,
+                     value >> 8);
 }
 inline Bytes with_u32(Bytes frame, std::size_t offset_bytes, std::uint32_t value) {
-    return with_u16(with_u16(std::move(frame), offset_bytes, value & 0xffff), offset_bytes + 2, value >> 16);
+    return with_u16(with_u16(std::move(frame), offset_bytes, value & 0xffff), offset_bytes + 2,
+                    value >> 16);
 }
 // The frame with `tail` behind it (or shortened by `cut_bytes`) and payload_bytes put right.
 inline Bytes resized(Bytes frame, std::ptrdiff_t change_bytes) {
     ByteReader in(frame);
     in.take(8);
     const std::uint32_t payload_bytes = in.u32();
-    frame.resize(static_cast<std::size_t>(static_cast<std::ptrdiff_t>(frame.size()) + change_bytes));
+    frame.resize(
+        static_cast<std::size_t>(static_cast<std::ptrdiff_t>(frame.size()) + change_bytes));
     return with_u32(std::move(frame), 8, static_cast<std::uint32_t>(payload_bytes + change_bytes));
 }
 inline Bytes frame_of(FrameType type, std::string_view payload, std::uint32_t sequence_id = 0) {

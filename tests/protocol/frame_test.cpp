@@ -17,7 +17,9 @@ TEST(FrameTest, EveryTypeHasANameAndOnlyThoseAreKnown) {
 
 TEST(FrameTest, HeaderComesBack) {
     for (unsigned type = 0; type <= 40; ++type) {
-        if (!is_known_frame_type(static_cast<std::uint16_t>(type)) || has_tensor_header(static_cast<FrameType>(type))) continue;
+        if (!is_known_frame_type(static_cast<std::uint16_t>(type)) ||
+            has_tensor_header(static_cast<FrameType>(type)))
+            continue;
         const Bytes frame = frame_of(static_cast<FrameType>(type), "abc", 0xdeadbeef);
         const auto header = decode_frame_header(frame);
         ASSERT_TRUE(header.ok());
@@ -46,9 +48,12 @@ TEST(FrameTest, TensorHeaderComesBackAndIsNotPayload) {
 
 TEST(FrameTest, WrongMagicVersionTypeAndLengthAreRefused) {
     const Bytes frame = frame_of(FrameType::error, "payload");
-    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(verdict(decode_frame_header(with_byte(frame, i, 0))), "bad_magic");
-    for (const unsigned version : {0u, 2u, 0x100u, 0xffffu}) EXPECT_EQ(verdict(decode_frame_header(with_u16(frame, 4, version))), "unsupported_version");
-    for (const unsigned type : {0u, 6u, 15u, 29u, 0x101u, 0xffffu}) EXPECT_EQ(verdict(decode_frame_header(with_u16(frame, 6, type))), "unknown_type");
+    for (std::size_t i = 0; i < 4; ++i)
+        EXPECT_EQ(verdict(decode_frame_header(with_byte(frame, i, 0))), "bad_magic");
+    for (const unsigned version : {0u, 2u, 0x100u, 0xffffu})
+        EXPECT_EQ(verdict(decode_frame_header(with_u16(frame, 4, version))), "unsupported_version");
+    for (const unsigned type : {0u, 6u, 15u, 29u, 0x101u, 0xffffu})
+        EXPECT_EQ(verdict(decode_frame_header(with_u16(frame, 6, type))), "unknown_type");
     EXPECT_EQ(verdict(decode_frame_header(with_u32(frame, 8, 6))), "payload_size");
     EXPECT_EQ(verdict(decode_frame_header(with_u32(frame, 8, 8))), "truncated_frame");
     EXPECT_EQ(verdict(decode_frame_header(with_u32(frame, 8, 0xffffffff))), "truncated_frame");
@@ -60,14 +65,19 @@ TEST(FrameTest, UnknownDtypesAndFlagsAreRefused) {
     begin_tensor_frame(out, FrameType::result, 5, {0, 0, 1, 4, Dtype::f16, 0});
     const Bytes frame = finish_frame(std::move(out));
     for (unsigned value = 0; value < 256; ++value) {
-        EXPECT_EQ(verdict(decode_tensor_header(with_byte(frame, 26, value))), value >= 1 && value <= 4 ? "ok" : "unknown_dtype") << value;
-        EXPECT_EQ(verdict(decode_tensor_header(with_byte(frame, 27, value))), value <= 1 ? "ok" : "unknown_flags") << value;
+        EXPECT_EQ(verdict(decode_tensor_header(with_byte(frame, 26, value))),
+                  value >= 1 && value <= 4 ? "ok" : "unknown_dtype")
+            << value;
+        EXPECT_EQ(verdict(decode_tensor_header(with_byte(frame, 27, value))),
+                  value <= 1 ? "ok" : "unknown_flags")
+            << value;
     }
 }
 
 TEST(ResultTest, EveryErrorHasANameOfItsOwn) {
     std::vector<std::string> names;
-    for (int code = 0; code <= static_cast<int>(ErrorCode::internal); ++code) names.push_back(error_code_name(static_cast<ErrorCode>(code)));
+    for (int code = 0; code <= static_cast<int>(ErrorCode::internal); ++code)
+        names.push_back(error_code_name(static_cast<ErrorCode>(code)));
     std::sort(names.begin(), names.end());
     EXPECT_EQ(std::unique(names.begin(), names.end()), names.end());
     EXPECT_EQ(names.size(), 28u);

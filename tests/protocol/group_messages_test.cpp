@@ -9,10 +9,12 @@ namespace moex {
 namespace {
 
 // Expert e of `experts` gets the rows whose bit is set in its mask.
-GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens, const std::vector<std::pair<std::uint16_t, unsigned>>& experts) {
+GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens,
+                       const std::vector<std::pair<std::uint16_t, unsigned>>& experts) {
     GroupDispatch message;
     message.sequence_id = 1234;
-    message.shape = {2, num_tokens, 32, dtype, false, 0, static_cast<std::uint16_t>(experts.size())};
+    message.shape = {
+        2, num_tokens, 32, dtype, false, 0, static_cast<std::uint16_t>(experts.size())};
     for (const auto& [expert, mask] : experts) {
         GroupExpert entry{expert, 0};
         for (std::uint16_t row = 0; row < num_tokens; ++row)
@@ -28,20 +30,30 @@ GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens, const std::vector<
     return message;
 }
 // 3 tokens; expert 1: rows 0, 2; expert 4: row 1; expert 7: rows 0, 1, 2.
-GroupDispatch sample_group(Dtype dtype = Dtype::f16) { return group_of(dtype, 3, {{1, 0b101}, {4, 0b010}, {7, 0b111}}); }
-constexpr std::size_t experts_at = 32, rows_at = 32 + 3 * 4, gates_at = rows_at + 6 * 2, x_at = gates_at + 6 * 2;
+GroupDispatch sample_group(Dtype dtype = Dtype::f16) {
+    return group_of(dtype, 3, {{1, 0b101}, {4, 0b010}, {7, 0b111}});
+}
+constexpr std::size_t experts_at = 32, rows_at = 32 + 3 * 4, gates_at = rows_at + 6 * 2,
+                      x_at = gates_at + 6 * 2;
 
-auto decoder() { return [](ByteView frame) { return decode_group_dispatch(frame, small_limits()); }; }
-auto result_decoder() { return [](ByteView frame) { return decode_group_result(frame, small_limits()); }; }
+auto decoder() {
+    return [](ByteView frame) { return decode_group_dispatch(frame, small_limits()); };
+}
+auto result_decoder() {
+    return [](ByteView frame) { return decode_group_result(frame, small_limits()); };
+}
 
 TEST(GroupDispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
     EXPECT_TRUE(rc::check("group dispatch", [] {
         const auto dtype = *rc::gen::element(Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32);
         const auto num_tokens = *rc::gen::inRange<std::uint32_t>(1, 7);
-        const auto chosen = *rc::gen::suchThat(rc::gen::inRange<unsigned>(1, 256), [](unsigned mask) { return __builtin_popcount(mask) <= 3; });
+        const auto chosen = *rc::gen::suchThat(
+            rc::gen::inRange<unsigned>(1, 256),
+            [](unsigned mask) { return __builtin_popcount(mask) <= 3; });
         std::vector<std::pair<std::uint16_t, unsigned>> experts;
         for (std::uint16_t expert = 0; expert < 8; ++expert)
-            if ((chosen >> expert & 1) != 0) experts.emplace_back(expert, *rc::gen::inRange(1u, 1u << num_tokens));
+            if ((chosen >> expert & 1) != 0)
+                experts.emplace_back(expert, *rc::gen::inRange(1u, 1u << num_tokens));
         GroupDispatch sent = group_of(dtype, num_tokens, experts);
         sent.shape.unsummed = *rc::gen::arbitrary<bool>();
         const Bytes frame = encode_group_dispatch(sent, *rc::gen::arbitrary<bool>());
@@ -82,34 +94,44 @@ TEST(GroupDispatchTest, BadHeadersAreRefused) {
     ASSERT_EQ(verdict(decode(frame)), "ok");
     expect_truncations_refused(frame, decode);
     for (std::ptrdiff_t size = 16; size < 32; ++size)
-        EXPECT_EQ(verdict(decode(resized(frame, size - static_cast<std::ptrdiff_t>(frame.size())))), "truncated_frame") << size;
+        EXPECT_EQ(verdict(decode(resized(frame, size - static_cast<std::ptrdiff_t>(frame.size())))),
+                  "truncated_frame")
+            << size;
     EXPECT_EQ(verdict(decode(resized(frame, -1))), "payload_size");
     EXPECT_EQ(verdict(decode(resized(frame, 1))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u16(frame, 6, 22))), "unknown_type");
     EXPECT_EQ(verdict(decode(with_u16(frame, 16, 4))), "unknown_expert");  // layer
-    for (const unsigned num_experts : {0u, 9u, 0xffffu}) EXPECT_EQ(verdict(decode(with_u16(frame, 18, num_experts))), "bad_field");
+    for (const unsigned num_experts : {0u, 9u, 0xffffu})
+        EXPECT_EQ(verdict(decode(with_u16(frame, 18, num_experts))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u16(frame, 18, 2))), "payload_size");
-    for (const std::uint32_t num_tokens : {0u, 7u, 0xffffffffu}) EXPECT_EQ(verdict(decode(with_u32(frame, 20, num_tokens))), "num_tokens_range");
+    for (const std::uint32_t num_tokens : {0u, 7u, 0xffffffffu})
+        EXPECT_EQ(verdict(decode(with_u32(frame, 20, num_tokens))), "num_tokens_range");
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 2))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 64))), "bad_field");
-    for (const unsigned dtype : {0u, 4u, 6u, 255u}) EXPECT_EQ(verdict(decode(with_byte(frame, 26, dtype))), "unknown_dtype");
-    for (const unsigned flags : {4u, 8u, 128u, 255u}) EXPECT_EQ(verdict(decode(with_byte(frame, 27, flags))), "unknown_flags");
-    for (const std::uint32_t num_pairs : {0u, 2u, 21u, 0xffffffffu}) EXPECT_EQ(verdict(decode(with_u32(frame, 28, num_pairs))), "bad_field");
+    for (const unsigned dtype : {0u, 4u, 6u, 255u})
+        EXPECT_EQ(verdict(decode(with_byte(frame, 26, dtype))), "unknown_dtype");
+    for (const unsigned flags : {4u, 8u, 128u, 255u})
+        EXPECT_EQ(verdict(decode(with_byte(frame, 27, flags))), "unknown_flags");
+    for (const std::uint32_t num_pairs : {0u, 2u, 21u, 0xffffffffu})
+        EXPECT_EQ(verdict(decode(with_u32(frame, 28, num_pairs))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u32(frame, 28, 7))), "payload_size");
 }
 
 TEST(GroupDispatchTest, BadTablesAreRefused) {
     const Bytes frame = encode_group_dispatch(sample_group(), false);
     const auto decode = decoder();
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 1))), "bad_order");   // experts 1, 1, 7
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 0))), "bad_order");   // experts 1, 0, 7
+    // experts 1, 1, 7
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 1))), "bad_order");
+    // experts 1, 0, 7
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 0))), "bad_order");
     EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 8, 8))), "unknown_expert");
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 0))), "bad_field");   // no rows
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 4))), "bad_field");   // more rows than tokens
-    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 3))), "bad_field");   // the sum is 7
-    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at, 2))), "bad_order");          // rows 2, 2
-    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 6, 1))), "bad_order");      // rows 1, 1, 2
-    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 2, 3))), "bad_field");      // row 3 of 3
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 0))), "bad_field");  // no rows
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 4))),
+              "bad_field");  // more rows than tokens
+    EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 2, 3))), "bad_field");  // the sum is 7
+    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at, 2))), "bad_order");         // rows 2, 2
+    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 6, 1))), "bad_order");     // rows 1, 1, 2
+    EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 2, 3))), "bad_field");     // row 3 of 3
     EXPECT_EQ(verdict(decode(with_u16(frame, rows_at + 4, 0xffff))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u16(frame, gates_at + 10, 0x7c00))), "non_finite");
     EXPECT_EQ(verdict(decode(with_u16(frame, gates_at, 0xfe00))), "non_finite");
@@ -136,7 +158,9 @@ TEST(GroupDispatchTest, Lz4ShortLongAndBombAreRefused) {
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 2))), "bad_compression");
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 4))), "bad_compression");
     EXPECT_EQ(verdict(decode(resized(frame, 2000))), "payload_size");
-    EXPECT_EQ(verdict(decode(resized(frame, 32 - static_cast<std::ptrdiff_t>(frame.size())))), "bad_compression");  // an empty block
+    // an empty block
+    EXPECT_EQ(verdict(decode(resized(frame, 32 - static_cast<std::ptrdiff_t>(frame.size())))),
+              "bad_compression");
 }
 
 TEST(GroupResultTest, ComesBackSummedAndUnsummed) {
@@ -196,7 +220,8 @@ TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {
         question.gates.push_back(float_to_half(1));
     }
     question.x = exact_rows(64 * 8192);
-    EXPECT_EQ(verdict(decode_group_dispatch(encode_group_dispatch(question, false), wide)), "payload_size");
+    EXPECT_EQ(verdict(decode_group_dispatch(encode_group_dispatch(question, false), wide)),
+              "payload_size");
     limits.hidden_size = 0xffff;
     limits.num_pairs_max = 0xffffffff;
     EXPECT_EQ(tensor_frame_bytes_max(limits), frame_bytes_max);

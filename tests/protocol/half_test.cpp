@@ -39,7 +39,8 @@ TEST(HalfTest, EveryHalfComesBackFromFloat) {
             ASSERT_TRUE(is_nan_half(float_to_half(value))) << std::hex << bits;
             continue;
         }
-        ASSERT_EQ(detail::bits_of_float(value), detail::bits_of_float(static_cast<float>(wanted))) << std::hex << bits;
+        ASSERT_EQ(detail::bits_of_float(value), detail::bits_of_float(static_cast<float>(wanted)))
+            << std::hex << bits;
         ASSERT_EQ(float_to_half(value), h) << std::hex << bits;
     }
 }
@@ -47,17 +48,21 @@ TEST(HalfTest, EveryHalfComesBackFromFloat) {
 TEST(HalfTest, RoundsAsTheCompilerDoesAroundEveryHalf) {
     for (std::uint32_t h = 0; h < 0x7c00; ++h) {
         const std::uint32_t low = detail::bits_of_float(half_to_float(static_cast<half>(h)));
-        const std::uint32_t high = detail::bits_of_float(h == 0x7bff ? 65536.0f : half_to_float(static_cast<half>(h + 1)));
-        const std::uint32_t middle = detail::bits_of_float((detail::float_of_bits(low) + detail::float_of_bits(high)) / 2);
+        const std::uint32_t high = detail::bits_of_float(
+            h == 0x7bff ? 65536.0f : half_to_float(static_cast<half>(h + 1)));
+        const std::uint32_t middle = detail::bits_of_float(
+            (detail::float_of_bits(low) + detail::float_of_bits(high)) / 2);
         for (const std::uint32_t bits : {low, low + 1, middle - 1, middle, middle + 1, high - 1})
             for (const std::uint32_t sign : {0u, 0x80000000u}) expect_same_half(bits | sign);
     }
 }
 
 TEST(HalfTest, RoundsAsTheCompilerDoesOverAllFloats) {
-    for (std::uint64_t bits = 0; bits <= 0xffffffffu; bits += 1021) expect_same_half(static_cast<std::uint32_t>(bits));
-    for (const std::uint32_t bits : {0x7f800000u, 0xff800000u, 0x7f800001u, 0x7fffffffu, 0x477fefffu, 0x477ff000u, 0x477fffffu, 0x00000001u, 0x33000000u,
-                                     0x33000001u, 0x387fffffu, 0x38800000u})
+    for (std::uint64_t bits = 0; bits <= 0xffffffffu; bits += 1021)
+        expect_same_half(static_cast<std::uint32_t>(bits));
+    for (const std::uint32_t bits :
+         {0x7f800000u, 0xff800000u, 0x7f800001u, 0x7fffffffu, 0x477fefffu, 0x477ff000u, 0x477fffffu,
+          0x00000001u, 0x33000000u, 0x33000001u, 0x387fffffu, 0x38800000u})
         expect_same_half(bits);
 }
 
@@ -74,7 +79,8 @@ TEST(HalfTest, EveryBfloatComesBackAndTiesGoToEven) {
     EXPECT_EQ(float_to_bfloat16(detail::float_of_bits(0x3f818000u)), 0x3f82u);
     EXPECT_EQ(float_to_bfloat16(detail::float_of_bits(0x3f808001u)), 0x3f81u);
     EXPECT_EQ(float_to_bfloat16(detail::float_of_bits(0x7f7fffffu)), 0x7f80u);
-    EXPECT_TRUE(std::isnan(bfloat16_to_float(float_to_bfloat16(detail::float_of_bits(0x7f800001u)))));
+    EXPECT_TRUE(
+        std::isnan(bfloat16_to_float(float_to_bfloat16(detail::float_of_bits(0x7f800001u)))));
 }
 
 }  // namespace

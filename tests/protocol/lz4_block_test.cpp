@@ -18,7 +18,9 @@ Bytes compressible(unsigned seed, std::size_t num_bytes) {
         const std::byte fill{static_cast<unsigned char>(random())};
         const std::size_t back = out.empty() ? 0 : 1 + random() % out.size();
         for (std::size_t i = 0; i < length; ++i)
-            out.push_back(kind == 0 || back == 0 ? static_cast<std::byte>(random()) : kind == 1 ? fill : out[out.size() - back]);
+            out.push_back(kind == 0 || back == 0 ? static_cast<std::byte>(random())
+                          : kind == 1            ? fill
+                                                 : out[out.size() - back]);
     }
     out.resize(num_bytes);
     return out;
@@ -60,8 +62,10 @@ TEST(Lz4BlockTest, EveryTruncationAndWrongSizeIsRefused) {
     const Bytes block = lz4_encode(raw);
     ASSERT_FALSE(block.empty());
     Bytes out;
-    for (std::size_t size = 0; size < block.size(); ++size) EXPECT_FALSE(decode_both(ByteView(block).first(size), raw.size(), out)) << size;
-    for (const std::size_t size : {raw.size() - 1, raw.size() + 1, raw.size() / 2, raw.size() * 2, std::size_t{1}})
+    for (std::size_t size = 0; size < block.size(); ++size)
+        EXPECT_FALSE(decode_both(ByteView(block).first(size), raw.size(), out)) << size;
+    for (const std::size_t size :
+         {raw.size() - 1, raw.size() + 1, raw.size() / 2, raw.size() * 2, std::size_t{1}})
         EXPECT_FALSE(decode_both(block, size, out)) << size;
 }
 
@@ -71,7 +75,8 @@ TEST(Lz4BlockTest, DamagedBlocksGetTheSameVerdictFromBoth) {
         const Bytes raw = compressible(round % 50, 64 + round % 400);
         Bytes block = lz4_encode(raw);
         if (block.empty()) continue;
-        for (unsigned i = 0; i < 1 + round % 3; ++i) block[random() % block.size()] = static_cast<std::byte>(random());
+        for (unsigned i = 0; i < 1 + round % 3; ++i)
+            block[random() % block.size()] = static_cast<std::byte>(random());
         Bytes ours(raw.size()), theirs(raw.size());
         const bool ours_ok = lz4_decode_portable(block, ours);
         const bool theirs_ok = lz4_decode(block, theirs);

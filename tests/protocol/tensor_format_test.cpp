@@ -18,7 +18,8 @@ constexpr ExpertShape qwen_shape{2048, 768, 128};
 
 std::vector<float> wave(std::size_t count, float size) {
     std::vector<float> values(count);
-    for (std::size_t i = 0; i < count; ++i) values[i] = size * std::sin(static_cast<float>(i) * 0.7f + 0.1f);
+    for (std::size_t i = 0; i < count; ++i)
+        values[i] = size * std::sin(static_cast<float>(i) * 0.7f + 0.1f);
     return values;
 }
 
@@ -38,13 +39,16 @@ TEST(DtypeTest, NamesComeBack) {
     EXPECT_EQ(parse_expert_dtype("f16").error().code, ErrorCode::unknown_dtype);
 }
 
-// Every half there is, and every float that lies on, beside or between two of them, at every place of a vector.
+// Every half there is, and every float that lies on, beside
+// or between two of them, at every place of a vector.
 TEST(RowsTest, HalvesAreThoseOfThePlainTwin) {
     std::vector<float> values;
     for (std::uint32_t bits = 0; bits < 0x10000; ++bits) {
         const float value = half_to_float(static_cast<half>(bits));
         if (std::isnan(value)) continue;
-        for (const float towards : {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()}) values.push_back(std::nextafter(value, towards));
+        for (const float towards :
+             {-std::numeric_limits<float>::infinity(), std::numeric_limits<float>::infinity()})
+            values.push_back(std::nextafter(value, towards));
         values.push_back(value);
         const float next = half_to_float(static_cast<half>(bits + 1));
         if (std::isfinite(value) && std::isfinite(next)) values.push_back(value / 2 + next / 2);
@@ -62,8 +66,12 @@ TEST(RowsTest, HalvesAreThoseOfThePlainTwin) {
             half got;
             std::memcpy(&got, wire.data() + 2 * i, 2);
             ASSERT_EQ(got, want) << some[i];
-            ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::bit_cast<std::uint32_t>(half_to_float(want))) << some[i];
-            ASSERT_EQ(std::bit_cast<std::uint32_t>(rounded[i]), std::bit_cast<std::uint32_t>(back[i])) << some[i];
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]),
+                      std::bit_cast<std::uint32_t>(half_to_float(want)))
+                << some[i];
+            ASSERT_EQ(std::bit_cast<std::uint32_t>(rounded[i]),
+                      std::bit_cast<std::uint32_t>(back[i]))
+                << some[i];
         }
     }
     const std::vector<float> broken(9, std::numeric_limits<float>::quiet_NaN());
@@ -96,7 +104,8 @@ TEST(RowsTest, EachDtypeKeepsItsPrecision) {
         round_rows(dtype, rounded, 96);
         EXPECT_EQ(rounded, back);
         float error = 0;
-        for (std::size_t i = 0; i < rows.size(); ++i) error = std::max(error, std::fabs(rows[i] - back[i]));
+        for (std::size_t i = 0; i < rows.size(); ++i)
+            error = std::max(error, std::fabs(rows[i] - back[i]));
         return error;
     };
     EXPECT_EQ(worst(Dtype::f32), 0.0f);
@@ -137,7 +146,8 @@ TEST(RowsTest, NonFiniteIsReportedInEveryDtypeAndPlace) {
                 rows[at] = bad;
                 Bytes wire(wire_rows_bytes(dtype, 3, 32));
                 encode_rows(dtype, rows, 32, wire);
-                EXPECT_FALSE(decode_rows(dtype, wire, 32, rows)) << dtype_name(dtype) << ' ' << bad << " at " << at;
+                EXPECT_FALSE(decode_rows(dtype, wire, 32, rows))
+                    << dtype_name(dtype) << ' ' << bad << " at " << at;
             }
     std::vector<float> rows(32, 70000.0f);  // beyond f16: infinity, not a clamp
     Bytes wire(wire_rows_bytes(Dtype::f16, 1, 32));
@@ -166,10 +176,12 @@ TEST(BlobTest, DemoAndQwenHaveTheirPublishedSizes) {
 
 TEST(BlobTest, SectionsAreAlignedAndDoNotOverlap) {
     for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32})
-        for (const ExpertShape shape : {ExpertShape{96, 160, 32}, ExpertShape{352, 224, 32}, ExpertShape{32, 32, 32}, demo_shape}) {
+        for (const ExpertShape shape : {ExpertShape{96, 160, 32}, ExpertShape{352, 224, 32},
+                                        ExpertShape{32, 32, 32}, demo_shape}) {
             const ExpertBlobLayout layout = expert_blob_layout(shape, dtype);
             std::uint64_t end = 0;
-            for (const BlobSection& section : {layout.gate_up_codes, layout.gate_up_scale_zero, layout.down_codes, layout.down_scale_zero}) {
+            for (const BlobSection& section : {layout.gate_up_codes, layout.gate_up_scale_zero,
+                                               layout.down_codes, layout.down_scale_zero}) {
                 EXPECT_EQ(section.offset_bytes % 256, 0u);
                 EXPECT_GE(section.offset_bytes, end);
                 EXPECT_LT(section.offset_bytes - end, 256u);
@@ -184,11 +196,19 @@ TEST(BlobTest, SectionsAreAlignedAndDoNotOverlap) {
 
 TEST(BlobTest, WrongSizeOrAlignmentIsRefused) {
     Bytes blob(expert_blob_layout(demo_shape).size_bytes + 4);
-    EXPECT_TRUE(view_expert_blob(ByteView(blob).first(156'672), demo_shape, ExpertDtype::int4).ok());
-    EXPECT_EQ(view_expert_blob(ByteView(blob).first(156'671), demo_shape, ExpertDtype::int4).error().code, ErrorCode::bad_file);
-    EXPECT_EQ(view_expert_blob(blob, demo_shape, ExpertDtype::int4).error().code, ErrorCode::bad_file);
-    EXPECT_EQ(view_expert_blob({}, demo_shape, ExpertDtype::int4).error().code, ErrorCode::bad_file);
-    EXPECT_EQ(view_expert_blob(ByteView(blob).subspan(1, 156'672), demo_shape, ExpertDtype::int4).error().code, ErrorCode::invalid_argument);
+    EXPECT_TRUE(
+        view_expert_blob(ByteView(blob).first(156'672), demo_shape, ExpertDtype::int4).ok());
+    EXPECT_EQ(
+        view_expert_blob(ByteView(blob).first(156'671), demo_shape, ExpertDtype::int4).error().code,
+        ErrorCode::bad_file);
+    EXPECT_EQ(view_expert_blob(blob, demo_shape, ExpertDtype::int4).error().code,
+              ErrorCode::bad_file);
+    EXPECT_EQ(view_expert_blob({}, demo_shape, ExpertDtype::int4).error().code,
+              ErrorCode::bad_file);
+    EXPECT_EQ(view_expert_blob(ByteView(blob).subspan(1, 156'672), demo_shape, ExpertDtype::int4)
+                  .error()
+                  .code,
+              ErrorCode::invalid_argument);
 }
 
 TEST(BlobTest, GroupSizeIsTheLargestThatDividesBoth) {
@@ -208,11 +228,13 @@ TEST(BlobTest, GroupSizeIsTheLargestThatDividesBoth) {
 
 TEST(BlobTest, ColumnsAreNibblesFromTheLowEnd) {
     std::vector<std::uint32_t> codes(4);
-    for (std::uint32_t column = 0; column < 32; ++column) codes[column / 8] |= (column * 5 % 16) << (4 * (column % 8));
+    for (std::uint32_t column = 0; column < 32; ++column)
+        codes[column / 8] |= (column * 5 % 16) << (4 * (column % 8));
     const std::uint32_t scale_zero = pack_scale_zero(float_to_half(0.25f), float_to_half(7.5f));
     std::vector<float> row(32);
     dequantize_int4_row(codes.data(), &scale_zero, 32, 32, row.data());
-    for (std::uint32_t column = 0; column < 32; ++column) EXPECT_EQ(row[column], 0.25f * (static_cast<float>(column * 5 % 16) - 7.5f));
+    for (std::uint32_t column = 0; column < 32; ++column)
+        EXPECT_EQ(row[column], 0.25f * (static_cast<float>(column * 5 % 16) - 7.5f));
 }
 
 }  // namespace

@@ -15,13 +15,20 @@ Dispatch sample_dispatch(Dtype dtype = Dtype::f16, std::uint32_t num_tokens = 3)
     message.expert = 5;
     message.dtype = dtype;
     message.x = exact_rows(num_tokens * 32);
-    for (std::uint32_t i = 0; i < num_tokens; ++i) message.gates.push_back(float_to_half(0.25f * static_cast<float>(i + 1)));
+    for (std::uint32_t i = 0; i < num_tokens; ++i)
+        message.gates.push_back(float_to_half(0.25f * static_cast<float>(i + 1)));
     return message;
 }
-ExpertResult sample_result(Dtype dtype = Dtype::f16) { return {78, 3, 7, dtype, exact_rows(2 * 32)}; }
+ExpertResult sample_result(Dtype dtype = Dtype::f16) {
+    return {78, 3, 7, dtype, exact_rows(2 * 32)};
+}
 
-auto decoder_of_dispatch() { return [](ByteView frame) { return decode_dispatch(frame, small_limits()); }; }
-auto decoder_of_result() { return [](ByteView frame) { return decode_result(frame, small_limits()); }; }
+auto decoder_of_dispatch() {
+    return [](ByteView frame) { return decode_dispatch(frame, small_limits()); };
+}
+auto decoder_of_result() {
+    return [](ByteView frame) { return decode_result(frame, small_limits()); };
+}
 
 TEST(DispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
     EXPECT_TRUE(rc::check("dispatch", [] {
@@ -31,7 +38,8 @@ TEST(DispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
         sent.sequence_id = *rc::gen::arbitrary<std::uint32_t>();
         sent.layer = *rc::gen::inRange<std::uint16_t>(0, 4);
         sent.expert = *rc::gen::inRange<std::uint16_t>(0, 8);
-        if (*rc::gen::arbitrary<bool>()) std::fill(sent.x.begin(), sent.x.end(), 1.5f);  // compressible
+        // compressible
+        if (*rc::gen::arbitrary<bool>()) std::fill(sent.x.begin(), sent.x.end(), 1.5f);
         const Bytes frame = encode_dispatch(sent, 32, *rc::gen::arbitrary<bool>());
         RC_ASSERT(frame.size() <= tensor_frame_bytes_max(small_limits()));
         const auto got = decode_dispatch(frame, small_limits());
@@ -50,8 +58,8 @@ TEST(DispatchTest, BadHeadersAreRefused) {
     const Bytes frame = encode_dispatch(sample_dispatch(), 32, false);
     const auto decode = decoder_of_dispatch();
     expect_truncations_refused(frame, decode);
-    EXPECT_EQ(verdict(decode(with_u16(frame, 6, 2))), "unknown_type");       // a RESULT
-    EXPECT_EQ(verdict(decode(with_u16(frame, 16, 4))), "unknown_expert");    // layer
+    EXPECT_EQ(verdict(decode(with_u16(frame, 6, 2))), "unknown_type");     // a RESULT
+    EXPECT_EQ(verdict(decode(with_u16(frame, 16, 4))), "unknown_expert");  // layer
     EXPECT_EQ(verdict(decode(with_u16(frame, 18, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 0))), "num_tokens_range");
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 7))), "num_tokens_range");
@@ -60,7 +68,8 @@ TEST(DispatchTest, BadHeadersAreRefused) {
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 4))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 31))), "bad_field");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 0))), "unknown_dtype");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 26, 3))), "payload_size");     // as int8 it would be shorter
+    // as int8 it would be shorter
+    EXPECT_EQ(verdict(decode(with_byte(frame, 26, 3))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 4))), "unknown_dtype");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 5))), "unknown_dtype");
     EXPECT_EQ(verdict(decode(with_byte(frame, 27, 2))), "unknown_flags");
@@ -73,8 +82,10 @@ TEST(DispatchTest, NonFiniteRowsAndGatesAreRefused) {
     const auto decode = decoder_of_dispatch();
     for (const unsigned bits : {0x7c00u, 0xfc00u, 0x7e00u, 0x7c01u}) {
         EXPECT_EQ(verdict(decode(with_u16(frame, 28, bits))), "non_finite");
-        EXPECT_EQ(verdict(decode(with_u16(frame, frame.size() - 8, bits))), "non_finite");  // the last value of x
-        EXPECT_EQ(verdict(decode(with_u16(frame, frame.size() - 2, bits))), "non_finite");  // the last gate
+        // the last value of x
+        EXPECT_EQ(verdict(decode(with_u16(frame, frame.size() - 8, bits))), "non_finite");
+        // the last gate
+        EXPECT_EQ(verdict(decode(with_u16(frame, frame.size() - 2, bits))), "non_finite");
     }
 }
 
@@ -116,10 +127,13 @@ TEST(Lz4MessageTest, ShortLongDamagedAndBombBlocksAreRefused) {
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(resized(frame, -1))), "bad_compression");
     EXPECT_EQ(verdict(decode(resized(frame, 1))), "bad_compression");
-    EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "bad_compression");   // decodes to more than one token
-    EXPECT_EQ(verdict(decode(with_u32(frame, 20, 3))), "bad_compression");   // and to fewer than three
-    EXPECT_EQ(verdict(decode(resized(frame, 4000))), "payload_size");        // above the bound of a block
-    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 0))), "payload_size");     // the flag is lost
+    // decodes to more than one token
+    EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "bad_compression");
+    // and to fewer than three
+    EXPECT_EQ(verdict(decode(with_u32(frame, 20, 3))), "bad_compression");
+    // above the bound of a block
+    EXPECT_EQ(verdict(decode(resized(frame, 4000))), "payload_size");
+    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 0))), "payload_size");  // the flag is lost
     // A block that claims far more than it can hold is refused by its size.
     WireLimits wide = small_limits();
     wide.hidden_size = 0x8000;
@@ -127,7 +141,8 @@ TEST(Lz4MessageTest, ShortLongDamagedAndBombBlocksAreRefused) {
     Bytes bomb = with_u16(with_u32(frame, 20, 512), 24, 0x8000);
     EXPECT_EQ(verdict(decode_result(bomb, wide)), "bad_compression");
     wide.num_tokens_max = 0xffffffff;
-    EXPECT_EQ(verdict(decode_result(with_u32(bomb, 20, 0xffffffff), wide)), "payload_size");  // above the cap
+    // above the cap
+    EXPECT_EQ(verdict(decode_result(with_u32(bomb, 20, 0xffffffff), wide)), "payload_size");
 }
 
 TEST(WeightSyncTest, ComesBackAndBadOnesAreRefused) {
@@ -159,7 +174,8 @@ TEST(Sha256Test, HexComesBackAndOtherTextIsRefused) {
     EXPECT_EQ(to_hex(*parse_sha256(hex)), hex);
     std::string upper = hex;
     upper[0] = 'E';
-    for (const std::string& bad : {std::string(), hex.substr(1), hex + "0", upper, "g" + hex.substr(1), hex.substr(1) + " ", "/" + hex.substr(1)})
+    for (const std::string& bad : {std::string(), hex.substr(1), hex + "0", upper,
+                                   "g" + hex.substr(1), hex.substr(1) + " ", "/" + hex.substr(1)})
         EXPECT_EQ(verdict(parse_sha256(bad)), "bad_field") << bad;
 }
 
@@ -172,11 +188,14 @@ TEST(CancelTest, HasNoPayload) {
 
 TEST(TensorMessagesTest, RandomDamageNeverCrashes) {
     std::mt19937 random(20);
-    const std::vector<Bytes> frames{encode_dispatch(sample_dispatch(), 32, true), encode_dispatch(sample_dispatch(Dtype::int8), 32, false),
-                                    encode_result(sample_result(), 32, true), encode_weight_sync({}, 32)};
+    const std::vector<Bytes> frames{encode_dispatch(sample_dispatch(), 32, true),
+                                    encode_dispatch(sample_dispatch(Dtype::int8), 32, false),
+                                    encode_result(sample_result(), 32, true),
+                                    encode_weight_sync({}, 32)};
     for (int round = 0; round < 20000; ++round) {
         Bytes frame = frames[random() % frames.size()];
-        for (unsigned i = 0; i < 1 + random() % 4; ++i) frame[4 + random() % (frame.size() - 4)] = static_cast<std::byte>(random());
+        for (unsigned i = 0; i < 1 + random() % 4; ++i)
+            frame[4 + random() % (frame.size() - 4)] = static_cast<std::byte>(random());
         (void)decode_dispatch(frame, small_limits());
         (void)decode_result(frame, small_limits());
         (void)decode_weight_sync(frame, small_limits());

@@ -1,4 +1,5 @@
-// moex-sim: the dispatch core under a seeded clock and network; the same seed gives the same event-log hash.
+// moex-sim: the dispatch core under a seeded clock and
+// network; the same seed gives the same event-log hash.
 #include <CLI/CLI.hpp>
 
 #include <cinttypes>
@@ -14,14 +15,23 @@ int main(int argc, char** argv) {
     std::uint32_t num_workers = 12, num_rounds = 0;
     std::string faults_list = "all";
     bool verbose = false;
-    CLI::App app("Replays the dispatch core against simulated workers that stall, lie, refuse and leave.\nexample: moex-sim --seed 7 --minutes 10 --faults loss,stalls\n"
-                 "exit: 0 every invariant held, 1 one broke, 2 wrong arguments",
-                 "moex-sim");
+    CLI::App app(
+        "Replays the dispatch core against simulated workers that stall, lie, refuse and "
+        "leave.\nexample: moex-sim --seed 7 --minutes 10 --faults loss,stalls\n"
+        "exit: 0 every invariant held, 1 one broke, 2 wrong arguments",
+        "moex-sim");
     app.add_option("--seed", seed, "the same seed gives the same run")->capture_default_str();
-    app.add_option("--minutes", minutes, "simulated time over which the rounds are spread")->capture_default_str()->check(CLI::Range(0.01, 1e4));
-    app.add_option("--workers", num_workers, "at the start; churn lets them come and go")->capture_default_str()->check(CLI::Range(0u, 10000u));
+    app.add_option("--minutes", minutes, "simulated time over which the rounds are spread")
+        ->capture_default_str()
+        ->check(CLI::Range(0.01, 1e4));
+    app.add_option("--workers", num_workers, "at the start; churn lets them come and go")
+        ->capture_default_str()
+        ->check(CLI::Range(0u, 10000u));
     app.add_option("--rounds", num_rounds, "in all; 0: 200 a minute")->capture_default_str();
-    app.add_option("--faults", faults_list, "none, all, or a list: loss,delay,duplication,reorder,truncation,flips,stalls,busy,errors,churn,liars")->capture_default_str();
+    app.add_option("--faults", faults_list,
+                   "none, all, or a list: "
+                   "loss,delay,duplication,reorder,truncation,flips,stalls,busy,errors,churn,liars")
+        ->capture_default_str();
     app.add_flag("--verbose", verbose, "print the event log");
     try {
         app.parse(argc, argv);
@@ -33,21 +43,29 @@ int main(int argc, char** argv) {
         std::fprintf(stderr, "moex-sim: %s\n", faults.error().message.c_str());
         return 2;
     }
-    const SimReport report = run_simulation({.seed = seed,
-                                             .num_workers = num_workers,
-                                             .num_rounds = num_rounds != 0 ? num_rounds : std::max(1u, static_cast<std::uint32_t>(200 * minutes)),
-                                             .length = Duration(static_cast<std::int64_t>(minutes * 6e10)),
-                                             .faults = *faults,
-                                             .log = verbose});
+    const SimReport report = run_simulation(
+        {.seed = seed,
+         .num_workers = num_workers,
+         .num_rounds = num_rounds != 0 ? num_rounds
+                                       : std::max(1u, static_cast<std::uint32_t>(200 * minutes)),
+         .length = Duration(static_cast<std::int64_t>(minutes * 6e10)),
+         .faults = *faults,
+         .log = verbose});
     for (const std::string& line : report.log) std::printf("%s\n", line.c_str());
     const SwarmCounters& counts = report.counters;
-    std::printf("seed=%" PRIu64 " rounds=%" PRIu64 " ok=%" PRIu64 " failed=%" PRIu64 " calls_remote=%" PRIu64 " calls_local=%" PRIu64 " groups=%" PRIu64 "\n", seed,
-                report.rounds, report.rounds_ok, report.rounds_failed, counts.calls_remote, counts.calls_local, counts.groups_sent);
-    std::printf("hedges=%" PRIu64 " hedges_won=%" PRIu64 " timeouts=%" PRIu64 " redispatched=%" PRIu64 " late=%" PRIu64 " bad_frames=%" PRIu64 " bad_answers=%" PRIu64
-                " removed=%" PRIu64 " workers_left=%u\n",
-                counts.hedges_sent, counts.hedges_won, counts.timeouts, counts.redispatched, counts.late, counts.bad_frames, counts.bad_answers, counts.removed,
+    std::printf("seed=%" PRIu64 " rounds=%" PRIu64 " ok=%" PRIu64 " failed=%" PRIu64
+                " calls_remote=%" PRIu64 " calls_local=%" PRIu64 " groups=%" PRIu64 "\n",
+                seed, report.rounds, report.rounds_ok, report.rounds_failed, counts.calls_remote,
+                counts.calls_local, counts.groups_sent);
+    std::printf("hedges=%" PRIu64 " hedges_won=%" PRIu64 " timeouts=%" PRIu64
+                " redispatched=%" PRIu64 " late=%" PRIu64 " bad_frames=%" PRIu64
+                " bad_answers=%" PRIu64 " removed=%" PRIu64 " workers_left=%u\n",
+                counts.hedges_sent, counts.hedges_won, counts.timeouts, counts.redispatched,
+                counts.late, counts.bad_frames, counts.bad_answers, counts.removed,
                 report.workers_left);
-    std::printf("events=%" PRIu64 " event_hash=%016" PRIx64 "\n", report.num_events, report.event_hash);
-    for (const std::string& violation : report.violations) std::printf("VIOLATION %s\n", violation.c_str());
+    std::printf("events=%" PRIu64 " event_hash=%016" PRIx64 "\n", report.num_events,
+                report.event_hash);
+    for (const std::string& violation : report.violations)
+        std::printf("VIOLATION %s\n", violation.c_str());
     return report.violations.empty() ? 0 : 1;
 }

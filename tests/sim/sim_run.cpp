@@ -1,4 +1,5 @@
-// One whole run under faults: rounds spread over time, workers that come and go, and the report on what held.
+// One whole run under faults: rounds spread over time,
+// workers that come and go, and the report on what held.
 #include <algorithm>
 
 #include "tests/sim/sim_swarm.h"
@@ -13,7 +14,9 @@ Result<Faults> parse_faults(std::string_view list) {
         list.remove_prefix(std::min(list.size(), comma + 1));
         const bool all = name == "all";
         bool known = all || name == "none";
-        const auto want = [&](std::string_view fault) { return known |= name == fault, all || name == fault; };
+        const auto want = [&](std::string_view fault) {
+            return known |= name == fault, all || name == fault;
+        };
         if (want("loss")) faults.loss = 0.01;
         if (want("delay")) faults.delay = 0.05;
         if (want("duplication")) faults.duplication = 0.02;
@@ -27,7 +30,9 @@ Result<Faults> parse_faults(std::string_view list) {
         if (want("liars")) faults.liars = 0.2;
         if (!known)
             return Error{ErrorCode::invalid_argument,
-                         text("fault \"", name, "\": want none, all, loss, delay, duplication, reorder, truncation, flips, stalls, busy, errors, churn or liars")};
+                         text("fault \"", name,
+                              "\": want none, all, loss, delay, duplication, reorder, truncation, "
+                              "flips, stalls, busy, errors, churn or liars")};
     }
     return faults;
 }
@@ -35,20 +40,29 @@ Result<Faults> parse_faults(std::string_view list) {
 SimReport run_simulation(const SimRun& run) {
     std::mt19937_64 random(run.seed * 0x9e3779b97f4a7c15ull + 1);
     const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
-    SimOptions options{.num_workers = run.num_workers, .seed = run.seed, .published_share = 0.15, .faults = run.faults, .log = run.log};
+    SimOptions options{.num_workers = run.num_workers,
+                       .seed = run.seed,
+                       .published_share = 0.15,
+                       .faults = run.faults,
+                       .log = run.log};
     options.budget_experts = 12 + static_cast<std::uint32_t>(random() % 60);
     options.swarm.rounding.deterministic = random() % 4 != 0;
     options.swarm.local_fallback = random() % 3 != 0;
-    options.swarm.hedge = random() % 2 == 0 ? HedgePolicy{} : HedgePolicy{.mode = HedgeMode::fixed, .copies = 2 + static_cast<std::uint32_t>(random() % 2)};
+    options.swarm.hedge = random() % 2 == 0
+                              ? HedgePolicy{}
+                              : HedgePolicy{.mode = HedgeMode::fixed,
+                                            .copies = 2 + static_cast<std::uint32_t>(random() % 2)};
     options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 3);
     options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
     SimSwarm swarm(options);
     std::vector<RoundId> rounds;
     const TimePoint start = swarm.now();
-    const Duration churn_every = run.faults.churn_per_minute <= 0 || run.num_workers == 0
-                                     ? Duration::max() / 4
-                                     : Duration(static_cast<std::int64_t>(6e10 / (2 * run.faults.churn_per_minute * run.num_workers)));
+    const Duration churn_every =
+        run.faults.churn_per_minute <= 0 || run.num_workers == 0
+            ? Duration::max() / 4
+            : Duration(static_cast<std::int64_t>(
+                  6e10 / (2 * run.faults.churn_per_minute * run.num_workers)));
     TimePoint next_churn = start + churn_every;
     for (std::uint32_t i = 0; i < run.num_rounds; ++i) {
         const TimePoint due = start + run.length * i / std::max(1u, run.num_rounds);
@@ -58,29 +72,41 @@ SimReport run_simulation(const SimRun& run) {
             const auto alive = swarm.workers_alive();
             if (uniform() < 0.5 && !alive.empty()) {
                 const WorkerId leaver = alive[random() % alive.size()];
-                if (random() % 3 == 0) swarm.say(leaver, encode_drain(static_cast<std::uint32_t>(random() % 3000)));
-                else swarm.leave(leaver);
-            }
-            else if (alive.size() < 2 * run.num_workers) swarm.join(uniform() < 0.15 ? Peer::published : Peer::ours, text("10.0.", random() % 4, ".7"));
+                if (random() % 3 == 0)
+                    swarm.say(leaver, encode_drain(static_cast<std::uint32_t>(random() % 3000)));
+                else
+                    swarm.leave(leaver);
+            } else if (alive.size() < 2 * run.num_workers)
+                swarm.join(uniform() < 0.15 ? Peer::published : Peer::ours,
+                           text("10.0.", random() % 4, ".7"));
         }
         if (due > swarm.now()) swarm.run_for(due - swarm.now());
-        // Those that were thrown out, or lost their connection to a broken frame, come back as new ones.
-        if (run.faults.churn_per_minute > 0 && swarm.workers_alive().size() < run.num_workers / 2) swarm.join();
-        rounds.push_back(swarm.submit({.layer = static_cast<std::uint32_t>(random() % options.num_layers),
-                                       .num_tokens = 1 + static_cast<std::uint32_t>(uniform() < 0.1 ? random() % 40 : random() % 3)}));
+        // Those that were thrown out, or lost their connection
+        // to a broken frame, come back as new ones.
+        if (run.faults.churn_per_minute > 0 && swarm.workers_alive().size() < run.num_workers / 2)
+            swarm.join();
+        rounds.push_back(
+            swarm.submit({.layer = static_cast<std::uint32_t>(random() % options.num_layers),
+                          .num_tokens = 1 + static_cast<std::uint32_t>(
+                                                uniform() < 0.1 ? random() % 40 : random() % 3)}));
         if (uniform() < 0.02) swarm.cancel(rounds.back());
     }
     SimReport report;
     const bool all_ended = swarm.run_until_idle(60s);
     report.violations = swarm.violations();
-    if (!all_ended) report.violations.push_back("rounds are open a minute after the last was submitted");
+    if (!all_ended)
+        report.violations.push_back("rounds are open a minute after the last was submitted");
     for (const RoundId id : rounds) {
         const RoundOutcome& outcome = swarm.outcome(id);
         if (outcome.cancelled) continue;
-        if (outcome.times_done != 1) report.violations.push_back(text("round ", id, " was answered ", outcome.times_done, " times"));
+        if (outcome.times_done != 1)
+            report.violations.push_back(
+                text("round ", id, " was answered ", outcome.times_done, " times"));
         if (!outcome.answer) continue;
         ++(outcome.answer->ok() ? report.rounds_ok : report.rounds_failed);
-        if (!outcome.answer->ok() && options.swarm.local_fallback) report.violations.push_back(text("round ", id, " failed: ", outcome.answer->error().message));
+        if (!outcome.answer->ok() && options.swarm.local_fallback)
+            report.violations.push_back(
+                text("round ", id, " failed: ", outcome.answer->error().message));
     }
     report.rounds = rounds.size();
     report.counters = swarm.core().counters();

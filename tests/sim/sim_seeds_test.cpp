@@ -1,4 +1,5 @@
-// A hundred seeds under every fault: each call answered exactly once and rightly, asked of holders only, queues bounded, every round ends.
+// A hundred seeds under every fault: each call answered exactly once
+// and rightly, asked of holders only, queues bounded, every round ends.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -11,15 +12,20 @@ class SimSeedsTest : public testing::TestWithParam<std::uint64_t> {};
 TEST_P(SimSeedsTest, EveryInvariantHoldsUnderAllFaults) {
     std::uint64_t rounds_ok = 0, timeouts = 0, removed = 0, late = 0;
     for (std::uint64_t seed = GetParam(); seed < GetParam() + 10; ++seed) {
-        const SimReport report = run_simulation({.seed = seed, .num_workers = 10, .num_rounds = 150, .length = 60s, .faults = *parse_faults("all")});
-        EXPECT_TRUE(report.violations.empty()) << "moex-sim --workers 10 --rounds 150 --seed " << seed << ": " << report.violations.front();
+        const SimReport report = run_simulation({.seed = seed,
+                                                 .num_workers = 10,
+                                                 .num_rounds = 150,
+                                                 .length = 60s,
+                                                 .faults = *parse_faults("all")});
+        EXPECT_TRUE(report.violations.empty()) << "moex-sim --workers 10 --rounds 150 --seed "
+                                               << seed << ": " << report.violations.front();
         EXPECT_GT(report.rounds_ok, report.rounds * 8 / 10) << "seed " << seed;
         rounds_ok += report.rounds_ok;
         timeouts += report.counters.timeouts;
         removed += report.counters.removed;
         late += report.counters.late;
     }
-    EXPECT_GT(timeouts, 0u);     // the faults did strike
+    EXPECT_GT(timeouts, 0u);  // the faults did strike
     EXPECT_GT(removed, 0u);
     EXPECT_GT(late, 0u);
     RecordProperty("rounds_ok", static_cast<int>(rounds_ok));
@@ -38,10 +44,14 @@ TEST(SimReplayTest, SameSeedGivesTheSameEventLogHash) {
 
 TEST(SimReplayTest, WithoutFaultsNothingIsLostLateOrRefused) {
     for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-        const SimReport report = run_simulation({.seed = seed, .num_workers = 6, .num_rounds = 100});
+        const SimReport report = run_simulation(
+            {.seed = seed, .num_workers = 6, .num_rounds = 100});
         EXPECT_TRUE(report.violations.empty()) << report.violations.front();
         EXPECT_EQ(report.rounds_failed, 0u);
-        EXPECT_EQ(report.counters.timeouts + report.counters.bad_frames + report.counters.bad_answers + report.counters.removed, 0u) << "seed " << seed;
+        EXPECT_EQ(report.counters.timeouts + report.counters.bad_frames +
+                      report.counters.bad_answers + report.counters.removed,
+                  0u)
+            << "seed " << seed;
     }
 }
 

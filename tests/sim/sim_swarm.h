@@ -1,7 +1,9 @@
-// A swarm without sockets or clock: the real dispatch core and the real codec under a seeded clock and network, with workers that stall, lie,
-// refuse and leave. The same seed gives the same run; event_hash() says whether two runs were the same.
+// A swarm without sockets or clock: the real dispatch core and the real codec under
+// a seeded clock and network, with workers that stall, lie, refuse and leave. The
+// same seed gives the same run; event_hash() says whether two runs were the same.
 //
-// An expert is a cheap formula of (layer, expert, x), so that every round's answer can be checked against the sum it must be.
+// An expert is a cheap formula of (layer, expert, x), so that
+// every round's answer can be checked against the sum it must be.
 #pragma once
 
 #include <cstdint>
@@ -20,44 +22,46 @@ namespace moex::sim {
 
 // Shares of messages (or rounds, or workers) that a fault strikes.
 struct Faults {
-    double loss = 0, duplication = 0, reorder = 0, truncation = 0, bit_flips = 0;   // per message
-    double delay = 0;             // per message: held up to `delay_max`
+    double loss = 0, duplication = 0, reorder = 0, truncation = 0, bit_flips = 0;  // per message
+    double delay = 0;  // per message: held up to `delay_max`
     Duration delay_max = 200ms;
-    double stall = 0;             // per group: the worker says nothing for up to `stall_max`
+    double stall = 0;  // per group: the worker says nothing for up to `stall_max`
     Duration stall_max = 3s;
     double busy = 0, error = 0;   // per group: BUSY, or a non-fatal ERROR
     double churn_per_minute = 0;  // joins and leaves of the whole swarm
-    double liars = 0;             // share of workers that answer with a wrong shape, NaN, or far beyond the norm bound
+    double liars =
+        0;  // share of workers that answer with a wrong shape, NaN, or far beyond the norm bound
 };
-// "none", "all", or names joined by commas: loss delay duplication reorder truncation flips stalls busy errors churn liars.
+// "none", "all", or names joined by commas: loss delay duplication
+// reorder truncation flips stalls busy errors churn liars.
 Result<Faults> parse_faults(std::string_view list);
 
-enum class Peer { ours, published };      // published: speaks the five messages only
+enum class Peer { ours, published };  // published: speaks the five messages only
 enum class Lie { none, shape, not_finite, huge };
 
 struct SimOptions {
     std::uint32_t num_workers = 2;
     std::uint64_t seed = 1;
     std::uint32_t num_layers = 3, num_experts = 16, top_k = 4, hidden_size = 32;
-    std::uint32_t budget_experts = 1000;       // per worker
+    std::uint32_t budget_experts = 1000;  // per worker
     double published_share = 0;
-    Duration latency = 2ms;                    // of the network one way; jitter is as large again
-    Duration compute = 3ms;                    // of a group
+    Duration latency = 2ms;  // of the network one way; jitter is as large again
+    Duration compute = 3ms;  // of a group
     Faults faults;
-    SwarmOptions swarm;                        // shape, limits and hashes are filled in
-    bool log = false;                          // keep the event log as text
+    SwarmOptions swarm;  // shape, limits and hashes are filled in
+    bool log = false;    // keep the event log as text
 };
 
 struct RoundSpec {
     std::uint32_t layer = 0, num_tokens = 1;
-    std::vector<std::uint16_t> expert_ids;     // empty: drawn; else [num_tokens, top_k]
+    std::vector<std::uint16_t> expert_ids;  // empty: drawn; else [num_tokens, top_k]
 };
 struct RoundOutcome {
     std::uint32_t times_done = 0;
     bool cancelled = false;
     std::optional<Result<ExpertAnswer>> answer;
     std::vector<float> y, want;
-    double error_max = 0;                      // |y - want| over the largest |want|
+    double error_max = 0;  // |y - want| over the largest |want|
 };
 
 class SimSwarm {
@@ -68,24 +72,33 @@ class SimSwarm {
     // ---- verbs
     // Connects and says hello; `key` is its worker_key, "" for one of its own.
     WorkerId join(Peer peer = Peer::ours, std::string address = "10.0.0.1", std::string key = {});
-    WorkerId connect(bool authorized, std::string address = "10.0.0.1");        // connects and says nothing
-    void say(WorkerId worker, Bytes frame);                                     // from the worker, at once
+    // connects and says nothing
+    WorkerId connect(bool authorized, std::string address = "10.0.0.1");
+    // from the worker, at once
+    void say(WorkerId worker, Bytes frame);
     void leave(WorkerId worker);
     void slow_down(WorkerId worker, Duration compute);
-    void stall(WorkerId worker, bool stalled = true);                           // reads nothing, echoes nothing
-    void stall_compute(WorkerId worker, bool stalled = true);                   // echoes heartbeats, answers no call
-    void forget_weights(WorkerId worker);                                      // holds nothing of what it said READY for
-    void slow_download(WorkerId worker, Duration per_unit);                    // of a five-message peer, which does nothing else meanwhile
-    void take_at_most(WorkerId worker, std::uint32_t num_pairs);               // larger groups are answered num_tokens_range
-    void overflow_f16(WorkerId worker);                                        // its answers are beyond what f16 carries
+    // reads nothing, echoes nothing
+    void stall(WorkerId worker, bool stalled = true);
+    // echoes heartbeats, answers no call
+    void stall_compute(WorkerId worker, bool stalled = true);
+    // holds nothing of what it said READY for
+    void forget_weights(WorkerId worker);
+    // of a five-message peer, which does nothing else meanwhile
+    void slow_download(WorkerId worker, Duration per_unit);
+    // larger groups are answered num_tokens_range
+    void take_at_most(WorkerId worker, std::uint32_t num_pairs);
+    // its answers are beyond what f16 carries
+    void overflow_f16(WorkerId worker);
     void lie(WorkerId worker, Lie lie);
-    void answer_busy(WorkerId worker, std::uint32_t retry_ms);                  // 0: no more
-    void answer_error(WorkerId worker, std::string code, bool fatal = false);   // "": no more
+    void answer_busy(WorkerId worker, std::uint32_t retry_ms);                 // 0: no more
+    void answer_error(WorkerId worker, std::string code, bool fatal = false);  // "": no more
     RoundId submit(RoundSpec spec = {});
     void cancel(RoundId round);
     void drain(Duration deadline);
     void run_for(Duration time);
-    // Until no round is open and no message in flight, or `limit` has passed. True when every round ended.
+    // Until no round is open and no message in flight, or
+    // `limit` has passed. True when every round ended.
     bool run_until_idle(Duration limit = 60s);
     // Until all that was assigned is ready.
     bool run_until_ready(Duration limit = 60s);
@@ -94,14 +107,18 @@ class SimSwarm {
     SwarmCore& core();
     TimePoint now() const;
     const RoundOutcome& outcome(RoundId round) const;
-    std::vector<WorkerId> answered_by(RoundId round) const;                     // 0 stands for the local backend
+    // 0 stands for the local backend
+    std::vector<WorkerId> answered_by(RoundId round) const;
     std::optional<CloseCode> closed_with(WorkerId worker) const;
-    std::vector<Bytes> frames_to(WorkerId worker) const;                        // what the hub sent, while `log`
+    // what the hub sent, while `log`
+    std::vector<Bytes> frames_to(WorkerId worker) const;
     std::vector<WorkerId> workers_alive() const;
     std::uint64_t event_hash() const;
     std::uint64_t num_events() const;
-    std::size_t frames_at_once_max() const;                                     // most groups in flight at one worker
-    const std::vector<std::string>& violations() const;                         // broken invariants; must stay empty
+    // most groups in flight at one worker
+    std::size_t frames_at_once_max() const;
+    // broken invariants; must stay empty
+    const std::vector<std::string>& violations() const;
     const std::vector<std::string>& log() const;
     const std::vector<WorkerEvent>& worker_events() const;
 
@@ -111,7 +128,8 @@ class SimSwarm {
 };
 
 // The sim's expert: gate * f(layer, expert, x), rounded to f16 as a worker's answer is.
-void sim_expert(std::uint32_t layer, std::uint32_t expert, const float* x, float gate, std::uint32_t hidden_size, bool round_f16, float* y);
+void sim_expert(std::uint32_t layer, std::uint32_t expert, const float* x, float gate,
+                std::uint32_t hidden_size, bool round_f16, float* y);
 
 // One whole run under faults, as moex-sim and the seed tests do it.
 struct SimReport {
@@ -125,7 +143,7 @@ struct SimReport {
 struct SimRun {
     std::uint64_t seed = 1;
     std::uint32_t num_workers = 12, num_rounds = 200;
-    Duration length = 60s;                     // over which the rounds are spread
+    Duration length = 60s;  // over which the rounds are spread
     Faults faults;
     bool log = false;
 };

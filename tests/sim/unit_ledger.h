@@ -1,5 +1,6 @@
-// What the hub may ask of whom, kept from the frames alone: a unit is askable from the READY that the hub read (or the echo that stands for
-// it) until the RELEASE that it sent. A second account beside the core's own, so that a slip in the core's routes is seen.
+// What the hub may ask of whom, kept from the frames alone: a unit is askable from the
+// READY that the hub read (or the echo that stands for it) until the RELEASE that it sent.
+// A second account beside the core's own, so that a slip in the core's routes is seen.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,12 @@ inline std::vector<Unit> units_asked(ByteView frame, const WireLimits& limits) {
     const Result<FrameHeader> header = decode_frame_header(frame);
     if (!header.ok()) return asked;
     if (header->type == FrameType::dispatch) {
-        if (const auto call = decode_dispatch(frame, limits); call.ok()) asked.push_back({call->layer, call->expert});
+        if (const auto call = decode_dispatch(frame, limits); call.ok())
+            asked.push_back({call->layer, call->expert});
     } else if (header->type == FrameType::group_dispatch) {
         if (const auto call = decode_group_dispatch(frame, limits); call.ok())
-            for (const GroupExpert& expert : call->experts) asked.push_back({call->shape.layer, expert.expert});
+            for (const GroupExpert& expert : call->experts)
+                asked.push_back({call->shape.layer, expert.expert});
     }
     return asked;
 }
@@ -34,7 +37,8 @@ class UnitLedger {
         switch (header->type) {
             case FrameType::assign:
                 if (const auto units = decode_assign(frame, limits); units.ok())
-                    for (const AssignedUnit& unit : *units) assigned_.insert({unit.layer, unit.expert});
+                    for (const AssignedUnit& unit : *units)
+                        assigned_.insert({unit.layer, unit.expert});
                 break;
             case FrameType::weight_sync:
                 if (const auto sync = decode_weight_sync(frame, limits); sync.ok()) {
@@ -66,7 +70,8 @@ class UnitLedger {
             assigned_.clear();
             ready_.clear();
         } else if (header->type == FrameType::heartbeat) {
-            if (const auto beat = before_beat_.find(header->sequence_id); beat != before_beat_.end())
+            if (const auto beat = before_beat_.find(header->sequence_id);
+                beat != before_beat_.end())
                 for (const Unit& unit : beat->second) mark_ready(unit);
         }
     }
@@ -76,7 +81,8 @@ class UnitLedger {
         if (assigned_.contains(unit)) ready_.insert(unit);
     }
     std::set<Unit> assigned_, ready_, synced_;
-    std::map<std::uint32_t, std::set<Unit>> before_beat_;     // five-message peers: what was synced before this HEARTBEAT
+    // five-message peers: what was synced before this HEARTBEAT
+    std::map<std::uint32_t, std::set<Unit>> before_beat_;
 };
 
 }  // namespace moex::sim

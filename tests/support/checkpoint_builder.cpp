@@ -15,8 +15,10 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 TempFolder::TempFolder(std::string_view name) {
-    std::string pattern = (fs::temp_directory_path() / ("moex-" + std::string(name) + "-XXXXXX")).string();
-    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no temporary folder: " + pattern);
+    std::string pattern =
+        (fs::temp_directory_path() / ("moex-" + std::string(name) + "-XXXXXX")).string();
+    if (::mkdtemp(pattern.data()) == nullptr)
+        throw std::runtime_error("no temporary folder: " + pattern);
     path_ = pattern;
 }
 TempFolder::~TempFolder() {
@@ -46,7 +48,8 @@ std::uint64_t TestTensor::num_elements() const {
 
 std::string raw_safetensors(std::string_view header, std::string_view data) {
     std::string file(8, '\0');
-    for (int i = 0; i < 8; ++i) file[i] = static_cast<char>(std::uint64_t{header.size()} >> (8 * i));
+    for (int i = 0; i < 8; ++i)
+        file[i] = static_cast<char>(std::uint64_t{header.size()} >> (8 * i));
     file += header;
     file += data;
     return file;
@@ -62,7 +65,8 @@ std::string encode(const TestTensor& tensor) {
         if (tensor.dtype == "F32") {
             std::memcpy(bytes, &value, size = 4);
         } else {
-            const std::uint16_t bits = tensor.dtype == "F16" ? float_to_half(value) : float_to_bfloat16(value);
+            const std::uint16_t bits = tensor.dtype == "F16" ? float_to_half(value)
+                                                             : float_to_bfloat16(value);
             std::memcpy(bytes, &bits, 2);
         }
         data.append(bytes, size);
@@ -78,18 +82,35 @@ void write_safetensors(const fs::path& path, const std::vector<TestTensor>& tens
     for (const TestTensor& tensor : tensors) {
         const std::size_t begin = data.size();
         data += encode(tensor);
-        header[tensor.name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {begin, data.size()}}};
+        header[tensor.name] = {{"dtype", tensor.dtype},
+                               {"shape", tensor.shape},
+                               {"data_offsets", {begin, data.size()}}};
     }
     write_file(path, raw_safetensors(header.dump(), data));
 }
 
 CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::move(options)) {
     const CheckpointOptions& o = options_;
-    config = {{"architectures", {"Qwen3MoeForCausalLM"}}, {"model_type", "qwen3_moe"}, {"attention_bias", o.attention_bias}, {"decoder_sparse_step", 1},
-              {"head_dim", 16}, {"hidden_act", "silu"}, {"hidden_size", o.hidden_size}, {"intermediate_size", 48}, {"max_position_embeddings", 128},
-              {"mlp_only_layers", o.mlp_only_layers}, {"moe_intermediate_size", o.moe_intermediate_size}, {"norm_topk_prob", true},
-              {"num_attention_heads", 4}, {"num_experts_per_tok", 2}, {"num_hidden_layers", o.num_layers}, {"num_key_value_heads", 2},
-              {"rms_norm_eps", 1e-6}, {"tie_word_embeddings", o.tied}, {"vocab_size", o.vocab_size}, {"eos_token_id", 7}};
+    config = {{"architectures", {"Qwen3MoeForCausalLM"}},
+              {"model_type", "qwen3_moe"},
+              {"attention_bias", o.attention_bias},
+              {"decoder_sparse_step", 1},
+              {"head_dim", 16},
+              {"hidden_act", "silu"},
+              {"hidden_size", o.hidden_size},
+              {"intermediate_size", 48},
+              {"max_position_embeddings", 128},
+              {"mlp_only_layers", o.mlp_only_layers},
+              {"moe_intermediate_size", o.moe_intermediate_size},
+              {"norm_topk_prob", true},
+              {"num_attention_heads", 4},
+              {"num_experts_per_tok", 2},
+              {"num_hidden_layers", o.num_layers},
+              {"num_key_value_heads", 2},
+              {"rms_norm_eps", 1e-6},
+              {"tie_word_embeddings", o.tied},
+              {"vocab_size", o.vocab_size},
+              {"eos_token_id", 7}};
     if (o.newer_config) {
         config["num_local_experts"] = o.num_experts;
         config["rope_parameters"] = {{"rope_theta", 50000.0}, {"rope_type", "default"}};
@@ -105,8 +126,10 @@ CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::
     const auto add = [&](std::string name, std::vector<std::uint64_t> shape) {
         TestTensor tensor{std::move(name), o.dtype, std::move(shape), {}};
         tensor.values.resize(tensor.num_elements());
-        // Rounded to bf16, so that every dtype holds the same weights (f16 holds bf16 values of this size exactly enough to compare).
-        for (float& value : tensor.values) value = bfloat16_to_float(float_to_bfloat16(normal(random)));
+        // Rounded to bf16, so that every dtype holds the same weights
+        // (f16 holds bf16 values of this size exactly enough to compare).
+        for (float& value : tensor.values)
+            value = bfloat16_to_float(float_to_bfloat16(normal(random)));
         tensors.push_back(std::move(tensor));
     };
     const std::uint64_t h = o.hidden_size, inner = o.moe_intermediate_size;
@@ -127,7 +150,8 @@ CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::
             add(at + "self_attn.v_proj.bias", {32});
             add(at + "self_attn.o_proj.bias", {h});
         }
-        if (std::find(o.mlp_only_layers.begin(), o.mlp_only_layers.end(), layer) != o.mlp_only_layers.end()) {
+        if (std::find(o.mlp_only_layers.begin(), o.mlp_only_layers.end(), layer) !=
+            o.mlp_only_layers.end()) {
             add(at + "mlp.gate_proj.weight", {48, h});
             add(at + "mlp.up_proj.weight", {48, h});
             add(at + "mlp.down_proj.weight", {h, 48});
@@ -135,7 +159,8 @@ CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::
         }
         add(at + "mlp.gate.weight", {o.num_experts, h});
         // The same numbers in either form.
-        TestTensor gate_up{at + "mlp.experts.gate_up_proj", o.dtype, {o.num_experts, 2 * inner, h}, {}};
+        TestTensor gate_up{
+            at + "mlp.experts.gate_up_proj", o.dtype, {o.num_experts, 2 * inner, h}, {}};
         TestTensor down{at + "mlp.experts.down_proj", o.dtype, {o.num_experts, h, inner}, {}};
         for (std::uint32_t e = 0; e < o.num_experts; ++e) {
             const std::string expert = at + "mlp.experts." + std::to_string(e) + ".";
@@ -143,7 +168,9 @@ CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::
             add(expert + "up_proj.weight", {inner, h});
             add(expert + "down_proj.weight", {h, inner});
             if (!o.fused) continue;
-            const auto append = [](std::vector<float>& to, const TestTensor& from) { to.insert(to.end(), from.values.begin(), from.values.end()); };
+            const auto append = [](std::vector<float>& to, const TestTensor& from) {
+                to.insert(to.end(), from.values.begin(), from.values.end());
+            };
             append(gate_up.values, *(tensors.end() - 3));
             append(gate_up.values, *(tensors.end() - 2));
             append(down.values, *(tensors.end() - 1));
@@ -171,7 +198,8 @@ void CheckpointBuilder::remove(std::string_view name) {
 void CheckpointBuilder::write(const fs::path& directory) const {
     fs::create_directories(directory);
     write_file(directory / "config.json", config.dump(2));
-    if (options_.num_shards == 1) return write_safetensors(directory / "model.safetensors", tensors);
+    if (options_.num_shards == 1)
+        return write_safetensors(directory / "model.safetensors", tensors);
     json map = json::object();
     std::vector<std::vector<TestTensor>> shards(options_.num_shards);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -179,15 +207,24 @@ void CheckpointBuilder::write(const fs::path& directory) const {
         shards[shard].push_back(tensors[i]);
         map[tensors[i].name] = "model-" + std::to_string(shard + 1) + ".safetensors";
     }
-    for (std::size_t shard = 0; shard < shards.size(); ++shard) write_safetensors(directory / ("model-" + std::to_string(shard + 1) + ".safetensors"), shards[shard]);
-    write_file(directory / "model.safetensors.index.json", json{{"metadata", json::object()}, {"weight_map", map}}.dump());
+    for (std::size_t shard = 0; shard < shards.size(); ++shard)
+        write_safetensors(directory / ("model-" + std::to_string(shard + 1) + ".safetensors"),
+                          shards[shard]);
+    write_file(directory / "model.safetensors.index.json",
+               json{{"metadata", json::object()}, {"weight_map", map}}.dump());
 }
 
 void write_large_checkpoint(const fs::path& directory, std::uint64_t wanted_bytes) {
     // An expert of 4096 x 512 takes 12 MB in bf16; the rest of the model is small beside them.
-    CheckpointOptions options{.hidden_size = 32, .moe_intermediate_size = 32, .num_experts = 8, .num_layers = 1, .mlp_only_layers = {}};
+    CheckpointOptions options{.hidden_size = 32,
+                              .moe_intermediate_size = 32,
+                              .num_experts = 8,
+                              .num_layers = 1,
+                              .mlp_only_layers = {}};
     const std::uint64_t hidden = 4096, inner = 512, expert_bytes = 3 * hidden * inner * 2;
-    const auto num_layers = static_cast<std::uint32_t>(std::max<std::uint64_t>(1, (wanted_bytes + expert_bytes * options.num_experts - 1) / (expert_bytes * options.num_experts)));
+    const auto num_layers = static_cast<std::uint32_t>(
+        std::max<std::uint64_t>(1, (wanted_bytes + expert_bytes * options.num_experts - 1) /
+                                       (expert_bytes * options.num_experts)));
     CheckpointBuilder builder(options);
     builder.config["hidden_size"] = hidden;
     builder.config["moe_intermediate_size"] = inner;
@@ -196,15 +233,25 @@ void write_large_checkpoint(const fs::path& directory, std::uint64_t wanted_byte
     fs::create_directories(directory);
     write_file(directory / "config.json", builder.config.dump());
 
-    std::vector<std::pair<std::string, std::vector<std::uint64_t>>> tensors{{"model.embed_tokens.weight", {options.vocab_size, hidden}}, {"model.norm.weight", {hidden}}};
+    std::vector<std::pair<std::string, std::vector<std::uint64_t>>> tensors{
+        {"model.embed_tokens.weight", {options.vocab_size, hidden}},
+        {"model.norm.weight", {hidden}}};
     for (std::uint32_t layer = 0; layer < num_layers; ++layer) {
         const std::string at = "model.layers." + std::to_string(layer) + ".";
-        tensors.insert(tensors.end(), {{at + "input_layernorm.weight", {hidden}}, {at + "post_attention_layernorm.weight", {hidden}}, {at + "self_attn.q_proj.weight", {64, hidden}},
-                                       {at + "self_attn.k_proj.weight", {32, hidden}}, {at + "self_attn.v_proj.weight", {32, hidden}}, {at + "self_attn.o_proj.weight", {hidden, 64}},
-                                       {at + "self_attn.q_norm.weight", {16}}, {at + "self_attn.k_norm.weight", {16}}, {at + "mlp.gate.weight", {options.num_experts, hidden}}});
+        tensors.insert(tensors.end(), {{at + "input_layernorm.weight", {hidden}},
+                                       {at + "post_attention_layernorm.weight", {hidden}},
+                                       {at + "self_attn.q_proj.weight", {64, hidden}},
+                                       {at + "self_attn.k_proj.weight", {32, hidden}},
+                                       {at + "self_attn.v_proj.weight", {32, hidden}},
+                                       {at + "self_attn.o_proj.weight", {hidden, 64}},
+                                       {at + "self_attn.q_norm.weight", {16}},
+                                       {at + "self_attn.k_norm.weight", {16}},
+                                       {at + "mlp.gate.weight", {options.num_experts, hidden}}});
         for (std::uint32_t e = 0; e < options.num_experts; ++e) {
             const std::string expert = at + "mlp.experts." + std::to_string(e) + ".";
-            tensors.insert(tensors.end(), {{expert + "gate_proj.weight", {inner, hidden}}, {expert + "up_proj.weight", {inner, hidden}}, {expert + "down_proj.weight", {hidden, inner}}});
+            tensors.insert(tensors.end(), {{expert + "gate_proj.weight", {inner, hidden}},
+                                           {expert + "up_proj.weight", {inner, hidden}},
+                                           {expert + "down_proj.weight", {hidden, inner}}});
         }
     }
     json header = json::object();
@@ -224,10 +271,12 @@ void write_large_checkpoint(const fs::path& directory, std::uint64_t wanted_byte
     file.write(start.data(), static_cast<std::streamsize>(start.size()));
     for (std::uint64_t written = 0; written < end;) {
         const std::uint64_t bytes = std::min<std::uint64_t>(end - written, pattern.size() * 2);
-        file.write(reinterpret_cast<const char*>(pattern.data()), static_cast<std::streamsize>(bytes));
+        file.write(reinterpret_cast<const char*>(pattern.data()),
+                   static_cast<std::streamsize>(bytes));
         written += bytes;
     }
-    if (!file.flush()) throw std::runtime_error("cannot write " + (directory / "model.safetensors").string());
+    if (!file.flush())
+        throw std::runtime_error("cannot write " + (directory / "model.safetensors").string());
 }
 
 }  // namespace moex::test

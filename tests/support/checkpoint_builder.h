@@ -1,4 +1,5 @@
-// Small Qwen3-MoE checkpoints for tests, written with a safetensors writer of their own: the reader never meets itself.
+// Small Qwen3-MoE checkpoints for tests, written with a
+// safetensors writer of their own: the reader never meets itself.
 // Weights come from a printed seed.
 #pragma once
 
@@ -34,7 +35,7 @@ std::string read_file(const std::filesystem::path& path);
 
 struct TestTensor {
     std::string name;
-    std::string dtype = "BF16";           // BF16, F16, F32
+    std::string dtype = "BF16";  // BF16, F16, F32
     std::vector<std::uint64_t> shape;
     std::vector<float> values;
     std::uint64_t num_elements() const;
@@ -46,20 +47,21 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Test
 struct CheckpointOptions {
     std::uint64_t seed = 1;
     std::string dtype = "BF16";
-    bool fused = false;                   // one tensor for all experts of a layer
+    bool fused = false;  // one tensor for all experts of a layer
     bool tied = false;
     bool attention_bias = false;
-    bool newer_config = false;            // as transformers 5 writes it
-    std::uint32_t num_shards = 1;         // above 1: with an index
-    std::uint32_t hidden_size = 64, moe_intermediate_size = 32, num_experts = 4, num_layers = 3, vocab_size = 96;
+    bool newer_config = false;     // as transformers 5 writes it
+    std::uint32_t num_shards = 1;  // above 1: with an index
+    std::uint32_t hidden_size = 64, moe_intermediate_size = 32, num_experts = 4, num_layers = 3,
+                  vocab_size = 96;
     std::vector<std::uint32_t> mlp_only_layers = {1};
 };
 
 class CheckpointBuilder {
   public:
     explicit CheckpointBuilder(CheckpointOptions options = {});
-    nlohmann::json config;                // may be changed before write()
-    std::vector<TestTensor> tensors;      // likewise
+    nlohmann::json config;            // may be changed before write()
+    std::vector<TestTensor> tensors;  // likewise
     TestTensor& tensor(std::string_view name);
     void remove(std::string_view name);
     void write(const std::filesystem::path& directory) const;
@@ -68,7 +70,8 @@ class CheckpointBuilder {
     CheckpointOptions options_;
 };
 
-// A checkpoint of about `wanted_bytes` in bf16, streamed, whose experts are the same few pages over and over: for memory tests.
+// A checkpoint of about `wanted_bytes` in bf16, streamed, whose
+// experts are the same few pages over and over: for memory tests.
 void write_large_checkpoint(const std::filesystem::path& directory, std::uint64_t wanted_bytes);
 
 }  // namespace moex::test

@@ -1,8 +1,11 @@
-// Answers questions about text for scripts that compare with other implementations: one JSON request per line of stdin, one
+// Answers questions about text for scripts that compare with
+// other implementations: one JSON request per line of stdin, one
 // JSON answer per line of stdout.
 //   {"op": "tokenizer", "json": FILE, "config": FILE or ""}       → {"ok": true, "vocab_size": N}
-//   {"op": "encode", "hex": BYTES, "as_text": bool}               → {"ids": [...], "prompt": [...] with what the post-processor adds}
-//   {"op": "decode", "ids": [...], "skip_special": bool}          → {"text": "...", "streamed": "..."}
+//   {"op": "encode", "hex": BYTES, "as_text": bool}               → {"ids": [...], "prompt": [...]
+//   with what the post-processor adds}
+//   {"op": "decode", "ids": [...], "skip_special": bool}          → {"text": "...", "streamed":
+//   "..."}
 //   {"op": "template", "source": "..."}                           → {"ok": true}
 //   {"op": "render", "context": {...}}                            → {"text": "..."}
 // Anything that fails is {"error": "..."}.
@@ -29,7 +32,8 @@ std::string read_file(const std::string& path) {
 
 std::string bytes_of_hex(const std::string& hex) {
     std::string bytes;
-    for (std::size_t i = 0; i + 1 < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+        bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
     return bytes;
 }
 
@@ -40,15 +44,18 @@ struct Probe {
     Json answer(const Json& request) {
         const std::string op = request.at("op");
         if (op == "tokenizer") {
-            auto loaded = moex::Tokenizer::load(read_file(request.at("json")), read_file(request.value("config", "")));
+            auto loaded = moex::Tokenizer::load(read_file(request.at("json")),
+                                                read_file(request.value("config", "")));
             if (!loaded) return {{"error", loaded.error().message}};
             tokenizer = *loaded;
             return {{"ok", true}, {"vocab_size", tokenizer->vocab_size()}};
         }
         if (op == "encode") {
-            const auto special = request.value("as_text", false) ? moex::SpecialTokens::as_text : moex::SpecialTokens::parse;
+            const auto special = request.value("as_text", false) ? moex::SpecialTokens::as_text
+                                                                 : moex::SpecialTokens::parse;
             const std::string bytes = bytes_of_hex(request.at("hex"));
-            return {{"ids", tokenizer->encode(bytes, special)}, {"prompt", tokenizer->encode_prompt(bytes)}};
+            return {{"ids", tokenizer->encode(bytes, special)},
+                    {"prompt", tokenizer->encode_prompt(bytes)}};
         }
         if (op == "decode") {
             const auto ids = request.at("ids").get<std::vector<moex::TokenId>>();

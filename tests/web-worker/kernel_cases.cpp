@@ -39,12 +39,16 @@ struct Run : std::enable_shared_from_this<Run> {
     Bytes blobs[2];
     GroupDispatchView group;
     Bytes x_wire;
-    std::vector<float> x;            // what the far side sees
+    std::vector<float> x;  // what the far side sees
     std::vector<double> expected;
 
     Run(gpu::Device& on, const KernelCase& with, std::function<void(Result<double>)> then)
-        : device(on), one(with), done(std::move(then)),
-          store(on, expert_blob_layout(with.shape).size_bytes, 2 * expert_blob_layout(with.shape).size_bytes), runner(on, store, options()) {
+        : device(on),
+          one(with),
+          done(std::move(then)),
+          store(on, expert_blob_layout(with.shape).size_bytes,
+                2 * expert_blob_layout(with.shape).size_bytes),
+          runner(on, store, options()) {
         const std::uint32_t hidden = one.shape.hidden_size;
         Sequence sequence(one.num_tokens * 1000 + hidden);
         x.resize(std::size_t{one.num_tokens} * hidden);
@@ -59,14 +63,20 @@ struct Run : std::enable_shared_from_this<Run> {
             std::uint16_t rows = 0;
             for (std::uint32_t row = 0; row < one.num_tokens; row += i + 1, ++rows) {
                 group.rows.push_back(static_cast<std::uint16_t>(row));
-                group.gates.push_back(float_to_half(one.published ? 1.0f : 0.5f + 0.4f * sequence.next()));
+                group.gates.push_back(
+                    float_to_half(one.published ? 1.0f : 0.5f + 0.4f * sequence.next()));
             }
             group.experts.push_back({experts[i], rows});
             blobs[i] = random_blob(one.shape, hidden + i);
         }
         const auto num_pairs = static_cast<std::uint32_t>(group.rows.size());
-        group.shape = {.layer = 2, .num_tokens = one.num_tokens, .hidden_dim = static_cast<std::uint16_t>(hidden), .dtype = one.dtype, .unsummed = one.unsummed,
-                       .num_pairs = num_pairs, .num_experts = static_cast<std::uint16_t>(group.experts.size())};
+        group.shape = {.layer = 2,
+                       .num_tokens = one.num_tokens,
+                       .hidden_dim = static_cast<std::uint16_t>(hidden),
+                       .dtype = one.dtype,
+                       .unsummed = one.unsummed,
+                       .num_pairs = num_pairs,
+                       .num_experts = static_cast<std::uint16_t>(group.experts.size())};
         group.x_bytes = x_wire;
         expected.assign(std::size_t{one.unsummed ? num_pairs : one.num_tokens} * hidden, 0.0);
         std::size_t pair = 0;
@@ -77,16 +87,22 @@ struct Run : std::enable_shared_from_this<Run> {
             const std::size_t num_rows = group.experts[i].num_rows;
             std::vector<double> rows(num_rows * hidden), y(num_rows * hidden);
             for (std::size_t r = 0; r < num_rows; ++r)
-                for (std::size_t c = 0; c < hidden; ++c) rows[r * hidden + c] = x[group.rows[pair + r] * std::size_t{hidden} + c];
+                for (std::size_t c = 0; c < hidden; ++c)
+                    rows[r * hidden + c] = x[group.rows[pair + r] * std::size_t{hidden} + c];
             expert_reference(std::span<double>(y), weights, rows);
             for (std::size_t r = 0; r < num_rows; ++r)
                 for (std::size_t c = 0; c < hidden; ++c)
-                    expected[(one.unsummed ? pair + r : group.rows[pair + r]) * hidden + c] += half_to_float(group.gates[pair + r]) * y[r * hidden + c];
+                    expected[(one.unsummed ? pair + r : group.rows[pair + r]) * hidden + c] +=
+                        half_to_float(group.gates[pair + r]) * y[r * hidden + c];
             pair += num_rows;
         }
     }
     RunnerOptions options() const {
-        WireLimits limits{.hidden_size = one.shape.hidden_size, .num_layers = 4, .num_experts = 8, .num_tokens_max = one.num_tokens, .num_pairs_max = 2 * one.num_tokens};
+        WireLimits limits{.hidden_size = one.shape.hidden_size,
+                          .num_layers = 4,
+                          .num_experts = 8,
+                          .num_tokens_max = one.num_tokens,
+                          .num_pairs_max = 2 * one.num_tokens};
         return {.limits = limits, .shape = one.shape, .num_lanes = 1};
     }
     void finish(Result<double> result) {
@@ -94,18 +110,23 @@ struct Run : std::enable_shared_from_this<Run> {
     }
     void start() {
         Status stored = store.reserve(2);
-        for (std::size_t i = 0; i < group.experts.size() && stored.ok(); ++i) stored = store.put(Unit{2, group.experts[i].expert}, blobs[i]);
+        for (std::size_t i = 0; i < group.experts.size() && stored.ok(); ++i)
+            stored = store.put(Unit{2, group.experts[i].expert}, blobs[i]);
         if (!stored.ok()) return finish(stored.error());
         runner.create([self = shared_from_this()](Status made) {
             if (!made.ok()) return self->finish(made.error());
             const auto check = [self](Result<ByteView> y) {
                 if (!y.ok()) return self->finish(y.error());
                 std::vector<float> answer(self->expected.size());
-                if (self->one.published) std::memcpy(answer.data(), y->data(), y->size());
-                else (void)decode_rows(self->one.dtype, *y, self->one.shape.hidden_size, answer);
+                if (self->one.published)
+                    std::memcpy(answer.data(), y->data(), y->size());
+                else
+                    (void)decode_rows(self->one.dtype, *y, self->one.shape.hidden_size, answer);
                 self->finish(normalized_rms_error(answer, self->expected));
             };
-            const Status started = self->one.published ? self->runner.run_single(Unit{2, 0}, self->x, check) : self->runner.run_group(self->group, check);
+            const Status started = self->one.published
+                                       ? self->runner.run_single(Unit{2, 0}, self->x, check)
+                                       : self->runner.run_group(self->group, check);
             if (!started.ok()) self->finish(started.error());
         });
     }
@@ -118,18 +139,22 @@ double kernel_tolerance(Dtype dtype) {
         case Dtype::f32: return 1e-6;
         case Dtype::f16: return 5e-4;
         case Dtype::bf16: return 3e-3;
-        default: return 1e-2;        // int8 rows: a step of 1/127 of the row's peak
+        default: return 1e-2;  // int8 rows: a step of 1/127 of the row's peak
     }
 }
 
 std::string kernel_case_name(const KernelCase& one) {
-    return text(one.shape_name, ' ', one.shape.hidden_size, 'x', one.shape.moe_intermediate_size, " g", one.shape.group_size, " M=", one.num_tokens, ' ',
-                dtype_name(one.dtype), one.published ? " published" : one.unsummed ? " group unsummed" : " group summed");
+    return text(one.shape_name, ' ', one.shape.hidden_size, 'x', one.shape.moe_intermediate_size,
+                " g", one.shape.group_size, " M=", one.num_tokens, ' ', dtype_name(one.dtype),
+                one.published  ? " published"
+                : one.unsummed ? " group unsummed"
+                               : " group summed");
 }
 
 std::vector<KernelCase> kernel_cases(bool wide) {
     std::vector<KernelCase> cases;
-    const auto add = [&](const char* name, ExpertShape shape, std::initializer_list<std::uint32_t> sizes, bool all_forms) {
+    const auto add = [&](const char* name, ExpertShape shape,
+                         std::initializer_list<std::uint32_t> sizes, bool all_forms) {
         for (const std::uint32_t num_tokens : sizes) {
             cases.push_back({name, shape, num_tokens, Dtype::f32, false, false});
             cases.push_back({name, shape, num_tokens, Dtype::f16, true, false});
@@ -152,7 +177,8 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     return cases;
 }
 
-void run_kernel_case(gpu::Device& device, const KernelCase& one, std::function<void(Result<double>)> done) {
+void run_kernel_case(gpu::Device& device, const KernelCase& one,
+                     std::function<void(Result<double>)> done) {
     std::make_shared<Run>(device, one, std::move(done))->start();
 }
 

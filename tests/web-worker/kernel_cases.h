@@ -1,4 +1,5 @@
-// The kernels against expert_reference in double: one list of cases, run natively on Vulkan and, compiled to WASM, in Chromium.
+// The kernels against expert_reference in double: one list of
+// cases, run natively on Vulkan and, compiled to WASM, in Chromium.
 #pragma once
 
 #include <functional>
@@ -15,15 +16,18 @@ struct KernelCase {
     std::uint32_t num_tokens = 1;
     Dtype dtype = Dtype::f32;
     bool unsummed = false;
-    bool published = false;          // the three published kernels on one expert; otherwise a group of two experts with uneven rows
+    // the three published kernels on one expert; otherwise a group of two experts with uneven rows
+    bool published = false;
 };
 std::string kernel_case_name(const KernelCase& one);
-double kernel_tolerance(Dtype dtype);     // normalised RMS error
+double kernel_tolerance(Dtype dtype);  // normalised RMS error
 
-// `wide`: the shapes of large models at every size asked for; otherwise what a software browser adapter does in a minute.
+// `wide`: the shapes of large models at every size asked for;
+// otherwise what a software browser adapter does in a minute.
 std::vector<KernelCase> kernel_cases(bool wide);
 
 // Runs one case on `device`; the value is the normalised RMS error.
-void run_kernel_case(gpu::Device& device, const KernelCase& one, std::function<void(Result<double>)> done);
+void run_kernel_case(gpu::Device& device, const KernelCase& one,
+                     std::function<void(Result<double>)> done);
 
 }  // namespace moex

@@ -73,16 +73,20 @@ TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
     double worst[6] = {};
     const std::vector<KernelCase> cases = kernel_cases(true);
     for (const KernelCase& one : cases) {
-        if (std::getenv("MOEX_VERBOSE")) std::fprintf(stderr, "%s\n", kernel_case_name(one).c_str());
+        if (std::getenv("MOEX_VERBOSE"))
+            std::fprintf(stderr, "%s\n", kernel_case_name(one).c_str());
         const auto error = wait<double>([&](auto done) { run_kernel_case(*device, one, done); });
         ASSERT_TRUE(error.ok()) << kernel_case_name(one) << ": " << error.error().message;
         EXPECT_LE(*error, kernel_tolerance(one.dtype)) << kernel_case_name(one);
         worst[static_cast<int>(one.dtype)] = std::max(worst[static_cast<int>(one.dtype)], *error);
     }
-    std::printf("%zu cases; largest normalised RMS error: f32 %.2g, f16 %.2g, bf16 %.2g, int8 %.2g\n", cases.size(), worst[5], worst[1], worst[2], worst[3]);
+    std::printf(
+        "%zu cases; largest normalised RMS error: f32 %.2g, f16 %.2g, bf16 %.2g, int8 %.2g\n",
+        cases.size(), worst[5], worst[1], worst[2], worst[3]);
 }
 
-// pack_rows alone, against encode_rows(): f16 and bf16 bit for bit; an int8 value within half a step, and 2^-12 of one for the GPU's division.
+// pack_rows alone, against encode_rows(): f16 and bf16 bit for bit; an
+// int8 value within half a step, and 2^-12 of one for the GPU's division.
 TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
     constexpr std::uint32_t hidden = 64;
     std::vector<std::vector<float>> rows;
@@ -90,25 +94,39 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
         rows.emplace_back();
         for (std::uint32_t i = 0; i < hidden; ++i) rows.back().push_back(value(i));
     };
-    for (const float peak : {1.0f, 127.0f, 3e-3f, 7.3e4f, 1e-30f, 2e36f, 1.0000001f, 0.33333334f, 12345.678f})
-        add([&](std::uint32_t i) { return peak * (i == 5 ? 1.0f : 0.0157f * static_cast<float>(static_cast<int>(i * 7919 % 127) - 63)); });
-    add([](std::uint32_t i) { return i == 0 ? 127.0f : static_cast<float>(i) - 31.5f; });          // ties: the step is 1
-    add([](std::uint32_t i) { return i == 0 ? -254.0f : 2.0f * static_cast<float>(i) + 1; });      // ties of a step of 2
+    for (const float peak :
+         {1.0f, 127.0f, 3e-3f, 7.3e4f, 1e-30f, 2e36f, 1.0000001f, 0.33333334f, 12345.678f})
+        add([&](std::uint32_t i) {
+            return peak *
+                   (i == 5 ? 1.0f
+                           : 0.0157f * static_cast<float>(static_cast<int>(i * 7919 % 127) - 63));
+        });
+    // ties: the step is 1
+    add([](std::uint32_t i) { return i == 0 ? 127.0f : static_cast<float>(i) - 31.5f; });
+    // ties of a step of 2
+    add([](std::uint32_t i) { return i == 0 ? -254.0f : 2.0f * static_cast<float>(i) + 1; });
     add([](std::uint32_t) { return 0.0f; });
-    add([](std::uint32_t i) { return i % 2 ? 1.4e-36f : -1e-37f; });                               // the scale would be subnormal
-    add([](std::uint32_t i) { return i % 3 ? 1e-40f : 0.0f; });                                    // the values are
+    // the scale would be subnormal
+    add([](std::uint32_t i) { return i % 2 ? 1.4e-36f : -1e-37f; });
+    // the values are
+    add([](std::uint32_t i) { return i % 3 ? 1e-40f : 0.0f; });
     add([](std::uint32_t i) { return i == 7 ? std::numeric_limits<float>::infinity() : 1.0f; });
     add([](std::uint32_t i) { return i == 9 ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
     std::vector<float> values;
     for (const auto& row : rows) values.insert(values.end(), row.begin(), row.end());
     const auto num_rows = static_cast<std::uint32_t>(rows.size());
 
-    const auto pipeline = wait<gpu::PipelineId>([&](auto done) { device->create_pipeline("pack_rows", done); });
+    const auto pipeline = wait<gpu::PipelineId>(
+        [&](auto done) { device->create_pipeline("pack_rows", done); });
     ASSERT_TRUE(pipeline.ok());
-    const gpu::BufferId upload = *device->create_buffer(sizeof(gpu::RoundHeader), gpu::BufferUsage::storage, "upload");
-    const gpu::BufferId y_pairs = *device->create_buffer(values.size() * 4, gpu::BufferUsage::storage, "y_pairs");
-    const gpu::BufferId y_wire = *device->create_buffer(values.size() * 4, gpu::BufferUsage::storage, "y_wire");
-    const gpu::BufferId readback = *device->create_buffer(values.size() * 4, gpu::BufferUsage::readback, "readback");
+    const gpu::BufferId upload = *device->create_buffer(sizeof(gpu::RoundHeader),
+                                                        gpu::BufferUsage::storage, "upload");
+    const gpu::BufferId y_pairs = *device->create_buffer(values.size() * 4,
+                                                         gpu::BufferUsage::storage, "y_pairs");
+    const gpu::BufferId y_wire = *device->create_buffer(values.size() * 4,
+                                                        gpu::BufferUsage::storage, "y_wire");
+    const gpu::BufferId readback = *device->create_buffer(values.size() * 4,
+                                                          gpu::BufferUsage::readback, "readback");
     device->write_buffer(y_pairs, 0, std::as_bytes(std::span(values)));
     const gpu::Binding bindings[] = {{upload}, {y_pairs}, {y_wire}};
     const gpu::BindGroupId group = *device->create_bind_group(*pipeline, bindings);
@@ -144,25 +162,36 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
         for (std::uint32_t row = 0; row < num_rows; ++row) {
             if (dtype != Dtype::int8) {
                 for (std::uint32_t i = 0; i < hidden; ++i) {
-                    if (std::isnan(rows[row][i]) || (std::fabs(rows[row][i]) < 1e-38f && dtype == Dtype::bf16)) continue;      // subnormals may be flushed
+                    // subnormals may be flushed
+                    if (std::isnan(rows[row][i]) ||
+                        (std::fabs(rows[row][i]) < 1e-38f && dtype == Dtype::bf16))
+                        continue;
                     const std::size_t at = 2 * (row * std::size_t{hidden} + i);
-                    EXPECT_TRUE(wire[at] == twin[at] && wire[at + 1] == twin[at + 1]) << dtype_name(dtype) << " row " << row << " value " << rows[row][i];
+                    EXPECT_TRUE(wire[at] == twin[at] && wire[at + 1] == twin[at + 1])
+                        << dtype_name(dtype) << " row " << row << " value " << rows[row][i];
                 }
                 continue;
             }
             float scale, twin_scale;
             std::memcpy(&scale, wire.data() + num_rows * hidden + 4 * row, 4);
             std::memcpy(&twin_scale, twin.data() + num_rows * hidden + 4 * row, 4);
-            const float peak = std::fabs(*std::max_element(rows[row].begin(), rows[row].end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
-            if (!std::isfinite(peak) || std::any_of(rows[row].begin(), rows[row].end(), [](float v) { return std::isnan(v); })) {
+            const float peak = std::fabs(
+                *std::max_element(rows[row].begin(), rows[row].end(),
+                                  [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+            if (!std::isfinite(peak) || std::any_of(rows[row].begin(), rows[row].end(),
+                                                    [](float v) { return std::isnan(v); })) {
                 EXPECT_FALSE(std::isfinite(scale)) << "row " << row;
                 continue;
             }
             EXPECT_NEAR(scale, twin_scale, twin_scale * 1e-6) << "row " << row;
             for (std::uint32_t i = 0; i < hidden; ++i) {
                 const auto code = static_cast<std::int8_t>(wire[row * std::size_t{hidden} + i]);
-                if (twin_scale == 0) EXPECT_EQ(code, 0) << "row " << row;
-                else EXPECT_LE(std::fabs(code * double{scale} - rows[row][i]), scale * (0.5 + 0x1p-12)) << "row " << row << " value " << rows[row][i];
+                if (twin_scale == 0)
+                    EXPECT_EQ(code, 0) << "row " << row;
+                else
+                    EXPECT_LE(std::fabs(code * double{scale} - rows[row][i]),
+                              scale * (0.5 + 0x1p-12))
+                        << "row " << row << " value " << rows[row][i];
             }
         }
     }
@@ -174,19 +203,25 @@ TEST_F(KernelsTest, SelfTestPasses) {
     EXPECT_LE(*error, 1e-6);
 }
 
-// A served expert: rounds after the first create nothing, submit once and read once, whatever their size; a single row is bit-equal
-// alone and in company.
+// A served expert: rounds after the first create nothing, submit once and read
+// once, whatever their size; a single row is bit-equal alone and in company.
 TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     const ExpertShape shape{384, 256, 128};
-    ExpertStore store(*device, expert_blob_layout(shape).size_bytes, 4 * expert_blob_layout(shape).size_bytes);
+    ExpertStore store(*device, expert_blob_layout(shape).size_bytes,
+                      4 * expert_blob_layout(shape).size_bytes);
     ASSERT_TRUE(store.reserve(2).ok());
     ExpertWeights weights{.shape = shape};
     for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
-        for (std::uint32_t i = 0; i < 384 * 256; ++i) matrix->push_back(0.01f * static_cast<float>(static_cast<int>(i * 7919 % 201) - 100));
+        for (std::uint32_t i = 0; i < 384 * 256; ++i)
+            matrix->push_back(0.01f * static_cast<float>(static_cast<int>(i * 7919 % 201) - 100));
     const Bytes blob = quantize_expert_int4(weights);
     ASSERT_TRUE(store.put(Unit{0, 1}, blob).ok());
     ASSERT_TRUE(store.put(Unit{0, 4}, blob).ok());
-    WireLimits limits{.hidden_size = 384, .num_layers = 1, .num_experts = 8, .num_tokens_max = 64, .num_pairs_max = 128};
+    WireLimits limits{.hidden_size = 384,
+                      .num_layers = 1,
+                      .num_experts = 8,
+                      .num_tokens_max = 64,
+                      .num_pairs_max = 128};
     ExpertRunner runner(*device, store, {.limits = limits, .shape = shape});
     bool finished = false;
     runner.create([&](Status made) {
@@ -196,10 +231,17 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     loop.run_until(finished);
 
     std::vector<float> x(64 * 384);
-    for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.01f * static_cast<float>(static_cast<int>(i * 104729 % 301) - 150);
+    for (std::size_t i = 0; i < x.size(); ++i)
+        x[i] = 0.01f * static_cast<float>(static_cast<int>(i * 104729 % 301) - 150);
     const auto round = [&](std::uint32_t num_tokens) {
         GroupDispatchView group;
-        group.shape = {.layer = 0, .num_tokens = num_tokens, .hidden_dim = 384, .dtype = Dtype::f32, .unsummed = true, .num_pairs = 2 * num_tokens, .num_experts = 2};
+        group.shape = {.layer = 0,
+                       .num_tokens = num_tokens,
+                       .hidden_dim = 384,
+                       .dtype = Dtype::f32,
+                       .unsummed = true,
+                       .num_pairs = 2 * num_tokens,
+                       .num_experts = 2};
         for (const std::uint16_t expert : {1, 4}) {
             group.experts.push_back({expert, static_cast<std::uint16_t>(num_tokens)});
             for (std::uint32_t row = 0; row < num_tokens; ++row) {
@@ -223,7 +265,8 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     const gpu::DeviceCounters warm = device->counters();
     for (const std::uint32_t num_tokens : {1u, 3u, 64u, 17u, 2u}) {
         const Bytes together = round(num_tokens);
-        EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + 384 * 4, together.begin())) << num_tokens << " rows";
+        EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + 384 * 4, together.begin()))
+            << num_tokens << " rows";
     }
     const gpu::DeviceCounters after = device->counters();
     EXPECT_EQ(after.submits - warm.submits, 5u);
@@ -234,7 +277,13 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
 
     GroupDispatchView unknown;
-    unknown.shape = {.layer = 0, .num_tokens = 1, .hidden_dim = 384, .dtype = Dtype::f32, .unsummed = true, .num_pairs = 1, .num_experts = 1};
+    unknown.shape = {.layer = 0,
+                     .num_tokens = 1,
+                     .hidden_dim = 384,
+                     .dtype = Dtype::f32,
+                     .unsummed = true,
+                     .num_pairs = 1,
+                     .num_experts = 1};
     unknown.experts = {{7, 1}};
     unknown.rows = {0};
     unknown.gates = {0};

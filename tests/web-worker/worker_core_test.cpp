@@ -1,4 +1,5 @@
-// The worker's core against a scripted hub, on a real Vulkan device. Time is virtual: timers run as soon as nothing else is at hand.
+// The worker's core against a scripted hub, on a real Vulkan device.
+// Time is virtual: timers run as soon as nothing else is at hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,13 +19,23 @@ namespace {
 
 constexpr ExpertShape shape{96, 64, 32};
 const std::uint64_t blob_bytes = expert_blob_layout(shape).size_bytes;
-const WireLimits limits{.hidden_size = 96, .num_layers = 1, .num_experts = 8, .num_tokens_max = 16, .num_pairs_max = 32};
-const WireLimits wide_limits{.hidden_size = 96, .num_layers = 1, .num_experts = 512, .num_tokens_max = 16, .num_pairs_max = 32};
+const WireLimits limits{.hidden_size = 96,
+                        .num_layers = 1,
+                        .num_experts = 8,
+                        .num_tokens_max = 16,
+                        .num_pairs_max = 32};
+const WireLimits wide_limits{.hidden_size = 96,
+                             .num_layers = 1,
+                             .num_experts = 512,
+                             .num_tokens_max = 16,
+                             .num_pairs_max = 32};
 
 ExpertWeights weights_of(std::uint16_t expert) {
     ExpertWeights weights{.shape = shape};
     for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
-        for (std::uint32_t i = 0; i < 96 * 64; ++i) matrix->push_back(0.004f * static_cast<float>(static_cast<int>((i + 31 * expert) * 7919 % 201) - 100));
+        for (std::uint32_t i = 0; i < 96 * 64; ++i)
+            matrix->push_back(0.004f * static_cast<float>(
+                                           static_cast<int>((i + 31 * expert) * 7919 % 201) - 100));
     return weights;
 }
 Sha256 hash_of(std::uint16_t expert) {
@@ -33,12 +44,17 @@ Sha256 hash_of(std::uint16_t expert) {
     return hash;
 }
 
-// The real device, until it is told to break: then it is lost, as a browser's is when its GPU process dies. It has `memory_bytes`, and like
+// The real device, until it is told to break: then it is lost, as a
+// browser's is when its GPU process dies. It has `memory_bytes`, and like
 // WebGPU it gives a buffer beyond that and says afterwards that there was none.
 class FragileDevice : public gpu::Device {
   public:
-    FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes, std::uint64_t binding_bytes, std::function<void(std::function<void()>)> post)
-        : adapter_(device->adapter()), device_(std::move(device)), memory_bytes_(memory_bytes), post_(std::move(post)) {
+    FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes,
+                  std::uint64_t binding_bytes, std::function<void(std::function<void()>)> post)
+        : adapter_(device->adapter()),
+          device_(std::move(device)),
+          memory_bytes_(memory_bytes),
+          post_(std::move(post)) {
         adapter_.max_binding_bytes = std::min(adapter_.max_binding_bytes, binding_bytes);
     }
     void break_down(std::string reason) {
@@ -48,27 +64,40 @@ class FragileDevice : public gpu::Device {
         });
     }
     const gpu::AdapterInfo& adapter() const override { return adapter_; }
-    Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage, std::string_view label) override {
-        if (counters().buffer_bytes + size_bytes > memory_bytes_) break_down(text("out of memory: ", size_bytes, " bytes for ", label));
+    Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage,
+                                        std::string_view label) override {
+        if (counters().buffer_bytes + size_bytes > memory_bytes_)
+            break_down(text("out of memory: ", size_bytes, " bytes for ", label));
         return device_->create_buffer(size_bytes, usage, label);
     }
     void destroy_buffer(gpu::BufferId buffer) override { device_->destroy_buffer(buffer); }
-    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override { device_->write_buffer(buffer, offset_bytes, bytes); }
-    void create_pipeline(std::string_view kernel, std::function<void(Result<gpu::PipelineId>)> done) override { device_->create_pipeline(kernel, std::move(done)); }
-    Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline, std::span<const gpu::Binding> bindings) override {
+    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
+        device_->write_buffer(buffer, offset_bytes, bytes);
+    }
+    void create_pipeline(std::string_view kernel,
+                         std::function<void(Result<gpu::PipelineId>)> done) override {
+        device_->create_pipeline(kernel, std::move(done));
+    }
+    Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline,
+                                               std::span<const gpu::Binding> bindings) override {
         return device_->create_bind_group(pipeline, bindings);
     }
-    void destroy_bind_group(gpu::BindGroupId bind_group) override { device_->destroy_bind_group(bind_group); }
+    void destroy_bind_group(gpu::BindGroupId bind_group) override {
+        device_->destroy_bind_group(bind_group);
+    }
     void submit(std::span<const gpu::Command> commands) override { device_->submit(commands); }
-    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes, std::function<void(Result<ByteView>)> done) override {
+    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
+                     std::function<void(Result<ByteView>)> done) override {
         if (!hold_reads) return device_->read_buffer(buffer, size_bytes, std::move(done));
-        held_reads.push_back([this, buffer, size_bytes, done = std::move(done)]() mutable { device_->read_buffer(buffer, size_bytes, std::move(done)); });
+        held_reads.push_back([this, buffer, size_bytes, done = std::move(done)]() mutable {
+            device_->read_buffer(buffer, size_bytes, std::move(done));
+        });
     }
     void release_reads() {
         hold_reads = false;
         for (auto& read : std::exchange(held_reads, {})) read();
     }
-    bool hold_reads = false;                 // the GPU takes its time
+    bool hold_reads = false;  // the GPU takes its time
     std::vector<std::function<void()>> held_reads;
 
     void on_lost(std::function<void(std::string)> handler) override { lost_ = std::move(handler); }
@@ -87,7 +116,8 @@ class FragileDevice : public gpu::Device {
 class Stage : public Platform {
   public:
     explicit Stage(std::uint64_t budget_bytes = 64u << 20)
-        : core(std::make_unique<WorkerCore>(*this, WorkerOptions{.token = "t", .budget_bytes = budget_bytes})) {}
+        : core(std::make_unique<WorkerCore>(
+              *this, WorkerOptions{.token = "t", .budget_bytes = budget_bytes})) {}
     ~Stage() override { core.reset(); }
 
     void connect() override {
@@ -101,17 +131,22 @@ class Stage : public Platform {
         if (connected) closed_with = code;
         hang_up(code, std::string(reason));
     }
-    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, std::function<void(std::uint64_t, bool)> progress,
+    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+                    std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override {
         ++fetches;
-        auto arrive = [this, hash, size_bytes, progress = std::move(progress), done = std::move(done), at = generation] {
+        auto arrive = [this, hash, size_bytes, progress = std::move(progress),
+                       done = std::move(done), at = generation] {
             if (at != generation) return;
             if (fetches <= fetches_failing) return done(Error{ErrorCode::io_error, "HTTP 503"});
             progress(size_bytes, true);
-            done(quantize_expert_int4(weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1))));
+            done(quantize_expert_int4(
+                weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1))));
         };
-        if (hold_fetches) held_fetches.push_back(std::move(arrive));
-        else post(std::move(arrive));
+        if (hold_fetches)
+            held_fetches.push_back(std::move(arrive));
+        else
+            post(std::move(arrive));
     }
     void cancel_fetches() override {
         ++generation;
@@ -126,10 +161,13 @@ class Stage : public Platform {
     double random() override { return 0.5; }
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
         post([this, done = std::move(done)] {
-            const auto later = [this](std::function<void()> function) { post(std::move(function)); };
+            const auto later = [this](std::function<void()> function) {
+                post(std::move(function));
+            };
             auto opened = gpu::open_vulkan_device({}, later);
             if (!opened.ok()) return done(opened.error());
-            auto fragile = std::make_unique<FragileDevice>(std::move(*opened), device_memory_bytes, binding_bytes, later);
+            auto fragile = std::make_unique<FragileDevice>(std::move(*opened), device_memory_bytes,
+                                                           binding_bytes, later);
             device = fragile.get();
             ++devices_opened;
             done(Result<std::unique_ptr<gpu::Device>>(std::move(fragile)));
@@ -147,7 +185,8 @@ class Stage : public Platform {
             std::function<void()> function;
             {
                 std::unique_lock lock(mutex_);
-                if (functions_.empty() && next_timer() == timers.end()) wake_.wait(lock, [&] { return !functions_.empty(); });
+                if (functions_.empty() && next_timer() == timers.end())
+                    wake_.wait(lock, [&] { return !functions_.empty(); });
                 if (!functions_.empty()) {
                     function = std::move(functions_.front());
                     functions_.pop_front();
@@ -166,7 +205,9 @@ class Stage : public Platform {
     Bytes next(FrameType type) {
         auto found = sent.end();
         run_until([&] {
-            found = std::find_if(sent.begin(), sent.end(), [&](const Bytes& frame) { return decode_frame_header(frame)->type == type; });
+            found = std::find_if(sent.begin(), sent.end(), [&](const Bytes& frame) {
+                return decode_frame_header(frame)->type == type;
+            });
             return found != sent.end();
         });
         Bytes frame = std::move(*found);
@@ -179,14 +220,20 @@ class Stage : public Platform {
         const int before = devices_opened;
         device->break_down(reason);
         long_waits = true;
-        run_until([&] { return devices_opened > before || core->status().phase == WorkerPhase::failed; });
+        run_until(
+            [&] { return devices_opened > before || core->status().phase == WorkerPhase::failed; });
         long_waits = false;
         return devices_opened > before ? clock_ms - began_ms : -1;
     }
     void give(const Bytes& frame) { core->on_frame(frame); }
     void welcome() {
         (void)next(FrameType::hello);
-        give(encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = limits, .expert_shape = shape, .top_k = 2,
+        give(encode_welcome({.worker_id = 7,
+                             .model_name = "m",
+                             .package_sha256 = std::string(64, 'a'),
+                             .limits = limits,
+                             .expert_shape = shape,
+                             .top_k = 2,
                              .expert_blob_bytes = blob_bytes}));
     }
     void assign(const std::vector<std::uint16_t>& experts) {
@@ -194,7 +241,8 @@ class Stage : public Platform {
         for (const std::uint16_t expert : experts) units.push_back({0, expert, hash_of(expert)});
         give(encode_assign(units));
         std::size_t ready = 0;
-        while (ready < experts.size()) ready += decode_units(next(FrameType::ready), limits)->size();
+        while (ready < experts.size())
+            ready += decode_units(next(FrameType::ready), limits)->size();
         EXPECT_EQ(ready, experts.size());
     }
     void serve(const std::vector<std::uint16_t>& experts) {
@@ -205,18 +253,19 @@ class Stage : public Platform {
 
     bool connected = false;
     bool hub_is_down = false;
-    bool hold_closing = false;       // no close notice comes
+    bool hold_closing = false;  // no close notice comes
     int connects = 0;
-    std::uint16_t closed_with = 0;   // by the worker
-    bool long_waits = false;         // else timers of seconds do not strike: the GPU's work takes no time on this clock
-    FragileDevice* device = nullptr;     // the newest
+    std::uint16_t closed_with = 0;  // by the worker
+    bool long_waits =
+        false;  // else timers of seconds do not strike: the GPU's work takes no time on this clock
+    FragileDevice* device = nullptr;  // the newest
     int devices_opened = 0;
     std::uint64_t binding_bytes = std::numeric_limits<std::uint64_t>::max();
     std::uint64_t device_memory_bytes = std::numeric_limits<std::uint64_t>::max();
     int fetches = 0, generation = 0;
-    bool hold_fetches = false;       // a slow network
+    bool hold_fetches = false;  // a slow network
     std::vector<std::function<void()>> held_fetches;
-    int fetches_failing = 0;         // the first so many
+    int fetches_failing = 0;  // the first so many
     double clock_ms = 0;
     std::uint64_t last_timer = 0;
     std::map<std::uint64_t, std::pair<double, std::function<void()>>> timers;
@@ -229,7 +278,9 @@ class Stage : public Platform {
     Timers::iterator next_timer() {
         auto next = timers.end();
         for (auto one = timers.begin(); one != timers.end(); ++one)
-            if ((long_waits || one->second.first < clock_ms + 5000) && (next == timers.end() || one->second.first < next->second.first)) next = one;
+            if ((long_waits || one->second.first < clock_ms + 5000) &&
+                (next == timers.end() || one->second.first < next->second.first))
+                next = one;
         return next;
     }
     void post(std::function<void()> function) {
@@ -244,19 +295,28 @@ class Stage : public Platform {
 
 GroupDispatch group_of(std::uint32_t sequence_id, std::uint16_t expert) {
     GroupDispatch group{.sequence_id = sequence_id};
-    group.shape = {.layer = 0, .num_tokens = 2, .hidden_dim = 96, .dtype = Dtype::f32, .unsummed = false, .num_pairs = 2, .num_experts = 1};
+    group.shape = {.layer = 0,
+                   .num_tokens = 2,
+                   .hidden_dim = 96,
+                   .dtype = Dtype::f32,
+                   .unsummed = false,
+                   .num_pairs = 2,
+                   .num_experts = 1};
     group.experts = {{expert, 2}};
     group.rows = {0, 1};
     group.gates = {float_to_half(0.5f), float_to_half(0.25f)};
-    for (int i = 0; i < 2 * 96; ++i) group.x.push_back(0.02f * static_cast<float>(i * 37 % 101 - 50));
+    for (int i = 0; i < 2 * 96; ++i)
+        group.x.push_back(0.02f * static_cast<float>(i * 37 % 101 - 50));
     return group;
 }
 double error_of(const std::vector<float>& y, const GroupDispatch& group) {
     const Bytes blob = quantize_expert_int4(weights_of(group.experts[0].expert));
     std::vector<double> expected(group.x.size());
-    expert_reference(std::span<double>(expected), dequantize_expert(*view_expert_blob(blob, shape, ExpertDtype::int4)),
+    expert_reference(std::span<double>(expected),
+                     dequantize_expert(*view_expert_blob(blob, shape, ExpertDtype::int4)),
                      std::vector<double>(group.x.begin(), group.x.end()));
-    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] *= half_to_float(group.gates[i / 96]);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+        expected[i] *= half_to_float(group.gates[i / 96]);
     return normalized_rms_error(y, expected);
 }
 
@@ -273,7 +333,12 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     EXPECT_LE(stage.core->status().self_test_nrmse, 1e-6);
 
     // The published call: f16 rows, one expert, by the three plain kernels.
-    Dispatch call{.sequence_id = 12, .layer = 0, .expert = 1, .dtype = Dtype::f16, .x = group.x, .gates = group.gates};
+    Dispatch call{.sequence_id = 12,
+                  .layer = 0,
+                  .expert = 1,
+                  .dtype = Dtype::f16,
+                  .x = group.x,
+                  .gates = group.gates};
     round_rows(Dtype::f16, call.x, 96);
     stage.give(encode_dispatch(call, 96, false));
     const auto single = decode_result(stage.next(FrameType::result), limits);
@@ -305,19 +370,25 @@ TEST(WorkerCoreTest, AnExpertThatCannotBeFetchedIsTriedAgain) {
 TEST(WorkerCoreTest, AWeightSyncAssignsOneUnit) {
     Stage stage;
     stage.serve({1});
-    stage.give(encode_weight_sync({.sequence_id = 3, .layer = 0, .expert = 6, .blob = hash_of(6)}, 96));
-    EXPECT_EQ(decode_units(stage.next(FrameType::ready), limits).value(), (std::vector<Unit>{{0, 6}}));
+    stage.give(
+        encode_weight_sync({.sequence_id = 3, .layer = 0, .expert = 6, .blob = hash_of(6)}, 96));
+    EXPECT_EQ(decode_units(stage.next(FrameType::ready), limits).value(),
+              (std::vector<Unit>{{0, 6}}));
 }
 
 TEST(WorkerCoreTest, ACancelledGroupThatWaitsIsDroppedAndTooManyAreBusy) {
     Stage stage;
     stage.serve({1});
-    for (std::uint32_t id = 1; id <= 7; ++id) stage.give(encode_group_dispatch(group_of(id, 1), false));   // two run, four wait
+    // two run, four wait
+    for (std::uint32_t id = 1; id <= 7; ++id)
+        stage.give(encode_group_dispatch(group_of(id, 1), false));
     EXPECT_EQ(decode_frame_header(stage.next(FrameType::busy))->sequence_id, 7u);
     stage.give(encode_cancel(4));
     stage.give(encode_cancel(77));
     std::vector<std::uint32_t> answered;
-    for (int i = 0; i < 5; ++i) answered.push_back(decode_group_result(stage.next(FrameType::group_result), limits)->sequence_id);
+    for (int i = 0; i < 5; ++i)
+        answered.push_back(
+            decode_group_result(stage.next(FrameType::group_result), limits)->sequence_id);
     EXPECT_EQ(answered, (std::vector<std::uint32_t>{1, 2, 3, 5, 6}));
     EXPECT_EQ(stage.core->status().groups_cancelled, 1u);
 }
@@ -365,9 +436,10 @@ TEST(WorkerCoreTest, AnAnswerThatOutlivesItsConnectionIsNotSent) {
     EXPECT_EQ(decode_group_result(stage.next(FrameType::group_result), limits)->sequence_id, 1u);
 }
 
-// It once answered "every slot is taken" for ever, when the hub came back with another share for it.
+// It once answered "every slot is taken" for ever,
+// when the hub came back with another share for it.
 TEST(WorkerCoreTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
-    Stage stage(3 * blob_bytes);                     // two, and the lanes
+    Stage stage(3 * blob_bytes);  // two, and the lanes
     stage.serve({1, 4});
     stage.hang_up(1001, "restart");
     stage.welcome();
@@ -378,12 +450,14 @@ TEST(WorkerCoreTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
 TEST(WorkerCoreTest, AnotherMemoryLimitWhileGroupsWaitReconnects) {
     Stage stage;
     stage.serve({1});
-    for (std::uint32_t id = 1; id <= 5; ++id) stage.give(encode_group_dispatch(group_of(id, 1), false));
+    for (std::uint32_t id = 1; id <= 5; ++id)
+        stage.give(encode_group_dispatch(group_of(id, 1), false));
     stage.core->set_budget(100 * blob_bytes);
-    stage.give(encode_group_dispatch(group_of(6, 1), false));    // was on its way already
+    stage.give(encode_group_dispatch(group_of(6, 1), false));  // was on its way already
     stage.welcome();
     stage.assign({1, 2});
-    for (const Bytes& frame : stage.sent) EXPECT_NE(decode_frame_header(frame)->type, FrameType::error);
+    for (const Bytes& frame : stage.sent)
+        EXPECT_NE(decode_frame_header(frame)->type, FrameType::error);
     stage.give(encode_group_dispatch(group_of(1, 2), false));
     EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), limits).ok());
 }
@@ -393,7 +467,8 @@ TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
     stage.serve({1});
     stage.core->pause();
     EXPECT_FALSE(stage.connected);
-    stage.run_until([&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
+    stage.run_until(
+        [&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
     EXPECT_EQ(stage.core->status().units_ready, 1u);
     stage.core->resume();
     stage.welcome();
@@ -406,17 +481,17 @@ TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
 TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     Stage stage;
     stage.core->start();
-    stage.core->pause();                             // before there is a GPU
+    stage.core->pause();  // before there is a GPU
     stage.run_until([&] { return stage.devices_opened == 1; });
     EXPECT_EQ(stage.core->status().phase, WorkerPhase::paused);
     stage.run_until([&] { return stage.core->status().self_test_rounds == 1; });
     EXPECT_FALSE(stage.connected);
     stage.core->resume();
-    stage.core->pause();                             // before the line is open
+    stage.core->pause();  // before the line is open
     stage.core->resume();
     stage.welcome();
-    stage.core->pause();                             // and once more before anything was assigned
-    stage.core->resume();                            // while the platform is still closing
+    stage.core->pause();   // and once more before anything was assigned
+    stage.core->resume();  // while the platform is still closing
     stage.welcome();
     stage.assign({1});
     stage.give(encode_group_dispatch(group_of(2, 1), false));
@@ -438,7 +513,8 @@ TEST(WorkerCoreTest, APausedWorkerIsShownAsPausedWhateverItsGpuDoes) {
     stage.run_until([&] { return !stage.timers.empty(); });
     stage.core->resume();
     EXPECT_EQ(stage.core->status().phase, WorkerPhase::gpu_lost);
-    EXPECT_NE(stage.core->status().detail.find("reset again"), std::string::npos) << stage.core->status().detail;
+    EXPECT_NE(stage.core->status().detail.find("reset again"), std::string::npos)
+        << stage.core->status().detail;
     stage.long_waits = true;
     stage.run_until([&] { return stage.devices_opened == 3; });
     stage.long_waits = false;
@@ -456,7 +532,8 @@ TEST(WorkerCoreTest, APauseInMidDownloadStopsItAndResumeTakesItUp) {
     EXPECT_EQ(stage.held_fetches.size(), 2u);
     stage.core->pause();
     for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
-    stage.run_until([&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
+    stage.run_until(
+        [&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
     EXPECT_EQ(stage.core->status().bytes_downloaded, 0u);
     EXPECT_EQ(stage.core->status().bytes_to_fetch, stage.core->status().bytes_fetched);
     stage.hold_fetches = false;
@@ -482,7 +559,7 @@ TEST(WorkerCoreTest, ASilentHubIsLeft) {
     Stage stage;
     stage.serve({1});
     stage.long_waits = true;
-    stage.run_until([&] { return !stage.connected; });      // time passes, no frame comes
+    stage.run_until([&] { return !stage.connected; });  // time passes, no frame comes
     stage.long_waits = false;
     EXPECT_GE(stage.clock_ms, 12000);
     stage.welcome();
@@ -530,7 +607,8 @@ TEST(WorkerCoreTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
     EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
 }
 
-// It said "offline" once while the GPU was tested, and tried a second time beside the connection that followed.
+// It said "offline" once while the GPU was tested, and
+// tried a second time beside the connection that followed.
 TEST(WorkerCoreTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRetry) {
     Stage stage;
     stage.serve({1});
@@ -558,9 +636,11 @@ TEST(WorkerCoreTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
     }
     EXPECT_LT(stage.lose_device("invalid command"), 0);
     EXPECT_EQ(stage.core->status().phase, WorkerPhase::failed);
-    EXPECT_TRUE(stage.core->status().detail.starts_with("This GPU fails again and again (invalid command)")) << stage.core->status().detail;
+    EXPECT_TRUE(
+        stage.core->status().detail.starts_with("This GPU fails again and again (invalid command)"))
+        << stage.core->status().detail;
     EXPECT_FALSE(stage.connected);
-    EXPECT_TRUE(stage.timers.empty());               // nothing is tried until a person asks for it
+    EXPECT_TRUE(stage.timers.empty());  // nothing is tried until a person asks for it
 }
 
 TEST(WorkerCoreTest, AFaultIsForgottenAfterAMinuteOfService) {
@@ -581,16 +661,26 @@ TEST(WorkerCoreTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
     stage.core->start();
     for (int round = 0; round < 12 && stage.core->status().phase != WorkerPhase::serving; ++round) {
         told.push_back(decode_hello(stage.next(FrameType::hello))->device.budget_bytes);
-        stage.give(encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = wide_limits, .expert_shape = shape,
-                                   .top_k = 2, .expert_blob_bytes = blob_bytes}));
-        std::vector<AssignedUnit> units;             // as many as it said it holds
-        for (std::uint16_t i = 0; i < std::min<std::uint64_t>(512, told.back() / blob_bytes); ++i) units.push_back({0, i, hash_of(i % 8)});
+        stage.give(encode_welcome({.worker_id = 7,
+                                   .model_name = "m",
+                                   .package_sha256 = std::string(64, 'a'),
+                                   .limits = wide_limits,
+                                   .expert_shape = shape,
+                                   .top_k = 2,
+                                   .expert_blob_bytes = blob_bytes}));
+        std::vector<AssignedUnit> units;  // as many as it said it holds
+        for (std::uint16_t i = 0; i < std::min<std::uint64_t>(512, told.back() / blob_bytes); ++i)
+            units.push_back({0, i, hash_of(i % 8)});
         stage.give(encode_assign(units));
-        stage.run_until([&] { return stage.core->status().phase == WorkerPhase::serving || stage.core->status().phase == WorkerPhase::gpu_lost; });
+        stage.run_until([&] {
+            return stage.core->status().phase == WorkerPhase::serving ||
+                   stage.core->status().phase == WorkerPhase::gpu_lost;
+        });
     }
     EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
     ASSERT_GE(told.size(), 2u);
-    for (std::size_t i = 1; i < told.size(); ++i) EXPECT_NEAR(static_cast<double>(told[i]), static_cast<double>(told[i - 1]) / 2, 2);
+    for (std::size_t i = 1; i < told.size(); ++i)
+        EXPECT_NEAR(static_cast<double>(told[i]), static_cast<double>(told[i - 1]) / 2, 2);
     EXPECT_LE(stage.core->status().device.buffer_bytes, stage.device_memory_bytes);
 }
 
@@ -600,10 +690,16 @@ TEST(WorkerCoreTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
         Stage stage(limit_bytes);
         stage.core->start();
         const std::uint64_t told = decode_hello(stage.next(FrameType::hello))->device.budget_bytes;
-        stage.give(encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = wide_limits, .expert_shape = shape,
-                                   .top_k = 2, .expert_blob_bytes = blob_bytes}));
+        stage.give(encode_welcome({.worker_id = 7,
+                                   .model_name = "m",
+                                   .package_sha256 = std::string(64, 'a'),
+                                   .limits = wide_limits,
+                                   .expert_shape = shape,
+                                   .top_k = 2,
+                                   .expert_blob_bytes = blob_bytes}));
         std::vector<AssignedUnit> units;
-        for (std::uint16_t i = 0; i < told / blob_bytes; ++i) units.push_back({0, i, hash_of(i % 8)});
+        for (std::uint16_t i = 0; i < told / blob_bytes; ++i)
+            units.push_back({0, i, hash_of(i % 8)});
         ASSERT_GT(units.size(), 5u);
         stage.give(encode_assign(units));
         stage.run_until([&] { return stage.core->status().units_ready == units.size(); });
@@ -612,19 +708,27 @@ TEST(WorkerCoreTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
         stage.phases.clear();
         stage.run_until([&] { return !stage.phases.empty(); });
         EXPECT_LE(stage.core->status().device.buffer_bytes, limit_bytes);
-        EXPECT_GE(stage.core->status().device.buffer_bytes, limit_bytes / 2) << "memory that was offered is not used";
+        EXPECT_GE(stage.core->status().device.buffer_bytes, limit_bytes / 2)
+            << "memory that was offered is not used";
     }
 }
 
-// It once named sixteen of the adapter's bindings, and had room for half of the experts that it was given then.
+// It once named sixteen of the adapter's bindings, and had
+// room for half of the experts that it was given then.
 TEST(WorkerCoreTest, HelloNamesWhatThisAdapterHoldsAndNoMoreIsFetched) {
     Stage stage;
-    stage.binding_bytes = blob_bytes * 19 / 10;      // one blob an arena
+    stage.binding_bytes = blob_bytes * 19 / 10;  // one blob an arena
     stage.core->start();
-    const Bytes welcome = encode_welcome({.worker_id = 7, .model_name = "m", .package_sha256 = std::string(64, 'a'), .limits = wide_limits,
-                                          .expert_shape = shape, .top_k = 2, .expert_blob_bytes = blob_bytes});
-    std::uint64_t room = decode_hello(stage.next(FrameType::hello))->device.budget_bytes / blob_bytes;
-    EXPECT_GT(room, ExpertStore::arenas_max);        // the size of a blob is not known yet
+    const Bytes welcome = encode_welcome({.worker_id = 7,
+                                          .model_name = "m",
+                                          .package_sha256 = std::string(64, 'a'),
+                                          .limits = wide_limits,
+                                          .expert_shape = shape,
+                                          .top_k = 2,
+                                          .expert_blob_bytes = blob_bytes});
+    std::uint64_t room = decode_hello(stage.next(FrameType::hello))->device.budget_bytes /
+                         blob_bytes;
+    EXPECT_GT(room, ExpertStore::arenas_max);  // the size of a blob is not known yet
     stage.give(welcome);
     room = decode_hello(stage.next(FrameType::hello))->device.budget_bytes / blob_bytes;
     EXPECT_EQ(room, ExpertStore::arenas_max);
@@ -671,7 +775,9 @@ TEST(WorkerCoreTest, AMemoryLimitWithoutRoomForOneExpertIsSaid) {
     stage.core->start();
     stage.welcome();
     stage.run_until([&] { return stage.core->status().phase == WorkerPhase::failed; });
-    EXPECT_EQ(stage.core->status().detail, "The memory limit of 11 kB has no room for one expert of this model, which takes 11 kB. Raise the limit, then start again.");
+    EXPECT_EQ(stage.core->status().detail,
+              "The memory limit of 11 kB has no room for one expert of this model, which takes 11 "
+              "kB. Raise the limit, then start again.");
     EXPECT_FALSE(stage.connected);
 }
 
@@ -684,7 +790,8 @@ TEST(WorkerCoreTest, AGpuWithoutMemoryForOneExpertSaysSo) {
     stage.welcome();
     stage.device->break_down("out of memory: 7 bytes");
     stage.run_until([&] { return stage.core->status().phase == WorkerPhase::failed; });
-    EXPECT_TRUE(stage.core->status().detail.starts_with("This GPU has too little free memory")) << stage.core->status().detail;
+    EXPECT_TRUE(stage.core->status().detail.starts_with("This GPU has too little free memory"))
+        << stage.core->status().detail;
 }
 
 TEST(WorkerCoreTest, ARefusedTokenIsFinal) {
@@ -702,10 +809,15 @@ TEST(WorkerCoreTest, ARefusedWorkerFetchesNothingMoreAndFreesItsMemory) {
     stage.serve({1});
     stage.fetches_failing = 1000;
     stage.give(encode_assign({{0, 2, hash_of(2)}, {0, 3, hash_of(3)}}));
-    stage.run_until([&] { return stage.core->status().errors == 2; });       // both wait for another try
+    // both wait for another try
+    stage.run_until([&] { return stage.core->status().errors == 2; });
     stage.hold_fetches = true;
-    stage.give(encode_assign({{0, 4, hash_of(4)}}));                         // and one is on its way
-    stage.give(encode_error({.sequence_id = no_sequence_id, .code = "unauthorized", .found = "removed by the host", .fatal = true}));
+    // and one is on its way
+    stage.give(encode_assign({{0, 4, hash_of(4)}}));
+    stage.give(encode_error({.sequence_id = no_sequence_id,
+                             .code = "unauthorized",
+                             .found = "removed by the host",
+                             .fatal = true}));
     stage.hang_up(1008, "removed");
     stage.run_until([&] { return stage.core->status().phase == WorkerPhase::refused; });
     EXPECT_TRUE(stage.held_fetches.empty());
@@ -727,7 +839,8 @@ TEST(WorkerCoreTest, AnExpertReleasedBetweenTwoTriesIsNoLongerWaitedFor) {
     stage.give(encode_release({{0, 2}}));
     EXPECT_EQ(stage.core->status().phase, WorkerPhase::serving);
     stage.long_waits = true;
-    stage.run_until([&] { return stage.core->status().bytes_to_fetch == stage.core->status().bytes_fetched; });
+    stage.run_until(
+        [&] { return stage.core->status().bytes_to_fetch == stage.core->status().bytes_fetched; });
     EXPECT_EQ(stage.fetches, 2);
 }
 
@@ -758,7 +871,7 @@ TEST(WorkerCoreTest, AHubThatBreaksAfterEachWelcomeIsLeftAloneEverLonger) {
         last_ms = waits_ms;
     }
     stage.welcome();
-    for (int second = 0; second < 12; ++second) {    // now it serves
+    for (int second = 0; second < 12; ++second) {  // now it serves
         stage.clock_ms += 1000;
         stage.give(encode_heartbeat(1));
     }
@@ -798,7 +911,7 @@ TEST_P(BadFrameTest, IsAnsweredWithAFatalErrorAnd1002) {
     EXPECT_TRUE(error->fatal);
     EXPECT_EQ(error->code, GetParam().code);
     EXPECT_EQ(stage.closed_with, 1002);
-    stage.welcome();                                 // and comes back
+    stage.welcome();  // and comes back
 }
 INSTANTIATE_TEST_SUITE_P(
     Table, BadFrameTest,
@@ -807,12 +920,22 @@ INSTANTIATE_TEST_SUITE_P(
         BadFrame{"Proof", [] { return frame_of(FrameType::proof, "x"); }, "unknown_type"},
         BadFrame{"Hello", [] { return encode_hello({}); }, "unknown_type"},
         BadFrame{"SecondWelcome",
-                 [] { return encode_welcome({.worker_id = 8, .model_name = "n", .limits = limits, .expert_shape = shape, .top_k = 2, .expert_blob_bytes = blob_bytes}); },
+                 [] {
+                     return encode_welcome({.worker_id = 8,
+                                            .model_name = "n",
+                                            .limits = limits,
+                                            .expert_shape = shape,
+                                            .top_k = 2,
+                                            .expert_blob_bytes = blob_bytes});
+                 },
                  "unknown_type"},
-        BadFrame{"CancelWithPayload", [] { return frame_of(FrameType::cancel, "x"); }, "payload_size"},
+        BadFrame{"CancelWithPayload", [] { return frame_of(FrameType::cancel, "x"); },
+                 "payload_size"},
         BadFrame{"HeartbeatWithPayload", [] { return encode_heartbeat(1, "{}"); }, "payload_size"},
-        BadFrame{"PrefetchOfOneByte", [] { return frame_of(FrameType::prefetch, "x"); }, "payload_size"},
-        BadFrame{"DrainOfTwoBytes", [] { return frame_of(FrameType::drain, "ab"); }, "payload_size"}),
+        BadFrame{"PrefetchOfOneByte", [] { return frame_of(FrameType::prefetch, "x"); },
+                 "payload_size"},
+        BadFrame{"DrainOfTwoBytes", [] { return frame_of(FrameType::drain, "ab"); },
+                 "payload_size"}),
     [](const auto& info) { return std::string(info.param.what); });
 
 TEST(WorkerCoreTest, ATextMessageEndsTheConnectionWithItsCode) {
@@ -826,7 +949,8 @@ TEST(WorkerCoreTest, ATextMessageEndsTheConnectionWithItsCode) {
 // Experts that come one at a time once took an arena each, and the sixteenth was the last.
 TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
     std::deque<std::function<void()>> unused;
-    auto device = gpu::open_vulkan_device({}, [&](std::function<void()> function) { unused.push_back(std::move(function)); });
+    auto device = gpu::open_vulkan_device(
+        {}, [&](std::function<void()> function) { unused.push_back(std::move(function)); });
     ASSERT_TRUE(device.ok()) << device.error().message;
     ExpertStore store(**device, 256, 256 * 1000);
     const Bytes blob(256);

@@ -1,4 +1,5 @@
-// The WASM side of a tab: one WorkerCore over a Platform whose calls go to JavaScript, and the exports through which JavaScript answers.
+// The WASM side of a tab: one WorkerCore over a Platform whose calls
+// go to JavaScript, and the exports through which JavaScript answers.
 #include <emscripten.h>
 
 #include <unordered_map>
@@ -17,9 +18,12 @@ class TabPlatform : public Platform {
   public:
     void connect() override { mx_connect(); }
     void send(ByteView frame) override { mx_send(frame.data(), static_cast<double>(frame.size())); }
-    void close(std::uint16_t code, std::string_view reason) override { mx_close(code, reason.data(), static_cast<int>(reason.size())); }
+    void close(std::uint16_t code, std::string_view reason) override {
+        mx_close(code, reason.data(), static_cast<int>(reason.size()));
+    }
 
-    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, std::function<void(std::uint64_t bytes, bool from_network)> progress,
+    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+                    std::function<void(std::uint64_t bytes, bool from_network)> progress,
                     std::function<void(Result<Bytes>)> done) override {
         const std::uint32_t ticket = next_ticket_++;
         fetches_[ticket] = Fetch{std::move(progress), std::move(done)};
@@ -31,8 +35,11 @@ class TabPlatform : public Platform {
     }
     void on_fetch_progress(std::uint32_t ticket, double bytes, bool from_network) {
         const auto found = fetches_.find(ticket);
-        // A broken download takes back what it had gained: the count wraps as unsigned and sums right.
-        if (found != fetches_.end() && found->second.progress) found->second.progress(static_cast<std::uint64_t>(static_cast<std::int64_t>(bytes)), from_network);
+        // A broken download takes back what it had gained:
+        // the count wraps as unsigned and sums right.
+        if (found != fetches_.end() && found->second.progress)
+            found->second.progress(static_cast<std::uint64_t>(static_cast<std::int64_t>(bytes)),
+                                   from_network);
     }
     void on_fetched(std::uint32_t ticket, Result<Bytes> answer) {
         const auto found = fetches_.find(ticket);
@@ -51,7 +58,8 @@ class TabPlatform : public Platform {
         return ticket;
     }
     void clear_timer(std::uint64_t timer) override {
-        if (timers_.erase(static_cast<std::uint32_t>(timer)) > 0) mx_clear_timer(static_cast<std::uint32_t>(timer));
+        if (timers_.erase(static_cast<std::uint32_t>(timer)) > 0)
+            mx_clear_timer(static_cast<std::uint32_t>(timer));
     }
     void on_timer(std::uint32_t ticket) {
         const auto found = timers_.find(ticket);
@@ -61,9 +69,12 @@ class TabPlatform : public Platform {
         function();
     }
 
-    void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override { gpu::open_webgpu_device(std::move(done)); }
+    void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
+        gpu::open_webgpu_device(std::move(done));
+    }
     void report(const WorkerStatus& status) override {
-        const std::string json = status_json(status).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+        const std::string json = status_json(status).dump(-1, ' ', false,
+                                                          nlohmann::json::error_handler_t::replace);
         mx_report(json.data(), static_cast<int>(json.size()));
     }
 
@@ -90,42 +101,68 @@ Tab& tab() {
 
 extern "C" {
 
-void mx_bind_heap();   // bridge_library.js: gives JavaScript its way into the heap
+void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
 // `json`: {"token", "nickname", "worker_key", "client", "budget_bytes"}
 EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
-    const nlohmann::json options = nlohmann::json::parse(std::string_view(json, size_bytes), nullptr, false);
+    const nlohmann::json options = nlohmann::json::parse(std::string_view(json, size_bytes),
+                                                         nullptr, false);
     if (!options.is_object() || tab().core) return;
     WorkerOptions worker;
     worker.token = options.value("token", "");
     worker.nickname = options.value("nickname", "");
     worker.worker_key = options.value("worker_key", "");
     worker.client = options.value("client", "tab");
-    worker.budget_bytes = static_cast<std::uint64_t>(options.value("budget_bytes", 512.0 * 1024 * 1024));
+    worker.budget_bytes = static_cast<std::uint64_t>(
+        options.value("budget_bytes", 512.0 * 1024 * 1024));
     tab().core = std::make_unique<WorkerCore>(tab().platform, std::move(worker));
     tab().core->start();
 }
-EMSCRIPTEN_KEEPALIVE void mx_pause() { if (tab().core) tab().core->pause(); }
-EMSCRIPTEN_KEEPALIVE void mx_resume() { if (tab().core) tab().core->resume(); }
-EMSCRIPTEN_KEEPALIVE void mx_on_network_back() { if (tab().core) tab().core->on_network_back(); }
-EMSCRIPTEN_KEEPALIVE void mx_stop() { if (tab().core) tab().core->stop(); }
-EMSCRIPTEN_KEEPALIVE void mx_set_budget(double bytes) { if (tab().core) tab().core->set_budget(static_cast<std::uint64_t>(bytes)); }
+EMSCRIPTEN_KEEPALIVE void mx_pause() {
+    if (tab().core) tab().core->pause();
+}
+EMSCRIPTEN_KEEPALIVE void mx_resume() {
+    if (tab().core) tab().core->resume();
+}
+EMSCRIPTEN_KEEPALIVE void mx_on_network_back() {
+    if (tab().core) tab().core->on_network_back();
+}
+EMSCRIPTEN_KEEPALIVE void mx_stop() {
+    if (tab().core) tab().core->stop();
+}
+EMSCRIPTEN_KEEPALIVE void mx_set_budget(double bytes) {
+    if (tab().core) tab().core->set_budget(static_cast<std::uint64_t>(bytes));
+}
 
-EMSCRIPTEN_KEEPALIVE void mx_on_open() { if (tab().core) tab().core->on_open(); }
-EMSCRIPTEN_KEEPALIVE void mx_on_frame(const std::byte* bytes, std::uint32_t size_bytes) { if (tab().core) tab().core->on_frame(ByteView(bytes, size_bytes)); }
-EMSCRIPTEN_KEEPALIVE void mx_on_text() { if (tab().core) tab().core->on_text(); }
+EMSCRIPTEN_KEEPALIVE void mx_on_open() {
+    if (tab().core) tab().core->on_open();
+}
+EMSCRIPTEN_KEEPALIVE void mx_on_frame(const std::byte* bytes, std::uint32_t size_bytes) {
+    if (tab().core) tab().core->on_frame(ByteView(bytes, size_bytes));
+}
+EMSCRIPTEN_KEEPALIVE void mx_on_text() {
+    if (tab().core) tab().core->on_text();
+}
 EMSCRIPTEN_KEEPALIVE void mx_on_closed(int code, const char* reason, std::uint32_t size_bytes) {
-    if (tab().core) tab().core->on_closed(static_cast<std::uint16_t>(code), std::string_view(reason, size_bytes));
+    if (tab().core)
+        tab().core->on_closed(static_cast<std::uint16_t>(code),
+                              std::string_view(reason, size_bytes));
 }
 EMSCRIPTEN_KEEPALIVE void mx_on_timer(std::uint32_t ticket) { tab().platform.on_timer(ticket); }
-EMSCRIPTEN_KEEPALIVE void mx_on_fetch_progress(std::uint32_t ticket, double bytes, int from_network) {
+EMSCRIPTEN_KEEPALIVE void mx_on_fetch_progress(std::uint32_t ticket, double bytes,
+                                               int from_network) {
     tab().platform.on_fetch_progress(ticket, bytes, from_network != 0);
 }
-EMSCRIPTEN_KEEPALIVE void mx_on_fetched(std::uint32_t ticket, const std::byte* bytes, std::uint32_t size_bytes, const char* reason, std::uint32_t reason_bytes) {
-    if (bytes) tab().platform.on_fetched(ticket, Bytes(bytes, bytes + size_bytes));
-    else tab().platform.on_fetched(ticket, Error{ErrorCode::io_error, std::string(reason, reason_bytes)});
+EMSCRIPTEN_KEEPALIVE void mx_on_fetched(std::uint32_t ticket, const std::byte* bytes,
+                                        std::uint32_t size_bytes, const char* reason,
+                                        std::uint32_t reason_bytes) {
+    if (bytes)
+        tab().platform.on_fetched(ticket, Bytes(bytes, bytes + size_bytes));
+    else
+        tab().platform.on_fetched(ticket,
+                                  Error{ErrorCode::io_error, std::string(reason, reason_bytes)});
 }
 
 }  // extern "C"

@@ -1,6 +1,9 @@
-// A GPU as the expert runner sees it: buffers, three kinds of kernel, one submit and one readback per round. Two backends:
-// web-worker/gpu/webgpu (a tab, through web-worker/browser's JS) and web-worker/gpu/vulkan (the native worker). Nothing else names either API.
-// Single-threaded: every call and every callback is on the worker's one thread. Callbacks never run inside the call that takes them.
+// A GPU as the expert runner sees it: buffers, three kinds of
+// kernel, one submit and one readback per round. Two backends:
+// web-worker/gpu/webgpu (a tab, through web-worker/browser's JS) and
+// web-worker/gpu/vulkan (the native worker). Nothing else names either API.
+// Single-threaded: every call and every callback is on the worker's
+// one thread. Callbacks never run inside the call that takes them.
 #pragma once
 
 #include <array>
@@ -18,9 +21,9 @@
 namespace moex::gpu {
 
 struct AdapterInfo {
-    std::string backend;                  // "webgpu" or "vulkan"
+    std::string backend;  // "webgpu" or "vulkan"
     std::string vendor, architecture, description;
-    bool software = false;                // SwiftShader, lavapipe
+    bool software = false;  // SwiftShader, lavapipe
     bool has_f16 = false, has_subgroups = false;
     std::uint64_t max_buffer_bytes = 0;
     std::uint64_t max_binding_bytes = 0;  // of one storage binding
@@ -29,14 +32,24 @@ struct AdapterInfo {
 };
 
 // Handles; 0 is none.
-struct BufferId { std::uint32_t value = 0; bool operator==(const BufferId&) const = default; };
-struct PipelineId { std::uint32_t value = 0; bool operator==(const PipelineId&) const = default; };
-struct BindGroupId { std::uint32_t value = 0; bool operator==(const BindGroupId&) const = default; };
+struct BufferId {
+    std::uint32_t value = 0;
+    bool operator==(const BufferId&) const = default;
+};
+struct PipelineId {
+    std::uint32_t value = 0;
+    bool operator==(const PipelineId&) const = default;
+};
+struct BindGroupId {
+    std::uint32_t value = 0;
+    bool operator==(const BindGroupId&) const = default;
+};
 
 enum class BufferUsage : std::uint32_t {
-    storage,          // written by write_buffer(), read and written by kernels, source and target of copies
+    // written by write_buffer(), read and written by kernels, source and target of copies
+    storage,
     uniform,
-    readback,         // target of one copy, then read_buffer()
+    readback,  // target of one copy, then read_buffer()
 };
 
 // How the kernel's bindings 0..n-1 are declared in the WGSL.
@@ -44,8 +57,8 @@ enum class BindingKind : std::uint8_t { read_storage, storage, uniform };
 
 struct Binding {
     BufferId buffer;
-    std::uint64_t offset_bytes = 0;       // multiple of 256
-    std::uint64_t size_bytes = 0;         // 0: to the end
+    std::uint64_t offset_bytes = 0;  // multiple of 256
+    std::uint64_t size_bytes = 0;    // 0: to the end
 };
 
 // One recorded command of a round.
@@ -60,11 +73,12 @@ struct Command {
     std::uint64_t source_offset_bytes = 0, target_offset_bytes = 0, size_bytes = 0;
 };
 
-// All monotonic. A test reads them after warm-up to show that a round creates nothing and submits and maps once.
+// All monotonic. A test reads them after warm-up to show
+// that a round creates nothing and submits and maps once.
 struct DeviceCounters {
     std::uint64_t buffers_created = 0, bind_groups_created = 0, pipelines_created = 0;
     std::uint64_t submits = 0, readbacks = 0, buffer_writes = 0, bytes_written = 0, bytes_read = 0;
-    std::uint64_t buffer_bytes = 0;       // gauge: allocated now
+    std::uint64_t buffer_bytes = 0;  // gauge: allocated now
 };
 
 class Device {
@@ -73,22 +87,30 @@ class Device {
     virtual const AdapterInfo& adapter() const = 0;
 
     // Contents start as zero. An error when the device is out of memory or lost.
-    virtual Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage, std::string_view label) = 0;
+    virtual Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
+                                           std::string_view label) = 0;
     virtual void destroy_buffer(BufferId buffer) = 0;
     // Offset and size are multiples of 4. Takes effect before commands submitted later.
     virtual void write_buffer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) = 0;
 
-    // `kernel` names an entry of wgsl/kernels.h (generated): its WGSL text with constants for WebGPU, its SPIR-V for Vulkan.
-    // A compile error carries the compiler's line and column. A kernel that was made before is given again, not compiled anew.
-    virtual void create_pipeline(std::string_view kernel, std::function<void(Result<PipelineId>)> done) = 0;
-    virtual Result<BindGroupId> create_bind_group(PipelineId pipeline, std::span<const Binding> bindings) = 0;
+    // `kernel` names an entry of wgsl/kernels.h (generated): its
+    // WGSL text with constants for WebGPU, its SPIR-V for Vulkan.
+    // A compile error carries the compiler's line and column. A
+    // kernel that was made before is given again, not compiled anew.
+    virtual void create_pipeline(std::string_view kernel,
+                                 std::function<void(Result<PipelineId>)> done) = 0;
+    virtual Result<BindGroupId> create_bind_group(PipelineId pipeline,
+                                                  std::span<const Binding> bindings) = 0;
     virtual void destroy_bind_group(BindGroupId bind_group) = 0;
 
     // One submission. Commands run in order, each sees the writes of those before it.
     virtual void submit(std::span<const Command> commands) = 0;
-    // After what was submitted so far: `done` gets the first `size_bytes` of a readback buffer; the view is valid during the call only.
-    // The backend does what it can to learn of completion early (a tab pokes the GPU process meanwhile).
-    virtual void read_buffer(BufferId buffer, std::uint64_t size_bytes, std::function<void(Result<ByteView>)> done) = 0;
+    // After what was submitted so far: `done` gets the first `size_bytes`
+    // of a readback buffer; the view is valid during the call only.
+    // The backend does what it can to learn of completion
+    // early (a tab pokes the GPU process meanwhile).
+    virtual void read_buffer(BufferId buffer, std::uint64_t size_bytes,
+                             std::function<void(Result<ByteView>)> done) = 0;
 
     // Called at most once, when the device is lost; afterwards every call fails softly.
     virtual void on_lost(std::function<void(std::string reason)> handler) = 0;

@@ -1,4 +1,5 @@
-// Downloads blobs on a thread of its own, one after the other over a kept connection; verifies SHA-256; keeps them in a folder if asked to.
+// Downloads blobs on a thread of its own, one after the other over a
+// kept connection; verifies SHA-256; keeps them in a folder if asked to.
 // Callbacks run on the owner's thread, through `post`.
 #pragma once
 
@@ -17,8 +18,8 @@ namespace moex::native {
 
 struct FetcherOptions {
     HubUrl hub;
-    std::filesystem::path cache;          // empty: none
-    std::string ca_file;                  // further certificate to trust
+    std::filesystem::path cache;  // empty: none
+    std::string ca_file;          // further certificate to trust
     bool insecure_tls = false;
 };
 
@@ -30,7 +31,7 @@ class BlobFetcher {
     BlobFetcher(FetcherOptions options, std::function<void(std::function<void()>)> post);
     ~BlobFetcher();
     void fetch(const Sha256& hash, std::uint64_t size_bytes, Progress progress, Done done);
-    void cancel();                        // forgets all; no callback follows
+    void cancel();  // forgets all; no callback follows
 
   private:
     struct Job {
@@ -47,11 +48,12 @@ class BlobFetcher {
 
     FetcherOptions options_;
     std::function<void(std::function<void()>)> post_;
-    std::unique_ptr<Connection> connection_;   // of the thread
+    std::unique_ptr<Connection> connection_;  // of the thread
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Job> jobs_;
-    std::shared_ptr<std::uint64_t> generation_ = std::make_shared<std::uint64_t>(0);   // of the owner's thread
+    // of the owner's thread
+    std::shared_ptr<std::uint64_t> generation_ = std::make_shared<std::uint64_t>(0);
     bool stopping_ = false;
     std::thread thread_;
 };

@@ -1,4 +1,5 @@
-// Where the hub is: the parts of ws://host:port, wss://..., or a join link http://host:port/join.html#token=...
+// Where the hub is: the parts of ws://host:port, wss://...,
+// or a join link http://host:port/join.html#token=...
 #pragma once
 
 #include <string>
@@ -10,10 +11,12 @@ namespace moex::native {
 
 struct HubUrl {
     bool tls = false;
-    std::string host;          // without brackets
+    std::string host;  // without brackets
     std::string port;
-    std::string token;         // of a join link's fragment; may be empty
-    std::string authority() const { return text(host.find(':') == std::string::npos ? host : text('[', host, ']'), ':', port); }
+    std::string token;  // of a join link's fragment; may be empty
+    std::string authority() const {
+        return text(host.find(':') == std::string::npos ? host : text('[', host, ']'), ':', port);
+    }
 };
 Result<HubUrl> parse_hub_url(std::string_view url);
 

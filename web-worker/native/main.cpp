@@ -1,4 +1,5 @@
-// moex-worker: a headless expert worker on a Vulkan GPU, for machines without a browser and for tests.
+// moex-worker: a headless expert worker on a Vulkan
+// GPU, for machines without a browser and for tests.
 #include <CLI/CLI.hpp>
 
 #include <cstdlib>
@@ -25,16 +26,23 @@ class StatusLog {
   public:
     void operator()(const WorkerStatus& status) {
         const bool serving = status.phase == WorkerPhase::serving;
-        if (status.phase == last_phase_ && status.detail == last_detail_ && (!serving || status.units_ready == last_units_)) return;
+        if (status.phase == last_phase_ && status.detail == last_detail_ &&
+            (!serving || status.units_ready == last_units_))
+            return;
         last_phase_ = status.phase;
         last_detail_ = status.detail;
         last_units_ = status.units_ready;
         if (serving) {
-            std::cout << "serving units=" << status.units_ready << " adapter=\"" << status.adapter.description << '"' << (status.adapter.software ? " software" : "")
-                      << " model=" << status.model_name << " downloaded_bytes=" << status.bytes_downloaded << " self_test_nrmse=" << status.self_test_nrmse << std::endl;
+            std::cout << "serving units=" << status.units_ready << " adapter=\""
+                      << status.adapter.description << '"'
+                      << (status.adapter.software ? " software" : "")
+                      << " model=" << status.model_name
+                      << " downloaded_bytes=" << status.bytes_downloaded
+                      << " self_test_nrmse=" << status.self_test_nrmse << std::endl;
             return;
         }
-        std::cerr << "worker: " << worker_phase_name(status.phase) << (status.detail.empty() ? "" : ": ") << status.detail << std::endl;
+        std::cerr << "worker: " << worker_phase_name(status.phase)
+                  << (status.detail.empty() ? "" : ": ") << status.detail << std::endl;
     }
 
   private:
@@ -47,20 +55,31 @@ class StatusLog {
 
 int main(int argc, char** argv) {
     CLI::App app{"Computes experts of a MoEx hub on this machine's GPU, without a browser."};
-    app.footer("The join token comes from MOEX_TOKEN, --token-file, or the fragment of a join link given as --hub.\n"
-               "example: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem --cache ~/.cache/moex\n"
-               "exit: 0 left, 1 failed or refused, 2 wrong arguments");
+    app.footer(
+        "The join token comes from MOEX_TOKEN, --token-file, or the fragment of a join link given "
+        "as --hub.\n"
+        "example: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem --cache "
+        "~/.cache/moex\n"
+        "exit: 0 left, 1 failed or refused, 2 wrong arguments");
     std::string hub, token_file, device, nickname, cache, ca;
     std::uint64_t budget_mb = 4096;
     bool insecure_tls = false, list_devices = false, version = false;
     app.add_option("--hub", hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
     app.add_option("--token-file", token_file, "file that holds the join token");
     app.add_option("--device", device, "Vulkan device: index or part of its name [the first GPU]");
-    app.add_option("--budget-mb", budget_mb, "GPU memory to use, for weights and calls in flight, in MB")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+    app.add_option("--budget-mb", budget_mb,
+                   "GPU memory to use, for weights and calls in flight, in MB")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1 << 20));
     app.add_option("--cache", cache, "folder that keeps downloaded weights [none]");
-    app.add_option("--nickname", nickname, "name shown to the host, at most 24 characters")->check(CLI::Validator(
-        [](std::string& name) { return name.size() <= 24 ? std::string() : std::string("at most 24 characters"); }, ""));
-    app.add_option("--ca", ca, "certificate to trust besides the system's")->check(CLI::ExistingFile);
+    app.add_option("--nickname", nickname, "name shown to the host, at most 24 characters")
+        ->check(CLI::Validator(
+            [](std::string& name) {
+                return name.size() <= 24 ? std::string() : std::string("at most 24 characters");
+            },
+            ""));
+    app.add_option("--ca", ca, "certificate to trust besides the system's")
+        ->check(CLI::ExistingFile);
     app.add_flag("--insecure-tls", insecure_tls, "do not check the hub's certificate");
     app.add_flag("--list-devices", list_devices, "print the Vulkan devices and stop");
     app.add_flag("--version", version, "print the version and stop");
@@ -80,7 +99,8 @@ int main(int argc, char** argv) {
             std::cerr << "moex-worker: " << names.error().message << '\n';
             return 1;
         }
-        for (std::size_t i = 0; i < names->size(); ++i) std::cout << i << ": " << (*names)[i] << '\n';
+        for (std::size_t i = 0; i < names->size(); ++i)
+            std::cout << i << ": " << (*names)[i] << '\n';
         return 0;
     }
     if (hub.empty()) {

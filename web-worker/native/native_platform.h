@@ -1,4 +1,5 @@
-// Platform for a headless process: one io_context thread, a WebSocket client, timers, blobs by HTTP, a Vulkan device.
+// Platform for a headless process: one io_context thread, a
+// WebSocket client, timers, blobs by HTTP, a Vulkan device.
 #pragma once
 
 #include <memory>
@@ -9,12 +10,14 @@
 namespace moex::native {
 
 struct NativeOptions {
-    FetcherOptions fetch;              // hub, cache, TLS
-    std::string token;                 // sent as Bearer at the upgrade, and in HELLO
-    std::string device;                // of Vulkan: index or part of the name
+    FetcherOptions fetch;  // hub, cache, TLS
+    std::string token;     // sent as Bearer at the upgrade, and in HELLO
+    std::string device;    // of Vulkan: index or part of the name
 };
 
-// Builds the worker and runs it until a signal or an end it cannot recover from. `on_status` sees each report. Exit code: 0 left cleanly, 1 failed.
-int run_native_worker(const NativeOptions& options, WorkerOptions worker, std::function<void(const WorkerStatus&)> on_status);
+// Builds the worker and runs it until a signal or an end it cannot recover
+// from. `on_status` sees each report. Exit code: 0 left cleanly, 1 failed.
+int run_native_worker(const NativeOptions& options, WorkerOptions worker,
+                      std::function<void(const WorkerStatus&)> on_status);
 
 }  // namespace moex::native

@@ -14,7 +14,9 @@ ExpressionPointer ExpressionParser::parse_tuple(bool with_conditional) {
     auto tuple = make(ExpressionKind::tuple, at_line);
     tuple->operands.push_back(std::move(first));
     while (take_symbol(",")) {
-        if (peek().kind == TokenKind::block_end || peek().kind == TokenKind::print_end || at_symbol(")")) break;
+        if (peek().kind == TokenKind::block_end || peek().kind == TokenKind::print_end ||
+            at_symbol(")"))
+            break;
         tuple->operands.push_back(with_conditional ? parse_expression() : parse_or());
     }
     return finish(std::move(tuple));
@@ -41,7 +43,8 @@ ExpressionPointer ExpressionParser::parse_or() {
 }
 ExpressionPointer ExpressionParser::parse_and() {
     ExpressionPointer left = parse_not();
-    while (take_name("and")) left = binary(ExpressionKind::logical_and, std::move(left), parse_not());
+    while (take_name("and"))
+        left = binary(ExpressionKind::logical_and, std::move(left), parse_not());
     return left;
 }
 ExpressionPointer ExpressionParser::parse_not() {
@@ -52,9 +55,9 @@ ExpressionPointer ExpressionParser::parse_not() {
 }
 
 std::optional<Operator> ExpressionParser::take_comparison() {
-    static constexpr std::pair<std::string_view, Operator> symbols[] = {{"==", Operator::equal},      {"!=", Operator::not_equal},
-                                                                        {"<=", Operator::less_equal}, {">=", Operator::greater_equal},
-                                                                        {"<", Operator::less},        {">", Operator::greater}};
+    static constexpr std::pair<std::string_view, Operator> symbols[] = {
+        {"==", Operator::equal},         {"!=", Operator::not_equal}, {"<=", Operator::less_equal},
+        {">=", Operator::greater_equal}, {"<", Operator::less},       {">", Operator::greater}};
     for (const auto& [symbol, op] : symbols)
         if (take_symbol(symbol)) return op;
     if (take_name("in")) return Operator::in;
@@ -80,22 +83,28 @@ ExpressionPointer ExpressionParser::parse_sum() {
         if (take_symbol("+"))
             left = binary(ExpressionKind::binary, std::move(left), parse_concat(), Operator::add);
         else if (take_symbol("-"))
-            left = binary(ExpressionKind::binary, std::move(left), parse_concat(), Operator::subtract);
+            left = binary(ExpressionKind::binary, std::move(left), parse_concat(),
+                          Operator::subtract);
         else
             return left;
     }
 }
 ExpressionPointer ExpressionParser::parse_concat() {
     ExpressionPointer left = parse_product();
-    while (take_symbol("~")) left = binary(ExpressionKind::binary, std::move(left), parse_product(), Operator::concat);
+    while (take_symbol("~"))
+        left = binary(ExpressionKind::binary, std::move(left), parse_product(), Operator::concat);
     return left;
 }
 ExpressionPointer ExpressionParser::parse_product() {
     static constexpr std::pair<std::string_view, Operator> symbols[] = {
-        {"*", Operator::multiply}, {"/", Operator::divide}, {"//", Operator::floor_divide}, {"%", Operator::modulo}};
+        {"*", Operator::multiply},
+        {"/", Operator::divide},
+        {"//", Operator::floor_divide},
+        {"%", Operator::modulo}};
     ExpressionPointer left = parse_power();
     for (;;) {
-        const auto found = std::find_if(std::begin(symbols), std::end(symbols), [&](const auto& entry) { return at_symbol(entry.first); });
+        const auto found = std::find_if(std::begin(symbols), std::end(symbols),
+                                        [&](const auto& entry) { return at_symbol(entry.first); });
         if (found == std::end(symbols)) return left;
         take();
         left = binary(ExpressionKind::binary, std::move(left), parse_power(), found->second);
@@ -103,7 +112,8 @@ ExpressionPointer ExpressionParser::parse_product() {
 }
 ExpressionPointer ExpressionParser::parse_power() {
     ExpressionPointer left = parse_unary(true);
-    while (take_symbol("**")) left = binary(ExpressionKind::binary, std::move(left), parse_unary(true), Operator::power);
+    while (take_symbol("**"))
+        left = binary(ExpressionKind::binary, std::move(left), parse_unary(true), Operator::power);
     return left;
 }
 ExpressionPointer ExpressionParser::parse_unary(bool with_filters) {
@@ -132,8 +142,10 @@ ExpressionPointer ExpressionParser::parse_primary() {
         }
         case TokenKind::integer: {
             std::int64_t value = 0;
-            const auto [end, error] = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
-            if (error != std::errc()) fail(token.line, text("the number ", token.text, " is too large"));
+            const auto [end, error] = std::from_chars(token.text.data(),
+                                                      token.text.data() + token.text.size(), value);
+            if (error != std::errc())
+                fail(token.line, text("the number ", token.text, " is too large"));
             return literal(make_integer(value), token.line);
         }
         case TokenKind::floating: {
@@ -156,8 +168,10 @@ ExpressionPointer ExpressionParser::parse_name(const Token& token) {
     if (name == "true" || name == "True") return literal(make_bool(true), token.line);
     if (name == "false" || name == "False") return literal(make_bool(false), token.line);
     if (name == "none" || name == "None") return literal(make_none(), token.line);
-    static constexpr std::array reserved = {"and", "or", "not", "if", "else", "elif", "in", "is", "for", "import", "include", "lambda"};
-    if (std::find(reserved.begin(), reserved.end(), name) != reserved.end()) fail(token.line, text("unexpected '", name, "'"));
+    static constexpr std::array reserved = {"and", "or", "not", "if",     "else",    "elif",
+                                            "in",  "is", "for", "import", "include", "lambda"};
+    if (std::find(reserved.begin(), reserved.end(), name) != reserved.end())
+        fail(token.line, text("unexpected '", name, "'"));
     auto node = make(ExpressionKind::name, token.line);
     node->text = name;
     return node;
@@ -198,7 +212,8 @@ ExpressionPointer ExpressionParser::parse_postfix(ExpressionPointer node) {
         if (take_symbol(".")) {
             const Token& token = take();
             if (token.kind == TokenKind::integer) {
-                node = binary(ExpressionKind::item, std::move(node), literal(make_integer(std::stoll(token.text.substr(0, 18))), at_line));
+                node = binary(ExpressionKind::item, std::move(node),
+                              literal(make_integer(std::stoll(token.text.substr(0, 18))), at_line));
             } else if (token.kind == TokenKind::name) {
                 node = unary(ExpressionKind::attribute, at_line, std::move(node));
                 node->text = token.text;
@@ -215,7 +230,8 @@ ExpressionPointer ExpressionParser::parse_postfix(ExpressionPointer node) {
     }
 }
 
-ExpressionPointer ExpressionParser::parse_subscript(ExpressionPointer object, std::uint32_t at_line) {
+ExpressionPointer ExpressionParser::parse_subscript(ExpressionPointer object,
+                                                    std::uint32_t at_line) {
     std::array<ExpressionPointer, 3> parts;
     std::size_t part = 0;
     bool slice = false;
@@ -255,7 +271,8 @@ Arguments ExpressionParser::parse_arguments() {
             take();
             arguments.keyword.emplace_back(std::move(name), parse_expression());
         } else {
-            if (!arguments.keyword.empty() || arguments.keyword_spread) fail(line(), "a positional argument behind a named one");
+            if (!arguments.keyword.empty() || arguments.keyword_spread)
+                fail(line(), "a positional argument behind a named one");
             arguments.positional.push_back(parse_expression());
         }
     }
@@ -265,8 +282,10 @@ Arguments ExpressionParser::parse_arguments() {
 
 ExpressionPointer ExpressionParser::parse_call(ExpressionPointer callee) {
     const std::uint32_t at_line = line();
-    if (callee->kind == ExpressionKind::attribute && !is_known_method(callee->text)) fail(at_line, text("the method '", callee->text, "' is not supported"));
-    if (callee->kind == ExpressionKind::name && !is_known_function(callee->text)) called_names_.emplace_back(callee->text, at_line);
+    if (callee->kind == ExpressionKind::attribute && !is_known_method(callee->text))
+        fail(at_line, text("the method '", callee->text, "' is not supported"));
+    if (callee->kind == ExpressionKind::name && !is_known_function(callee->text))
+        called_names_.emplace_back(callee->text, at_line);
     auto node = make(ExpressionKind::call, at_line);
     node->operands.push_back(std::move(callee));
     node->arguments = parse_arguments();
@@ -290,7 +309,8 @@ ExpressionPointer ExpressionParser::parse_filters(ExpressionPointer node) {
             node = parse_filter(std::move(node));
         else if (take_name("is"))
             node = parse_test(std::move(node));
-        else if (at_symbol("(") && (node->kind == ExpressionKind::filter || node->kind == ExpressionKind::test))
+        else if (at_symbol("(") &&
+                 (node->kind == ExpressionKind::filter || node->kind == ExpressionKind::test))
             node = parse_call(std::move(node));
         else
             return node;
@@ -307,10 +327,13 @@ ExpressionPointer ExpressionParser::parse_test(ExpressionPointer operand) {
     node->text = name;
     node->operands.push_back(std::move(operand));
     const Token& next = peek();
-    const bool value_follows = next.kind == TokenKind::string || next.kind == TokenKind::integer || next.kind == TokenKind::floating || at_symbol("[") ||
+    const bool value_follows = next.kind == TokenKind::string || next.kind == TokenKind::integer ||
+                               next.kind == TokenKind::floating || at_symbol("[") ||
                                at_symbol("{") ||
-                               (next.kind == TokenKind::name && !at_name("else") && !at_name("or") && !at_name("and") && !at_name("is") && !at_name("if") &&
-                                !at_name("in") && !at_name("not") && !at_name("recursive"));
+                               (next.kind == TokenKind::name && !at_name("else") &&
+                                !at_name("or") && !at_name("and") && !at_name("is") &&
+                                !at_name("if") && !at_name("in") && !at_name("not") &&
+                                !at_name("recursive"));
     if (at_symbol("("))
         node->arguments = parse_arguments();
     else if (value_follows)

@@ -1,4 +1,5 @@
-// Expressions of a template, loosest binding first, and the token reader below them; parser.cpp adds the statements.
+// Expressions of a template, loosest binding first, and the
+// token reader below them; parser.cpp adds the statements.
 #pragma once
 
 #include <algorithm>
@@ -21,28 +22,39 @@ class ExpressionParser {
     explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
   protected:
-    static constexpr std::uint32_t nesting_max = 400;           // of brackets, blocks and unary operators: the parser's own recursion
-    static constexpr std::uint32_t expression_depth_max = 400;  // of trees, chains such as a + b + c included
+    // of brackets, blocks and unary operators: the parser's own recursion
+    static constexpr std::uint32_t nesting_max = 400;
+    // of trees, chains such as a + b + c included
+    static constexpr std::uint32_t expression_depth_max = 400;
 
     // Counts the parser's own recursion.
     struct Nesting {
         explicit Nesting(ExpressionParser& parser) : parser(parser) {
-            if (++parser.nesting_ > nesting_max) parser.fail(parser.line(), text("nested over ", nesting_max, " deep"));
+            if (++parser.nesting_ > nesting_max)
+                parser.fail(parser.line(), text("nested over ", nesting_max, " deep"));
         }
         ~Nesting() { --parser.nesting_; }
         ExpressionParser& parser;
     };
 
-    [[noreturn]] static void fail(std::uint32_t line, const std::string& message) { throw Failure{ErrorCode::unsupported, text("line ", line, ": ", message)}; }
-    const Token& peek(std::size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
+    [[noreturn]] static void fail(std::uint32_t line, const std::string& message) {
+        throw Failure{ErrorCode::unsupported, text("line ", line, ": ", message)};
+    }
+    const Token& peek(std::size_t ahead = 0) const {
+        return tokens_[std::min(at_ + ahead, tokens_.size() - 1)];
+    }
     std::uint32_t line() const { return peek().line; }
     const Token& take() {
         const Token& token = peek();
         if (at_ + 1 < tokens_.size()) ++at_;
         return token;
     }
-    bool at_symbol(std::string_view symbol, std::size_t ahead = 0) const { return peek(ahead).kind == TokenKind::symbol && peek(ahead).text == symbol; }
-    bool at_name(std::string_view name, std::size_t ahead = 0) const { return peek(ahead).kind == TokenKind::name && peek(ahead).text == name; }
+    bool at_symbol(std::string_view symbol, std::size_t ahead = 0) const {
+        return peek(ahead).kind == TokenKind::symbol && peek(ahead).text == symbol;
+    }
+    bool at_name(std::string_view name, std::size_t ahead = 0) const {
+        return peek(ahead).kind == TokenKind::name && peek(ahead).text == name;
+    }
     bool take_symbol(std::string_view symbol) { return at_symbol(symbol) && (take(), true); }
     bool take_name(std::string_view name) { return at_name(name) && (take(), true); }
     std::string describe(const Token& token) const {
@@ -55,10 +67,12 @@ class ExpressionParser {
         }
     }
     void expect_symbol(std::string_view symbol) {
-        if (!take_symbol(symbol)) fail(line(), text("wanted '", symbol, "', found ", describe(peek())));
+        if (!take_symbol(symbol))
+            fail(line(), text("wanted '", symbol, "', found ", describe(peek())));
     }
     std::string expect_name() {
-        if (peek().kind != TokenKind::name) fail(line(), text("wanted a name, found ", describe(peek())));
+        if (peek().kind != TokenKind::name)
+            fail(line(), text("wanted a name, found ", describe(peek())));
         return take().text;
     }
     void expect(TokenKind kind) {
@@ -75,13 +89,17 @@ class ExpressionParser {
     // Gives the node its depth once its children are in place.
     ExpressionPointer finish(ExpressionPointer expression) {
         std::uint32_t depth = 0;
-        const auto look = [&](const ExpressionPointer& child) { depth = std::max(depth, child ? child->depth : 0); };
+        const auto look = [&](const ExpressionPointer& child) {
+            depth = std::max(depth, child ? child->depth : 0);
+        };
         for (const auto& operand : expression->operands) look(operand);
         for (const auto& argument : expression->arguments.positional) look(argument);
         for (const auto& [name, argument] : expression->arguments.keyword) look(argument);
         look(expression->arguments.spread);
         look(expression->arguments.keyword_spread);
-        if (depth >= expression_depth_max) fail(expression->line, text("an expression nested over ", expression_depth_max, " deep"));
+        if (depth >= expression_depth_max)
+            fail(expression->line,
+                 text("an expression nested over ", expression_depth_max, " deep"));
         expression->depth = depth + 1;
         return expression;
     }
@@ -90,7 +108,8 @@ class ExpressionParser {
         node->operands.push_back(std::move(operand));
         return finish(std::move(node));
     }
-    ExpressionPointer binary(ExpressionKind kind, ExpressionPointer left, ExpressionPointer right, std::optional<Operator> op = std::nullopt) {
+    ExpressionPointer binary(ExpressionKind kind, ExpressionPointer left, ExpressionPointer right,
+                             std::optional<Operator> op = std::nullopt) {
         auto node = make(kind, left->line);
         node->operands.push_back(std::move(left));
         node->operands.push_back(std::move(right));

@@ -16,7 +16,8 @@ namespace {
 
 using Filter = Value (*)(Renderer&, const Value&, const CallArguments&);
 
-bool flag(const CallArguments& arguments, std::size_t position, std::string_view name, bool otherwise = false) {
+bool flag(const CallArguments& arguments, std::size_t position, std::string_view name,
+          bool otherwise = false) {
     const Value* value = arguments.find(position, name);
     return value ? truth(*value) : otherwise;
 }
@@ -36,9 +37,11 @@ Value path(Renderer& renderer, const Value& item, const Value& attribute) {
         const std::size_t end = std::min(names.find('.', begin), names.size());
         const std::string name = names.substr(begin, end - begin);
         if (at.is_undefined()) return at;
-        const bool number = !name.empty() && name.size() < 10 && name.find_first_not_of("0123456789") == std::string::npos;
+        const bool number = !name.empty() && name.size() < 10 &&
+                            name.find_first_not_of("0123456789") == std::string::npos;
         renderer.charge(1);
-        at = number ? renderer.item_of(at, make_integer(std::stoll(name))) : renderer.item_of(at, make_text(name));
+        at = number ? renderer.item_of(at, make_integer(std::stoll(name)))
+                    : renderer.item_of(at, make_text(name));
         begin = end + 1;
     }
     return at;
@@ -46,15 +49,18 @@ Value path(Renderer& renderer, const Value& item, const Value& attribute) {
 
 // The value to sort, group or compare by.
 Value sort_key(Renderer& renderer, const Value& item, const Value* attribute, bool case_sensitive) {
-    const Value value = attribute && !attribute->is_none() ? path(renderer, item, *attribute) : item;
+    const Value value = attribute && !attribute->is_none() ? path(renderer, item, *attribute)
+                                                           : item;
     if (case_sensitive || !value.text()) return value;
     renderer.charge_bytes(value.text()->size());
     return make_text(lower(*value.text()));
 }
 
-std::vector<Value> sorted(Renderer& renderer, std::vector<Value> items, const Value* attribute, bool case_sensitive, bool reverse) {
+std::vector<Value> sorted(Renderer& renderer, std::vector<Value> items, const Value* attribute,
+                          bool case_sensitive, bool reverse) {
     std::vector<std::pair<Value, std::size_t>> keys;
-    for (std::size_t i = 0; i < items.size(); ++i) keys.emplace_back(sort_key(renderer, items[i], attribute, case_sensitive), i);
+    for (std::size_t i = 0; i < items.size(); ++i)
+        keys.emplace_back(sort_key(renderer, items[i], attribute, case_sensitive), i);
     // A stable sort either way, as Python's.
     std::stable_sort(keys.begin(), keys.end(), [&](const auto& a, const auto& b) {
         renderer.charge(std::min(weight_of(a.first), weight_of(b.first)));
@@ -66,16 +72,19 @@ std::vector<Value> sorted(Renderer& renderer, std::vector<Value> items, const Va
 }
 
 Value filter_sort(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
-    return make_list(sorted(renderer, renderer.items_of(operand)->items, arguments.find(2, "attribute"), flag(arguments, 1, "case_sensitive"),
+    return make_list(sorted(renderer, renderer.items_of(operand)->items,
+                            arguments.find(2, "attribute"), flag(arguments, 1, "case_sensitive"),
                             flag(arguments, 0, "reverse")));
 }
 
 Value filter_dictsort(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
     if (!operand.dict()) fail(text("dictsort wants a mapping, got ", kind_name(operand)));
     const Value* by = arguments.find(1, "by");
-    const Value column = make_integer(by && text_argument(*by, "dictsort").bytes() == "value" ? 1 : 0);
+    const Value column = make_integer(by && text_argument(*by, "dictsort").bytes() == "value" ? 1
+                                                                                              : 0);
     const Value items = renderer.call_method(operand, "items", {});
-    return make_list(sorted(renderer, items.list()->items, &column, flag(arguments, 0, "case_sensitive"), flag(arguments, 2, "reverse")));
+    return make_list(sorted(renderer, items.list()->items, &column,
+                            flag(arguments, 0, "case_sensitive"), flag(arguments, 2, "reverse")));
 }
 
 Value extreme(Renderer& renderer, const Value& operand, const CallArguments& arguments, int sign) {
@@ -104,7 +113,9 @@ Value filter_unique(Renderer& renderer, const Value& operand, const CallArgument
             if (!seen_texts.insert(key.text()->bytes()).second) continue;
         } else {
             renderer.charge(seen.size() * weight_of(key));
-            if (std::any_of(seen.begin(), seen.end(), [&](const Value& other) { return equal(key, other); })) continue;
+            if (std::any_of(seen.begin(), seen.end(),
+                            [&](const Value& other) { return equal(key, other); }))
+                continue;
             seen.push_back(key);
         }
         out.push_back(item);
@@ -155,7 +166,8 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
 }
 
 // select, reject, selectattr, rejectattr
-Value choose(Renderer& renderer, const Value& operand, const CallArguments& arguments, bool by_attribute, bool keep) {
+Value choose(Renderer& renderer, const Value& operand, const CallArguments& arguments,
+             bool by_attribute, bool keep) {
     const std::size_t first = by_attribute ? 1 : 0;
     if (arguments.positional.size() < first) fail("selectattr and rejectattr want an attribute");
     CallArguments inner;
@@ -163,7 +175,9 @@ Value choose(Renderer& renderer, const Value& operand, const CallArguments& argu
     if (arguments.positional.size() > first) {
         test = text_argument(arguments.positional[first], "a test").bytes();
         if (!is_known_test(test)) fail(text("the test '", test, "' is not supported"));
-        inner.positional.assign(arguments.positional.begin() + static_cast<std::ptrdiff_t>(first) + 1, arguments.positional.end());
+        inner.positional.assign(
+            arguments.positional.begin() + static_cast<std::ptrdiff_t>(first) + 1,
+            arguments.positional.end());
         inner.keyword = arguments.keyword;
     }
     std::vector<Value> out;
@@ -183,10 +197,16 @@ Value filter_tojson(Renderer& renderer, const Value& operand, const CallArgument
     style.sort_keys = flag(arguments, 3, "sort_keys");
     if (const Value* indent = arguments.find(1, "indent"); indent && !indent->is_none()) {
         style.indented = true;
-        style.item_separator = std::string(",");   // GCC 12 warns of an overlap where a literal is assigned, fortified
-        style.indent = indent->text() ? indent->text()->bytes() : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(integer_argument(*indent, "tojson"), 0, 64)), ' ');
+        // GCC 12 warns of an overlap where a literal is assigned, fortified
+        style.item_separator = std::string(",");
+        style.indent = indent->text()
+                           ? indent->text()->bytes()
+                           : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(
+                                             integer_argument(*indent, "tojson"), 0, 64)),
+                                         ' ');
     }
-    if (const Value* separators = arguments.find(2, "separators"); separators && !separators->is_none()) {
+    if (const Value* separators = arguments.find(2, "separators");
+        separators && !separators->is_none()) {
         const ListPointer pair = renderer.items_of(*separators);
         if (pair->items.size() != 2) fail("tojson: separators are two strings");
         style.item_separator = text_argument(pair->items[0], "tojson").bytes();
@@ -204,7 +224,11 @@ Value filter_indent(Renderer& renderer, const Value& operand, const CallArgument
     const Value* width = arguments.find(0, "width");
     const bool first = flag(arguments, 1, "first"), blank = flag(arguments, 2, "blank");
     std::string padding(4, ' ');
-    if (width) padding = width->text() ? width->text()->bytes() : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(integer_argument(*width, "indent"), 0, 200)), ' ');
+    if (width)
+        padding = width->text() ? width->text()->bytes()
+                                : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(
+                                                  integer_argument(*width, "indent"), 0, 200)),
+                                              ' ');
     MarkedText out;
     const auto lines = split(source, "\n", -1, false);
     for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -221,9 +245,12 @@ Value filter_length(Renderer& renderer, const Value& operand, const CallArgument
         renderer.charge_bytes(source->size());
         return make_integer(static_cast<std::int64_t>(utf8_count(source->bytes())));
     }
-    if (operand.list()) return make_integer(static_cast<std::int64_t>(operand.list()->items.size()));
-    if (operand.dict()) return make_integer(static_cast<std::int64_t>(operand.dict()->entries.size()));
-    if (const Loop* loop = operand.loop()) return make_integer(static_cast<std::int64_t>(loop->items->items.size()));
+    if (operand.list())
+        return make_integer(static_cast<std::int64_t>(operand.list()->items.size()));
+    if (operand.dict())
+        return make_integer(static_cast<std::int64_t>(operand.dict()->entries.size()));
+    if (const Loop* loop = operand.loop())
+        return make_integer(static_cast<std::int64_t>(loop->items->items.size()));
     if (operand.is_undefined()) return make_integer(0);
     fail(text(kind_name(operand), " has no length"));
 }
@@ -232,7 +259,9 @@ Value filter_int(Renderer&, const Value& operand, const CallArguments& arguments
     const Value* otherwise = arguments.find(0, "default");
     const Value fallback = otherwise ? *otherwise : make_integer(0);
     const auto from_float = [&](double number) {
-        return std::isfinite(number) && std::fabs(number) < 9e18 ? make_integer(static_cast<std::int64_t>(number)) : fallback;
+        return std::isfinite(number) && std::fabs(number) < 9e18
+                   ? make_integer(static_cast<std::int64_t>(number))
+                   : fallback;
     };
     if (operand.is_float()) return from_float(operand.number());
     if (operand.is_number()) return make_integer(operand.integer());
@@ -241,10 +270,12 @@ Value filter_int(Renderer&, const Value& operand, const CallArguments& arguments
     if (digits.starts_with('+')) digits.erase(0, 1);
     std::int64_t value = 0;
     const char* end = digits.data() + digits.size();
-    if (!digits.empty() && std::from_chars(digits.data(), end, value).ptr == end) return make_integer(value);
+    if (!digits.empty() && std::from_chars(digits.data(), end, value).ptr == end)
+        return make_integer(value);
     double number = 0;
     const auto read = std::from_chars(digits.data(), end, number);
-    return !digits.empty() && read.ec == std::errc() && read.ptr == end ? from_float(number) : fallback;
+    return !digits.empty() && read.ec == std::errc() && read.ptr == end ? from_float(number)
+                                                                        : fallback;
 }
 
 Value filter_float(Renderer&, const Value& operand, const CallArguments& arguments) {
@@ -255,7 +286,8 @@ Value filter_float(Renderer&, const Value& operand, const CallArguments& argumen
         if (digits.starts_with('+')) digits.erase(0, 1);
         double value = 0;
         const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-        if (!digits.empty() && read.ec == std::errc() && read.ptr == digits.data() + digits.size()) return make_float(value);
+        if (!digits.empty() && read.ec == std::errc() && read.ptr == digits.data() + digits.size())
+            return make_float(value);
     }
     return otherwise ? *otherwise : make_float(0.0);
 }
@@ -264,11 +296,15 @@ Value filter_round(Renderer&, const Value& operand, const CallArguments& argumen
     if (!operand.is_number()) fail(text("round wants a number, got ", kind_name(operand)));
     const Value* precision = arguments.find(0, "precision");
     const Value* method = arguments.find(1, "method");
-    const double scale = std::pow(10.0, static_cast<double>(precision ? std::clamp<std::int64_t>(integer_argument(*precision, "round"), -300, 300) : 0));
+    const double scale = std::pow(
+        10.0, static_cast<double>(precision ? std::clamp<std::int64_t>(
+                                                  integer_argument(*precision, "round"), -300, 300)
+                                            : 0));
     const std::string how = method ? text_argument(*method, "round").bytes() : "common";
     const double scaled = operand.number() * scale;
     if (how == "common") return make_float(std::nearbyint(scaled) / scale);
-    if (how == "ceil" || how == "floor") return make_float((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+    if (how == "ceil" || how == "floor")
+        return make_float((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
     fail(text("round: the method '", how, "' is not supported"));
 }
 
@@ -278,7 +314,9 @@ Value filter_sum(Renderer& renderer, const Value& operand, const CallArguments& 
     Value total = start ? *start : make_integer(0);
     const ListPointer all = renderer.items_of(operand);
     for (const Value& item : all->items)
-        total = renderer.binary(Operator::add, total, attribute && !attribute->is_none() ? path(renderer, item, *attribute) : item);
+        total = renderer.binary(
+            Operator::add, total,
+            attribute && !attribute->is_none() ? path(renderer, item, *attribute) : item);
     return total;
 }
 
@@ -292,7 +330,8 @@ Value filter_batch(Renderer& renderer, const Value& operand, const CallArguments
     for (const Value& item : all->items) {
         renderer.charge(1);
         row.push_back(item);
-        if (static_cast<std::int64_t>(row.size()) == size) rows.push_back(make_list(std::exchange(row, {})));
+        if (static_cast<std::int64_t>(row.size()) == size)
+            rows.push_back(make_list(std::exchange(row, {})));
     }
     if (row.empty()) return make_list(std::move(rows));
     while (fill && !fill->is_none() && static_cast<std::int64_t>(row.size()) < size) {
@@ -305,7 +344,8 @@ Value filter_batch(Renderer& renderer, const Value& operand, const CallArguments
 
 Value filter_default(Renderer&, const Value& operand, const CallArguments& arguments) {
     const Value* otherwise = arguments.find(0, "default_value");
-    if (!operand.is_undefined() && !(flag(arguments, 1, "boolean") && !truth(operand))) return operand;
+    if (!operand.is_undefined() && !(flag(arguments, 1, "boolean") && !truth(operand)))
+        return operand;
     return otherwise ? *otherwise : make_text(std::string());
 }
 
@@ -319,9 +359,11 @@ Value filter_trim(Renderer& renderer, const Value& operand, const CallArguments&
 }
 
 Value filter_replace(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
-    const Value *from = arguments.find(0, "old"), *to = arguments.find(1, "new"), *count = arguments.find(2, "count");
+    const Value *from = arguments.find(0, "old"), *to = arguments.find(1, "new"),
+                *count = arguments.find(2, "count");
     if (!from || !to) fail("replace wants what to replace and with what");
-    MarkedText out = replace(soft_text(renderer, operand), print(*from), print(*to), count && !count->is_none() ? integer_argument(*count, "replace") : -1,
+    MarkedText out = replace(soft_text(renderer, operand), print(*from), print(*to),
+                             count && !count->is_none() ? integer_argument(*count, "replace") : -1,
                              renderer.limits().output_bytes_max);
     renderer.charge_bytes(2 * out.size());
     return make_text(std::move(out));
@@ -340,7 +382,8 @@ Value filter_reverse(Renderer& renderer, const Value& operand, const CallArgumen
 Value filter_abs(Renderer& renderer, const Value& operand, const CallArguments&) {
     if (operand.is_float()) return make_float(std::fabs(operand.number()));
     if (!operand.is_number()) fail(text("abs wants a number, got ", kind_name(operand)));
-    return operand.integer() < 0 ? renderer.binary(Operator::subtract, make_integer(0), operand) : make_integer(operand.integer());
+    return operand.integer() < 0 ? renderer.binary(Operator::subtract, make_integer(0), operand)
+                                 : make_integer(operand.integer());
 }
 
 Value filter_items(Renderer& renderer, const Value& operand, const CallArguments&) {
@@ -357,7 +400,8 @@ Value filter_text(Renderer& renderer, const Value& operand, const CallArguments&
 const std::unordered_map<std::string_view, Filter>& filters() {
     static const std::unordered_map<std::string_view, Filter> table = {
         {"abs", filter_abs},
-        {"attr", [](Renderer& r, const Value& v, const CallArguments& a) {
+        {"attr",
+         [](Renderer& r, const Value& v, const CallArguments& a) {
              const Value* name = a.find(0, "name");
              return name ? r.item_of(v, *name) : make_undefined();
          }},
@@ -367,40 +411,53 @@ const std::unordered_map<std::string_view, Filter>& filters() {
         {"d", filter_default},
         {"default", filter_default},
         {"dictsort", filter_dictsort},
-        {"first", [](Renderer& r, const Value& v, const CallArguments&) {
+        {"first",
+         [](Renderer& r, const Value& v, const CallArguments&) {
              const ListPointer items = r.items_of(v);
              return items->items.empty() ? make_undefined("first item") : items->items.front();
          }},
         {"float", filter_float},
-        {"format", [](Renderer& r, const Value& v, const CallArguments& a) { return r.binary(Operator::modulo, v, make_list(a.positional, true)); }},
+        {"format",
+         [](Renderer& r, const Value& v, const CallArguments& a) {
+             return r.binary(Operator::modulo, v, make_list(a.positional, true));
+         }},
         {"indent", filter_indent},
         {"int", filter_int},
         {"items", filter_items},
         {"join", filter_join},
-        {"last", [](Renderer& r, const Value& v, const CallArguments&) {
+        {"last",
+         [](Renderer& r, const Value& v, const CallArguments&) {
              const ListPointer items = r.items_of(v);
              return items->items.empty() ? make_undefined("last item") : items->items.back();
          }},
         {"length", filter_length},
-        {"list", [](Renderer& r, const Value& v, const CallArguments&) {
+        {"list",
+         [](Renderer& r, const Value& v, const CallArguments&) {
              const ListPointer items = r.items_of(v);
              r.charge(items->items.size());
              return make_list(items->items);
          }},
         {"lower", filter_text<lower>},
         {"map", filter_map},
-        {"max", [](Renderer& r, const Value& v, const CallArguments& a) { return extreme(r, v, a, 1); }},
-        {"min", [](Renderer& r, const Value& v, const CallArguments& a) { return extreme(r, v, a, -1); }},
-        {"reject", [](Renderer& r, const Value& v, const CallArguments& a) { return choose(r, v, a, false, false); }},
-        {"rejectattr", [](Renderer& r, const Value& v, const CallArguments& a) { return choose(r, v, a, true, false); }},
+        {"max",
+         [](Renderer& r, const Value& v, const CallArguments& a) { return extreme(r, v, a, 1); }},
+        {"min",
+         [](Renderer& r, const Value& v, const CallArguments& a) { return extreme(r, v, a, -1); }},
+        {"reject", [](Renderer& r, const Value& v,
+                      const CallArguments& a) { return choose(r, v, a, false, false); }},
+        {"rejectattr", [](Renderer& r, const Value& v,
+                          const CallArguments& a) { return choose(r, v, a, true, false); }},
         {"replace", filter_replace},
         {"reverse", filter_reverse},
         {"round", filter_round},
         {"safe", [](Renderer&, const Value& v, const CallArguments&) { return v; }},
-        {"select", [](Renderer& r, const Value& v, const CallArguments& a) { return choose(r, v, a, false, true); }},
-        {"selectattr", [](Renderer& r, const Value& v, const CallArguments& a) { return choose(r, v, a, true, true); }},
+        {"select", [](Renderer& r, const Value& v,
+                      const CallArguments& a) { return choose(r, v, a, false, true); }},
+        {"selectattr", [](Renderer& r, const Value& v,
+                          const CallArguments& a) { return choose(r, v, a, true, true); }},
         {"sort", filter_sort},
-        {"string", [](Renderer& r, const Value& v, const CallArguments&) { return make_text(soft_text(r, v)); }},
+        {"string", [](Renderer& r, const Value& v,
+                      const CallArguments&) { return make_text(soft_text(r, v)); }},
         {"sum", filter_sum},
         {"title", filter_text<title>},
         {"tojson", filter_tojson},
@@ -415,7 +472,8 @@ const std::unordered_map<std::string_view, Filter>& filters() {
 
 bool is_known_filter(std::string_view name) { return filters().contains(name); }
 
-Value Renderer::apply_filter(std::string_view name, const Value& operand, const CallArguments& arguments) {
+Value Renderer::apply_filter(std::string_view name, const Value& operand,
+                             const CallArguments& arguments) {
     const Depth depth(*this);
     charge(1);
     const auto found = filters().find(name);

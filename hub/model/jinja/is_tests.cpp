@@ -30,25 +30,51 @@ std::int64_t remainder(Renderer& renderer, const Value& value, const Value& divi
 const std::unordered_map<std::string_view, Test>& tests() {
     static const std::unordered_map<std::string_view, Test> table = {
         {"boolean", [](Renderer&, const Value& v, const CallArguments&) { return v.is_bool(); }},
-        {"callable", [](Renderer&, const Value& v, const CallArguments&) { return v.callable() != nullptr; }},
-        {"defined", [](Renderer&, const Value& v, const CallArguments&) { return !v.is_undefined(); }},
-        {"undefined", [](Renderer&, const Value& v, const CallArguments&) { return v.is_undefined(); }},
+        {"callable",
+         [](Renderer&, const Value& v, const CallArguments&) { return v.callable() != nullptr; }},
+        {"defined",
+         [](Renderer&, const Value& v, const CallArguments&) { return !v.is_undefined(); }},
+        {"undefined",
+         [](Renderer&, const Value& v, const CallArguments&) { return v.is_undefined(); }},
         {"none", [](Renderer&, const Value& v, const CallArguments&) { return v.is_none(); }},
-        {"true", [](Renderer&, const Value& v, const CallArguments&) { return v.is_bool() && truth(v); }},
-        {"false", [](Renderer&, const Value& v, const CallArguments&) { return v.is_bool() && !truth(v); }},
+        {"true",
+         [](Renderer&, const Value& v, const CallArguments&) { return v.is_bool() && truth(v); }},
+        {"false",
+         [](Renderer&, const Value& v, const CallArguments&) { return v.is_bool() && !truth(v); }},
         {"integer", [](Renderer&, const Value& v, const CallArguments&) { return v.is_integer(); }},
         {"float", [](Renderer&, const Value& v, const CallArguments&) { return v.is_float(); }},
         {"number", [](Renderer&, const Value& v, const CallArguments&) { return v.is_number(); }},
-        {"string", [](Renderer&, const Value& v, const CallArguments&) { return v.text() != nullptr; }},
-        {"mapping", [](Renderer&, const Value& v, const CallArguments&) { return v.dict() != nullptr; }},
-        {"iterable", [](Renderer&, const Value& v, const CallArguments&) { return v.text() || v.list() || v.dict() || v.is_undefined(); }},
-        {"sequence", [](Renderer&, const Value& v, const CallArguments&) { return v.text() || v.list() || v.dict(); }},
-        {"lower", [](Renderer&, const Value& v, const CallArguments&) { const MarkedText t = print(v); return t.bytes() == lower(t).bytes() && t.bytes() != upper(t).bytes(); }},
-        {"upper", [](Renderer&, const Value& v, const CallArguments&) { const MarkedText t = print(v); return t.bytes() == upper(t).bytes() && t.bytes() != lower(t).bytes(); }},
-        {"odd", [](Renderer& r, const Value& v, const CallArguments&) { return remainder(r, v, make_integer(2)) == 1; }},
-        {"even", [](Renderer& r, const Value& v, const CallArguments&) { return remainder(r, v, make_integer(2)) == 0; }},
-        {"divisibleby", [](Renderer& r, const Value& v, const CallArguments& a) { return remainder(r, v, other(a)) == 0; }},
-        {"sameas", [](Renderer& r, const Value& v, const CallArguments& a) { return v.data.index() == other(a).data.index() && r.compare_values(Operator::equal, v, other(a)); }},
+        {"string",
+         [](Renderer&, const Value& v, const CallArguments&) { return v.text() != nullptr; }},
+        {"mapping",
+         [](Renderer&, const Value& v, const CallArguments&) { return v.dict() != nullptr; }},
+        {"iterable",
+         [](Renderer&, const Value& v, const CallArguments&) {
+             return v.text() || v.list() || v.dict() || v.is_undefined();
+         }},
+        {"sequence", [](Renderer&, const Value& v,
+                        const CallArguments&) { return v.text() || v.list() || v.dict(); }},
+        {"lower",
+         [](Renderer&, const Value& v, const CallArguments&) {
+             const MarkedText t = print(v);
+             return t.bytes() == lower(t).bytes() && t.bytes() != upper(t).bytes();
+         }},
+        {"upper",
+         [](Renderer&, const Value& v, const CallArguments&) {
+             const MarkedText t = print(v);
+             return t.bytes() == upper(t).bytes() && t.bytes() != lower(t).bytes();
+         }},
+        {"odd", [](Renderer& r, const Value& v,
+                   const CallArguments&) { return remainder(r, v, make_integer(2)) == 1; }},
+        {"even", [](Renderer& r, const Value& v,
+                    const CallArguments&) { return remainder(r, v, make_integer(2)) == 0; }},
+        {"divisibleby", [](Renderer& r, const Value& v,
+                           const CallArguments& a) { return remainder(r, v, other(a)) == 0; }},
+        {"sameas",
+         [](Renderer& r, const Value& v, const CallArguments& a) {
+             return v.data.index() == other(a).data.index() &&
+                    r.compare_values(Operator::equal, v, other(a));
+         }},
         {"in", compares<Operator::in>},
         {"eq", compares<Operator::equal>},
         {"equalto", compares<Operator::equal>},
@@ -59,8 +85,12 @@ const std::unordered_map<std::string_view, Test>& tests() {
         {"gt", compares<Operator::greater>},
         {"greaterthan", compares<Operator::greater>},
         {"ge", compares<Operator::greater_equal>},
-        {"filter", [](Renderer&, const Value& v, const CallArguments&) { return v.text() && is_known_filter(v.text()->bytes()); }},
-        {"test", [](Renderer&, const Value& v, const CallArguments&) { return v.text() && is_known_test(v.text()->bytes()); }},
+        {"filter",
+         [](Renderer&, const Value& v, const CallArguments&) {
+             return v.text() && is_known_filter(v.text()->bytes());
+         }},
+        {"test", [](Renderer&, const Value& v,
+                    const CallArguments&) { return v.text() && is_known_test(v.text()->bytes()); }},
     };
     return table;
 }
@@ -69,12 +99,15 @@ const std::unordered_map<std::string_view, Test>& tests() {
 
 bool is_known_test(std::string_view name) {
     // As arguments of select() the operators may stand for themselves.
-    return tests().contains(name) || name == "==" || name == "!=" || name == "<" || name == "<=" || name == ">" || name == ">=";
+    return tests().contains(name) || name == "==" || name == "!=" || name == "<" || name == "<=" ||
+           name == ">" || name == ">=";
 }
 
-bool Renderer::apply_test(std::string_view name, const Value& operand, const CallArguments& arguments) {
+bool Renderer::apply_test(std::string_view name, const Value& operand,
+                          const CallArguments& arguments) {
     charge(weight_of(operand));
-    static const std::unordered_map<std::string_view, std::string_view> symbols = {{"==", "eq"}, {"!=", "ne"}, {"<", "lt"}, {"<=", "le"}, {">", "gt"}, {">=", "ge"}};
+    static const std::unordered_map<std::string_view, std::string_view> symbols = {
+        {"==", "eq"}, {"!=", "ne"}, {"<", "lt"}, {"<=", "le"}, {">", "gt"}, {">=", "ge"}};
     if (const auto symbol = symbols.find(name); symbol != symbols.end()) name = symbol->second;
     const auto found = tests().find(name);
     if (found == tests().end()) fail(text("the test '", name, "' is not supported"));

@@ -41,11 +41,19 @@ class Lexer {
     }
 
   private:
-    [[noreturn]] void fail(const std::string& message) const { throw Failure{ErrorCode::unsupported, text("line ", line_, ": ", message)}; }
-    bool ahead(std::string_view what) const { return std::string_view(source_).substr(at_, what.size()) == what; }
-    void push(TokenKind kind, std::string value) { tokens_.push_back({kind, std::move(value), line_}); }
+    [[noreturn]] void fail(const std::string& message) const {
+        throw Failure{ErrorCode::unsupported, text("line ", line_, ": ", message)};
+    }
+    bool ahead(std::string_view what) const {
+        return std::string_view(source_).substr(at_, what.size()) == what;
+    }
+    void push(TokenKind kind, std::string value) {
+        tokens_.push_back({kind, std::move(value), line_});
+    }
     void advance(std::size_t num_bytes) {
-        line_ += static_cast<std::uint32_t>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_), source_.begin() + static_cast<std::ptrdiff_t>(at_ + num_bytes), '\n'));
+        line_ += static_cast<std::uint32_t>(
+            std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
+                       source_.begin() + static_cast<std::ptrdiff_t>(at_ + num_bytes), '\n'));
         at_ += num_bytes;
     }
     void skip_spaces() {
@@ -73,7 +81,8 @@ class Lexer {
         } else if (!last && mark != '{' && control != '+') {
             // lstrip_blocks: blanks between the start of the line and a block or comment.
             std::size_t blank = open;
-            while (blank > at_ && (source_[blank - 1] == ' ' || source_[blank - 1] == '\t')) --blank;
+            while (blank > at_ && (source_[blank - 1] == ' ' || source_[blank - 1] == '\t'))
+                --blank;
             if (blank > at_ ? source_[blank - 1] == '\n' : at_line_start()) end = blank;
         }
         if (end > at_) push(TokenKind::text, source_.substr(at_, end - at_));
@@ -133,7 +142,8 @@ class Lexer {
         if (source_.compare(at, 2, "%}") != 0) return false;
         advance(at + 2 - at_);
         after_close(strip_after, true);
-        for (std::size_t open = at_; (open = source_.find("{%", open)) != std::string::npos; ++open) {
+        for (std::size_t open = at_; (open = source_.find("{%", open)) != std::string::npos;
+             ++open) {
             at = open + 2;
             const char before = at < source_.size() ? source_[at] : '\0';
             if (before == '-' || before == '+') ++at;
@@ -162,8 +172,10 @@ class Lexer {
             skip_spaces();
             if (at_ >= source_.size()) fail(text("'", close, "' is missing"));
             if (brackets.empty()) {
-                const bool strip = source_[at_] == '-' && std::string_view(source_).substr(at_ + 1, 2) == close;
-                const bool keep = source_[at_] == '+' && trim_newline && std::string_view(source_).substr(at_ + 1, 2) == close;
+                const bool strip = source_[at_] == '-' &&
+                                   std::string_view(source_).substr(at_ + 1, 2) == close;
+                const bool keep = source_[at_] == '+' && trim_newline &&
+                                  std::string_view(source_).substr(at_ + 1, 2) == close;
                 if (strip || keep || ahead(close)) {
                     push(close_kind, {});
                     advance(strip || keep ? 3 : 2);
@@ -198,13 +210,16 @@ class Lexer {
         };
         take();
         bool floating = false;
-        const bool after_dot = !tokens_.empty() && tokens_.back().kind == TokenKind::symbol && tokens_.back().text == ".";
-        if (!after_dot && end + 1 < source_.size() && source_[end] == '.' && is_digit(source_[end + 1])) {
+        const bool after_dot = !tokens_.empty() && tokens_.back().kind == TokenKind::symbol &&
+                               tokens_.back().text == ".";
+        if (!after_dot && end + 1 < source_.size() && source_[end] == '.' &&
+            is_digit(source_[end + 1])) {
             floating = true;
             digits += '.', ++end;
             take();
         }
-        if (!after_dot && end + 1 < source_.size() && (source_[end] == 'e' || source_[end] == 'E')) {
+        if (!after_dot && end + 1 < source_.size() &&
+            (source_[end] == 'e' || source_[end] == 'E')) {
             const bool sign = source_[end + 1] == '-' || source_[end + 1] == '+';
             if (end + 1 + sign < source_.size() && is_digit(source_[end + 1 + sign])) {
                 floating = true;
@@ -213,7 +228,8 @@ class Lexer {
             }
         }
         if (end < source_.size() && is_name_start(source_[end])) fail("a number runs into a name");
-        if (digits.size() > (floating ? 60u : 19u)) fail(text("the number ", digits.substr(0, 24), "... is too long"));
+        if (digits.size() > (floating ? 60u : 19u))
+            fail(text("the number ", digits.substr(0, 24), "... is too long"));
         push(floating ? TokenKind::floating : TokenKind::integer, digits);
         advance(end - at_);
     }
@@ -225,7 +241,8 @@ class Lexer {
             char32_t c = 0;
             for (std::size_t i = 0; i < num_digits; ++i) {
                 const char d = end + i < source_.size() ? source_[end + i] : '\0';
-                if (!is_digit(d) && !(d >= 'a' && d <= 'f') && !(d >= 'A' && d <= 'F')) fail("a broken escape in a string");
+                if (!is_digit(d) && !(d >= 'a' && d <= 'f') && !(d >= 'A' && d <= 'F'))
+                    fail("a broken escape in a string");
                 c = c * 16 + static_cast<char32_t>(is_digit(d) ? d - '0' : (d | 0x20) - 'a' + 10);
             }
             if (c > 0x10FFFF) fail("an escape beyond U+10FFFF in a string");
@@ -251,7 +268,9 @@ class Lexer {
                 case 'v': value += '\v'; break;
                 case 'a': value += '\a'; break;
                 case '0': value += '\0'; break;
-                case '\\': case '\'': case '"': value += escaped; break;
+                case '\\':
+                case '\'':
+                case '"': value += escaped; break;
                 case '\n': break;
                 case 'x': hex_escape(2); break;
                 case 'u': hex_escape(4); break;

@@ -1,4 +1,5 @@
-// Template source → tokens. White space is treated as transformers sets Jinja up: trim_blocks and lstrip_blocks on, one final newline dropped.
+// Template source → tokens. White space is treated as transformers sets
+// Jinja up: trim_blocks and lstrip_blocks on, one final newline dropped.
 // Source: Jinja 3, "Template Designer Documentation", whitespace control and literals.
 #pragma once
 
@@ -9,7 +10,19 @@
 
 namespace moex::jinja {
 
-enum class TokenKind { text, print_begin, print_end, block_begin, block_end, name, string, integer, floating, symbol, end };
+enum class TokenKind {
+    text,
+    print_begin,
+    print_end,
+    block_begin,
+    block_end,
+    name,
+    string,
+    integer,
+    floating,
+    symbol,
+    end
+};
 
 struct Token {
     TokenKind kind = TokenKind::end;

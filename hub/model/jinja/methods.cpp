@@ -1,5 +1,5 @@
-// Methods of strings, lists, mappings and loops, and the global functions. What would change an object is refused, as
-// transformers' sandbox does.
+// Methods of strings, lists, mappings and loops, and the global functions.
+// What would change an object is refused, as transformers' sandbox does.
 #include <algorithm>
 #include <ctime>
 
@@ -12,10 +12,13 @@ namespace moex::jinja {
 namespace {
 
 constexpr std::string_view methods[] = {
-    "upper", "lower", "title", "capitalize", "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "replace", "find", "rfind",
-    "index", "count", "join", "format", "isdigit", "isdecimal", "isnumeric", "isalpha", "isalnum", "isspace", "isupper", "islower", "removeprefix",
-    "removesuffix", "get", "items", "keys", "values", "cycle"};
-constexpr std::string_view functions[] = {"range", "namespace", "dict", "raise_exception", "strftime_now"};
+    "upper",        "lower",   "title",      "capitalize", "strip",    "lstrip",  "rstrip",
+    "split",        "rsplit",  "splitlines", "startswith", "endswith", "replace", "find",
+    "rfind",        "index",   "count",      "join",       "format",   "isdigit", "isdecimal",
+    "isnumeric",    "isalpha", "isalnum",    "isspace",    "isupper",  "islower", "removeprefix",
+    "removesuffix", "get",     "items",      "keys",       "values",   "cycle"};
+constexpr std::string_view functions[] = {"range", "namespace", "dict", "raise_exception",
+                                          "strftime_now"};
 
 template <std::size_t N>
 bool is_one_of(std::string_view name, const std::string_view (&names)[N]) {
@@ -30,7 +33,8 @@ Value list_of(std::vector<MarkedText> parts) {
 }
 
 // The whole count from the argument, or -1.
-std::int64_t count_argument(const CallArguments& arguments, std::size_t position, std::string_view name) {
+std::int64_t count_argument(const CallArguments& arguments, std::size_t position,
+                            std::string_view name) {
     const Value* value = arguments.find(position, name);
     return value && !value->is_none() ? integer_argument(*value, name) : -1;
 }
@@ -38,14 +42,18 @@ std::int64_t count_argument(const CallArguments& arguments, std::size_t position
 bool starts_or_ends(const MarkedText& self, const Value& pattern, bool at_start) {
     if (pattern.list()) {
         const auto& items = pattern.list()->items;
-        return std::any_of(items.begin(), items.end(), [&](const Value& item) { return starts_or_ends(self, item, at_start); });
+        return std::any_of(items.begin(), items.end(),
+                           [&](const Value& item) { return starts_or_ends(self, item, at_start); });
     }
-    const std::string& wanted = text_argument(pattern, at_start ? "startswith()" : "endswith()").bytes();
+    const std::string& wanted =
+        text_argument(pattern, at_start ? "startswith()" : "endswith()").bytes();
     return at_start ? self.bytes().starts_with(wanted) : self.bytes().ends_with(wanted);
 }
 
 std::int64_t code_points_before(const MarkedText& self, std::size_t at) {
-    return static_cast<std::int64_t>(code_point_starts(std::string_view(self.bytes()).substr(0, at)).size()) - 1;
+    return static_cast<std::int64_t>(
+               code_point_starts(std::string_view(self.bytes()).substr(0, at)).size()) -
+           1;
 }
 
 // "{} {0} {name}": fields without conversions or formats.
@@ -65,11 +73,16 @@ MarkedText format_braces(const MarkedText& format, const CallArguments& argument
             at += 2;
         } else {
             const std::size_t close = bytes.find('}', at);
-            if (c == '}' || close == std::string::npos) fail("format(): a brace without its partner");
+            if (c == '}' || close == std::string::npos)
+                fail("format(): a brace without its partner");
             const std::string field = bytes.substr(at + 1, close - at - 1);
-            if (field.find_first_of(":!.[") != std::string::npos) fail(text("format(): the field {", field, "} is not supported"));
-            const bool numbered = !field.empty() && field.size() < 5 && field.find_first_not_of("0123456789") == std::string::npos;
-            const std::size_t position = field.empty() ? next++ : numbered ? std::stoul(field) : arguments.positional.size();
+            if (field.find_first_of(":!.[") != std::string::npos)
+                fail(text("format(): the field {", field, "} is not supported"));
+            const bool numbered = !field.empty() && field.size() < 5 &&
+                                  field.find_first_not_of("0123456789") == std::string::npos;
+            const std::size_t position = field.empty() ? next++
+                                         : numbered    ? std::stoul(field)
+                                                       : arguments.positional.size();
             const Value* value = arguments.find(position, field);
             if (!value) fail(text("format(): no value for {", field, "}"));
             out.append(print(*value));
@@ -81,7 +94,8 @@ MarkedText format_braces(const MarkedText& format, const CallArguments& argument
     return out;
 }
 
-Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_view name, const CallArguments& arguments) {
+Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_view name,
+                       const CallArguments& arguments) {
     const std::size_t num_arguments = arguments.positional.size();
     const auto argument = [&](std::size_t i) -> const Value& {
         if (i >= num_arguments) fail(text(name, "() wants more arguments"));
@@ -93,7 +107,9 @@ Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_v
     if (name == "title") return make_text(title(self));
     if (name == "capitalize") return make_text(capitalize(self));
     if (name == "strip" || name == "lstrip" || name == "rstrip") {
-        const Side side = name == "strip" ? Side::both : name == "lstrip" ? Side::left : Side::right;
+        const Side side = name == "strip"    ? Side::both
+                          : name == "lstrip" ? Side::left
+                                             : Side::right;
         if (num_arguments == 0 || argument(0).is_none()) return make_text(strip(self, side));
         const std::string& characters = text_argument(argument(0), name).bytes();
         renderer.charge(characters.size() * (1 + bytes.size() / 64));
@@ -104,7 +120,8 @@ Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_v
         const std::int64_t splits_max = count_argument(arguments, 1, "maxsplit");
         std::vector<MarkedText> parts;
         if (separator && !separator->is_none())
-            parts = split(self, text_argument(*separator, name).bytes(), splits_max, name == "rsplit");
+            parts = split(self, text_argument(*separator, name).bytes(), splits_max,
+                          name == "rsplit");
         else if (name == "split" || splits_max < 0)
             parts = split_spaces(self, splits_max);
         else
@@ -118,10 +135,13 @@ Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_v
         renderer.charge(2 * lines.size());
         return list_of(std::move(lines));
     }
-    if (name == "startswith" || name == "endswith") return make_bool(starts_or_ends(self, argument(0), name == "startswith"));
+    if (name == "startswith" || name == "endswith")
+        return make_bool(starts_or_ends(self, argument(0), name == "startswith"));
     if (name == "replace") {
         const std::int64_t count = count_argument(arguments, 2, "count");
-        MarkedText out = replace(self, text_argument(argument(0), name), text_argument(argument(1), name), count, renderer.limits().output_bytes_max);
+        MarkedText out = replace(self, text_argument(argument(0), name),
+                                 text_argument(argument(1), name), count,
+                                 renderer.limits().output_bytes_max);
         renderer.charge_bytes(out.size() * 2);
         return make_text(std::move(out));
     }
@@ -135,7 +155,9 @@ Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_v
         const std::string& wanted = text_argument(argument(0), name).bytes();
         if (wanted.empty()) return make_integer(code_points_before(self, bytes.size()) + 1);
         std::int64_t count = 0;
-        for (std::size_t at = bytes.find(wanted); at != std::string::npos; at = bytes.find(wanted, at + wanted.size())) ++count;
+        for (std::size_t at = bytes.find(wanted); at != std::string::npos;
+             at = bytes.find(wanted, at + wanted.size()))
+            ++count;
         return make_integer(count);
     }
     if (name == "join") {
@@ -151,26 +173,35 @@ Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_v
         return make_text(std::move(out));
     }
     if (name == "format") {
-        for (const Value& value : arguments.positional) renderer.charge(weight_of(value) * (1 + bytes.size() / 3));
-        for (const auto& [key, value] : arguments.keyword) renderer.charge(weight_of(value) * (1 + bytes.size() / 3));
+        for (const Value& value : arguments.positional)
+            renderer.charge(weight_of(value) * (1 + bytes.size() / 3));
+        for (const auto& [key, value] : arguments.keyword)
+            renderer.charge(weight_of(value) * (1 + bytes.size() / 3));
         return make_text(format_braces(self, arguments));
     }
-    if (name == "isdigit" || name == "isdecimal" || name == "isnumeric") return make_bool(all_are(bytes, is_decimal_digit));
+    if (name == "isdigit" || name == "isdecimal" || name == "isnumeric")
+        return make_bool(all_are(bytes, is_decimal_digit));
     if (name == "isalpha") return make_bool(all_are(bytes, is_letter));
-    if (name == "isalnum") return make_bool(all_are(bytes, [](char32_t c) { return is_letter(c) || is_decimal_digit(c); }));
+    if (name == "isalnum")
+        return make_bool(
+            all_are(bytes, [](char32_t c) { return is_letter(c) || is_decimal_digit(c); }));
     if (name == "isspace") return make_bool(all_are(bytes, is_python_space));
-    if (name == "isupper") return make_bool(bytes == upper(self).bytes() && bytes != lower(self).bytes());
-    if (name == "islower") return make_bool(bytes == lower(self).bytes() && bytes != upper(self).bytes());
+    if (name == "isupper")
+        return make_bool(bytes == upper(self).bytes() && bytes != lower(self).bytes());
+    if (name == "islower")
+        return make_bool(bytes == lower(self).bytes() && bytes != upper(self).bytes());
     if (name == "removeprefix" || name == "removesuffix") {
         const std::string& wanted = text_argument(argument(0), name).bytes();
         const bool prefix = name == "removeprefix";
         if (!(prefix ? bytes.starts_with(wanted) : bytes.ends_with(wanted))) return make_text(self);
-        return make_text(prefix ? self.part(wanted.size(), bytes.size()) : self.part(0, bytes.size() - wanted.size()));
+        return make_text(prefix ? self.part(wanted.size(), bytes.size())
+                                : self.part(0, bytes.size() - wanted.size()));
     }
     fail(text("a string has no method '", name, "'"));
 }
 
-Value call_dict_method(Renderer& renderer, const Dict& self, std::string_view name, const CallArguments& arguments) {
+Value call_dict_method(Renderer& renderer, const Dict& self, std::string_view name,
+                       const CallArguments& arguments) {
     if (name == "get") {
         const Value* key = arguments.find(0, "key");
         if (!key) fail("get() wants a key");
@@ -192,7 +223,8 @@ Value range(Renderer& renderer, const CallArguments& arguments) {
     std::int64_t bounds[3] = {0, 0, 1};
     const std::size_t num_arguments = arguments.positional.size();
     if (num_arguments < 1 || num_arguments > 3) fail("range() wants one to three integers");
-    for (std::size_t i = 0; i < num_arguments; ++i) bounds[num_arguments == 1 ? 1 : i] = integer_argument(arguments.positional[i], "range()");
+    for (std::size_t i = 0; i < num_arguments; ++i)
+        bounds[num_arguments == 1 ? 1 : i] = integer_argument(arguments.positional[i], "range()");
     const auto [start, stop, step] = std::tuple(bounds[0], bounds[1], bounds[2]);
     if (step == 0) fail("range() with step 0");
     std::vector<Value> out;
@@ -227,7 +259,8 @@ Value strftime_now(const Renderer& renderer, const CallArguments& arguments) {
 bool is_known_method(std::string_view name) { return is_one_of(name, methods); }
 bool is_known_function(std::string_view name) { return is_one_of(name, functions); }
 
-Value Renderer::call_method(const Value& self, std::string_view name, const CallArguments& arguments) {
+Value Renderer::call_method(const Value& self, std::string_view name,
+                            const CallArguments& arguments) {
     charge(weight_of(self));
     if (self.text()) return call_text_method(*this, *self.text(), name, arguments);
     if (self.dict()) return call_dict_method(*this, *self.dict(), name, arguments);

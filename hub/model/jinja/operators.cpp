@@ -63,7 +63,9 @@ MarkedText format_percent(const MarkedText& format, const Value& value) {
             const Value& argument = values[next++];
             if (kind == 'd' && !argument.is_number()) fail("%d wants a number");
             if (kind == 'd')
-                out.append(text(argument.is_float() ? static_cast<std::int64_t>(argument.number()) : argument.integer()), false);
+                out.append(text(argument.is_float() ? static_cast<std::int64_t>(argument.number())
+                                                    : argument.integer()),
+                           false);
             else if (kind == 's')
                 out.append(print(argument));
             else
@@ -87,7 +89,8 @@ Value Renderer::binary(Operator op, const Value& left, const Value& right) {
     switch (op) {
         case Operator::add:
             if (floats) return make_float(left.number() + right.number());
-            if (numbers) return make_integer(integer_math(Integer::add, left.integer(), right.integer()));
+            if (numbers)
+                return make_integer(integer_math(Integer::add, left.integer(), right.integer()));
             if (left.text() && right.text()) {
                 charge_bytes(left.text()->size() + right.text()->size());
                 MarkedText joined = *left.text();
@@ -103,16 +106,23 @@ Value Renderer::binary(Operator op, const Value& left, const Value& right) {
             no_operator("+", left, right);
         case Operator::subtract:
             if (floats) return make_float(left.number() - right.number());
-            if (numbers) return make_integer(integer_math(Integer::subtract, left.integer(), right.integer()));
+            if (numbers)
+                return make_integer(
+                    integer_math(Integer::subtract, left.integer(), right.integer()));
             no_operator("-", left, right);
         case Operator::multiply: {
             if (floats) return make_float(left.number() * right.number());
-            if (numbers) return make_integer(integer_math(Integer::multiply, left.integer(), right.integer()));
+            if (numbers)
+                return make_integer(
+                    integer_math(Integer::multiply, left.integer(), right.integer()));
             const Value& many = left.is_integer() ? right : left;
             const Value& times = left.is_integer() ? left : right;
-            if (!times.is_integer() || (!many.text() && !many.list())) no_operator("*", left, right);
-            const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(times.integer(), 0));
-            const std::uint64_t size = many.text() ? 1 + many.text()->size() / 64 : many.list()->items.size() + 1;
+            if (!times.is_integer() || (!many.text() && !many.list()))
+                no_operator("*", left, right);
+            const auto count = static_cast<std::uint64_t>(
+                std::max<std::int64_t>(times.integer(), 0));
+            const std::uint64_t size = many.text() ? 1 + many.text()->size() / 64
+                                                   : many.list()->items.size() + 1;
             if (count > limits_.steps_max) charge(limits_.steps_max + 1);
             charge(count * std::min<std::uint64_t>(size, limits_.steps_max / (count + 1) + 1));
             if (many.text()) {
@@ -121,7 +131,8 @@ Value Renderer::binary(Operator op, const Value& left, const Value& right) {
                 return make_text(std::move(repeated));
             }
             std::vector<Value> items;
-            for (std::uint64_t i = 0; i < count; ++i) items.insert(items.end(), many.list()->items.begin(), many.list()->items.end());
+            for (std::uint64_t i = 0; i < count; ++i)
+                items.insert(items.end(), many.list()->items.begin(), many.list()->items.end());
             return make_list(std::move(items), many.list()->tuple);
         }
         case Operator::divide:
@@ -145,10 +156,12 @@ Value Renderer::binary(Operator op, const Value& left, const Value& right) {
             if (floats) {
                 if (right.number() == 0) fail("division by zero");
                 const double rest = std::fmod(left.number(), right.number());
-                return make_float(rest != 0 && (rest < 0) != (right.number() < 0) ? rest + right.number() : rest);
+                return make_float(
+                    rest != 0 && (rest < 0) != (right.number() < 0) ? rest + right.number() : rest);
             }
             if (right.integer() == -1) return make_integer(0);
-            return make_integer(left.integer() - floor_divide(left.integer(), right.integer()) * right.integer());
+            return make_integer(left.integer() -
+                                floor_divide(left.integer(), right.integer()) * right.integer());
         }
         case Operator::power:
             if (!numbers) no_operator("**", left, right);
@@ -181,11 +194,14 @@ bool Renderer::compare_values(Operator op, const Value& left, const Value& right
 
 bool Renderer::contains(const Value& container, const Value& item) {
     charge(weight_of(container));
-    if (container.text()) return container.text()->bytes().find(text_argument(item, "in a string").bytes()) != std::string::npos;
+    if (container.text())
+        return container.text()->bytes().find(text_argument(item, "in a string").bytes()) !=
+               std::string::npos;
     if (container.dict()) return container.dict()->find(item) != nullptr;
     if (container.list()) {
         const auto& items = container.list()->items;
-        return std::any_of(items.begin(), items.end(), [&](const Value& other) { return equal(item, other); });
+        return std::any_of(items.begin(), items.end(),
+                           [&](const Value& other) { return equal(item, other); });
     }
     if (container.is_undefined()) return false;
     fail(text("'in' wants a string, list or mapping, got ", kind_name(container)));
@@ -197,7 +213,8 @@ ListPointer Renderer::items_of(const Value& value) {
     if (value.text()) {
         charge(value.text()->size());
         const std::vector<std::size_t> starts = code_point_starts(value.text()->bytes());
-        for (std::size_t i = 0; i + 1 < starts.size(); ++i) out.items.push_back(make_text(value.text()->part(starts[i], starts[i + 1])));
+        for (std::size_t i = 0; i + 1 < starts.size(); ++i)
+            out.items.push_back(make_text(value.text()->part(starts[i], starts[i + 1])));
     } else if (value.dict()) {
         charge(value.dict()->entries.size());
         for (const auto& [key, item] : value.dict()->entries) out.items.push_back(key);
@@ -213,10 +230,12 @@ Value Renderer::attribute_of(const Value& object, std::string_view name) {
         fail(text("'", undefined->name, "' is undefined, so it has no '", name, "'"));
     if (Namespace* name_space = object.name_space()) {
         const auto found = name_space->attributes.find(name);
-        return found == name_space->attributes.end() ? make_undefined(std::string(name)) : found->second;
+        return found == name_space->attributes.end() ? make_undefined(std::string(name))
+                                                     : found->second;
     }
     if (const Loop* loop = object.loop()) {
-        const auto index = static_cast<std::int64_t>(loop->index), length = static_cast<std::int64_t>(loop->items->items.size());
+        const auto index = static_cast<std::int64_t>(loop->index),
+                   length = static_cast<std::int64_t>(loop->items->items.size());
         if (name == "index") return make_integer(index + 1);
         if (name == "index0") return make_integer(index);
         if (name == "revindex") return make_integer(length - index);
@@ -226,15 +245,21 @@ Value Renderer::attribute_of(const Value& object, std::string_view name) {
         if (name == "length") return make_integer(length);
         if (name == "depth") return make_integer(loop->depth);
         if (name == "depth0") return make_integer(loop->depth - 1);
-        if (name == "previtem") return index > 0 ? loop->items->items[loop->index - 1] : make_undefined("loop.previtem");
-        if (name == "nextitem") return index + 1 < length ? loop->items->items[loop->index + 1] : make_undefined("loop.nextitem");
+        if (name == "previtem")
+            return index > 0 ? loop->items->items[loop->index - 1]
+                             : make_undefined("loop.previtem");
+        if (name == "nextitem")
+            return index + 1 < length ? loop->items->items[loop->index + 1]
+                                      : make_undefined("loop.nextitem");
         if (name != "cycle") return make_undefined(std::string(name));
     }
     const bool may_have_methods = object.text() || object.list() || object.dict() || object.loop();
     if (may_have_methods && is_known_method(name)) {
         // A mapping has its own few; other names are its keys.
         static constexpr std::string_view of_mappings[] = {"get", "items", "keys", "values"};
-        const bool applies = !object.dict() || std::find(std::begin(of_mappings), std::end(of_mappings), name) != std::end(of_mappings);
+        const bool applies = !object.dict() ||
+                             std::find(std::begin(of_mappings), std::end(of_mappings), name) !=
+                                 std::end(of_mappings);
         if (applies) {
             auto callable = std::make_shared<Callable>();
             callable->name = name;
@@ -249,7 +274,8 @@ Value Renderer::attribute_of(const Value& object, std::string_view name) {
 }
 
 Value Renderer::item_of(const Value& object, const Value& key) {
-    if (const Undefined* undefined = std::get_if<Undefined>(&object.data)) fail(text("'", undefined->name, "' is undefined, so it has no items"));
+    if (const Undefined* undefined = std::get_if<Undefined>(&object.data))
+        fail(text("'", undefined->name, "' is undefined, so it has no items"));
     if (object.dict()) {
         const Value* item = object.dict()->find(key);
         return item ? *item : make_undefined(key.text() ? key.text()->bytes() : "item");
@@ -260,7 +286,9 @@ Value Renderer::item_of(const Value& object, const Value& key) {
     if (object.list()) {
         const auto& items = object.list()->items;
         if (at < 0) at += static_cast<std::int64_t>(items.size());
-        return at >= 0 && at < static_cast<std::int64_t>(items.size()) ? items[static_cast<std::size_t>(at)] : make_undefined(text("item ", at));
+        return at >= 0 && at < static_cast<std::int64_t>(items.size())
+                   ? items[static_cast<std::size_t>(at)]
+                   : make_undefined(text("item ", at));
     }
     if (object.text()) {
         charge_bytes(4 * object.text()->size());
@@ -268,7 +296,8 @@ Value Renderer::item_of(const Value& object, const Value& key) {
         const auto length = static_cast<std::int64_t>(starts.size()) - 1;
         if (at < 0) at += length;
         if (at < 0 || at >= length) return make_undefined(text("character ", at));
-        return make_text(object.text()->part(starts[static_cast<std::size_t>(at)], starts[static_cast<std::size_t>(at) + 1]));
+        return make_text(object.text()->part(starts[static_cast<std::size_t>(at)],
+                                             starts[static_cast<std::size_t>(at) + 1]));
     }
     return make_undefined("item");
 }

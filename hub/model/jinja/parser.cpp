@@ -12,12 +12,14 @@ class Parser : ExpressionParser {
     Body run() {
         Body body = parse_body({});
         for (const auto& [name, line] : called_names_)
-            if (!assigned_names_.contains(name)) fail(line, text("the function '", name, "' is not supported"));
+            if (!assigned_names_.contains(name))
+                fail(line, text("the function '", name, "' is not supported"));
         return body;
     }
 
   private:
-    // Statements up to a block whose name is in `ends`; that block's "{% name" is taken and its name stored in end_name_.
+    // Statements up to a block whose name is in `ends`; that
+    // block's "{% name" is taken and its name stored in end_name_.
     Body parse_body(const std::vector<std::string_view>& ends) {
         const Nesting nesting(*this);
         Body body;
@@ -77,11 +79,13 @@ class Parser : ExpressionParser {
         }
         if (name == "break" || name == "continue") {
             if (loop_depth_ == 0) fail(line(), text("'", name, "' outside a loop"));
-            auto statement = begin(name == "break" ? StatementKind::break_loop : StatementKind::continue_loop);
+            auto statement = begin(name == "break" ? StatementKind::break_loop
+                                                   : StatementKind::continue_loop);
             expect(TokenKind::block_end);
             return statement;
         }
-        if (name.starts_with("end") || name == "else" || name == "elif") fail(line(), text("'", name, "' without its beginning"));
+        if (name.starts_with("end") || name == "else" || name == "elif")
+            fail(line(), text("'", name, "' without its beginning"));
         fail(line(), text("the tag '", name, "' is not supported"));
     }
 
@@ -156,7 +160,9 @@ class Parser : ExpressionParser {
 
     // Bodies that are captured cannot break out of a loop around them.
     struct LoopsHidden {
-        explicit LoopsHidden(Parser& parser) : parser(parser), before(std::exchange(parser.loop_depth_, 0)) {}
+        explicit LoopsHidden(Parser& parser)
+            : parser(parser),
+              before(std::exchange(parser.loop_depth_, 0)) {}
         ~LoopsHidden() { parser.loop_depth_ = before; }
         Parser& parser;
         int before;
@@ -202,7 +208,8 @@ class Parser : ExpressionParser {
         statement->macro->name = "caller";
         if (at_symbol("(")) parse_parameters(*statement->macro);
         statement->expression = parse_expression();
-        if (statement->expression->kind != ExpressionKind::call) fail(statement->line, "a call block needs a call");
+        if (statement->expression->kind != ExpressionKind::call)
+            fail(statement->line, "a call block needs a call");
         expect(TokenKind::block_end);
         const LoopsHidden hidden(*this);
         statement->macro->body = parse_body_and_end("endcall");

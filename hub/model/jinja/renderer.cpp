@@ -16,13 +16,15 @@ const MarkedText& text_argument(const Value& value, std::string_view what) {
 }
 
 std::int64_t integer_argument(const Value& value, std::string_view what) {
-    if (!value.is_integer() && !value.is_bool()) fail(text(what, " wants an integer, got ", kind_name(value)));
+    if (!value.is_integer() && !value.is_bool())
+        fail(text(what, " wants an integer, got ", kind_name(value)));
     return value.integer();
 }
 
 std::vector<std::size_t> code_point_starts(std::string_view bytes) {
     std::vector<std::size_t> starts;
-    for (std::size_t at = 0; at < bytes.size(); at += utf8_step(bytes, at).num_bytes) starts.push_back(at);
+    for (std::size_t at = 0; at < bytes.size(); at += utf8_step(bytes, at).num_bytes)
+        starts.push_back(at);
     starts.push_back(bytes.size());
     return starts;
 }
@@ -46,7 +48,8 @@ const Value* CallArguments::find(std::size_t position, std::string_view name) co
 
 Renderer::Depth::Depth(Renderer& renderer) : renderer(renderer) {
     // An expression takes several levels, so the bound on nested blocks and calls is wider here.
-    if (renderer.depth_ >= 10 * renderer.limits_.depth_max) fail(text("nested over ", 10 * renderer.limits_.depth_max, " deep"));
+    if (renderer.depth_ >= 10 * renderer.limits_.depth_max)
+        fail(text("nested over ", 10 * renderer.limits_.depth_max, " deep"));
     ++renderer.depth_;
 }
 
@@ -57,11 +60,15 @@ Renderer::~Renderer() {
     for (auto& name_space : namespaces_) name_space->attributes.clear();
 }
 
-void Renderer::set_global(std::string name, Value value) { globals_.insert_or_assign(std::move(name), std::move(value)); }
+void Renderer::set_global(std::string name, Value value) {
+    globals_.insert_or_assign(std::move(name), std::move(value));
+}
 
 void Renderer::charge(std::uint64_t steps) {
     steps_ += std::min(steps, limits_.steps_max + 1);
-    if (steps_ > limits_.steps_max) throw Failure{ErrorCode::overloaded, text("the template takes more than ", limits_.steps_max, " steps")};
+    if (steps_ > limits_.steps_max)
+        throw Failure{ErrorCode::overloaded,
+                      text("the template takes more than ", limits_.steps_max, " steps")};
 }
 
 MarkedText Renderer::run(const Body& body) {
@@ -80,11 +87,14 @@ MarkedText Renderer::run(const Body& body) {
 void Renderer::emit(MarkedText& out, const MarkedText& text) {
     charge_bytes(text.size());
     if (out.size() + text.size() > limits_.output_bytes_max)
-        throw Failure{ErrorCode::overloaded, moex::text("the template writes more than ", limits_.output_bytes_max, " bytes")};
+        throw Failure{ErrorCode::overloaded, moex::text("the template writes more than ",
+                                                        limits_.output_bytes_max, " bytes")};
     out.append(text);
 }
 
-std::unique_ptr<Scope> Renderer::new_scope(Scope* parent) { return std::make_unique<Scope>(parent); }
+std::unique_ptr<Scope> Renderer::new_scope(Scope* parent) {
+    return std::make_unique<Scope>(parent);
+}
 void Renderer::drop_scope(std::unique_ptr<Scope> scope) {
     if (scope->captured) kept_scopes_.push_back(std::move(scope));
 }
@@ -113,8 +123,12 @@ Renderer::Flow Renderer::run_statement(const Statement& statement, Scope& scope,
         case StatementKind::print: emit(out, print(evaluate(*statement.expression, scope))); break;
         case StatementKind::branch: return run_branch(statement, scope, out);
         case StatementKind::loop: return run_loop(statement, scope, out);
-        case StatementKind::assign: assign(statement.target, evaluate(*statement.expression, scope), scope); break;
-        case StatementKind::assign_block: assign(statement.target, run_captured(statement, scope), scope); break;
+        case StatementKind::assign:
+            assign(statement.target, evaluate(*statement.expression, scope), scope);
+            break;
+        case StatementKind::assign_block:
+            assign(statement.target, run_captured(statement, scope), scope);
+            break;
         case StatementKind::filter_block: emit(out, print(run_captured(statement, scope))); break;
         case StatementKind::macro: {
             auto callable = std::make_shared<Callable>();
@@ -122,13 +136,15 @@ Renderer::Flow Renderer::run_statement(const Statement& statement, Scope& scope,
             callable->macro = statement.macro.get();
             callable->scope = &scope;
             for (Scope* outer = &scope; outer; outer = outer->parent) outer->captured = true;
-            scope.set(statement.macro->name, {std::shared_ptr<const Callable>(std::move(callable))});
+            scope.set(statement.macro->name,
+                      {std::shared_ptr<const Callable>(std::move(callable))});
             break;
         }
         case StatementKind::call_block: run_call_block(statement, scope, out); break;
         case StatementKind::with_block: {
             auto inner = new_scope(&scope);
-            for (const auto& [target, expression] : statement.assignments) assign(target, evaluate(*expression, scope), *inner);
+            for (const auto& [target, expression] : statement.assignments)
+                assign(target, evaluate(*expression, scope), *inner);
             const Flow flow = run_body(statement.body, *inner, out);
             drop_scope(std::move(inner));
             return flow;
@@ -160,7 +176,9 @@ Renderer::Flow Renderer::run_loop(const Statement& statement, Scope& scope, Mark
         list.items = std::move(chosen);
         items = std::make_shared<const List>(std::move(list));
     }
-    if (items->items.empty()) return statement.otherwise.empty() ? Flow::next : run_inner(statement.otherwise, scope, out);
+    if (items->items.empty())
+        return statement.otherwise.empty() ? Flow::next
+                                           : run_inner(statement.otherwise, scope, out);
 
     const auto loop = std::make_shared<Loop>();
     loop->items = items;
@@ -212,7 +230,8 @@ void Renderer::assign(const Target& target, const Value& value, Scope& scope) {
         Expression name;
         name.text = target.names[0];
         Namespace* name_space = evaluate_name(name, scope).name_space();
-        if (!name_space) fail(text("cannot set ", target.names[0], ".", target.attribute, ": not a namespace"));
+        if (!name_space)
+            fail(text("cannot set ", target.names[0], ".", target.attribute, ": not a namespace"));
         name_space->attributes.insert_or_assign(target.attribute, value);
         return;
     }
@@ -221,22 +240,27 @@ void Renderer::assign(const Target& target, const Value& value, Scope& scope) {
         return;
     }
     const ListPointer items = items_of(value);
-    if (items->items.size() != target.names.size()) fail(text("cannot unpack ", items->items.size(), " values into ", target.names.size(), " names"));
-    for (std::size_t i = 0; i < target.names.size(); ++i) scope.set(target.names[i], items->items[i]);
+    if (items->items.size() != target.names.size())
+        fail(text("cannot unpack ", items->items.size(), " values into ", target.names.size(),
+                  " names"));
+    for (std::size_t i = 0; i < target.names.size(); ++i)
+        scope.set(target.names[i], items->items[i]);
 }
 
 Value Renderer::call_macro(const Callable& callable, CallArguments arguments, const Value* caller) {
     const MacroNode& macro = *callable.macro;
     auto scope = new_scope(callable.scope);
     if (caller) scope->set("caller", *caller);
-    const std::size_t num_parameters = macro.parameters.size(), num_required = num_parameters - macro.defaults.size();
+    const std::size_t num_parameters = macro.parameters.size(),
+                      num_required = num_parameters - macro.defaults.size();
     for (std::size_t i = 0; i < num_parameters; ++i) {
         const std::string& name = macro.parameters[i];
         if (i < arguments.positional.size()) {
             scope->set(name, arguments.positional[i]);
             continue;
         }
-        const auto named = std::find_if(arguments.keyword.begin(), arguments.keyword.end(), [&](const auto& entry) { return entry.first == name; });
+        const auto named = std::find_if(arguments.keyword.begin(), arguments.keyword.end(),
+                                        [&](const auto& entry) { return entry.first == name; });
         if (named != arguments.keyword.end()) {
             scope->set(name, std::move(named->second));
             arguments.keyword.erase(named);
@@ -247,7 +271,8 @@ Value Renderer::call_macro(const Callable& callable, CallArguments arguments, co
         }
     }
     std::vector<Value> rest;
-    for (std::size_t i = num_parameters; i < arguments.positional.size(); ++i) rest.push_back(arguments.positional[i]);
+    for (std::size_t i = num_parameters; i < arguments.positional.size(); ++i)
+        rest.push_back(arguments.positional[i]);
     scope->set("varargs", make_list(std::move(rest), true));
     Dict named;
     for (auto& [name, value] : arguments.keyword) named.set(make_text(name), std::move(value));
@@ -271,7 +296,8 @@ Value Renderer::evaluate(const Expression& expression, Scope& scope) {
         case ExpressionKind::list:
         case ExpressionKind::tuple: {
             std::vector<Value> items;
-            for (std::size_t i = 0; i < expression.operands.size(); ++i) items.push_back(operand(i));
+            for (std::size_t i = 0; i < expression.operands.size(); ++i)
+                items.push_back(operand(i));
             return make_list(std::move(items), expression.kind == ExpressionKind::tuple);
         }
         case ExpressionKind::dict: return evaluate_dict(expression, scope);
@@ -284,11 +310,13 @@ Value Renderer::evaluate(const Expression& expression, Scope& scope) {
         case ExpressionKind::call: return evaluate_call(expression, scope, nullptr);
         case ExpressionKind::filter: {
             const Value object = operand(0);
-            return apply_filter(expression.text, object, evaluate_arguments(expression.arguments, scope));
+            return apply_filter(expression.text, object,
+                                evaluate_arguments(expression.arguments, scope));
         }
         case ExpressionKind::test: {
             const Value object = operand(0);
-            return make_bool(apply_test(expression.text, object, evaluate_arguments(expression.arguments, scope)));
+            return make_bool(apply_test(expression.text, object,
+                                        evaluate_arguments(expression.arguments, scope)));
         }
         case ExpressionKind::negate:
         case ExpressionKind::plus: {
@@ -296,7 +324,8 @@ Value Renderer::evaluate(const Expression& expression, Scope& scope) {
             if (!value.is_number()) fail(text("cannot negate ", kind_name(value)));
             const bool minus = expression.kind == ExpressionKind::negate;
             if (value.is_float()) return make_float(minus ? -value.number() : value.number());
-            return minus ? binary(Operator::subtract, make_integer(0), value) : make_integer(value.integer());
+            return minus ? binary(Operator::subtract, make_integer(0), value)
+                         : make_integer(value.integer());
         }
         case ExpressionKind::logical_not: return make_bool(!truth(operand(0)));
         case ExpressionKind::logical_and: {
@@ -325,7 +354,8 @@ Value Renderer::evaluate_name(const Expression& expression, Scope& scope) {
         for (const auto& [name, value] : at->variables)
             if (name == expression.text) return value;
     }
-    if (const auto found = globals_.find(expression.text); found != globals_.end()) return found->second;
+    if (const auto found = globals_.find(expression.text); found != globals_.end())
+        return found->second;
     if (is_known_function(expression.text)) {
         auto callable = std::make_shared<Callable>();
         callable->name = expression.text;
@@ -381,10 +411,17 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
         return std::clamp(at, low, high);
     };
     const bool forward = step > 0;
-    const std::int64_t start = parts[0] ? clamp(*parts[0], forward ? 0 : -1, forward ? length : length - 1) : forward ? 0 : length - 1;
-    const std::int64_t stop = parts[1] ? clamp(*parts[1], forward ? 0 : -1, forward ? length : length - 1) : forward ? length : -1;
+    const std::int64_t start = parts[0]  ? clamp(*parts[0], forward ? 0 : -1,
+                                                forward ? length : length - 1)
+                               : forward ? 0
+                                         : length - 1;
+    const std::int64_t stop = parts[1]  ? clamp(*parts[1], forward ? 0 : -1,
+                                               forward ? length : length - 1)
+                              : forward ? length
+                                        : -1;
     if (object.text() && step == 1) {
-        const std::size_t begin = starts[static_cast<std::size_t>(start)], end = starts[static_cast<std::size_t>(std::max(start, stop))];
+        const std::size_t begin = starts[static_cast<std::size_t>(start)],
+                          end = starts[static_cast<std::size_t>(std::max(start, stop))];
         return make_text(object.text()->part(begin, end));
     }
     MarkedText characters;
@@ -398,21 +435,25 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
         else
             items.push_back(object.list()->items[at]);
     }
-    return object.text() ? make_text(std::move(characters)) : make_list(std::move(items), object.list()->tuple);
+    return object.text() ? make_text(std::move(characters))
+                         : make_list(std::move(items), object.list()->tuple);
 }
 
 CallArguments Renderer::evaluate_arguments(const Arguments& arguments, Scope& scope) {
     CallArguments out;
-    for (const auto& argument : arguments.positional) out.positional.push_back(evaluate(*argument, scope));
+    for (const auto& argument : arguments.positional)
+        out.positional.push_back(evaluate(*argument, scope));
     if (arguments.spread) {
         const ListPointer items = items_of(evaluate(*arguments.spread, scope));
         out.positional.insert(out.positional.end(), items->items.begin(), items->items.end());
     }
-    for (const auto& [name, argument] : arguments.keyword) out.keyword.emplace_back(name, evaluate(*argument, scope));
+    for (const auto& [name, argument] : arguments.keyword)
+        out.keyword.emplace_back(name, evaluate(*argument, scope));
     if (arguments.keyword_spread) {
         const Value mapping = evaluate(*arguments.keyword_spread, scope);
         if (!mapping.dict()) fail(text("** wants a mapping, got ", kind_name(mapping)));
-        for (const auto& [key, value] : mapping.dict()->entries) out.keyword.emplace_back(text_argument(key, "**").bytes(), value);
+        for (const auto& [key, value] : mapping.dict()->entries)
+            out.keyword.emplace_back(text_argument(key, "**").bytes(), value);
     }
     return out;
 }
@@ -434,9 +475,12 @@ Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const 
         if (!arguments.positional.empty()) {
             const Dict* dict = arguments.positional[0].dict();
             if (!dict) fail("namespace() wants a mapping or named values");
-            for (const auto& [key, value] : dict->entries) name_space->attributes.insert_or_assign(text_argument(key, "namespace()").bytes(), value);
+            for (const auto& [key, value] : dict->entries)
+                name_space->attributes.insert_or_assign(text_argument(key, "namespace()").bytes(),
+                                                        value);
         }
-        for (auto& [name, value] : arguments.keyword) name_space->attributes.insert_or_assign(name, std::move(value));
+        for (auto& [name, value] : arguments.keyword)
+            name_space->attributes.insert_or_assign(name, std::move(value));
         namespaces_.push_back(std::move(name_space));
         return {namespaces_.back().get()};
     }

@@ -1,4 +1,5 @@
-// Runs a syntax tree: scopes, loops, macros, expressions, within bounds on steps, nesting and bytes.
+// Runs a syntax tree: scopes, loops, macros, expressions,
+// within bounds on steps, nesting and bytes.
 // One Renderer per rendering, used by one thread; the tree is shared and only read.
 #pragma once
 
@@ -20,7 +21,7 @@ struct Scope {
     explicit Scope(Scope* parent) : parent(parent) {}
     Scope* parent;
     std::vector<std::pair<std::string_view, Value>> variables;  // names live in the syntax tree
-    bool captured = false;                                      // a macro refers to it, so it must outlive its block
+    bool captured = false;  // a macro refers to it, so it must outlive its block
 
     void set(std::string_view name, Value value);
 };

@@ -16,7 +16,24 @@ namespace moex::jinja {
 struct Expression;
 using ExpressionPointer = std::unique_ptr<Expression>;
 
-enum class Operator { add, subtract, multiply, divide, floor_divide, modulo, power, concat, equal, not_equal, less, less_equal, greater, greater_equal, in, not_in };
+enum class Operator {
+    add,
+    subtract,
+    multiply,
+    divide,
+    floor_divide,
+    modulo,
+    power,
+    concat,
+    equal,
+    not_equal,
+    less,
+    less_equal,
+    greater,
+    greater_equal,
+    in,
+    not_in
+};
 
 struct Arguments {
     std::vector<ExpressionPointer> positional;

@@ -24,8 +24,12 @@ MarkedText map_letters(const MarkedText& source, const Map& map) {
     }
     return source.with_bytes(std::move(out));
 }
-char32_t to_upper(char32_t c) { return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))); }
-char32_t to_lower(char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); }
+char32_t to_upper(char32_t c) {
+    return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
+}
+char32_t to_lower(char32_t c) {
+    return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+}
 
 }  // namespace
 
@@ -34,7 +38,9 @@ bool is_letter(char32_t c) {
     const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
     return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
-bool is_decimal_digit(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND; }
+bool is_decimal_digit(char32_t c) {
+    return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
+}
 
 bool all_are(std::string_view bytes, const std::function<bool(char32_t)>& kind) {
     for (std::size_t at = 0; at < bytes.size();) {
@@ -45,14 +51,17 @@ bool all_are(std::string_view bytes, const std::function<bool(char32_t)>& kind) 
     return !bytes.empty();
 }
 
-MarkedText strip(const MarkedText& source, Side side, const std::optional<std::string>& characters) {
+MarkedText strip(const MarkedText& source, Side side,
+                 const std::optional<std::string>& characters) {
     std::u32string wanted;
     for (std::size_t at = 0; characters && at < characters->size();) {
         const Utf8Step step = utf8_step(*characters, at);
         wanted += step.code_point;
         at += step.num_bytes;
     }
-    const auto strips = [&](char32_t c) { return characters ? wanted.find(c) != std::u32string::npos : is_python_space(c); };
+    const auto strips = [&](char32_t c) {
+        return characters ? wanted.find(c) != std::u32string::npos : is_python_space(c);
+    };
     const std::string& bytes = source.bytes();
     std::size_t begin = 0, end = bytes.size();
     while (side != Side::right && begin < end) {
@@ -69,13 +78,15 @@ MarkedText strip(const MarkedText& source, Side side, const std::optional<std::s
     return source.part(begin, end);
 }
 
-std::vector<MarkedText> split(const MarkedText& source, std::string_view separator, std::int64_t splits_max, bool from_right) {
+std::vector<MarkedText> split(const MarkedText& source, std::string_view separator,
+                              std::int64_t splits_max, bool from_right) {
     if (separator.empty()) fail("empty separator");
     const std::string& bytes = source.bytes();
     std::vector<std::size_t> cuts;
     if (from_right) {
         std::size_t end = bytes.size();
-        while (end >= separator.size() && (splits_max < 0 || static_cast<std::int64_t>(cuts.size()) < splits_max)) {
+        while (end >= separator.size() &&
+               (splits_max < 0 || static_cast<std::int64_t>(cuts.size()) < splits_max)) {
             const std::size_t at = bytes.rfind(separator, end - separator.size());
             if (at == std::string::npos) break;
             cuts.push_back(at);
@@ -83,7 +94,8 @@ std::vector<MarkedText> split(const MarkedText& source, std::string_view separat
         }
         std::reverse(cuts.begin(), cuts.end());
     } else {
-        for (std::size_t at = bytes.find(separator); at != std::string::npos; at = bytes.find(separator, at + separator.size())) {
+        for (std::size_t at = bytes.find(separator); at != std::string::npos;
+             at = bytes.find(separator, at + separator.size())) {
             if (splits_max >= 0 && static_cast<std::int64_t>(cuts.size()) >= splits_max) break;
             cuts.push_back(at);
         }
@@ -129,7 +141,8 @@ std::vector<MarkedText> split_lines(const MarkedText& source, bool keep_ends) {
         const Utf8Step step = utf8_step(bytes, at);
         const char32_t c = step.code_point;
         std::size_t next = at + step.num_bytes;
-        const bool ends = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+        const bool ends = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
+                          c == 0x2028 || c == 0x2029;
         if (ends) {
             if (c == '\r' && next < bytes.size() && bytes[next] == '\n') ++next;
             lines.push_back(source.part(start, keep_ends ? next : at));
@@ -141,21 +154,27 @@ std::vector<MarkedText> split_lines(const MarkedText& source, bool keep_ends) {
     return lines;
 }
 
-MarkedText replace(const MarkedText& source, const MarkedText& from, const MarkedText& to, std::int64_t count_max, std::size_t bytes_max) {
+MarkedText replace(const MarkedText& source, const MarkedText& from, const MarkedText& to,
+                   std::int64_t count_max, std::size_t bytes_max) {
     const std::string& bytes = source.bytes();
     MarkedText out;
     std::size_t start = 0;
     std::int64_t count = 0;
     const auto next_at = [&](std::size_t after) -> std::size_t {
         if (!from.empty()) return bytes.find(from.bytes(), after);
-        return after <= bytes.size() ? after : std::string::npos;  // an empty pattern stands between all characters
+        // an empty pattern stands between all characters
+        return after <= bytes.size() ? after : std::string::npos;
     };
-    for (std::size_t at = next_at(0); at != std::string::npos && (count_max < 0 || count < count_max); ++count) {
+    for (std::size_t at = next_at(0);
+         at != std::string::npos && (count_max < 0 || count < count_max); ++count) {
         out.append(source, start, at);
         out.append(to);
-        if (out.size() > bytes_max) throw Failure{ErrorCode::overloaded, "replace() makes too long a string"};
+        if (out.size() > bytes_max)
+            throw Failure{ErrorCode::overloaded, "replace() makes too long a string"};
         start = at + from.size();
-        at = from.empty() ? next_at(at < bytes.size() ? at + utf8_step(bytes, at).num_bytes : bytes.size() + 1) : next_at(start);
+        at = from.empty() ? next_at(at < bytes.size() ? at + utf8_step(bytes, at).num_bytes
+                                                      : bytes.size() + 1)
+                          : next_at(start);
     }
     out.append(source, start, bytes.size());
     return out;
@@ -164,10 +183,13 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
 MarkedText upper(const MarkedText& source) { return source.with_bytes(utf8_upper(source.bytes())); }
 MarkedText lower(const MarkedText& source) { return source.with_bytes(utf8_lower(source.bytes())); }
 MarkedText capitalize(const MarkedText& source) {
-    return map_letters(source, [](char32_t c, bool, bool first) { return first ? to_upper(c) : to_lower(c); });
+    return map_letters(
+        source, [](char32_t c, bool, bool first) { return first ? to_upper(c) : to_lower(c); });
 }
 MarkedText title(const MarkedText& source) {
-    return map_letters(source, [](char32_t c, bool after_letter, bool) { return after_letter ? to_lower(c) : to_upper(c); });
+    return map_letters(source, [](char32_t c, bool after_letter, bool) {
+        return after_letter ? to_lower(c) : to_upper(c);
+    });
 }
 
 }  // namespace moex::jinja

@@ -13,12 +13,15 @@ namespace moex::jinja {
 
 enum class Side { left, right, both };
 // Without `characters`: white space.
-MarkedText strip(const MarkedText& source, Side side, const std::optional<std::string>& characters = std::nullopt);
+MarkedText strip(const MarkedText& source, Side side,
+                 const std::optional<std::string>& characters = std::nullopt);
 // At most `splits_max` cuts when not negative; from the right when `from_right`.
-std::vector<MarkedText> split(const MarkedText& source, std::string_view separator, std::int64_t splits_max, bool from_right);
+std::vector<MarkedText> split(const MarkedText& source, std::string_view separator,
+                              std::int64_t splits_max, bool from_right);
 std::vector<MarkedText> split_spaces(const MarkedText& source, std::int64_t splits_max);
 std::vector<MarkedText> split_lines(const MarkedText& source, bool keep_ends);
-MarkedText replace(const MarkedText& source, const MarkedText& from, const MarkedText& to, std::int64_t count_max, std::size_t bytes_max);
+MarkedText replace(const MarkedText& source, const MarkedText& from, const MarkedText& to,
+                   std::int64_t count_max, std::size_t bytes_max);
 MarkedText upper(const MarkedText& source);
 MarkedText lower(const MarkedText& source);
 MarkedText capitalize(const MarkedText& source);

@@ -26,7 +26,9 @@ std::uint32_t depth_of(const Value& value) {
 }
 
 std::uint32_t checked_depth(std::uint32_t inner) {
-    if (inner >= value_depth_max) throw Failure{ErrorCode::invalid_argument, text("lists and mappings nested over ", value_depth_max, " deep")};
+    if (inner >= value_depth_max)
+        throw Failure{ErrorCode::invalid_argument,
+                      text("lists and mappings nested over ", value_depth_max, " deep")};
     return inner + 1;
 }
 
@@ -37,13 +39,16 @@ std::string index_name(const Value& key) {
 }
 
 std::uint64_t checked_weight(std::uint64_t weight) {
-    if (weight > value_weight_max) throw Failure{ErrorCode::invalid_argument, "a list or mapping too large for a template"};
+    if (weight > value_weight_max)
+        throw Failure{ErrorCode::invalid_argument, "a list or mapping too large for a template"};
     return weight;
 }
 
 void check_print(const MarkedText& out, std::uint32_t depth) {
-    if (out.size() > 64 * value_weight_max) throw Failure{ErrorCode::invalid_argument, "a value too large to print"};
-    if (depth > 2 * value_depth_max) throw Failure{ErrorCode::invalid_argument, "a value nested too deep to print"};
+    if (out.size() > 64 * value_weight_max)
+        throw Failure{ErrorCode::invalid_argument, "a value too large to print"};
+    if (depth > 2 * value_depth_max)
+        throw Failure{ErrorCode::invalid_argument, "a value nested too deep to print"};
 }
 
 bool is_printable(char32_t c) {
@@ -56,10 +61,8 @@ bool is_printable(char32_t c) {
         case UTF8PROC_CATEGORY_CN:
         case UTF8PROC_CATEGORY_ZL:
         case UTF8PROC_CATEGORY_ZP:
-        case UTF8PROC_CATEGORY_ZS:
-            return false;
-        default:
-            return true;
+        case UTF8PROC_CATEGORY_ZS: return false;
+        default: return true;
     }
 }
 
@@ -80,7 +83,8 @@ void append_escaped(MarkedText& out, const MarkedText& source, const Escape& esc
         if (!replacement.empty()) {
             out.append(source, copied, at);
             while (range < source.outside().size() && source.outside()[range].end <= at) ++range;
-            out.append(replacement, range < source.outside().size() && source.outside()[range].begin <= at);
+            out.append(replacement,
+                       range < source.outside().size() && source.outside()[range].begin <= at);
             copied = at + step.num_bytes;
         }
         at += step.num_bytes;
@@ -89,7 +93,8 @@ void append_escaped(MarkedText& out, const MarkedText& source, const Escape& esc
 }
 
 void repr_text(MarkedText& out, const MarkedText& source) {
-    const bool double_quotes = source.bytes().find('\'') != std::string::npos && source.bytes().find('"') == std::string::npos;
+    const bool double_quotes = source.bytes().find('\'') != std::string::npos &&
+                               source.bytes().find('"') == std::string::npos;
     const char quote = double_quotes ? '"' : '\'';
     out.append(std::string(1, quote), false);
     append_escaped(out, source, [quote](char32_t c) -> std::string {
@@ -127,8 +132,8 @@ void json_text(MarkedText& out, const MarkedText& source, bool ensure_ascii) {
 }
 
 template <class Items, class PrintItem>
-void print_container(MarkedText& out, const char* open, const char* close, const Items& items, const JsonStyle& style, std::uint32_t depth,
-                     const PrintItem& print_item) {
+void print_container(MarkedText& out, const char* open, const char* close, const Items& items,
+                     const JsonStyle& style, std::uint32_t depth, const PrintItem& print_item) {
     out.append(open, false);
     const auto new_line = [&](std::uint32_t levels) {
         std::string padding = "\n";
@@ -170,9 +175,11 @@ void MarkedText::append(const MarkedText& other) { append(other, 0, other.size()
 void MarkedText::append(const MarkedText& other, std::size_t begin, std::size_t end) {
     const std::size_t base = bytes_.size();
     bytes_.append(other.bytes_, begin, end - begin);
-    auto range = std::partition_point(other.outside_.begin(), other.outside_.end(), [&](const TextRange& r) { return r.end <= begin; });
+    auto range = std::partition_point(other.outside_.begin(), other.outside_.end(),
+                                      [&](const TextRange& r) { return r.end <= begin; });
     for (; range != other.outside_.end() && range->begin < end; ++range)
-        mark(base + std::max(range->begin, begin) - begin, base + std::min(range->end, end) - begin);
+        mark(base + std::max(range->begin, begin) - begin,
+             base + std::min(range->end, end) - begin);
 }
 
 MarkedText MarkedText::part(std::size_t begin, std::size_t end) const {
@@ -212,7 +219,9 @@ std::int64_t Value::integer() const {
 
 void Dict::set(Value key, Value value) {
     const std::string name = index_name(key);
-    if (name.empty()) throw Failure{ErrorCode::invalid_argument, moex::text("keys of mappings are strings or integers, got ", kind_name(key))};
+    if (name.empty())
+        throw Failure{ErrorCode::invalid_argument,
+                      moex::text("keys of mappings are strings or integers, got ", kind_name(key))};
     depth = std::max(depth, checked_depth(depth_of(value)));
     weight = checked_weight(weight + weight_of(value) + weight_of(key));
     if (const auto found = index.find(name); found != index.end()) {
@@ -234,7 +243,9 @@ const Value* Dict::find(const Value& key) const {
 }
 
 Value make_text(MarkedText text) { return {std::make_shared<const MarkedText>(std::move(text))}; }
-Value make_text(std::string bytes, bool outside) { return make_text(MarkedText(std::move(bytes), outside)); }
+Value make_text(std::string bytes, bool outside) {
+    return make_text(MarkedText(std::move(bytes), outside));
+}
 Value make_bool(bool value) { return {value}; }
 Value make_integer(std::int64_t value) { return {value}; }
 Value make_float(double value) { return {value}; }
@@ -260,7 +271,9 @@ Value from_json(const nlohmann::ordered_json& json, std::uint32_t depth) {
         case Type::number_integer: return make_integer(json.get<std::int64_t>());
         case Type::number_unsigned: {
             const auto number = json.get<std::uint64_t>();
-            return number <= static_cast<std::uint64_t>(INT64_MAX) ? make_integer(static_cast<std::int64_t>(number)) : make_float(static_cast<double>(number));
+            return number <= static_cast<std::uint64_t>(INT64_MAX)
+                       ? make_integer(static_cast<std::int64_t>(number))
+                       : make_float(static_cast<double>(number));
         }
         case Type::number_float: return make_float(json.get<double>());
         case Type::string: return make_text(utf8_repair(json.get_ref<const std::string&>()), true);
@@ -271,7 +284,8 @@ Value from_json(const nlohmann::ordered_json& json, std::uint32_t depth) {
         }
         case Type::object: {
             Dict dict;
-            for (const auto& [key, item] : json.items()) dict.set(make_text(utf8_repair(key), true), from_json(item, depth + 1));
+            for (const auto& [key, item] : json.items())
+                dict.set(make_text(utf8_repair(key), true), from_json(item, depth + 1));
             return make_dict(std::move(dict));
         }
         default: return make_none();
@@ -303,14 +317,16 @@ bool equal(const Value& left, const Value& right) {
     if (left.text() && right.text()) return left.text()->bytes() == right.text()->bytes();
     if (left.list() && right.list()) {
         const List &a = *left.list(), &b = *right.list();
-        return a.tuple == b.tuple && a.items.size() == b.items.size() && std::equal(a.items.begin(), a.items.end(), b.items.begin(), equal);
+        return a.tuple == b.tuple && a.items.size() == b.items.size() &&
+               std::equal(a.items.begin(), a.items.end(), b.items.begin(), equal);
     }
     if (left.dict() && right.dict()) {
         const Dict &a = *left.dict(), &b = *right.dict();
-        return a.entries.size() == b.entries.size() && std::all_of(a.entries.begin(), a.entries.end(), [&](const auto& entry) {
-            const Value* other = b.find(entry.first);
-            return other && equal(entry.second, *other);
-        });
+        return a.entries.size() == b.entries.size() &&
+               std::all_of(a.entries.begin(), a.entries.end(), [&](const auto& entry) {
+                   const Value* other = b.find(entry.first);
+                   return other && equal(entry.second, *other);
+               });
     }
     if (left.name_space() || right.name_space()) return left.name_space() == right.name_space();
     return (left.is_none() && right.is_none()) || (left.is_undefined() && right.is_undefined());
@@ -325,18 +341,22 @@ int compare(const Value& left, const Value& right) {
         const std::int64_t a = left.integer(), b = right.integer();
         return a < b ? -1 : a > b ? 1 : 0;
     }
-    if (left.text() && right.text()) return left.text()->bytes().compare(right.text()->bytes());  // UTF-8 keeps the order of code points
+    // UTF-8 keeps the order of code points
+    if (left.text() && right.text()) return left.text()->bytes().compare(right.text()->bytes());
     if (left.list() && right.list()) {
         const auto &a = left.list()->items, &b = right.list()->items;
         for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
             if (!equal(a[i], b[i])) return compare(a[i], b[i]);
         return a.size() < b.size() ? -1 : a.size() > b.size() ? 1 : 0;
     }
-    throw Failure{ErrorCode::invalid_argument, text("cannot order ", kind_name(left), " and ", kind_name(right))};
+    throw Failure{ErrorCode::invalid_argument,
+                  text("cannot order ", kind_name(left), " and ", kind_name(right))};
 }
 
 const char* kind_name(const Value& value) {
-    static constexpr const char* names[] = {"undefined", "None", "bool", "int", "float", "str", "list", "dict", "namespace", "loop", "function"};
+    static constexpr const char* names[] = {"undefined", "None", "bool",    "int",
+                                            "float",     "str",  "list",    "dict",
+                                            "namespace", "loop", "function"};
     if (value.list() && value.list()->tuple) return "tuple";
     return names[value.data.index()];
 }
@@ -347,7 +367,9 @@ std::string print_float(double value) {
     if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
     // Shortest digits that read back the same, laid out as Python's repr does.
     char buffer[40];
-    const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value), std::chars_format::scientific).ptr;
+    const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value),
+                                   std::chars_format::scientific)
+                         .ptr;
     const std::string_view scientific(buffer, static_cast<std::size_t>(end - buffer));
     const std::size_t e = scientific.find('e');
     std::string digits(1, scientific[0]);
@@ -357,7 +379,8 @@ std::string print_float(double value) {
     if (exponent < -4 || exponent >= 16) {
         out += digits[0];
         if (digits.size() > 1) out += text('.', std::string_view(digits).substr(1));
-        out += text('e', exponent < 0 ? '-' : '+', std::abs(exponent) < 10 ? "0" : "", std::abs(exponent));
+        out += text('e', exponent < 0 ? '-' : '+', std::abs(exponent) < 10 ? "0" : "",
+                    std::abs(exponent));
     } else if (exponent < 0) {
         out += text("0.", std::string(static_cast<std::size_t>(-exponent - 1), '0'), digits);
     } else {
@@ -365,7 +388,8 @@ std::string print_float(double value) {
         if (digits.size() <= whole)
             out += text(digits, std::string(whole - digits.size(), '0'), ".0");
         else
-            out += text(std::string_view(digits).substr(0, whole), '.', std::string_view(digits).substr(whole));
+            out += text(std::string_view(digits).substr(0, whole), '.',
+                        std::string_view(digits).substr(whole));
     }
     return out;
 }
@@ -424,22 +448,28 @@ void print_json(MarkedText& out, const Value& value, const JsonStyle& style, std
         out.append(text(value.integer()), false);
     } else if (value.is_float()) {
         const double number = value.number();
-        out.append(std::isnan(number) ? "NaN" : std::isinf(number) ? (number > 0 ? "Infinity" : "-Infinity") : print_float(number), false);
+        out.append(std::isnan(number)   ? "NaN"
+                   : std::isinf(number) ? (number > 0 ? "Infinity" : "-Infinity")
+                                        : print_float(number),
+                   false);
     } else if (const MarkedText* t = value.text()) {
         json_text(out, *t, style.ensure_ascii);
     } else if (const List* list = value.list()) {
-        print_container(out, "[", "]", list->items, style, depth, [&](const Value& item) { print_json(out, item, style, depth + 1); });
+        print_container(out, "[", "]", list->items, style, depth,
+                        [&](const Value& item) { print_json(out, item, style, depth + 1); });
     } else if (const Dict* dict = value.dict()) {
         auto entries = dict->entries;
         if (style.sort_keys)
-            std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
+            std::sort(entries.begin(), entries.end(),
+                      [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
         print_container(out, "{", "}", entries, style, depth, [&](const auto& entry) {
             json_text(out, print(entry.first), style.ensure_ascii);
             out.append(style.key_separator, false);
             print_json(out, entry.second, style, depth + 1);
         });
     } else {
-        throw Failure{ErrorCode::invalid_argument, text("tojson: ", kind_name(value), " has no JSON form")};
+        throw Failure{ErrorCode::invalid_argument,
+                      text("tojson: ", kind_name(value), " has no JSON form")};
     }
 }
 

@@ -1,6 +1,7 @@
 // Values of a running template, with Python's meaning: truth, equality, order, printing, JSON.
-// Strings carry their origin: `outside` marks the bytes that came with messages or other variables, so that a control token
-// counts only where the template wrote it, however the template cuts and joins.
+// Strings carry their origin: `outside` marks the bytes that came with
+// messages or other variables, so that a control token counts only
+// where the template wrote it, however the template cuts and joins.
 // Immutable and shared, but for namespaces and loops, which belong to one rendering.
 #pragma once
 
@@ -21,8 +22,9 @@
 
 namespace moex::jinja {
 
-// What stops a parse or a rendering. Thrown inside the room, caught at its border in chat_template.cpp: an evaluator of
-// deep expressions reads better without a Result at every step.
+// What stops a parse or a rendering. Thrown inside the room, caught at its border in
+// chat_template.cpp: an evaluator of deep expressions reads better without a Result at every
+// step.
 struct Failure {
     ErrorCode code = ErrorCode::invalid_argument;
     std::string message;
@@ -35,9 +37,12 @@ class MarkedText {
     explicit MarkedText(std::string bytes, bool outside = false);
 
     const std::string& bytes() const { return bytes_; }
-    const std::vector<TextRange>& outside() const { return outside_; }  // ascending, disjoint, not touching
+    // ascending, disjoint, not touching
+    const std::vector<TextRange>& outside() const { return outside_; }
     bool any_outside() const { return !outside_.empty(); }
-    bool all_outside() const { return outside_.size() == 1 && outside_[0].begin == 0 && outside_[0].end == bytes_.size(); }
+    bool all_outside() const {
+        return outside_.size() == 1 && outside_[0].begin == 0 && outside_[0].end == bytes_.size();
+    }
     std::size_t size() const { return bytes_.size(); }
     bool empty() const { return bytes_.empty(); }
 
@@ -45,7 +50,8 @@ class MarkedText {
     void append(const MarkedText& other);
     void append(const MarkedText& other, std::size_t begin, std::size_t end);
     MarkedText part(std::size_t begin, std::size_t end) const;
-    // `mapped` stands for this text changed character by character: same length keeps the marks, otherwise any mark marks all.
+    // `mapped` stands for this text changed character by character:
+    // same length keeps the marks, otherwise any mark marks all.
     MarkedText with_bytes(std::string mapped) const;
 
   private:
@@ -71,8 +77,8 @@ using ListPointer = std::shared_ptr<const List>;
 using DictPointer = std::shared_ptr<const Dict>;
 
 struct Value {
-    std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer, Namespace*, std::shared_ptr<Loop>,
-                 std::shared_ptr<const Callable>>
+    std::variant<Undefined, None, bool, std::int64_t, double, TextPointer, ListPointer, DictPointer,
+                 Namespace*, std::shared_ptr<Loop>, std::shared_ptr<const Callable>>
         data;
 
     bool is_undefined() const { return std::holds_alternative<Undefined>(data); }
@@ -92,8 +98,10 @@ struct Value {
     std::int64_t integer() const;
 };
 
-constexpr std::uint32_t value_depth_max = 100;        // lists in lists; keeps printing, comparing and freeing within the stack
-constexpr std::uint64_t value_weight_max = 4'000'000;  // nodes and 64-byte units of text in one value, shared parts counted each time
+// lists in lists; keeps printing, comparing and freeing within the stack
+constexpr std::uint32_t value_depth_max = 100;
+// nodes and 64-byte units of text in one value, shared parts counted each time
+constexpr std::uint64_t value_weight_max = 4'000'000;
 
 struct List {
     std::vector<Value> items;
@@ -115,7 +123,8 @@ struct Dict {
     const Value* find(const Value& key) const;
 };
 
-// The one mutable object that templates have. Owned by the rendering, so cycles through it cost nothing.
+// The one mutable object that templates have. Owned by
+// the rendering, so cycles through it cost nothing.
 struct Namespace {
     std::map<std::string, Value, std::less<>> attributes;
 };
@@ -132,7 +141,7 @@ struct Scope;
 struct Callable {
     std::string_view name;
     const MacroNode* macro = nullptr;
-    Scope* scope = nullptr;     // where the macro was defined
+    Scope* scope = nullptr;  // where the macro was defined
     bool method = false;
     Value self;
 };
@@ -168,10 +177,11 @@ struct JsonStyle {
     bool ensure_ascii = false;
     bool sort_keys = false;
     bool indented = false;
-    std::string indent;         // one level
+    std::string indent;  // one level
     std::string item_separator = ", ";
     std::string key_separator = ": ";
 };
-void print_json(MarkedText& out, const Value& value, const JsonStyle& style, std::uint32_t depth = 0);
+void print_json(MarkedText& out, const Value& value, const JsonStyle& style,
+                std::uint32_t depth = 0);
 
 }  // namespace moex::jinja

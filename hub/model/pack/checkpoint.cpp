@@ -16,23 +16,29 @@ namespace moex {
 namespace {
 
 bool plain_file_name(const std::string& name) {
-    return !name.empty() && name.size() <= 255 && name[0] != '.' && name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+    return !name.empty() && name.size() <= 255 && name[0] != '.' &&
+           name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
 }
 
 // {tensor name: shard file name}; takes its size off `bytes_left`.
-Result<std::map<std::string, std::string>> read_index(const std::filesystem::path& path, std::uint64_t& bytes_left) {
+Result<std::map<std::string, std::string>> read_index(const std::filesystem::path& path,
+                                                      std::uint64_t& bytes_left) {
     MOEX_ASSIGN(index_text, read_text_file(path, bytes_left));
     bytes_left -= index_text.size();
     MOEX_ASSIGN(index, parse_strict_json(index_text, path.string(), {.depth_max = 8}));
     if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
-        return Error{ErrorCode::bad_file, text(path.string(), ": weight_map is missing, wanted {tensor: file}")};
+        return Error{ErrorCode::bad_file,
+                     text(path.string(), ": weight_map is missing, wanted {tensor: file}")};
     std::map<std::string, std::string> shard_of;
     for (const auto& [tensor, file] : index["weight_map"].items()) {
         if (!file.is_string() || !plain_file_name(file.get<std::string>()))
-            return Error{ErrorCode::bad_file, text(path.string(), ": tensor ", tensor.substr(0, 200), " lies in ", json_excerpt(file), ", wanted a file name in this folder")};
+            return Error{ErrorCode::bad_file,
+                         text(path.string(), ": tensor ", tensor.substr(0, 200), " lies in ",
+                              json_excerpt(file), ", wanted a file name in this folder")};
         shard_of.emplace_hint(shard_of.end(), tensor, file.get<std::string>());
     }
-    if (shard_of.empty()) return Error{ErrorCode::bad_file, text(path.string(), ": weight_map names no tensor")};
+    if (shard_of.empty())
+        return Error{ErrorCode::bad_file, text(path.string(), ": weight_map names no tensor")};
     return shard_of;
 }
 
@@ -48,21 +54,29 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
         const ErrorCode code = errno == ENOENT ? ErrorCode::not_found : ErrorCode::io_error;
         return Error{code, text(path.string(), ": ", std::strerror(errno))};
     }
-    struct stat info{};
-    if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
+    struct stat info {};
+    if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
+        return Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
     const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
 
-    const auto in_shard = [&](const Error& error) { return Error{error.code, text(path.string(), ": ", error.message)}; };
+    const auto in_shard = [&](const Error& error) {
+        return Error{error.code, text(path.string(), ": ", error.message)};
+    };
     Bytes start(std::min<std::uint64_t>(8, file_bytes));
     if (auto status = pread_all(fd.get(), 0, start); !status.ok()) return in_shard(status.error());
     std::uint64_t header_bytes = ByteReader(start).u64();
-    if (start.size() < 8 || header_bytes > safetensors_header_bytes_max || header_bytes > file_bytes - 8) {
+    if (start.size() < 8 || header_bytes > safetensors_header_bytes_max ||
+        header_bytes > file_bytes - 8) {
         if (start.size() == 8 && header_bytes <= safetensors_header_bytes_max)
-            return Error{ErrorCode::bad_file, text(path.string(), ": header of ", header_bytes, " bytes, but only ", file_bytes - 8, " follow; truncated?")};
+            return Error{ErrorCode::bad_file,
+                         text(path.string(), ": header of ", header_bytes, " bytes, but only ",
+                              file_bytes - 8, " follow; truncated?")};
         MOEX_TRY(safetensors_header_of(start, path.string()));  // says what is wrong
     }
     if (header_bytes > header_bytes_left_)
-        return Error{ErrorCode::bad_file, text(path.string(), ": header of ", header_bytes, " bytes; the headers of all shards may take ", safetensors_header_bytes_max, " together")};
+        return Error{ErrorCode::bad_file, text(path.string(), ": header of ", header_bytes,
+                                               " bytes; the headers of all shards may take ",
+                                               safetensors_header_bytes_max, " together")};
     header_bytes_left_ -= header_bytes;
     Bytes header(header_bytes);
     if (auto status = pread_all(fd.get(), 8, header); !status.ok()) return in_shard(status.error());
@@ -70,12 +84,15 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
 
     for (SafetensorsEntry& entry : entries) {
         const std::string name = entry.name;
-        const auto [other, fresh] = tensors_.try_emplace(name, Tensor{std::move(entry), shards_.size()});
+        const auto [other, fresh] = tensors_.try_emplace(name,
+                                                         Tensor{std::move(entry), shards_.size()});
         if (!fresh)
-            return Error{ErrorCode::bad_file, text(path.string(), ": tensor ", name.substr(0, 200), " is also in ",
-                                                   shards_[other->second.shard_index].path.filename().string())};
+            return Error{ErrorCode::bad_file,
+                         text(path.string(), ": tensor ", name.substr(0, 200), " is also in ",
+                              shards_[other->second.shard_index].path.filename().string())};
     }
-    const std::int64_t modified_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+    const std::int64_t modified_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 +
+                                     info.st_mtim.tv_nsec;
     shards_.push_back(Shard{path, std::move(fd), file_bytes, modified_ns, sha256(header)});
     return {};
 }
@@ -83,11 +100,15 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
     Checkpoint checkpoint;
     checkpoint.directory_ = directory;
-    const std::filesystem::path index_path = directory / "model.safetensors.index.json", single_path = directory / "model.safetensors";
+    const std::filesystem::path index_path = directory / "model.safetensors.index.json",
+                                single_path = directory / "model.safetensors";
     std::error_code ignored;
     if (!std::filesystem::exists(index_path, ignored)) {
         if (!std::filesystem::exists(single_path, ignored))
-            return Error{ErrorCode::not_found, text(directory.string(), ": neither model.safetensors.index.json nor model.safetensors is there")};
+            return Error{
+                ErrorCode::not_found,
+                text(directory.string(),
+                     ": neither model.safetensors.index.json nor model.safetensors is there")};
         MOEX_TRY(checkpoint.add_shard(single_path));
         return checkpoint;
     }
@@ -98,8 +119,9 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
     for (const auto& [tensor, file] : shard_of) {
         const Tensor* found = checkpoint.find(tensor);
         if (found == nullptr || checkpoint.shards_[found->shard_index].path.filename() != file)
-            return Error{ErrorCode::bad_file, text((directory / file).string(), ": tensor ", tensor.substr(0, 200),
-                                                   " is missing, but model.safetensors.index.json puts it there")};
+            return Error{ErrorCode::bad_file,
+                         text((directory / file).string(), ": tensor ", tensor.substr(0, 200),
+                              " is missing, but model.safetensors.index.json puts it there")};
     }
     return checkpoint;
 }
@@ -110,29 +132,43 @@ const Checkpoint::Tensor* Checkpoint::find(std::string_view name) const {
 }
 
 std::string Checkpoint::where(const Tensor& tensor) const {
-    return text(shards_[tensor.shard_index].path.string(), ": tensor ", tensor.entry.name.substr(0, 200));
+    return text(shards_[tensor.shard_index].path.string(), ": tensor ",
+                tensor.entry.name.substr(0, 200));
 }
 
-Result<const Checkpoint::Tensor*> Checkpoint::require(std::string_view name, std::span<const std::uint64_t> shape, std::string_view shape_words) const {
+Result<const Checkpoint::Tensor*> Checkpoint::require(std::string_view name,
+                                                      std::span<const std::uint64_t> shape,
+                                                      std::string_view shape_words) const {
     const Tensor* tensor = find(name);
     if (tensor == nullptr)
-        return Error{ErrorCode::bad_file, text(directory_.string(), ": tensor ", name, " is missing, wanted ", shape_text(shape), " (", shape_words, ")")};
-    if (!std::equal(shape.begin(), shape.end(), tensor->entry.shape.begin(), tensor->entry.shape.end()))
-        return Error{ErrorCode::bad_file, text(where(*tensor), " is ", shape_text(tensor->entry.shape), ", config.json wants ", shape_text(shape), " (",
-                                               shape_words, "); from another model?")};
+        return Error{ErrorCode::bad_file,
+                     text(directory_.string(), ": tensor ", name, " is missing, wanted ",
+                          shape_text(shape), " (", shape_words, ")")};
+    if (!std::equal(shape.begin(), shape.end(), tensor->entry.shape.begin(),
+                    tensor->entry.shape.end()))
+        return Error{
+            ErrorCode::bad_file,
+            text(where(*tensor), " is ", shape_text(tensor->entry.shape), ", config.json wants ",
+                 shape_text(shape), " (", shape_words, "); from another model?")};
     if (!tensor->entry.dtype)
-        return Error{ErrorCode::unsupported, text(where(*tensor), " is ", tensor->entry.dtype_word, ", wanted BF16, F16 or F32")};
+        return Error{ErrorCode::unsupported, text(where(*tensor), " is ", tensor->entry.dtype_word,
+                                                  ", wanted BF16, F16 or F32")};
     return tensor;
 }
 
-Status Checkpoint::read_bytes(const Tensor& tensor, std::uint64_t first_byte, std::span<std::byte> out) const {
-    MOEX_CHECK(first_byte + out.size() <= tensor.entry.size_bytes, text("read past the end of ", tensor.entry.name));
-    const Status status = pread_all(shards_[tensor.shard_index].fd.get(), tensor.entry.offset_bytes + first_byte, out);
-    if (!status.ok()) return Error{status.error().code, text(where(tensor), ": ", status.error().message)};
+Status Checkpoint::read_bytes(const Tensor& tensor, std::uint64_t first_byte,
+                              std::span<std::byte> out) const {
+    MOEX_CHECK(first_byte + out.size() <= tensor.entry.size_bytes,
+               text("read past the end of ", tensor.entry.name));
+    const Status status = pread_all(shards_[tensor.shard_index].fd.get(),
+                                    tensor.entry.offset_bytes + first_byte, out);
+    if (!status.ok())
+        return Error{status.error().code, text(where(tensor), ": ", status.error().message)};
     return {};
 }
 
-Status Checkpoint::read_floats(const Tensor& tensor, std::uint64_t first, std::span<float> out, Bytes& scratch) const {
+Status Checkpoint::read_floats(const Tensor& tensor, std::uint64_t first, std::span<float> out,
+                               Bytes& scratch) const {
     const std::uint32_t element_bytes = tensor_dtype_bytes(*tensor.entry.dtype);
     scratch.resize(out.size() * element_bytes);
     MOEX_TRY(read_bytes(tensor, first * element_bytes, scratch));
@@ -141,8 +177,10 @@ Status Checkpoint::read_floats(const Tensor& tensor, std::uint64_t first, std::s
         // The flat index as a person would index the tensor.
         std::uint64_t flat = first + *bad;
         std::vector<std::uint64_t> index(tensor.entry.shape.size());
-        for (std::size_t axis = index.size(); axis-- > 0; flat /= tensor.entry.shape[axis]) index[axis] = flat % tensor.entry.shape[axis];
-        return Error{ErrorCode::non_finite, text(where(tensor), " holds ", out[*bad], " at ", shape_text(index), ", wanted finite weights")};
+        for (std::size_t axis = index.size(); axis-- > 0; flat /= tensor.entry.shape[axis])
+            index[axis] = flat % tensor.entry.shape[axis];
+        return Error{ErrorCode::non_finite, text(where(tensor), " holds ", out[*bad], " at ",
+                                                 shape_text(index), ", wanted finite weights")};
     }
     return {};
 }
@@ -156,7 +194,8 @@ std::uint64_t Checkpoint::tensor_bytes() const {
 std::string Checkpoint::fingerprint() const {
     std::string parts;
     for (const Shard& shard : shards_)
-        parts += text(shard.path.filename().string(), ' ', shard.file_bytes, ' ', shard.modified_ns, ' ', to_hex(shard.header_hash), '\n');
+        parts += text(shard.path.filename().string(), ' ', shard.file_bytes, ' ', shard.modified_ns,
+                      ' ', to_hex(shard.header_hash), '\n');
     return parts;
 }
 

@@ -7,11 +7,13 @@
 
 namespace moex {
 
-Result<std::vector<Sha256>> write_layer_blobs(PackageOutput& output, std::uint32_t num_experts, std::uint64_t blob_bytes, ThreadPool& threads,
-                                              const std::function<Status(std::uint32_t, std::span<std::byte>)>& fill,
-                                              const std::function<void(std::uint32_t)>& done) {
+Result<std::vector<Sha256>> write_layer_blobs(
+    PackageOutput& output, std::uint32_t num_experts, std::uint64_t blob_bytes, ThreadPool& threads,
+    const std::function<Status(std::uint32_t, std::span<std::byte>)>& fill,
+    const std::function<void(std::uint32_t)>& done) {
     const std::size_t buffers_max = std::max<std::uint64_t>(1, blob_buffers_bytes_max / blob_bytes);
-    const std::size_t num_lanes = std::min({threads.num_threads(), buffers_max, std::size_t{num_experts}});
+    const std::size_t num_lanes = std::min(
+        {threads.num_threads(), buffers_max, std::size_t{num_experts}});
     std::vector<Sha256> hashes(num_experts);
     std::atomic<std::uint32_t> next{0};
     std::mutex mutex;  // of `errors` and `done`
@@ -23,8 +25,10 @@ Result<std::vector<Sha256>> write_layer_blobs(PackageOutput& output, std::uint32
             Status status = fill(expert, blob);
             if (status.ok()) {
                 auto hash = output.write_blob(blob);
-                if (hash.ok()) hashes[expert] = *hash;
-                else status = hash.error();
+                if (hash.ok())
+                    hashes[expert] = *hash;
+                else
+                    status = hash.error();
             }
             const std::lock_guard lock(mutex);
             if (status.ok()) {

@@ -22,13 +22,17 @@ namespace fs = std::filesystem;
 
 Error system_error(const fs::path& path, int cause) {
     const bool full = cause == ENOSPC || cause == EDQUOT;
-    return {full ? ErrorCode::no_space : ErrorCode::io_error, text(path.string(), ": ", std::strerror(cause), full ? "; free some space and run the same command again" : "")};
+    return {full ? ErrorCode::no_space : ErrorCode::io_error,
+            text(path.string(), ": ", std::strerror(cause),
+                 full ? "; free some space and run the same command again" : "")};
 }
 
 // A file under a temporary name that takes its own once it is whole and on the disk.
 class WholeFile {
   public:
-    explicit WholeFile(fs::path path, fs::path temporary) : path_(std::move(path)), temporary_(std::move(temporary)) {
+    explicit WholeFile(fs::path path, fs::path temporary)
+        : path_(std::move(path)),
+          temporary_(std::move(temporary)) {
         fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
         if (fd_ < 0) status_ = system_error(temporary_, errno);
     }
@@ -41,8 +45,10 @@ class WholeFile {
         while (status_.ok() && !bytes.empty()) {
             const ssize_t count = ::write(fd_, bytes.data(), bytes.size());
             if (count < 0 && errno == EINTR) continue;
-            if (count < 0) status_ = system_error(path_, errno);
-            else bytes = bytes.subspan(static_cast<std::size_t>(count));
+            if (count < 0)
+                status_ = system_error(path_, errno);
+            else
+                bytes = bytes.subspan(static_cast<std::size_t>(count));
         }
         return status_;
     }
@@ -70,24 +76,29 @@ void sync_directory(const fs::path& path) {
 std::uint64_t bytes_in(const fs::path& directory) {
     std::uint64_t total = 0;
     std::error_code ignored;
-    for (fs::recursive_directory_iterator it(directory, ignored), end; it != end; it.increment(ignored))
+    for (fs::recursive_directory_iterator it(directory, ignored), end; it != end;
+         it.increment(ignored))
         if (it->is_regular_file(ignored)) total += it->file_size(ignored);
     return total;
 }
 
 Status check_space(const fs::path& directory, std::uint64_t wanted) {
-    struct statvfs info{};
+    struct statvfs info {};
     if (::statvfs(directory.c_str(), &info) != 0) return system_error(directory, errno);
     const std::uint64_t free_bytes = std::uint64_t{info.f_bavail} * info.f_frsize;
     if (free_bytes < wanted)
-        return Error{ErrorCode::no_space, text(directory.string(), ": the package takes ", wanted, " more bytes, the disk has ", free_bytes, " free")};
+        return Error{ErrorCode::no_space, text(directory.string(), ": the package takes ", wanted,
+                                               " more bytes, the disk has ", free_bytes, " free")};
     return {};
 }
 
 // Only what a packer writes may be taken up or removed.
 bool is_ours(const std::string& name) {
-    if (name == "weights" || name == ".pack-state" || name == "manifest.json" || name == "hub.safetensors" || name.starts_with(".tmp-")) return true;
-    return std::find(std::begin(package_text_files), std::end(package_text_files), name) != std::end(package_text_files);
+    if (name == "weights" || name == ".pack-state" || name == "manifest.json" ||
+        name == "hub.safetensors" || name.starts_with(".tmp-"))
+        return true;
+    return std::find(std::begin(package_text_files), std::end(package_text_files), name) !=
+           std::end(package_text_files);
 }
 
 // What a packer that was killed left behind.
@@ -102,14 +113,18 @@ void remove_temporaries(const fs::path& folder) {
 }  // namespace
 
 PackageOutput::PackageOutput(PackageOutput&& other) noexcept
-    : directory_(std::move(other.directory_)), made_directory_(other.made_directory_), lock_fd_(std::exchange(other.lock_fd_, -1)),
-      written_bytes_(std::move(other.written_bytes_)), next_temporary_(std::move(other.next_temporary_)) {}
+    : directory_(std::move(other.directory_)),
+      made_directory_(other.made_directory_),
+      lock_fd_(std::exchange(other.lock_fd_, -1)),
+      written_bytes_(std::move(other.written_bytes_)),
+      next_temporary_(std::move(other.next_temporary_)) {}
 
 PackageOutput::~PackageOutput() {
     if (lock_fd_ >= 0) ::close(lock_fd_);  // lets go of the lock
 }
 
-Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string_view input, std::uint64_t output_bytes) {
+Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string_view input,
+                                          std::uint64_t output_bytes) {
     PackageOutput output;
     output.directory_ = directory;
     output.written_bytes_ = std::make_unique<std::atomic<std::uint64_t>>(0);
@@ -118,26 +133,34 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
     const fs::path state = directory / ".pack-state";
     bool resumes = false;
     if (fs::exists(directory, error)) {
-        if (!fs::is_directory(directory, error)) return Error{ErrorCode::invalid_argument, text(directory.string(), ": is a file, wanted a folder for the package")};
+        if (!fs::is_directory(directory, error))
+            return Error{ErrorCode::invalid_argument,
+                         text(directory.string(), ": is a file, wanted a folder for the package")};
         resumes = fs::is_directory(state, error);
         const bool has_manifest = fs::exists(directory / "manifest.json", error);
         if (!resumes && has_manifest) {
             remove_temporaries(directory);
-            return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds a package already; remove it or choose another folder")};
+            return Error{ErrorCode::invalid_argument,
+                         text(directory.string(),
+                              ": holds a package already; remove it or choose another folder")};
         }
         for (const auto& entry : fs::directory_iterator(directory, error)) {
             const std::string name = entry.path().filename().string();
             if (!resumes || !is_ours(name))
-                return Error{ErrorCode::invalid_argument, text(directory.string(), ": is not empty (", name.substr(0, 100), "); choose another folder")};
+                return Error{ErrorCode::invalid_argument,
+                             text(directory.string(), ": is not empty (", name.substr(0, 100),
+                                  "); choose another folder")};
         }
-        if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
+        if (error)
+            return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
     } else {
         // The space is checked before anything is made.
         fs::path above = fs::absolute(directory, error).lexically_normal();
         while (above.has_relative_path() && !fs::exists(above, error)) above = above.parent_path();
         MOEX_TRY(check_space(above, output_bytes));
         fs::create_directories(directory, error);
-        if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
+        if (error)
+            return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
         output.made_directory_ = true;
     }
     if (resumes || !output.made_directory_) {
@@ -150,22 +173,29 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
     output.lock_fd_ = ::open((state / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (output.lock_fd_ < 0) return system_error(state / "lock", errno);
     if (::flock(output.lock_fd_, LOCK_EX | LOCK_NB) != 0)
-        return Error{ErrorCode::unavailable, text(directory.string(), ": another packer is writing here")};
+        return Error{ErrorCode::unavailable,
+                     text(directory.string(), ": another packer is writing here")};
     if (!resumes && fs::exists(directory / "manifest.json", error)) {
         fs::remove_all(state, error);
-        return Error{ErrorCode::unavailable, text(directory.string(), ": another packer has just finished a package here")};
+        return Error{ErrorCode::unavailable,
+                     text(directory.string(), ": another packer has just finished a package here")};
     }
     if (const auto before = read_text_file(state / "input", 1u << 20); before.ok()) {
         if (*before != input)
-            return Error{ErrorCode::invalid_argument, text(directory.string(), ": holds the unfinished package of another checkpoint or other options; remove it or choose another folder")};
+            return Error{ErrorCode::invalid_argument,
+                         text(directory.string(),
+                              ": holds the unfinished package of another checkpoint or other "
+                              "options; remove it or choose another folder")};
     } else {
-        // Records without an input are left when a packer is killed while it cleans up: another checkpoint must not take them for its own.
+        // Records without an input are left when a packer is killed while
+        // it cleans up: another checkpoint must not take them for its own.
         for (const auto& entry : fs::directory_iterator(state, error))
             if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
         fs::remove(directory / "manifest.json", error);
         MOEX_TRY(output.write_file(state / "input", as_byte_view(input)));
     }
-    for (const fs::path& folder : {directory, directory / "weights", state}) remove_temporaries(folder);
+    for (const fs::path& folder : {directory, directory / "weights", state})
+        remove_temporaries(folder);
     return output;
 }
 
@@ -177,14 +207,19 @@ Status PackageOutput::write_file(const fs::path& path, ByteView content) {
     return {};
 }
 
-std::optional<std::vector<Sha256>> PackageOutput::finished_layer(std::uint32_t layer, std::uint32_t num_experts, std::uint64_t blob_bytes) const {
-    const auto record = read_text_file(directory_ / ".pack-state" / text("layer-", layer), 1u << 20);
+std::optional<std::vector<Sha256>> PackageOutput::finished_layer(std::uint32_t layer,
+                                                                 std::uint32_t num_experts,
+                                                                 std::uint64_t blob_bytes) const {
+    const auto record = read_text_file(directory_ / ".pack-state" / text("layer-", layer),
+                                       1u << 20);
     if (!record.ok()) return std::nullopt;
     std::vector<Sha256> hashes;
     for (std::size_t at = 0; at + 65 <= record->size(); at += 65) {
         const auto hash = parse_sha256(std::string_view(*record).substr(at, 64));
         std::error_code error;
-        if (!hash.ok() || fs::file_size(directory_ / "weights" / to_hex(*hash), error) != blob_bytes || error) return std::nullopt;
+        if (!hash.ok() ||
+            fs::file_size(directory_ / "weights" / to_hex(*hash), error) != blob_bytes || error)
+            return std::nullopt;
         hashes.push_back(*hash);
     }
     if (hashes.size() != num_experts) return std::nullopt;
@@ -205,7 +240,8 @@ Result<Sha256> PackageOutput::write_blob(ByteView blob) {
     const Sha256 hash = sha256(blob);
     const fs::path path = directory_ / "weights" / to_hex(hash);
     std::error_code error;
-    if (fs::file_size(path, error) == blob.size() && !error) return hash;  // an equal expert, or one from before an interruption
+    // an equal expert, or one from before an interruption
+    if (fs::file_size(path, error) == blob.size() && !error) return hash;
     MOEX_TRY(write_file(path, blob));
     return hash;
 }
@@ -218,27 +254,37 @@ Status PackageOutput::finish_layer(std::uint32_t layer, const std::vector<Sha256
     return {};
 }
 
-Result<FileRecord> PackageOutput::write_hub(std::vector<SafetensorsEntry>& tensors, const std::function<Status(std::size_t, const WriteBytes&)>& fill) {
+Result<FileRecord> PackageOutput::write_hub(
+    std::vector<SafetensorsEntry>& tensors,
+    const std::function<Status(std::size_t, const WriteBytes&)>& fill) {
     const std::string header = make_safetensors_header(tensors);
-    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-    MOEX_CHECK(digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1, "SHA-256 failed");
+    const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> digest(EVP_MD_CTX_new(),
+                                                                         &EVP_MD_CTX_free);
+    MOEX_CHECK(digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1,
+               "SHA-256 failed");
     WholeFile file(directory_ / "hub.safetensors", directory_ / ".tmp-hub");
     FileRecord record;
     const WriteBytes write = [&](ByteView bytes) -> Status {
-        MOEX_CHECK(EVP_DigestUpdate(digest.get(), bytes.data(), bytes.size()) == 1, "SHA-256 failed");
+        MOEX_CHECK(EVP_DigestUpdate(digest.get(), bytes.data(), bytes.size()) == 1,
+                   "SHA-256 failed");
         record.size_bytes += bytes.size();
         written_bytes_->fetch_add(bytes.size());
         return file.write(bytes);
     };
     MOEX_TRY(write(as_byte_view(header)));
     for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
-        MOEX_CHECK(record.size_bytes == tensors[tensor].offset_bytes, text("hub.safetensors: ", tensors[tensor].name, " at ", record.size_bytes));
+        MOEX_CHECK(record.size_bytes == tensors[tensor].offset_bytes,
+                   text("hub.safetensors: ", tensors[tensor].name, " at ", record.size_bytes));
         MOEX_TRY(fill(tensor, write));
     }
     MOEX_TRY(file.finish());
-    MOEX_CHECK(EVP_DigestFinal_ex(digest.get(), reinterpret_cast<unsigned char*>(record.sha256.data()), nullptr) == 1, "SHA-256 failed");
+    MOEX_CHECK(
+        EVP_DigestFinal_ex(digest.get(), reinterpret_cast<unsigned char*>(record.sha256.data()),
+                           nullptr) == 1,
+        "SHA-256 failed");
     sync_directory(directory_);
-    MOEX_TRY(write_file(directory_ / ".pack-state" / "hub", as_byte_view(to_hex(record.sha256) + "\n")));
+    MOEX_TRY(
+        write_file(directory_ / ".pack-state" / "hub", as_byte_view(to_hex(record.sha256) + "\n")));
     return record;
 }
 
@@ -252,7 +298,8 @@ Status PackageOutput::finish(const PackageManifest& manifest) {
     sync_directory(directory_);
     MOEX_TRY(write_file(directory_ / "manifest.json", as_byte_view(manifest_to_json(manifest))));
     sync_directory(directory_);
-    // In one step, so that a packer that is killed here does not leave records without their input beside a whole package.
+    // In one step, so that a packer that is killed here does not
+    // leave records without their input beside a whole package.
     const fs::path spent = directory_ / text(".tmp-", next_temporary_->fetch_add(1));
     std::error_code error;
     fs::rename(directory_ / ".pack-state", spent, error);
@@ -264,7 +311,8 @@ void PackageOutput::discard() {
     std::error_code error;
     const fs::path state = directory_ / ".pack-state";
     for (const auto& entry : fs::directory_iterator(directory_, error))
-        if (is_ours(entry.path().filename().string()) && entry.path() != state) fs::remove_all(entry.path(), error);
+        if (is_ours(entry.path().filename().string()) && entry.path() != state)
+            fs::remove_all(entry.path(), error);
     fs::remove_all(state, error);  // last: while it stands, a packer knows the folder as its own
     // A folder that was there before stays, empty as we found it.
     if (made_directory_) fs::remove(directory_, error);

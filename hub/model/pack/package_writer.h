@@ -1,5 +1,6 @@
-// The folder a package is written into: blobs and files under temporary names until they are whole, a record per finished
-// layer in .pack-state, the manifest last. Shared by the packer and by synth.
+// The folder a package is written into: blobs and files under
+// temporary names until they are whole, a record per finished layer in
+// .pack-state, the manifest last. Shared by the packer and by synth.
 //   .pack-state/lock          held while a packer runs
 //   .pack-state/input         what is being packed, with which options: another input never resumes
 //   .pack-state/layer-N       the blob hashes of a finished layer
@@ -21,22 +22,29 @@ namespace moex {
 
 class PackageOutput {
   public:
-    // Makes `directory`, or takes up an unfinished one whose input is the same. Anything else there is refused, not overwritten.
+    // Makes `directory`, or takes up an unfinished one whose input
+    // is the same. Anything else there is refused, not overwritten.
     // `output_bytes`: what the whole package will take; ErrorCode::no_space when the disk has less.
-    static Result<PackageOutput> open(const std::filesystem::path& directory, std::string_view input, std::uint64_t output_bytes);
+    static Result<PackageOutput> open(const std::filesystem::path& directory,
+                                      std::string_view input, std::uint64_t output_bytes);
     PackageOutput(PackageOutput&& other) noexcept;
     ~PackageOutput();
 
     // The hashes of `layer` if its record is there and every blob has its size.
-    std::optional<std::vector<Sha256>> finished_layer(std::uint32_t layer, std::uint32_t num_experts, std::uint64_t blob_bytes) const;
+    std::optional<std::vector<Sha256>> finished_layer(std::uint32_t layer,
+                                                      std::uint32_t num_experts,
+                                                      std::uint64_t blob_bytes) const;
     std::optional<FileRecord> finished_hub() const;
     // Stores a blob under its hash. Thread-safe.
     Result<Sha256> write_blob(ByteView blob);
     Status finish_layer(std::uint32_t layer, const std::vector<Sha256>& hashes);
 
-    // Streams hub.safetensors: `fill(tensor, write)` calls write() with the tensor's bytes, in pieces.
+    // Streams hub.safetensors: `fill(tensor, write)`
+    // calls write() with the tensor's bytes, in pieces.
     using WriteBytes = std::function<Status(ByteView)>;
-    Result<FileRecord> write_hub(std::vector<SafetensorsEntry>& tensors, const std::function<Status(std::size_t tensor, const WriteBytes&)>& fill);
+    Result<FileRecord> write_hub(
+        std::vector<SafetensorsEntry>& tensors,
+        const std::function<Status(std::size_t tensor, const WriteBytes&)>& fill);
     Result<FileRecord> write_text(std::string_view file_name, std::string_view content);
     // Writes the manifest and removes .pack-state: from here on it is a package.
     Status finish(const PackageManifest& manifest);

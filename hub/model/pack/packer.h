@@ -1,5 +1,6 @@
-// `moex-hub pack`: a Hugging Face checkpoint becomes a package. Streaming: one layer in memory at a time; resumable: finished
-// layers are recorded in OUT/.pack-state and not redone; the manifest is written last, so a half package never opens.
+// `moex-hub pack`: a Hugging Face checkpoint becomes a package. Streaming: one layer
+// in memory at a time; resumable: finished layers are recorded in OUT/.pack-state
+// and not redone; the manifest is written last, so a half package never opens.
 #pragma once
 
 #include <filesystem>
@@ -16,8 +17,8 @@ namespace moex {
 struct PackOptions {
     ExpertDtype expert_dtype = ExpertDtype::int4;
     std::uint32_t group_size_max = 128;
-    std::string name;                 // default: the checkpoint folder's name
-    bool hub_f32 = false;             // keep f32 hub tensors as f32 (goldens); otherwise bf16
+    std::string name;      // default: the checkpoint folder's name
+    bool hub_f32 = false;  // keep f32 hub tensors as f32 (goldens); otherwise bf16
 };
 struct PackProgress {
     std::uint64_t done_bytes = 0, total_bytes = 0;  // of the checkpoint's tensors
@@ -26,11 +27,14 @@ struct PackProgress {
 struct PackReport {
     std::uint64_t input_bytes = 0, output_bytes = 0;
     std::uint32_t num_blobs = 0, layers_resumed = 0;
-    std::vector<std::string> warnings;              // e.g. no tokenizer: ids only
+    std::vector<std::string> warnings;  // e.g. no tokenizer: ids only
 };
-// `progress` is called after every expert, from any compute thread, one call at a time. Bad input removes what was written;
+// `progress` is called after every expert, from any compute
+// thread, one call at a time. Bad input removes what was written;
 // a full disk or a killed process leaves it, and the same call goes on where it stopped.
-Result<PackReport> pack_checkpoint(const std::filesystem::path& checkpoint, const std::filesystem::path& out, const PackOptions& options,
-                                   ThreadPool& threads, const std::function<void(const PackProgress&)>& progress);
+Result<PackReport> pack_checkpoint(const std::filesystem::path& checkpoint,
+                                   const std::filesystem::path& out, const PackOptions& options,
+                                   ThreadPool& threads,
+                                   const std::function<void(const PackProgress&)>& progress);
 
 }  // namespace moex

@@ -19,7 +19,8 @@ struct ScaleZero {
     float scale = int4_scale_min, zero = 0;
 };
 
-// What f16 makes of it. Zeros stay near the codes, because kernels subtract zero · Σx and a far zero would cancel badly.
+// What f16 makes of it. Zeros stay near the codes, because
+// kernels subtract zero · Σx and a far zero would cancel badly.
 ScaleZero stored(ScaleZero wanted) {
     const float scale = std::min(std::max(wanted.scale, int4_scale_min), half_max);
     const float zero = std::min(std::max(wanted.zero, -16.0f), 31.0f);
@@ -57,7 +58,8 @@ bool quantize_group(const float* weights, std::uint32_t* codes, std::uint32_t* s
         std::uint32_t packed = 0;
         for (int part = 0; part < 8 / lanes; ++part) {
             const Ints q = nearest_codes(w[word * (8 / lanes) + part], inverse, sz.zero);
-            for (int k = 0; k < lanes; ++k) packed |= static_cast<std::uint32_t>(q[k]) << (4 * (part * lanes + k));
+            for (int k = 0; k < lanes; ++k)
+                packed |= static_cast<std::uint32_t>(q[k]) << (4 * (part * lanes + k));
         }
         codes[word] = packed;
     }
@@ -68,13 +70,15 @@ bool quantize_group(const float* weights, std::uint32_t* codes, std::uint32_t* s
 template <int G>
 bool quantize_row(std::span<const float> row, std::uint32_t* codes, std::uint32_t* scale_zero) {
     for (std::size_t group = 0; group < row.size() / G; ++group)
-        if (!quantize_group<G>(row.data() + group * G, codes + group * (G / 8), scale_zero + group)) return false;
+        if (!quantize_group<G>(row.data() + group * G, codes + group * (G / 8), scale_zero + group))
+            return false;
     return true;
 }
 
 }  // namespace
 
-bool quantize_int4_row(std::span<const float> row, std::uint32_t group_size, std::uint32_t* codes, std::uint32_t* scale_zero) {
+bool quantize_int4_row(std::span<const float> row, std::uint32_t group_size, std::uint32_t* codes,
+                       std::uint32_t* scale_zero) {
     switch (group_size) {
         case 32: return quantize_row<32>(row, codes, scale_zero);
         case 64: return quantize_row<64>(row, codes, scale_zero);

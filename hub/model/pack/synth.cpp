@@ -15,10 +15,14 @@ namespace {
 
 constexpr double weight_deviation = 0.02;
 
-// SplitMix64. Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+// SplitMix64. Source: Steele, Lea and Flood, "Fast
+// splittable pseudorandom number generators", OOPSLA 2014.
 class Random {
   public:
-    Random(std::uint64_t seed, std::uint64_t stream) : state_(seed * 0x9e3779b97f4a7c15u + stream * 0xd1342543de82ef95u) { next(); }
+    Random(std::uint64_t seed, std::uint64_t stream)
+        : state_(seed * 0x9e3779b97f4a7c15u + stream * 0xd1342543de82ef95u) {
+        next();
+    }
     std::uint64_t next() {
         std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -50,24 +54,34 @@ class WeightSource {
   public:
     WeightSource() {
         const auto normals = normal_quantiles(4096);
-        for (int i = 0; i < 4096; ++i) weights_[i] = normals[i] * static_cast<float>(weight_deviation);
+        for (int i = 0; i < 4096; ++i)
+            weights_[i] = normals[i] * static_cast<float>(weight_deviation);
         const auto coarse = normal_quantiles(256);
-        for (int i = 0; i < 256; ++i) codes_[i] = static_cast<std::uint8_t>(std::clamp(std::lround(zero + coarse[i] * code_deviation), 0l, 15l));
+        for (int i = 0; i < 256; ++i)
+            codes_[i] = static_cast<std::uint8_t>(
+                std::clamp(std::lround(zero + coarse[i] * code_deviation), 0l, 15l));
     }
-    void fill_bf16(Random& random, std::span<std::byte> out) const { fill_words<std::uint16_t>(random, out, [](float w) { return float_to_bfloat16(w); }); }
-    void fill_f32(Random& random, std::span<std::byte> out) const { fill_words<float>(random, out, [](float w) { return w; }); }
+    void fill_bf16(Random& random, std::span<std::byte> out) const {
+        fill_words<std::uint16_t>(random, out, [](float w) { return float_to_bfloat16(w); });
+    }
+    void fill_f32(Random& random, std::span<std::byte> out) const {
+        fill_words<float>(random, out, [](float w) { return w; });
+    }
     void fill_codes(Random& random, std::span<std::byte> out) const {
         for (std::size_t at = 0; at < out.size(); at += 4) {
             const std::uint64_t bits = random.next();
             std::uint32_t word = 0;
-            for (int k = 0; k < 8; ++k) word |= std::uint32_t{codes_[(bits >> (8 * k)) & 255]} << (4 * k);
+            for (int k = 0; k < 8; ++k)
+                word |= std::uint32_t{codes_[(bits >> (8 * k)) & 255]} << (4 * k);
             std::memcpy(out.data() + at, &word, 4);
         }
     }
     void fill_scale_zero(Random& random, std::span<std::byte> out) const {
         for (std::size_t at = 0; at < out.size(); at += 4) {
             const float spread = 0.75f + 0.5f * static_cast<float>(random.next() >> 40) * 0x1p-24f;
-            const std::uint32_t word = pack_scale_zero(float_to_half(static_cast<float>(weight_deviation) / code_deviation * spread), float_to_half(zero));
+            const std::uint32_t word = pack_scale_zero(
+                float_to_half(static_cast<float>(weight_deviation) / code_deviation * spread),
+                float_to_half(zero));
             std::memcpy(out.data() + at, &word, 4);
         }
     }
@@ -88,19 +102,29 @@ class WeightSource {
     std::uint8_t codes_[256];
 };
 
-Status fill_expert(const WeightSource& weights, Random random, const ExpertBlobLayout& layout, ExpertDtype dtype, std::span<std::byte> blob) {
-    const auto section = [&](const BlobSection& at) { return blob.subspan(at.offset_bytes, at.size_bytes); };
+Status fill_expert(const WeightSource& weights, Random random, const ExpertBlobLayout& layout,
+                   ExpertDtype dtype, std::span<std::byte> blob) {
+    const auto section = [&](const BlobSection& at) {
+        return blob.subspan(at.offset_bytes, at.size_bytes);
+    };
     for (const BlobSection& codes : {layout.gate_up_codes, layout.down_codes}) {
-        if (dtype == ExpertDtype::int4) weights.fill_codes(random, section(codes));
-        else if (dtype == ExpertDtype::bf16) weights.fill_bf16(random, section(codes));
-        else weights.fill_f32(random, section(codes));
+        if (dtype == ExpertDtype::int4)
+            weights.fill_codes(random, section(codes));
+        else if (dtype == ExpertDtype::bf16)
+            weights.fill_bf16(random, section(codes));
+        else
+            weights.fill_f32(random, section(codes));
     }
-    for (const BlobSection& scales : {layout.gate_up_scale_zero, layout.down_scale_zero}) weights.fill_scale_zero(random, section(scales));
+    for (const BlobSection& scales : {layout.gate_up_scale_zero, layout.down_scale_zero})
+        weights.fill_scale_zero(random, section(scales));
     return {};
 }
 
-Result<PackReport> write_random(const ModelConfig& config, std::string_view name, std::uint64_t seed, const PackOptions& options, const ExpertShape& shape,
-                                PackageOutput& output, ThreadPool& threads, const std::function<void(const PackProgress&)>& progress) {
+Result<PackReport> write_random(const ModelConfig& config, std::string_view name,
+                                std::uint64_t seed, const PackOptions& options,
+                                const ExpertShape& shape, PackageOutput& output,
+                                ThreadPool& threads,
+                                const std::function<void(const PackProgress&)>& progress) {
     const ExpertBlobLayout layout = expert_blob_layout(shape, options.expert_dtype);
     const WeightSource weights;
     std::vector<SafetensorsEntry> entries;
@@ -109,9 +133,14 @@ Result<PackReport> write_random(const ModelConfig& config, std::string_view name
         std::uint64_t bytes = options.hub_f32 ? 4 : 2;
         for (const std::uint64_t size : spec.shape) bytes *= size;
         hub_bytes += bytes;
-        entries.push_back({.name = spec.name, .dtype = options.hub_f32 ? TensorDtype::f32 : TensorDtype::bf16, .shape = spec.shape});
+        entries.push_back({.name = spec.name,
+                           .dtype = options.hub_f32 ? TensorDtype::f32 : TensorDtype::bf16,
+                           .shape = spec.shape});
     }
-    PackageManifest manifest{.name = std::string(name), .config = config, .expert_dtype = options.expert_dtype, .group_size = shape.group_size};
+    PackageManifest manifest{.name = std::string(name),
+                             .config = config,
+                             .expert_dtype = options.expert_dtype,
+                             .group_size = shape.group_size};
     PackReport report{.warnings = {"no tokenizer: the package takes and gives token ids only"}};
     PackProgress state{.num_layers = config.num_layers};
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
@@ -132,11 +161,14 @@ Result<PackReport> write_random(const ModelConfig& config, std::string_view name
             add(config.num_experts * layout.size_bytes);
         } else {
             MOEX_ASSIGN(hashes, write_layer_blobs(
-                output, config.num_experts, layout.size_bytes, threads,
-                [&](std::uint32_t expert, std::span<std::byte> blob) {
-                    return fill_expert(weights, Random(seed, (std::uint64_t{layer} + 1) << 32 | expert), layout, options.expert_dtype, blob);
-                },
-                [&](std::uint32_t) { add(layout.size_bytes); }));
+                                    output, config.num_experts, layout.size_bytes, threads,
+                                    [&](std::uint32_t expert, std::span<std::byte> blob) {
+                                        return fill_expert(
+                                            weights,
+                                            Random(seed, (std::uint64_t{layer} + 1) << 32 | expert),
+                                            layout, options.expert_dtype, blob);
+                                    },
+                                    [&](std::uint32_t) { add(layout.size_bytes); }));
             MOEX_TRY(output.finish_layer(layer, hashes));
             manifest.experts.back() = std::move(hashes);
         }
@@ -146,23 +178,30 @@ Result<PackReport> write_random(const ModelConfig& config, std::string_view name
         manifest.hub = *finished;
     } else {
         Bytes window;
-        MOEX_ASSIGN(hub, output.write_hub(entries, [&](std::size_t index, const PackageOutput::WriteBytes& write) -> Status {
-            Random random(seed, index);
-            const bool is_norm = entries[index].name.ends_with("norm.weight");
-            for (std::uint64_t at = 0; at < entries[index].size_bytes; at += window.size()) {
-                window.resize(std::min<std::uint64_t>(1u << 20, entries[index].size_bytes - at));
-                if (is_norm) {
-                    const std::uint32_t one = options.hub_f32 ? 0x3f800000u : 0x3f803f80u;  // 1.0, or twice 1.0 in bf16
-                    for (std::size_t i = 0; i < window.size(); i += 4) std::memcpy(window.data() + i, &one, 4);
-                } else if (options.hub_f32) {
-                    weights.fill_f32(random, window);
-                } else {
-                    weights.fill_bf16(random, window);
-                }
-                MOEX_TRY(write(window));
-            }
-            return {};
-        }));
+        MOEX_ASSIGN(
+            hub,
+            output.write_hub(
+                entries, [&](std::size_t index, const PackageOutput::WriteBytes& write) -> Status {
+                    Random random(seed, index);
+                    const bool is_norm = entries[index].name.ends_with("norm.weight");
+                    for (std::uint64_t at = 0; at < entries[index].size_bytes;
+                         at += window.size()) {
+                        window.resize(
+                            std::min<std::uint64_t>(1u << 20, entries[index].size_bytes - at));
+                        if (is_norm) {
+                            // 1.0, or twice 1.0 in bf16
+                            const std::uint32_t one = options.hub_f32 ? 0x3f800000u : 0x3f803f80u;
+                            for (std::size_t i = 0; i < window.size(); i += 4)
+                                std::memcpy(window.data() + i, &one, 4);
+                        } else if (options.hub_f32) {
+                            weights.fill_f32(random, window);
+                        } else {
+                            weights.fill_bf16(random, window);
+                        }
+                        MOEX_TRY(write(window));
+                    }
+                    return {};
+                }));
         manifest.hub = hub;
     }
     report.num_blobs = static_cast<std::uint32_t>(blobs.size());
@@ -181,23 +220,73 @@ struct NamedShape {
 }  // namespace
 
 ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers) {
-    config.layer_is_moe.resize(num_layers, config.layer_is_moe.empty() ? 1 : config.layer_is_moe.back());
+    config.layer_is_moe.resize(num_layers,
+                               config.layer_is_moe.empty() ? 1 : config.layer_is_moe.back());
     config.num_layers = num_layers;
     return config;
 }
 
 Result<ModelConfig> synth_shape(std::string_view shape) {
     const NamedShape shapes[] = {
-        {"bench-moe", {.hidden_size = 1024, .num_layers = 12, .num_heads = 16, .num_kv_heads = 4, .head_dim = 64, .vocab_size = 32000, .context_tokens = 4096,
-                       .num_experts = 32, .top_k = 4, .moe_intermediate_size = 512}},
-        {"qwen3-30b-a3b", {.hidden_size = 2048, .num_layers = 48, .num_heads = 32, .num_kv_heads = 4, .head_dim = 128, .vocab_size = 151936, .context_tokens = 40960,
-                           .num_experts = 128, .top_k = 8, .moe_intermediate_size = 768, .rope_theta = 1e6}},
-        {"paper", {.hidden_size = 4096, .num_layers = 46, .num_heads = 32, .num_kv_heads = 4, .head_dim = 128, .vocab_size = 151936, .context_tokens = 40960,
-                   .num_experts = 128, .top_k = 8, .moe_intermediate_size = 2048, .rope_theta = 1e6}},
-        {"tiny", {.hidden_size = 64, .num_layers = 2, .num_heads = 4, .num_kv_heads = 2, .head_dim = 16, .vocab_size = 256, .context_tokens = 256,
-                  .num_experts = 8, .top_k = 2, .moe_intermediate_size = 32, .tied_embeddings = true}},
-        {"demo", {.hidden_size = 384, .num_layers = 8, .num_heads = 6, .num_kv_heads = 2, .head_dim = 64, .vocab_size = 8192, .context_tokens = 1024,
-                  .num_experts = 16, .top_k = 4, .moe_intermediate_size = 256, .tied_embeddings = true}},
+        {"bench-moe",
+         {.hidden_size = 1024,
+          .num_layers = 12,
+          .num_heads = 16,
+          .num_kv_heads = 4,
+          .head_dim = 64,
+          .vocab_size = 32000,
+          .context_tokens = 4096,
+          .num_experts = 32,
+          .top_k = 4,
+          .moe_intermediate_size = 512}},
+        {"qwen3-30b-a3b",
+         {.hidden_size = 2048,
+          .num_layers = 48,
+          .num_heads = 32,
+          .num_kv_heads = 4,
+          .head_dim = 128,
+          .vocab_size = 151936,
+          .context_tokens = 40960,
+          .num_experts = 128,
+          .top_k = 8,
+          .moe_intermediate_size = 768,
+          .rope_theta = 1e6}},
+        {"paper",
+         {.hidden_size = 4096,
+          .num_layers = 46,
+          .num_heads = 32,
+          .num_kv_heads = 4,
+          .head_dim = 128,
+          .vocab_size = 151936,
+          .context_tokens = 40960,
+          .num_experts = 128,
+          .top_k = 8,
+          .moe_intermediate_size = 2048,
+          .rope_theta = 1e6}},
+        {"tiny",
+         {.hidden_size = 64,
+          .num_layers = 2,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 16,
+          .vocab_size = 256,
+          .context_tokens = 256,
+          .num_experts = 8,
+          .top_k = 2,
+          .moe_intermediate_size = 32,
+          .tied_embeddings = true}},
+        {"demo",
+         {.hidden_size = 384,
+          .num_layers = 8,
+          .num_heads = 6,
+          .num_kv_heads = 2,
+          .head_dim = 64,
+          .vocab_size = 8192,
+          .context_tokens = 1024,
+          .num_experts = 16,
+          .top_k = 4,
+          .moe_intermediate_size = 256,
+          .tied_embeddings = true}},
     };
     std::string known;
     for (const NamedShape& candidate : shapes) {
@@ -208,16 +297,23 @@ Result<ModelConfig> synth_shape(std::string_view shape) {
         }
         known += text(known.empty() ? "" : ", ", candidate.name);
     }
-    return Error{ErrorCode::invalid_argument, text("shape \"", shape, "\" is unknown; known: ", known)};
+    return Error{ErrorCode::invalid_argument,
+                 text("shape \"", shape, "\" is unknown; known: ", known)};
 }
 
-Result<PackReport> synth_package(const ModelConfig& config, std::string_view name, std::uint64_t seed, const std::filesystem::path& out, const PackOptions& options,
-                                 ThreadPool& threads, const std::function<void(const PackProgress&)>& progress) {
+Result<PackReport> synth_package(const ModelConfig& config, std::string_view name,
+                                 std::uint64_t seed, const std::filesystem::path& out,
+                                 const PackOptions& options, ThreadPool& threads,
+                                 const std::function<void(const PackProgress&)>& progress) {
     MOEX_ASSIGN(checked, parse_model_config(to_json(config)));
-    if (!package_name_ok(name)) return Error{ErrorCode::invalid_argument, text("package name ", json_excerpt(std::string(name)), ", wanted 1 to 128 printable characters without spaces")};
+    if (!package_name_ok(name))
+        return Error{ErrorCode::invalid_argument,
+                     text("package name ", json_excerpt(std::string(name)),
+                          ", wanted 1 to 128 printable characters without spaces")};
     ExpertShape shape{checked.hidden_size, checked.moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
-        MOEX_ASSIGN(group_size, choose_group_size(shape.hidden_size, shape.moe_intermediate_size, options.group_size_max));
+        MOEX_ASSIGN(group_size, choose_group_size(shape.hidden_size, shape.moe_intermediate_size,
+                                                  options.group_size_max));
         shape.group_size = group_size;
     }
     std::uint64_t output_bytes = 1u << 20;
@@ -227,9 +323,12 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
         output_bytes += bytes;
     }
     for (const std::uint8_t moe : checked.layer_is_moe)
-        if (moe) output_bytes += checked.num_experts * expert_blob_layout(shape, options.expert_dtype).size_bytes;
-    const std::string identity = text("moex-synth 1\n", to_json(checked).dump(), '\n', name, ' ', seed, ' ', expert_dtype_name(options.expert_dtype), ' ', shape.group_size, ' ',
-                                      options.hub_f32, '\n');
+        if (moe)
+            output_bytes += checked.num_experts *
+                            expert_blob_layout(shape, options.expert_dtype).size_bytes;
+    const std::string identity = text("moex-synth 1\n", to_json(checked).dump(), '\n', name, ' ',
+                                      seed, ' ', expert_dtype_name(options.expert_dtype), ' ',
+                                      shape.group_size, ' ', options.hub_f32, '\n');
     MOEX_ASSIGN(output, PackageOutput::open(out, identity, output_bytes));
     return write_random(checked, name, seed, options, shape, output, threads, progress);
 }

@@ -1,5 +1,6 @@
-// `moex-hub synth`: a random package of any shape, for benches. Streams; seeded by (seed, layer, expert), so that neither
-// threads nor an interruption change a byte. Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny", or "demo".
+// `moex-hub synth`: a random package of any shape, for benches. Streams; seeded
+// by (seed, layer, expert), so that neither threads nor an interruption change
+// a byte. Shapes: "bench-moe", "qwen3-30b-a3b", "paper", "tiny", or "demo".
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,9 @@ namespace moex {
 Result<ModelConfig> synth_shape(std::string_view shape);
 // The same shape with fewer (or more) layers, all like its last one.
 ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers);
-Result<PackReport> synth_package(const ModelConfig& config, std::string_view name, std::uint64_t seed, const std::filesystem::path& out,
-                                 const PackOptions& options, ThreadPool& threads, const std::function<void(const PackProgress&)>& progress);
+Result<PackReport> synth_package(const ModelConfig& config, std::string_view name,
+                                 std::uint64_t seed, const std::filesystem::path& out,
+                                 const PackOptions& options, ThreadPool& threads,
+                                 const std::function<void(const PackProgress&)>& progress);
 
 }  // namespace moex

@@ -12,12 +12,18 @@ using Json = nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;  // for what we write
 constexpr std::uint32_t format_version = 1;
 
-OrderedJson file_to_json(const FileRecord& file) { return {{"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}}; }
+OrderedJson file_to_json(const FileRecord& file) {
+    return {{"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}};
+}
 
 Result<Sha256> hash_of(const Json& value, std::string_view what) {
-    if (!value.is_string()) return Error{ErrorCode::bad_field, text(what, " is ", json_excerpt(value), ", wanted 64 hex digits")};
+    if (!value.is_string())
+        return Error{ErrorCode::bad_field,
+                     text(what, " is ", json_excerpt(value), ", wanted 64 hex digits")};
     auto hash = parse_sha256(value.get_ref<const std::string&>());
-    if (!hash.ok()) return Error{ErrorCode::bad_field, text(what, " is ", json_excerpt(value), ", wanted 64 hex digits")};
+    if (!hash.ok())
+        return Error{ErrorCode::bad_field,
+                     text(what, " is ", json_excerpt(value), ", wanted 64 hex digits")};
     return hash;
 }
 
@@ -25,79 +31,110 @@ Result<Sha256> hash_of(const Json& value, std::string_view what) {
 Result<const Json*> object_of(const Json& parent, const char* key, std::string_view what) {
     const auto found = parent.find(key);
     if (found == parent.end() || !found->is_object())
-        return Error{ErrorCode::bad_field, text(what, ": ", key, " is ", found == parent.end() ? std::string("missing") : json_excerpt(*found), ", wanted an object")};
+        return Error{ErrorCode::bad_field,
+                     text(what, ": ", key, " is ",
+                          found == parent.end() ? std::string("missing") : json_excerpt(*found),
+                          ", wanted an object")};
     return &*found;
 }
 
 Result<FileRecord> parse_file(const Json& object, std::string_view what) {
-    if (!object.is_object() || !object.contains("sha256") || !object.contains("bytes") || !object["bytes"].is_number_unsigned())
-        return Error{ErrorCode::bad_field, text(what, " is ", json_excerpt(object), ", wanted {sha256, bytes}")};
+    if (!object.is_object() || !object.contains("sha256") || !object.contains("bytes") ||
+        !object["bytes"].is_number_unsigned())
+        return Error{ErrorCode::bad_field,
+                     text(what, " is ", json_excerpt(object), ", wanted {sha256, bytes}")};
     MOEX_ASSIGN(hash, hash_of(object["sha256"], what));
     return FileRecord{hash, object["bytes"].get<std::uint64_t>()};
 }
 
-Result<double> number_in(const Json& object, const char* key, double otherwise, double min, double max, std::string_view what) {
+Result<double> number_in(const Json& object, const char* key, double otherwise, double min,
+                         double max, std::string_view what) {
     const auto found = object.find(key);
     if (found == object.end() || found->is_null()) return otherwise;
     const double number = found->is_number() ? found->get<double>() : std::nan("");
     if (!(number >= min && number <= max))
-        return Error{ErrorCode::bad_field, text(what, ": ", key, " is ", json_excerpt(*found), ", wanted a number of ", min, "..", max)};
+        return Error{ErrorCode::bad_field, text(what, ": ", key, " is ", json_excerpt(*found),
+                                                ", wanted a number of ", min, "..", max)};
     return number;
 }
 
 // A whole number, a list of them, or null.
-Status parse_eos(const Json& value, std::uint32_t vocab_size, std::vector<std::uint32_t>& out, std::string_view what) {
+Status parse_eos(const Json& value, std::uint32_t vocab_size, std::vector<std::uint32_t>& out,
+                 std::string_view what) {
     const auto add = [&](const Json& id) -> Status {
         if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= vocab_size)
-            return Error{ErrorCode::bad_field, text(what, ": eos_token_id is ", json_excerpt(value), ", wanted ids below vocab_size (", vocab_size, ")")};
+            return Error{ErrorCode::bad_field,
+                         text(what, ": eos_token_id is ", json_excerpt(value),
+                              ", wanted ids below vocab_size (", vocab_size, ")")};
         out.push_back(id.get<std::uint32_t>());
         return {};
     };
     if (value.is_null()) return {};
     if (!value.is_array()) return add(value);
-    if (value.size() > 64) return Error{ErrorCode::bad_field, text(what, ": ", value.size(), " eos_token_ids, wanted at most 64")};
+    if (value.size() > 64)
+        return Error{ErrorCode::bad_field,
+                     text(what, ": ", value.size(), " eos_token_ids, wanted at most 64")};
     for (const Json& id : value) MOEX_TRY(add(id));
     return {};
 }
 
-Result<GenerationDefaults> parse_sampling(const Json& object, std::uint32_t vocab_size, const char* top_k_key, const char* eos_key, std::string_view what) {
+Result<GenerationDefaults> parse_sampling(const Json& object, std::uint32_t vocab_size,
+                                          const char* top_k_key, const char* eos_key,
+                                          std::string_view what) {
     GenerationDefaults defaults;
     if (const auto found = object.find("do_sample"); found != object.end() && !found->is_null()) {
-        if (!found->is_boolean()) return Error{ErrorCode::bad_field, text(what, ": do_sample is ", json_excerpt(*found), ", wanted true or false")};
+        if (!found->is_boolean())
+            return Error{ErrorCode::bad_field, text(what, ": do_sample is ", json_excerpt(*found),
+                                                    ", wanted true or false")};
         defaults.do_sample = found->get<bool>();
     }
     MOEX_ASSIGN(temperature, number_in(object, "temperature", 1.0, 0.0, 100.0, what));
     MOEX_ASSIGN(top_p, number_in(object, "top_p", 1.0, 0.0, 1.0, what));
     MOEX_ASSIGN(top_k, number_in(object, top_k_key, 0.0, 0.0, 1e9, what));
-    if (top_k != std::floor(top_k)) return Error{ErrorCode::bad_field, text(what, ": ", top_k_key, " is ", top_k, ", wanted a whole number")};
+    if (top_k != std::floor(top_k))
+        return Error{ErrorCode::bad_field,
+                     text(what, ": ", top_k_key, " is ", top_k, ", wanted a whole number")};
     MOEX_ASSIGN(min_p, number_in(object, "min_p", 0.0, 0.0, 1.0, what));
-    MOEX_ASSIGN(repetition_penalty, number_in(object, "repetition_penalty", 1.0, 0.01, 100.0, what));
+    MOEX_ASSIGN(repetition_penalty,
+                number_in(object, "repetition_penalty", 1.0, 0.01, 100.0, what));
     defaults.temperature = temperature;
     defaults.top_p = top_p;
     defaults.sample_top_k = static_cast<std::uint32_t>(top_k);
     defaults.min_p = min_p;
     defaults.repetition_penalty = repetition_penalty;
-    if (object.contains(eos_key)) MOEX_TRY(parse_eos(object[eos_key], vocab_size, defaults.eos_token_ids, what));
+    if (object.contains(eos_key))
+        MOEX_TRY(parse_eos(object[eos_key], vocab_size, defaults.eos_token_ids, what));
     return defaults;
 }
 
-Result<std::vector<std::vector<Sha256>>> parse_experts(const Json& manifest, const ModelConfig& config, std::string_view what) {
+Result<std::vector<std::vector<Sha256>>> parse_experts(const Json& manifest,
+                                                       const ModelConfig& config,
+                                                       std::string_view what) {
     const auto found = manifest.find("experts");
     if (found == manifest.end() || !found->is_array() || found->size() != config.num_layers)
-        return Error{ErrorCode::bad_field, text(what, ": experts wants one list per layer (", config.num_layers, "), found ",
-                                                found == manifest.end() ? std::string("none") : found->is_array() ? text(found->size()) : json_excerpt(*found))};
+        return Error{ErrorCode::bad_field, text(what, ": experts wants one list per layer (",
+                                                config.num_layers, "), found ",
+                                                found == manifest.end() ? std::string("none")
+                                                : found->is_array()     ? text(found->size())
+                                                                        : json_excerpt(*found))};
     std::vector<std::vector<Sha256>> experts(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const Json& row = (*found)[layer];
         if (!config.is_moe(layer)) {
-            if (!row.is_null()) return Error{ErrorCode::bad_field, text(what, ": experts[", layer, "] is ", json_excerpt(row), ", wanted null for a dense layer")};
+            if (!row.is_null())
+                return Error{ErrorCode::bad_field,
+                             text(what, ": experts[", layer, "] is ", json_excerpt(row),
+                                  ", wanted null for a dense layer")};
             continue;
         }
         if (!row.is_array() || row.size() != config.num_experts)
-            return Error{ErrorCode::bad_field, text(what, ": experts[", layer, "] is ", row.is_array() ? text(row.size(), " hashes") : json_excerpt(row), ", wanted ",
-                                                    config.num_experts, " hashes (num_experts)")};
+            return Error{ErrorCode::bad_field,
+                         text(what, ": experts[", layer, "] is ",
+                              row.is_array() ? text(row.size(), " hashes") : json_excerpt(row),
+                              ", wanted ", config.num_experts, " hashes (num_experts)")};
         for (std::uint32_t expert = 0; expert < config.num_experts; ++expert) {
-            MOEX_ASSIGN(hash, hash_of(row[expert], text(what, ": experts[", layer, "][", expert, "]")));
+            MOEX_ASSIGN(hash,
+                        hash_of(row[expert], text(what, ": experts[", layer, "][", expert, "]")));
             experts[layer].push_back(hash);
         }
     }
@@ -108,7 +145,8 @@ Result<std::vector<std::vector<Sha256>>> parse_experts(const Json& manifest, con
 
 bool package_name_ok(std::string_view name) {
     return !name.empty() && name.size() <= 128 && std::all_of(name.begin(), name.end(), [](char c) {
-        return c > 0x20 && c < 0x7f && c != '"' && c != '\'' && c != '\\' && c != '<' && c != '>' && c != '&';
+        return c > 0x20 && c < 0x7f && c != '"' && c != '\'' && c != '\\' && c != '<' && c != '>' &&
+               c != '&';
     });
 }
 
@@ -135,35 +173,43 @@ std::string manifest_to_json(const PackageManifest& manifest) {
                             {"eos_token_ids", generation.eos_token_ids}};
     // Only where they say something: packages from before they were read keep their bytes.
     if (generation.min_p != 0.0) sampling["min_p"] = generation.min_p;
-    if (generation.repetition_penalty != 1.0) sampling["repetition_penalty"] = generation.repetition_penalty;
+    if (generation.repetition_penalty != 1.0)
+        sampling["repetition_penalty"] = generation.repetition_penalty;
     const OrderedJson object = {{"format", "moex-package"},
-                         {"format_version", format_version},
-                         {"name", manifest.name},
-                         {"config", OrderedJson::parse(to_json(manifest.config).dump())},
-                         {"quantization", {{"expert_dtype", expert_dtype_name(manifest.expert_dtype)}, {"group_size", manifest.group_size}}},
-                         {"generation", sampling},
-                         {"hub", hub},
-                         {"files", files},
-                         {"experts", experts},
-                         {"signatures", nullptr},
-                         {"default_vectors", nullptr},
-                         {"estimator", nullptr},
-                         {"shadow", nullptr}};
+                                {"format_version", format_version},
+                                {"name", manifest.name},
+                                {"config", OrderedJson::parse(to_json(manifest.config).dump())},
+                                {"quantization",
+                                 {{"expert_dtype", expert_dtype_name(manifest.expert_dtype)},
+                                  {"group_size", manifest.group_size}}},
+                                {"generation", sampling},
+                                {"hub", hub},
+                                {"files", files},
+                                {"experts", experts},
+                                {"signatures", nullptr},
+                                {"default_vectors", nullptr},
+                                {"estimator", nullptr},
+                                {"shadow", nullptr}};
     return object.dump(1) + "\n";
 }
 
 Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_view what) {
     MOEX_ASSIGN(object, parse_strict_json(json_text, what, {.depth_max = 8}));
     const auto wrong = [&](std::string_view key, const Json& found, std::string_view wanted) {
-        return Error{ErrorCode::bad_field, text(what, ": ", key, " is ", json_excerpt(found), ", wanted ", wanted)};
+        return Error{ErrorCode::bad_field,
+                     text(what, ": ", key, " is ", json_excerpt(found), ", wanted ", wanted)};
     };
     if (!object.is_object() || object.value("format", Json()) != "moex-package")
-        return Error{ErrorCode::bad_field, text(what, ": not a package manifest (format is not \"moex-package\")")};
+        return Error{ErrorCode::bad_field,
+                     text(what, ": not a package manifest (format is not \"moex-package\")")};
     if (const Json version = object.value("format_version", Json()); version != format_version)
-        return Error{ErrorCode::unsupported, text(what, ": format_version is ", json_excerpt(version), ", this program reads ", format_version)};
+        return Error{ErrorCode::unsupported,
+                     text(what, ": format_version is ", json_excerpt(version),
+                          ", this program reads ", format_version)};
     PackageManifest manifest;
     const Json name = object.value("name", Json());
-    if (!name.is_string() || !package_name_ok(name.get_ref<const std::string&>())) return wrong("name", name, "1 to 128 printable characters without spaces");
+    if (!name.is_string() || !package_name_ok(name.get_ref<const std::string&>()))
+        return wrong("name", name, "1 to 128 printable characters without spaces");
     manifest.name = name.get<std::string>();
 
     MOEX_ASSIGN(config_object, object_of(object, "config", what));
@@ -172,18 +218,27 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     manifest.config = *config;
 
     MOEX_ASSIGN(quantization, object_of(object, "quantization", what));
-    const Json dtype_word = quantization->value("expert_dtype", Json()), group = quantization->value("group_size", Json());
-    const auto dtype = dtype_word.is_string() ? parse_expert_dtype(dtype_word.get_ref<const std::string&>()) : Result<ExpertDtype>(Error{ErrorCode::bad_field, ""});
+    const Json dtype_word = quantization->value("expert_dtype", Json()),
+               group = quantization->value("group_size", Json());
+    const auto dtype = dtype_word.is_string()
+                           ? parse_expert_dtype(dtype_word.get_ref<const std::string&>())
+                           : Result<ExpertDtype>(Error{ErrorCode::bad_field, ""});
     if (!dtype.ok()) return wrong("expert_dtype", dtype_word, "int4, bf16 or f32");
     manifest.expert_dtype = *dtype;
-    const bool group_ok = *dtype == ExpertDtype::int4 ? group == 32 || group == 64 || group == 128 : group == 0;
-    if (!group.is_number_unsigned() || !group_ok) return wrong("group_size", group, *dtype == ExpertDtype::int4 ? "32, 64 or 128" : "0");
+    const bool group_ok = *dtype == ExpertDtype::int4 ? group == 32 || group == 64 || group == 128
+                                                      : group == 0;
+    if (!group.is_number_unsigned() || !group_ok)
+        return wrong("group_size", group, *dtype == ExpertDtype::int4 ? "32, 64 or 128" : "0");
     manifest.group_size = group.get<std::uint32_t>();
-    if (manifest.group_size != 0 && (config->hidden_size % manifest.group_size != 0 || config->moe_intermediate_size % manifest.group_size != 0))
-        return wrong("group_size", group, text("a divisor of hidden_size (", config->hidden_size, ") and moe_intermediate_size (", config->moe_intermediate_size, ")"));
+    if (manifest.group_size != 0 && (config->hidden_size % manifest.group_size != 0 ||
+                                     config->moe_intermediate_size % manifest.group_size != 0))
+        return wrong("group_size", group,
+                     text("a divisor of hidden_size (", config->hidden_size,
+                          ") and moe_intermediate_size (", config->moe_intermediate_size, ")"));
 
     MOEX_ASSIGN(generation, object_of(object, "generation", what));
-    MOEX_ASSIGN(defaults, parse_sampling(*generation, config->vocab_size, "sample_top_k", "eos_token_ids", what));
+    MOEX_ASSIGN(defaults, parse_sampling(*generation, config->vocab_size, "sample_top_k",
+                                         "eos_token_ids", what));
     manifest.generation = defaults;
 
     MOEX_ASSIGN(hub, object_of(object, "hub", what));
@@ -191,11 +246,16 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     manifest.hub = hub_file;
     MOEX_ASSIGN(files, object_of(object, "files", what));
     for (const auto& [file_name, record] : files->items()) {
-        if (std::find(std::begin(package_text_files), std::end(package_text_files), file_name) == std::end(package_text_files))
-            return Error{ErrorCode::bad_field, text(what, ": files names ", json_excerpt(Json(file_name)), ", which no package holds")};
+        if (std::find(std::begin(package_text_files), std::end(package_text_files), file_name) ==
+            std::end(package_text_files))
+            return Error{ErrorCode::bad_field,
+                         text(what, ": files names ", json_excerpt(Json(file_name)),
+                              ", which no package holds")};
         MOEX_ASSIGN(file, parse_file(record, text(what, ": files.", file_name)));
         if (file.size_bytes > text_file_bytes_max(file_name))
-            return Error{ErrorCode::bad_field, text(what, ": files.", file_name, " has ", file.size_bytes, " bytes, wanted at most ", text_file_bytes_max(file_name))};
+            return Error{ErrorCode::bad_field,
+                         text(what, ": files.", file_name, " has ", file.size_bytes,
+                              " bytes, wanted at most ", text_file_bytes_max(file_name))};
         manifest.files[file_name] = file;
     }
     MOEX_ASSIGN(experts, parse_experts(object, manifest.config, what));
@@ -203,53 +263,79 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     return manifest;
 }
 
-Result<GenerationDefaults> parse_generation_config(std::string_view generation_json, std::string_view config_json, std::uint32_t vocab_size,
+Result<GenerationDefaults> parse_generation_config(std::string_view generation_json,
+                                                   std::string_view config_json,
+                                                   std::uint32_t vocab_size,
                                                    std::string_view what) {
     GenerationDefaults defaults;
     if (!generation_json.empty()) {
         MOEX_ASSIGN(object, parse_strict_json(generation_json, what));
-        if (!object.is_object()) return Error{ErrorCode::bad_field, text(what, ": ", json_excerpt(object), ", wanted an object")};
+        if (!object.is_object())
+            return Error{ErrorCode::bad_field,
+                         text(what, ": ", json_excerpt(object), ", wanted an object")};
         MOEX_ASSIGN(parsed, parse_sampling(object, vocab_size, "top_k", "eos_token_id", what));
         defaults = std::move(parsed);
     }
     if (defaults.eos_token_ids.empty()) {
         MOEX_ASSIGN(config, parse_strict_json(config_json, "config.json"));
-        if (config.contains("eos_token_id")) MOEX_TRY(parse_eos(config["eos_token_id"], vocab_size, defaults.eos_token_ids, "config.json"));
+        if (config.contains("eos_token_id"))
+            MOEX_TRY(parse_eos(config["eos_token_id"], vocab_size, defaults.eos_token_ids,
+                               "config.json"));
     }
     return defaults;
 }
 
 std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
-    const std::uint64_t hidden = config.hidden_size, dense = config.intermediate_size, head = config.head_dim;
-    const std::uint64_t q_size = std::uint64_t{config.num_heads} * head, kv_size = std::uint64_t{config.num_kv_heads} * head;
+    const std::uint64_t hidden = config.hidden_size, dense = config.intermediate_size,
+                        head = config.head_dim;
+    const std::uint64_t q_size = std::uint64_t{config.num_heads} * head,
+                        kv_size = std::uint64_t{config.num_kv_heads} * head;
     std::vector<HubTensorSpec> specs;
-    specs.push_back({"model.embed_tokens.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});
+    specs.push_back(
+        {"model.embed_tokens.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const std::string at = text("model.layers.", layer, ".");
         specs.push_back({at + "input_layernorm.weight", {hidden}, "hidden_size", true});
-        specs.push_back({at + "self_attn.q_proj.weight", {q_size, hidden}, "num_heads * head_dim, hidden_size"});
-        specs.push_back({at + "self_attn.k_proj.weight", {kv_size, hidden}, "num_kv_heads * head_dim, hidden_size"});
-        specs.push_back({at + "self_attn.v_proj.weight", {kv_size, hidden}, "num_kv_heads * head_dim, hidden_size"});
-        specs.push_back({at + "self_attn.o_proj.weight", {hidden, q_size}, "hidden_size, num_heads * head_dim"});
+        specs.push_back({at + "self_attn.q_proj.weight",
+                         {q_size, hidden},
+                         "num_heads * head_dim, hidden_size"});
+        specs.push_back({at + "self_attn.k_proj.weight",
+                         {kv_size, hidden},
+                         "num_kv_heads * head_dim, hidden_size"});
+        specs.push_back({at + "self_attn.v_proj.weight",
+                         {kv_size, hidden},
+                         "num_kv_heads * head_dim, hidden_size"});
+        specs.push_back({at + "self_attn.o_proj.weight",
+                         {hidden, q_size},
+                         "hidden_size, num_heads * head_dim"});
         if (config.attention_bias) {
             specs.push_back({at + "self_attn.q_proj.bias", {q_size}, "num_heads * head_dim", true});
-            specs.push_back({at + "self_attn.k_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
-            specs.push_back({at + "self_attn.v_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
+            specs.push_back(
+                {at + "self_attn.k_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
+            specs.push_back(
+                {at + "self_attn.v_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
             specs.push_back({at + "self_attn.o_proj.bias", {hidden}, "hidden_size", true});
         }
         specs.push_back({at + "self_attn.q_norm.weight", {head}, "head_dim", true});
         specs.push_back({at + "self_attn.k_norm.weight", {head}, "head_dim", true});
         specs.push_back({at + "post_attention_layernorm.weight", {hidden}, "hidden_size", true});
         if (config.is_moe(layer)) {
-            specs.push_back({at + "mlp.gate.weight", {config.num_experts, hidden}, "num_experts, hidden_size", true});
+            specs.push_back({at + "mlp.gate.weight",
+                             {config.num_experts, hidden},
+                             "num_experts, hidden_size",
+                             true});
         } else {
-            specs.push_back({at + "mlp.gate_proj.weight", {dense, hidden}, "intermediate_size, hidden_size"});
-            specs.push_back({at + "mlp.up_proj.weight", {dense, hidden}, "intermediate_size, hidden_size"});
-            specs.push_back({at + "mlp.down_proj.weight", {hidden, dense}, "hidden_size, intermediate_size"});
+            specs.push_back(
+                {at + "mlp.gate_proj.weight", {dense, hidden}, "intermediate_size, hidden_size"});
+            specs.push_back(
+                {at + "mlp.up_proj.weight", {dense, hidden}, "intermediate_size, hidden_size"});
+            specs.push_back(
+                {at + "mlp.down_proj.weight", {hidden, dense}, "hidden_size, intermediate_size"});
         }
     }
     specs.push_back({"model.norm.weight", {hidden}, "hidden_size", true});
-    if (!config.tied_embeddings) specs.push_back({"lm_head.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});
+    if (!config.tied_embeddings)
+        specs.push_back({"lm_head.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});
     return specs;
 }
 

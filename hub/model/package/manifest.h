@@ -1,4 +1,5 @@
-// manifest.json of a package, as a struct: what `open` believes after every field was checked, and what `pack` writes last.
+// manifest.json of a package, as a struct: what `open` believes
+// after every field was checked, and what `pack` writes last.
 #pragma once
 
 #include <map>
@@ -19,35 +20,45 @@ struct PackageManifest {
     std::string name;
     ModelConfig config;
     ExpertDtype expert_dtype = ExpertDtype::int4;
-    std::uint32_t group_size = 0;                 // 0 unless int4
+    std::uint32_t group_size = 0;  // 0 unless int4
     GenerationDefaults generation;
-    FileRecord hub;                               // hub.safetensors
-    std::map<std::string, FileRecord> files;      // tokenizer.json, ...: names of package_text_files only
-    std::vector<std::vector<Sha256>> experts;     // [num_layers][num_experts]; empty for a dense layer
+    FileRecord hub;  // hub.safetensors
+    std::map<std::string, FileRecord>
+        files;  // tokenizer.json, ...: names of package_text_files only
+    std::vector<std::vector<Sha256>> experts;  // [num_layers][num_experts]; empty for a dense layer
 
-    ExpertShape expert_shape() const { return {config.hidden_size, config.moe_intermediate_size, group_size}; }
+    ExpertShape expert_shape() const {
+        return {config.hidden_size, config.moe_intermediate_size, group_size};
+    }
 };
 
 // What a package may copy from a checkpoint, word for word.
-inline constexpr std::string_view package_text_files[] = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"};
-constexpr std::uint64_t text_file_bytes_max(std::string_view file_name) { return file_name == "tokenizer.json" ? 64u << 20 : 8u << 20; }
+inline constexpr std::string_view package_text_files[] = {"tokenizer.json", "tokenizer_config.json",
+                                                          "generation_config.json"};
+constexpr std::uint64_t text_file_bytes_max(std::string_view file_name) {
+    return file_name == "tokenizer.json" ? 64u << 20 : 8u << 20;
+}
 
 // The same bytes for the same manifest: no times, no machine.
 std::string manifest_to_json(const PackageManifest& manifest);
 Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_view what);
 
-// generation_config.json, with config.json's eos_token_id where it names none. `what` names the file in errors.
-Result<GenerationDefaults> parse_generation_config(std::string_view generation_json, std::string_view config_json, std::uint32_t vocab_size,
-                                                   std::string_view what);
-// A name that fits API answers, pages and logs: 1 to 128 printable ASCII characters without spaces or quotes.
+// generation_config.json, with config.json's eos_token_id
+// where it names none. `what` names the file in errors.
+Result<GenerationDefaults> parse_generation_config(std::string_view generation_json,
+                                                   std::string_view config_json,
+                                                   std::uint32_t vocab_size, std::string_view what);
+// A name that fits API answers, pages and logs: 1 to 128
+// printable ASCII characters without spaces or quotes.
 bool package_name_ok(std::string_view name);
 
 // One tensor that the hub holds itself.
 struct HubTensorSpec {
     std::string name;
     std::vector<std::uint64_t> shape;
-    const char* shape_words;           // "num_experts, hidden_size"
-    bool precise = false;              // small and sensitive (norms, biases, routers): stays f32 where the checkpoint is not bf16
+    const char* shape_words;  // "num_experts, hidden_size"
+    bool precise = false;     // small and sensitive (norms, biases, routers): stays f32 where the
+                              // checkpoint is not bf16
 };
 // In the order of hub.safetensors.
 std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config);

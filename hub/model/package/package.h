@@ -1,9 +1,11 @@
 // A model package on disk, as `moex-hub pack` writes it and everything else reads it:
-//   manifest.json           config, quantisation, tokenizer files, SHA-256 of hub.safetensors and of each (layer, expert) blob
-//   hub.safetensors         the hub's tensors under their Hugging Face names, bf16 or f32: embeddings, attention, norms, routers, dense MLPs, head
-//   tokenizer.json, tokenizer_config.json, generation_config.json   as in the checkpoint, where it had them
+//   manifest.json           config, quantisation, tokenizer files, SHA-256 of hub.safetensors and
+//   of each (layer, expert) blob hub.safetensors         the hub's tensors under their Hugging Face
+//   names, bf16 or f32: embeddings, attention, norms, routers, dense MLPs, head tokenizer.json,
+//   tokenizer_config.json, generation_config.json   as in the checkpoint, where it had them
 //   weights/<sha256>        one blob per (layer, expert); equal blobs are one file
-// Opening maps files; nothing is copied. Immutable once opened, shared by shared_ptr<const ModelPackage>.
+// Opening maps files; nothing is copied. Immutable once
+// opened, shared by shared_ptr<const ModelPackage>.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +23,7 @@
 
 namespace moex {
 
-struct GenerationDefaults {          // generation_config.json
+struct GenerationDefaults {  // generation_config.json
     bool do_sample = false;
     double temperature = 1.0, top_p = 1.0;
     std::uint32_t sample_top_k = 0;  // 0: off
@@ -31,20 +33,22 @@ struct GenerationDefaults {          // generation_config.json
 
 class ModelPackage {
   public:
-    // Reads and checks manifest.json and the header of hub.safetensors, and that every file has its size; hashes are verify_package()'s.
+    // Reads and checks manifest.json and the header of hub.safetensors,
+    // and that every file has its size; hashes are verify_package()'s.
     // Blobs may be missing: a host may serve /weights elsewhere. One of another size is an error.
     static Result<std::shared_ptr<const ModelPackage>> open(const std::filesystem::path& directory);
     ~ModelPackage();
 
     const ModelConfig& config() const;
-    const std::string& name() const;                   // e.g. "moex-demo"; the model id in the API
+    const std::string& name() const;  // e.g. "moex-demo"; the model id in the API
     const std::filesystem::path& directory() const;
-    const std::string& manifest_sha256() const;        // hex: identifies the package
+    const std::string& manifest_sha256() const;  // hex: identifies the package
     ExpertDtype expert_dtype() const;
-    const ExpertShape& expert_shape() const;           // group_size 0 unless int4
+    const ExpertShape& expert_shape() const;  // group_size 0 unless int4
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
-    // Text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"); nullopt when the checkpoint had none.
+    // Text of a tokenizer file ("tokenizer.json",
+    // "tokenizer_config.json"); nullopt when the checkpoint had none.
     std::optional<std::string> tokenizer_file(std::string_view file_name) const;
 
     // A hub tensor by its Hugging Face name; not_found when absent.
@@ -52,11 +56,13 @@ class ModelPackage {
     // Only MoE layers have experts.
     const Sha256& blob_hash(std::uint32_t layer, std::uint32_t expert) const;
     std::filesystem::path blob_path(const Sha256& hash) const;
-    bool has_blob(const Sha256& hash) const;           // named by the manifest, and here when the package was opened
-    std::uint32_t num_blobs() const;                   // that the manifest names, equal ones once
+    // named by the manifest, and here when the package was opened
+    bool has_blob(const Sha256& hash) const;
+    std::uint32_t num_blobs() const;  // that the manifest names, equal ones once
     std::uint32_t num_missing_blobs() const;
     bool holds_all_blobs() const { return num_missing_blobs() == 0; }
-    Status require_all_blobs() const;                  // for what computes here: says how many are missing, and the first
+    // for what computes here: says how many are missing, and the first
+    Status require_all_blobs() const;
     // The blob's bytes, mapped at first use and kept; thread-safe, and without a lock once mapped.
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
@@ -67,7 +73,9 @@ class ModelPackage {
     std::unique_ptr<State> state_;
 };
 
-// Every hash and every shape; `progress(done_bytes, total_bytes)` may be empty. The first mismatch is the error.
-Status verify_package(const std::filesystem::path& directory, const std::function<void(std::uint64_t, std::uint64_t)>& progress);
+// Every hash and every shape; `progress(done_bytes,
+// total_bytes)` may be empty. The first mismatch is the error.
+Status verify_package(const std::filesystem::path& directory,
+                      const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 
 }  // namespace moex

@@ -17,8 +17,11 @@ std::uint64_t TensorView::num_elements() const {
 
 void tensor_to_float(const TensorView& tensor, std::uint64_t first, std::span<float> out) {
     const std::uint64_t count = tensor.num_elements();
-    MOEX_CHECK(first <= count && out.size() <= count - first, text("elements ", first, "+", out.size(), " of ", tensor.name, ", which has ", count));
-    elements_to_float(tensor.dtype, tensor.data.data() + first * tensor_dtype_bytes(tensor.dtype), out);
+    MOEX_CHECK(
+        first <= count && out.size() <= count - first,
+        text("elements ", first, "+", out.size(), " of ", tensor.name, ", which has ", count));
+    elements_to_float(tensor.dtype, tensor.data.data() + first * tensor_dtype_bytes(tensor.dtype),
+                      out);
 }
 
 std::uint32_t tensor_dtype_bytes(TensorDtype dtype) { return dtype == TensorDtype::f32 ? 4 : 2; }

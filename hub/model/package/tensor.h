@@ -1,4 +1,5 @@
-// A tensor of a checkpoint or a package: its element type, its shape, a view of its bytes, and its elements as f32.
+// A tensor of a checkpoint or a package: its element type,
+// its shape, a view of its bytes, and its elements as f32.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct TensorView {
 void tensor_to_float(const TensorView& tensor, std::uint64_t first, std::span<float> out);
 
 std::uint32_t tensor_dtype_bytes(TensorDtype dtype);
-const char* tensor_dtype_name(TensorDtype dtype);   // "BF16", as in the header
+const char* tensor_dtype_name(TensorDtype dtype);              // "BF16", as in the header
 std::string shape_text(std::span<const std::uint64_t> shape);  // "[64, 2048]"
 
 // Elements as they lie in a file (any alignment) to f32.

@@ -1,4 +1,5 @@
-// Finds added tokens in text: longest match first, left to right, as tokenizers does. Immutable after the last add().
+// Finds added tokens in text: longest match first, left to
+// right, as tokenizers does. Immutable after the last add().
 #pragma once
 
 #include <cstdint>
@@ -15,10 +16,12 @@ struct AddedToken {
     TokenId id = 0;
     std::string content;
     bool special = false;
-    bool normalized = false;  // matched after normalisation, so plain words in it may be found in any form
-    bool lstrip = false;      // swallows white space before it
-    bool rstrip = false;      // and after it
-    // Steers the model or is hidden from readers: what a message's content must not be able to write.
+    // matched after normalisation, so plain words in it may be found in any form
+    bool normalized = false;
+    bool lstrip = false;  // swallows white space before it
+    bool rstrip = false;  // and after it
+    // Steers the model or is hidden from readers: what
+    // a message's content must not be able to write.
     bool is_control() const;
 };
 

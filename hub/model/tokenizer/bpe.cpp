@@ -13,7 +13,7 @@ namespace moex {
 namespace {
 
 constexpr std::size_t vocab_tokens_max = 1'000'000;  // the largest vocabularies have 262,144
-constexpr std::size_t short_piece_bytes = 48;      // up to here a scan for the lowest rank beats a heap
+constexpr std::size_t short_piece_bytes = 48;  // up to here a scan for the lowest rank beats a heap
 constexpr std::size_t cached_piece_bytes_max = 64;
 constexpr std::size_t cache_shards = 16;
 constexpr std::size_t cache_shard_entries_max = 2048;
@@ -25,7 +25,8 @@ struct ByteAlphabet {
         byte_of.fill(-1);
         int next = 256;
         for (int byte = 0; byte < 256; ++byte) {
-            const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
+            const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                                   (byte >= 0xAE && byte <= 0xFF);
             byte_of[static_cast<std::size_t>(printable ? byte : next++)] = byte;
         }
     }
@@ -33,7 +34,10 @@ struct ByteAlphabet {
 
 std::uint64_t pair_key(TokenId left, TokenId right) { return (std::uint64_t{left} << 32) | right; }
 
-Error bad_file(const std::string& message) { return {ErrorCode::bad_file, text("tokenizer.json: ", std::string_view(message).substr(0, 300))}; }
+Error bad_file(const std::string& message) {
+    return {ErrorCode::bad_file,
+            text("tokenizer.json: ", std::string_view(message).substr(0, 300))};
+}
 
 }  // namespace
 
@@ -43,13 +47,16 @@ std::optional<std::string> byte_level_to_bytes(std::string_view token) {
     for (std::size_t at = 0; at < token.size();) {
         const Utf8Step step = utf8_step(token, at);
         at += step.num_bytes;
-        if (!step.valid || step.code_point >= alphabet.byte_of.size() || alphabet.byte_of[step.code_point] < 0) return std::nullopt;
+        if (!step.valid || step.code_point >= alphabet.byte_of.size() ||
+            alphabet.byte_of[step.code_point] < 0)
+            return std::nullopt;
         bytes += static_cast<char>(alphabet.byte_of[step.code_point]);
     }
     return bytes;
 }
 
-// Recent pieces and their ids. A full shard is emptied: pieces follow Zipf's law, so the useful ones are back at once.
+// Recent pieces and their ids. A full shard is emptied: pieces
+// follow Zipf's law, so the useful ones are back at once.
 struct BpeModel::Cache {
     struct Shard {
         std::shared_mutex mutex;
@@ -57,7 +64,9 @@ struct BpeModel::Cache {
     };
     std::array<Shard, cache_shards> shards;
 
-    Shard& shard_of(const std::string& piece) { return shards[std::hash<std::string>{}(piece) % cache_shards]; }
+    Shard& shard_of(const std::string& piece) {
+        return shards[std::hash<std::string>{}(piece) % cache_shards];
+    }
     bool find(const std::string& piece, std::vector<TokenId>& out) {
         Shard& shard = shard_of(piece);
         const std::shared_lock lock(shard.mutex);
@@ -82,15 +91,25 @@ BpeModel::~BpeModel() = default;
 Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     if (!model.is_object()) return bad_file("\"model\" is missing");
     // Old files leave "type" out; merges tell that it is BPE.
-    const std::string type = model.contains("type") && model["type"].is_string() ? model["type"].get<std::string>() : "BPE";
-    if (type != "BPE") return Error{ErrorCode::unsupported, text("tokenizer.json: model type \"", type, "\" is not supported; wanted byte-level BPE")};
-    for (const char* key : {"dropout", "continuing_subword_prefix", "continuing_subword_suffix", "end_of_word_suffix", "byte_fallback"}) {
+    const std::string type = model.contains("type") && model["type"].is_string()
+                                 ? model["type"].get<std::string>()
+                                 : "BPE";
+    if (type != "BPE")
+        return Error{ErrorCode::unsupported, text("tokenizer.json: model type \"", type,
+                                                  "\" is not supported; wanted byte-level BPE")};
+    for (const char* key : {"dropout", "continuing_subword_prefix", "continuing_subword_suffix",
+                            "end_of_word_suffix", "byte_fallback"}) {
         const auto value = model.find(key);
-        if (value != model.end() && !value->is_null() && *value != "" && *value != 0 && *value != false)
-            return Error{ErrorCode::unsupported, text("tokenizer.json: model.", key, " is not supported; wanted byte-level BPE without it")};
+        if (value != model.end() && !value->is_null() && *value != "" && *value != 0 &&
+            *value != false)
+            return Error{ErrorCode::unsupported,
+                         text("tokenizer.json: model.", key,
+                              " is not supported; wanted byte-level BPE without it")};
     }
-    if (!model.contains("vocab") || !model["vocab"].is_object()) return bad_file("model.vocab is not an object");
-    if (!model.contains("merges") || !model["merges"].is_array()) return bad_file("model.merges is not a list");
+    if (!model.contains("vocab") || !model["vocab"].is_object())
+        return bad_file("model.vocab is not an object");
+    if (!model.contains("merges") || !model["merges"].is_array())
+        return bad_file("model.merges is not a list");
 
     BpeModel bpe;
     bpe.ignore_merges_ = model.contains("ignore_merges") && model["ignore_merges"] == true;
@@ -100,11 +119,14 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
 }
 
 Status BpeModel::load_vocab(const nlohmann::json& vocab) {
-    if (vocab.size() > vocab_tokens_max) return bad_file(text("model.vocab has ", vocab.size(), " tokens, wanted at most ", vocab_tokens_max));
+    if (vocab.size() > vocab_tokens_max)
+        return bad_file(
+            text("model.vocab has ", vocab.size(), " tokens, wanted at most ", vocab_tokens_max));
     id_by_byte_.resize(256);
     for (const auto& [token, id_json] : vocab.items()) {
         if (!id_json.is_number_unsigned() || id_json.get<std::uint64_t>() > token_id_max)
-            return bad_file(text("the id of \"", token, "\" is not a number from 0 to ", token_id_max));
+            return bad_file(
+                text("the id of \"", token, "\" is not a number from 0 to ", token_id_max));
         const TokenId id = id_json.get<TokenId>();
         if (bytes_by_id_.size() <= id) bytes_by_id_.resize(id + 1);
         if (bytes_by_id_[id]) return bad_file(text("two tokens have the id ", id));
@@ -113,7 +135,8 @@ Status BpeModel::load_vocab(const nlohmann::json& vocab) {
             id_by_bytes_.emplace(*bytes, id);
             if (bytes->size() == 1) id_by_byte_[static_cast<std::uint8_t>((*bytes)[0])] = id;
         }
-        // A token outside the byte alphabet (a control token kept in the vocabulary) stands for its own text.
+        // A token outside the byte alphabet (a control token
+        // kept in the vocabulary) stands for its own text.
         bytes_by_id_[id] = bytes ? std::move(*bytes) : token;
         id_by_token_.emplace(token, id);
     }
@@ -129,13 +152,17 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
             const std::size_t space = line.find(' ');
             if (space == std::string::npos) return bad_file(text("merge ", rank, " is not a pair"));
             left = line.substr(0, space), right = line.substr(space + 1);
-        } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
+        } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
+                   entry[1].is_string()) {
             left = entry[0].get<std::string>(), right = entry[1].get<std::string>();
         } else {
             return bad_file(text("merge ", rank, " is not a pair of strings"));
         }
-        const auto left_id = find_token(left), right_id = find_token(right), merged_id = find_token(left + right);
-        if (!left_id || !right_id || !merged_id) return bad_file(text("merge ", rank, " (\"", left, "\", \"", right, "\") names a token that the vocabulary lacks"));
+        const auto left_id = find_token(left), right_id = find_token(right),
+                   merged_id = find_token(left + right);
+        if (!left_id || !right_id || !merged_id)
+            return bad_file(text("merge ", rank, " (\"", left, "\", \"", right,
+                                 "\") names a token that the vocabulary lacks"));
         merges_.insert_or_assign(pair_key(*left_id, *right_id), Merge{rank, *merged_id});
         ++rank;
     }
@@ -143,7 +170,8 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
 }
 
 bool BpeModel::has_every_byte() const {
-    return std::all_of(id_by_byte_.begin(), id_by_byte_.end(), [](const std::optional<TokenId>& id) { return id.has_value(); });
+    return std::all_of(id_by_byte_.begin(), id_by_byte_.end(),
+                       [](const std::optional<TokenId>& id) { return id.has_value(); });
 }
 
 const std::string* BpeModel::bytes_of(TokenId id) const {
@@ -219,7 +247,9 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
         std::uint32_t rank, at;
         TokenId left, right, merged;
         // Lowest rank first, then leftmost.
-        bool operator<(const Candidate& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
+        bool operator<(const Candidate& other) const {
+            return rank != other.rank ? rank > other.rank : at > other.at;
+        }
     };
     const auto num_symbols = static_cast<std::uint32_t>(symbols.size());
     std::vector<Link> links(num_symbols);
@@ -228,9 +258,11 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
     const auto offer = [&](std::uint32_t at) {
         const std::uint32_t next = links[at].next;
         if (next == none) return;
-        if (const Merge* merge = find_merge(symbols[at], symbols[next])) queue.push({merge->rank, at, symbols[at], symbols[next], merge->merged});
+        if (const Merge* merge = find_merge(symbols[at], symbols[next]))
+            queue.push({merge->rank, at, symbols[at], symbols[next], merge->merged});
     };
-    for (std::uint32_t i = 0; i < num_symbols; ++i) links[i] = {i == 0 ? none : i - 1, i + 1 == num_symbols ? none : i + 1};
+    for (std::uint32_t i = 0; i < num_symbols; ++i)
+        links[i] = {i == 0 ? none : i - 1, i + 1 == num_symbols ? none : i + 1};
     for (std::uint32_t i = 0; i < num_symbols; ++i) offer(i);
     while (!queue.empty()) {
         const Candidate best = queue.top();

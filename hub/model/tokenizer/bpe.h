@@ -1,6 +1,8 @@
 // Byte-pair merges over the raw bytes of one pre-token, and the vocabulary they lead to.
-// Immutable but for a bounded cache behind its own locks; encode_piece() is thread-safe and O(n log n).
-// Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016; GPT-2's byte alphabet.
+// Immutable but for a bounded cache behind its own
+// locks; encode_piece() is thread-safe and O(n log n).
+// Source: Sennrich et al., "Neural Machine Translation of Rare
+// Words with Subword Units", 2016; GPT-2's byte alphabet.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +20,8 @@
 
 namespace moex {
 
-constexpr TokenId token_id_max = (1u << 24) - 1;  // beyond any vocabulary; keeps tables small when a file lies
+// beyond any vocabulary; keeps tables small when a file lies
+constexpr TokenId token_id_max = (1u << 24) - 1;
 
 // "Ġhello" → " hello"; nullopt when a character is not of the byte alphabet.
 std::optional<std::string> byte_level_to_bytes(std::string_view token);
@@ -36,7 +39,8 @@ class BpeModel {
 
     // Raw bytes per id; nullptr for an id that the vocabulary lacks.
     const std::string* bytes_of(TokenId id) const;
-    std::optional<TokenId> find_token(std::string_view token) const;  // as spelled in tokenizer.json
+    // as spelled in tokenizer.json
+    std::optional<TokenId> find_token(std::string_view token) const;
     std::size_t id_end() const { return bytes_by_id_.size(); }
     bool has_every_byte() const;
     // What stands for a byte that the vocabulary lacks; without it such a byte is left out.
@@ -58,8 +62,8 @@ class BpeModel {
     std::unordered_map<std::string, TokenId> id_by_token_;
     std::unordered_map<std::string, TokenId> id_by_bytes_;
     std::vector<std::optional<std::string>> bytes_by_id_;
-    std::vector<std::optional<TokenId>> id_by_byte_;            // [256]
-    std::unordered_map<std::uint64_t, Merge> merges_;           // key: left << 32 | right
+    std::vector<std::optional<TokenId>> id_by_byte_;   // [256]
+    std::unordered_map<std::uint64_t, Merge> merges_;  // key: left << 32 | right
     std::optional<TokenId> unknown_id_;
     bool ignore_merges_ = false;
     std::unique_ptr<Cache> cache_;

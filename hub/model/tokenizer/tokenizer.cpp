@@ -60,10 +60,12 @@ struct Tokenizer::State {
     std::optional<TokenId> token_id(std::string_view token) const;
 
     template <class Accept, class OnText>
-    void split_added(const AddedTokenMatcher& matcher, std::string_view text, const Accept& accept, std::vector<TokenId>& out, const OnText& on_text) const;
+    void split_added(const AddedTokenMatcher& matcher, std::string_view text, const Accept& accept,
+                     std::vector<TokenId>& out, const OnText& on_text) const;
     void encode_section(std::string_view text, std::vector<TokenId>& out) const;
     template <class Accept>
-    std::vector<TokenId> encode(std::string_view text, bool control_in_normalized, const Accept& accept) const;
+    std::vector<TokenId> encode(std::string_view text, bool control_in_normalized,
+                                const Accept& accept) const;
 };
 
 Tokenizer::Tokenizer() = default;
@@ -72,7 +74,8 @@ Tokenizer::~Tokenizer() = default;
 Status Tokenizer::State::add(AddedToken token) {
     if (const auto found = added_by_id.find(token.id); found != added_by_id.end()) {
         if (added[found->second].content == token.content) return {};
-        return bad_file(text("added tokens \"", added[found->second].content, "\" and \"", token.content, "\" share the id ", token.id));
+        return bad_file(text("added tokens \"", added[found->second].content, "\" and \"",
+                             token.content, "\" share the id ", token.id));
     }
     added_by_id.emplace(token.id, added.size());
     added_by_content.emplace(token.content, added.size());
@@ -84,13 +87,20 @@ Status Tokenizer::State::add(AddedToken token) {
 Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     if (tokenizer_config_json.empty()) return {};
     MOEX_ASSIGN(config, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));
-    if (!config.is_object()) return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
+    if (!config.is_object())
+        return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
     for (const char* key : {"remove_space", "do_lowercase_and_remove_accent"})
-        if (flag(config, key, false)) return Error{ErrorCode::unsupported, text("tokenizer_config.json: ", key, " is not supported")};
-    if (const auto decoder = config.find("added_tokens_decoder"); decoder != config.end() && decoder->is_object()) {
+        if (flag(config, key, false))
+            return Error{ErrorCode::unsupported,
+                         text("tokenizer_config.json: ", key, " is not supported")};
+    if (const auto decoder = config.find("added_tokens_decoder");
+        decoder != config.end() && decoder->is_object()) {
         for (const auto& [id_text, object] : decoder->items()) {
-            if (id_text.empty() || id_text.size() > 9 || id_text.find_first_not_of("0123456789") != std::string::npos)
-                return Error{ErrorCode::bad_file, text("tokenizer_config.json: added_tokens_decoder has the id \"", id_text, "\"")};
+            if (id_text.empty() || id_text.size() > 9 ||
+                id_text.find_first_not_of("0123456789") != std::string::npos)
+                return Error{ErrorCode::bad_file,
+                             text("tokenizer_config.json: added_tokens_decoder has the id \"",
+                                  id_text, "\"")};
             json token = object;
             if (token.is_object()) token["id"] = std::stoul(id_text);
             MOEX_ASSIGN(loaded, load_added_token(token));
@@ -100,7 +110,8 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     std::set<std::string> special;
     const auto collect = [&](const json& value) {
         if (value.is_string()) special.insert(value.get<std::string>());
-        if (value.is_object() && value.contains("content") && value["content"].is_string()) special.insert(value["content"].get<std::string>());
+        if (value.is_object() && value.contains("content") && value["content"].is_string())
+            special.insert(value["content"].get<std::string>());
     };
     for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"})
         if (config.contains(key)) collect(config[key]);
@@ -116,7 +127,8 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
 Status Tokenizer::State::load_unknown(const json& model) {
     const json& name = member(model, "unk_token");
     if (bpe.has_every_byte() || !name.is_string()) return {};
-    if (flag(model, "fuse_unk", false)) return unsupported("model.fuse_unk with a vocabulary that lacks some bytes");
+    if (flag(model, "fuse_unk", false))
+        return unsupported("model.fuse_unk with a vocabulary that lacks some bytes");
     const auto id = token_id(name.get_ref<const std::string&>());
     if (!id) return bad_file(text("model.unk_token ", json_excerpt(name), " is no token"));
     bpe.set_unknown(*id);
@@ -124,7 +136,8 @@ Status Tokenizer::State::load_unknown(const json& model) {
 }
 
 std::optional<TokenId> Tokenizer::State::token_id(std::string_view token) const {
-    if (const auto found = added_by_content.find(token); found != added_by_content.end()) return added[found->second].id;
+    if (const auto found = added_by_content.find(token); found != added_by_content.end())
+        return added[found->second].id;
     return bpe.find_token(token);
 }
 
@@ -140,10 +153,12 @@ void Tokenizer::State::finish_added() {
     }
 }
 
-Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
+Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokenizer_json,
+                                                         std::string_view tokenizer_config_json) {
     MOEX_ASSIGN(file, parse_strict_json(tokenizer_json, "tokenizer.json"));
     if (!file.is_object()) return bad_file("not a JSON object");
-    // "truncation" and "padding" are settings of a training script's last call: other engines pass them over too.
+    // "truncation" and "padding" are settings of a training
+    // script's last call: other engines pass them over too.
     const json& model = member(file, "model");
     MOEX_ASSIGN(bpe, BpeModel::load(model));
     auto state = std::make_unique<State>(std::move(bpe));
@@ -157,7 +172,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
     MOEX_TRY(load_post_processor(member(file, "post_processor"), state->around_prompt));
     MOEX_TRY(check_decoder(member(file, "decoder")));
     const json& added_tokens = member(file, "added_tokens");
-    if (!added_tokens.is_null() && !added_tokens.is_array()) return bad_file("added_tokens is not a list");
+    if (!added_tokens.is_null() && !added_tokens.is_array())
+        return bad_file("added_tokens is not a list");
     for (const json& object : added_tokens) {
         MOEX_ASSIGN(token, load_added_token(object));
         MOEX_TRY(state->add(std::move(token)));
@@ -170,9 +186,11 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
     return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
-// Cuts `text` at added tokens that `accept(token, begin, end)` lets through; on_text gets what lies between, already stripped.
+// Cuts `text` at added tokens that `accept(token, begin, end)`
+// lets through; on_text gets what lies between, already stripped.
 template <class Accept, class OnText>
-void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string_view text, const Accept& accept, std::vector<TokenId>& out,
+void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string_view text,
+                                   const Accept& accept, std::vector<TokenId>& out,
                                    const OnText& on_text) const {
     std::size_t start = 0;
     bool strip_left = false;  // the token before wants white space gone
@@ -221,11 +239,14 @@ void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId
             step.pattern->find(piece, matches);
             std::size_t start = 0;
             for (const auto& [begin, end] : matches) {
-                if (begin > start && step.keep != PreTokenizerStep::Keep::matches) next.push_back(piece.substr(start, begin - start));
-                if (step.keep != PreTokenizerStep::Keep::gaps) next.push_back(piece.substr(begin, end - begin));
+                if (begin > start && step.keep != PreTokenizerStep::Keep::matches)
+                    next.push_back(piece.substr(start, begin - start));
+                if (step.keep != PreTokenizerStep::Keep::gaps)
+                    next.push_back(piece.substr(begin, end - begin));
                 start = end;
             }
-            if (start < piece.size() && step.keep != PreTokenizerStep::Keep::matches) next.push_back(piece.substr(start));
+            if (start < piece.size() && step.keep != PreTokenizerStep::Keep::matches)
+                next.push_back(piece.substr(start));
         }
         pieces.swap(next);
     }
@@ -233,18 +254,23 @@ void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId
 }
 
 template <class Accept>
-std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool control_in_normalized, const Accept& accept) const {
+std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool control_in_normalized,
+                                              const Accept& accept) const {
     std::vector<TokenId> out;
     split_added(raw_matcher, text, accept, out, [&](std::string_view section) {
         const std::string normalized = nfc ? utf8_nfc(section) : std::string();
         const std::string_view view = nfc ? std::string_view(normalized) : section;
-        // Where normalisation changed bytes, places in the input say nothing; control tokens then count only if they may anywhere.
+        // Where normalisation changed bytes, places in the input say
+        // nothing; control tokens then count only if they may anywhere.
         const bool same = view == section;
         const auto offset = static_cast<std::size_t>(section.data() - text.data());
-        const auto accept_normalized = [&](const AddedToken& token, std::size_t begin, std::size_t end) {
-            return same ? accept(token, offset + begin, offset + end) : control_in_normalized || !token.is_control();
+        const auto accept_normalized = [&](const AddedToken& token, std::size_t begin,
+                                           std::size_t end) {
+            return same ? accept(token, offset + begin, offset + end)
+                        : control_in_normalized || !token.is_control();
         };
-        split_added(normalized_matcher, view, accept_normalized, out, [&](std::string_view part) { encode_section(part, out); });
+        split_added(normalized_matcher, view, accept_normalized, out,
+                    [&](std::string_view part) { encode_section(part, out); });
     });
     return out;
 }
@@ -252,16 +278,23 @@ std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool contro
 std::vector<TokenId> Tokenizer::encode(std::string_view text, SpecialTokens special) const {
     const bool parse = special == SpecialTokens::parse;
     const std::string repaired = utf8_repair(text);
-    return state_->encode(repaired, parse, [parse](const AddedToken& token, std::size_t, std::size_t) { return parse || !token.is_control(); });
+    return state_->encode(repaired, parse,
+                          [parse](const AddedToken& token, std::size_t, std::size_t) {
+                              return parse || !token.is_control();
+                          });
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, std::span<const TextRange> plain) const {
+std::vector<TokenId> Tokenizer::encode(std::string_view text,
+                                       std::span<const TextRange> plain) const {
     if (!utf8_is_valid(text)) return encode(text, SpecialTokens::as_text);
-    return state_->encode(text, plain.empty(), [&](const AddedToken& token, std::size_t begin, std::size_t end) {
-        if (!token.is_control()) return true;
-        const auto first = std::partition_point(plain.begin(), plain.end(), [&](const TextRange& range) { return range.end <= begin; });
-        return first == plain.end() || first->begin >= end;
-    });
+    return state_->encode(text, plain.empty(),
+                          [&](const AddedToken& token, std::size_t begin, std::size_t end) {
+                              if (!token.is_control()) return true;
+                              const auto first = std::partition_point(
+                                  plain.begin(), plain.end(),
+                                  [&](const TextRange& range) { return range.end <= begin; });
+                              return first == plain.end() || first->begin >= end;
+                          });
 }
 
 std::vector<TokenId> Tokenizer::encode_prompt(std::string_view text) const {
@@ -273,7 +306,8 @@ std::vector<TokenId> Tokenizer::encode_prompt(std::string_view text) const {
 }
 
 std::string Tokenizer::token_bytes(TokenId id) const {
-    if (const auto found = state_->added_by_id.find(id); found != state_->added_by_id.end()) return state_->added[found->second].content;
+    if (const auto found = state_->added_by_id.find(id); found != state_->added_by_id.end())
+        return state_->added[found->second].content;
     const std::string* bytes = state_->bpe.bytes_of(id);
     return bytes ? *bytes : std::string();
 }
@@ -292,9 +326,13 @@ bool Tokenizer::is_special(TokenId id) const {
 
 std::size_t Tokenizer::vocab_size() const { return state_->id_end; }
 
-std::optional<TokenId> Tokenizer::token_id(std::string_view token) const { return state_->token_id(token); }
+std::optional<TokenId> Tokenizer::token_id(std::string_view token) const {
+    return state_->token_id(token);
+}
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special) : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
+    : tokenizer_(&tokenizer),
+      skip_special_(skip_special) {}
 
 std::string StreamDecoder::push(TokenId id) {
     if (skip_special_ && tokenizer_->is_special(id)) return {};

@@ -24,10 +24,12 @@ struct PreTokenizerStep {
 struct AddedIds {
     std::vector<TokenId> before, after;
 };
-// Whether it is NFC; null is no normalizer. `depth` counts Sequences inside each other, here and below.
+// Whether it is NFC; null is no normalizer. `depth`
+// counts Sequences inside each other, here and below.
 Result<bool> load_normalizer(const nlohmann::json& normalizer, int depth = 0);
 // Appends to `steps`; `byte_level` becomes true at the ByteLevel that has to be last.
-Status load_pre_tokenizer(const nlohmann::json& object, std::vector<PreTokenizerStep>& steps, bool& byte_level, int depth = 0);
+Status load_pre_tokenizer(const nlohmann::json& object, std::vector<PreTokenizerStep>& steps,
+                          bool& byte_level, int depth = 0);
 Status load_post_processor(const nlohmann::json& object, AddedIds& added, int depth = 0);
 // Only ByteLevel undoes what this tokenizer does; null is taken for it.
 Status check_decoder(const nlohmann::json& object, int depth = 0);

@@ -10,7 +10,9 @@
 namespace moex {
 namespace {
 
-std::uint8_t byte_at(std::string_view text, std::size_t at) { return static_cast<std::uint8_t>(text[at]); }
+std::uint8_t byte_at(std::string_view text, std::size_t at) {
+    return static_cast<std::uint8_t>(text[at]);
+}
 
 template <class Map>
 std::string map_code_points(std::string_view text, Map map) {
@@ -31,7 +33,8 @@ Utf8Step utf8_step(std::string_view text, std::size_t at) {
     const std::uint8_t lead = byte_at(text, at);
     if (lead < 0x80) return {lead, 1, true, false};
     std::uint32_t needed = 0;
-    std::uint8_t lower = 0x80, upper = 0xBF;  // bounds of the second byte keep out overlong forms, surrogates and > U+10FFFF
+    // bounds of the second byte keep out overlong forms, surrogates and > U+10FFFF
+    std::uint8_t lower = 0x80, upper = 0xBF;
     char32_t code_point = 0;
     if (lead >= 0xC2 && lead <= 0xDF) {
         needed = 1, code_point = lead & 0x1F;
@@ -114,12 +117,16 @@ std::size_t utf8_incomplete_tail(std::string_view text) {
 }
 
 std::size_t utf8_count(std::string_view text) {
-    return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<std::uint8_t>(c) & 0xC0) != 0x80; }));
+    return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+        return (static_cast<std::uint8_t>(c) & 0xC0) != 0x80;
+    }));
 }
 
 std::string utf8_nfc(std::string_view text) {
     // Below U+0300 nothing composes or reorders.
-    if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<std::uint8_t>(c) >= 0xCC; })) return std::string(text);
+    if (std::none_of(text.begin(), text.end(),
+                     [](char c) { return static_cast<std::uint8_t>(c) >= 0xCC; }))
+        return std::string(text);
 
     std::vector<utf8proc_int32_t> code_points;
     code_points.reserve(text.size());
@@ -128,13 +135,17 @@ std::string utf8_nfc(std::string_view text) {
         at += step.num_bytes;
         utf8proc_int32_t parts[32];
         int last_boundclass = 0;
-        const utf8proc_ssize_t num_parts =
-            utf8proc_decompose_char(static_cast<utf8proc_int32_t>(step.code_point), parts, 32, UTF8PROC_DECOMPOSE, &last_boundclass);
+        const utf8proc_ssize_t num_parts = utf8proc_decompose_char(
+            static_cast<utf8proc_int32_t>(step.code_point), parts, 32, UTF8PROC_DECOMPOSE,
+            &last_boundclass);
         MOEX_CHECK(num_parts >= 0 && num_parts <= 32, "decomposition of one code point");
         code_points.insert(code_points.end(), parts, parts + num_parts);
     }
-    // utf8proc sorts marks by neighbour exchange, which is quadratic on hostile runs; a stable sort per run is not.
-    const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+    // utf8proc sorts marks by neighbour exchange, which is
+    // quadratic on hostile runs; a stable sort per run is not.
+    const auto combining_class = [](utf8proc_int32_t c) {
+        return utf8proc_get_property(c)->combining_class;
+    };
     for (std::size_t i = 0; i < code_points.size();) {
         if (combining_class(code_points[i]) == 0) {
             ++i;
@@ -142,29 +153,37 @@ std::string utf8_nfc(std::string_view text) {
         }
         std::size_t end = i + 1;
         while (end < code_points.size() && combining_class(code_points[end]) != 0) ++end;
-        std::stable_sort(code_points.begin() + static_cast<std::ptrdiff_t>(i), code_points.begin() + static_cast<std::ptrdiff_t>(end),
+        std::stable_sort(code_points.begin() + static_cast<std::ptrdiff_t>(i),
+                         code_points.begin() + static_cast<std::ptrdiff_t>(end),
                          [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
         i = end;
     }
-    const auto composed = utf8proc_normalize_utf32(code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()),
-                                                   static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+    const auto composed = utf8proc_normalize_utf32(
+        code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()),
+        static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
     MOEX_CHECK(composed >= 0, "composition");
     std::string out;
     out.reserve(text.size());
-    for (utf8proc_ssize_t i = 0; i < composed; ++i) utf8_append(out, static_cast<char32_t>(code_points[static_cast<std::size_t>(i)]));
+    for (utf8proc_ssize_t i = 0; i < composed; ++i)
+        utf8_append(out, static_cast<char32_t>(code_points[static_cast<std::size_t>(i)]));
     return out;
 }
 
 bool is_unicode_space(char32_t c) {
-    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+    return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
 }
 
 std::string utf8_upper(std::string_view text) {
-    return map_code_points(text, [](char32_t c) { return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))); });
+    return map_code_points(text, [](char32_t c) {
+        return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
+    });
 }
 std::string utf8_lower(std::string_view text) {
-    return map_code_points(text, [](char32_t c) { return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))); });
+    return map_code_points(text, [](char32_t c) {
+        return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+    });
 }
 
 }  // namespace moex

@@ -1,4 +1,5 @@
-// The one door to Boost: every other file of this room includes this, none names a Boost header itself. Precompiled for the room.
+// The one door to Boost: every other file of this room includes
+// this, none names a Boost header itself. Precompiled for the room.
 #pragma once
 
 #include <boost/asio/bind_executor.hpp>

@@ -34,7 +34,8 @@ std::optional<std::uint64_t> parse_digits(std::string_view text) {
     }
     return value;
 }
-constexpr std::size_t chunk_line_bytes_max = 18;  // 8 hex digits, CR, LF, and room to tell an extension from a long number
+// 8 hex digits, CR, LF, and room to tell an extension from a long number
+constexpr std::size_t chunk_line_bytes_max = 18;
 
 }  // namespace
 
@@ -84,28 +85,41 @@ GatedRequest RequestGate::take() {
 
 std::size_t RequestGate::feed(std::string_view in) {
     std::size_t taken = 0;
-    while (taken < in.size() && (state_ == State::idle || state_ == State::head)) take_head_byte(in[taken++]);
+    while (taken < in.size() && (state_ == State::idle || state_ == State::head))
+        take_head_byte(in[taken++]);
     if (taken > 0) return taken;
     while (taken < in.size() && state_ == State::body) taken += feed_body(in.substr(taken));
     return taken;
 }
 
-// Each byte is checked as it comes, so that a TLS hello or a lone LF is answered at once and not after a timeout.
+// Each byte is checked as it comes, so that a TLS hello or
+// a lone LF is answered at once and not after a timeout.
 void RequestGate::take_head_byte(char byte) {
     state_ = State::head;
     const bool after_cr = !line_.empty() && line_.back() == '\r';
     const auto code = static_cast<unsigned char>(byte);
-    if (byte == '\n' && !after_cr) return refuse(400, "bare_lf", "a line ends with LF alone; HTTP lines end with CR LF");
-    if (after_cr && byte != '\n') return refuse(400, "bare_cr", "a CR without LF in the request head");
+    if (byte == '\n' && !after_cr)
+        return refuse(400, "bare_lf", "a line ends with LF alone; HTTP lines end with CR LF");
+    if (after_cr && byte != '\n')
+        return refuse(400, "bare_cr", "a CR without LF in the request head");
     if ((code < 0x20 && byte != '\r' && byte != '\n' && byte != '\t') || code == 0x7f)
-        return refuse(400, "control_character", text("byte ", static_cast<unsigned>(code), " in the request head; TLS sent to a plain port?"));
+        return refuse(400, "control_character",
+                      text("byte ", static_cast<unsigned>(code),
+                           " in the request head; TLS sent to a plain port?"));
     line_ += byte;
-    if (line_ == "\r\n") return refuse(400, "empty_request_line", "the request begins with an empty line");
-    if (line_.size() == std::size_t{limits_.target_bytes_max} + 64 && line_.find('\n') == std::string::npos)
-        return refuse(414, "target_too_long", text("the request target is longer than ", limits_.target_bytes_max, " bytes"));
+    if (line_ == "\r\n")
+        return refuse(400, "empty_request_line", "the request begins with an empty line");
+    if (line_.size() == std::size_t{limits_.target_bytes_max} + 64 &&
+        line_.find('\n') == std::string::npos)
+        return refuse(
+            414, "target_too_long",
+            text("the request target is longer than ", limits_.target_bytes_max, " bytes"));
     if (line_.size() > limits_.header_bytes_max)
-        return refuse(431, "header_too_large", text("the request head is larger than ", limits_.header_bytes_max, " bytes"));
-    if (byte == '\n' && line_.size() >= 4 && std::string_view(line_).substr(line_.size() - 4) == "\r\n\r\n") parse_head();
+        return refuse(431, "header_too_large",
+                      text("the request head is larger than ", limits_.header_bytes_max, " bytes"));
+    if (byte == '\n' && line_.size() >= 4 &&
+        std::string_view(line_).substr(line_.size() - 4) == "\r\n\r\n")
+        parse_head();
 }
 
 void RequestGate::parse_head() {
@@ -117,7 +131,8 @@ void RequestGate::parse_head() {
     while (!rest.empty()) {
         end = rest.find("\r\n");
         if (request_.headers.size() == limits_.header_fields_max)
-            return refuse(431, "too_many_fields", text("more than ", limits_.header_fields_max, " header fields"));
+            return refuse(431, "too_many_fields",
+                          text("more than ", limits_.header_fields_max, " header fields"));
         if (!parse_field(rest.substr(0, end))) return;
         rest.remove_prefix(end + 2);
     }
@@ -133,25 +148,38 @@ bool RequestGate::parse_request_line(std::string_view line) {
     };
     const std::size_t first = line.find(' ');
     const std::size_t last = line.rfind(' ');
-    if (first == std::string_view::npos || first == last || first == 0) return bad(400, "bad_request_line", "want METHOD TARGET HTTP/1.1, with single spaces");
-    const std::string_view method = line.substr(0, first), target = line.substr(first + 1, last - first - 1), version = line.substr(last + 1);
-    if (!std::all_of(method.begin(), method.end(), is_token)) return bad(400, "bad_method", "the method is not a word");
+    if (first == std::string_view::npos || first == last || first == 0)
+        return bad(400, "bad_request_line", "want METHOD TARGET HTTP/1.1, with single spaces");
+    const std::string_view method = line.substr(0, first),
+                           target = line.substr(first + 1, last - first - 1),
+                           version = line.substr(last + 1);
+    if (!std::all_of(method.begin(), method.end(), is_token))
+        return bad(400, "bad_method", "the method is not a word");
     if (target.size() > limits_.target_bytes_max)
-        return bad(414, "target_too_long", text("the request target has ", target.size(), " bytes, at most ", limits_.target_bytes_max, " are read"));
+        return bad(414, "target_too_long",
+                   text("the request target has ", target.size(), " bytes, at most ",
+                        limits_.target_bytes_max, " are read"));
     if (version != "HTTP/1.1" && version != "HTTP/1.0") {
         const bool is_http = version.substr(0, 5) == "HTTP/";
         return bad(is_http ? 505 : 400, "bad_version", "want HTTP/1.1");
     }
-    static constexpr std::array<std::string_view, 7> methods{"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"};
-    if (std::find(methods.begin(), methods.end(), method) == methods.end()) return bad(405, "method_not_allowed", "methods here are GET, HEAD, POST and OPTIONS");
+    static constexpr std::array<std::string_view, 7> methods{"GET",    "HEAD",  "POST",   "PUT",
+                                                             "DELETE", "PATCH", "OPTIONS"};
+    if (std::find(methods.begin(), methods.end(), method) == methods.end())
+        return bad(405, "method_not_allowed", "methods here are GET, HEAD, POST and OPTIONS");
     // Origin form only: this server is nobody's proxy.
-    if (target.empty() || target[0] != '/') return bad(400, "bad_target", "the request target must begin with '/'");
+    if (target.empty() || target[0] != '/')
+        return bad(400, "bad_target", "the request target must begin with '/'");
     for (const char c : target)
-        if (static_cast<unsigned char>(c) <= 0x20 || static_cast<unsigned char>(c) >= 0x7f || c == '#')
-            return bad(400, "bad_target", "the request target holds a space, '#' or a byte outside ASCII");
+        if (static_cast<unsigned char>(c) <= 0x20 || static_cast<unsigned char>(c) >= 0x7f ||
+            c == '#')
+            return bad(400, "bad_target",
+                       "the request target holds a space, '#' or a byte outside ASCII");
     const std::size_t question = target.find('?');
-    if (!decode_path(target.substr(0, question), request_.path)) return bad(400, "bad_target", "a bad percent escape in the path");
-    request_.query = question == std::string_view::npos ? std::string() : std::string(target.substr(question + 1));
+    if (!decode_path(target.substr(0, question), request_.path))
+        return bad(400, "bad_target", "a bad percent escape in the path");
+    request_.query = question == std::string_view::npos ? std::string()
+                                                        : std::string(target.substr(question + 1));
     request_.raw_target = std::string(target);
     request_.method = std::string(method);
     request_.http_1_0 = version == "HTTP/1.0";
@@ -164,18 +192,21 @@ bool RequestGate::parse_field(std::string_view line) {
         return false;
     }
     const std::size_t colon = line.find(':');
-    if (colon == std::string_view::npos || colon == 0 || !std::all_of(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(colon), is_token)) {
+    if (colon == std::string_view::npos || colon == 0 ||
+        !std::all_of(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(colon), is_token)) {
         refuse(400, "bad_field", "a header line is not NAME: VALUE");
         return false;
     }
     std::string_view value = line.substr(colon + 1);
-    while (!value.empty() && (value.front() == ' ' || value.front() == '\t')) value.remove_prefix(1);
+    while (!value.empty() && (value.front() == ' ' || value.front() == '\t'))
+        value.remove_prefix(1);
     while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
     request_.headers.emplace_back(lower(line.substr(0, colon)), std::string(value));
     return true;
 }
 
-// RFC 9112 section 6: what follows the head. Anything that two readers could measure differently is refused.
+// RFC 9112 section 6: what follows the head. Anything
+// that two readers could measure differently is refused.
 bool RequestGate::decide_body() {
     const auto bad = [&](unsigned status, const char* code, std::string message) {
         refuse(status, code, std::move(message));
@@ -185,25 +216,36 @@ bool RequestGate::decide_body() {
     std::string_view host, length, coding;
     bool close = false, keep = false;
     for (const auto& [name, value] : request_.headers) {
-        if (name == "host") ++hosts, host = value;
-        else if (name == "content-length") ++lengths, length = value;
-        else if (name == "transfer-encoding") ++codings, coding = value;
+        if (name == "host")
+            ++hosts, host = value;
+        else if (name == "content-length")
+            ++lengths, length = value;
+        else if (name == "transfer-encoding")
+            ++codings, coding = value;
         else if (name == "connection") {
             const std::string words = text(",", lower(value), ",");
             close |= words.find("close") != std::string::npos;
             keep |= words.find("keep-alive") != std::string::npos;
         } else if (name == "expect") {
-            if (lower(value) != "100-continue") return bad(417, "bad_expectation", "only Expect: 100-continue is known");
+            if (lower(value) != "100-continue")
+                return bad(417, "bad_expectation", "only Expect: 100-continue is known");
             expects_continue_ = true;
         }
     }
-    if (hosts != 1 || host.empty()) return bad(400, "bad_host", text("want exactly one Host header, got ", hosts));
+    if (hosts != 1 || host.empty())
+        return bad(400, "bad_host", text("want exactly one Host header, got ", hosts));
     request_.keep_alive = request_.http_1_0 ? keep && !close : !close;
     if (codings > 0) {
-        if (codings > 1) return bad(400, "bad_transfer_encoding", "more than one Transfer-Encoding");
-        if (request_.http_1_0) return bad(400, "bad_transfer_encoding", "Transfer-Encoding in HTTP/1.0");
-        if (lengths > 0) return bad(400, "bad_transfer_encoding", "Transfer-Encoding and Content-Length in one request");
-        if (lower(coding) != "chunked") return bad(501, "bad_transfer_encoding", "the only transfer coding read here is exactly `chunked`");
+        if (codings > 1)
+            return bad(400, "bad_transfer_encoding", "more than one Transfer-Encoding");
+        if (request_.http_1_0)
+            return bad(400, "bad_transfer_encoding", "Transfer-Encoding in HTTP/1.0");
+        if (lengths > 0)
+            return bad(400, "bad_transfer_encoding",
+                       "Transfer-Encoding and Content-Length in one request");
+        if (lower(coding) != "chunked")
+            return bad(501, "bad_transfer_encoding",
+                       "the only transfer coding read here is exactly `chunked`");
         part_ = BodyPart::chunk_size;
         return true;
     }
@@ -212,7 +254,9 @@ bool RequestGate::decide_body() {
         const std::optional<std::uint64_t> wanted = parse_digits(length);
         if (!wanted) return bad(400, "bad_content_length", "Content-Length is not a plain number");
         if (*wanted > limits_.body_bytes_max)
-            return bad(413, "body_too_large", text("the body has ", *wanted, " bytes, at most ", limits_.body_bytes_max, " are read"));
+            return bad(413, "body_too_large",
+                       text("the body has ", *wanted, " bytes, at most ", limits_.body_bytes_max,
+                            " are read"));
         remaining_ = *wanted;
         if (remaining_ > 0) part_ = BodyPart::length;
     }
@@ -222,13 +266,16 @@ bool RequestGate::decide_body() {
 
 std::size_t RequestGate::feed_body(std::string_view in) {
     if (part_ == BodyPart::length || part_ == BodyPart::chunk_data) {
-        const std::size_t taken = static_cast<std::size_t>(std::min<std::uint64_t>(remaining_, in.size()));
+        const std::size_t taken = static_cast<std::size_t>(
+            std::min<std::uint64_t>(remaining_, in.size()));
         if (keeps_body_) request_.body.append(in.substr(0, taken));
         body_bytes_ += taken;
         remaining_ -= taken;
         if (remaining_ > 0) return taken;
-        if (part_ == BodyPart::length) state_ = State::done;
-        else part_ = BodyPart::chunk_end;
+        if (part_ == BodyPart::length)
+            state_ = State::done;
+        else
+            part_ = BodyPart::chunk_end;
         return taken;
     }
     // Lines: a chunk's size, the end of a chunk, trailers.
@@ -243,8 +290,11 @@ std::size_t RequestGate::feed_body(std::string_view in) {
         line_.resize(line_.size() - 2);
         take_chunk_line();
         line_.clear();
-    } else if (part_ == BodyPart::trailers ? ++trailer_bytes_ > limits_.header_bytes_max : line_.size() > chunk_line_bytes_max) {
-        refuse(400, "bad_chunk", part_ == BodyPart::trailers ? "the trailers are too long" : "a chunk line is too long; extensions are refused");
+    } else if (part_ == BodyPart::trailers ? ++trailer_bytes_ > limits_.header_bytes_max
+                                           : line_.size() > chunk_line_bytes_max) {
+        refuse(400, "bad_chunk",
+               part_ == BodyPart::trailers ? "the trailers are too long"
+                                           : "a chunk line is too long; extensions are refused");
     }
     return 1;
 }
@@ -252,24 +302,32 @@ std::size_t RequestGate::feed_body(std::string_view in) {
 void RequestGate::take_chunk_line() {
     switch (part_) {
         case BodyPart::chunk_end:
-            if (!line_.empty()) return refuse(400, "bad_chunk", "a chunk is longer than its size says");
+            if (!line_.empty())
+                return refuse(400, "bad_chunk", "a chunk is longer than its size says");
             part_ = BodyPart::chunk_size;
             return;
         case BodyPart::trailers:
-            if (line_.empty()) state_ = State::done;
-            else if (line_.find(':') == std::string::npos || line_[0] == ' ' || line_[0] == '\t') refuse(400, "bad_trailer", "a trailer line is not NAME: VALUE");
+            if (line_.empty())
+                state_ = State::done;
+            else if (line_.find(':') == std::string::npos || line_[0] == ' ' || line_[0] == '\t')
+                refuse(400, "bad_trailer", "a trailer line is not NAME: VALUE");
             return;
         default: break;
     }
-    if (line_.empty() || line_.size() > 8) return refuse(400, "bad_chunk", "a chunk size is not 1 to 8 hex digits; extensions are refused");
+    if (line_.empty() || line_.size() > 8)
+        return refuse(400, "bad_chunk",
+                      "a chunk size is not 1 to 8 hex digits; extensions are refused");
     std::uint64_t size = 0;
     for (const char c : line_) {
         const int digit = hex_value(c);
-        if (digit < 0) return refuse(400, "bad_chunk", "a chunk size is not 1 to 8 hex digits; extensions are refused");
+        if (digit < 0)
+            return refuse(400, "bad_chunk",
+                          "a chunk size is not 1 to 8 hex digits; extensions are refused");
         size = size * 16 + static_cast<unsigned>(digit);
     }
     if (size > limits_.body_bytes_max - body_bytes_)
-        return refuse(413, "body_too_large", text("the body is larger than ", limits_.body_bytes_max, " bytes"));
+        return refuse(413, "body_too_large",
+                      text("the body is larger than ", limits_.body_bytes_max, " bytes"));
     remaining_ = size;
     trailer_bytes_ = 0;
     part_ = size == 0 ? BodyPart::trailers : BodyPart::chunk_data;

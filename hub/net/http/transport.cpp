@@ -16,11 +16,15 @@ class PlainTransport : public Transport {
     void handshake(std::function<void(ErrorCodeOf)> handler) override {
         asio::dispatch(socket_.get_executor(), [handler = std::move(handler)] { handler({}); });
     }
-    void read_some(asio::mutable_buffer into, std::function<void(ErrorCodeOf, std::size_t)> handler) override {
+    void read_some(asio::mutable_buffer into,
+                   std::function<void(ErrorCodeOf, std::size_t)> handler) override {
         socket_.async_read_some(into, std::move(handler));
     }
-    void write(std::vector<asio::const_buffer> buffers, std::function<void(ErrorCodeOf)> handler) override {
-        asio::async_write(socket_, std::move(buffers), [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
+    void write(std::vector<asio::const_buffer> buffers,
+               std::function<void(ErrorCodeOf)> handler) override {
+        asio::async_write(
+            socket_, std::move(buffers),
+            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
     }
     void finish_writing(std::function<void()> handler) override {
         ErrorCodeOf ignored;
@@ -31,7 +35,9 @@ class PlainTransport : public Transport {
         ErrorCodeOf ignored;
         socket_.close(ignored);
     }
-    std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) override { return make_websocket(std::move(socket_), limits); }
+    std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) override {
+        return make_websocket(std::move(socket_), limits);
+    }
 
   private:
     tcp::socket socket_;
@@ -39,15 +45,23 @@ class PlainTransport : public Transport {
 
 class TlsTransport : public Transport {
   public:
-    TlsTransport(tcp::socket socket, std::shared_ptr<ssl::context> context) : context_(std::move(context)), stream_(std::move(socket), *context_) {}
+    TlsTransport(tcp::socket socket, std::shared_ptr<ssl::context> context)
+        : context_(std::move(context)),
+          stream_(std::move(socket), *context_) {}
     tcp::socket& socket() override { return stream_.next_layer(); }
     bool secure() const override { return true; }
-    void handshake(std::function<void(ErrorCodeOf)> handler) override { stream_.async_handshake(ssl::stream_base::server, std::move(handler)); }
-    void read_some(asio::mutable_buffer into, std::function<void(ErrorCodeOf, std::size_t)> handler) override {
+    void handshake(std::function<void(ErrorCodeOf)> handler) override {
+        stream_.async_handshake(ssl::stream_base::server, std::move(handler));
+    }
+    void read_some(asio::mutable_buffer into,
+                   std::function<void(ErrorCodeOf, std::size_t)> handler) override {
         stream_.async_read_some(into, std::move(handler));
     }
-    void write(std::vector<asio::const_buffer> buffers, std::function<void(ErrorCodeOf)> handler) override {
-        asio::async_write(stream_, std::move(buffers), [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
+    void write(std::vector<asio::const_buffer> buffers,
+               std::function<void(ErrorCodeOf)> handler) override {
+        asio::async_write(
+            stream_, std::move(buffers),
+            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
     }
     void finish_writing(std::function<void()> handler) override {
         stream_.async_shutdown([handler = std::move(handler)](ErrorCodeOf) { handler(); });
@@ -56,40 +70,56 @@ class TlsTransport : public Transport {
         ErrorCodeOf ignored;
         stream_.next_layer().close(ignored);
     }
-    std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) override { return make_websocket(std::move(stream_), context_, limits); }
+    std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) override {
+        return make_websocket(std::move(stream_), context_, limits);
+    }
 
   private:
-    std::shared_ptr<ssl::context> context_;   // before the stream: it outlives it
+    std::shared_ptr<ssl::context> context_;  // before the stream: it outlives it
     ssl::stream<tcp::socket> stream_;
 };
 
 }  // namespace
 
-std::unique_ptr<Transport> make_plain_transport(tcp::socket socket) { return std::make_unique<PlainTransport>(std::move(socket)); }
-std::unique_ptr<Transport> make_tls_transport(tcp::socket socket, std::shared_ptr<ssl::context> context) {
+std::unique_ptr<Transport> make_plain_transport(tcp::socket socket) {
+    return std::make_unique<PlainTransport>(std::move(socket));
+}
+std::unique_ptr<Transport> make_tls_transport(tcp::socket socket,
+                                              std::shared_ptr<ssl::context> context) {
     return std::make_unique<TlsTransport>(std::move(socket), std::move(context));
 }
 
-std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file, const std::string& key_file) {
+std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file,
+                                               const std::string& key_file) {
     auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
     SSL_CTX* raw = context->native_handle();
     SSL_CTX_set_min_proto_version(raw, TLS1_2_VERSION);
-    SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
+    SSL_CTX_set_options(raw, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION |
+                                 SSL_OP_CIPHER_SERVER_PREFERENCE | SSL_OP_PRIORITIZE_CHACHA);
     SSL_CTX_set_cipher_list(raw, "ECDHE+AESGCM:ECDHE+CHACHA20");
-    SSL_CTX_set_ciphersuites(raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
+    SSL_CTX_set_ciphersuites(
+        raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
     ErrorCodeOf error;
     context->use_certificate_chain_file(certificate_file, error);
-    if (error) throw std::runtime_error(text(certificate_file, ": cannot read a certificate chain (PEM): ", error.message()));
+    if (error)
+        throw std::runtime_error(
+            text(certificate_file, ": cannot read a certificate chain (PEM): ", error.message()));
     context->use_private_key_file(key_file, ssl::context::pem, error);
-    if (error) throw std::runtime_error(text(key_file, ": cannot read a private key (PEM) that fits ", certificate_file, ": ", error.message()));
-    if (SSL_CTX_check_private_key(raw) != 1) throw std::runtime_error(text(key_file, ": the key does not belong to ", certificate_file));
+    if (error)
+        throw std::runtime_error(text(key_file, ": cannot read a private key (PEM) that fits ",
+                                      certificate_file, ": ", error.message()));
+    if (SSL_CTX_check_private_key(raw) != 1)
+        throw std::runtime_error(text(key_file, ": the key does not belong to ", certificate_file));
     return context;
 }
 
 std::vector<std::string> certificate_names(const ssl::context& context) {
     std::vector<std::string> names;
-    const X509* certificate = SSL_CTX_get0_certificate(const_cast<ssl::context&>(context).native_handle());
-    auto* alternatives = static_cast<GENERAL_NAMES*>(certificate ? X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr) : nullptr);
+    const X509* certificate = SSL_CTX_get0_certificate(
+        const_cast<ssl::context&>(context).native_handle());
+    auto* alternatives = static_cast<GENERAL_NAMES*>(
+        certificate ? X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)
+                    : nullptr);
     for (int i = 0; i < sk_GENERAL_NAME_num(alternatives); ++i) {
         const GENERAL_NAME* name = sk_GENERAL_NAME_value(alternatives, i);
         if (name->type != GEN_DNS && name->type != GEN_IPADD) continue;

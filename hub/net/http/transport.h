@@ -1,4 +1,5 @@
-// One accepted connection as a stream of bytes: TCP or TLS behind one interface. Every call, and every handler, on the socket's strand;
+// One accepted connection as a stream of bytes: TCP or TLS behind one
+// interface. Every call, and every handler, on the socket's strand;
 // at most one read and one write in flight.
 #pragma once
 
@@ -17,21 +18,28 @@ class Transport {
     virtual tcp::socket& socket() = 0;
     virtual bool secure() const = 0;
     virtual void handshake(std::function<void(ErrorCodeOf)> handler) = 0;
-    virtual void read_some(asio::mutable_buffer into, std::function<void(ErrorCodeOf, std::size_t)> handler) = 0;
-    virtual void write(std::vector<asio::const_buffer> buffers, std::function<void(ErrorCodeOf)> handler) = 0;
+    virtual void read_some(asio::mutable_buffer into,
+                           std::function<void(ErrorCodeOf, std::size_t)> handler) = 0;
+    virtual void write(std::vector<asio::const_buffer> buffers,
+                       std::function<void(ErrorCodeOf)> handler) = 0;
     // Says that no more bytes follow; what the peer still sends can be read.
     virtual void finish_writing(std::function<void()> handler) = 0;
     virtual void close() = 0;
-    // Turns the connection into a WebSocket; this object is empty then. Requires that no read or write is in flight.
+    // Turns the connection into a WebSocket; this object is
+    // empty then. Requires that no read or write is in flight.
     virtual std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) = 0;
 };
 
 std::unique_ptr<Transport> make_plain_transport(tcp::socket socket);
-std::unique_ptr<Transport> make_tls_transport(tcp::socket socket, std::shared_ptr<ssl::context> context);
+std::unique_ptr<Transport> make_tls_transport(tcp::socket socket,
+                                              std::shared_ptr<ssl::context> context);
 
-// TLS 1.2 and 1.3, ECDHE with AEAD only, no renegotiation, no compression. Throws std::runtime_error with a sentence.
-std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file, const std::string& key_file);
-// The names and addresses its certificate is for, as a Host header writes them, without brackets and port.
+// TLS 1.2 and 1.3, ECDHE with AEAD only, no renegotiation,
+// no compression. Throws std::runtime_error with a sentence.
+std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_file,
+                                               const std::string& key_file);
+// The names and addresses its certificate is for, as a
+// Host header writes them, without brackets and port.
 std::vector<std::string> certificate_names(const ssl::context& context);
 
 }  // namespace moex::net

@@ -7,13 +7,15 @@ template <class Stream>
 class WebSocketOver : public WebSocket {
   public:
     WebSocketOver(Stream stream, std::shared_ptr<ssl::context> context, WebSocketLimits limits)
-        : context_(std::move(context)), stream_(std::move(stream)) {
+        : context_(std::move(context)),
+          stream_(std::move(stream)) {
         websocket::stream_base::timeout timeout{};
         timeout.handshake_timeout = limits.handshake;
         timeout.idle_timeout = limits.idle;
         timeout.keep_alive_pings = true;
         stream_.set_option(timeout);
-        websocket::permessage_deflate deflate;   // off: it costs memory per peer, and activations do not shrink
+        // off: it costs memory per peer, and activations do not shrink
+        websocket::permessage_deflate deflate;
         deflate.server_enable = false;
         deflate.client_enable = false;
         stream_.set_option(deflate);
@@ -44,13 +46,16 @@ class WebSocketOver : public WebSocket {
     }
 
     void write(ByteView frame, std::function<void(ErrorCodeOf)> handler) override {
-        stream_.async_write(asio::const_buffer(frame.data(), frame.size()),
-                            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
+        stream_.async_write(
+            asio::const_buffer(frame.data(), frame.size()),
+            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
     }
 
-    void close(std::uint16_t code, const std::string& reason, std::function<void(ErrorCodeOf)> handler) override {
+    void close(std::uint16_t code, const std::string& reason,
+               std::function<void(ErrorCodeOf)> handler) override {
         websocket::close_reason why(static_cast<websocket::close_code>(code));
-        why.reason.assign(reason.data(), std::min<std::size_t>(reason.size(), why.reason.max_size()));
+        why.reason.assign(reason.data(),
+                          std::min<std::size_t>(reason.size(), why.reason.max_size()));
         stream_.async_close(why, std::move(handler));
     }
 
@@ -74,8 +79,11 @@ class WebSocketOver : public WebSocket {
 std::unique_ptr<WebSocket> make_websocket(tcp::socket socket, WebSocketLimits limits) {
     return std::make_unique<WebSocketOver<tcp::socket>>(std::move(socket), nullptr, limits);
 }
-std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream, std::shared_ptr<ssl::context> context, WebSocketLimits limits) {
-    return std::make_unique<WebSocketOver<ssl::stream<tcp::socket>>>(std::move(stream), std::move(context), limits);
+std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream,
+                                          std::shared_ptr<ssl::context> context,
+                                          WebSocketLimits limits) {
+    return std::make_unique<WebSocketOver<ssl::stream<tcp::socket>>>(std::move(stream),
+                                                                     std::move(context), limits);
 }
 
 }  // namespace moex::net

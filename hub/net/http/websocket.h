@@ -1,4 +1,5 @@
-// One WebSocket of the server side behind a plain interface: the same for TCP and TLS, so that the rest of the room is compiled once.
+// One WebSocket of the server side behind a plain interface: the same
+// for TCP and TLS, so that the rest of the room is compiled once.
 // Every call, and every handler, on the socket's strand. At most one read and one write in flight.
 #pragma once
 
@@ -14,7 +15,8 @@
 namespace moex::net {
 
 struct WebSocketLimits {
-    std::chrono::milliseconds handshake{10'000}, idle{30'000};   // half of `idle` in silence sends a ping
+    // half of `idle` in silence sends a ping
+    std::chrono::milliseconds handshake{10'000}, idle{30'000};
 };
 
 class WebSocket {
@@ -28,12 +30,15 @@ class WebSocket {
     virtual void read(std::function<void(ErrorCodeOf, Bytes frame, bool binary)> handler) = 0;
     // `frame` must live until the handler runs.
     virtual void write(ByteView frame, std::function<void(ErrorCodeOf)> handler) = 0;
-    virtual void close(std::uint16_t code, const std::string& reason, std::function<void(ErrorCodeOf)> handler) = 0;
+    virtual void close(std::uint16_t code, const std::string& reason,
+                       std::function<void(ErrorCodeOf)> handler) = 0;
     virtual void abort() = 0;
 };
 
 std::unique_ptr<WebSocket> make_websocket(tcp::socket socket, WebSocketLimits limits);
 // The stream's context must live as long as it does.
-std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream, std::shared_ptr<ssl::context> context, WebSocketLimits limits);
+std::unique_ptr<WebSocket> make_websocket(ssl::stream<tcp::socket> stream,
+                                          std::shared_ptr<ssl::context> context,
+                                          WebSocketLimits limits);
 
 }  // namespace moex::net

@@ -43,7 +43,8 @@ TEST(StopFilterTest, CutsDoNotDependOnThePieces) {
         for (int k = 0; k < 30; ++k) whole += static_cast<char>('a' + random() % 3);
         const std::vector<std::string> stops{"abca", "ccb"};
         std::size_t cut = whole.size();
-        for (const std::string& stop : stops) cut = std::min(cut, std::min(whole.find(stop), whole.size()));
+        for (const std::string& stop : stops)
+            cut = std::min(cut, std::min(whole.find(stop), whole.size()));
         StopFilter filter(stops);
         std::string out;
         for (std::size_t at = 0; at < whole.size() && !filter.stopped();) {
@@ -52,28 +53,37 @@ TEST(StopFilterTest, CutsDoNotDependOnThePieces) {
             ++at;
         }
         out += filter.finish();
-        if (!filter.stopped()) EXPECT_EQ(out, whole);
-        else EXPECT_TRUE(whole.starts_with(out) && (whole.substr(out.size()).starts_with(stops[0]) || whole.substr(out.size()).starts_with(stops[1]))) << whole;
+        if (!filter.stopped())
+            EXPECT_EQ(out, whole);
+        else
+            EXPECT_TRUE(whole.starts_with(out) && (whole.substr(out.size()).starts_with(stops[0]) ||
+                                                   whole.substr(out.size()).starts_with(stops[1])))
+                << whole;
         EXPECT_EQ(filter.stopped(), cut < whole.size());
     }
 }
 
 TEST(AnswerTextTest, TokensJoinToTheTextWhateverTheSplit) {
     const Tokenizer& tokenizer = *DemoModel::get().tokenizer;
-    for (const char* words : {"It was a dark night.", "caf\xC3\xA9 \xE2\x98\x83 \xF0\x9F\x9A\xA2 ship", "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x92\xBB"}) {
+    for (const char* words :
+         {"It was a dark night.", "caf\xC3\xA9 \xE2\x98\x83 \xF0\x9F\x9A\xA2 ship",
+          "\xF0\x9F\x91\xA9\xE2\x80\x8D\xF0\x9F\x92\xBB"}) {
         AnswerText answer(&tokenizer, {"never"}, true);
         std::string whole, tokens;
         const auto take = [&](const AnswerText::Shown& shown) {
             whole += shown.text;
             for (const TokenText& token : shown.tokens) {
-                const auto characters = std::count_if(tokens.begin(), tokens.end(), [](char c) { return (c & 0xc0) != 0x80; });
+                const auto characters = std::count_if(tokens.begin(), tokens.end(),
+                                                      [](char c) { return (c & 0xc0) != 0x80; });
                 if (!token.text.empty()) {
-                    EXPECT_EQ(token.offset_characters, static_cast<std::uint64_t>(characters)) << token.text;
+                    EXPECT_EQ(token.offset_characters, static_cast<std::uint64_t>(characters))
+                        << token.text;
                 }
                 tokens += token.text;
             }
         };
-        for (const TokenId id : tokenizer.encode(words, SpecialTokens::parse)) take(answer.push({.id = id}));
+        for (const TokenId id : tokenizer.encode(words, SpecialTokens::parse))
+            take(answer.push({.id = id}));
         take(answer.finish());
         EXPECT_EQ(whole, words);
         EXPECT_EQ(tokens, words);

@@ -1,4 +1,5 @@
-// The API as a connection sees it: a real engine on the demo package, and a responder that keeps what it was given.
+// The API as a connection sees it: a real engine on the demo
+// package, and a responder that keeps what it was given.
 #pragma once
 
 #include <condition_variable>
@@ -10,8 +11,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "hub/engine/local_experts.h"
 #include "hub/api/api.h"
+#include "hub/engine/local_experts.h"
 
 namespace moex::test {
 
@@ -105,10 +106,15 @@ struct DemoModel {
   private:
     DemoModel() {
         package = ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo").value();
-        tokenizer = Tokenizer::load(package->tokenizer_file("tokenizer.json").value(), package->tokenizer_file("tokenizer_config.json").value()).value();
-        chat_template = ChatTemplate::from_tokenizer_config(package->tokenizer_file("tokenizer_config.json").value()).value();
+        tokenizer = Tokenizer::load(package->tokenizer_file("tokenizer.json").value(),
+                                    package->tokenizer_file("tokenizer_config.json").value())
+                        .value();
+        chat_template = ChatTemplate::from_tokenizer_config(
+                            package->tokenizer_file("tokenizer_config.json").value())
+                            .value();
         decoder = Decoder::create(package, threads).value();
-        local = std::make_unique<LocalExperts>(package, threads, ExpertRounding{.deterministic = true});
+        local = std::make_unique<LocalExperts>(package, threads,
+                                               ExpertRounding{.deterministic = true});
     }
 };
 
@@ -125,11 +131,13 @@ class GatedExperts : public ExpertBackend {
     const char* name() const override { return "gated"; }
     void release() { set(true, false); }
     void hold() { set(false, false); }
-    void fail() { set(true, true); }   // from now on nobody answers
+    void fail() { set(true, true); }  // from now on nobody answers
 
   private:
     struct Failing : ExpertRound {
-        Result<ExpertAnswer> wait(std::stop_token) override { return Error{ErrorCode::unavailable, "no worker holds this expert"}; }
+        Result<ExpertAnswer> wait(std::stop_token) override {
+            return Error{ErrorCode::unavailable, "no worker holds this expert"};
+        }
     };
     void set(bool open, bool failing) {
         const std::lock_guard lock(mutex_);
@@ -155,9 +163,11 @@ class ApiTest : public testing::Test {
         api_.reset();
         engine_.reset();
         engine_ = std::make_unique<Engine>(*model_.decoder, experts_, engine_options);
-        api_ = std::make_unique<Api>(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options, std::move(observer));
+        api_ = std::make_unique<Api>(model_.package, model_.tokenizer, model_.chat_template,
+                                     *engine_, api_options, std::move(observer));
     }
-    std::shared_ptr<CapturedAnswer> start(std::string path, std::string body, std::string method = "POST") {
+    std::shared_ptr<CapturedAnswer> start(std::string path, std::string body,
+                                          std::string method = "POST") {
         auto answer = std::make_shared<CapturedAnswer>();
         HttpRequest request{.method = std::move(method), .path = std::move(path)};
         request.body = std::move(body);
@@ -171,7 +181,9 @@ class ApiTest : public testing::Test {
         return answer;
     }
     static Json chat(std::string_view content, Json extra = Json::object()) {
-        Json body{{"messages", {{{"role", "user"}, {"content", content}}}}, {"temperature", 0}, {"max_tokens", 12}};
+        Json body{{"messages", {{{"role", "user"}, {"content", content}}}},
+                  {"temperature", 0},
+                  {"max_tokens", 12}};
         body.update(extra);
         return body;
     }

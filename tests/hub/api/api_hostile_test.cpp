@@ -1,4 +1,5 @@
-// Bodies from clients that mean harm or mistype: each gets a 4xx that names what is wrong, and the hub goes on.
+// Bodies from clients that mean harm or mistype: each gets
+// a 4xx that names what is wrong, and the hub goes on.
 #include "tests/hub/api/api_fixture.h"
 
 #include <random>
@@ -14,57 +15,107 @@ std::string repeated(std::string_view part, std::size_t count) {
 
 std::string object_with_keys(std::size_t count) {
     std::string out = "{";
-    for (std::size_t i = 0; i < count; ++i) out += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":0";
+    for (std::size_t i = 0; i < count; ++i)
+        out += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":0";
     return out + "}";
 }
 
 TEST_F(ApiTest, HostileBodiesAreRefusedByName) {
-    const auto with = [](const std::string& field) { return R"({"messages":[{"role":"user","content":"Hi"}],)" + field + "}"; };
+    const auto with = [](const std::string& field) {
+        return R"({"messages":[{"role":"user","content":"Hi"}],)" + field + "}";
+    };
     const struct {
         std::string body;
         unsigned status;
-        std::string param;   // empty: null
+        std::string param;  // empty: null
     } cases[] = {
-        {"", 400, ""}, {"null", 400, ""}, {"7", 400, ""}, {"\"text\"", 400, ""}, {"[{}]", 400, ""}, {"[]", 400, ""}, {"{", 400, ""}, {"{\"messages\"", 400, ""},
+        {"", 400, ""},
+        {"null", 400, ""},
+        {"7", 400, ""},
+        {"\"text\"", 400, ""},
+        {"[{}]", 400, ""},
+        {"[]", 400, ""},
+        {"{", 400, ""},
+        {"{\"messages\"", 400, ""},
         {"{}", 400, "messages"},
-        {R"({"messages":null})", 400, "messages"}, {R"({"messages":{}})", 400, "messages"}, {R"({"messages":[]})", 400, "messages"}, {R"({"messages":"Hi"})", 400, "messages"},
-        {R"({"messages":[null]})", 400, "messages[0]"}, {R"({"messages":[{}]})", 400, "messages[0].role"}, {R"({"messages":[[]]})", 400, "messages[0]"},
-        {R"({"messages":[{"role":123,"content":"x"}]})", 400, "messages[0].role"}, {R"({"messages":[{"role":"root","content":"x"}]})", 400, "messages[0].role"},
-        {R"({"messages":[{"role":"user"}]})", 400, "messages[0].content"}, {R"({"messages":[{"role":"user","content":7}]})", 400, "messages[0].content"},
+        {R"({"messages":null})", 400, "messages"},
+        {R"({"messages":{}})", 400, "messages"},
+        {R"({"messages":[]})", 400, "messages"},
+        {R"({"messages":"Hi"})", 400, "messages"},
+        {R"({"messages":[null]})", 400, "messages[0]"},
+        {R"({"messages":[{}]})", 400, "messages[0].role"},
+        {R"({"messages":[[]]})", 400, "messages[0]"},
+        {R"({"messages":[{"role":123,"content":"x"}]})", 400, "messages[0].role"},
+        {R"({"messages":[{"role":"root","content":"x"}]})", 400, "messages[0].role"},
+        {R"({"messages":[{"role":"user"}]})", 400, "messages[0].content"},
+        {R"({"messages":[{"role":"user","content":7}]})", 400, "messages[0].content"},
         {R"({"messages":[{"role":"user","content":null}]})", 400, "messages[0].content"},
         {R"({"messages":[{"role":"user","content":[7]}]})", 400, "messages[0].content[0]"},
-        {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}]})", 400, "messages[0].content[0].type"},
-        {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", 400, "messages[0].content[0].text"},
+        {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:,"}}]}]})",
+         400, "messages[0].content[0].type"},
+        {R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", 400,
+         "messages[0].content[0].text"},
         {R"({"messages":[{"role":"tool","content":"x"}]})", 400, "messages[0].role"},
         {"{\"messages\":" + repeated("[", 1000) + repeated("]", 1000) + "}", 400, ""},
         {repeated("{\"a\":", 1000) + "1" + repeated("}", 1000), 400, ""},
         {repeated("[", 100000), 400, ""},
         {with("\"metadata\":" + object_with_keys(4097)), 400, ""},
-        {with("\"temperature\":-1,\"metadata\":[" + repeated("{},", 300'000) + "{}]"), 400, "temperature"},  // took a minute while lists were searched
-        {"{\"messages\":[{\"role\":\"user\",\"content\":\"" + repeated("x", 10 << 20) + "\"}]}", 413, ""},
+        // took a minute while lists were searched
+        {with("\"temperature\":-1,\"metadata\":[" + repeated("{},", 300'000) + "{}]"), 400,
+         "temperature"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"" + repeated("x", 10 << 20) + "\"}]}",
+         413, ""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\xfe\"}]}", 400, ""},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud83d\"}]}", 400, ""},
         {with(R"("temperature":1e999)"), 400, ""},
-        {with(R"("temperature":"hot")"), 400, "temperature"}, {with(R"("temperature":-1)"), 400, "temperature"}, {with(R"("temperature":2.5)"), 400, "temperature"},
-        {with(R"("top_p":1.5)"), 400, "top_p"}, {with(R"("top_k":-2)"), 400, "top_k"}, {with(R"("min_p":2)"), 400, "min_p"},
-        {with(R"("max_tokens":0)"), 400, "max_tokens"}, {with(R"("max_tokens":-5)"), 400, "max_tokens"}, {with(R"("max_tokens":1.5)"), 400, "max_tokens"},
-        {with(R"("max_tokens":99999999999999999999)"), 400, "max_tokens"}, {with(R"("max_completion_tokens":"many")"), 400, "max_completion_tokens"},
-        {with(R"("n":0)"), 400, "n"}, {with(R"("n":9)"), 400, "n"}, {with(R"("n":true)"), 400, "n"},
-        {with(R"("stream":"yes")"), 400, "stream"}, {with(R"("stream_options":{"include_usage":true})"), 400, "stream_options"},
-        {with(R"("stream":true,"stream_options":7)"), 400, "stream_options"}, {with(R"("stream":true,"stream_options":{"include_usage":1})"), 400, "stream_options.include_usage"},
-        {with(R"("stop":7)"), 400, "stop"}, {with(R"("stop":["a","b","c","d","e"])"), 400, "stop"}, {with(R"("stop":[7])"), 400, "stop"},
-        {with(R"("seed":"x")"), 400, "seed"}, {with(R"("seed":1.5)"), 400, "seed"},
-        {with(R"("logprobs":3)"), 400, "logprobs"}, {with(R"("top_logprobs":3)"), 400, "top_logprobs"}, {with(R"("logprobs":true,"top_logprobs":21)"), 400, "top_logprobs"},
-        {with(R"("presence_penalty":3)"), 400, "presence_penalty"}, {with(R"("frequency_penalty":"x")"), 400, "frequency_penalty"},
+        {with(R"("temperature":"hot")"), 400, "temperature"},
+        {with(R"("temperature":-1)"), 400, "temperature"},
+        {with(R"("temperature":2.5)"), 400, "temperature"},
+        {with(R"("top_p":1.5)"), 400, "top_p"},
+        {with(R"("top_k":-2)"), 400, "top_k"},
+        {with(R"("min_p":2)"), 400, "min_p"},
+        {with(R"("max_tokens":0)"), 400, "max_tokens"},
+        {with(R"("max_tokens":-5)"), 400, "max_tokens"},
+        {with(R"("max_tokens":1.5)"), 400, "max_tokens"},
+        {with(R"("max_tokens":99999999999999999999)"), 400, "max_tokens"},
+        {with(R"("max_completion_tokens":"many")"), 400, "max_completion_tokens"},
+        {with(R"("n":0)"), 400, "n"},
+        {with(R"("n":9)"), 400, "n"},
+        {with(R"("n":true)"), 400, "n"},
+        {with(R"("stream":"yes")"), 400, "stream"},
+        {with(R"("stream_options":{"include_usage":true})"), 400, "stream_options"},
+        {with(R"("stream":true,"stream_options":7)"), 400, "stream_options"},
+        {with(R"("stream":true,"stream_options":{"include_usage":1})"), 400,
+         "stream_options.include_usage"},
+        {with(R"("stop":7)"), 400, "stop"},
+        {with(R"("stop":["a","b","c","d","e"])"), 400, "stop"},
+        {with(R"("stop":[7])"), 400, "stop"},
+        {with(R"("seed":"x")"), 400, "seed"},
+        {with(R"("seed":1.5)"), 400, "seed"},
+        {with(R"("logprobs":3)"), 400, "logprobs"},
+        {with(R"("top_logprobs":3)"), 400, "top_logprobs"},
+        {with(R"("logprobs":true,"top_logprobs":21)"), 400, "top_logprobs"},
+        {with(R"("presence_penalty":3)"), 400, "presence_penalty"},
+        {with(R"("frequency_penalty":"x")"), 400, "frequency_penalty"},
         {with(R"("repeat_penalty":0)"), 400, "repeat_penalty"},
-        {with(R"("logit_bias":[1])"), 400, "logit_bias"}, {with(R"("logit_bias":{"x":1})"), 400, "logit_bias"}, {with(R"("logit_bias":{"-1":1})"), 400, "logit_bias"},
-        {with(R"("logit_bias":{"99999999":1})"), 400, "logit_bias"}, {with(R"("logit_bias":{"1":101})"), 400, "logit_bias"}, {with(R"("logit_bias":{"":1})"), 400, "logit_bias"},
-        {with(R"("user":7)"), 400, "user"}, {with(R"("model":7)"), 400, "model"}, {with(R"("model":"other")"), 404, "model"},
-        {with(R"("tools":[{"type":"function"}])"), 400, "tools"}, {with(R"("tool_choice":"required")"), 400, "tool_choice"},
+        {with(R"("logit_bias":[1])"), 400, "logit_bias"},
+        {with(R"("logit_bias":{"x":1})"), 400, "logit_bias"},
+        {with(R"("logit_bias":{"-1":1})"), 400, "logit_bias"},
+        {with(R"("logit_bias":{"99999999":1})"), 400, "logit_bias"},
+        {with(R"("logit_bias":{"1":101})"), 400, "logit_bias"},
+        {with(R"("logit_bias":{"":1})"), 400, "logit_bias"},
+        {with(R"("user":7)"), 400, "user"},
+        {with(R"("model":7)"), 400, "model"},
+        {with(R"("model":"other")"), 404, "model"},
+        {with(R"("tools":[{"type":"function"}])"), 400, "tools"},
+        {with(R"("tool_choice":"required")"), 400, "tool_choice"},
         {with(R"("functions":[{"name":"f"}])"), 400, "functions"},
-        {with(R"("response_format":{"type":"json_object"})"), 400, "response_format"}, {with(R"("response_format":7)"), 400, "response_format"},
-        {with(R"("modalities":["text","audio"])"), 400, "modalities"}, {with(R"("audio":{"voice":"a"})"), 400, "audio"},
-        {with(R"("chat_template_kwargs":7)"), 400, "chat_template_kwargs"}, {with(R"("grammar":"root ::= x")"), 400, "grammar"},
+        {with(R"("response_format":{"type":"json_object"})"), 400, "response_format"},
+        {with(R"("response_format":7)"), 400, "response_format"},
+        {with(R"("modalities":["text","audio"])"), 400, "modalities"},
+        {with(R"("audio":{"voice":"a"})"), 400, "audio"},
+        {with(R"("chat_template_kwargs":7)"), 400, "chat_template_kwargs"},
+        {with(R"("grammar":"root ::= x")"), 400, "grammar"},
     };
     for (const auto& one : cases) {
         SCOPED_TRACE(one.body.substr(0, 120));
@@ -86,12 +137,25 @@ TEST_F(ApiTest, HostileCompletionBodiesAreRefusedByName) {
         std::string body;
         std::string param;
     } cases[] = {
-        {"{}", "prompt"}, {R"({"prompt":null})", "prompt"}, {R"({"prompt":7})", "prompt"}, {R"({"prompt":[]})", "prompt"}, {R"({"prompt":[[]]})", "prompt"},
-        {R"({"prompt":[-1]})", "prompt"}, {R"({"prompt":[99999999]})", "prompt"}, {R"({"prompt":[1,"a"]})", "prompt"}, {R"({"prompt":[1.5]})", "prompt"},
-        {R"({"prompt":{"a":1}})", "prompt"}, {R"({"prompt":""})", "prompt"}, {R"({"prompt":["a","b","c"],"n":4})", "n"},
+        {"{}", "prompt"},
+        {R"({"prompt":null})", "prompt"},
+        {R"({"prompt":7})", "prompt"},
+        {R"({"prompt":[]})", "prompt"},
+        {R"({"prompt":[[]]})", "prompt"},
+        {R"({"prompt":[-1]})", "prompt"},
+        {R"({"prompt":[99999999]})", "prompt"},
+        {R"({"prompt":[1,"a"]})", "prompt"},
+        {R"({"prompt":[1.5]})", "prompt"},
+        {R"({"prompt":{"a":1}})", "prompt"},
+        {R"({"prompt":""})", "prompt"},
+        {R"({"prompt":["a","b","c"],"n":4})", "n"},
         {R"({"prompt":["a","b","c","d","e","f","g","h","i"]})", "prompt"},
-        {R"({"prompt":"a","logprobs":21})", "logprobs"}, {R"({"prompt":"a","logprobs":true})", "logprobs"}, {R"({"prompt":"a","echo":7})", "echo"},
-        {R"({"prompt":"a","echo":true,"logprobs":1})", "echo"}, {R"({"prompt":"a","suffix":"b"})", "suffix"}, {R"({"prompt":"a","best_of":3})", "best_of"},
+        {R"({"prompt":"a","logprobs":21})", "logprobs"},
+        {R"({"prompt":"a","logprobs":true})", "logprobs"},
+        {R"({"prompt":"a","echo":7})", "echo"},
+        {R"({"prompt":"a","echo":true,"logprobs":1})", "echo"},
+        {R"({"prompt":"a","suffix":"b"})", "suffix"},
+        {R"({"prompt":"a","best_of":3})", "best_of"},
     };
     for (const auto& one : cases) {
         SCOPED_TRACE(one.body);
@@ -102,21 +166,41 @@ TEST_F(ApiTest, HostileCompletionBodiesAreRefusedByName) {
 }
 
 TEST_F(ApiTest, HostileTokenizerBodiesAreRefused) {
-    for (const char* body : {"", "null", "{}", R"({"content":7})", R"({"tokens":"x"})", R"({"tokens":[-1]})", R"({"tokens":[99999999]})", R"({"tokens":[null]})"}) {
+    for (const char* body :
+         {"", "null", "{}", R"({"content":7})", R"({"tokens":"x"})", R"({"tokens":[-1]})",
+          R"({"tokens":[99999999]})", R"({"tokens":[null]})"}) {
         EXPECT_EQ(start("/tokenize", body)->wait().status(), 400u) << body;
         EXPECT_EQ(start("/detokenize", body)->wait().status(), 400u) << body;
     }
 }
 
 TEST_F(ApiTest, UnknownFieldsAndHarmlessOnesAreIgnored) {
-    const auto answer = ask(chat_path, chat("Hi", {{"max_tokens", 1}, {"store", false}, {"metadata", {{"a", "b"}}}, {"service_tier", "auto"}, {"nonsense", {1, 2}}, {"user", "me"},
-                                                   {"tools", Json::array({{{"type", "function"}}})}, {"tool_choice", "none"}, {"response_format", {{"type", "text"}}}, {"stop", nullptr},
-                                                   {"seed", nullptr}, {"n", nullptr}, {"logit_bias", nullptr}, {"max_tokens", 1.0}, {"top_k", -1}, {"stop", ""}}));
+    const auto answer = ask(chat_path, chat("Hi", {{"max_tokens", 1},
+                                                   {"store", false},
+                                                   {"metadata", {{"a", "b"}}},
+                                                   {"service_tier", "auto"},
+                                                   {"nonsense", {1, 2}},
+                                                   {"user", "me"},
+                                                   {"tools", Json::array({{{"type", "function"}}})},
+                                                   {"tool_choice", "none"},
+                                                   {"response_format", {{"type", "text"}}},
+                                                   {"stop", nullptr},
+                                                   {"seed", nullptr},
+                                                   {"n", nullptr},
+                                                   {"logit_bias", nullptr},
+                                                   {"max_tokens", 1.0},
+                                                   {"top_k", -1},
+                                                   {"stop", ""}}));
     EXPECT_EQ(answer->status(), 200u) << answer->response().body;
 }
 
 TEST_F(ApiTest, DamagedBodiesNeverCrash) {
-    const std::string good = chat("Tell me a story", {{"max_tokens", 1}, {"stop", {"a", "b"}}, {"logprobs", true}, {"top_logprobs", 2}, {"logit_bias", {{"5", 1}}}}).dump();
+    const std::string good = chat("Tell me a story", {{"max_tokens", 1},
+                                                      {"stop", {"a", "b"}},
+                                                      {"logprobs", true},
+                                                      {"top_logprobs", 2},
+                                                      {"logit_bias", {{"5", 1}}}})
+                                 .dump();
     constexpr unsigned seed = 20;
     std::mt19937 random(seed);
     RecordProperty("seed", static_cast<int>(seed));
@@ -134,7 +218,8 @@ TEST_F(ApiTest, DamagedBodiesNeverCrash) {
         const auto answer = start(chat_path, body);
         answer->wait();
         if (answer->streamed()) continue;
-        EXPECT_TRUE(answer->status() == 200 || (answer->status() >= 400 && answer->status() < 500)) << body << answer->response().body;
+        EXPECT_TRUE(answer->status() == 200 || (answer->status() >= 400 && answer->status() < 500))
+            << body << answer->response().body;
     }
 }
 

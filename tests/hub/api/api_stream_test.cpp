@@ -7,12 +7,15 @@ namespace moex::test {
 namespace {
 
 TEST_F(ApiTest, AStreamComesInTheOrderThatClientsExpect) {
-    const auto answer = ask(chat_path, chat("Tell me a story", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+    const auto answer = ask(
+        chat_path,
+        chat("Tell me a story", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
     ASSERT_TRUE(answer->streamed());
     const auto chunks = answer->chunks();
     ASSERT_GE(chunks.size(), 4u);
     EXPECT_EQ(answer->events().back(), "[DONE]");
-    EXPECT_EQ(chunks[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", nullptr}}));
+    EXPECT_EQ(chunks[0]["choices"][0]["delta"],
+              (Json{{"role", "assistant"}, {"content", nullptr}}));
     const std::string id = chunks[0]["id"];
     EXPECT_TRUE(id.starts_with("chatcmpl-"));
     for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -33,22 +36,28 @@ TEST_F(ApiTest, AStreamComesInTheOrderThatClientsExpect) {
 }
 
 TEST_F(ApiTest, AStreamsTextEqualsTheWholeAnswers) {
-    for (const Json& extra : {Json::object(), Json{{"stop", {"the", "and a"}}}, Json{{"temperature", 1.0}, {"seed", 5}, {"n", 2}}, Json{{"logprobs", true}, {"top_logprobs", 2}}}) {
+    for (const Json& extra : {Json::object(), Json{{"stop", {"the", "and a"}}},
+                              Json{{"temperature", 1.0}, {"seed", 5}, {"n", 2}},
+                              Json{{"logprobs", true}, {"top_logprobs", 2}}}) {
         SCOPED_TRACE(extra.dump());
         Json request = chat("Tell me a story about the sea", {{"max_tokens", 40}});
         request.update(extra);
         const Json whole = ask(chat_path, request)->json();
         request["stream"] = true;
         const auto chunks = ask(chat_path, request)->chunks();
-        std::vector<std::string> texts(whole["choices"].size()), reasons(texts.size()), tokens(texts.size());
+        std::vector<std::string> texts(whole["choices"].size()), reasons(texts.size()),
+            tokens(texts.size());
         for (const Json& chunk : chunks) {
             for (const Json& choice : chunk["choices"]) {
                 const std::size_t index = choice["index"];
-                const Json& content = choice["delta"].contains("content") ? choice["delta"]["content"] : Json();
+                const Json& content = choice["delta"].contains("content")
+                                          ? choice["delta"]["content"]
+                                          : Json();
                 if (content.is_string()) texts[index] += content.get<std::string>();
                 if (choice["finish_reason"].is_string()) reasons[index] = choice["finish_reason"];
                 if (choice["logprobs"].is_object())
-                    for (const Json& token : choice["logprobs"]["content"]) tokens[index] += token["token"].get<std::string>();
+                    for (const Json& token : choice["logprobs"]["content"])
+                        tokens[index] += token["token"].get<std::string>();
             }
         }
         for (std::size_t i = 0; i < texts.size(); ++i) {
@@ -64,21 +73,31 @@ TEST_F(ApiTest, AStreamsTextEqualsTheWholeAnswers) {
 }
 
 TEST_F(ApiTest, NoChunkSplitsACharacter) {
-    // Force characters of several tokens: bias towards the tokens of a snowman, whose bytes do not come as one token.
+    // Force characters of several tokens: bias towards the
+    // tokens of a snowman, whose bytes do not come as one token.
     const auto ids = model_.tokenizer->encode("\xE2\x98\x83", SpecialTokens::parse);
     Json bias = Json::object();
     for (const TokenId id : ids) bias[std::to_string(id)] = 100;
-    Json request{{"prompt", "Snow"}, {"max_tokens", 24}, {"temperature", 1.0}, {"seed", 1}, {"logit_bias", bias}};
+    Json request{{"prompt", "Snow"},
+                 {"max_tokens", 24},
+                 {"temperature", 1.0},
+                 {"seed", 1},
+                 {"logit_bias", bias}};
     const std::string whole = ask(text_path, request)->json()["choices"][0]["text"];
     request["stream"] = true;
     std::string joined;
-    for (const Json& chunk : ask(text_path, request)->chunks())  // a split sequence would have become U+FFFD in its chunk
+    // a split sequence would have become U+FFFD in its chunk
+    for (const Json& chunk : ask(text_path, request)->chunks())
         if (!chunk["choices"].empty()) joined += chunk["choices"][0]["text"].get<std::string>();
     EXPECT_EQ(joined, whole);
 }
 
 TEST_F(ApiTest, AClientThatLeavesFreesItsSequence) {
-    const auto answer = start(chat_path, chat("Tell me a story", {{"stream", true}, {"max_tokens", 900}, {"logit_bias", {{"8191", -100}, {"8189", -100}}}}).dump());
+    const auto answer = start(
+        chat_path, chat("Tell me a story", {{"stream", true},
+                                            {"max_tokens", 900},
+                                            {"logit_bias", {{"8191", -100}, {"8189", -100}}}})
+                       .dump());
     answer->wait_for_events(3);
     answer->disconnect();
     while (!engine_->idle()) std::this_thread::yield();
@@ -101,7 +120,11 @@ TEST_F(ApiTest, AClientThatLeavesWhileItWaitsLeavesTheQueue) {
 }
 
 TEST_F(ApiTest, ExpertsThatGoAwayInMidStreamEndItWithAnError) {
-    const auto answer = start(chat_path, chat("Tell me a story", {{"stream", true}, {"max_tokens", 900}, {"logit_bias", {{"8191", -100}, {"8189", -100}}}}).dump());
+    const auto answer = start(
+        chat_path, chat("Tell me a story", {{"stream", true},
+                                            {"max_tokens", 900},
+                                            {"logit_bias", {{"8191", -100}, {"8189", -100}}}})
+                       .dump());
     answer->wait_for_events(3);
     experts_.fail();
     answer->wait();
@@ -122,11 +145,17 @@ TEST_F(ApiTest, AnEngineThatStopsEndsEveryAnswer) {
 
 TEST_F(ApiTest, ManyRequestsAtOnceEqualTheirSoloRuns) {
     std::vector<Json> requests;
-    for (int i = 0; i < 4; ++i) requests.push_back({{"prompt", "Chapter " + std::to_string(i) + ". The"}, {"max_tokens", 12}, {"temperature", 0.9}, {"seed", 100 + i}});
+    for (int i = 0; i < 4; ++i)
+        requests.push_back({{"prompt", "Chapter " + std::to_string(i) + ". The"},
+                            {"max_tokens", 12},
+                            {"temperature", 0.9},
+                            {"seed", 100 + i}});
     std::vector<std::shared_ptr<CapturedAnswer>> together;
     for (const Json& request : requests) together.push_back(start(text_path, request.dump()));
     for (std::size_t i = 0; i < requests.size(); ++i)
-        EXPECT_EQ(together[i]->wait().json()["choices"], ask(text_path, requests[i])->json()["choices"]) << "request " << i;
+        EXPECT_EQ(together[i]->wait().json()["choices"],
+                  ask(text_path, requests[i])->json()["choices"])
+            << "request " << i;
     EXPECT_GT(engine_->counters().steps_multi_sequence, 0u);
 }
 

@@ -11,7 +11,9 @@ namespace {
 
 class SystemMemoryTest : public testing::Test {
   protected:
-    SystemMemoryTest() : root_(std::filesystem::temp_directory_path() / ("moex-memory-" + std::to_string(::getpid()))) {}
+    SystemMemoryTest()
+        : root_(std::filesystem::temp_directory_path() /
+                ("moex-memory-" + std::to_string(::getpid()))) {}
     ~SystemMemoryTest() override { std::filesystem::remove_all(root_); }
     void write(const std::string& path, const std::string& content) const {
         std::filesystem::create_directories((root_ / path).parent_path());
@@ -22,7 +24,9 @@ class SystemMemoryTest : public testing::Test {
 
 TEST_F(SystemMemoryTest, IsWhatTheMachineHasWithoutGroups) {
     EXPECT_EQ(memory_available(root_), 0u);
-    write("proc/meminfo", "MemTotal:       1000 kB\nMemFree:          10 kB\nMemAvailable:    500 kB\nBuffers:           1 kB\n");
+    write("proc/meminfo",
+          "MemTotal:       1000 kB\nMemFree:          10 kB\nMemAvailable:    500 kB\nBuffers:     "
+          "      1 kB\n");
     EXPECT_EQ(memory_available(root_), 500u << 10);
     EXPECT_GT(memory_available(), 0u);
 }

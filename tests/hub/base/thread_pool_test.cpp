@@ -16,11 +16,14 @@ TEST(ThreadPoolTest, EveryIndexIsVisitedOnceWhateverTheSizes) {
         EXPECT_EQ(pool.num_threads(), num_threads);
         for (const std::size_t count : {0u, 1u, 2u, 7u, 64u, 1000u})
             for (const std::size_t grain : {1u, 3u, 100u, 5000u}) {
-                std::vector<int> visits(count, 0);   // plain integers: two visitors of one index would also be a race for the sanitizer
+                // plain integers: two visitors of one index would also be a race for the sanitizer
+                std::vector<int> visits(count, 0);
                 pool.parallel_for(count, grain, [&](std::size_t begin, std::size_t end) {
                     for (std::size_t i = begin; i < end; ++i) ++visits[i];
                 });
-                EXPECT_EQ(std::count(visits.begin(), visits.end(), 1), static_cast<std::ptrdiff_t>(count)) << num_threads << ' ' << count << ' ' << grain;
+                EXPECT_EQ(std::count(visits.begin(), visits.end(), 1),
+                          static_cast<std::ptrdiff_t>(count))
+                    << num_threads << ' ' << count << ' ' << grain;
             }
     }
 }
@@ -34,7 +37,8 @@ TEST(ThreadPoolTest, ManyShortJobsFollowEachOther) {
         pool.parallel_for(values.size(), 4, [&](std::size_t begin, std::size_t end) {
             for (std::size_t i = begin; i < end; ++i) values[i] += i + job;
         });
-    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(values[i], num_jobs * i + num_jobs * (num_jobs - 1) / 2);
+    for (std::size_t i = 0; i < values.size(); ++i)
+        EXPECT_EQ(values[i], num_jobs * i + num_jobs * (num_jobs - 1) / 2);
 }
 
 TEST(ThreadPoolTest, CallersShareThePoolAndNestedCallsRunInline) {
@@ -45,7 +49,8 @@ TEST(ThreadPoolTest, CallersShareThePoolAndNestedCallsRunInline) {
         callers.emplace_back([&] {
             for (int repeat = 0; repeat < 200; ++repeat)
                 pool.parallel_for(32, 1, [&](std::size_t begin, std::size_t end) {
-                    pool.parallel_for(end - begin, 1, [&](std::size_t from, std::size_t to) { sum += to - from; });
+                    pool.parallel_for(end - begin, 1,
+                                      [&](std::size_t from, std::size_t to) { sum += to - from; });
                 });
         });
     for (std::thread& caller : callers) caller.join();

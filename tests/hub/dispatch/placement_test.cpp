@@ -14,7 +14,8 @@ namespace {
 using Changes = std::vector<PlacementChange>;
 
 PlacementMember member(WorkerId id, std::uint32_t capacity, std::uint64_t prefix) {
-    return {.worker = id, .ring_key = id * 77, .capacity_units = capacity, .address_prefix = prefix};
+    return {
+        .worker = id, .ring_key = id * 77, .capacity_units = capacity, .address_prefix = prefix};
 }
 
 void check_rules(const Placement& placement, std::uint32_t num_units, std::uint32_t replicas) {
@@ -28,11 +29,15 @@ void check_rules(const Placement& placement, std::uint32_t num_units, std::uint3
 RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity, ()) {
     const auto num_units = *rc::gen::inRange<std::uint32_t>(1, 300);
     const auto replicas = *rc::gen::inRange<std::uint32_t>(1, 4);
-    Placement placement({.num_units = num_units, .replicas = replicas, .seed = *rc::gen::arbitrary<std::uint64_t>()});
+    Placement placement({.num_units = num_units,
+                         .replicas = replicas,
+                         .seed = *rc::gen::arbitrary<std::uint64_t>()});
     std::map<WorkerId, std::uint32_t> capacity;
     std::map<WorkerId, std::set<std::uint32_t>> held;
-    const auto events = *rc::gen::container<std::vector<std::tuple<bool, std::uint32_t, std::uint8_t>>>(
-        rc::gen::tuple(rc::gen::arbitrary<bool>(), rc::gen::inRange<std::uint32_t>(0, 400), rc::gen::arbitrary<std::uint8_t>()));
+    const auto events =
+        *rc::gen::container<std::vector<std::tuple<bool, std::uint32_t, std::uint8_t>>>(
+            rc::gen::tuple(rc::gen::arbitrary<bool>(), rc::gen::inRange<std::uint32_t>(0, 400),
+                           rc::gen::arbitrary<std::uint8_t>()));
     WorkerId next = 1;
     for (const auto& [leaves, size, prefix] : events) {
         Changes changes;
@@ -46,33 +51,40 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
             placement.join(member(next++, size, prefix % 4), changes);
         }
         for (const PlacementChange& change : changes) {
-            if (change.added) RC_ASSERT(held[change.worker].insert(change.unit).second);
-            else RC_ASSERT(held[change.worker].erase(change.unit) == 1u);
+            if (change.added)
+                RC_ASSERT(held[change.worker].insert(change.unit).second);
+            else
+                RC_ASSERT(held[change.worker].erase(change.unit) == 1u);
         }
         check_rules(placement, num_units, replicas);
         std::uint64_t total = 0;
         for (const auto& [id, units] : capacity) {
             RC_ASSERT(placement.load(id) <= std::min(units, num_units));
-            RC_ASSERT(placement.load(id) == held[id].size());          // the changes tell the whole story
+            // the changes tell the whole story
+            RC_ASSERT(placement.load(id) == held[id].size());
             total += std::min(units, num_units);
         }
         // Scarce capacity covers every unit once before any twice.
         if (total >= num_units && replicas == 1)
-            for (std::uint32_t unit = 0; unit < num_units; ++unit) RC_ASSERT(!placement.owners(unit).empty());
+            for (std::uint32_t unit = 0; unit < num_units; ++unit)
+                RC_ASSERT(!placement.owners(unit).empty());
     }
 }
 
 RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
     const auto num_workers = *rc::gen::inRange<std::uint32_t>(1, 60);
-    Placement placement({.num_units = 1000, .replicas = 2, .seed = *rc::gen::arbitrary<std::uint64_t>()});
+    Placement placement(
+        {.num_units = 1000, .replicas = 2, .seed = *rc::gen::arbitrary<std::uint64_t>()});
     Changes changes;
-    for (WorkerId id = 1; id <= num_workers; ++id) placement.join(member(id, 50 + *rc::gen::inRange<std::uint32_t>(0, 2000), id), changes);
+    for (WorkerId id = 1; id <= num_workers; ++id)
+        placement.join(member(id, 50 + *rc::gen::inRange<std::uint32_t>(0, 2000), id), changes);
     for (WorkerId id = 1; id <= num_workers; ++id)
         // The cap is rounded up, and a unit more per replica may be needed to place the last ones.
         RC_ASSERT(placement.load(id) <= 1.1 * placement.fair_share(id) + 3);
 }
 
-// The second was left with 218 of them: all of its units had their other copy at the fifth, which could take none.
+// The second was left with 218 of them: all of its units
+// had their other copy at the fifth, which could take none.
 TEST(PlacementTest, AWorkerFullOfUnitsThatTheNewcomerHoldsToIsRelievedByOthers) {
     Placement placement({.num_units = 1000, .replicas = 2, .seed = 0});
     Changes changes;
@@ -81,7 +93,8 @@ TEST(PlacementTest, AWorkerFullOfUnitsThatTheNewcomerHoldsToIsRelievedByOthers) 
         ++id;
         placement.join(member(id, capacity, id), changes);
     }
-    for (id = 1; id <= 5; ++id) EXPECT_LE(placement.load(id), std::ceil(1.1 * placement.fair_share(id))) << id;
+    for (id = 1; id <= 5; ++id)
+        EXPECT_LE(placement.load(id), std::ceil(1.1 * placement.fair_share(id))) << id;
 }
 
 TEST(PlacementTest, AJoinMovesItsShareAndNoMore) {
@@ -89,10 +102,13 @@ TEST(PlacementTest, AJoinMovesItsShareAndNoMore) {
     for (WorkerId id = 1; id <= 400; ++id) {
         Changes changes;
         placement.join(member(id, 400, id), changes);
-        const auto moved = static_cast<std::size_t>(std::count_if(changes.begin(), changes.end(), [](const auto& change) { return !change.added; }));
+        const auto moved = static_cast<std::size_t>(std::count_if(
+            changes.begin(), changes.end(), [](const auto& change) { return !change.added; }));
         EXPECT_LE(moved, 1.5 / static_cast<double>(id) * 2 * 6144) << "join of " << id;
     }
-    for (WorkerId id = 1; id <= 400; ++id) EXPECT_NEAR(placement.load(id), placement.fair_share(id), 0.1 * placement.fair_share(id) + 1);
+    for (WorkerId id = 1; id <= 400; ++id)
+        EXPECT_NEAR(placement.load(id), placement.fair_share(id),
+                    0.1 * placement.fair_share(id) + 1);
 }
 
 TEST(PlacementTest, ALeaveMovesOnlyWhatTheLeaverHeld) {
@@ -103,7 +119,8 @@ TEST(PlacementTest, ALeaveMovesOnlyWhatTheLeaverHeld) {
     changes.clear();
     placement.leave(7, changes);
     EXPECT_EQ(changes.size(), held);
-    EXPECT_TRUE(std::all_of(changes.begin(), changes.end(), [](const auto& change) { return change.added; }));
+    EXPECT_TRUE(std::all_of(changes.begin(), changes.end(),
+                            [](const auto& change) { return change.added; }));
     for (std::uint32_t unit = 0; unit < 2000; ++unit) EXPECT_EQ(placement.owners(unit).size(), 2u);
 }
 
@@ -112,7 +129,8 @@ TEST(PlacementTest, ReplicasLieOnDifferentAddressPrefixesWhereThereAreSeveral) {
     Changes changes;
     for (WorkerId id = 1; id <= 8; ++id) placement.join(member(id, 1000, id % 2), changes);
     std::uint32_t apart = 0;
-    for (std::uint32_t unit = 0; unit < 1000; ++unit) apart += placement.owners(unit)[0] % 2 != placement.owners(unit)[1] % 2;
+    for (std::uint32_t unit = 0; unit < 1000; ++unit)
+        apart += placement.owners(unit)[0] % 2 != placement.owners(unit)[1] % 2;
     EXPECT_GE(apart, 950u);
 }
 
@@ -131,7 +149,8 @@ TEST(PlacementTest, AReturningWorkerFavoursTheUnitsItHadBefore) {
     std::size_t same = 0;
     for (const std::uint32_t unit : before)
         for (const WorkerId owner : placement.owners(unit)) same += owner == 99;
-    EXPECT_GT(same, before.size() / 3) << "of " << before.size();    // by chance it would be a fifth
+    // by chance it would be a fifth
+    EXPECT_GT(same, before.size() / 3) << "of " << before.size();
 }
 
 TEST(PlacementTest, AddressPrefixIsTheSlash24OrSlash64) {

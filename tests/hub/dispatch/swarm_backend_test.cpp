@@ -49,8 +49,10 @@ class ThreadHost : public SwarmHost {
             } else if (timer_ && timer_at_ <= now_steady()) {
                 next = std::exchange(timer_, nullptr);
             } else {
-                if (timer_) signal_.wait_until(lock, timer_at_);
-                else signal_.wait(lock);
+                if (timer_)
+                    signal_.wait_until(lock, timer_at_);
+                else
+                    signal_.wait(lock);
                 continue;
             }
             lock.unlock();
@@ -101,8 +103,9 @@ class InstantWorker : public WorkerLink {
             std::size_t pair = 0;
             for (const GroupExpert& expert : call->experts)
                 for (std::uint32_t i = 0; i < expert.num_rows; ++i, ++pair)
-                    sim::sim_expert(0, expert.expert, call->x.data() + call->rows[pair] * std::size_t{32}, half_to_float(call->gates[pair]), 32, true,
-                                    result.y.data() + pair * 32);
+                    sim::sim_expert(
+                        0, expert.expert, call->x.data() + call->rows[pair] * std::size_t{32},
+                        half_to_float(call->gates[pair]), 32, true, result.y.data() + pair * 32);
             reply(encode_group_result(result, false));
         }
     }
@@ -121,19 +124,30 @@ class InstantWorker : public WorkerLink {
 };
 
 struct OneRow {
-    std::vector<float> x = std::vector<float>(32, 0.5f), y = std::vector<float>(32, -1.0f), weights{0.25f, 0.75f};
+    std::vector<float> x = std::vector<float>(32, 0.5f), y = std::vector<float>(32, -1.0f),
+                       weights{0.25f, 0.75f};
     std::vector<std::uint16_t> ids{6, 3};
-    ExpertBatch batch() { return {.layer = 0, .num_tokens = 1, .hidden_size = 32, .top_k = 2, .x = x, .expert_ids = ids, .expert_weights = weights, .y = y}; }
+    ExpertBatch batch() {
+        return {.layer = 0,
+                .num_tokens = 1,
+                .hidden_size = 32,
+                .top_k = 2,
+                .x = x,
+                .expert_ids = ids,
+                .expert_weights = weights,
+                .y = y};
+    }
 };
 
 TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
     ThreadHost host;
     const SwarmOptions options = small_options();
     std::vector<WorkerEvent::Kind> events;
-    auto backend = std::make_unique<SwarmBackend>(options, host, nullptr, [&](const WorkerEvent& event, const WorkerView* view) {
-        EXPECT_NE(view, nullptr);
-        events.push_back(event.kind);
-    });
+    auto backend = std::make_unique<SwarmBackend>(
+        options, host, nullptr, [&](const WorkerEvent& event, const WorkerView* view) {
+            EXPECT_NE(view, nullptr);
+            events.push_back(event.kind);
+        });
     const auto worker = std::make_shared<InstantWorker>(host, options.limits);
     host.post([&] {
         worker->backend = backend.get();
@@ -149,7 +163,8 @@ TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
     for (std::size_t i = 0; i < 32; ++i) want[i] += part[i];
     for (int i = 0; i < 200; ++i) {
         std::fill(row.y.begin(), row.y.end(), -1.0f);
-        const auto answer = backend->submit(row.batch())->wait();       // the first waits for the worker to be ready
+        // the first waits for the worker to be ready
+        const auto answer = backend->submit(row.batch())->wait();
         ASSERT_TRUE(answer.ok()) << answer.error().message;
         EXPECT_EQ(row.y, want);
         EXPECT_EQ(answer->workers, std::vector<std::uint64_t>{worker->id});
@@ -163,7 +178,7 @@ TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendLeaveNobodyWaiting) {
     ThreadHost host;
     auto backend = std::make_unique<SwarmBackend>(small_options(), host, nullptr, nullptr);
     for (int i = 0; i < 50; ++i) {
-        OneRow row;                            // gone with its round
+        OneRow row;  // gone with its round
         backend->submit(row.batch());
     }
     OneRow row;
@@ -188,7 +203,8 @@ TEST(SwarmBackendTest, AWaitEndsWhenItIsToldToStop) {
     for (int i = 0; i < 100; ++i) {
         std::stop_source stop;
         auto round = backend.submit(row.batch());
-        std::thread stopper([&] { stop.request_stop(); });       // before, while or after the wait begins
+        // before, while or after the wait begins
+        std::thread stopper([&] { stop.request_stop(); });
         const auto answer = round->wait(stop.get_token());
         stopper.join();
         ASSERT_FALSE(answer.ok());

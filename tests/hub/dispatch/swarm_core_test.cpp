@@ -34,7 +34,8 @@ TEST(SwarmCoreTest, OneFrameEachWayPerRoundWhenOneWorkerHoldsAll) {
     EXPECT_EQ(swarm.core().counters().groups_sent, 10u);
     EXPECT_EQ(swarm.core().counters().calls_remote, 40u);
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
-    for (const WorkerView& worker : swarm.core().workers()) EXPECT_EQ(worker.groups_answered, 5u);   // they take turns
+    // they take turns
+    for (const WorkerView& worker : swarm.core().workers()) EXPECT_EQ(worker.groups_answered, 5u);
 }
 
 TEST(SwarmCoreTest, SecondWorkerAnswersWhenTheFirstIsStalledAndHedgeTwoCostsNoTimeout) {
@@ -60,7 +61,7 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     SimOptions options = two_workers();
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
     options.compute = 10ms;
-    options.latency = 20ms;        // the CANCEL comes after the work is done
+    options.latency = 20ms;  // the CANCEL comes after the work is done
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
     swarm.slow_down(swarm.workers_alive()[0], 15ms);
@@ -103,7 +104,8 @@ TEST(SwarmCoreTest, AWorkerThatLostItsWeightsIsGivenThemAnew) {
     }
     swarm.run_for(1s);
     EXPECT_GT(swarm.core().worker(workers[0])->errors, 0u);
-    EXPECT_EQ(swarm.core().worker(workers[0])->units_ready, held) << "what was asked and not there is ready again";
+    EXPECT_EQ(swarm.core().worker(workers[0])->units_ready, held)
+        << "what was asked and not there is ready again";
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
 }
 
@@ -113,7 +115,7 @@ TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
     const WorkerId stalled = swarm.workers_alive()[0];
-    swarm.stall(stalled);                     // it reads nothing, so its heartbeats fail as well
+    swarm.stall(stalled);  // it reads nothing, so its heartbeats fail as well
     for (int i = 0; i < 20; ++i) {
         const RoundId round = swarm.submit();
         ASSERT_TRUE(swarm.run_until_idle());
@@ -122,7 +124,7 @@ TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     EXPECT_EQ(swarm.core().counters().timeouts, 3u);
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::unhealthy);
     swarm.stall(stalled, false);
-    swarm.run_for(3s);                        // its next good heartbeat
+    swarm.run_for(3s);  // its next good heartbeat
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::active);
 }
 
@@ -149,7 +151,7 @@ TEST(SwarmCoreTest, ABusyWorkerIsSparedForAsLongAsItAsked) {
         EXPECT_NE(swarm.answered_by(round), std::vector<WorkerId>{busy});
     }
     EXPECT_EQ(swarm.core().worker(busy)->busy, 1u);
-    EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);    // no failure of its own
+    EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);  // no failure of its own
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 }
 
@@ -182,7 +184,8 @@ TEST(SwarmCoreTest, AFatalErrorEndsTheConnection) {
     EXPECT_TRUE(swarm.closed_with(broken).has_value());
 }
 
-// Every round once failed three times there, and a worker of little memory was unhealthy from its first prefill on.
+// Every round once failed three times there, and a worker
+// of little memory was unhealthy from its first prefill on.
 TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
     SimOptions options = two_workers();
     options.num_workers = 1;
@@ -192,10 +195,10 @@ TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
     const WorkerId small = swarm.workers_alive()[0];
     swarm.take_at_most(small, 16);
     for (int i = 0; i < 4; ++i) {
-        const RoundId round = swarm.submit({.num_tokens = 20});      // 80 pairs
+        const RoundId round = swarm.submit({.num_tokens = 20});  // 80 pairs
         ASSERT_TRUE(swarm.run_until_idle());
         expect_exact(swarm, round);
-        EXPECT_LE(swarm.core().worker(small)->errors, 1u);           // 80: after that it is known
+        EXPECT_LE(swarm.core().worker(small)->errors, 1u);  // 80: after that it is known
     }
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
@@ -208,14 +211,16 @@ TEST(SwarmCoreTest, WhatAWorkerCannotTakeInSmallerGroupsGoesElsewhere) {
     const WorkerId small = swarm.workers_alive()[0], large = swarm.workers_alive()[1];
     swarm.take_at_most(small, 1);
     for (int i = 0; i < 4; ++i) {
-        RoundSpec spec{.num_tokens = 10};                             // ten rows of the same four experts: calls of ten pairs
-        for (int row = 0; row < 10; ++row) spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
+        // ten rows of the same four experts: calls of ten pairs
+        RoundSpec spec{.num_tokens = 10};
+        for (int row = 0; row < 10; ++row)
+            spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
         const RoundId round = swarm.submit(std::move(spec));
         ASSERT_TRUE(swarm.run_until_idle());
         expect_exact(swarm, round);
         EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{large});
     }
-    EXPECT_LE(swarm.core().worker(small)->errors, 2u);                // two were under way at once
+    EXPECT_LE(swarm.core().worker(small)->errors, 2u);  // two were under way at once
     EXPECT_EQ(swarm.core().worker(small)->state, WorkerState::active);
 }
 
@@ -227,8 +232,9 @@ TEST(SwarmCoreTest, ACallThatNobodyTakesAtOnceIsCutFinerByTheNextRound) {
     ASSERT_TRUE(swarm.run_until_ready());
     swarm.take_at_most(swarm.workers_alive()[0], 20);
     const auto ask = [&] {
-        RoundSpec spec{.num_tokens = 40};                             // calls of forty pairs
-        for (int row = 0; row < 40; ++row) spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
+        RoundSpec spec{.num_tokens = 40};  // calls of forty pairs
+        for (int row = 0; row < 40; ++row)
+            spec.expert_ids.insert(spec.expert_ids.end(), {1, 5, 9, 13});
         return swarm.submit(std::move(spec));
     };
     const TimePoint start = swarm.now();
@@ -263,7 +269,8 @@ TEST_P(OverflowTest, AnAnswerBeyondF16IsAskedForInBf16AndIsNoLie) {
     for (int i = 0; i < 6; ++i) {
         const RoundId round = swarm.submit({.num_tokens = 3});
         ASSERT_TRUE(swarm.run_until_idle());
-        ASSERT_TRUE(swarm.outcome(round).answer->ok()) << swarm.outcome(round).answer->error().message;
+        ASSERT_TRUE(swarm.outcome(round).answer->ok())
+            << swarm.outcome(round).answer->error().message;
         EXPECT_LE(swarm.outcome(round).error_max, 0.02);
         EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{worker});
     }
@@ -289,7 +296,8 @@ TEST_P(LiarTest, IsRemovedAfterThreeBadAnswersAndNoneOfThemIsUsed) {
     EXPECT_EQ(swarm.closed_with(liar), CloseCode::policy);
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 }
-INSTANTIATE_TEST_SUITE_P(EveryLie, LiarTest, testing::Values(Lie::shape, Lie::not_finite, Lie::huge));
+INSTANTIATE_TEST_SUITE_P(EveryLie, LiarTest,
+                         testing::Values(Lie::shape, Lie::not_finite, Lie::huge));
 
 TEST(SwarmCoreTest, TheLocalBackendAnswersWhenNobodyElseCan) {
     SimOptions options = two_workers();
@@ -327,7 +335,9 @@ TEST(SwarmCoreTest, WithoutLocalWeightsAndHoldersARoundEndsUnavailableAfterAShor
     EXPECT_NEAR(to_ms(swarm.now() - start), 2000, 20);
     ASSERT_FALSE(swarm.outcome(round).answer->ok());
     EXPECT_EQ(swarm.outcome(round).answer->error().code, ErrorCode::unavailable);
-    EXPECT_NE(swarm.outcome(round).answer->error().message.find("no worker holds expert"), std::string::npos) << swarm.outcome(round).answer->error().message;
+    EXPECT_NE(swarm.outcome(round).answer->error().message.find("no worker holds expert"),
+              std::string::npos)
+        << swarm.outcome(round).answer->error().message;
 }
 
 TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundEndsAfterTheSameWait) {
@@ -410,23 +420,28 @@ TEST(SwarmCoreTest, GroupsAreSplitByTheWireLimits) {
     ASSERT_TRUE(swarm.run_until_idle());
     expect_exact(swarm, round);
     EXPECT_GE(swarm.core().counters().groups_sent, 44u / 6);
-    EXPECT_EQ(swarm.core().counters().bad_frames, 0u);         // the worker's decoder holds the limits against every frame
+    // the worker's decoder holds the limits against every frame
+    EXPECT_EQ(swarm.core().counters().bad_frames, 0u);
     EXPECT_EQ(swarm.workers_alive().size(), 1u);
     EXPECT_EQ(swarm.core().counters().calls, swarm.core().counters().calls_remote);
 }
 
 TEST(SwarmCoreTest, DeterministicAnswersAreEqualFromOneWorkerThreeWorkersHedgedAndLocal) {
     std::vector<std::vector<float>> answers;
-    for (const auto& [num_workers, hedge] : std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 1}, {3, 1}, {3, 2}, {0, 1}}) {
+    for (const auto& [num_workers, hedge] :
+         std::vector<std::pair<std::uint32_t, std::uint32_t>>{{1, 1}, {3, 1}, {3, 2}, {0, 1}}) {
         SimOptions options = two_workers();
         options.num_workers = num_workers;
-        options.budget_experts = num_workers == 3 ? 40 : 1000;     // three must share the work
+        options.budget_experts = num_workers == 3 ? 40 : 1000;  // three must share the work
         options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = hedge};
         SimSwarm swarm(options);
         swarm.run_until_ready();
         std::vector<std::uint16_t> ids;
-        for (std::uint16_t i = 0; i < 36; ++i) ids.push_back(static_cast<std::uint16_t>((i * 5) % 16));
-        for (std::size_t i = 0; i < ids.size(); i += 4) std::sort(ids.begin() + static_cast<std::ptrdiff_t>(i), ids.begin() + static_cast<std::ptrdiff_t>(i + 4));
+        for (std::uint16_t i = 0; i < 36; ++i)
+            ids.push_back(static_cast<std::uint16_t>((i * 5) % 16));
+        for (std::size_t i = 0; i < ids.size(); i += 4)
+            std::sort(ids.begin() + static_cast<std::ptrdiff_t>(i),
+                      ids.begin() + static_cast<std::ptrdiff_t>(i + 4));
         const RoundId round = swarm.submit({.layer = 1, .num_tokens = 9, .expert_ids = ids});
         ASSERT_TRUE(swarm.run_until_idle());
         expect_exact(swarm, round);
@@ -442,7 +457,8 @@ TEST(SwarmCoreTest, SummedAnswersOfSeveralWorkersAddUp) {
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
     for (int i = 0; i < 30; ++i) {
-        const RoundId round = swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 8});
+        const RoundId round = swarm.submit(
+            {.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 8});
         ASSERT_TRUE(swarm.run_until_idle());
         EXPECT_LT(swarm.outcome(round).error_max, 4e-3);
     }

@@ -1,4 +1,5 @@
-// Sessions: who is let in, who is shown the door and with which code, drain, and the peer that speaks the five published messages only.
+// Sessions: who is let in, who is shown the door and with which code,
+// drain, and the peer that speaks the five published messages only.
 #include <gtest/gtest.h>
 
 #include "tests/sim/sim_swarm.h"
@@ -44,25 +45,74 @@ TEST_P(FirstFrameTest, IsRefusedAndTheHubServesOn) {
     const RoundId round = swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
-    EXPECT_EQ(swarm.core().counters().removed, 0u);      // it never was one of us
+    EXPECT_EQ(swarm.core().counters().removed, 0u);  // it never was one of us
 }
 INSTANTIATE_TEST_SUITE_P(
     Table, FirstFrameTest,
     testing::Values(
-        Refusal{"BadToken", false, [] { Hello h = good_hello(); h.token = "wrong"; return encode_hello(h); }, CloseCode::policy},
-        Refusal{"NoToken", false, [] { Hello h = good_hello(); h.token.clear(); return encode_hello(h); }, CloseCode::policy},
-        Refusal{"NewerVersion", false, [] { Hello h = good_hello(); h.version_min = h.version_max = 2; return encode_hello(h); }, CloseCode::protocol_error},
-        Refusal{"NotJson", false, [] { return text_frame(FrameType::hello, "{\"versions\":"); }, CloseCode::protocol_error},
-        Refusal{"EmptyHello", false, [] { return text_frame(FrameType::hello, ""); }, CloseCode::protocol_error},
-        Refusal{"HelloAboveFourKiB", false, [] { return text_frame(FrameType::hello, std::string(5000, ' ')); }, CloseCode::too_big},
-        Refusal{"Ready", false, [] { return encode_ready({{.layer = 0, .expert = 0}}); }, CloseCode::protocol_error},
-        Refusal{"UnauthorizedHeartbeat", false, [] { return encode_heartbeat(0, "{}"); }, CloseCode::policy},
-        Refusal{"HeartbeatWithoutJson", true, [] { return encode_heartbeat(0, "not json"); }, CloseCode::protocol_error},
-        Refusal{"WrongMagic", false, [] { Bytes f = encode_hello(good_hello()); f[0] = std::byte{0}; return f; }, CloseCode::protocol_error},
-        Refusal{"Truncated", false, [] { Bytes f = encode_hello(good_hello()); f.resize(10); return f; }, CloseCode::protocol_error},
-        Refusal{"LengthLies", false, [] { Bytes f = encode_hello(good_hello()); f.pop_back(); return f; }, CloseCode::protocol_error},
+        Refusal{"BadToken", false,
+                [] {
+                    Hello h = good_hello();
+                    h.token = "wrong";
+                    return encode_hello(h);
+                },
+                CloseCode::policy},
+        Refusal{"NoToken", false,
+                [] {
+                    Hello h = good_hello();
+                    h.token.clear();
+                    return encode_hello(h);
+                },
+                CloseCode::policy},
+        Refusal{"NewerVersion", false,
+                [] {
+                    Hello h = good_hello();
+                    h.version_min = h.version_max = 2;
+                    return encode_hello(h);
+                },
+                CloseCode::protocol_error},
+        Refusal{"NotJson", false, [] { return text_frame(FrameType::hello, "{\"versions\":"); },
+                CloseCode::protocol_error},
+        Refusal{"EmptyHello", false, [] { return text_frame(FrameType::hello, ""); },
+                CloseCode::protocol_error},
+        Refusal{"HelloAboveFourKiB", false,
+                [] { return text_frame(FrameType::hello, std::string(5000, ' ')); },
+                CloseCode::too_big},
+        Refusal{"Ready", false, [] { return encode_ready({{.layer = 0, .expert = 0}}); },
+                CloseCode::protocol_error},
+        Refusal{"UnauthorizedHeartbeat", false, [] { return encode_heartbeat(0, "{}"); },
+                CloseCode::policy},
+        Refusal{"HeartbeatWithoutJson", true, [] { return encode_heartbeat(0, "not json"); },
+                CloseCode::protocol_error},
+        Refusal{"WrongMagic", false,
+                [] {
+                    Bytes f = encode_hello(good_hello());
+                    f[0] = std::byte{0};
+                    return f;
+                },
+                CloseCode::protocol_error},
+        Refusal{"Truncated", false,
+                [] {
+                    Bytes f = encode_hello(good_hello());
+                    f.resize(10);
+                    return f;
+                },
+                CloseCode::protocol_error},
+        Refusal{"LengthLies", false,
+                [] {
+                    Bytes f = encode_hello(good_hello());
+                    f.pop_back();
+                    return f;
+                },
+                CloseCode::protocol_error},
         Refusal{"Empty", false, [] { return Bytes{}; }, CloseCode::protocol_error},
-        Refusal{"NoGroups", false, [] { Hello h = good_hello(); h.caps.clear(); return encode_hello(h); }, CloseCode::protocol_error}),
+        Refusal{"NoGroups", false,
+                [] {
+                    Hello h = good_hello();
+                    h.caps.clear();
+                    return encode_hello(h);
+                },
+                CloseCode::protocol_error}),
     [](const auto& info) { return std::string(info.param.what); });
 
 TEST(SwarmSessionTest, SilenceEndsAfterFiveSeconds) {
@@ -100,14 +150,22 @@ INSTANTIATE_TEST_SUITE_P(
     Table, LaterFrameTest,
     testing::Values(
         BadFrame{"ResultOfANeverIssuedId",
-                 [] { return encode_result({.sequence_id = 777, .layer = 0, .expert = 0, .y = std::vector<float>(32)}, 32, false); }},
-        BadFrame{"GroupResultOfANeverIssuedId",
                  [] {
-                     return encode_group_result({.sequence_id = 12345,
-                                                 .shape = {.num_tokens = 1, .hidden_dim = 32, .num_pairs = 1, .num_experts = 1},
-                                                 .y = std::vector<float>(32)}, false);
+                     return encode_result(
+                         {.sequence_id = 777, .layer = 0, .expert = 0, .y = std::vector<float>(32)},
+                         32, false);
                  }},
-        BadFrame{"ReadyOfAnUnknownExpert", [] { return encode_ready({{.layer = 0, .expert = 999}}); }},
+        BadFrame{
+            "GroupResultOfANeverIssuedId",
+            [] {
+                return encode_group_result(
+                    {.sequence_id = 12345,
+                     .shape = {.num_tokens = 1, .hidden_dim = 32, .num_pairs = 1, .num_experts = 1},
+                     .y = std::vector<float>(32)},
+                    false);
+            }},
+        BadFrame{"ReadyOfAnUnknownExpert",
+                 [] { return encode_ready({{.layer = 0, .expert = 999}}); }},
         BadFrame{"Assign", [] { return encode_assign({{.layer = 0, .expert = 0}}); }},
         BadFrame{"Cancel", [] { return encode_cancel(1); }},
         BadFrame{"SecondHello", [] { return encode_hello(good_hello()); }},
@@ -181,10 +239,11 @@ TEST(SwarmSessionTest, DrainSaysSoServesOnAndClosesAtItsDeadline) {
     const WorkerId worker = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
     swarm.drain(3s);
-    const RoundId round = swarm.submit();           // streams that fit end whole
+    const RoundId round = swarm.submit();  // streams that fit end whole
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{worker});
-    const auto header = decode_frame_header(swarm.frames_to(worker).at(swarm.frames_to(worker).size() - 2));
+    const auto header = decode_frame_header(
+        swarm.frames_to(worker).at(swarm.frames_to(worker).size() - 2));
     EXPECT_EQ(header->type, FrameType::drain);
     const WorkerId newcomer = swarm.connect(false);
     EXPECT_EQ(swarm.closed_with(newcomer), CloseCode::going_away);
@@ -204,7 +263,8 @@ TEST(SwarmSessionTest, AWorkerThatDrainsGetsNoNewWork) {
     }
 }
 
-// It only got no new attempts once: its experts had one copy less until the connection ended by itself.
+// It only got no new attempts once: its experts had
+// one copy less until the connection ended by itself.
 TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
     SimOptions options = no_workers();
     options.swarm.local_fallback = false;
@@ -223,7 +283,7 @@ TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
     EXPECT_FALSE(swarm.closed_with(leaver).has_value());
     std::uint32_t assigned = 0;
     for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
-    EXPECT_EQ(assigned, 2u * 48u);                  // two copies of every expert, on those who stay
+    EXPECT_EQ(assigned, 2u * 48u);  // two copies of every expert, on those who stay
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
     const auto answered = swarm.answered_by(round);
@@ -258,14 +318,16 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     const WorkerId other = swarm.join(Peer::ours, "10.0.0.1", "other");
     const WorkerId ghost = swarm.join(Peer::ours, "10.0.0.2", "mine");
     ASSERT_TRUE(swarm.run_until_ready());
-    const std::uint32_t others = swarm.core().worker(other)->units_assigned, share = swarm.core().worker(ghost)->units_assigned;
+    const std::uint32_t others = swarm.core().worker(other)->units_assigned,
+                        share = swarm.core().worker(ghost)->units_assigned;
     swarm.stall(ghost);
     const std::size_t frames_before = swarm.frames_to(other).size();
     const WorkerId back = swarm.join(Peer::ours, "10.0.0.2", "mine");
     EXPECT_EQ(swarm.closed_with(ghost), CloseCode::policy);
     EXPECT_EQ(swarm.core().worker(back)->units_assigned, share);
     EXPECT_EQ(swarm.core().worker(other)->units_assigned, others);
-    EXPECT_EQ(swarm.frames_to(other).size(), frames_before);      // nothing moved to others and back
+    // nothing moved to others and back
+    EXPECT_EQ(swarm.frames_to(other).size(), frames_before);
     EXPECT_EQ(swarm.core().counters().removed, 0u);
     ASSERT_TRUE(swarm.run_until_ready());
     for (int i = 0; i < 6; ++i) {
@@ -276,7 +338,8 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
 }
 
-// It was asked while it downloaded, answered nothing in time, and three such calls made it unhealthy.
+// It was asked while it downloaded, answered nothing
+// in time, and three such calls made it unhealthy.
 TEST(SwarmSessionTest, AFiveMessagePeerThatDownloadsIsNotAskedAndStaysHealthy) {
     SimOptions options = no_workers();
     options.swarm.replicas = 1;
@@ -284,7 +347,8 @@ TEST(SwarmSessionTest, AFiveMessagePeerThatDownloadsIsNotAskedAndStaysHealthy) {
     const WorkerId peer = swarm.join(Peer::published), other = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
     swarm.slow_download(peer, 400ms);
-    swarm.leave(other);                             // its share is the peer's now: ten seconds of work
+    // its share is the peer's now: ten seconds of work
+    swarm.leave(other);
     for (int i = 0; i < 18; ++i) {
         const RoundId round = swarm.submit();
         swarm.run_for(500ms);
@@ -292,7 +356,8 @@ TEST(SwarmSessionTest, AFiveMessagePeerThatDownloadsIsNotAskedAndStaysHealthy) {
         EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
     }
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
-    for (const WorkerEvent& event : swarm.worker_events()) EXPECT_NE(event.kind, WorkerEvent::Kind::unhealthy) << event.detail;
+    for (const WorkerEvent& event : swarm.worker_events())
+        EXPECT_NE(event.kind, WorkerEvent::Kind::unhealthy) << event.detail;
     ASSERT_TRUE(swarm.run_until_ready());
     const RoundId round = swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
@@ -320,7 +385,8 @@ TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithFiveMessagePeersToo) {
     std::uint32_t assigned = 0;
     for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
     EXPECT_EQ(assigned, 2u * 48u);
-    for (int i = 0; i < 12; ++i) swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 3});
+    for (int i = 0; i < 12; ++i)
+        swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 3});
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }

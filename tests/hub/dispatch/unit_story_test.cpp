@@ -1,5 +1,5 @@
-// One layer's experts spread over three workers, none of which holds them all: a round is covered by holders only, each pair once, also
-// when one of the three leaves in the middle.
+// One layer's experts spread over three workers, none of which holds them all: a round is
+// covered by holders only, each pair once, also when one of the three leaves in the middle.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -14,14 +14,16 @@ namespace {
 constexpr std::uint32_t story_layer = 1, story_experts = 16;
 
 SimOptions three_part_holders() {
-    SimOptions options{.num_workers = 3, .seed = 11, .budget_experts = 40, .log = true};       // of 48 units in two copies
+    // of 48 units in two copies
+    SimOptions options{.num_workers = 3, .seed = 11, .budget_experts = 40, .log = true};
     options.swarm.rounding.deterministic = true;
     options.swarm.local_fallback = false;
     return options;
 }
 
 // The experts of the layer that each worker was sent and not told to release.
-std::map<WorkerId, std::set<std::uint32_t>> held_of_layer(const SimSwarm& swarm, const WireLimits& limits) {
+std::map<WorkerId, std::set<std::uint32_t>> held_of_layer(const SimSwarm& swarm,
+                                                          const WireLimits& limits) {
     std::map<WorkerId, std::set<std::uint32_t>> held;
     for (const WorkerId worker : swarm.workers_alive())
         for (const Bytes& frame : swarm.frames_to(worker)) {
@@ -42,7 +44,8 @@ std::map<WorkerId, std::set<std::uint32_t>> held_of_layer(const SimSwarm& swarm,
 // Four rows with four experts each: every expert of the layer once.
 RoundSpec all_experts_once() {
     RoundSpec spec{.layer = story_layer, .num_tokens = 4};
-    for (std::uint16_t expert = 0; expert < story_experts; ++expert) spec.expert_ids.push_back(expert);
+    for (std::uint16_t expert = 0; expert < story_experts; ++expert)
+        spec.expert_ids.push_back(expert);
     return spec;
 }
 
@@ -55,13 +58,16 @@ TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesM
     std::map<std::uint32_t, int> copies;
     for (const auto& [worker, experts] : held) {
         EXPECT_GT(experts.size(), 0u);
-        EXPECT_LT(experts.size(), std::size_t{story_experts}) << "worker " << worker << " holds the whole layer";
+        EXPECT_LT(experts.size(), std::size_t{story_experts})
+            << "worker " << worker << " holds the whole layer";
         for (const std::uint32_t expert : experts) ++copies[expert];
     }
-    for (std::uint32_t expert = 0; expert < story_experts; ++expert) ASSERT_EQ(copies[expert], 2) << "expert " << expert;
+    for (std::uint32_t expert = 0; expert < story_experts; ++expert)
+        ASSERT_EQ(copies[expert], 2) << "expert " << expert;
 
     std::map<WorkerId, std::size_t> frames_before;
-    for (const WorkerId worker : swarm.workers_alive()) frames_before[worker] = swarm.frames_to(worker).size();
+    for (const WorkerId worker : swarm.workers_alive())
+        frames_before[worker] = swarm.frames_to(worker).size();
     const RoundId round = swarm.submit(all_experts_once());
     swarm.run_for(1ms);
     WorkerId leaver = 0;
@@ -81,17 +87,20 @@ TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesM
         EXPECT_EQ(row.pairs_local, 0u);
     }
     for (const WorkerId worker : swarm.answered_by(round)) EXPECT_NE(worker, leaver);
-    // Each expert was asked once of one who stayed; of the leaver's, the other holder was asked instead.
+    // Each expert was asked once of one who stayed; of
+    // the leaver's, the other holder was asked instead.
     std::map<std::uint32_t, int> asked_of_stayers;
     for (const auto& [worker, begin] : frames_before) {
         const std::vector<Bytes> frames = swarm.frames_to(worker);
         for (std::size_t i = begin; i < frames.size(); ++i)
             for (const Unit& unit : units_asked(frames[i], limits)) {
-                EXPECT_TRUE(held.at(worker).contains(unit.expert)) << "worker " << worker << " was asked for expert " << unit.expert;
+                EXPECT_TRUE(held.at(worker).contains(unit.expert))
+                    << "worker " << worker << " was asked for expert " << unit.expert;
                 if (worker != leaver) ++asked_of_stayers[unit.expert];
             }
     }
-    for (std::uint32_t expert = 0; expert < story_experts; ++expert) EXPECT_EQ(asked_of_stayers[expert], 1) << "expert " << expert;
+    for (std::uint32_t expert = 0; expert < story_experts; ++expert)
+        EXPECT_EQ(asked_of_stayers[expert], 1) << "expert " << expert;
     EXPECT_GT(swarm.core().counters().redispatched, 0u);
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
 }

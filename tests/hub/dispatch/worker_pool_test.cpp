@@ -10,7 +10,7 @@ TEST(SequenceIdsTest, WrapsAndSkipsLiveIdsAndTheReservedOne) {
     SequenceIds ids(0xfffffffdu);
     EXPECT_EQ(ids.issue(1), 0xfffffffdu);
     EXPECT_EQ(ids.issue(2), 0xfffffffeu);
-    EXPECT_EQ(ids.issue(3), 0u);          // 0xffffffff names no attempt
+    EXPECT_EQ(ids.issue(3), 0u);  // 0xffffffff names no attempt
     EXPECT_EQ(ids.issue(4), 1u);
     ids.release(0);
     EXPECT_EQ(ids.find_live(0), nullptr);
@@ -44,12 +44,14 @@ TEST(LatencyHistogramTest, QuantilesAreWithinAnEighth) {
 
 TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     Worker worker(1, 1);
-    const SwarmOptions options{.timeout_min = 100ms, .timeout_max = 500ms, .software_timeout_max = 5s};
-    EXPECT_EQ(worker.attempt_timeout(8, options), 500ms);         // nothing known yet
+    const SwarmOptions options{
+        .timeout_min = 100ms, .timeout_max = 500ms, .software_timeout_max = 5s};
+    EXPECT_EQ(worker.attempt_timeout(8, options), 500ms);  // nothing known yet
     for (int i = 0; i < 50; ++i) worker.record_latency(50ms, 8);
     EXPECT_NEAR(to_ms(worker.attempt_timeout(8, options)), 200, 30);
-    EXPECT_EQ(worker.attempt_timeout(600, options), 500ms);       // another size of group is another matter
-    for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);      // old samples fade
+    // another size of group is another matter
+    EXPECT_EQ(worker.attempt_timeout(600, options), 500ms);
+    for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);  // old samples fade
     EXPECT_EQ(worker.attempt_timeout(8, options), 100ms);
     worker.device.software = true;
     EXPECT_EQ(worker.attempt_timeout(600, options), 5s);
@@ -59,7 +61,8 @@ TEST(HedgePolicyTest, ReadsAndWritesItsNames) {
     EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("off")), "off");
     EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("fixed 2")), "fixed 2");
     EXPECT_EQ(parse_hedge_policy("fixed:3")->copies, 3u);
-    for (const char* wrong : {"", "on", "fixed", "fixed ", "fixed 0", "fixed 9", "fixed 2x", "fixed -1", "fixed2", "Fixed 2"})
+    for (const char* wrong : {"", "on", "fixed", "fixed ", "fixed 0", "fixed 9", "fixed 2x",
+                              "fixed -1", "fixed2", "Fixed 2"})
         EXPECT_FALSE(parse_hedge_policy(wrong).ok()) << wrong;
 }
 

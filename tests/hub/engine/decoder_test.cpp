@@ -23,10 +23,13 @@ class DecoderTest : public testing::Test {
         return std::move(created).value();
     }
     // Logits of every row, `chunk` tokens at a time.
-    std::vector<float> logits(Decoder& decoder, KvCache::Sequence& sequence, std::span<const TokenId> ids, std::size_t chunk) {
+    std::vector<float> logits(Decoder& decoder, KvCache::Sequence& sequence,
+                              std::span<const TokenId> ids, std::size_t chunk) {
         std::vector<float> all;
         for (std::size_t first = 0; first < ids.size(); first += chunk) {
-            const StepRows rows{.kv = &sequence, .tokens = ids.subspan(first, std::min(chunk, ids.size() - first)), .all_logits = true};
+            const StepRows rows{.kv = &sequence,
+                                .tokens = ids.subspan(first, std::min(chunk, ids.size() - first)),
+                                .all_logits = true};
             auto step = decoder.step({&rows, 1}, experts_);
             EXPECT_TRUE(step.ok());
             if (!step.ok()) return {};
@@ -72,7 +75,8 @@ TEST_F(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
         const auto decoder = make({.micro_batches = parts});
         for (auto& sequence : sequences) sequence.roll_back(0);
         std::vector<StepRows> batch;
-        for (std::size_t i = 0; i < num_sequences; ++i) batch.push_back({.kv = &sequences[i], .tokens = ids[i], .all_logits = true});
+        for (std::size_t i = 0; i < num_sequences; ++i)
+            batch.push_back({.kv = &sequences[i], .tokens = ids[i], .all_logits = true});
         const auto step = decoder->step(batch, experts_);
         ASSERT_TRUE(step.ok()) << step.error().message;
         std::size_t at = 0;
@@ -86,10 +90,14 @@ TEST_F(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
 }
 
 TEST_F(DecoderTest, LogitsComeForTheRowsThatAskedInTheirOrder) {
-    const auto a = test::random_tokens(6, 256, 20), b = test::random_tokens(3, 256, 21), c = test::random_tokens(4, 256, 22);
+    const auto a = test::random_tokens(6, 256, 20), b = test::random_tokens(3, 256, 21),
+               c = test::random_tokens(4, 256, 22);
     KvCache::Sequence sa(cache_), sb(cache_), sc(cache_), solo_a(cache_), solo_c(cache_);
-    const auto wanted_a = logits(*decoder_, solo_a, a, a.size()), wanted_c = logits(*decoder_, solo_c, c, c.size());
-    const StepRows batch[] = {{.kv = &sa, .tokens = a}, {.kv = &sb, .tokens = b, .no_logits = true}, {.kv = &sc, .tokens = c, .all_logits = true}};
+    const auto wanted_a = logits(*decoder_, solo_a, a, a.size()),
+               wanted_c = logits(*decoder_, solo_c, c, c.size());
+    const StepRows batch[] = {{.kv = &sa, .tokens = a},
+                              {.kv = &sb, .tokens = b, .no_logits = true},
+                              {.kv = &sc, .tokens = c, .all_logits = true}};
     const auto step = decoder_->step(batch, experts_);
     ASSERT_TRUE(step.ok());
     ASSERT_EQ(step->logits.size(), 5u * 256);
@@ -134,13 +142,17 @@ TEST_F(DecoderTest, ErrorsLeaveTheSequencesAsTheyWere) {
 TEST_F(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
     const auto ids = test::random_tokens(70, 256, 5);
     std::uint32_t told = 0;
-    const auto measured = measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32}, [&](std::uint32_t done, std::uint32_t, double) { told = done; });
+    const auto measured = measure_perplexity(
+        *decoder_, experts_, ids, {.window_tokens = 32},
+        [&](std::uint32_t done, std::uint32_t, double) { told = done; });
     ASSERT_TRUE(measured.ok());
     EXPECT_EQ(measured->num_windows, 2u);
     EXPECT_EQ(told, 2u);
     EXPECT_EQ(measured->num_predictions, 62u);
     EXPECT_GT(measured->perplexity, 50.0);  // a random model knows nothing of 256 tokens
-    EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32, .num_windows = 3}, {}).ok());
+    EXPECT_FALSE(
+        measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 32, .num_windows = 3}, {})
+            .ok());
     EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 512}, {}).ok());
 }
 

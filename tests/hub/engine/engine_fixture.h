@@ -11,8 +11,8 @@
 
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
-#include "hub/model/package/package.h"
 #include "hub/model/pack/synth.h"
+#include "hub/model/package/package.h"
 
 namespace moex::test {
 
@@ -20,7 +20,8 @@ namespace moex::test {
 class TemporaryFolder {
   public:
     explicit TemporaryFolder(const std::string& name)
-        : path_(std::filesystem::temp_directory_path() / text("moex-", name, "-", static_cast<long long>(::getpid()))) {
+        : path_(std::filesystem::temp_directory_path() /
+                text("moex-", name, "-", static_cast<long long>(::getpid()))) {
         std::filesystem::remove_all(path_);
         std::filesystem::create_directories(path_);
     }
@@ -72,7 +73,8 @@ inline std::shared_ptr<const ModelPackage> tiny_package() {
     return package;
 }
 
-inline std::vector<TokenId> random_tokens(std::size_t count, std::uint32_t vocab_size, std::uint32_t seed) {
+inline std::vector<TokenId> random_tokens(std::size_t count, std::uint32_t vocab_size,
+                                          std::uint32_t seed) {
     std::mt19937 random(seed);
     std::vector<TokenId> ids(count);
     for (TokenId& id : ids) id = random() % vocab_size;

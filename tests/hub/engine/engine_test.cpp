@@ -1,4 +1,5 @@
-// Continuous batching as its users see it. Waits are for events; the deadline of each only ends a broken test.
+// Continuous batching as its users see it. Waits are for
+// events; the deadline of each only ends a broken test.
 #include "hub/engine/engine.h"
 
 #include <atomic>
@@ -59,14 +60,18 @@ class GatedExperts : public ExpertBackend {
     class FailedRound : public ExpertRound {
       public:
         explicit FailedRound(ErrorCode code) : code_(code) {}
-        Result<ExpertAnswer> wait(std::stop_token) override { return Error{code_, "layer 0: nobody holds expert 3"}; }
+        Result<ExpertAnswer> wait(std::stop_token) override {
+            return Error{code_, "layer 0: nobody holds expert 3"};
+        }
 
       private:
         const ErrorCode code_;
     };
     class StallingRound : public ExpertRound {
       public:
-        StallingRound(GatedExperts& from, std::unique_ptr<ExpertRound> round) : from_(from), round_(std::move(round)) {}
+        StallingRound(GatedExperts& from, std::unique_ptr<ExpertRound> round)
+            : from_(from),
+              round_(std::move(round)) {}
         Result<ExpertAnswer> wait(std::stop_token stop) override {
             std::unique_lock lock(from_.mutex_);
             ++from_.waiting_;
@@ -108,12 +113,17 @@ struct Outcome {
 
 class EngineTest : public testing::Test {
   protected:
-    EngineTest() : package_(test::tiny_package()), local_(package_, test::compute_threads(), {}), experts_(local_) {
+    EngineTest()
+        : package_(test::tiny_package()),
+          local_(package_, test::compute_threads(), {}),
+          experts_(local_) {
         auto created = Decoder::create(package_, test::compute_threads());
         if (!created.ok()) throw std::runtime_error(created.error().message);
         decoder_ = std::move(created).value();
     }
-    void start(EngineOptions options) { engine_ = std::make_unique<Engine>(*decoder_, experts_, options); }
+    void start(EngineOptions options) {
+        engine_ = std::make_unique<Engine>(*decoder_, experts_, options);
+    }
 
     static GenerationRequest greedy(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
         GenerationRequest request;
@@ -133,24 +143,26 @@ class EngineTest : public testing::Test {
         auto done = std::make_shared<std::promise<Outcome>>();
         pending.outcome = done->get_future();
         const auto first = pending.first_token;
-        const auto id = engine_->submit(std::move(request), {.on_token =
-                                                                 [outcome, first](const TokenEvent& event) {
-                                                                     EXPECT_EQ(event.index, outcome->ids.size());
-                                                                     outcome->ids.push_back(event.token.id);
-                                                                     outcome->logprobs.push_back(event.token.logprob);
-                                                                     if (event.index == 0) first->set_value();
-                                                                 },
-                                                             .on_end =
-                                                                 [outcome, done](const GenerationEnd& end) {
-                                                                     outcome->end = end;
-                                                                     done->set_value(*outcome);
-                                                                 }});
+        const auto id = engine_->submit(std::move(request),
+                                        {.on_token =
+                                             [outcome, first](const TokenEvent& event) {
+                                                 EXPECT_EQ(event.index, outcome->ids.size());
+                                                 outcome->ids.push_back(event.token.id);
+                                                 outcome->logprobs.push_back(event.token.logprob);
+                                                 if (event.index == 0) first->set_value();
+                                             },
+                                         .on_end =
+                                             [outcome, done](const GenerationEnd& end) {
+                                                 outcome->end = end;
+                                                 done->set_value(*outcome);
+                                             }});
         EXPECT_TRUE(id.ok());
         if (id.ok()) pending.id = *id;
         return pending;
     }
     static Outcome get(Pending& pending) {
-        if (pending.outcome.wait_for(60s) != std::future_status::ready) throw std::runtime_error("the generation did not end");
+        if (pending.outcome.wait_for(60s) != std::future_status::ready)
+            throw std::runtime_error("the generation did not end");
         return pending.outcome.get();
     }
     Outcome solo(GenerationRequest request) {
@@ -200,7 +212,8 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
 TEST_F(EngineTest, FewerRowsThanSequencesStillServesAll) {
     start({.sequences_max = 5, .step_rows_max = 2});
     std::vector<Pending> together;
-    for (std::uint32_t i = 0; i < 5; ++i) together.push_back(submit(greedy(test::random_tokens(4, 256, i), 12)));
+    for (std::uint32_t i = 0; i < 5; ++i)
+        together.push_back(submit(greedy(test::random_tokens(4, 256, i), 12)));
     for (std::uint32_t i = 0; i < 5; ++i) EXPECT_EQ(get(together[i]).ids.size(), 12u);
 }
 
@@ -261,7 +274,9 @@ TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
     ASSERT_FALSE(refused.ok());
     EXPECT_NE(refused.error().message.find("48"), std::string::npos);
     std::vector<Pending> pending;
-    for (std::uint32_t i = 0; i < 4; ++i) pending.push_back(submit(greedy(test::random_tokens(20, 256, i), 12)));  // two pages each: one at a time
+    // two pages each: one at a time
+    for (std::uint32_t i = 0; i < 4; ++i)
+        pending.push_back(submit(greedy(test::random_tokens(20, 256, i), 12)));
     for (auto& one : pending) EXPECT_EQ(get(one).ids.size(), 12u);
     EXPECT_EQ(engine_->counters().running_max, 1u);
     EXPECT_EQ(engine_->counters().kv_pages, 3u);
@@ -279,7 +294,8 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
     std::vector<Outcome> alone;
     for (const auto& request : requests) alone.push_back(solo(request));
     engine_.reset();
-    start({.sequences_max = 5, .step_rows_max = 24, .kv_bytes_max = 9 * probe.page_bytes()});     // two of five whole sequences
+    // two of five whole sequences
+    start({.sequences_max = 5, .step_rows_max = 24, .kv_bytes_max = 9 * probe.page_bytes()});
     experts_.close();
     std::vector<Pending> together;
     for (const auto& request : requests) together.push_back(submit(request));
@@ -301,16 +317,25 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
 TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     start({.sequences_max = 2, .step_rows_max = 16});
     experts_.close();
-    auto held = submit(greedy(test::random_tokens(4, 256, 3), 1));       // until both are in
+    auto held = submit(greedy(test::random_tokens(4, 256, 3), 1));  // until both are in
     experts_.wait_for_round();
     std::atomic<bool> long_began{false}, short_was_first{false};
     std::promise<void> long_done, short_done;
     const auto hear = [](std::function<void()> first, std::promise<void>& done) {
-        return GenerationSink{.on_token = [first](const TokenEvent& event) { if (event.index == 0) first(); },
+        return GenerationSink{.on_token =
+                                  [first](const TokenEvent& event) {
+                                      if (event.index == 0) first();
+                                  },
                               .on_end = [&done](const GenerationEnd&) { done.set_value(); }};
     };
-    ASSERT_TRUE(engine_->submit(greedy(test::random_tokens(200, 256, 1), 2), hear([&] { long_began = true; }, long_done)).ok());
-    ASSERT_TRUE(engine_->submit(greedy(test::random_tokens(12, 256, 2), 2), hear([&] { short_was_first = !long_began; }, short_done)).ok());
+    ASSERT_TRUE(engine_
+                    ->submit(greedy(test::random_tokens(200, 256, 1), 2),
+                             hear([&] { long_began = true; }, long_done))
+                    .ok());
+    ASSERT_TRUE(engine_
+                    ->submit(greedy(test::random_tokens(12, 256, 2), 2),
+                             hear([&] { short_was_first = !long_began; }, short_done))
+                    .ok());
     experts_.open();
     long_done.get_future().wait();
     short_done.get_future().wait();
@@ -325,10 +350,10 @@ TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
     experts_.stall(true);
     auto a = submit(greedy(test::random_tokens(40, 256, 1), 30));
     auto b = submit(request);
-    auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));          // waits for a place
+    auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));  // waits for a place
     experts_.wait_for_stall();
     engine_->cancel(a.id);
-    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);               // while the stall goes on
+    EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);  // while the stall goes on
     experts_.wait_for_stall();
     engine_->cancel(b.id);
     EXPECT_EQ(get(b).end.reason, FinishReason::cancelled);
@@ -347,13 +372,15 @@ TEST_F(EngineTest, CancelsWithoutEndDoNotStarveALongStep) {
     start({.sequences_max = 2});
     const auto request = greedy(test::random_tokens(4, 256, 2), 2);
     const Outcome alone = solo(request);
-    experts_.delay(150ms);                                               // of each of three layers: far beyond the first patience
+    // of each of three layers: far beyond the first patience
+    experts_.delay(150ms);
     auto victim = submit(request);
     std::uint64_t cancels = 0;
     while (victim.outcome.wait_for(0s) != std::future_status::ready) {
         auto nuisance = submit(greedy(test::random_tokens(4, 256, 3), 30));
         do experts_.wait_for_round();
-        while (engine_->counters().running < 2 && victim.outcome.wait_for(0s) != std::future_status::ready);
+        while (engine_->counters().running < 2 &&
+               victim.outcome.wait_for(0s) != std::future_status::ready);
         engine_->cancel(nuisance.id);
         get(nuisance);
         ++cancels;
@@ -418,7 +445,13 @@ TEST_F(EngineTest, PromptLogprobsAndLogprobsAreTheModels) {
     }
     log_softmax(std::span(step->logits).subspan(19 * 256, 256), logprobs);
     EXPECT_NEAR(outcome.logprobs[0], *std::max_element(logprobs.begin(), logprobs.end()), 1e-5);
-    EXPECT_EQ(solo([&] { auto none = request; none.max_tokens = 0; return none; }()).ids.size(), 0u);
+    EXPECT_EQ(solo([&] {
+                  auto none = request;
+                  none.max_tokens = 0;
+                  return none;
+              }())
+                  .ids.size(),
+              0u);
 }
 
 TEST_F(EngineTest, DrainRefusesTheNewAndEndsTheOld) {

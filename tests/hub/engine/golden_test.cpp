@@ -1,5 +1,7 @@
-// The engine against outputs of an independent implementation (transformers 5.17, float32), on the local backend.
-// Goldens: tests/golden/*/golden.json, made by scripts named in their README; tolerances as the issue of the first product sets them.
+// The engine against outputs of an independent implementation
+// (transformers 5.17, float32), on the local backend.
+// Goldens: tests/golden/*/golden.json, made by scripts named in their
+// README; tolerances as the issue of the first product sets them.
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -36,10 +38,12 @@ struct Model {
         auto created = Decoder::create(package, test::compute_threads());
         if (!created.ok()) throw std::runtime_error(created.error().message);
         decoder = std::move(created).value();
-        experts = std::make_unique<LocalExperts>(package, test::compute_threads(), ExpertRounding{});
+        experts = std::make_unique<LocalExperts>(package, test::compute_threads(),
+                                                 ExpertRounding{});
     }
     // Log-probabilities [ids, vocab] of one pass.
-    std::vector<float> score(std::span<const TokenId> ids, const std::function<void(const RouteView&)>& watch = {}) {
+    std::vector<float> score(std::span<const TokenId> ids,
+                             const std::function<void(const RouteView&)>& watch = {}) {
         KvCache cache(package->config(), {16, 64});
         KvCache::Sequence sequence(cache);
         const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
@@ -48,12 +52,14 @@ struct Model {
         const std::size_t vocab_size = package->config().vocab_size;
         std::vector<float> logprobs(step->logits.size());
         for (std::size_t r = 0; r < ids.size(); ++r)
-            log_softmax(std::span(step->logits).subspan(r * vocab_size, vocab_size), std::span(logprobs).subspan(r * vocab_size, vocab_size));
+            log_softmax(std::span(step->logits).subspan(r * vocab_size, vocab_size),
+                        std::span(logprobs).subspan(r * vocab_size, vocab_size));
         return logprobs;
     }
 };
 
-std::filesystem::path packed(const std::filesystem::path& checkpoint, const std::filesystem::path& out, ExpertDtype dtype) {
+std::filesystem::path packed(const std::filesystem::path& checkpoint,
+                             const std::filesystem::path& out, ExpertDtype dtype) {
     PackOptions options;
     options.expert_dtype = dtype;
     options.hub_f32 = true;
@@ -63,22 +69,28 @@ std::filesystem::path packed(const std::filesystem::path& checkpoint, const std:
 }
 
 // Greedy tokens of the golden are the model's own wherever the margin is not a matter of rounding.
-void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size, std::size_t prompt_tokens, const nlohmann::json& entry, double margin_min) {
+void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size,
+                   std::size_t prompt_tokens, const nlohmann::json& entry, double margin_min) {
     const auto greedy = entry.at("greedy").get<std::vector<TokenId>>();
     const auto margin = entry.at("greedy_margin").get<std::vector<double>>();
     std::size_t compared = 0;
     for (std::size_t i = 0; i < greedy.size(); ++i) {
         if (margin[i] <= margin_min) continue;
-        const auto row = logprobs.begin() + static_cast<std::ptrdiff_t>((prompt_tokens - 1 + i) * vocab_size);
-        EXPECT_EQ(std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab_size)) - row, greedy[i]) << "greedy token " << i;
+        const auto row = logprobs.begin() +
+                         static_cast<std::ptrdiff_t>((prompt_tokens - 1 + i) * vocab_size);
+        EXPECT_EQ(std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab_size)) - row,
+                  greedy[i])
+            << "greedy token " << i;
         ++compared;
     }
-    std::cout << "greedy: " << compared << " of " << greedy.size() << " tokens compared (margin > " << margin_min << ")\n";
+    std::cout << "greedy: " << compared << " of " << greedy.size() << " tokens compared (margin > "
+              << margin_min << ")\n";
 }
 
 TEST(GoldenTest, QwenTinyWithF32ExpertsAgreesWithin1em4) {
     const test::TemporaryFolder folder("golden-tiny");
-    Model model(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "package", ExpertDtype::f32));
+    Model model(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "package",
+                       ExpertDtype::f32));
     const std::size_t vocab_size = model.package->config().vocab_size;
     double worst = 0;
     std::size_t compared = 0;
@@ -91,20 +103,25 @@ TEST(GoldenTest, QwenTinyWithF32ExpertsAgreesWithin1em4) {
             worst = std::max(worst, std::abs(mine - golden));
             ++compared;
         };
-        for (std::size_t i = 0; i + 1 < ids.size(); ++i) compare(-logprobs[i * vocab_size + ids[i + 1]], entry.at("nll")[i]);
+        for (std::size_t i = 0; i + 1 < ids.size(); ++i)
+            compare(-logprobs[i * vocab_size + ids[i + 1]], entry.at("nll")[i]);
         for (std::size_t i = 0; i < ids.size(); ++i)
             for (std::size_t j = 0; j < entry.at("top_ids")[i].size(); ++j)
-                compare(logprobs[i * vocab_size + entry.at("top_ids")[i][j].get<TokenId>()], entry.at("top_logprobs")[i][j]);
+                compare(logprobs[i * vocab_size + entry.at("top_ids")[i][j].get<TokenId>()],
+                        entry.at("top_logprobs")[i][j]);
         expect_greedy(logprobs, vocab_size, ids.size(), entry, 1e-3);
     }
-    std::cout << "backend " << model.experts->name() << ": " << compared << " values, largest difference " << worst << "\n";
+    std::cout << "backend " << model.experts->name() << ": " << compared
+              << " values, largest difference " << worst << "\n";
     EXPECT_LE(worst, 1e-4);
     EXPECT_GT(compared, 400u);
 }
 
 TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
-    if (checkpoint == nullptr) GTEST_SKIP() << "SKIPPED: MOEX_DEMO_CHECKPOINT does not name the demo's full-precision checkpoint";
+    if (checkpoint == nullptr)
+        GTEST_SKIP()
+            << "SKIPPED: MOEX_DEMO_CHECKPOINT does not name the demo's full-precision checkpoint";
     const test::TemporaryFolder folder("golden-demo");
     Model model(packed(checkpoint, folder.path() / "package", ExpertDtype::bf16));
     const ModelConfig& config = model.package->config();
@@ -119,30 +136,40 @@ TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
         const auto watch = [&](const RouteView& route) {
             ++layers_seen;
             for (std::size_t row = 0; row < ids.size(); ++row) {
-                std::vector<float> sorted(route.router_logits.begin() + static_cast<std::ptrdiff_t>(row * route.num_experts),
-                                          route.router_logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * route.num_experts));
+                std::vector<float> sorted(
+                    route.router_logits.begin() +
+                        static_cast<std::ptrdiff_t>(row * route.num_experts),
+                    route.router_logits.begin() +
+                        static_cast<std::ptrdiff_t>((row + 1) * route.num_experts));
                 std::sort(sorted.rbegin(), sorted.rend());
                 ++routes_seen;
                 // Differences of logits are differences of log-probabilities.
                 if (sorted[route.top_k - 1] - sorted[route.top_k] < 1e-3f) continue;
-                std::vector<int> chosen(route.expert_ids.begin() + static_cast<std::ptrdiff_t>(row * route.top_k),
-                                        route.expert_ids.begin() + static_cast<std::ptrdiff_t>((row + 1) * route.top_k));
+                std::vector<int> chosen(
+                    route.expert_ids.begin() + static_cast<std::ptrdiff_t>(row * route.top_k),
+                    route.expert_ids.begin() +
+                        static_cast<std::ptrdiff_t>((row + 1) * route.top_k));
                 std::sort(chosen.begin(), chosen.end());
-                EXPECT_EQ(chosen, entry.at("routes")[route.layer][row].get<std::vector<int>>()) << "layer " << route.layer << ", token " << row;
+                EXPECT_EQ(chosen, entry.at("routes")[route.layer][row].get<std::vector<int>>())
+                    << "layer " << route.layer << ", token " << row;
                 ++routes_compared;
             }
         };
         const auto logprobs = model.score(forced, watch);
         EXPECT_EQ(layers_seen, config.num_layers);
         for (std::size_t i = 0; i + 1 < ids.size(); ++i)
-            worst_nll = std::max(worst_nll, std::abs(-logprobs[i * vocab_size + ids[i + 1]] - entry.at("nll")[i].get<double>()));
+            worst_nll = std::max(worst_nll, std::abs(-logprobs[i * vocab_size + ids[i + 1]] -
+                                                     entry.at("nll")[i].get<double>()));
         for (std::size_t j = 0; j < entry.at("top_ids").size(); ++j)
-            worst_top = std::max(worst_top, std::abs(logprobs[(ids.size() - 1) * vocab_size + entry.at("top_ids")[j].get<TokenId>()] -
-                                                     entry.at("top_logprobs")[j].get<double>()));
+            worst_top = std::max(worst_top,
+                                 std::abs(logprobs[(ids.size() - 1) * vocab_size +
+                                                   entry.at("top_ids")[j].get<TokenId>()] -
+                                          entry.at("top_logprobs")[j].get<double>()));
         expect_greedy(logprobs, vocab_size, ids.size(), entry, 1e-2);
     }
-    std::cout << "backend " << model.experts->name() << ": largest difference of nll " << worst_nll << ", of top log-probabilities " << worst_top
-              << "\nroutes: " << routes_compared << " of " << routes_seen << " compared\n";
+    std::cout << "backend " << model.experts->name() << ": largest difference of nll " << worst_nll
+              << ", of top log-probabilities " << worst_top << "\nroutes: " << routes_compared
+              << " of " << routes_seen << " compared\n";
     EXPECT_LE(worst_nll, 2e-3);
     EXPECT_LE(worst_top, 2e-3);
     EXPECT_GE(routes_compared, 0.97 * static_cast<double>(routes_seen));
@@ -151,16 +178,18 @@ TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
 TEST(GoldenTest, Int4DemoPerplexityIsWithinOnePercentOfBf16) {
     Model model(source_folder / "static/models/demo");
     ASSERT_EQ(model.package->expert_dtype(), ExpertDtype::int4);
-    const auto tokenizer = Tokenizer::load(*model.package->tokenizer_file("tokenizer.json"), *model.package->tokenizer_file("tokenizer_config.json"));
+    const auto tokenizer = Tokenizer::load(*model.package->tokenizer_file("tokenizer.json"),
+                                           *model.package->tokenizer_file("tokenizer_config.json"));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
     std::ifstream in(source_folder / "tests/golden/demo/val_excerpt.txt", std::ios::binary);
     const std::string excerpt((std::istreambuf_iterator<char>(in)), {});
     ASSERT_EQ(excerpt.size(), 200000u);
     const auto ids = (*tokenizer)->encode(excerpt, SpecialTokens::as_text);
-    const auto measured = measure_perplexity(*model.decoder, *model.experts, ids, {.window_tokens = 512, .num_windows = 24}, {});
+    const auto measured = measure_perplexity(*model.decoder, *model.experts, ids,
+                                             {.window_tokens = 512, .num_windows = 24}, {});
     ASSERT_TRUE(measured.ok()) << measured.error().message;
-    std::cout << "backend " << model.experts->name() << ": perplexity " << measured->perplexity << " over " << measured->num_predictions
-              << " predictions (bf16: 24.964)\n";
+    std::cout << "backend " << model.experts->name() << ": perplexity " << measured->perplexity
+              << " over " << measured->num_predictions << " predictions (bf16: 24.964)\n";
     EXPECT_EQ(measured->num_predictions, 24u * 511u);
     EXPECT_LE(measured->perplexity, 25.21);
     EXPECT_GE(measured->perplexity, 24.5);

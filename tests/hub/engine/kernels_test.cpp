@@ -1,4 +1,5 @@
-// Fast paths against their plain twins, at odd sizes and every group size; and rows that do not feel their neighbours.
+// Fast paths against their plain twins, at odd sizes and every
+// group size; and rows that do not feel their neighbours.
 #include "hub/engine/kernels.h"
 
 #include <cmath>
@@ -33,13 +34,15 @@ std::vector<bfloat16> to_bf16(std::span<const float> values) {
 struct Int4Data {
     std::vector<std::uint32_t> codes, scale_zero;
     Int4Matrix matrix;
-    Int4Data(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size, std::uint32_t seed) {
+    Int4Data(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size,
+             std::uint32_t seed) {
         std::mt19937 random(seed);
         codes.resize(std::size_t{num_out} * num_in / 8);
         scale_zero.resize(std::size_t{num_out} * num_in / group_size);
         for (auto& word : codes) word = random();
         for (auto& word : scale_zero)
-            word = pack_scale_zero(float_to_half(0.01f + 0.0001f * (random() % 100)), float_to_half(7.0f + 0.01f * (random() % 100)));
+            word = pack_scale_zero(float_to_half(0.01f + 0.0001f * (random() % 100)),
+                                   float_to_half(7.0f + 0.01f * (random() % 100)));
         matrix = {codes.data(), scale_zero.data(), num_out, num_in, group_size};
     }
 };
@@ -53,12 +56,15 @@ TEST(KernelsTest, MatmulEqualsItsTwinAtOddSizes) {
                 const auto narrow = to_bf16(weights);
                 const auto x = random_floats(std::size_t{num_rows} * num_in, 2);
                 std::vector<float> mine(std::size_t{num_rows} * num_out), twin(mine.size());
-                for (const WeightMatrix matrix : {WeightMatrix{weights.data(), WeightDtype::f32, num_out, num_in},
-                                                  WeightMatrix{narrow.data(), WeightDtype::bf16, num_out, num_in}}) {
-                    const MatmulJob job{{mine.data(), num_out}, matrix, {x.data(), num_in, num_rows}};
+                for (const WeightMatrix matrix :
+                     {WeightMatrix{weights.data(), WeightDtype::f32, num_out, num_in},
+                      WeightMatrix{narrow.data(), WeightDtype::bf16, num_out, num_in}}) {
+                    const MatmulJob job{
+                        {mine.data(), num_out}, matrix, {x.data(), num_in, num_rows}};
                     matmul({&job, 1}, test::compute_threads());
                     plain::matmul({twin.data(), num_out}, matrix, {x.data(), num_in, num_rows});
-                    ASSERT_LE(rms_error(mine, twin), tolerance(mine.size())) << num_rows << " x " << num_in << " x " << num_out;
+                    ASSERT_LE(rms_error(mine, twin), tolerance(mine.size()))
+                        << num_rows << " x " << num_in << " x " << num_out;
                 }
             }
 }
@@ -72,12 +78,19 @@ TEST(KernelsTest, Int4MatmulEqualsItsTwinForEveryGroupSize) {
                     const Int4Data weights(num_out, num_in, group_size, 3);
                     const auto x = random_floats(std::size_t{num_rows} * num_in, 4);
                     const std::size_t stride = int4_prepared_floats(num_in, group_size);
-                    std::vector<float> prepared(num_rows * stride), mine(std::size_t{num_rows} * num_out), twin(mine.size());
-                    int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in, group_size);
-                    const Int4MatmulJob job{{mine.data(), num_out}, weights.matrix, {prepared.data(), stride, num_rows}};
+                    std::vector<float> prepared(num_rows * stride),
+                        mine(std::size_t{num_rows} * num_out), twin(mine.size());
+                    int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in,
+                                 group_size);
+                    const Int4MatmulJob job{{mine.data(), num_out},
+                                            weights.matrix,
+                                            {prepared.data(), stride, num_rows}};
                     matmul_int4({&job, 1}, test::compute_threads());
-                    plain::matmul_int4({twin.data(), num_out}, weights.matrix, {x.data(), num_in, num_rows});
-                    ASSERT_LE(rms_error(mine, twin), tolerance(mine.size())) << "group " << group_size << ", " << num_rows << " x " << num_in << " x " << num_out;
+                    plain::matmul_int4({twin.data(), num_out}, weights.matrix,
+                                       {x.data(), num_in, num_rows});
+                    ASSERT_LE(rms_error(mine, twin), tolerance(mine.size()))
+                        << "group " << group_size << ", " << num_rows << " x " << num_in << " x "
+                        << num_out;
                 }
 }
 
@@ -91,18 +104,24 @@ TEST(KernelsTest, ARowIsTheSameBitsInAnyBatch) {
     std::vector<float> prepared(num_rows * stride), together(num_rows * num_out), alone(num_out);
     int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in, group_size);
     const auto compare = [&](const char* what, std::uint32_t row) {
-        ASSERT_EQ(std::memcmp(alone.data(), together.data() + row * num_out, num_out * sizeof(float)), 0) << what << ", row " << row;
+        ASSERT_EQ(
+            std::memcmp(alone.data(), together.data() + row * num_out, num_out * sizeof(float)), 0)
+            << what << ", row " << row;
     };
-    const WeightMatrix wide{weights.data(), WeightDtype::f32, num_out, num_in}, half_width{narrow.data(), WeightDtype::bf16, num_out, num_in};
+    const WeightMatrix wide{weights.data(), WeightDtype::f32, num_out, num_in},
+        half_width{narrow.data(), WeightDtype::bf16, num_out, num_in};
     for (std::uint32_t count = 1; count <= num_rows; ++count)
         for (std::uint32_t row = 0; row < count; ++row) {
             for (const auto& matrix : {wide, half_width}) {
                 matmul({together.data(), num_out}, matrix, {x.data(), num_in, count}, 0, num_out);
-                matmul({alone.data(), num_out}, matrix, {x.data() + row * num_in, num_in, 1}, 0, num_out);
+                matmul({alone.data(), num_out}, matrix, {x.data() + row * num_in, num_in, 1}, 0,
+                       num_out);
                 compare("matmul", row);
             }
-            matmul_int4({together.data(), num_out}, codes.matrix, {prepared.data(), stride, count}, 0, num_out);
-            matmul_int4({alone.data(), num_out}, codes.matrix, {prepared.data() + row * stride, stride, 1}, 0, num_out);
+            matmul_int4({together.data(), num_out}, codes.matrix, {prepared.data(), stride, count},
+                        0, num_out);
+            matmul_int4({alone.data(), num_out}, codes.matrix,
+                        {prepared.data() + row * stride, stride, 1}, 0, num_out);
             compare("int4", row);
         }
 }
@@ -158,8 +177,10 @@ TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
             attend(mine, q, sequence, 1, kv_head, position, shape);
             for (std::uint32_t head = 0; head < heads; ++head) {
                 const std::size_t at = head * config.head_dim;
-                plain::attention(std::span(twin).subspan(at, config.head_dim), std::span(q).subspan(at, config.head_dim),
-                                 k.data() + kv_head * config.head_dim, v.data() + kv_head * config.head_dim, row, position + 1,
+                plain::attention(std::span(twin).subspan(at, config.head_dim),
+                                 std::span(q).subspan(at, config.head_dim),
+                                 k.data() + kv_head * config.head_dim,
+                                 v.data() + kv_head * config.head_dim, row, position + 1,
                                  1.0f / std::sqrt(static_cast<float>(config.head_dim)));
             }
             EXPECT_LE(rms_error(mine, twin), 1e-6) << "position " << position;

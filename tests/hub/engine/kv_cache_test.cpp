@@ -17,8 +17,10 @@ ModelConfig small_config() {
     return config;
 }
 // Every row has its own value.
-float row_value(int sequence, std::uint32_t generation, std::uint32_t layer, std::uint32_t position, bool is_v) {
-    return static_cast<float>(((sequence * 97 + generation) * 2 + (is_v ? 1 : 0)) * 4096 + layer * 1024 + position);
+float row_value(int sequence, std::uint32_t generation, std::uint32_t layer, std::uint32_t position,
+                bool is_v) {
+    return static_cast<float>(((sequence * 97 + generation) * 2 + (is_v ? 1 : 0)) * 4096 +
+                              layer * 1024 + position);
 }
 
 TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
@@ -28,9 +30,10 @@ TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
         const std::uint32_t page_tokens = *rc::gen::inRange(1, 6);
         KvCache cache(config, {page_tokens, num_pages});
         std::vector<KvCache::Sequence> sequences;
-        std::vector<std::vector<std::uint32_t>> model(3);  // per sequence, the generation that wrote each position
+        // per sequence, the generation that wrote each position
+        std::vector<std::vector<std::uint32_t>> model(3);
         for (int i = 0; i < 3; ++i) sequences.emplace_back(cache);
-        std::vector<std::uint32_t> reserved(3, 0);         // pages
+        std::vector<std::uint32_t> reserved(3, 0);  // pages
         const int num_operations = *rc::gen::inRange(1, 40);
         for (int operation = 0; operation < num_operations; ++operation) {
             const int s = *rc::gen::inRange(0, 3);
@@ -47,8 +50,10 @@ TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
                     reserved[s] += missing;
                     for (std::uint32_t p = tokens; p < tokens + more; ++p) {
                         for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-                            std::ranges::fill(sequence.k(layer, p), row_value(s, operation, layer, p, false));
-                            std::ranges::fill(sequence.v(layer, p), row_value(s, operation, layer, p, true));
+                            std::ranges::fill(sequence.k(layer, p),
+                                              row_value(s, operation, layer, p, false));
+                            std::ranges::fill(sequence.v(layer, p),
+                                              row_value(s, operation, layer, p, true));
                         }
                         model[s].push_back(operation);
                     }
@@ -85,8 +90,10 @@ TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
                 for (std::uint32_t p = 0; p < model[i].size(); ++p)
                     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
                         const KvCache::Sequence& view = sequences[i];
-                        for (const float value : view.k(layer, p)) RC_ASSERT(value == row_value(i, model[i][p], layer, p, false));
-                        for (const float value : view.v(layer, p)) RC_ASSERT(value == row_value(i, model[i][p], layer, p, true));
+                        for (const float value : view.k(layer, p))
+                            RC_ASSERT(value == row_value(i, model[i][p], layer, p, false));
+                        for (const float value : view.v(layer, p))
+                            RC_ASSERT(value == row_value(i, model[i][p], layer, p, true));
                     }
             }
             RC_ASSERT(cache.pages_free() == num_pages - used);
@@ -110,12 +117,14 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
     const Bytes saved = sequence.serialize();
     const std::uint32_t free_before = cache.pages_free();
     for (std::size_t size = 0; size < saved.size(); ++size)
-        EXPECT_FALSE(KvCache::Sequence::deserialize(cache, ByteView(saved).first(size)).ok()) << size;
+        EXPECT_FALSE(KvCache::Sequence::deserialize(cache, ByteView(saved).first(size)).ok())
+            << size;
     Bytes longer = saved;
     longer.push_back(std::byte{0});
     EXPECT_FALSE(KvCache::Sequence::deserialize(cache, longer).ok());
     Bytes huge = saved;
-    std::fill(huge.begin() + 20, huge.begin() + 24, std::byte{0xff});  // a token count beyond any memory
+    // a token count beyond any memory
+    std::fill(huge.begin() + 20, huge.begin() + 24, std::byte{0xff});
     EXPECT_FALSE(KvCache::Sequence::deserialize(cache, huge).ok());
     ModelConfig other = config;
     other.num_kv_heads = 1;

@@ -14,15 +14,19 @@ class LocalExpertsTest : public testing::TestWithParam<ExpertDtype> {
     LocalExpertsTest() : folder_("local-experts") {
         PackOptions options;
         options.expert_dtype = GetParam();
-        const auto report = synth_package(test::tiny_config(), "tiny", 11, folder_.path() / "package", options, test::compute_threads(), {});
+        const auto report = synth_package(test::tiny_config(), "tiny", 11,
+                                          folder_.path() / "package", options,
+                                          test::compute_threads(), {});
         if (!report.ok()) throw std::runtime_error(report.error().message);
         auto opened = ModelPackage::open(folder_.path() / "package");
         if (!opened.ok()) throw std::runtime_error(opened.error().message);
         package_ = std::move(opened).value();
     }
     // One expert over one row, in double.
-    std::vector<double> exact(std::uint32_t layer, std::uint32_t expert, std::span<const float> x) const {
-        const auto view = view_expert_blob(*package_->blob(layer, expert), package_->expert_shape(), package_->expert_dtype());
+    std::vector<double> exact(std::uint32_t layer, std::uint32_t expert,
+                              std::span<const float> x) const {
+        const auto view = view_expert_blob(*package_->blob(layer, expert), package_->expert_shape(),
+                                           package_->expert_dtype());
         std::vector<double> y(x.size());
         expert_reference(y, dequantize_expert(*view), std::vector<double>(x.begin(), x.end()));
         return y;
@@ -35,15 +39,24 @@ TEST_P(LocalExpertsTest, ComputeEqualsTheReferenceAndARowDoesNotFeelTheOthers) {
     const LocalExperts experts(package_, test::compute_threads(), {});
     const std::uint32_t hidden = package_->config().hidden_size;
     for (const std::uint32_t num_rows : {1u, 2u, 3u, 4u, 5u, 8u, 16u, 17u, 33u}) {
-        const auto x = test::random_floats(std::size_t{num_rows} * hidden, num_rows), gates = test::random_floats(num_rows, 99);
+        const auto x = test::random_floats(std::size_t{num_rows} * hidden, num_rows),
+                   gates = test::random_floats(num_rows, 99);
         std::vector<float> y(x.size()), alone(hidden);
         ASSERT_TRUE(experts.compute(2, 5, x, gates, y).ok());
         for (std::uint32_t row = 0; row < num_rows; ++row) {
             auto wanted = exact(2, 5, std::span(x).subspan(std::size_t{row} * hidden, hidden));
             for (double& value : wanted) value *= gates[row];
-            EXPECT_LE(normalized_rms_error(std::span(y).subspan(std::size_t{row} * hidden, hidden), wanted), 1e-6);
-            ASSERT_TRUE(experts.compute(2, 5, std::span(x).subspan(std::size_t{row} * hidden, hidden), std::span(gates).subspan(row, 1), alone).ok());
-            EXPECT_EQ(std::memcmp(alone.data(), y.data() + std::size_t{row} * hidden, hidden * sizeof(float)), 0) << num_rows << " rows, row " << row;
+            EXPECT_LE(normalized_rms_error(std::span(y).subspan(std::size_t{row} * hidden, hidden),
+                                           wanted),
+                      1e-6);
+            ASSERT_TRUE(experts
+                            .compute(2, 5, std::span(x).subspan(std::size_t{row} * hidden, hidden),
+                                     std::span(gates).subspan(row, 1), alone)
+                            .ok());
+            EXPECT_EQ(std::memcmp(alone.data(), y.data() + std::size_t{row} * hidden,
+                                  hidden * sizeof(float)),
+                      0)
+                << num_rows << " rows, row " << row;
         }
     }
 }
@@ -55,31 +68,45 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
     std::vector<float> weights;
     for (std::uint32_t token = 0; token < num_tokens; ++token)
         for (std::uint32_t i = 0; i < top_k; ++i) {
-            ids.push_back(static_cast<std::uint16_t>((token * 3 + (1 - i) * 5) % 8));  // not ascending within a row
+            // not ascending within a row
+            ids.push_back(static_cast<std::uint16_t>((token * 3 + (1 - i) * 5) % 8));
             weights.push_back(0.3f + 0.1f * static_cast<float>(i));
         }
     for (const bool deterministic : {false, true}) {
-        LocalExperts experts(package_, test::compute_threads(), {.deterministic = deterministic, .wire_dtype = Dtype::f16});
+        LocalExperts experts(package_, test::compute_threads(),
+                             {.deterministic = deterministic, .wire_dtype = Dtype::f16});
         std::vector<float> y(x.size());
-        const auto answer = experts.submit({.layer = 0, .num_tokens = num_tokens, .hidden_size = hidden, .top_k = top_k, .x = x, .expert_ids = ids,
-                                            .expert_weights = weights, .y = y, .hints = {}})->wait();
+        const auto answer = experts
+                                .submit({.layer = 0,
+                                         .num_tokens = num_tokens,
+                                         .hidden_size = hidden,
+                                         .top_k = top_k,
+                                         .x = x,
+                                         .expert_ids = ids,
+                                         .expert_weights = weights,
+                                         .y = y,
+                                         .hints = {}})
+                                ->wait();
         ASSERT_TRUE(answer.ok()) << answer.error().message;
         ASSERT_EQ(answer->rows.size(), num_tokens);
         EXPECT_EQ(answer->rows[0].pairs_local, top_k);
         EXPECT_EQ(answer->rows[0].pairs_remote, 0);
         for (std::uint32_t token = 0; token < num_tokens; ++token) {
             std::vector<float> row(x.begin() + token * hidden, x.begin() + (token + 1) * hidden);
-            const std::span<const float> mine = std::span(y).subspan(std::size_t{token} * hidden, hidden);
+            const std::span<const float> mine = std::span(y).subspan(std::size_t{token} * hidden,
+                                                                     hidden);
             if (!deterministic) {
                 std::vector<double> wanted(hidden, 0.0);
                 for (std::uint32_t i = 0; i < top_k; ++i) {
                     const auto one = exact(0, ids[token * top_k + i], row);
-                    for (std::uint32_t j = 0; j < hidden; ++j) wanted[j] += weights[token * top_k + i] * one[j];
+                    for (std::uint32_t j = 0; j < hidden; ++j)
+                        wanted[j] += weights[token * top_k + i] * one[j];
                 }
                 EXPECT_LE(normalized_rms_error(mine, wanted), 1e-6);
                 continue;
             }
-            // What compute() gives for rounded rows and gates, added in ascending expert order: the same bits.
+            // What compute() gives for rounded rows and gates,
+            // added in ascending expert order: the same bits.
             round_rows(Dtype::f16, row, hidden);
             std::vector<float> sum(hidden, 0.0f), one(hidden);
             std::vector<std::uint32_t> order{0, 1};
@@ -89,12 +116,14 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
                 ASSERT_TRUE(experts.compute(0, ids[token * top_k + i], row, {&gate, 1}, one).ok());
                 for (std::uint32_t j = 0; j < hidden; ++j) sum[j] += one[j];
             }
-            EXPECT_EQ(std::memcmp(sum.data(), mine.data(), hidden * sizeof(float)), 0) << "token " << token;
+            EXPECT_EQ(std::memcmp(sum.data(), mine.data(), hidden * sizeof(float)), 0)
+                << "token " << token;
         }
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryDtype, LocalExpertsTest, testing::Values(ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32),
+INSTANTIATE_TEST_SUITE_P(EveryDtype, LocalExpertsTest,
+                         testing::Values(ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32),
                          [](const auto& info) { return expert_dtype_name(info.param); });
 
 }  // namespace

@@ -43,7 +43,8 @@ std::vector<float> logs(const std::vector<double>& probabilities) {
 }
 
 constexpr int draws = 20000;
-constexpr double chi_square_99_9 = 22.46;  // 6 degrees of freedom, the largest here; fixed seeds make the outcome a fact
+// 6 degrees of freedom, the largest here; fixed seeds make the outcome a fact
+constexpr double chi_square_99_9 = 22.46;
 const std::vector<double> base{0.30, 0.05, 0.20, 0.10, 0.25, 0.07, 0.03};
 
 TEST(SamplerTest, LogitsThatAreNoNumbersDoNotCrash) {
@@ -74,18 +75,27 @@ TEST(SamplerTest, SameSeedSameTokens) {
 }
 
 TEST(SamplerTest, DrawsFollowTheDistribution) {
-    EXPECT_LT(chi_square(draw_many(logs(base), {.temperature = 1.0, .seed = 3}, draws), base, draws), chi_square_99_9);
+    EXPECT_LT(
+        chi_square(draw_many(logs(base), {.temperature = 1.0, .seed = 3}, draws), base, draws),
+        chi_square_99_9);
     std::vector<double> cool;
     for (const double p : base) cool.push_back(std::pow(p, 2.0));
-    EXPECT_LT(chi_square(draw_many(logs(base), {.temperature = 0.5, .seed = 4}, draws), normalized(cool), draws), chi_square_99_9);
+    EXPECT_LT(chi_square(draw_many(logs(base), {.temperature = 0.5, .seed = 4}, draws),
+                         normalized(cool), draws),
+              chi_square_99_9);
 }
 
 TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
-    EXPECT_LT(chi_square(draw_many(logs(base), {.sample_top_k = 3, .seed = 5}, draws), normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws), chi_square_99_9);
+    EXPECT_LT(chi_square(draw_many(logs(base), {.sample_top_k = 3, .seed = 5}, draws),
+                         normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
+              chi_square_99_9);
     // 0.30 + 0.25 < 0.7 <= 0.30 + 0.25 + 0.20: the fewest that reach it.
-    EXPECT_LT(chi_square(draw_many(logs(base), {.top_p = 0.7, .seed = 6}, draws), normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws), chi_square_99_9);
+    EXPECT_LT(chi_square(draw_many(logs(base), {.top_p = 0.7, .seed = 6}, draws),
+                         normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
+              chi_square_99_9);
     // At least 0.2 of the largest, 0.06.
-    EXPECT_LT(chi_square(draw_many(logs(base), {.min_p = 0.2, .seed = 7}, draws), normalized({0.30, 0, 0.20, 0.10, 0.25, 0.07, 0}), draws),
+    EXPECT_LT(chi_square(draw_many(logs(base), {.min_p = 0.2, .seed = 7}, draws),
+                         normalized({0.30, 0, 0.20, 0.10, 0.25, 0.07, 0}), draws),
               chi_square_99_9);
     const auto seen = draw_many(logs(base), {.top_p = 1e-9, .seed = 8}, 100);
     EXPECT_EQ(seen[0], 100);  // one token is always left
@@ -96,10 +106,12 @@ TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewestThatReachIt) {
     constexpr std::size_t vocab_size = 5000, likely = 600;
     constexpr double top_p = 0.9;
     std::vector<float> logits(vocab_size);
-    for (std::size_t i = 0; i < vocab_size; ++i) logits[i * 7 % vocab_size] = i < likely ? 5.0f + 0.001f * static_cast<float>(i % 97) : 0.0f;
+    for (std::size_t i = 0; i < vocab_size; ++i)
+        logits[i * 7 % vocab_size] = i < likely ? 5.0f + 0.001f * static_cast<float>(i % 97) : 0.0f;
     std::vector<std::size_t> order(vocab_size);
     for (std::size_t i = 0; i < vocab_size; ++i) order[i] = i;
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
     double sum = 0, reached = 0;
     for (const float logit : logits) sum += std::exp(logit);
     std::size_t kept = 0;
@@ -110,12 +122,13 @@ TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewestThatReachIt) {
     }
     ASSERT_GT(kept, 500u);
     const auto seen = draw_many(logits, {.top_p = top_p, .seed = 9}, draws);
-    for (std::size_t i = 0; i < vocab_size; ++i) EXPECT_EQ(seen[i] > 0, wanted[i] > 0) << "token " << i;
+    for (std::size_t i = 0; i < vocab_size; ++i)
+        EXPECT_EQ(seen[i] > 0, wanted[i] > 0) << "token " << i;
 }
 
 TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
     const std::vector<float> logits{2.0f, 1.9f, -1.0f, -1.1f};
-    {   // positive divided, negative multiplied, for prompt and output alike
+    {  // positive divided, negative multiplied, for prompt and output alike
         const std::vector<TokenId> prompt{0, 0};
         Sampler sampler({.temperature = 0, .repetition_penalty = 1.1}, prompt);
         EXPECT_EQ(sampler.sample(logits, 0).id, 1u);  // 2.0 / 1.1 < 1.9, once however often it came
@@ -125,7 +138,7 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
         const std::vector<float> below{-1.0f, -1.1f};
         EXPECT_EQ(negative.sample(below, 0).id, 1u);
     }
-    {   // presence: once, and only for the output
+    {  // presence: once, and only for the output
         const std::vector<TokenId> prompt{0};
         Sampler sampler({.temperature = 0, .presence_penalty = 0.15}, prompt);
         EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
@@ -135,7 +148,7 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
         sampler.accept(0);
         EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
     }
-    {   // frequency: per occurrence
+    {  // frequency: per occurrence
         Sampler sampler({.temperature = 0, .frequency_penalty = 0.06}, {});
         sampler.accept(0);
         EXPECT_EQ(sampler.sample(logits, 0).id, 0u);

@@ -18,9 +18,14 @@ TEST(BlobsTest, Ranges) {
         unsigned status;
         std::uint64_t offset, size;
     };
-    for (const Row& row : {Row{"bytes=0-0", 206, 0, 1}, Row{"bytes=0-999", 206, 0, 1000}, Row{"bytes=500-", 206, 500, 500}, Row{"bytes=-1", 206, 999, 1}, Row{"bytes=-5000", 206, 0, 1000},
-                           Row{"bytes=990-2000", 206, 990, 10}, Row{"bytes=1000-", 416, 0, 0}, Row{"bytes=-0", 416, 0, 0}, Row{"bytes=5-4", 200, 0, 1000}, Row{"bytes=0-1,5-6", 200, 0, 1000},
-                           Row{"bytes=a-b", 200, 0, 1000}, Row{"bytes=-", 200, 0, 1000}, Row{"items=0-1", 200, 0, 1000}, Row{"bytes=99999999999999999999-", 200, 0, 1000}, Row{"bytes=+1-2", 200, 0, 1000}}) {
+    for (const Row& row :
+         {Row{"bytes=0-0", 206, 0, 1}, Row{"bytes=0-999", 206, 0, 1000},
+          Row{"bytes=500-", 206, 500, 500}, Row{"bytes=-1", 206, 999, 1},
+          Row{"bytes=-5000", 206, 0, 1000}, Row{"bytes=990-2000", 206, 990, 10},
+          Row{"bytes=1000-", 416, 0, 0}, Row{"bytes=-0", 416, 0, 0}, Row{"bytes=5-4", 200, 0, 1000},
+          Row{"bytes=0-1,5-6", 200, 0, 1000}, Row{"bytes=a-b", 200, 0, 1000},
+          Row{"bytes=-", 200, 0, 1000}, Row{"items=0-1", 200, 0, 1000},
+          Row{"bytes=99999999999999999999-", 200, 0, 1000}, Row{"bytes=+1-2", 200, 0, 1000}}) {
         const BlobAnswer answer = ask({{"range", row.range}});
         EXPECT_EQ(answer.head.status, row.status) << row.range;
         EXPECT_EQ(answer.offset, row.offset) << row.range;

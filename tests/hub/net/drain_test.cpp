@@ -1,4 +1,5 @@
-// Stopping: what runs ends whole, workers are told, run() returns; and a client that hangs up frees its slot.
+// Stopping: what runs ends whole, workers are told, run()
+// returns; and a client that hangs up frees its slot.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -13,10 +14,18 @@ namespace {
 using namespace std::chrono_literals;
 
 std::string stream_request(int max_tokens) {
-    const std::string body = nlohmann::json{{"model", "moex-demo"}, {"prompt", "Once upon a time"}, {"max_tokens", max_tokens}, {"stream", true}, {"temperature", 0}, {"logit_bias", {{"8189", -100}, {"8191", -100}}}}.dump();
-    return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+    const std::string body =
+        nlohmann::json{{"model", "moex-demo"},     {"prompt", "Once upon a time"},
+                       {"max_tokens", max_tokens}, {"stream", true},
+                       {"temperature", 0},         {"logit_bias", {{"8189", -100}, {"8191", -100}}}}
+            .dump();
+    return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+           "application/json\r\nContent-Length: " +
+           std::to_string(body.size()) + "\r\n\r\n" + body;
 }
-int running(std::uint16_t port) { return nlohmann::json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running"]; }
+int running(std::uint16_t port) {
+    return nlohmann::json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running"];
+}
 
 TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
     TestHub hub;
@@ -25,7 +34,8 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
     ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
     hub.server().stop();
     RawResponse health;
-    do health = fetch(hub.port(), "GET", "/health");   // the stop is posted; it takes effect at once, or the stream has ended already
+    // the stop is posted; it takes effect at once, or the stream has ended already
+    do health = fetch(hub.port(), "GET", "/health");
     while (health.status == 200);
     EXPECT_TRUE(health.status == 503 || health.status == 0);
     const std::string rest = stream.read_until("0\r\n\r\n", 60s);
@@ -34,7 +44,8 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
     hub.wait_stopped();
 }
 
-// Nobody answers for the experts yet: the client's proxies hear pings, and the failure comes as the stream's last event.
+// Nobody answers for the experts yet: the client's proxies hear
+// pings, and the failure comes as the stream's last event.
 TEST(DrainTest, AStreamThatWaitsForItsFirstTokenPings) {
     TestHubOptions options;
     options.server.clients.ping_every = 20ms;
@@ -51,7 +62,7 @@ TEST(DrainTest, AStreamThatWaitsForItsFirstTokenPings) {
     EXPECT_NE(rest.find("data: {\"error\""), std::string::npos) << rest;
     EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << rest;
     stream.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    EXPECT_EQ(stream.read_response().status, 503u);      // the connection serves on
+    EXPECT_EQ(stream.read_response().status, 503u);  // the connection serves on
 }
 
 TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
@@ -70,7 +81,9 @@ TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
     RawFrame frame;
     do {
         frame = worker.read_frame();
-        if (frame.opcode == 2 && frame.payload.size() >= 8 && frame.payload[6] == static_cast<char>(FrameType::drain)) told = true;
+        if (frame.opcode == 2 && frame.payload.size() >= 8 &&
+            frame.payload[6] == static_cast<char>(FrameType::drain))
+            told = true;
     } while (frame.opcode == 2);
     EXPECT_TRUE(told);
     EXPECT_EQ(frame.opcode, 8);
@@ -87,15 +100,19 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
         ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
         EXPECT_EQ(running(hub.port()), 1);
     }
-    while (running(hub.port()) != 0) {
-    }
-    const auto aborted = [&] { return fetch(hub.port(), "GET", "/metrics").body.find("moex_request_success_total{finished_reason=\"abort\"} 1") != std::string::npos; };
-    while (!aborted()) {   // counted when its last event has passed
+    while (running(hub.port()) != 0) {}
+    const auto aborted = [&] {
+        return fetch(hub.port(), "GET", "/metrics")
+                   .body.find("moex_request_success_total{finished_reason=\"abort\"} 1") !=
+               std::string::npos;
+    };
+    while (!aborted()) {  // counted when its last event has passed
     }
     EXPECT_TRUE(hub.healthy());
 }
 
-// What is still running at the deadline is told so: a stream by its last event, a whole answer by its status.
+// What is still running at the deadline is told so: a
+// stream by its last event, a whole answer by its status.
 TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
     TestHubOptions options;
     options.server.drain_within = 0s;
@@ -103,15 +120,19 @@ TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
     RawClient stream(hub.port()), whole(hub.port()), idle(hub.port());
     stream.send(stream_request(2000));
     ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
-    const std::string body = R"({"prompt": "Once", "max_tokens": 2000, "logit_bias": {"8189": -100, "8191": -100}})";
-    whole.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
-    while (running(hub.port()) != 2) {
-    }
+    const std::string body =
+        R"({"prompt": "Once", "max_tokens": 2000, "logit_bias": {"8189": -100, "8191": -100}})";
+    whole.send(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+        "application/json\r\nContent-Length: " +
+        std::to_string(body.size()) + "\r\n\r\n" + body);
+    while (running(hub.port()) != 2) {}
     hub.server().stop();
     const std::string rest = stream.read_until("0\r\n\r\n", 60s);
     const std::size_t last = rest.rfind("data: ");
     ASSERT_NE(last, std::string::npos) << rest;
-    const auto event = nlohmann::json::parse(rest.substr(last + 6, rest.find("\n\n", last) - last - 6), nullptr, false);
+    const auto event = nlohmann::json::parse(
+        rest.substr(last + 6, rest.find("\n\n", last) - last - 6), nullptr, false);
     ASSERT_TRUE(event.is_object() && event.contains("error")) << rest;
     EXPECT_EQ(event["error"]["code"], "shutting_down");
     EXPECT_EQ(event["error"]["type"], "unavailable_error");

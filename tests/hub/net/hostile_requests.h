@@ -1,4 +1,5 @@
-// Requests that two readers could understand differently, or that cost more than they give. Used against the gate and against the server.
+// Requests that two readers could understand differently, or that cost
+// more than they give. Used against the gate and against the server.
 #pragma once
 
 #include <string>
@@ -9,12 +10,13 @@ namespace moex {
 struct HostileRequest {
     const char* name;
     std::string bytes;
-    unsigned status;        // 0: no answer, the connection just ends
+    unsigned status;  // 0: no answer, the connection just ends
 };
 
 inline std::vector<HostileRequest> hostile_requests() {
     const std::string host = "Host: localhost\r\n";
-    const std::string post = "POST /v1/completions HTTP/1.1\r\n" + host + "Content-Type: application/json\r\n";
+    const std::string post = "POST /v1/completions HTTP/1.1\r\n" + host +
+                             "Content-Type: application/json\r\n";
     std::string many = "GET / HTTP/1.1\r\n" + host;
     for (int i = 0; i < 100; ++i) many += "X-" + std::to_string(i) + ": 1\r\n";
     return {
@@ -22,10 +24,17 @@ inline std::vector<HostileRequest> hostile_requests() {
         {"chunked, identity", post + "Transfer-Encoding: chunked, identity\r\n\r\n", 501},
         {"gzip, chunked", post + "Transfer-Encoding: gzip, chunked\r\n\r\n", 501},
         {"xchunked", post + "Transfer-Encoding: xchunked\r\n\r\n", 501},
-        {"chunked twice", post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n", 400},
-        {"chunked with a vertical tab", post + "Transfer-Encoding: \x0b" "chunked\r\n\r\n", 400},
-        {"chunked beside a length", post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
-        {"chunked in HTTP/1.0", "POST /v1/completions HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+        {"chunked twice", post + "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+         400},
+        {"chunked with a vertical tab",
+         post + "Transfer-Encoding: \x0b"
+                "chunked\r\n\r\n",
+         400},
+        {"chunked beside a length",
+         post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+        {"chunked in HTTP/1.0",
+         "POST /v1/completions HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         400},
         {"folded line", "GET / HTTP/1.1\r\n" + host + "X-A: 1\r\n 2\r\n\r\n", 400},
         {"folded by a tab", "GET / HTTP/1.1\r\n" + host + "X-A: 1\r\n\t2\r\n\r\n", 400},
         {"first field folded", "GET / HTTP/1.1\r\n X-A: 1\r\n" + host + "\r\n", 400},
@@ -52,16 +61,23 @@ inline std::vector<HostileRequest> hostile_requests() {
         {"empty length", post + "Content-Length: \r\n\r\n", 400},
         {"body over the cap", post + "Content-Length: 10485760\r\n\r\n", 413},
         {"chunks over the cap", post + "Transfer-Encoding: chunked\r\n\r\nffffff\r\n", 413},
-        {"chunk size overflow", post + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n", 400},
-        {"chunk extension", post + "Transfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n", 400},
+        {"chunk size overflow", post + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n",
+         400},
+        {"chunk extension", post + "Transfer-Encoding: chunked\r\n\r\n2;a=b\r\n{}\r\n0\r\n\r\n",
+         400},
         {"bare LF chunk line", post + "Transfer-Encoding: chunked\r\n\r\n2\n{}\n0\n\n", 400},
-        {"chunk size with a sign", post + "Transfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n", 400},
-        {"chunk longer than its size", post + "Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n", 400},
+        {"chunk size with a sign", post + "Transfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
+         400},
+        {"chunk longer than its size",
+         post + "Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n", 400},
         {"empty chunk size", post + "Transfer-Encoding: chunked\r\n\r\n\r\n", 400},
-        {"trailer that is no field", post + "Transfer-Encoding: chunked\r\n\r\n0\r\nnonsense\r\n\r\n", 400},
-        {"header beyond 8 KiB", "GET / HTTP/1.1\r\n" + host + "X-A: " + std::string(9000, 'a') + "\r\n\r\n", 431},
+        {"trailer that is no field",
+         post + "Transfer-Encoding: chunked\r\n\r\n0\r\nnonsense\r\n\r\n", 400},
+        {"header beyond 8 KiB",
+         "GET / HTTP/1.1\r\n" + host + "X-A: " + std::string(9000, 'a') + "\r\n\r\n", 431},
         {"more than 100 fields", many + "\r\n", 431},
-        {"target beyond 4 KiB", "GET /" + std::string(5000, 'a') + " HTTP/1.1\r\n" + host + "\r\n", 414},
+        {"target beyond 4 KiB", "GET /" + std::string(5000, 'a') + " HTTP/1.1\r\n" + host + "\r\n",
+         414},
         {"target without end", "GET /" + std::string(7000, 'a'), 414},
         {"absolute target", "GET http://evil.example/ HTTP/1.1\r\n" + host + "\r\n", 400},
         {"authority target", "CONNECT localhost:80 HTTP/1.1\r\n" + host + "\r\n", 405},

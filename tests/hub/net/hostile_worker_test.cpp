@@ -1,4 +1,5 @@
-// Hostile peers of /worker over a real socket: upgrades, WebSocket frames and HELLOs; each ends with its code, the hub serves on.
+// Hostile peers of /worker over a real socket: upgrades, WebSocket
+// frames and HELLOs; each ends with its code, the hub serves on.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -37,23 +38,35 @@ class HostileWorkerTest : public testing::Test {
 
 TEST_F(HostileWorkerTest, UpgradesAreJudged) {
     const std::string own = hub_.page_origin();
-    const auto status_of = [&](const std::string& lines) { return fetch(hub_.port(), "GET", "/worker", lines).status; };
-    const std::string good = "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    const auto status_of = [&](const std::string& lines) {
+        return fetch(hub_.port(), "GET", "/worker", lines).status;
+    };
+    const std::string good =
+        "Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\nSec-WebSocket-Version: "
+        "13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     EXPECT_EQ(status_of(good + own), 101u);
     EXPECT_EQ(status_of(good + hub_.bearer()), 101u);
-    EXPECT_EQ(status_of(good), 401u);                                                      // neither page nor token
+    // neither page nor token
+    EXPECT_EQ(status_of(good), 401u);
     EXPECT_EQ(status_of(good + "Authorization: Bearer wrong\r\n"), 401u);
     EXPECT_EQ(status_of(good + own + "Authorization: Bearer wrong\r\n"), 401u);
     EXPECT_EQ(status_of(good + "Origin: http://evil.example\r\n" + hub_.bearer()), 403u);
     EXPECT_EQ(status_of(good + "Origin: null\r\n" + hub_.bearer()), 403u);
     EXPECT_EQ(status_of(good + own + "Host: rebound.example\r\n"), 403u);
     EXPECT_EQ(status_of(own), 426u);
-    EXPECT_EQ(status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 8\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + own), 426u);
-    EXPECT_EQ(status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n" + own), 426u);
+    EXPECT_EQ(status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: "
+                        "8\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" +
+                        own),
+              426u);
+    EXPECT_EQ(
+        status_of("Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n" +
+                  own),
+        426u);
     EXPECT_EQ(status_of("Upgrade: h2c\r\nConnection: Upgrade\r\n" + own), 426u);
     // An answer on its way out when the upgrade is due: the socket cannot be handed over.
     RawClient hasty(hub_.port());
-    hasty.send("GET /worker HTTP/1.1\r\nHost: localhost\r\n" + good + hub_.bearer() + "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
+    hasty.send("GET /worker HTTP/1.1\r\nHost: localhost\r\n" + good + hub_.bearer() +
+               "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
     EXPECT_EQ(hasty.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
     EXPECT_EQ(hasty.read_response().status, 400u);
     EXPECT_TRUE(hub_.healthy());
@@ -81,28 +94,58 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
     struct Row {
         const char* name;
         std::function<void(RawClient&)> act;
-        std::vector<int> codes;      // any of these; -1: the connection just ends
+        std::vector<int> codes;  // any of these; -1: the connection just ends
     };
-    const auto frame = [](std::string bytes) { return [bytes = std::move(bytes)](RawClient& client) { client.send_frame(op_binary, bytes); }; };
+    const auto frame = [](std::string bytes) {
+        return
+            [bytes = std::move(bytes)](RawClient& client) { client.send_frame(op_binary, bytes); };
+    };
     const std::vector<Row> rows{
         {"text frame", [&](RawClient& c) { c.send_frame(op_text, "{}"); }, {1003}},
-        {"text frame after HELLO", [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_text, "hi"); }, {1003}},
+        {"text frame after HELLO",
+         [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_text, "hi"); },
+         {1003}},
         {"unmasked frame", [&](RawClient& c) { c.send_frame(op_binary, hello, false); }, {1002}},
         {"reserved opcode 3", [&](RawClient& c) { c.send_frame(3, hello); }, {1002}},
         {"reserved control opcode 11", [&](RawClient& c) { c.send_frame(11, ""); }, {1002}},
-        {"reserved bit 1 (compression)", [&](RawClient& c) { c.send_frame(op_binary, hello, true, true, 4); }, {1002}},
-        {"reserved bit 3", [&](RawClient& c) { c.send_frame(op_binary, hello, true, true, 1); }, {1002}},
+        {"reserved bit 1 (compression)",
+         [&](RawClient& c) { c.send_frame(op_binary, hello, true, true, 4); },
+         {1002}},
+        {"reserved bit 3",
+         [&](RawClient& c) { c.send_frame(op_binary, hello, true, true, 1); },
+         {1002}},
         {"fragmented ping", [&](RawClient& c) { c.send_frame(9, "x", true, false); }, {1002}},
-        {"ping of 126 bytes", [&](RawClient& c) { c.send_frame(9, std::string(126, 'x')); }, {1002}},
+        {"ping of 126 bytes",
+         [&](RawClient& c) { c.send_frame(9, std::string(126, 'x')); },
+         {1002}},
         {"continuation of nothing", [&](RawClient& c) { c.send_frame(0, hello); }, {1002}},
-        {"a second first fragment", [&](RawClient& c) { c.send_frame(op_binary, "MoEx", true, false), c.send_frame(op_binary, "MoEx"); }, {1002}},
+        {"a second first fragment",
+         [&](RawClient& c) {
+             c.send_frame(op_binary, "MoEx", true, false), c.send_frame(op_binary, "MoEx");
+         },
+         {1002}},
         {"close with one byte", [&](RawClient& c) { c.send_frame(8, "x"); }, {1002}},
-        {"close with code 1005", [&](RawClient& c) { c.send_frame(8, std::string("\x03\xed", 2)); }, {1002}},
-        {"frame beyond 64 KiB before HELLO", [&](RawClient& c) { c.send_frame(op_binary, std::string(70000, 'x')); }, {1009}},
-        {"fragments beyond 64 KiB before HELLO", [&](RawClient& c) { c.send_frame(op_binary, std::string(40000, 'x'), true, false), c.send_frame(0, std::string(40000, 'x')); }, {1009}},
-        {"a length of 2^62 announced", [&](RawClient& c) { c.send(std::string("\x82\xff\x40\0\0\0\0\0\0\0\1\2\3\4", 14)); }, {1009}},
-        {"a length with its top bit", [&](RawClient& c) { c.send(std::string("\x82\xff\x80\0\0\0\0\0\0\0\1\2\3\4", 14)); }, {1002, 1009}},
-        {"a length in more bytes than it needs", [&](RawClient& c) { c.send(std::string("\x82\xfe\0\x02\1\2\3\4ab", 10)); }, {1002}},
+        {"close with code 1005",
+         [&](RawClient& c) { c.send_frame(8, std::string("\x03\xed", 2)); },
+         {1002}},
+        {"frame beyond 64 KiB before HELLO",
+         [&](RawClient& c) { c.send_frame(op_binary, std::string(70000, 'x')); },
+         {1009}},
+        {"fragments beyond 64 KiB before HELLO",
+         [&](RawClient& c) {
+             c.send_frame(op_binary, std::string(40000, 'x'), true, false),
+                 c.send_frame(0, std::string(40000, 'x'));
+         },
+         {1009}},
+        {"a length of 2^62 announced",
+         [&](RawClient& c) { c.send(std::string("\x82\xff\x40\0\0\0\0\0\0\0\1\2\3\4", 14)); },
+         {1009}},
+        {"a length with its top bit",
+         [&](RawClient& c) { c.send(std::string("\x82\xff\x80\0\0\0\0\0\0\0\1\2\3\4", 14)); },
+         {1002, 1009}},
+        {"a length in more bytes than it needs",
+         [&](RawClient& c) { c.send(std::string("\x82\xfe\0\x02\1\2\3\4ab", 10)); },
+         {1002}},
         {"empty frame", frame(""), {1002}},
         {"15 bytes", frame(hello.substr(0, 15)), {1002}},
         {"bad magic", frame(bad_magic), {1002}},
@@ -118,7 +161,9 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
         {"an answer before HELLO", frame(as_string(finish_frame(std::move(lying)))), {1002, 1008}},
         {"READY before HELLO", frame(as_string(encode_ready({{0, 0}}))), {1002, 1008}},
         {"HEARTBEAT without a token", frame(as_string(encode_heartbeat(1, "{}"))), {1002, 1008}},
-        {"a second HELLO", [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_binary, hello); }, {1002, 1008}},
+        {"a second HELLO",
+         [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_binary, hello); },
+         {1002, 1008}},
         {"no HELLO in time", [&](RawClient&) {}, {1008, 1002}},
     };
     for (const Row& row : rows) {
@@ -128,7 +173,9 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
         row.act(client);
         const RawFrame end = client.read_close(3s);
         const int code = end.opcode == 8 ? end.close_code() : -1;
-        EXPECT_NE(std::find(row.codes.begin(), row.codes.end(), code), row.codes.end()) << "closed with " << code << ' ' << end.payload.substr(std::min<std::size_t>(2, end.payload.size()));
+        EXPECT_NE(std::find(row.codes.begin(), row.codes.end(), code), row.codes.end())
+            << "closed with " << code << ' '
+            << end.payload.substr(std::min<std::size_t>(2, end.payload.size()));
     }
     EXPECT_TRUE(hub_.healthy());
     // An honest worker is welcome after all that.
@@ -138,9 +185,12 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
     const RawFrame answer = client.read_frame(3s);
     ASSERT_EQ(answer.opcode, op_binary);
     EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
-    // Events are counted: those that joined, and the welcomed ones that were put out for a second HELLO, and for text.
+    // Events are counted: those that joined, and the welcomed
+    // ones that were put out for a second HELLO, and for text.
     const std::string metrics = fetch(hub_.port(), "GET", "/metrics").body;
-    for (const char* row : {"moex_worker_events_total{event=\"joined\"} 3", "moex_worker_events_total{event=\"removed\"} 1", "moex_ejections_total{reason=\"bad_frame\"} 2"})
+    for (const char* row : {"moex_worker_events_total{event=\"joined\"} 3",
+                            "moex_worker_events_total{event=\"removed\"} 1",
+                            "moex_ejections_total{reason=\"bad_frame\"} 2"})
         EXPECT_NE(metrics.find(row), std::string::npos) << row << '\n' << metrics;
 }
 
@@ -169,7 +219,7 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
         hello.worker_key = key;
         ASSERT_TRUE(client.upgrade(hub.port(), hub.page_origin()));
         client.send_frame(op_binary, as_string(encode_hello(hello)));
-        EXPECT_EQ(client.read_frame(3s).opcode, op_binary);      // the hub has counted it
+        EXPECT_EQ(client.read_frame(3s).opcode, op_binary);  // the hub has counted it
     };
     join(first, "first");
     join(second, "second");
@@ -185,12 +235,17 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     while (pong.opcode == op_binary) pong = again.read_frame(3s);
     EXPECT_EQ(pong.opcode, 10);
     // A place taken over is no ejection.
-    EXPECT_NE(fetch(hub.port(), "GET", "/metrics").body.find("moex_ejections_total{reason=\"bad_answers\"} 0"), std::string::npos);
+    EXPECT_NE(fetch(hub.port(), "GET", "/metrics")
+                  .body.find("moex_ejections_total{reason=\"bad_answers\"} 0"),
+              std::string::npos);
 }
 
 TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {
     TestHubOptions options;
-    options.server.rates = {.worker_connects_per_minute = 100, .worker_connects_burst = 100, .hello_failures_per_minute = 2, .loopback_factor = 1};
+    options.server.rates = {.worker_connects_per_minute = 100,
+                            .worker_connects_burst = 100,
+                            .hello_failures_per_minute = 2,
+                            .loopback_factor = 1};
     TestHub hub(options);
     const std::string bad = as_string(encode_hello(good_hello("wrong")));
     for (int i = 0; i < 3; ++i) {
@@ -200,8 +255,11 @@ TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {
         EXPECT_EQ(client.read_close(3s).close_code(), 1008);
         ASSERT_TRUE(client.wait_closed());
     }
-    const RawResponse refused = fetch(hub.port(), "GET", "/worker",
-                                      "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" + hub.page_origin());
+    const RawResponse refused = fetch(
+        hub.port(), "GET", "/worker",
+        "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: "
+        "13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" +
+            hub.page_origin());
     EXPECT_EQ(refused.status, 429u);
     EXPECT_TRUE(refused.headers.contains("retry-after"));
     EXPECT_TRUE(hub.healthy());

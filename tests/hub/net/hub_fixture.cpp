@@ -23,7 +23,8 @@ TestHub::TestHub(TestHubOptions options) {
     std::string pattern = (std::filesystem::temp_directory_path() / "moex-net-XXXXXX").string();
     if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
     state_ = pattern;
-    package_ = must(ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo"));
+    package_ = must(
+        ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo"));
     registry_ = must(Registry::open(state_));
     threads_ = std::make_unique<ThreadPool>(2);
     options.server.listen_port = 0;
@@ -34,20 +35,32 @@ TestHub::TestHub(TestHubOptions options) {
     SwarmOptions& swarm = options.swarm;
     swarm.model_name = package_->name();
     swarm.package_sha256 = package_->manifest_sha256();
-    swarm.limits = {.hidden_size = config.hidden_size, .num_layers = config.num_layers, .num_experts = config.num_experts};
+    swarm.limits = {.hidden_size = config.hidden_size,
+                    .num_layers = config.num_layers,
+                    .num_experts = config.num_experts};
     swarm.expert_shape = package_->expert_shape();
     swarm.top_k = config.top_k;
     swarm.expert_blob_bytes = package_->expert_blob_bytes();
     swarm.layer_is_moe = config.layer_is_moe;
-    swarm.blob_hash = [package = package_](std::uint32_t layer, std::uint32_t expert) { return package->blob_hash(layer, expert); };
-    swarm.token_ok = [registry = registry_.get()](std::string_view token) { return registry->join_allowed(token); };
+    swarm.blob_hash = [package = package_](std::uint32_t layer, std::uint32_t expert) {
+        return package->blob_hash(layer, expert);
+    };
+    swarm.token_ok = [registry = registry_.get()](std::string_view token) {
+        return registry->join_allowed(token);
+    };
     local_ = std::make_unique<LocalExperts>(package_, *threads_, swarm.rounding);
-    swarm_ = std::make_unique<SwarmBackend>(swarm, server_->swarm_host(), local_.get(),
-                                            [server = server_.get()](const WorkerEvent& event, const WorkerView*) { server->on_worker_event(event); });
+    swarm_ = std::make_unique<SwarmBackend>(
+        swarm, server_->swarm_host(), local_.get(),
+        [server = server_.get()](const WorkerEvent& event, const WorkerView*) {
+            server->on_worker_event(event);
+        });
     decoder_ = must(Decoder::create(package_, *threads_));
     engine_ = std::make_unique<Engine>(*decoder_, *swarm_, EngineOptions{});
-    std::shared_ptr<const Tokenizer> tokenizer = must(Tokenizer::load(*package_->tokenizer_file("tokenizer.json"), package_->tokenizer_file("tokenizer_config.json").value_or("")));
-    api_ = std::make_unique<Api>(package_, tokenizer, nullptr, *engine_, ApiOptions{}, server_->api_observer());
+    std::shared_ptr<const Tokenizer> tokenizer = must(
+        Tokenizer::load(*package_->tokenizer_file("tokenizer.json"),
+                        package_->tokenizer_file("tokenizer_config.json").value_or("")));
+    api_ = std::make_unique<Api>(package_, tokenizer, nullptr, *engine_, ApiOptions{},
+                                 server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);
     running_ = std::thread([this] { server_->run(2); });
 }

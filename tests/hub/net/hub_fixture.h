@@ -1,4 +1,5 @@
-// A whole hub on the demo package, with its door on a free port: what a client meets, nothing replaced.
+// A whole hub on the demo package, with its door on a
+// free port: what a client meets, nothing replaced.
 #pragma once
 
 #include <filesystem>
@@ -12,22 +13,24 @@ namespace moex {
 
 struct TestHubOptions {
     ServerOptions server;
-    SwarmOptions swarm;              // model fields are filled in from the package
+    SwarmOptions swarm;  // model fields are filled in from the package
 };
 
 class TestHub {
   public:
     explicit TestHub(TestHubOptions options = {});
-    ~TestHub();                      // stops and waits
+    ~TestHub();  // stops and waits
     std::uint16_t port() const { return server_->port(); }
     Server& server() { return *server_; }
     Registry& registry() { return *registry_; }
     const ModelPackage& package() const { return *package_; }
     std::string token() { return registry_->join_token().value(); }
     // Lines of an upgrade: as a page of ours sends them, and as a worker without a page does.
-    std::string page_origin() const { return "Origin: http://127.0.0.1:" + std::to_string(port()) + "\r\n"; }
+    std::string page_origin() const {
+        return "Origin: http://127.0.0.1:" + std::to_string(port()) + "\r\n";
+    }
     std::string bearer() { return "Authorization: Bearer " + token() + "\r\n"; }
-    void wait_stopped();             // run() has returned
+    void wait_stopped();  // run() has returned
     bool healthy();
 
   private:

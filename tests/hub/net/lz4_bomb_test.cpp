@@ -1,4 +1,5 @@
-// Answers of workers whose LZ4 part claims what it cannot hold: refused, and memory stays where it was.
+// Answers of workers whose LZ4 part claims what it
+// cannot hold: refused, and memory stays where it was.
 #include <fstream>
 
 #include <gtest/gtest.h>
@@ -9,20 +10,26 @@
 namespace moex {
 namespace {
 
-constexpr WireLimits limits{.hidden_size = 7168, .num_layers = 61, .num_experts = 256, .num_tokens_max = 2048, .num_pairs_max = 2048};
+constexpr WireLimits limits{.hidden_size = 7168,
+                            .num_layers = 61,
+                            .num_experts = 256,
+                            .num_tokens_max = 2048,
+                            .num_pairs_max = 2048};
 
 // A GROUP_RESULT whose header stands for 58 MB of f32 rows, with `block` behind it.
 Bytes bomb(const Bytes& block) {
     ByteWriter out(0);
     begin_frame(out, FrameType::group_result, 1);
-    out.u16(3), out.u16(1), out.u32(2048), out.u16(7168), out.u8(static_cast<std::uint8_t>(Dtype::f32)), out.u8(flag_lz4), out.u32(2048);
+    out.u16(3), out.u16(1), out.u32(2048), out.u16(7168),
+        out.u8(static_cast<std::uint8_t>(Dtype::f32)), out.u8(flag_lz4), out.u32(2048);
     out.raw(block);
     return finish_frame(std::move(out));
 }
 
 TEST(Lz4BombTest, AShortBlockThatClaimsMuchCostsNoMemory) {
     const Bytes frame = bomb(Bytes(200));
-    std::ofstream("/proc/self/clear_refs") << 5;         // the peak begins anew: other tests of this process had theirs
+    // the peak begins anew: other tests of this process had theirs
+    std::ofstream("/proc/self/clear_refs") << 5;
     const std::uint64_t peak = process_bytes("VmHWM");
     const auto first = decode_group_result(frame, limits);
     ASSERT_FALSE(first.ok());
@@ -35,7 +42,8 @@ TEST(Lz4BombTest, AShortBlockThatClaimsMuchCostsNoMemory) {
 TEST(Lz4BombTest, ABlockThatBreaksOffLeavesNoMemoryBehind) {
     const std::uint64_t before = process_bytes("VmRSS");
     const Bytes frame = bomb(Bytes(2048 * 7168 * 4 / 255 + 1));
-    for (int i = 0; i < 100; ++i) ASSERT_EQ(decode_group_result(frame, limits).error().code, ErrorCode::bad_compression);
+    for (int i = 0; i < 100; ++i)
+        ASSERT_EQ(decode_group_result(frame, limits).error().code, ErrorCode::bad_compression);
     EXPECT_LT(process_bytes("VmRSS"), before + (16u << 20));
 }
 

@@ -9,7 +9,8 @@ namespace {
 TEST(RateLimitsTest, ABurstThenTheRate) {
     RateLimits limits({.worker_connects_per_minute = 6, .worker_connects_burst = 3});
     TimePoint now{};
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(limits.worker_connect(now, "192.0.2.1", false), Duration{0});
+    for (int i = 0; i < 3; ++i)
+        EXPECT_EQ(limits.worker_connect(now, "192.0.2.1", false), Duration{0});
     const Duration wait = limits.worker_connect(now, "192.0.2.1", false);
     EXPECT_GT(wait, 9s);
     EXPECT_LE(wait, 11s);
@@ -18,7 +19,9 @@ TEST(RateLimitsTest, ABurstThenTheRate) {
 }
 
 TEST(RateLimitsTest, FailedHellosBanForAWhile) {
-    RateLimits limits({.worker_connects_per_minute = 1000, .worker_connects_burst = 1000, .hello_failures_per_minute = 5});
+    RateLimits limits({.worker_connects_per_minute = 1000,
+                       .worker_connects_burst = 1000,
+                       .hello_failures_per_minute = 5});
     TimePoint now{};
     for (int i = 0; i < 5; ++i) limits.hello_failed(now, "192.0.2.1", false);
     EXPECT_EQ(limits.worker_connect(now, "192.0.2.1", false), Duration{0});
@@ -28,7 +31,8 @@ TEST(RateLimitsTest, FailedHellosBanForAWhile) {
 }
 
 TEST(RateLimitsTest, LoopbackIsGenerousButBounded) {
-    RateLimits limits({.api_requests_per_minute = 1, .api_requests_burst = 1, .loopback_factor = 10});
+    RateLimits limits(
+        {.api_requests_per_minute = 1, .api_requests_burst = 1, .loopback_factor = 10});
     TimePoint now{};
     for (int i = 0; i < 10; ++i) EXPECT_EQ(limits.api_request(now, "127.0.0.1", true), Duration{0});
     EXPECT_GT(limits.api_request(now, "127.0.0.1", true), Duration{0});
@@ -42,11 +46,14 @@ TEST(RateLimitsTest, OnePersonHoldsAWholeIPv6Network) {
 }
 
 TEST(RateLimitsTest, TheTableIsBounded) {
-    RateLimits limits({.worker_connects_per_minute = 1, .worker_connects_burst = 1, .addresses_max = 2});
+    RateLimits limits(
+        {.worker_connects_per_minute = 1, .worker_connects_burst = 1, .addresses_max = 2});
     TimePoint now{};
-    for (const char* address : {"192.0.2.1", "192.0.2.2", "192.0.2.3"}) EXPECT_EQ(limits.worker_connect(now, address, false), Duration{0});
+    for (const char* address : {"192.0.2.1", "192.0.2.2", "192.0.2.3"})
+        EXPECT_EQ(limits.worker_connect(now, address, false), Duration{0});
     EXPECT_GT(limits.worker_connect(now, "192.0.2.3", false), Duration{0});
-    EXPECT_EQ(limits.worker_connect(now, "192.0.2.1", false), Duration{0});   // forgotten, starts anew
+    // forgotten, starts anew
+    EXPECT_EQ(limits.worker_connect(now, "192.0.2.1", false), Duration{0});
 }
 
 TEST(RateLimitsTest, AKeyHasABucketWhereverItIsUsed) {

@@ -12,7 +12,8 @@ using State = RequestGate::State;
 
 std::size_t feed_all(RequestGate& gate, std::string_view bytes) {
     std::size_t taken = 0;
-    while (taken < bytes.size() && gate.state() != State::done && gate.state() != State::refused) taken += gate.feed(bytes.substr(taken));
+    while (taken < bytes.size() && gate.state() != State::done && gate.state() != State::refused)
+        taken += gate.feed(bytes.substr(taken));
     return taken;
 }
 
@@ -34,19 +35,22 @@ TEST_P(HostileTest, IsRefusedByteByByteToo) {
     EXPECT_EQ(gate.refusal().status, GetParam().status);
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, HostileTest, testing::ValuesIn(hostile_requests()), [](const auto& info) {
-    std::string name;
-    bool upper = true;
-    for (const char c : std::string(info.param.name)) {
-        if (isalnum(static_cast<unsigned char>(c))) name += upper ? static_cast<char>(toupper(c)) : c;
-        upper = !isalnum(static_cast<unsigned char>(c));
-    }
-    return name + std::to_string(info.index);
-});
+INSTANTIATE_TEST_SUITE_P(Table, HostileTest, testing::ValuesIn(hostile_requests()),
+                         [](const auto& info) {
+                             std::string name;
+                             bool upper = true;
+                             for (const char c : std::string(info.param.name)) {
+                                 if (isalnum(static_cast<unsigned char>(c)))
+                                     name += upper ? static_cast<char>(toupper(c)) : c;
+                                 upper = !isalnum(static_cast<unsigned char>(c));
+                             }
+                             return name + std::to_string(info.index);
+                         });
 
 TEST(RequestGateTest, APlainRequestPasses) {
     RequestGate gate({});
-    const std::string bytes = "GET /js/a%20b.js?x=%31 HTTP/1.1\r\nHost: localhost:8080\r\nX-Odd:   spaced \t\r\n\r\nGET ";
+    const std::string bytes =
+        "GET /js/a%20b.js?x=%31 HTTP/1.1\r\nHost: localhost:8080\r\nX-Odd:   spaced \t\r\n\r\nGET ";
     EXPECT_EQ(feed_all(gate, bytes), bytes.size() - 4);
     ASSERT_EQ(gate.state(), State::done);
     const GatedRequest request = gate.take();
@@ -61,7 +65,8 @@ TEST(RequestGateTest, APlainRequestPasses) {
 
 TEST(RequestGateTest, ChunksAreJoinedAndTrailersDropped) {
     const std::string bytes =
-        "POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\nA\r\n0123456789\r\n0\r\nX-Trailer: 1\r\n\r\n";
+        "POST /v1/completions HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: "
+        "Chunked\r\n\r\n3\r\nabc\r\nA\r\n0123456789\r\n0\r\nX-Trailer: 1\r\n\r\n";
     for (std::size_t split = 1; split < bytes.size(); ++split) {
         RequestGate gate({});
         feed_all(gate, std::string_view(bytes).substr(0, split));
@@ -83,7 +88,8 @@ TEST(RequestGateTest, LengthsAndKeepAlive) {
     feed_all(gate, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     ASSERT_EQ(gate.state(), State::done);
     EXPECT_FALSE(gate.take().keep_alive);
-    feed_all(gate, "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n");
+    feed_all(gate,
+             "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n");
     EXPECT_EQ(gate.state(), State::body);
     EXPECT_TRUE(gate.take_expects_continue());
     EXPECT_FALSE(gate.take_expects_continue());

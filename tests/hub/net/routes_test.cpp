@@ -1,4 +1,5 @@
-// The route table from outside: what is open without a key, who may ask, what the pages and blobs carry.
+// The route table from outside: what is open without
+// a key, who may ask, what the pages and blobs carry.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,14 +20,17 @@ std::string example_of(const RouteInfo& route, const ModelPackage& package) {
     return route.path;
 }
 
-// Without a key, off loopback: public routes answer, the rest say 401; with a key of a lesser role 403.
+// Without a key, off loopback: public routes answer,
+// the rest say 401; with a key of a lesser role 403.
 TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
     TestHubOptions options;
     options.server.require_keys = true;
     options.server.test_routes = true;
     TestHub hub(options);
-    const std::string api = "Authorization: Bearer " + hub.registry().create_key(Role::api, "app").value() + "\r\n";
-    const std::string admin = "X-Api-Key: " + hub.registry().create_key(Role::admin, "host").value() + "\r\n";
+    const std::string api = "Authorization: Bearer " +
+                            hub.registry().create_key(Role::api, "app").value() + "\r\n";
+    const std::string admin = "X-Api-Key: " +
+                              hub.registry().create_key(Role::admin, "host").value() + "\r\n";
     const std::string wrong = "Authorization: Bearer moex-api-wrongwrongwrongwrong\r\n";
     std::vector<std::string> open;
     for (const RouteInfo& route : server_routes()) {
@@ -36,7 +40,7 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
         const std::string body = route.method == "POST" ? "{}" : "";
         const unsigned without = fetch(hub.port(), route.method, path, type, body).status;
         if (route.path == "/worker") {
-            EXPECT_EQ(without, 426u);   // its own token; see hostile_worker_test
+            EXPECT_EQ(without, 426u);  // its own token; see hostile_worker_test
             continue;
         }
         if (route.is_public) {
@@ -46,20 +50,27 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
         }
         EXPECT_EQ(without, 401u);
         EXPECT_EQ(fetch(hub.port(), route.method, path, type + wrong, body).status, 401u);
-        EXPECT_EQ(fetch(hub.port(), route.method, path, type + hub.bearer(), body).status, 401u);   // the join token opens no API
-        const unsigned with_admin = fetch(hub.port(), route.method, path, type + admin, body).status;
+        // the join token opens no API
+        EXPECT_EQ(fetch(hub.port(), route.method, path, type + hub.bearer(), body).status, 401u);
+        const unsigned with_admin =
+            fetch(hub.port(), route.method, path, type + admin, body).status;
         EXPECT_TRUE(with_admin == 200 || with_admin == 400) << with_admin;
         const unsigned with_api = fetch(hub.port(), route.method, path, type + api, body).status;
         const bool admin_only = route.path == "/metrics" || route.path == "/api/test";
         EXPECT_EQ(with_api == 403, admin_only) << with_api;
     }
-    EXPECT_EQ(open, (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health", "/v1/models", "/v1/models/*", "/api/info"}));
+    EXPECT_EQ(open, (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health",
+                                              "/v1/models", "/v1/models/*", "/api/info"}));
 }
 
 TEST(RoutesTest, WhatIsNotInTheTableIs404) {
     TestHub hub;
-    for (const char* path : {"/nowhere", "/api", "/api/test", "/v1", "/static/models/demo/manifest.json", "/models/demo/manifest.json", "/../etc/passwd", "/..%2f..%2fetc%2fpasswd", "/js/../index.html", "/js/",
-                             "/css", "/weights/", "/weights/abc", "/weights/../manifest.json", "/index.html/", "//", "/\\..\\x", "/%2e%2e/", "/moex.sqlite"}) {
+    for (const char* path :
+         {"/nowhere", "/api", "/api/test", "/v1", "/static/models/demo/manifest.json",
+          "/models/demo/manifest.json", "/../etc/passwd", "/..%2f..%2fetc%2fpasswd",
+          "/js/../index.html", "/js/", "/css", "/weights/", "/weights/abc",
+          "/weights/../manifest.json", "/index.html/", "//", "/\\..\\x", "/%2e%2e/",
+          "/moex.sqlite"}) {
         const RawResponse response = fetch(hub.port(), "GET", path);
         EXPECT_EQ(response.status, 404u) << path;
         EXPECT_EQ(nlohmann::json::parse(response.body)["error"]["type"], "not_found_error") << path;
@@ -72,12 +83,18 @@ TEST(RoutesTest, APathThatMissesTheTableByALittleIsToldTheRightOne) {
         const char* method;
         const char* path;
         const char* meant;
-    } rows[] = {{"POST", "/chat/completions", "/v1/chat/completions"}, {"POST", "/v1/v1/chat/completions", "/v1/chat/completions"}, {"POST", "/v1/completions/", "/v1/completions"},
-                {"GET", "/models", "/v1/models"}, {"GET", "/v1/metrics", "/metrics"}, {"GET", "/health/", "/health"}};
+    } rows[] = {{"POST", "/chat/completions", "/v1/chat/completions"},
+                {"POST", "/v1/v1/chat/completions", "/v1/chat/completions"},
+                {"POST", "/v1/completions/", "/v1/completions"},
+                {"GET", "/models", "/v1/models"},
+                {"GET", "/v1/metrics", "/metrics"},
+                {"GET", "/health/", "/health"}};
     for (const auto& row : rows) {
         const RawResponse response = fetch(hub.port(), row.method, row.path, json_type, "{}");
         EXPECT_EQ(response.status, 404u) << row.path;
-        EXPECT_NE(response.body.find(std::string("did you mean ") + row.meant + "?"), std::string::npos) << response.body;
+        EXPECT_NE(response.body.find(std::string("did you mean ") + row.meant + "?"),
+                  std::string::npos)
+            << response.body;
     }
     EXPECT_EQ(fetch(hub.port(), "GET", "/nowhere").body.find("did you mean"), std::string::npos);
 }
@@ -98,8 +115,12 @@ TEST(RoutesTest, WrongMethodsAreNamed) {
 TEST(RoutesTest, PostsMustBeJson) {
     TestHub hub;
     EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", "", "{}").status, 415u);
-    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", "Content-Type: text/plain\r\n", "{}").status, 415u);
-    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", "Content-Type: application/x-www-form-urlencoded\r\n", "{}").status, 415u);
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", "Content-Type: text/plain\r\n", "{}").status,
+              415u);
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize",
+                    "Content-Type: application/x-www-form-urlencoded\r\n", "{}")
+                  .status,
+              415u);
 }
 
 TEST(RoutesTest, ForeignHostsAndOriginsAreRefused) {
@@ -110,20 +131,33 @@ TEST(RoutesTest, ForeignHostsAndOriginsAreRefused) {
     EXPECT_EQ(fetch(hub.port(), "GET", "/api/info", "Host: rebound.example\r\n").status, 403u);
     EXPECT_EQ(fetch(hub.port(), "GET", "/", "Host: localhost.rebound.example\r\n").status, 403u);
     EXPECT_EQ(fetch(hub.port(), "GET", "/api/info", "Host: localhost\r\n").status, 200u);
-    for (const char* origin : {"null", "http://evil.example", "https://app.example.evil.org", "http://127.0.0.1"}) {
-        EXPECT_EQ(fetch(hub.port(), "GET", "/api/info", "Origin: " + std::string(origin) + "\r\n").status, 403u) << origin;
-        EXPECT_EQ(fetch(hub.port(), "OPTIONS", "/v1/chat/completions", "Origin: " + std::string(origin) + "\r\n").status, 403u) << origin;
+    for (const char* origin :
+         {"null", "http://evil.example", "https://app.example.evil.org", "http://127.0.0.1"}) {
+        EXPECT_EQ(
+            fetch(hub.port(), "GET", "/api/info", "Origin: " + std::string(origin) + "\r\n").status,
+            403u)
+            << origin;
+        EXPECT_EQ(fetch(hub.port(), "OPTIONS", "/v1/chat/completions",
+                        "Origin: " + std::string(origin) + "\r\n")
+                      .status,
+                  403u)
+            << origin;
     }
     EXPECT_EQ(fetch(hub.port(), "GET", "/api/info", "Origin: " + own + "\r\n").status, 200u);
-    const RawResponse allowed = fetch(hub.port(), "GET", "/api/info", "Origin: https://app.example\r\n");
+    const RawResponse allowed = fetch(hub.port(), "GET", "/api/info",
+                                      "Origin: https://app.example\r\n");
     EXPECT_EQ(allowed.status, 200u);
     EXPECT_EQ(allowed.headers.at("access-control-allow-origin"), "https://app.example");
     EXPECT_EQ(allowed.headers.at("vary"), "Origin");
-    const RawResponse preflight =
-        fetch(hub.port(), "OPTIONS", "/v1/chat/completions", "Origin: https://app.example\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization,x-stainless-helper-method\r\n");
+    const RawResponse preflight = fetch(
+        hub.port(), "OPTIONS", "/v1/chat/completions",
+        "Origin: https://app.example\r\nAccess-Control-Request-Method: "
+        "POST\r\nAccess-Control-Request-Headers: authorization,x-stainless-helper-method\r\n");
     EXPECT_EQ(preflight.status, 204u);
     EXPECT_NE(preflight.headers.at("access-control-allow-methods").find("POST"), std::string::npos);
-    EXPECT_NE(preflight.headers.at("access-control-allow-headers").find("authorization,x-stainless-helper-method"), std::string::npos);
+    EXPECT_NE(preflight.headers.at("access-control-allow-headers")
+                  .find("authorization,x-stainless-helper-method"),
+              std::string::npos);
 }
 
 TEST(RoutesTest, PagesCarryTheirHeaders) {
@@ -134,16 +168,19 @@ TEST(RoutesTest, PagesCarryTheirHeaders) {
         ASSERT_EQ(page.status, 200u);
         EXPECT_FALSE(page.body.empty());
         EXPECT_EQ(page.headers.at("content-security-policy"),
-                  "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+                  "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; "
+                  "connect-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
                   "base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
         EXPECT_EQ(page.headers.at("cross-origin-opener-policy"), "same-origin");
         EXPECT_EQ(page.headers.at("cross-origin-embedder-policy"), "require-corp");
         EXPECT_EQ(page.headers.at("cross-origin-resource-policy"), "same-origin");
         EXPECT_EQ(page.headers.at("x-content-type-options"), "nosniff");
         EXPECT_EQ(page.headers.at("referrer-policy"), "no-referrer");
-        const RawResponse again = fetch(hub.port(), "GET", path, "If-None-Match: " + page.headers.at("etag") + "\r\n");
+        const RawResponse again = fetch(hub.port(), "GET", path,
+                                        "If-None-Match: " + page.headers.at("etag") + "\r\n");
         EXPECT_EQ(again.status, 304u);
-        EXPECT_EQ(fetch(hub.port(), "HEAD", path).headers.at("content-length"), std::to_string(page.body.size()));
+        EXPECT_EQ(fetch(hub.port(), "HEAD", path).headers.at("content-length"),
+                  std::to_string(page.body.size()));
     }
 }
 
@@ -161,14 +198,17 @@ TEST(RoutesTest, BlobsComeWholeInPartsAndUnderConditions) {
     EXPECT_EQ(whole.headers.at("cross-origin-resource-policy"), "same-origin");
 
     const std::string size = std::to_string(whole.body.size());
-    const RawResponse part = fetch(hub.port(), "GET", path, "Range: bytes=100-299\r\nIf-Range: " + etag + "\r\n");
+    const RawResponse part = fetch(hub.port(), "GET", path,
+                                   "Range: bytes=100-299\r\nIf-Range: " + etag + "\r\n");
     EXPECT_EQ(part.status, 206u);
     EXPECT_EQ(part.headers.at("content-range"), "bytes 100-299/" + size);
     EXPECT_EQ(part.body, whole.body.substr(100, 200));
     const RawResponse beyond = fetch(hub.port(), "GET", path, "Range: bytes=" + size + "-\r\n");
     EXPECT_EQ(beyond.status, 416u);
     EXPECT_EQ(beyond.headers.at("content-range"), "bytes */" + size);
-    EXPECT_EQ(fetch(hub.port(), "GET", path, "Range: bytes=0-1\r\nIf-Range: \"old\"\r\n").body.size(), whole.body.size());
+    EXPECT_EQ(
+        fetch(hub.port(), "GET", path, "Range: bytes=0-1\r\nIf-Range: \"old\"\r\n").body.size(),
+        whole.body.size());
     EXPECT_EQ(fetch(hub.port(), "GET", path, "If-None-Match: " + etag + "\r\n").status, 304u);
     const RawResponse head = fetch(hub.port(), "HEAD", path);
     EXPECT_EQ(head.status, 200u);
@@ -184,16 +224,35 @@ TEST(RoutesTest, StatusHealthInfoAndMetrics) {
     EXPECT_EQ(info["model"], hub.package().name());
     EXPECT_EQ(info["api_key_required"], false);
     const auto status = nlohmann::json::parse(fetch(hub.port(), "GET", "/api/status").body);
-    for (const char* key : {"version", "uptime_s", "model", "options", "health", "coverage", "replicas", "engine", "calls", "workers", "join_url"}) EXPECT_TRUE(status.contains(key)) << key;
+    for (const char* key : {"version", "uptime_s", "model", "options", "health", "coverage",
+                            "replicas", "engine", "calls", "workers", "join_url"})
+        EXPECT_TRUE(status.contains(key)) << key;
     EXPECT_EQ(status["replicas"].size(), hub.package().config().num_layers);
-    EXPECT_NE(status["join_url"].get<std::string>().find("#token=" + hub.token()), std::string::npos);
+    EXPECT_NE(status["join_url"].get<std::string>().find("#token=" + hub.token()),
+              std::string::npos);
     const RawResponse metrics = fetch(hub.port(), "GET", "/metrics");
     EXPECT_EQ(metrics.status, 200u);
-    for (const char* name : {"moex_num_requests_running", "moex_num_requests_waiting", "moex_prompt_tokens_total", "moex_generation_tokens_total", "moex_request_success_total",
-                             "moex_time_to_first_token_seconds_bucket", "moex_inter_token_latency_seconds_count", "moex_e2e_request_latency_seconds_sum", "moex_request_queue_time_seconds_bucket",
-                             "moex_workers", "moex_calls_total", "moex_call_latency_seconds", "moex_hedges_total", "moex_verify_total", "moex_ejections_total", "moex_fallback_total",
-                             "moex_wire_bytes_total", "moex_expert_replicas", "moex_request_success_total{finished_reason=\"abort\"} 0",
-                             "moex_worker_events_total{event=\"removed\"} 0", "moex_ejections_total{reason=\"bad_frame\"} 0"})
+    for (const char* name : {"moex_num_requests_running",
+                             "moex_num_requests_waiting",
+                             "moex_prompt_tokens_total",
+                             "moex_generation_tokens_total",
+                             "moex_request_success_total",
+                             "moex_time_to_first_token_seconds_bucket",
+                             "moex_inter_token_latency_seconds_count",
+                             "moex_e2e_request_latency_seconds_sum",
+                             "moex_request_queue_time_seconds_bucket",
+                             "moex_workers",
+                             "moex_calls_total",
+                             "moex_call_latency_seconds",
+                             "moex_hedges_total",
+                             "moex_verify_total",
+                             "moex_ejections_total",
+                             "moex_fallback_total",
+                             "moex_wire_bytes_total",
+                             "moex_expert_replicas",
+                             "moex_request_success_total{finished_reason=\"abort\"} 0",
+                             "moex_worker_events_total{event=\"removed\"} 0",
+                             "moex_ejections_total{reason=\"bad_frame\"} 0"})
         EXPECT_NE(metrics.body.find(name), std::string::npos) << name;
 }
 
@@ -211,13 +270,15 @@ TEST(RoutesTest, AnOpenAddressWantsTls) {
     options.listen_address = "0.0.0.0";
     options.listen_port = 0;
     TestHub hub;
-    auto package = ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo").value();
+    auto package =
+        ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo").value();
     EXPECT_THROW(Server(options, package, hub.registry()), std::runtime_error);
     options.insecure_http = true;
     EXPECT_NO_THROW(Server(options, package, hub.registry()));
     options = {};
     options.listen_port = hub.port();
-    EXPECT_THROW(Server(options, package, hub.registry()), std::runtime_error);   // the port is in use
+    // the port is in use
+    EXPECT_THROW(Server(options, package, hub.registry()), std::runtime_error);
 }
 
 }  // namespace

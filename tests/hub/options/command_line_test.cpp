@@ -13,10 +13,13 @@ std::optional<std::string> no_environment(const std::string& name) {
     if (name == "MOEX_CONFIG") return "/dev/null";  // not the config of whoever runs the tests
     return std::nullopt;
 }
-auto parse(std::vector<std::string> arguments) { return parse_command_line(arguments, no_environment); }
+auto parse(std::vector<std::string> arguments) {
+    return parse_command_line(arguments, no_environment);
+}
 
 TEST(CommandLineTest, FlagsReachTheirSettings) {
-    const auto parsed = parse({"serve", "--model", "m", "--host", "a", "--host", "b", "--deterministic", "--local-fallback", "off", "--hedge", "fixed 2"});
+    const auto parsed = parse({"serve", "--model", "m", "--host", "a", "--host", "b",
+                               "--deterministic", "--local-fallback", "off", "--hedge", "fixed 2"});
     ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
     const auto& command = std::get<ParsedCommand>(parsed);
     EXPECT_EQ(command.command->name, "serve");
@@ -30,7 +33,8 @@ TEST(CommandLineTest, FlagsReachTheirSettings) {
 }
 
 TEST(CommandLineTest, ArgumentsOfOneRunAreKeptApart) {
-    const auto parsed = parse({"generate", "--prompt", "Once", "--chat", "--max-tokens", "7", "--temperature", "0", "--seed", "3"});
+    const auto parsed = parse({"generate", "--prompt", "Once", "--chat", "--max-tokens", "7",
+                               "--temperature", "0", "--seed", "3"});
     ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
     const Invocation& invocation = std::get<ParsedCommand>(parsed).invocation;
     ASSERT_NE(invocation.argument("--prompt"), nullptr);
@@ -41,18 +45,29 @@ TEST(CommandLineTest, ArgumentsOfOneRunAreKeptApart) {
 }
 
 TEST(CommandLineTest, WrongArgumentsExitWithTwoAndASentence) {
-    for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-             {}, {"dance"}, {"serve", "--nonsense"}, {"serve", "--replicas", "0"}, {"pack", "only-one"}, {"pack"}, {"synth", "out"}, {"eval"}, {"serve", "stray"}}) {
+    for (const std::vector<std::string>& arguments :
+         std::vector<std::vector<std::string>>{{},
+                                               {"dance"},
+                                               {"serve", "--nonsense"},
+                                               {"serve", "--replicas", "0"},
+                                               {"pack", "only-one"},
+                                               {"pack"},
+                                               {"synth", "out"},
+                                               {"eval"},
+                                               {"serve", "stray"}}) {
         const auto parsed = parse(arguments);
-        ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed)) << testing::PrintToString(arguments);
+        ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed))
+            << testing::PrintToString(arguments);
         EXPECT_EQ(std::get<ParsedExit>(parsed).code, exit_wrong_arguments);
         EXPECT_FALSE(std::get<ParsedExit>(parsed).text.empty());
     }
 }
 
 TEST(CommandLineTest, KeysHaveNoFlag) {
-    EXPECT_TRUE(std::holds_alternative<ParsedExit>(parse({"serve", "--api-key", "0123456789abcdef"})));
-    EXPECT_TRUE(std::holds_alternative<ParsedExit>(parse({"serve", "--admin-key", "0123456789abcdef"})));
+    EXPECT_TRUE(
+        std::holds_alternative<ParsedExit>(parse({"serve", "--api-key", "0123456789abcdef"})));
+    EXPECT_TRUE(
+        std::holds_alternative<ParsedExit>(parse({"serve", "--admin-key", "0123456789abcdef"})));
 }
 
 TEST(CommandLineTest, HelpNamesEveryOptionWithItsDefaultAndAnExample) {
@@ -64,13 +79,18 @@ TEST(CommandLineTest, HelpNamesEveryOptionWithItsDefaultAndAnExample) {
         EXPECT_NE(help.text.find("example: moex-hub"), std::string::npos);
         for (const Setting& setting : setting_table()) {
             if (!(setting.commands & command.mask)) continue;
-            const bool shown = help.text.find(setting.kind == SettingKind::secret ? environment_name(setting) : flag_name(setting)) != std::string::npos;
+            const bool shown = help.text.find(setting.kind == SettingKind::secret
+                                                  ? environment_name(setting)
+                                                  : flag_name(setting)) != std::string::npos;
             EXPECT_EQ(shown, !setting.hidden) << command.name << " " << setting.name;
         }
         // The example itself parses, quoted blanks aside.
-        for (const Argument& argument : command.arguments) EXPECT_NE(help.text.find(argument.name), std::string::npos) << argument.name;
+        for (const Argument& argument : command.arguments)
+            EXPECT_NE(help.text.find(argument.name), std::string::npos) << argument.name;
     }
-    const auto serve_help = command_help(*std::find_if(command_table().begin(), command_table().end(), [](const Command& one) { return one.name == "serve"; }));
+    const auto serve_help = command_help(
+        *std::find_if(command_table().begin(), command_table().end(),
+                      [](const Command& one) { return one.name == "serve"; }));
     EXPECT_NE(serve_help.find("[127.0.0.1:8080]"), std::string::npos);
 }
 
@@ -92,7 +112,8 @@ TEST(CertificateTest, NamesAndAddressesBecomeItsSubjects) {
 }
 
 TEST(QrTest, ALinkBecomesASquareOfHalfBlocks) {
-    const std::string code = qr_half_blocks("http://192.168.1.20:8080/join.html#token=AbCdEfGhIjKlMnOpQrStUvWx");
+    const std::string code = qr_half_blocks(
+        "http://192.168.1.20:8080/join.html#token=AbCdEfGhIjKlMnOpQrStUvWx");
     const auto lines = std::count(code.begin(), code.end(), '\n');
     EXPECT_GE(lines, 15);
     EXPECT_NE(code.find("▀"), std::string::npos);

@@ -1,4 +1,5 @@
-// The table of settings: every setting obeys flag > environment > file > default, and refuses nonsense by name.
+// The table of settings: every setting obeys flag >
+// environment > file > default, and refuses nonsense by name.
 #include "hub/options.h"
 
 #include <unistd.h>
@@ -25,13 +26,18 @@ std::vector<std::string> three_values(const Setting& setting) {
             const auto low = static_cast<std::uint64_t>(setting.min);
             std::vector<std::string> out;
             for (std::uint64_t value = low + 1; out.size() < 3; ++value)
-                if (std::to_string(value) != setting.default_value) out.push_back(std::to_string(value));
+                if (std::to_string(value) != setting.default_value)
+                    out.push_back(std::to_string(value));
             return out;
         }
         case SettingKind::flag:
-        case SettingKind::on_off: return setting.default_value == "on" ? std::vector<std::string>{"off", "on", "off"} : std::vector<std::string>{"on", "off", "on"};
+        case SettingKind::on_off:
+            return setting.default_value == "on" ? std::vector<std::string>{"off", "on", "off"}
+                                                 : std::vector<std::string>{"on", "off", "on"};
         case SettingKind::list:
-            if (name == "cors-origin") return {"https://flag.example", "https://environment.example", "https://file.example"};
+            if (name == "cors-origin")
+                return {"https://flag.example", "https://environment.example",
+                        "https://file.example"};
             if (name == "trusted-proxy") return {"127.0.0.1", "::1", "10.0.0.1"};
             return {"flag", "environment", "file"};
         case SettingKind::secret: return {"", "environment-secret", "file-secret"};
@@ -64,7 +70,8 @@ class OptionsTest : public testing::Test {
         return path;
     }
     ~OptionsTest() override { std::filesystem::remove_all(folder_); }
-    std::filesystem::path folder_ = std::filesystem::temp_directory_path() / ("moex-options-" + std::to_string(::getpid()));
+    std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
+                                    ("moex-options-" + std::to_string(::getpid()));
 };
 
 std::string toml_of(const Setting& setting, const std::string& value) {
@@ -72,7 +79,8 @@ std::string toml_of(const Setting& setting, const std::string& value) {
         case SettingKind::number:
         case SettingKind::real: return file_key(setting) + " = " + value + "\n";
         case SettingKind::flag:
-        case SettingKind::on_off: return file_key(setting) + " = " + (value == "on" ? "true" : "false") + "\n";
+        case SettingKind::on_off:
+            return file_key(setting) + " = " + (value == "on" ? "true" : "false") + "\n";
         case SettingKind::list: return file_key(setting) + " = [\"" + value + "\"]\n";
         default: return file_key(setting) + " = \"" + value + "\"\n";
     }
@@ -90,20 +98,29 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
         const auto environment = [&](const std::string& asked) -> std::optional<std::string> {
             return asked == environment_name(setting) ? std::optional(values[1]) : std::nullopt;
         };
-        const auto expect = [&](const Result<Settings>& settings, SettingSource source, const std::string& value) {
+        const auto expect = [&](const Result<Settings>& settings, SettingSource source,
+                                const std::string& value) {
             ASSERT_TRUE(settings.ok()) << settings.error().message;
             EXPECT_EQ(settings->source(name), source);
-            if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off) EXPECT_EQ(settings->on(name), value == "on");
-            else if (setting.kind == SettingKind::list) EXPECT_EQ(settings->list(name), value.empty() ? std::vector<std::string>{} : std::vector{value});
-            else EXPECT_EQ(settings->text(name), value);
+            if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off)
+                EXPECT_EQ(settings->on(name), value == "on");
+            else if (setting.kind == SettingKind::list)
+                EXPECT_EQ(settings->list(name),
+                          value.empty() ? std::vector<std::string>{} : std::vector{value});
+            else
+                EXPECT_EQ(settings->text(name), value);
         };
         if (setting.kind == SettingKind::secret)  // argv is visible to every process: no flag
-            expect(resolve_settings(command, flags, environment, file), SettingSource::environment, values[1]);
+            expect(resolve_settings(command, flags, environment, file), SettingSource::environment,
+                   values[1]);
         else
-            expect(resolve_settings(command, flags, environment, file), SettingSource::flag, values[0]);
-        expect(resolve_settings(command, {}, environment, file), SettingSource::environment, values[1]);
+            expect(resolve_settings(command, flags, environment, file), SettingSource::flag,
+                   values[0]);
+        expect(resolve_settings(command, {}, environment, file), SettingSource::environment,
+               values[1]);
         expect(resolve_settings(command, {}, no_environment, file), SettingSource::file, values[2]);
-        expect(resolve_settings(command, {}, no_environment, std::nullopt), SettingSource::default_value, std::string(setting.default_value));
+        expect(resolve_settings(command, {}, no_environment, std::nullopt),
+               SettingSource::default_value, std::string(setting.default_value));
         ++num_checked;
     }
     EXPECT_EQ(num_checked, setting_table().size());
@@ -123,37 +140,63 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
     const struct {
         const char* name;
         const char* value;
-    } cases[] = {{"listen", "nowhere"}, {"listen", "127.0.0.1:99999"}, {"listen", "::1:80"}, {"replicas", "0"}, {"replicas", "two"}, {"replicas", "-1"},
-                 {"hedge", "sometimes"}, {"hedge", "fixed 0"}, {"local-fallback", "maybe"}, {"backend", "gpu"}, {"cors-origin", "https://a.example/path"},
-                 {"cors-origin", "a.example"}, {"wire-dtype", "f64"}, {"log-level", "loud"}, {"queue-max", "1e3"}, {"trusted-proxy", "proxy.example"}};
+    } cases[] = {{"listen", "nowhere"},
+                 {"listen", "127.0.0.1:99999"},
+                 {"listen", "::1:80"},
+                 {"replicas", "0"},
+                 {"replicas", "two"},
+                 {"replicas", "-1"},
+                 {"hedge", "sometimes"},
+                 {"hedge", "fixed 0"},
+                 {"local-fallback", "maybe"},
+                 {"backend", "gpu"},
+                 {"cors-origin", "https://a.example/path"},
+                 {"cors-origin", "a.example"},
+                 {"wire-dtype", "f64"},
+                 {"log-level", "loud"},
+                 {"queue-max", "1e3"},
+                 {"trusted-proxy", "proxy.example"}};
     for (const auto& one : cases) {
         SCOPED_TRACE(std::string(one.name) + " " + one.value);
-        const auto by_flag = resolve_settings(command_serve, {{one.name, {one.value}}}, no_environment, std::nullopt);
+        const auto by_flag = resolve_settings(command_serve, {{one.name, {one.value}}},
+                                              no_environment, std::nullopt);
         ASSERT_FALSE(by_flag.ok());
-        EXPECT_NE(by_flag.error().message.find(std::string("--") + one.name), std::string::npos) << by_flag.error().message;
-        EXPECT_NE(by_flag.error().message.find(one.value), std::string::npos) << by_flag.error().message;
+        EXPECT_NE(by_flag.error().message.find(std::string("--") + one.name), std::string::npos)
+            << by_flag.error().message;
+        EXPECT_NE(by_flag.error().message.find(one.value), std::string::npos)
+            << by_flag.error().message;
     }
-    const auto by_environment = resolve_settings(command_serve, {}, [](const std::string& name) {
-        return name == "MOEX_QUEUE_MAX" ? std::optional<std::string>("many") : std::nullopt;
-    }, std::nullopt);
+    const auto by_environment = resolve_settings(
+        command_serve, {},
+        [](const std::string& name) {
+            return name == "MOEX_QUEUE_MAX" ? std::optional<std::string>("many") : std::nullopt;
+        },
+        std::nullopt);
     ASSERT_FALSE(by_environment.ok());
     EXPECT_NE(by_environment.error().message.find("MOEX_QUEUE_MAX"), std::string::npos);
 }
 
 TEST_F(OptionsTest, AMisspeltKeyOfTheFileIsRefusedWithItsLine) {
-    const auto settings = resolve_settings(command_serve, {}, no_environment, write_file("replicas = 2\nreplica = 3\n"));
+    const auto settings = resolve_settings(command_serve, {}, no_environment,
+                                           write_file("replicas = 2\nreplica = 3\n"));
     ASSERT_FALSE(settings.ok());
-    EXPECT_NE(settings.error().message.find(":2: unknown key \"replica\""), std::string::npos) << settings.error().message;
-    const auto broken = resolve_settings(command_serve, {}, no_environment, write_file("replicas = \n"));
+    EXPECT_NE(settings.error().message.find(":2: unknown key \"replica\""), std::string::npos)
+        << settings.error().message;
+    const auto broken = resolve_settings(command_serve, {}, no_environment,
+                                         write_file("replicas = \n"));
     ASSERT_FALSE(broken.ok());
-    EXPECT_NE(broken.error().message.find("config.toml:1"), std::string::npos) << broken.error().message;
+    EXPECT_NE(broken.error().message.find("config.toml:1"), std::string::npos)
+        << broken.error().message;
 }
 
 TEST_F(OptionsTest, PrintedSettingsReadBackAndHideSecrets) {
     const auto environment = [](const std::string& name) {
-        return name == "MOEX_API_KEY" ? std::optional<std::string>("a-very-secret-key") : std::nullopt;
+        return name == "MOEX_API_KEY" ? std::optional<std::string>("a-very-secret-key")
+                                      : std::nullopt;
     };
-    const auto settings = resolve_settings(command_serve, {{"host", {"a.example", "b.example"}}, {"replicas", {"5"}}}, environment, std::nullopt);
+    const auto settings = resolve_settings(
+        command_serve, {{"host", {"a.example", "b.example"}}, {"replicas", {"5"}}}, environment,
+        std::nullopt);
     ASSERT_TRUE(settings.ok());
     const std::string printed = settings->print(command_serve);
     EXPECT_EQ(printed.find("a-very-secret-key"), std::string::npos);
@@ -168,11 +211,13 @@ TEST_F(OptionsTest, PrintedSettingsReadBackAndHideSecrets) {
 // With defaults, and with everything set: what is printed says the same when it is read.
 TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
     Flags odd;
-    for (const Setting& setting : setting_table()) odd[std::string(setting.name)] = {three_values(setting)[0]};
+    for (const Setting& setting : setting_table())
+        odd[std::string(setting.name)] = {three_values(setting)[0]};
     odd["name"] = {"quo\"te \\ tab\t line\n # no comment \x7f"};
     odd["queue-max"] = {"007"};
     odd["host"] = {"one", "two\""};
-    for (const unsigned command : {command_serve, command_generate, command_eval, command_inspect, command_pack, command_synth, command_cert, command_verify})
+    for (const unsigned command : {command_serve, command_generate, command_eval, command_inspect,
+                                   command_pack, command_synth, command_cert, command_verify})
         for (const Flags& flags : {Flags{}, odd}) {
             const auto settings = resolve_settings(command, flags, no_environment, std::nullopt);
             ASSERT_TRUE(settings.ok()) << settings.error().message;
@@ -180,10 +225,16 @@ TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
             const auto again = resolve_settings(command, {}, no_environment, write_file(printed));
             ASSERT_TRUE(again.ok()) << again.error().message << "\n" << printed;
             for (const Setting& setting : setting_table()) {
-                if (!(setting.commands & command) || setting.hidden || setting.kind == SettingKind::secret) continue;
-                if (setting.kind == SettingKind::number) EXPECT_EQ(again->number(setting.name), settings->number(setting.name)) << printed;
-                else if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off) EXPECT_EQ(again->on(setting.name), settings->on(setting.name)) << printed;
-                else EXPECT_EQ(again->list(setting.name), settings->list(setting.name)) << printed;
+                if (!(setting.commands & command) || setting.hidden ||
+                    setting.kind == SettingKind::secret)
+                    continue;
+                if (setting.kind == SettingKind::number)
+                    EXPECT_EQ(again->number(setting.name), settings->number(setting.name))
+                        << printed;
+                else if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off)
+                    EXPECT_EQ(again->on(setting.name), settings->on(setting.name)) << printed;
+                else
+                    EXPECT_EQ(again->list(setting.name), settings->list(setting.name)) << printed;
             }
         }
 }
@@ -193,7 +244,11 @@ TEST_F(OptionsTest, ListenAddressesAreUnderstood) {
         const char* listen;
         const char* address;
         int port;
-    } cases[] = {{"127.0.0.1:8080", "127.0.0.1", 8080}, {"[::1]:0", "::1", 0}, {":80", "0.0.0.0", 80}, {"*:80", "0.0.0.0", 80}, {"localhost:1", "127.0.0.1", 1}};
+    } cases[] = {{"127.0.0.1:8080", "127.0.0.1", 8080},
+                 {"[::1]:0", "::1", 0},
+                 {":80", "0.0.0.0", 80},
+                 {"*:80", "0.0.0.0", 80},
+                 {"localhost:1", "127.0.0.1", 1}};
     for (const auto& one : cases) {
         const auto parsed = parse_listen(one.listen);
         ASSERT_TRUE(parsed.ok()) << one.listen;

@@ -41,7 +41,8 @@ TEST_F(RegistryTest, FilesBelongToTheUserAlone) {
     ASSERT_TRUE(registry->join_token().ok());
     ASSERT_TRUE(registry->create_key(Role::api, "first").ok());
     EXPECT_EQ(mode_of(state_), 0700u);
-    for (const auto& entry : fs::directory_iterator(state_)) EXPECT_EQ(mode_of(entry.path()), 0600u) << entry.path();
+    for (const auto& entry : fs::directory_iterator(state_))
+        EXPECT_EQ(mode_of(entry.path()), 0600u) << entry.path();
 }
 
 TEST_F(RegistryTest, AFolderOfOthersIsRefused) {
@@ -50,7 +51,8 @@ TEST_F(RegistryTest, AFolderOfOthersIsRefused) {
     std::ofstream(state_ / "letters.txt") << "private";
     const auto opened = Registry::open(state_);
     ASSERT_FALSE(opened.ok());
-    EXPECT_NE(opened.error().message.find("holds other files"), std::string::npos) << opened.error().message;
+    EXPECT_NE(opened.error().message.find("holds other files"), std::string::npos)
+        << opened.error().message;
 }
 
 TEST_F(RegistryTest, AKeyThatIsSetEndsTheOneBeforeIt) {
@@ -130,7 +132,8 @@ TEST_F(RegistryTest, ANewerSchemaIsRefusedByNumber) {
     sqlite3_close(raw);
     const auto opened = Registry::open(state_);
     ASSERT_FALSE(opened.ok());
-    EXPECT_NE(opened.error().message.find("schema version 99"), std::string::npos) << opened.error().message;
+    EXPECT_NE(opened.error().message.find("schema version 99"), std::string::npos)
+        << opened.error().message;
 }
 
 TEST_F(RegistryTest, AFileThatIsNoDatabaseIsRefused) {
@@ -138,10 +141,12 @@ TEST_F(RegistryTest, AFileThatIsNoDatabaseIsRefused) {
     std::ofstream(state_ / "moex.sqlite") << std::string(4096, 'x');
     const auto opened = Registry::open(state_);
     ASSERT_FALSE(opened.ok());
-    EXPECT_NE(opened.error().message.find("moex.sqlite"), std::string::npos) << opened.error().message;
+    EXPECT_NE(opened.error().message.find("moex.sqlite"), std::string::npos)
+        << opened.error().message;
 }
 
-// A key that was shown is stored: the child is killed the moment after create_key() returned, while counters are being written.
+// A key that was shown is stored: the child is killed the moment
+// after create_key() returned, while counters are being written.
 TEST_F(RegistryTest, ShownKeysSurviveKill9) {
     std::vector<std::string> shown;
     for (int round = 0; round < 10; ++round) {

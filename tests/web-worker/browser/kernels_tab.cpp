@@ -1,4 +1,5 @@
-// The kernel cases compiled to WASM: a page asks for one after the other and hears of each by mx_report.
+// The kernel cases compiled to WASM: a page asks for
+// one after the other and hears of each by mx_report.
 #include <emscripten.h>
 
 #include <nlohmann/json.hpp>
@@ -27,18 +28,23 @@ void report(const nlohmann::json& answer) {
 
 extern "C" {
 
-void mx_bind_heap();   // bridge_library.js: gives JavaScript its way into the heap
+void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the heap
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
-// Reports {"backend", "vendor", "architecture", "description", "software", "num_cases"}, or {"reason"}.
+// Reports {"backend", "vendor", "architecture",
+// "description", "software", "num_cases"}, or {"reason"}.
 EMSCRIPTEN_KEEPALIVE void mx_open() {
     gpu::open_webgpu_device([](Result<std::unique_ptr<gpu::Device>> opened) {
         if (!opened.ok()) return report({{"reason", opened.error().message}});
         kernels().device = std::move(*opened);
         const gpu::AdapterInfo& adapter = kernels().device->adapter();
-        report({{"backend", adapter.backend}, {"vendor", adapter.vendor}, {"architecture", adapter.architecture},
-                {"description", adapter.description}, {"software", adapter.software}, {"num_cases", kernels().cases.size()}});
+        report({{"backend", adapter.backend},
+                {"vendor", adapter.vendor},
+                {"architecture", adapter.architecture},
+                {"description", adapter.description},
+                {"software", adapter.software},
+                {"num_cases", kernels().cases.size()}});
     });
 }
 
@@ -46,8 +52,12 @@ EMSCRIPTEN_KEEPALIVE void mx_open() {
 EMSCRIPTEN_KEEPALIVE void mx_run_case(std::uint32_t index) {
     const KernelCase& one = kernels().cases.at(index);
     run_kernel_case(*kernels().device, one, [&one](Result<double> error) {
-        if (!error.ok()) return report({{"name", kernel_case_name(one)}, {"reason", error.error().message}});
-        report({{"name", kernel_case_name(one)}, {"dtype", dtype_name(one.dtype)}, {"error", *error}, {"tolerance", kernel_tolerance(one.dtype)}});
+        if (!error.ok())
+            return report({{"name", kernel_case_name(one)}, {"reason", error.error().message}});
+        report({{"name", kernel_case_name(one)},
+                {"dtype", dtype_name(one.dtype)},
+                {"error", *error},
+                {"tolerance", kernel_tolerance(one.dtype)}});
     });
 }
 

@@ -8,7 +8,9 @@ std::string vulkan_result_text(VkResult result) {
         case VK_ERROR_OUT_OF_DEVICE_MEMORY: return "out of device memory";
         case VK_ERROR_INITIALIZATION_FAILED: return "initialization failed";
         case VK_ERROR_DEVICE_LOST: return "device lost";
-        case VK_ERROR_INCOMPATIBLE_DRIVER: return "no compatible driver; install a Vulkan driver (mesa-vulkan-drivers has a software one)";
+        case VK_ERROR_INCOMPATIBLE_DRIVER:
+            return "no compatible driver; install a Vulkan driver (mesa-vulkan-drivers has a "
+                   "software one)";
         default: return text("VkResult ", static_cast<int>(result));
     }
 }
@@ -28,15 +30,19 @@ Result<VkInstance> vulkan_instance() {
 Result<std::vector<VulkanAdapter>> vulkan_adapters() {
     MOEX_ASSIGN(instance, vulkan_instance());
     std::uint32_t count = 0;
-    MOEX_VULKAN(vkEnumeratePhysicalDevices(instance, &count, nullptr), "vkEnumeratePhysicalDevices");
+    MOEX_VULKAN(vkEnumeratePhysicalDevices(instance, &count, nullptr),
+                "vkEnumeratePhysicalDevices");
     std::vector<VkPhysicalDevice> devices(count);
-    MOEX_VULKAN(vkEnumeratePhysicalDevices(instance, &count, devices.data()), "vkEnumeratePhysicalDevices");
+    MOEX_VULKAN(vkEnumeratePhysicalDevices(instance, &count, devices.data()),
+                "vkEnumeratePhysicalDevices");
     std::vector<VulkanAdapter> adapters;
     for (const VkPhysicalDevice device : devices) {
         VulkanAdapter adapter;
         adapter.device = device;
-        VkPhysicalDeviceDriverProperties driver{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
-        VkPhysicalDeviceProperties2 properties{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
+        VkPhysicalDeviceDriverProperties driver{
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
+        VkPhysicalDeviceProperties2 properties{
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
         properties.pNext = &driver;
         vkGetPhysicalDeviceProperties2(device, &properties);
         adapter.properties = properties.properties;
@@ -58,23 +64,29 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
 
 Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted) {
     MOEX_ASSIGN(adapters, vulkan_adapters());
-    if (adapters.empty()) return Error{ErrorCode::unavailable, "no Vulkan device with a compute queue"};
+    if (adapters.empty())
+        return Error{ErrorCode::unavailable, "no Vulkan device with a compute queue"};
     if (wanted.empty()) {
         for (const VulkanAdapter& adapter : adapters)
             if (!adapter.software) return adapter;
         return adapters.front();
     }
     for (std::size_t i = 0; i < adapters.size(); ++i)
-        if (wanted == std::to_string(i) || std::string(adapters[i].properties.deviceName).find(wanted) != std::string::npos) return adapters[i];
+        if (wanted == std::to_string(i) ||
+            std::string(adapters[i].properties.deviceName).find(wanted) != std::string::npos)
+            return adapters[i];
     std::string names;
-    for (const VulkanAdapter& adapter : adapters) names += text(names.empty() ? "" : ", ", adapter.properties.deviceName);
-    return Error{ErrorCode::not_found, text("no Vulkan device is called ", wanted, "; there are: ", names)};
+    for (const VulkanAdapter& adapter : adapters)
+        names += text(names.empty() ? "" : ", ", adapter.properties.deviceName);
+    return Error{ErrorCode::not_found,
+                 text("no Vulkan device is called ", wanted, "; there are: ", names)};
 }
 
 Result<std::vector<std::string>> list_vulkan_devices() {
     MOEX_ASSIGN(adapters, vulkan_adapters());
     std::vector<std::string> names;
-    for (const VulkanAdapter& adapter : adapters) names.push_back(text(adapter.properties.deviceName, adapter.software ? " (software)" : ""));
+    for (const VulkanAdapter& adapter : adapters)
+        names.push_back(text(adapter.properties.deviceName, adapter.software ? " (software)" : ""));
     return names;
 }
 

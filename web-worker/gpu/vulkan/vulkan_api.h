@@ -28,9 +28,10 @@ Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted);
 
 }  // namespace moex::gpu
 
-#define MOEX_VULKAN(call, what)                                                                              \
-    do {                                                                                                     \
-        if (const VkResult moex_result_ = (call); moex_result_ != VK_SUCCESS)                                \
-            return Error{moex_result_ == VK_ERROR_DEVICE_LOST ? ErrorCode::device_lost : ErrorCode::unavailable, \
-                         text(what, ": ", ::moex::gpu::vulkan_result_text(moex_result_))};                   \
+#define MOEX_VULKAN(call, what)                                                            \
+    do {                                                                                   \
+        if (const VkResult moex_result_ = (call); moex_result_ != VK_SUCCESS)              \
+            return Error{moex_result_ == VK_ERROR_DEVICE_LOST ? ErrorCode::device_lost     \
+                                                              : ErrorCode::unavailable,    \
+                         text(what, ": ", ::moex::gpu::vulkan_result_text(moex_result_))}; \
     } while (false)

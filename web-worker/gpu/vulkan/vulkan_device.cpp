@@ -22,8 +22,10 @@ struct KernelSpirv {
 #include "kernels_spirv.inc"
 
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
-constexpr std::uint64_t staging_bytes_max = 64u << 20;      // pending writes beyond this are sent off at once
-constexpr auto spin_time = std::chrono::microseconds(150);  // a sleeping wait costs more than most rounds take
+// pending writes beyond this are sent off at once
+constexpr std::uint64_t staging_bytes_max = 64u << 20;
+// a sleeping wait costs more than most rounds take
+constexpr auto spin_time = std::chrono::microseconds(150);
 
 struct Buffer {
     VkBuffer buffer = VK_NULL_HANDLE;
@@ -43,19 +45,22 @@ struct BindGroup {
     VkDescriptorSet set = VK_NULL_HANDLE;
     VkPipelineLayout layout = VK_NULL_HANDLE;
 };
-// One submission: its commands, its fence, and the bytes that wait to be copied. Reused when the fence has signalled.
+// One submission: its commands, its fence, and the bytes that
+// wait to be copied. Reused when the fence has signalled.
 struct Slot {
     VkCommandBuffer commands = VK_NULL_HANDLE;
     VkFence fence = VK_NULL_HANDLE;
     Buffer staging;
     std::uint64_t staged_bytes = 0;
-    std::uint32_t reads = 0;                 // readbacks that wait for its fence
+    std::uint32_t reads = 0;  // readbacks that wait for its fence
     bool recording = false, submitted = false;
 };
 
 class VulkanDevice : public Device {
   public:
-    VulkanDevice(VulkanAdapter chosen, PostFunction post) : chosen_(std::move(chosen)), post_(std::move(post)) {}
+    VulkanDevice(VulkanAdapter chosen, PostFunction post)
+        : chosen_(std::move(chosen)),
+          post_(std::move(post)) {}
 
     Status open(bool robust_access) {
         const float priority = 1.0f;
@@ -75,23 +80,32 @@ class VulkanDevice : public Device {
         VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
         pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
         pool.queueFamilyIndex = chosen_.queue_family;
-        MOEX_VULKAN(vkCreateCommandPool(device_, &pool, nullptr, &command_pool_), "vkCreateCommandPool");
-        const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 16384}, {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, 4096}};
-        VkDescriptorPoolCreateInfo descriptors{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
+        MOEX_VULKAN(vkCreateCommandPool(device_, &pool, nullptr, &command_pool_),
+                    "vkCreateCommandPool");
+        const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 16384},
+                                              {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, 4096}};
+        VkDescriptorPoolCreateInfo descriptors{
+            .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
         descriptors.flags = VK_DESCRIPTOR_POOL_CREATE_FREE_DESCRIPTOR_SET_BIT;
         descriptors.maxSets = 4096;
         descriptors.poolSizeCount = 2;
         descriptors.pPoolSizes = sizes;
-        MOEX_VULKAN(vkCreateDescriptorPool(device_, &descriptors, nullptr, &descriptor_pool_), "vkCreateDescriptorPool");
+        MOEX_VULKAN(vkCreateDescriptorPool(device_, &descriptors, nullptr, &descriptor_pool_),
+                    "vkCreateDescriptorPool");
 
         const VkPhysicalDeviceLimits& limits = chosen_.properties.limits;
         adapter_.backend = "vulkan";
-        adapter_.vendor = chosen_.properties.vendorID == 0x10de ? "nvidia" : chosen_.properties.vendorID == 0x1002 ? "amd"
-                        : chosen_.properties.vendorID == 0x8086 ? "intel" : chosen_.software ? "mesa" : "unknown";
-        adapter_.description = text(chosen_.properties.deviceName, chosen_.driver.empty() ? "" : ", ", chosen_.driver);
+        adapter_.vendor = chosen_.properties.vendorID == 0x10de   ? "nvidia"
+                          : chosen_.properties.vendorID == 0x1002 ? "amd"
+                          : chosen_.properties.vendorID == 0x8086 ? "intel"
+                          : chosen_.software                      ? "mesa"
+                                                                  : "unknown";
+        adapter_.description = text(chosen_.properties.deviceName,
+                                    chosen_.driver.empty() ? "" : ", ", chosen_.driver);
         adapter_.software = chosen_.software;
         adapter_.max_binding_bytes = limits.maxStorageBufferRange;
-        adapter_.max_buffer_bytes = std::min<std::uint64_t>(limits.maxStorageBufferRange, 2ull << 30);
+        adapter_.max_buffer_bytes = std::min<std::uint64_t>(limits.maxStorageBufferRange,
+                                                            2ull << 30);
         adapter_.max_workgroup_invocations = limits.maxComputeWorkGroupInvocations;
         adapter_.max_workgroups_per_dimension = limits.maxComputeWorkGroupCount[0];
         waiter_ = std::thread([this] { wait_for_fences(); });
@@ -127,15 +141,23 @@ class VulkanDevice : public Device {
     DeviceCounters counters() const override { return counters_; }
     void on_lost(std::function<void(std::string)> handler) override { lost_ = std::move(handler); }
 
-    Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage, std::string_view label) override {
+    Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
+                                   std::string_view label) override {
         Buffer made;
         const VkBufferUsageFlags flags = usage == BufferUsage::storage
-                                             ? VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT
-                                         : usage == BufferUsage::uniform ? VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT
-                                                                         : VkBufferUsageFlags{VK_BUFFER_USAGE_TRANSFER_DST_BIT};
+                                             ? VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
+                                                   VK_BUFFER_USAGE_TRANSFER_DST_BIT |
+                                                   VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+                                         : usage == BufferUsage::uniform
+                                             ? VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT |
+                                                   VK_BUFFER_USAGE_TRANSFER_DST_BIT
+                                             : VkBufferUsageFlags{VK_BUFFER_USAGE_TRANSFER_DST_BIT};
         const bool readback = usage == BufferUsage::readback;
-        if (const Status status = allocate(made, size_bytes, flags, readback ? Memory::readback : Memory::device); !status.ok())
-            return Error{status.error().code, text("buffer ", label, " of ", size_bytes, " bytes: ", status.error().message)};
+        if (const Status status = allocate(made, size_bytes, flags,
+                                           readback ? Memory::readback : Memory::device);
+            !status.ok())
+            return Error{status.error().code, text("buffer ", label, " of ", size_bytes,
+                                                   " bytes: ", status.error().message)};
         if (!readback) {
             // Fresh memory holds anything; a kernel must find zeros, as in a browser.
             Slot& slot = open_slot();
@@ -162,32 +184,39 @@ class VulkanDevice : public Device {
         ++counters_.buffer_writes;
         counters_.bytes_written += bytes.size();
         while (!bytes.empty()) {
-            const ByteView part = bytes.first(std::min<std::size_t>(bytes.size(), staging_bytes_max));
+            const ByteView part = bytes.first(
+                std::min<std::size_t>(bytes.size(), staging_bytes_max));
             write_part(buffers_[id.value - 1], offset_bytes, part);
             offset_bytes += part.size();
             bytes = bytes.subspan(part.size());
         }
     }
 
-    void create_pipeline(std::string_view kernel, std::function<void(Result<PipelineId>)> done) override {
+    void create_pipeline(std::string_view kernel,
+                         std::function<void(Result<PipelineId>)> done) override {
         Result<PipelineId> made = make_pipeline(kernel);
-        post_([done = std::move(done), made = std::move(made)]() mutable { done(std::move(made)); });
+        post_(
+            [done = std::move(done), made = std::move(made)]() mutable { done(std::move(made)); });
     }
 
-    Result<BindGroupId> create_bind_group(PipelineId id, std::span<const Binding> bindings) override {
+    Result<BindGroupId> create_bind_group(PipelineId id,
+                                          std::span<const Binding> bindings) override {
         const Pipeline& pipeline = pipelines_[id.value - 1];
-        MOEX_CHECK(bindings.size() == pipeline.kinds.size(), text(bindings.size(), " bindings, the kernel has ", pipeline.kinds.size()));
+        MOEX_CHECK(bindings.size() == pipeline.kinds.size(),
+                   text(bindings.size(), " bindings, the kernel has ", pipeline.kinds.size()));
         BindGroup group;
         group.layout = pipeline.layout;
         VkDescriptorSetAllocateInfo info{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
         info.descriptorPool = descriptor_pool_;
         info.descriptorSetCount = 1;
         info.pSetLayouts = &pipeline.set_layout;
-        MOEX_VULKAN(vkAllocateDescriptorSets(device_, &info, &group.set), "vkAllocateDescriptorSets");
+        MOEX_VULKAN(vkAllocateDescriptorSets(device_, &info, &group.set),
+                    "vkAllocateDescriptorSets");
         std::vector<VkDescriptorBufferInfo> buffers(bindings.size());
         std::vector<VkWriteDescriptorSet> writes(bindings.size());
         for (std::size_t i = 0; i < bindings.size(); ++i) {
-            buffers[i] = {buffers_[bindings[i].buffer.value - 1].buffer, bindings[i].offset_bytes, bindings[i].size_bytes ? bindings[i].size_bytes : VK_WHOLE_SIZE};
+            buffers[i] = {buffers_[bindings[i].buffer.value - 1].buffer, bindings[i].offset_bytes,
+                          bindings[i].size_bytes ? bindings[i].size_bytes : VK_WHOLE_SIZE};
             writes[i].sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
             writes[i].dstSet = group.set;
             writes[i].dstBinding = static_cast<std::uint32_t>(i);
@@ -195,13 +224,16 @@ class VulkanDevice : public Device {
             writes[i].descriptorType = descriptor_type(pipeline.kinds[i]);
             writes[i].pBufferInfo = &buffers[i];
         }
-        vkUpdateDescriptorSets(device_, static_cast<std::uint32_t>(writes.size()), writes.data(), 0, nullptr);
+        vkUpdateDescriptorSets(device_, static_cast<std::uint32_t>(writes.size()), writes.data(), 0,
+                               nullptr);
         bind_groups_.push_back(group);
         ++counters_.bind_groups_created;
         return BindGroupId{static_cast<std::uint32_t>(bind_groups_.size())};
     }
     void destroy_bind_group(BindGroupId id) override {
-        if (id.value == 0 || id.value > bind_groups_.size() || bind_groups_[id.value - 1].set == VK_NULL_HANDLE) return;
+        if (id.value == 0 || id.value > bind_groups_.size() ||
+            bind_groups_[id.value - 1].set == VK_NULL_HANDLE)
+            return;
         flush();
         vkDeviceWaitIdle(device_);
         vkFreeDescriptorSets(device_, descriptor_pool_, 1, &bind_groups_[id.value - 1].set);
@@ -217,28 +249,36 @@ class VulkanDevice : public Device {
                 const Pipeline& pipeline = pipelines_[command.pipeline.value - 1];
                 const BindGroup& group = bind_groups_[command.bind_group.value - 1];
                 vkCmdBindPipeline(slot.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.pipeline);
-                vkCmdBindDescriptorSets(slot.commands, VK_PIPELINE_BIND_POINT_COMPUTE, group.layout, 0, 1, &group.set, 0, nullptr);
-                vkCmdDispatch(slot.commands, command.workgroups[0], command.workgroups[1], command.workgroups[2]);
+                vkCmdBindDescriptorSets(slot.commands, VK_PIPELINE_BIND_POINT_COMPUTE, group.layout,
+                                        0, 1, &group.set, 0, nullptr);
+                vkCmdDispatch(slot.commands, command.workgroups[0], command.workgroups[1],
+                              command.workgroups[2]);
             } else {
-                const VkBufferCopy region{command.source_offset_bytes, command.target_offset_bytes, command.size_bytes};
-                vkCmdCopyBuffer(slot.commands, buffers_[command.source.value - 1].buffer, buffers_[command.target.value - 1].buffer, 1, &region);
+                const VkBufferCopy region{command.source_offset_bytes, command.target_offset_bytes,
+                                          command.size_bytes};
+                vkCmdCopyBuffer(slot.commands, buffers_[command.source.value - 1].buffer,
+                                buffers_[command.target.value - 1].buffer, 1, &region);
             }
         }
         barrier(slot.commands);
         flush();
     }
 
-    void read_buffer(BufferId id, std::uint64_t size_bytes, std::function<void(Result<ByteView>)> done) override {
+    void read_buffer(BufferId id, std::uint64_t size_bytes,
+                     std::function<void(Result<ByteView>)> done) override {
         ++counters_.readbacks;
         counters_.bytes_read += size_bytes;
         flush();
         if (dead_ || last_submitted_ == nullptr) {
-            post_([done = std::move(done)] { done(Error{ErrorCode::device_lost, "the Vulkan device is lost"}); });
+            post_([done = std::move(done)] {
+                done(Error{ErrorCode::device_lost, "the Vulkan device is lost"});
+            });
             return;
         }
         {
             const std::lock_guard lock(mutex_);
-            waits_.push_back({last_submitted_, buffers_[id.value - 1].mapped, size_bytes, std::move(done)});
+            waits_.push_back(
+                {last_submitted_, buffers_[id.value - 1].mapped, size_bytes, std::move(done)});
         }
         ++last_submitted_->reads;
         wake_.notify_one();
@@ -254,21 +294,29 @@ class VulkanDevice : public Device {
     };
 
     static VkDescriptorType descriptor_type(BindingKind kind) {
-        return kind == BindingKind::uniform ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+        return kind == BindingKind::uniform ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
+                                            : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
     }
-    // Everything before is visible to everything after: rounds are short chains, finer barriers would gain nothing.
+    // Everything before is visible to everything after: rounds
+    // are short chains, finer barriers would gain nothing.
     static void barrier(VkCommandBuffer commands) {
         VkMemoryBarrier memory{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER};
         memory.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-        memory.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_UNIFORM_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+        memory.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT |
+                               VK_ACCESS_UNIFORM_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT |
                                VK_ACCESS_TRANSFER_WRITE_BIT | VK_ACCESS_HOST_READ_BIT;
-        const VkPipelineStageFlags stages = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
-        vkCmdPipelineBarrier(commands, stages, stages | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &memory, 0, nullptr, 0, nullptr);
+        const VkPipelineStageFlags stages = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT |
+                                            VK_PIPELINE_STAGE_TRANSFER_BIT;
+        vkCmdPipelineBarrier(commands, stages, stages | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &memory,
+                             0, nullptr, 0, nullptr);
     }
 
-    std::optional<std::uint32_t> memory_type(std::uint32_t allowed, VkMemoryPropertyFlags wanted) const {
+    std::optional<std::uint32_t> memory_type(std::uint32_t allowed,
+                                             VkMemoryPropertyFlags wanted) const {
         for (std::uint32_t i = 0; i < memory_.memoryTypeCount; ++i)
-            if ((allowed >> i & 1u) != 0 && (memory_.memoryTypes[i].propertyFlags & wanted) == wanted) return i;
+            if ((allowed >> i & 1u) != 0 &&
+                (memory_.memoryTypes[i].propertyFlags & wanted) == wanted)
+                return i;
         return std::nullopt;
     }
 
@@ -280,10 +328,13 @@ class VulkanDevice : public Device {
         MOEX_VULKAN(vkCreateBuffer(device_, &info, nullptr, &out.buffer), "vkCreateBuffer");
         VkMemoryRequirements needs;
         vkGetBufferMemoryRequirements(device_, out.buffer, &needs);
-        constexpr VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+        constexpr VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                               VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
         std::optional<std::uint32_t> type;
-        if (kind == Memory::device) type = memory_type(needs.memoryTypeBits, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
-        else if (kind == Memory::readback) type = memory_type(needs.memoryTypeBits, host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
+        if (kind == Memory::device)
+            type = memory_type(needs.memoryTypeBits, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
+        else if (kind == Memory::readback)
+            type = memory_type(needs.memoryTypeBits, host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
         if (!type) type = memory_type(needs.memoryTypeBits, kind == Memory::device ? 0 : host);
         VkMemoryAllocateInfo memory{.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
         memory.allocationSize = needs.size;
@@ -298,7 +349,8 @@ class VulkanDevice : public Device {
         out.size_bytes = size_bytes;
         if (kind != Memory::device) {
             void* mapped = nullptr;
-            MOEX_VULKAN(vkMapMemory(device_, out.memory, 0, VK_WHOLE_SIZE, 0, &mapped), "vkMapMemory");
+            MOEX_VULKAN(vkMapMemory(device_, out.memory, 0, VK_WHOLE_SIZE, 0, &mapped),
+                        "vkMapMemory");
             out.mapped = static_cast<std::byte*>(mapped);
         }
         return {};
@@ -310,10 +362,13 @@ class VulkanDevice : public Device {
     }
 
     void write_part(Buffer& target, std::uint64_t offset_bytes, ByteView bytes) {
-        if (slots_.size() > current_ && slots_[current_].recording && slots_[current_].staged_bytes + bytes.size() > staging_bytes_max) flush();
+        if (slots_.size() > current_ && slots_[current_].recording &&
+            slots_[current_].staged_bytes + bytes.size() > staging_bytes_max)
+            flush();
         Slot& slot = open_slot();
         if (slot.staging.size_bytes < slot.staged_bytes + bytes.size()) {
-            // The commands recorded so far point into the old staging buffer: send them off, then grow a fresh slot's.
+            // The commands recorded so far point into the old staging
+            // buffer: send them off, then grow a fresh slot's.
             if (slot.staged_bytes > 0) {
                 flush();
                 return write_part(target, offset_bytes, bytes);
@@ -321,7 +376,8 @@ class VulkanDevice : public Device {
             free_buffer(slot.staging);
             std::uint64_t size_bytes = staging_bytes_min;
             while (size_bytes < bytes.size()) size_bytes *= 2;
-            const Status made = allocate(slot.staging, size_bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT, Memory::staging);
+            const Status made = allocate(slot.staging, size_bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
+                                         Memory::staging);
             if (!made.ok()) return die(made.error().message);
         }
         std::memcpy(slot.staging.mapped + slot.staged_bytes, bytes.data(), bytes.size());
@@ -330,18 +386,22 @@ class VulkanDevice : public Device {
         slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
     }
 
-    // The slot that records now; takes a finished one or makes a new one. Never waits unless 16 are in flight.
+    // The slot that records now; takes a finished one or
+    // makes a new one. Never waits unless 16 are in flight.
     Slot& open_slot() {
         if (current_ < slots_.size() && slots_[current_].recording) return slots_[current_];
         current_ = slots_.size();
         for (std::size_t i = 0; i < slots_.size(); ++i)
-            if (!slots_[i].submitted || (slots_[i].reads == 0 && vkGetFenceStatus(device_, slots_[i].fence) == VK_SUCCESS)) {
+            if (!slots_[i].submitted ||
+                (slots_[i].reads == 0 &&
+                 vkGetFenceStatus(device_, slots_[i].fence) == VK_SUCCESS)) {
                 current_ = i;
                 break;
             }
         if (current_ == slots_.size()) {
             slots_.emplace_back();
-            VkCommandBufferAllocateInfo info{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+            VkCommandBufferAllocateInfo info{
+                .sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
             info.commandPool = command_pool_;
             info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
             info.commandBufferCount = 1;
@@ -379,7 +439,8 @@ class VulkanDevice : public Device {
     Result<PipelineId> make_pipeline(std::string_view kernel) {
         const KernelSource* source = find_kernel(kernel);
         MOEX_CHECK(source != nullptr, text("no kernel named ", kernel));
-        if (const auto found = pipeline_ids_.find(kernel); found != pipeline_ids_.end()) return found->second;
+        if (const auto found = pipeline_ids_.find(kernel); found != pipeline_ids_.end())
+            return found->second;
         Pipeline made;
         made.kinds.assign(source->bindings.begin(), source->bindings.end());
         for (const KernelSpirv& spirv : kernel_spirvs) {
@@ -387,26 +448,33 @@ class VulkanDevice : public Device {
             VkShaderModuleCreateInfo info{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
             info.codeSize = spirv.words.size_bytes();
             info.pCode = spirv.words.data();
-            MOEX_VULKAN(vkCreateShaderModule(device_, &info, nullptr, &made.module), "vkCreateShaderModule");
+            MOEX_VULKAN(vkCreateShaderModule(device_, &info, nullptr, &made.module),
+                        "vkCreateShaderModule");
         }
         std::vector<VkDescriptorSetLayoutBinding> bindings(made.kinds.size());
         for (std::size_t i = 0; i < bindings.size(); ++i)
-            bindings[i] = {static_cast<std::uint32_t>(i), descriptor_type(made.kinds[i]), 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
-        VkDescriptorSetLayoutCreateInfo set{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
+            bindings[i] = {static_cast<std::uint32_t>(i), descriptor_type(made.kinds[i]), 1,
+                           VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
+        VkDescriptorSetLayoutCreateInfo set{
+            .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
         set.bindingCount = static_cast<std::uint32_t>(bindings.size());
         set.pBindings = bindings.data();
-        MOEX_VULKAN(vkCreateDescriptorSetLayout(device_, &set, nullptr, &made.set_layout), "vkCreateDescriptorSetLayout");
+        MOEX_VULKAN(vkCreateDescriptorSetLayout(device_, &set, nullptr, &made.set_layout),
+                    "vkCreateDescriptorSetLayout");
         VkPipelineLayoutCreateInfo layout{.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
         layout.setLayoutCount = 1;
         layout.pSetLayouts = &made.set_layout;
-        MOEX_VULKAN(vkCreatePipelineLayout(device_, &layout, nullptr, &made.layout), "vkCreatePipelineLayout");
+        MOEX_VULKAN(vkCreatePipelineLayout(device_, &layout, nullptr, &made.layout),
+                    "vkCreatePipelineLayout");
         VkComputePipelineCreateInfo info{.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
         info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
         info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
         info.stage.module = made.module;
         info.stage.pName = "main";
         info.layout = made.layout;
-        MOEX_VULKAN(vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &made.pipeline), "vkCreateComputePipelines");
+        MOEX_VULKAN(
+            vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &made.pipeline),
+            "vkCreateComputePipelines");
         pipelines_.push_back(std::move(made));
         ++counters_.pipelines_created;
         const PipelineId id{static_cast<std::uint32_t>(pipelines_.size())};
@@ -426,15 +494,19 @@ class VulkanDevice : public Device {
             }
             VkResult result = VK_NOT_READY;
             if (!adapter_.software)
-                for (const auto end = std::chrono::steady_clock::now() + spin_time; result == VK_NOT_READY && std::chrono::steady_clock::now() < end;)
+                for (const auto end = std::chrono::steady_clock::now() + spin_time;
+                     result == VK_NOT_READY && std::chrono::steady_clock::now() < end;)
                     result = vkGetFenceStatus(device_, wait.slot->fence);
-            if (result == VK_NOT_READY) result = vkWaitForFences(device_, 1, &wait.slot->fence, VK_TRUE, 60'000'000'000ull);
-            post_([this, wait = std::move(wait), result, alive = std::weak_ptr<int>(alive_)]() mutable {
+            if (result == VK_NOT_READY)
+                result = vkWaitForFences(device_, 1, &wait.slot->fence, VK_TRUE, 60'000'000'000ull);
+            post_([this, wait = std::move(wait), result,
+                   alive = std::weak_ptr<int>(alive_)]() mutable {
                 if (alive.expired()) return;
                 --wait.slot->reads;
                 if (result != VK_SUCCESS) {
                     wait.done(Error{ErrorCode::device_lost, vulkan_result_text(result)});
-                    die(result == VK_TIMEOUT ? "a submission did not finish within 60 s" : vulkan_result_text(result));
+                    die(result == VK_TIMEOUT ? "a submission did not finish within 60 s"
+                                             : vulkan_result_text(result));
                     return;
                 }
                 wait.done(ByteView(wait.mapped, wait.size_bytes));
@@ -458,16 +530,17 @@ class VulkanDevice : public Device {
     VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
     std::vector<Buffer> buffers_;
     std::vector<Pipeline> pipelines_;
-    std::map<std::string_view, PipelineId> pipeline_ids_;   // by kernel: a runner that is made anew compiles nothing
+    // by kernel: a runner that is made anew compiles nothing
+    std::map<std::string_view, PipelineId> pipeline_ids_;
     std::vector<BindGroup> bind_groups_;
-    std::deque<Slot> slots_;                 // references stay valid as it grows
+    std::deque<Slot> slots_;  // references stay valid as it grows
     std::size_t current_ = 0;
     Slot* last_submitted_ = nullptr;
     bool dead_ = false;
     std::function<void(std::string)> lost_;
     std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 
-    std::mutex mutex_;                       // of what follows
+    std::mutex mutex_;  // of what follows
     std::condition_variable wake_;
     std::deque<Wait> waits_;
     bool stopping_ = false;
@@ -476,7 +549,8 @@ class VulkanDevice : public Device {
 
 }  // namespace
 
-Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options, PostFunction post) {
+Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options,
+                                                   PostFunction post) {
     MOEX_ASSIGN(adapter, choose_vulkan_adapter(options.device));
     auto device = std::make_unique<VulkanDevice>(std::move(adapter), std::move(post));
     MOEX_TRY(device->open(options.robust_access));

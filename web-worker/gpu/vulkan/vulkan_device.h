@@ -1,5 +1,6 @@
 // gpu::Device over Vulkan 1.1 compute, for the native worker: the same kernels, as SPIR-V.
-// All calls come from one thread; a waiter thread sleeps on fences and posts completions back through `post`.
+// All calls come from one thread; a waiter thread sleeps
+// on fences and posts completions back through `post`.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,10 @@
 namespace moex::gpu {
 
 struct VulkanOptions {
-    std::string device;                  // index, or part of the name; empty: the first that is not a software rasteriser, else the first
-    bool robust_access = true;           // kernels clamp as in a browser; no measurable cost
+    // index, or part of the name; empty: the first that
+    // is not a software rasteriser, else the first
+    std::string device;
+    bool robust_access = true;  // kernels clamp as in a browser; no measurable cost
 };
 
 // Runs a function on the owner's thread, later. Called from the waiter thread.

@@ -14,7 +14,8 @@ namespace {
 
 class WebGpuDevice;
 
-// Who waits for what. Callbacks are looked up by ticket, so that one that comes after the device has gone finds nobody.
+// Who waits for what. Callbacks are looked up by ticket, so
+// that one that comes after the device has gone finds nobody.
 struct Waiting {
     std::uint32_t next_ticket = 1;
     std::unordered_map<std::uint32_t, std::function<void(Result<std::unique_ptr<Device>>)>> devices;
@@ -42,9 +43,14 @@ class WebGpuDevice : public Device {
 
     const AdapterInfo& adapter() const override { return adapter_; }
 
-    Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage, std::string_view label) override {
-        const int handle = mx_create_buffer(static_cast<double>(size_bytes), static_cast<int>(usage), label.data(), static_cast<int>(label.size()));
-        if (handle == 0) return Error{ErrorCode::device_lost, text("the GPU gave no buffer of ", size_bytes, " bytes for ", label)};
+    Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
+                                   std::string_view label) override {
+        const int handle = mx_create_buffer(static_cast<double>(size_bytes),
+                                            static_cast<int>(usage), label.data(),
+                                            static_cast<int>(label.size()));
+        if (handle == 0)
+            return Error{ErrorCode::device_lost,
+                         text("the GPU gave no buffer of ", size_bytes, " bytes for ", label)};
         ++counters_.buffers_created;
         counters_.buffer_bytes += size_bytes;
         sizes_[static_cast<std::uint32_t>(handle)] = size_bytes;
@@ -60,51 +66,73 @@ class WebGpuDevice : public Device {
     void write_buffer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
         ++counters_.buffer_writes;
         counters_.bytes_written += bytes.size();
-        mx_write_buffer(static_cast<int>(buffer.value), static_cast<double>(offset_bytes), bytes.data(), static_cast<double>(bytes.size()));
+        mx_write_buffer(static_cast<int>(buffer.value), static_cast<double>(offset_bytes),
+                        bytes.data(), static_cast<double>(bytes.size()));
     }
 
-    void create_pipeline(std::string_view kernel, std::function<void(Result<PipelineId>)> done) override {
+    void create_pipeline(std::string_view kernel,
+                         std::function<void(Result<PipelineId>)> done) override {
         const std::uint32_t ticket = waiting().next_ticket++;
         const KernelSource* source = find_kernel(kernel);
         MOEX_CHECK(source != nullptr, text("no kernel named ", kernel));
         ++counters_.pipelines_created;
         waiting().pipelines[ticket] = std::move(done);
         std::vector<std::uint8_t> kinds;
-        for (const BindingKind kind : source->bindings) kinds.push_back(static_cast<std::uint8_t>(kind));
-        mx_create_pipeline(source->wgsl.data(), static_cast<int>(source->wgsl.size()), source->entry_point.data(),
-                           static_cast<int>(source->entry_point.size()), kinds.data(), static_cast<int>(kinds.size()), ticket);
+        for (const BindingKind kind : source->bindings)
+            kinds.push_back(static_cast<std::uint8_t>(kind));
+        mx_create_pipeline(source->wgsl.data(), static_cast<int>(source->wgsl.size()),
+                           source->entry_point.data(), static_cast<int>(source->entry_point.size()),
+                           kinds.data(), static_cast<int>(kinds.size()), ticket);
     }
-    Result<BindGroupId> create_bind_group(PipelineId pipeline, std::span<const Binding> bindings) override {
+    Result<BindGroupId> create_bind_group(PipelineId pipeline,
+                                          std::span<const Binding> bindings) override {
         std::vector<double> flat;
         for (const Binding& binding : bindings) {
             flat.push_back(binding.buffer.value);
             flat.push_back(static_cast<double>(binding.offset_bytes));
             flat.push_back(static_cast<double>(binding.size_bytes));
         }
-        const int handle = mx_create_bind_group(static_cast<int>(pipeline.value), flat.data(), static_cast<int>(bindings.size()));
+        const int handle = mx_create_bind_group(static_cast<int>(pipeline.value), flat.data(),
+                                                static_cast<int>(bindings.size()));
         if (handle == 0) return Error{ErrorCode::device_lost, "the GPU made no bind group"};
         ++counters_.bind_groups_created;
         return BindGroupId{static_cast<std::uint32_t>(handle)};
     }
-    void destroy_bind_group(BindGroupId bind_group) override { mx_destroy_bind_group(static_cast<int>(bind_group.value)); }
+    void destroy_bind_group(BindGroupId bind_group) override {
+        mx_destroy_bind_group(static_cast<int>(bind_group.value));
+    }
 
     void submit(std::span<const Command> commands) override {
         ++counters_.submits;
         words_.clear();
         for (const Command& command : commands) {
             if (command.kind == Command::Kind::dispatch) {
-                const std::uint32_t words[8] = {0, command.pipeline.value, command.bind_group.value, command.workgroups[0], command.workgroups[1],
-                                                command.workgroups[2], 0, 0};
+                const std::uint32_t words[8] = {0,
+                                                command.pipeline.value,
+                                                command.bind_group.value,
+                                                command.workgroups[0],
+                                                command.workgroups[1],
+                                                command.workgroups[2],
+                                                0,
+                                                0};
                 words_.insert(words_.end(), words, words + 8);
             } else {
-                const std::uint32_t words[8] = {1, command.source.value, command.target.value, static_cast<std::uint32_t>(command.source_offset_bytes),
-                                                static_cast<std::uint32_t>(command.target_offset_bytes), static_cast<std::uint32_t>(command.size_bytes), 0, 0};
+                const std::uint32_t words[8] = {
+                    1,
+                    command.source.value,
+                    command.target.value,
+                    static_cast<std::uint32_t>(command.source_offset_bytes),
+                    static_cast<std::uint32_t>(command.target_offset_bytes),
+                    static_cast<std::uint32_t>(command.size_bytes),
+                    0,
+                    0};
                 words_.insert(words_.end(), words, words + 8);
             }
         }
         mx_submit(words_.data(), static_cast<int>(commands.size()));
     }
-    void read_buffer(BufferId buffer, std::uint64_t size_bytes, std::function<void(Result<ByteView>)> done) override {
+    void read_buffer(BufferId buffer, std::uint64_t size_bytes,
+                     std::function<void(Result<ByteView>)> done) override {
         const std::uint32_t ticket = waiting().next_ticket++;
         ++counters_.readbacks;
         counters_.bytes_read += size_bytes;
@@ -112,7 +140,9 @@ class WebGpuDevice : public Device {
         mx_read_buffer(static_cast<int>(buffer.value), static_cast<double>(size_bytes), ticket);
     }
 
-    void on_lost(std::function<void(std::string reason)> handler) override { lost_ = std::move(handler); }
+    void on_lost(std::function<void(std::string reason)> handler) override {
+        lost_ = std::move(handler);
+    }
     void lost(std::string reason) {
         if (auto handler = std::exchange(lost_, nullptr)) handler(std::move(reason));
     }
@@ -134,7 +164,9 @@ typename Map::mapped_type take(Map& map, std::uint32_t ticket) {
     map.erase(found);
     return taken;
 }
-std::string text_at(const char* bytes, std::uint32_t size_bytes) { return std::string(bytes, size_bytes); }
+std::string text_at(const char* bytes, std::uint32_t size_bytes) {
+    return std::string(bytes, size_bytes);
+}
 
 }  // namespace
 
@@ -147,14 +179,16 @@ void open_webgpu_device(std::function<void(Result<std::unique_ptr<Device>>)> don
 extern "C" {
 
 // `bytes`: JSON of the adapter when ok, otherwise the reason.
-EMSCRIPTEN_KEEPALIVE void mx_on_device(std::uint32_t ticket, const char* bytes, std::uint32_t size_bytes, int ok) {
+EMSCRIPTEN_KEEPALIVE void mx_on_device(std::uint32_t ticket, const char* bytes,
+                                       std::uint32_t size_bytes, int ok) {
     auto done = take(waiting().devices, ticket);
     if (!done) return;
     if (!ok) {
         done(Error{ErrorCode::unavailable, text_at(bytes, size_bytes)});
         return;
     }
-    const nlohmann::json json = nlohmann::json::parse(std::string_view(bytes, size_bytes), nullptr, false);
+    const nlohmann::json json = nlohmann::json::parse(std::string_view(bytes, size_bytes), nullptr,
+                                                      false);
     AdapterInfo adapter;
     adapter.backend = "webgpu";
     adapter.vendor = json.value("vendor", "");
@@ -170,18 +204,25 @@ EMSCRIPTEN_KEEPALIVE void mx_on_device(std::uint32_t ticket, const char* bytes, 
     done(Result<std::unique_ptr<Device>>(std::make_unique<WebGpuDevice>(std::move(adapter))));
 }
 
-EMSCRIPTEN_KEEPALIVE void mx_on_pipeline(std::uint32_t ticket, int handle, const char* reason, std::uint32_t size_bytes) {
+EMSCRIPTEN_KEEPALIVE void mx_on_pipeline(std::uint32_t ticket, int handle, const char* reason,
+                                         std::uint32_t size_bytes) {
     auto done = take(waiting().pipelines, ticket);
     if (!done) return;
-    if (handle > 0) done(PipelineId{static_cast<std::uint32_t>(handle)});
-    else done(Error{handle < 0 ? ErrorCode::device_lost : ErrorCode::unsupported, text_at(reason, size_bytes)});
+    if (handle > 0)
+        done(PipelineId{static_cast<std::uint32_t>(handle)});
+    else
+        done(Error{handle < 0 ? ErrorCode::device_lost : ErrorCode::unsupported,
+                   text_at(reason, size_bytes)});
 }
 
-EMSCRIPTEN_KEEPALIVE void mx_on_read(std::uint32_t ticket, const std::byte* bytes, std::uint32_t size_bytes, int ok) {
+EMSCRIPTEN_KEEPALIVE void mx_on_read(std::uint32_t ticket, const std::byte* bytes,
+                                     std::uint32_t size_bytes, int ok) {
     auto done = take(waiting().reads, ticket);
     if (!done) return;
-    if (ok) done(ByteView(bytes, size_bytes));
-    else done(Error{ErrorCode::device_lost, "the GPU did not give the result back"});
+    if (ok)
+        done(ByteView(bytes, size_bytes));
+    else
+        done(Error{ErrorCode::device_lost, "the GPU did not give the result back"});
 }
 
 EMSCRIPTEN_KEEPALIVE void mx_on_lost(const char* reason, std::uint32_t size_bytes) {

@@ -22,7 +22,8 @@ TEST(GoldenPackagesTest, EmbeddedDemoIsWholeAndSmall) {
     EXPECT_EQ(package->expert_shape(), (ExpertShape{384, 256, 128}));
     EXPECT_EQ(package->expert_blob_bytes(), 156'672u);
     EXPECT_TRUE(package->tokenizer_file("tokenizer.json"));
-    EXPECT_EQ(package->generation_defaults().eos_token_ids, (std::vector<std::uint32_t>{8191, 8189}));
+    EXPECT_EQ(package->generation_defaults().eos_token_ids,
+              (std::vector<std::uint32_t>{8191, 8189}));
     std::uint64_t total = 0;
     for (const auto& entry : fs::recursive_directory_iterator(folder))
         if (entry.is_regular_file()) total += entry.file_size();
@@ -31,12 +32,15 @@ TEST(GoldenPackagesTest, EmbeddedDemoIsWholeAndSmall) {
 
 TEST(GoldenPackagesTest, DemoCheckpointPacksToTheEmbeddedBytes) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
-    if (checkpoint == nullptr || *checkpoint == 0) GTEST_SKIP() << "SKIPPED: MOEX_DEMO_CHECKPOINT is not set";
+    if (checkpoint == nullptr || *checkpoint == 0)
+        GTEST_SKIP() << "SKIPPED: MOEX_DEMO_CHECKPOINT is not set";
     test::TempFolder folder("demo");
     ThreadPool threads;
-    const auto report = pack_checkpoint(checkpoint, folder / "out", {.name = "moex-demo"}, threads, {});
+    const auto report = pack_checkpoint(checkpoint, folder / "out", {.name = "moex-demo"}, threads,
+                                        {});
     ASSERT_TRUE(report.ok()) << report.error().message;
-    EXPECT_EQ(test::read_file(folder / "out/manifest.json"), test::read_file(source_folder / "static/models/demo/manifest.json"));
+    EXPECT_EQ(test::read_file(folder / "out/manifest.json"),
+              test::read_file(source_folder / "static/models/demo/manifest.json"));
 }
 
 TEST(GoldenPackagesTest, GoldenCheckpointPacksInEveryType) {
@@ -44,7 +48,8 @@ TEST(GoldenPackagesTest, GoldenCheckpointPacksInEveryType) {
     ThreadPool threads(2);
     for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32}) {
         const fs::path out = folder / expert_dtype_name(dtype);
-        const auto report = pack_checkpoint(source_folder / "tests/golden/qwen3-tiny", out, {.expert_dtype = dtype}, threads, {});
+        const auto report = pack_checkpoint(source_folder / "tests/golden/qwen3-tiny", out,
+                                            {.expert_dtype = dtype}, threads, {});
         ASSERT_TRUE(report.ok()) << report.error().message;
         const auto package = *ModelPackage::open(out);
         EXPECT_EQ(package->name(), "qwen3-tiny");

@@ -1,4 +1,5 @@
-// The packer as a process: killed at any moment it goes on where it stopped, and its memory stays small.
+// The packer as a process: killed at any moment it goes
+// on where it stopped, and its memory stays small.
 #include <cstdlib>
 #include <fstream>
 
@@ -11,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "hub/model/package/package.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace moex {
@@ -22,7 +23,8 @@ using test::CheckpointBuilder;
 using test::TempFolder;
 namespace fs = std::filesystem;
 
-// Packs in a child that stops at its `stop_at`-th progress event and is killed there. False when it ended before.
+// Packs in a child that stops at its `stop_at`-th progress
+// event and is killed there. False when it ended before.
 bool pack_and_kill(const fs::path& in, const fs::path& out, std::uint64_t stop_at) {
     int reached[2];
     EXPECT_EQ(::pipe(reached), 0);
@@ -51,7 +53,7 @@ bool pack_and_kill(const fs::path& in, const fs::path& out, std::uint64_t stop_a
 std::map<std::string, ino_t> inodes(const fs::path& folder) {
     std::map<std::string, ino_t> found;
     for (const auto& entry : fs::directory_iterator(folder)) {
-        struct stat info{};
+        struct stat info {};
         EXPECT_EQ(::stat(entry.path().c_str(), &info), 0);
         found[entry.path().filename().string()] = info.st_ino;
     }
@@ -74,22 +76,26 @@ TEST(PackerProcessTest, KilledPackerGoesOnAndGivesTheSamePackage) {
         ++kills;
         const auto half = ModelPackage::open(out);
         ASSERT_FALSE(half.ok()) << "stopped at event " << stop_at;
-        EXPECT_NE(half.error().message.find("not finished"), std::string::npos) << half.error().message;
+        EXPECT_NE(half.error().message.find("not finished"), std::string::npos)
+            << half.error().message;
         const auto before = inodes(out / "weights");
         ThreadPool threads(2);
         const auto report = pack_checkpoint(folder / "in", out, {}, threads, {});
         ASSERT_TRUE(report.ok()) << report.error().message;
         EXPECT_EQ(test::read_file(out / "manifest.json"), wanted) << "stopped at event " << stop_at;
         EXPECT_TRUE(verify_package(out, {}).ok());
-        // Four experts a layer: everything before the layer that was under way is kept, not written again.
-        EXPECT_EQ(report->layers_resumed, std::min<std::uint64_t>((stop_at - 1) / 4, 4)) << "stopped at event " << stop_at;
+        // Four experts a layer: everything before the layer
+        // that was under way is kept, not written again.
+        EXPECT_EQ(report->layers_resumed, std::min<std::uint64_t>((stop_at - 1) / 4, 4))
+            << "stopped at event " << stop_at;
         resumed_max = std::max(resumed_max, report->layers_resumed);
         for (const auto& [name, inode] : inodes(out / "weights"))
             if (!name.starts_with(".tmp-") && before.contains(name)) {
                 EXPECT_EQ(before.at(name), inode) << name;
             }
         EXPECT_FALSE(fs::exists(out / ".pack-state"));
-        for (const auto& entry : fs::recursive_directory_iterator(out)) EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));
+        for (const auto& entry : fs::recursive_directory_iterator(out))
+            EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));
     }
     EXPECT_GE(kills, 8u);
     EXPECT_EQ(resumed_max, 4u);
@@ -106,7 +112,8 @@ bool changes_a_folder(std::uint64_t call) {
 }
 
 enum class Traced { ended, killed, not_allowed };
-// Packs in a child on one thread that is killed right before its `kill_at`-th call that makes, renames or removes a folder's entry.
+// Packs in a child on one thread that is killed right before its
+// `kill_at`-th call that makes, renames or removes a folder's entry.
 Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint64_t kill_at) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -130,28 +137,35 @@ Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint6
         signal = WSTOPSIG(status) == (SIGTRAP | 0x80) ? 0 : WSTOPSIG(status);
         if (signal != 0) continue;
         __ptrace_syscall_info info{};
-        if (::ptrace(PTRACE_GET_SYSCALL_INFO, child, reinterpret_cast<void*>(sizeof info), &info) <= 0) {
+        if (::ptrace(PTRACE_GET_SYSCALL_INFO, child, reinterpret_cast<void*>(sizeof info), &info) <=
+            0) {
             ::kill(child, SIGKILL);
             ::waitpid(child, &status, __WALL);
             return Traced::not_allowed;
         }
-        if (info.op != PTRACE_SYSCALL_INFO_ENTRY || !changes_a_folder(info.entry.nr) || ++calls < kill_at) continue;
+        if (info.op != PTRACE_SYSCALL_INFO_ENTRY || !changes_a_folder(info.entry.nr) ||
+            ++calls < kill_at)
+            continue;
         ::kill(child, SIGKILL);
         EXPECT_EQ(::waitpid(child, &status, __WALL), child);
         return Traced::killed;
     }
 }
 
-// The last steps too: what is there is a whole package, or one that the same command finishes and another checkpoint never takes over.
+// The last steps too: what is there is a whole package, or one that
+// the same command finishes and another checkpoint never takes over.
 TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
     TempFolder folder("steps");
     CheckpointBuilder({.num_layers = 2, .mlp_only_layers = {}}).write(folder / "in");
     CheckpointBuilder({.seed = 2, .num_layers = 2, .mlp_only_layers = {}}).write(folder / "other");
-    for (const char* name : {"in", "other"}) test::write_file(folder / name / "generation_config.json", "{}");
+    for (const char* name : {"in", "other"})
+        test::write_file(folder / name / "generation_config.json", "{}");
     ThreadPool threads(1);
     ASSERT_TRUE(pack_checkpoint(folder / "in", folder / "in-whole", {}, threads, {}).ok());
     ASSERT_TRUE(pack_checkpoint(folder / "other", folder / "other-whole", {}, threads, {}).ok());
-    const auto manifest = [](const fs::path& package) { return test::read_file(package / "manifest.json"); };
+    const auto manifest = [](const fs::path& package) {
+        return test::read_file(package / "manifest.json");
+    };
     std::uint64_t whole = 0, half = 0;
     for (std::uint64_t kill_at = 1;; ++kill_at) {
         const fs::path out = folder / text("out-", kill_at), copy = folder / text("copy-", kill_at);
@@ -167,17 +181,21 @@ TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
         const auto again = pack_checkpoint(folder / "in", out, {}, threads, {});
         if (!again.ok()) {
             EXPECT_TRUE(found.ok()) << kill_at;
-            EXPECT_NE(again.error().message.find("holds a package already"), std::string::npos) << kill_at << ": " << again.error().message;
+            EXPECT_NE(again.error().message.find("holds a package already"), std::string::npos)
+                << kill_at << ": " << again.error().message;
         }
         EXPECT_TRUE(verify_package(out, {}).ok()) << kill_at;
         EXPECT_EQ(manifest(out), manifest(folder / "in-whole")) << kill_at;
-        for (const auto& entry : fs::recursive_directory_iterator(out)) EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << kill_at << ": " << entry.path();
+        for (const auto& entry : fs::recursive_directory_iterator(out))
+            EXPECT_FALSE(entry.path().filename().string().starts_with("."))
+                << kill_at << ": " << entry.path();
         if (pack_checkpoint(folder / "other", copy, {}, threads, {}).ok()) {
             EXPECT_EQ(manifest(copy), manifest(folder / "other-whole")) << kill_at;
             EXPECT_TRUE(verify_package(copy, {}).ok()) << kill_at;
         }
     }
-    std::printf("%llu kills left a half package, %llu a whole one\n", static_cast<unsigned long long>(half), static_cast<unsigned long long>(whole));
+    std::printf("%llu kills left a half package, %llu a whole one\n",
+                static_cast<unsigned long long>(half), static_cast<unsigned long long>(whole));
     EXPECT_GE(half, 15u);
     EXPECT_GE(whole, 2u);
 }
@@ -195,7 +213,8 @@ TEST(PackerProcessTest, RecordsWithoutTheirInputAreNobodys) {
     const auto report = pack_checkpoint(folder / "other", folder / "out", {}, threads, {});
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_EQ(report->layers_resumed, 0u);
-    EXPECT_EQ(test::read_file(folder / "out/manifest.json"), test::read_file(folder / "wanted/manifest.json"));
+    EXPECT_EQ(test::read_file(folder / "out/manifest.json"),
+              test::read_file(folder / "wanted/manifest.json"));
 }
 
 TEST(PackerProcessTest, UnfinishedPackageBelongsToItsInputAndOptions) {
@@ -203,13 +222,16 @@ TEST(PackerProcessTest, UnfinishedPackageBelongsToItsInputAndOptions) {
     CheckpointBuilder{test::CheckpointOptions{}}.write(folder / "in");
     ASSERT_TRUE(pack_and_kill(folder / "in", folder / "out", 5));
     ThreadPool threads(2);
-    auto report = pack_checkpoint(folder / "in", folder / "out", {.expert_dtype = ExpertDtype::bf16}, threads, {});
+    auto report = pack_checkpoint(folder / "in", folder / "out",
+                                  {.expert_dtype = ExpertDtype::bf16}, threads, {});
     ASSERT_FALSE(report.ok());
-    EXPECT_NE(report.error().message.find("other options"), std::string::npos) << report.error().message;
+    EXPECT_NE(report.error().message.find("other options"), std::string::npos)
+        << report.error().message;
     CheckpointBuilder({.seed = 2}).write(folder / "in");
     report = pack_checkpoint(folder / "in", folder / "out", {}, threads, {});
     ASSERT_FALSE(report.ok());
-    EXPECT_NE(report.error().message.find("another checkpoint"), std::string::npos) << report.error().message;
+    EXPECT_NE(report.error().message.find("another checkpoint"), std::string::npos)
+        << report.error().message;
 }
 
 TEST(PackerProcessTest, TwoPackersNeverShareAFolder) {
@@ -217,12 +239,13 @@ TEST(PackerProcessTest, TwoPackersNeverShareAFolder) {
     CheckpointBuilder{test::CheckpointOptions{}}.write(folder / "in");
     ThreadPool threads(1);
     std::string second;
-    const auto report = pack_checkpoint(folder / "in", folder / "out", {}, threads, [&](const PackProgress&) {
-        if (!second.empty()) return;
-        ThreadPool other(1);
-        const auto refused = pack_checkpoint(folder / "in", folder / "out", {}, other, {});
-        second = refused.ok() ? "packed" : refused.error().message;
-    });
+    const auto report = pack_checkpoint(
+        folder / "in", folder / "out", {}, threads, [&](const PackProgress&) {
+            if (!second.empty()) return;
+            ThreadPool other(1);
+            const auto refused = pack_checkpoint(folder / "in", folder / "out", {}, other, {});
+            second = refused.ok() ? "packed" : refused.error().message;
+        });
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_NE(second.find("another packer"), std::string::npos) << second;
 }
@@ -235,7 +258,7 @@ std::uint64_t peak_bytes_of_packing(const fs::path& in, const fs::path& out) {
         ::_exit(report.ok() ? 0 : 1);
     }
     int status = 0;
-    struct rusage usage{};
+    struct rusage usage {};
     EXPECT_EQ(::wait4(child, &status, 0, &usage), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
@@ -247,11 +270,14 @@ TEST(PackerProcessTest, MemoryStaysBounded) {
 #endif
     TempFolder folder("memory");
     const bool slow = std::getenv("MOEX_SLOW_TESTS") != nullptr;
-    const std::uint64_t input_bytes = slow ? 2'000'000'000 : 600'000'000, peak_max = slow ? 512'000'000 : 256'000'000;
+    const std::uint64_t input_bytes = slow ? 2'000'000'000 : 600'000'000,
+                        peak_max = slow ? 512'000'000 : 256'000'000;
     test::write_large_checkpoint(folder / "in", input_bytes);
     EXPECT_GT(fs::file_size(folder / "in/model.safetensors"), input_bytes);
     const std::uint64_t peak = peak_bytes_of_packing(folder / "in", folder / "out");
-    std::printf("peak %llu MB for a checkpoint of %llu MB\n", static_cast<unsigned long long>(peak / 1'000'000), static_cast<unsigned long long>(input_bytes / 1'000'000));
+    std::printf("peak %llu MB for a checkpoint of %llu MB\n",
+                static_cast<unsigned long long>(peak / 1'000'000),
+                static_cast<unsigned long long>(input_bytes / 1'000'000));
     EXPECT_LT(peak, peak_max);
     EXPECT_TRUE(ModelPackage::open(folder / "out").ok());
 }

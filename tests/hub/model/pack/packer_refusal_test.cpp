@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include "hub/model/package/package.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace moex {
@@ -20,13 +20,16 @@ namespace fs = std::filesystem;
 
 class PackerRefusalTest : public testing::Test {
   protected:
-    // Packs "in" and expects an error that holds every one of `words`; the output must not exist afterwards.
+    // Packs "in" and expects an error that holds every one
+    // of `words`; the output must not exist afterwards.
     Error refused(std::initializer_list<std::string_view> words, const PackOptions& options = {}) {
         const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", options, threads_, {});
         EXPECT_FALSE(report.ok());
         if (report.ok()) return {ErrorCode::internal, ""};
         const std::string& message = report.error().message;
-        for (const std::string_view word : words) EXPECT_NE(message.find(word), std::string::npos) << "\"" << word << "\" not in: " << message;
+        for (const std::string_view word : words)
+            EXPECT_NE(message.find(word), std::string::npos)
+                << "\"" << word << "\" not in: " << message;
         EXPECT_EQ(message.find('\n'), std::string::npos) << message;
         EXPECT_LT(message.size(), 600u) << message;
         EXPECT_FALSE(fs::exists(folder_ / "out")) << message;
@@ -37,8 +40,10 @@ class PackerRefusalTest : public testing::Test {
 };
 
 TEST_F(PackerRefusalTest, MissingTensors) {
-    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight", "model.layers.2.self_attn.q_norm.weight", "model.layers.1.mlp.down_proj.weight",
-                             "model.layers.2.mlp.gate.weight", "model.layers.0.mlp.experts.3.up_proj.weight"}) {
+    for (const char* name :
+         {"model.embed_tokens.weight", "lm_head.weight", "model.layers.2.self_attn.q_norm.weight",
+          "model.layers.1.mlp.down_proj.weight", "model.layers.2.mlp.gate.weight",
+          "model.layers.0.mlp.experts.3.up_proj.weight"}) {
         CheckpointBuilder builder{CheckpointOptions{}};
         builder.remove(name);
         builder.write(folder_ / "in");
@@ -57,7 +62,8 @@ TEST_F(PackerRefusalTest, WrongShapes) {
     CheckpointBuilder router{CheckpointOptions{}};
     router.tensor("model.layers.0.mlp.gate.weight").shape = {2, 128};
     router.write(folder_ / "in");
-    refused({"model.safetensors", "model.layers.0.mlp.gate.weight", "is [2, 128]", "wants [4, 64]", "num_experts, hidden_size"});
+    refused({"model.safetensors", "model.layers.0.mlp.gate.weight", "is [2, 128]", "wants [4, 64]",
+             "num_experts, hidden_size"});
     CheckpointBuilder expert{CheckpointOptions{}};
     expert.tensor("model.layers.2.mlp.experts.1.down_proj.weight").shape = {32, 64};
     expert.write(folder_ / "in");
@@ -69,9 +75,17 @@ TEST_F(PackerRefusalTest, WrongShapes) {
 }
 
 TEST_F(PackerRefusalTest, NotFiniteWeightsNameTensorAndIndex) {
-    struct Case { const char* name; std::size_t index; float value; const char* shown; };
-    for (const Case& c : {Case{"model.layers.2.mlp.experts.3.up_proj.weight", 5 * 64 + 7, NAN, "[5, 7]"}, Case{"model.embed_tokens.weight", 95 * 64 + 63, INFINITY, "[95, 63]"},
-                          Case{"model.norm.weight", 0, -INFINITY, "[0]"}, Case{"model.layers.1.mlp.up_proj.weight", 64, NAN, "[1, 0]"}}) {
+    struct Case {
+        const char* name;
+        std::size_t index;
+        float value;
+        const char* shown;
+    };
+    for (const Case& c :
+         {Case{"model.layers.2.mlp.experts.3.up_proj.weight", 5 * 64 + 7, NAN, "[5, 7]"},
+          Case{"model.embed_tokens.weight", 95 * 64 + 63, INFINITY, "[95, 63]"},
+          Case{"model.norm.weight", 0, -INFINITY, "[0]"},
+          Case{"model.layers.1.mlp.up_proj.weight", 64, NAN, "[1, 0]"}}) {
         CheckpointBuilder builder{CheckpointOptions{}};
         builder.tensor(c.name).values[c.index] = c.value;
         builder.write(folder_ / "in");
@@ -103,9 +117,11 @@ TEST_F(PackerRefusalTest, WeightsThatTheFormatCannotHold) {
 TEST_F(PackerRefusalTest, TruncatedShards) {
     for (const std::uint32_t num_shards : {1u, 3u}) {
         CheckpointBuilder({.num_shards = num_shards}).write(folder_ / "in");
-        const fs::path shard = folder_ / "in" / (num_shards == 1 ? "model.safetensors" : "model-2.safetensors");
+        const fs::path shard = folder_ / "in" /
+                               (num_shards == 1 ? "model.safetensors" : "model-2.safetensors");
         const std::uint64_t whole = fs::file_size(shard);
-        for (const std::uint64_t size : {whole - 1, whole / 2, std::uint64_t{200}, std::uint64_t{8}, std::uint64_t{5}, std::uint64_t{0}}) {
+        for (const std::uint64_t size : {whole - 1, whole / 2, std::uint64_t{200}, std::uint64_t{8},
+                                         std::uint64_t{5}, std::uint64_t{0}}) {
             fs::resize_file(shard, size);
             refused({shard.filename().string(), "truncated"});
         }
@@ -127,7 +143,9 @@ TEST_F(PackerRefusalTest, IndexThatLies) {
     refused({"model.norm.weight", "model-1.safetensors"});
     patched("model.norm.weight", "model-9.safetensors");
     refused({"model-9.safetensors", "No such file"});
-    for (const nlohmann::json file : {nlohmann::json("../../etc/passwd"), nlohmann::json("/etc/passwd"), nlohmann::json(7), nlohmann::json(""), nlohmann::json("..")}) {
+    for (const nlohmann::json file :
+         {nlohmann::json("../../etc/passwd"), nlohmann::json("/etc/passwd"), nlohmann::json(7),
+          nlohmann::json(""), nlohmann::json("..")}) {
         patched("model.norm.weight", file);
         refused({"model.norm.weight", "file name"});
     }
@@ -136,7 +154,8 @@ TEST_F(PackerRefusalTest, IndexThatLies) {
         refused({"model.safetensors.index.json"});
     }
     test::write_file(index_path, good.dump());
-    fs::copy_file(folder_ / "in/model-1.safetensors", folder_ / "in/model-2.safetensors", fs::copy_options::overwrite_existing);
+    fs::copy_file(folder_ / "in/model-1.safetensors", folder_ / "in/model-2.safetensors",
+                  fs::copy_options::overwrite_existing);
     refused({"is also in"});
 }
 
@@ -144,7 +163,8 @@ TEST_F(PackerRefusalTest, UnsupportedElementType) {
     CheckpointBuilder builder{CheckpointOptions{}};
     builder.write(folder_ / "in");
     std::string file = test::read_file(folder_ / "in/model.safetensors");
-    for (std::size_t at = 0; (at = file.find("\"BF16\"", at)) != std::string::npos;) file.replace(at, 6, "\"I16\" ");
+    for (std::size_t at = 0; (at = file.find("\"BF16\"", at)) != std::string::npos;)
+        file.replace(at, 6, "\"I16\" ");
     test::write_file(folder_ / "in/model.safetensors", file);
     refused({"model.embed_tokens.weight", "I16", "wanted BF16, F16 or F32"});
 }
@@ -176,8 +196,10 @@ TEST_F(PackerRefusalTest, NamedPipesAreNotWaitedFor) {
 
 TEST_F(PackerRefusalTest, ChatTemplatesWithWhatWeLackAreNamedWithTheirFile) {
     CheckpointBuilder({.vocab_size = 8192}).write(folder_ / "in");
-    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json", folder_ / "in/tokenizer.json");
-    test::write_file(folder_ / "in/tokenizer_config.json", R"({"chat_template": "a {% extends 'b' %}"})");
+    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json",
+                  folder_ / "in/tokenizer.json");
+    test::write_file(folder_ / "in/tokenizer_config.json",
+                     R"({"chat_template": "a {% extends 'b' %}"})");
     refused({"tokenizer_config.json", "extends", "line 1"});
     test::write_file(folder_ / "in/chat_template.jinja", "\n{% include 'b' %}");
     refused({"chat_template.jinja", "include", "line 2"});
@@ -204,7 +226,8 @@ TEST_F(PackerRefusalTest, GroupSizesThatDoNotDivide) {
 
 TEST_F(PackerRefusalTest, NamesThatNoApiCouldShow) {
     CheckpointBuilder{CheckpointOptions{}}.write(folder_ / "in");
-    for (const char* name : {"two words", "a\nb", "<b>", "\"q\"", "\xff"}) refused({"name"}, {.name = name});
+    for (const char* name : {"two words", "a\nb", "<b>", "\"q\"", "\xff"})
+        refused({"name"}, {.name = name});
 }
 
 TEST_F(PackerRefusalTest, GenerationConfigOutsideTheVocabulary) {
@@ -217,7 +240,7 @@ TEST_F(PackerRefusalTest, GenerationConfigOutsideTheVocabulary) {
 
 TEST_F(PackerRefusalTest, DiskTooSmallIsSaidBeforeAnythingIsMade) {
     // A sparse checkpoint whose embeddings alone are larger than what the disk has free.
-    struct statvfs disk{};
+    struct statvfs disk {};
     ASSERT_EQ(::statvfs(folder_.path().c_str(), &disk), 0);
     const std::uint64_t free_bytes = std::uint64_t{disk.f_bavail} * disk.f_frsize;
     CheckpointBuilder builder({.tied = true});
@@ -230,19 +253,27 @@ TEST_F(PackerRefusalTest, DiskTooSmallIsSaidBeforeAnythingIsMade) {
     std::uint64_t end = 0;
     for (const test::TestTensor& tensor : builder.tensors) {
         std::vector<std::uint64_t> shape = tensor.shape;
-        for (std::uint64_t& size : shape) size = size == 64 && tensor.name.find("self_attn") == std::string::npos ? hidden : size == 96 ? vocab : size;
-        if (tensor.name.ends_with("o_proj.weight")) shape = {hidden, 64};
-        else if (tensor.name.ends_with("_proj.weight") && tensor.name.find("self_attn") != std::string::npos) shape = {shape[0], hidden};
+        for (std::uint64_t& size : shape)
+            size = size == 64 && tensor.name.find("self_attn") == std::string::npos ? hidden
+                   : size == 96                                                     ? vocab
+                                                                                    : size;
+        if (tensor.name.ends_with("o_proj.weight"))
+            shape = {hidden, 64};
+        else if (tensor.name.ends_with("_proj.weight") &&
+                 tensor.name.find("self_attn") != std::string::npos)
+            shape = {shape[0], hidden};
         std::uint64_t bytes = 2;
         for (const std::uint64_t size : shape) bytes *= size;
-        header[tensor.name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end, end + bytes}}};
+        header[tensor.name] = {
+            {"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end, end + bytes}}};
         end += bytes;
     }
     const std::string start = test::raw_safetensors(header.dump(), "");
     test::write_file(folder_ / "in/model.safetensors", start);
     std::error_code error;
     fs::resize_file(folder_ / "in/model.safetensors", start.size() + end, error);
-    if (error) GTEST_SKIP() << "SKIPPED: no sparse file of " << end << " bytes here: " << error.message();
+    if (error)
+        GTEST_SKIP() << "SKIPPED: no sparse file of " << end << " bytes here: " << error.message();
     EXPECT_EQ(refused({"free"}, {.group_size_max = 32}).code, ErrorCode::no_space);
 }
 
@@ -258,7 +289,8 @@ TEST_F(PackerRefusalTest, OutputsThatAreNotOurs) {
     test::write_file(folder_ / "full/notes.txt", "precious");
     EXPECT_NE(message("full").find("notes.txt"), std::string::npos);
     EXPECT_EQ(test::read_file(folder_ / "full/notes.txt"), "precious");
-    EXPECT_NE(message("in").find("not empty"), std::string::npos) << "a checkpoint is never packed over itself";
+    EXPECT_NE(message("in").find("not empty"), std::string::npos)
+        << "a checkpoint is never packed over itself";
     EXPECT_EQ(message("done"), "");
     EXPECT_NE(message("done").find("holds a package already"), std::string::npos);
     EXPECT_TRUE(verify_package(folder_ / "done", {}).ok());

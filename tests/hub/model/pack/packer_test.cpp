@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "hub/model/package/package.h"
 #include "hub/model/pack/quantize.h"
+#include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace moex {
@@ -25,7 +25,8 @@ class PackerTest : public testing::Test {
         return folder_ / name;
     }
     // Packs, verifies and opens.
-    std::shared_ptr<const ModelPackage> pack(const fs::path& checkpoint, const std::string& out, const PackOptions& options = {}) {
+    std::shared_ptr<const ModelPackage> pack(const fs::path& checkpoint, const std::string& out,
+                                             const PackOptions& options = {}) {
         const auto report = pack_checkpoint(checkpoint, folder_ / out, options, threads_, {});
         EXPECT_TRUE(report.ok()) << report.error().message;
         if (!report.ok()) return nullptr;
@@ -52,7 +53,8 @@ class PackerTest : public testing::Test {
 TEST_F(PackerTest, PackageHoldsWhatTheCheckpointHeld) {
     const CheckpointOptions options{.attention_bias = true, .num_shards = 3};
     CheckpointBuilder builder(options);
-    const auto package = pack(checkpoint("in", options), "out", {.expert_dtype = ExpertDtype::f32, .name = "tiny-test"});
+    const auto package = pack(checkpoint("in", options), "out",
+                              {.expert_dtype = ExpertDtype::f32, .name = "tiny-test"});
     ASSERT_TRUE(package);
     EXPECT_EQ(package->name(), "tiny-test");
     EXPECT_EQ(package->expert_dtype(), ExpertDtype::f32);
@@ -60,7 +62,9 @@ TEST_F(PackerTest, PackageHoldsWhatTheCheckpointHeld) {
     EXPECT_EQ(package->config().layer_is_moe, (std::vector<std::uint8_t>{1, 0, 1}));
     EXPECT_DOUBLE_EQ(package->config().rope_theta, 50000.0);
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
-    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight", "model.layers.1.mlp.down_proj.weight", "model.layers.2.mlp.gate.weight", "model.layers.0.self_attn.q_proj.bias"})
+    for (const char* name :
+         {"model.embed_tokens.weight", "lm_head.weight", "model.layers.1.mlp.down_proj.weight",
+          "model.layers.2.mlp.gate.weight", "model.layers.0.self_attn.q_proj.bias"})
         EXPECT_EQ(floats_of(*package, name), builder.tensor(name).values) << name;
     for (const std::uint32_t layer : {0u, 2u}) {
         for (std::uint32_t expert = 0; expert < 4; ++expert) {
@@ -92,11 +96,13 @@ TEST_F(PackerTest, Int4BlobsHoldTheQuantisedRows) {
     const auto package = pack(checkpoint("in", options), "out");
     ASSERT_TRUE(package);
     EXPECT_EQ(package->expert_shape().group_size, 32u);  // 128 and 64 do not divide 32
-    const auto view = view_expert_blob(*package->blob(2, 3), package->expert_shape(), ExpertDtype::int4);
+    const auto view = view_expert_blob(*package->blob(2, 3), package->expert_shape(),
+                                       ExpertDtype::int4);
     ASSERT_TRUE(view.ok());
     std::vector<std::uint32_t> codes(64 / 8), scale_zero(64 / 32);
     const auto& up = builder.tensor("model.layers.2.mlp.experts.3.up_proj.weight").values;
-    ASSERT_TRUE(quantize_int4_row(std::span(up).subspan(5 * 64, 64), 32, codes.data(), scale_zero.data()));
+    ASSERT_TRUE(
+        quantize_int4_row(std::span(up).subspan(5 * 64, 64), 32, codes.data(), scale_zero.data()));
     EXPECT_EQ(std::memcmp(view->gate_up_codes + (32 + 5) * 32, codes.data(), 32), 0);
     EXPECT_EQ(std::memcmp(view->gate_up_scale_zero + (32 + 5) * 8, scale_zero.data(), 8), 0);
 }
@@ -104,21 +110,29 @@ TEST_F(PackerTest, Int4BlobsHoldTheQuantisedRows) {
 TEST_F(PackerTest, ElementTypesAndSpellingsOfTheSameWeightsGiveTheSameBlobs) {
     const auto reference = pack(checkpoint("bf16", {}), "out-bf16", {.name = "m"});
     ASSERT_TRUE(reference);
-    const CheckpointOptions variants[] = {{.dtype = "F32"}, {.fused = true}, {.newer_config = true, .num_shards = 4}, {.dtype = "F32", .fused = true, .num_shards = 2}};
+    const CheckpointOptions variants[] = {{.dtype = "F32"},
+                                          {.fused = true},
+                                          {.newer_config = true, .num_shards = 4},
+                                          {.dtype = "F32", .fused = true, .num_shards = 2}};
     int index = 0;
     for (const CheckpointOptions& options : variants) {
         const std::string name = text("variant-", index++);
         const auto package = pack(checkpoint(name, options), "out-" + name, {.name = "m"});
         ASSERT_TRUE(package);
         for (const std::uint32_t layer : {0u, 2u})
-            for (std::uint32_t expert = 0; expert < 4; ++expert) EXPECT_EQ(package->blob_hash(layer, expert), reference->blob_hash(layer, expert)) << name;
-        EXPECT_EQ(floats_of(*package, "model.embed_tokens.weight"), floats_of(*reference, "model.embed_tokens.weight")) << name;
+            for (std::uint32_t expert = 0; expert < 4; ++expert)
+                EXPECT_EQ(package->blob_hash(layer, expert), reference->blob_hash(layer, expert))
+                    << name;
+        EXPECT_EQ(floats_of(*package, "model.embed_tokens.weight"),
+                  floats_of(*reference, "model.embed_tokens.weight"))
+            << name;
     }
 }
 
 TEST_F(PackerTest, F16WeightsAreReadAndTheSensitiveOnesStayPrecise) {
     CheckpointBuilder builder({.dtype = "F16"});
-    builder.tensor("model.norm.weight").values[0] = half_to_float(0x3c01);  // 1 + 2^-10: bf16 would drop it
+    // 1 + 2^-10: bf16 would drop it
+    builder.tensor("model.norm.weight").values[0] = half_to_float(0x3c01);
     builder.tensor("model.layers.0.mlp.experts.0.up_proj.weight").values[0] = half_to_float(0x3c01);
     builder.write(folder_ / "in");
     const auto package = pack(folder_ / "in", "out", {.expert_dtype = ExpertDtype::f32});
@@ -147,14 +161,17 @@ TEST_F(PackerTest, ThreadsDoNotChangeAByte) {
     const fs::path in = checkpoint("in", {.num_experts = 16});
     ThreadPool one(1), many(7);
     for (auto* pool : {&one, &many})
-        ASSERT_TRUE(pack_checkpoint(in, folder_ / text("out-", pool->num_threads()), {}, *pool, {}).ok());
-    EXPECT_EQ(test::read_file(folder_ / "out-1/manifest.json"), test::read_file(folder_ / "out-7/manifest.json"));
+        ASSERT_TRUE(
+            pack_checkpoint(in, folder_ / text("out-", pool->num_threads()), {}, *pool, {}).ok());
+    EXPECT_EQ(test::read_file(folder_ / "out-1/manifest.json"),
+              test::read_file(folder_ / "out-7/manifest.json"));
 }
 
 TEST_F(PackerTest, EqualExpertsAreOneFile) {
     CheckpointBuilder builder{CheckpointOptions{}};
     for (const char* part : {"gate_proj", "up_proj", "down_proj"})
-        builder.tensor(text("model.layers.0.mlp.experts.1.", part, ".weight")).values = builder.tensor(text("model.layers.2.mlp.experts.3.", part, ".weight")).values;
+        builder.tensor(text("model.layers.0.mlp.experts.1.", part, ".weight")).values =
+            builder.tensor(text("model.layers.2.mlp.experts.3.", part, ".weight")).values;
     builder.write(folder_ / "in");
     const auto package = pack(folder_ / "in", "out");
     ASSERT_TRUE(package);
@@ -164,13 +181,14 @@ TEST_F(PackerTest, EqualExpertsAreOneFile) {
 
 TEST_F(PackerTest, ProgressGrowsToTheTotal) {
     std::uint64_t last = 0, total = 0, events = 0;
-    const auto report = pack_checkpoint(checkpoint("in", {}), folder_ / "out", {}, threads_, [&](const PackProgress& progress) {
-        EXPECT_GE(progress.done_bytes, last);
-        EXPECT_LE(progress.done_bytes, progress.total_bytes);
-        last = progress.done_bytes;
-        total = progress.total_bytes;
-        ++events;
-    });
+    const auto report = pack_checkpoint(checkpoint("in", {}), folder_ / "out", {}, threads_,
+                                        [&](const PackProgress& progress) {
+                                            EXPECT_GE(progress.done_bytes, last);
+                                            EXPECT_LE(progress.done_bytes, progress.total_bytes);
+                                            last = progress.done_bytes;
+                                            total = progress.total_bytes;
+                                            ++events;
+                                        });
     ASSERT_TRUE(report.ok());
     EXPECT_EQ(last, total);
     EXPECT_EQ(total, report->input_bytes);
@@ -180,7 +198,8 @@ TEST_F(PackerTest, ProgressGrowsToTheTotal) {
 TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
     ASSERT_TRUE(pack(checkpoint("in", {}), "out"));
     std::vector<fs::path> files{folder_ / "out/hub.safetensors"};
-    for (const auto& entry : fs::directory_iterator(folder_ / "out/weights")) files.push_back(entry.path());
+    for (const auto& entry : fs::directory_iterator(folder_ / "out/weights"))
+        files.push_back(entry.path());
     for (const fs::path& path : files) {
         const std::string good = test::read_file(path);
         std::string bad = good;
@@ -189,16 +208,20 @@ TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
         const Status status = verify_package(folder_ / "out", {});
         ASSERT_FALSE(status.ok()) << path;
         EXPECT_EQ(status.error().code, ErrorCode::hash_mismatch);
-        EXPECT_NE(status.error().message.find(path.filename().string()), std::string::npos) << status.error().message;
+        EXPECT_NE(status.error().message.find(path.filename().string()), std::string::npos)
+            << status.error().message;
         test::write_file(path, good);
     }
     EXPECT_TRUE(verify_package(folder_ / "out", {}).ok());
     fs::resize_file(files[1], 100);
-    EXPECT_NE(verify_package(folder_ / "out", {}).error().message.find("100 bytes"), std::string::npos);
-    EXPECT_NE(ModelPackage::open(folder_ / "out").error().message.find("100 bytes"), std::string::npos);
+    EXPECT_NE(verify_package(folder_ / "out", {}).error().message.find("100 bytes"),
+              std::string::npos);
+    EXPECT_NE(ModelPackage::open(folder_ / "out").error().message.find("100 bytes"),
+              std::string::npos);
 }
 
-// A host may serve the blobs from elsewhere: the package opens, and what computes here says what is missing.
+// A host may serve the blobs from elsewhere: the package
+// opens, and what computes here says what is missing.
 TEST_F(PackerTest, PackagesOpenWithoutTheirBlobs) {
     const auto whole = pack(checkpoint("in", {}), "out");
     ASSERT_TRUE(whole);
@@ -216,9 +239,12 @@ TEST_F(PackerTest, PackagesOpenWithoutTheirBlobs) {
         EXPECT_EQ(package.has_blob(package.blob_hash(0, 0)), missing == 1);
         EXPECT_EQ(package.blob(2, 1).error().code, ErrorCode::not_found);
         EXPECT_EQ(package.blob(0, 0).ok(), missing == 1);
-        for (const Status& status : {package.require_all_blobs(), verify_package(folder_ / "out", {})}) {
+        for (const Status& status :
+             {package.require_all_blobs(), verify_package(folder_ / "out", {})}) {
             ASSERT_FALSE(status.ok());
-            EXPECT_NE(status.error().message.find(text(missing, " of 8 expert blobs are missing")), std::string::npos) << status.error().message;
+            EXPECT_NE(status.error().message.find(text(missing, " of 8 expert blobs are missing")),
+                      std::string::npos)
+                << status.error().message;
         }
     }
 }
@@ -238,7 +264,8 @@ TEST_F(PackerTest, BlobsOfAllThreadsAreOneMap) {
 
 TEST_F(PackerTest, TextsAreCopiedWordForWord) {
     const fs::path in = checkpoint("in", {});
-    const std::string generation = R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [5, 9]})";
+    const std::string generation =
+        R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [5, 9]})";
     test::write_file(in / "generation_config.json", generation);
     const auto package = pack(in, "out");
     ASSERT_TRUE(package);
@@ -255,13 +282,17 @@ TEST_F(PackerTest, TextsAreCopiedWordForWord) {
 
 TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     const fs::path in = checkpoint("in", {});
-    test::write_file(in / "generation_config.json", R"({"do_sample": true, "min_p": 0.05, "repetition_penalty": 1.1, "top_k": null})");
+    test::write_file(
+        in / "generation_config.json",
+        R"({"do_sample": true, "min_p": 0.05, "repetition_penalty": 1.1, "top_k": null})");
     const auto package = pack(in, "out");
     ASSERT_TRUE(package);
     EXPECT_DOUBLE_EQ(package->generation_defaults().min_p, 0.05);
     EXPECT_DOUBLE_EQ(package->generation_defaults().repetition_penalty, 1.1);
-    EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});  // config.json's
-    for (const char* bad : {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})", R"({"top_k": 20.5})"}) {
+    // config.json's
+    EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
+    for (const char* bad :
+         {R"({"repetition_penalty": 0})", R"({"min_p": 1.5})", R"({"top_k": 20.5})"}) {
         test::write_file(in / "generation_config.json", bad);
         EXPECT_FALSE(pack_checkpoint(in, folder_ / "bad", {}, threads_, {}).ok()) << bad;
     }
@@ -273,10 +304,13 @@ TEST_F(PackerTest, ChatTemplateFileWins) {
     test::write_file(in / "chat_template.jinja", "from the file");
     const auto template_of = [&](const char* out) {
         const auto package = pack(in, out);
-        return package ? nlohmann::json::parse(*package->tokenizer_file("tokenizer_config.json"))["chat_template"] : nlohmann::json();
+        return package ? nlohmann::json::parse(
+                             *package->tokenizer_file("tokenizer_config.json"))["chat_template"]
+                       : nlohmann::json();
     };
     EXPECT_EQ(template_of("alone"), "from the file");
-    test::write_file(in / "tokenizer_config.json", R"({"eos_token": "x", "chat_template": "from the configuration"})");
+    test::write_file(in / "tokenizer_config.json",
+                     R"({"eos_token": "x", "chat_template": "from the configuration"})");
     EXPECT_EQ(template_of("both"), "from the file");
     const std::string same = R"({"chat_template":   "from the file"})";
     test::write_file(in / "tokenizer_config.json", same);
@@ -291,8 +325,10 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
         ASSERT_TRUE(synth_package(*config, "tiny", 5, folder_ / out, {}, threads_, {}).ok());
     ASSERT_TRUE(synth_package(*config, "tiny", 6, folder_ / "c", {}, threads_, {}).ok());
     EXPECT_TRUE(verify_package(folder_ / "a", {}).ok());
-    EXPECT_EQ(test::read_file(folder_ / "a/manifest.json"), test::read_file(folder_ / "b/manifest.json"));
-    EXPECT_NE(test::read_file(folder_ / "a/manifest.json"), test::read_file(folder_ / "c/manifest.json"));
+    EXPECT_EQ(test::read_file(folder_ / "a/manifest.json"),
+              test::read_file(folder_ / "b/manifest.json"));
+    EXPECT_NE(test::read_file(folder_ / "a/manifest.json"),
+              test::read_file(folder_ / "c/manifest.json"));
     const auto package = ModelPackage::open(folder_ / "a");
     ASSERT_TRUE(package.ok()) << package.error().message;
     for (const float norm : floats_of(**package, "model.norm.weight")) EXPECT_EQ(norm, 1.0f);
@@ -303,11 +339,15 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
         return std::sqrt(squares / static_cast<double>(values.size()));
     };
     EXPECT_NEAR(deviation(floats_of(**package, "model.embed_tokens.weight")), 0.02, 0.001);
-    const auto view = view_expert_blob(*(*package)->blob(1, 7), (*package)->expert_shape(), ExpertDtype::int4);
+    const auto view = view_expert_blob(*(*package)->blob(1, 7), (*package)->expert_shape(),
+                                       ExpertDtype::int4);
     std::vector<float> row(64);
     double squares = 0;
     for (std::uint32_t r = 0; r < 64; ++r) {
-        dequantize_int4_row(reinterpret_cast<const std::uint32_t*>(view->gate_up_codes) + r * 8, reinterpret_cast<const std::uint32_t*>(view->gate_up_scale_zero) + r * 2, 64, 32, row.data());
+        dequantize_int4_row(
+            reinterpret_cast<const std::uint32_t*>(view->gate_up_codes) + r * 8,
+            reinterpret_cast<const std::uint32_t*>(view->gate_up_scale_zero) + r * 2, 64, 32,
+            row.data());
         squares += std::pow(deviation(row), 2) / 64;
     }
     EXPECT_NEAR(std::sqrt(squares), 0.02, 0.002);
@@ -320,7 +360,9 @@ TEST_F(PackerTest, SynthShapesAreWholeAndCanBeShortened) {
         EXPECT_TRUE(parse_model_config(to_json(*config)).ok()) << shape;
     }
     EXPECT_NE(synth_shape("huge").error().message.find("bench-moe"), std::string::npos);
-    ASSERT_TRUE(synth_package(with_num_layers(*synth_shape("demo"), 1), "demo-1", 1, folder_ / "demo-1", {}, threads_, {}).ok());
+    ASSERT_TRUE(synth_package(with_num_layers(*synth_shape("demo"), 1), "demo-1", 1,
+                              folder_ / "demo-1", {}, threads_, {})
+                    .ok());
     EXPECT_EQ((*ModelPackage::open(folder_ / "demo-1"))->expert_blob_bytes(), 156'672u);
 }
 

@@ -12,12 +12,15 @@
 namespace moex {
 namespace {
 
-double squared_error(const std::vector<float>& row, std::uint32_t group_size, std::vector<float>* back = nullptr) {
+double squared_error(const std::vector<float>& row, std::uint32_t group_size,
+                     std::vector<float>* back = nullptr) {
     std::vector<std::uint32_t> codes(row.size() / 8), scale_zero(row.size() / group_size);
     EXPECT_TRUE(quantize_int4_row(row, group_size, codes.data(), scale_zero.data()));
-    for (const std::uint32_t word : scale_zero) EXPECT_GE(half_to_float(static_cast<half>(word)), int4_scale_min);
+    for (const std::uint32_t word : scale_zero)
+        EXPECT_GE(half_to_float(static_cast<half>(word)), int4_scale_min);
     std::vector<float> out(row.size());
-    dequantize_int4_row(codes.data(), scale_zero.data(), static_cast<std::uint32_t>(row.size()), group_size, out.data());
+    dequantize_int4_row(codes.data(), scale_zero.data(), static_cast<std::uint32_t>(row.size()),
+                        group_size, out.data());
     double error = 0;
     for (std::size_t i = 0; i < row.size(); ++i) error += std::pow(double{out[i]} - row[i], 2);
     if (back != nullptr) *back = out;
@@ -34,9 +37,12 @@ TEST(QuantizeTest, RandomRowsAreOffByHalfAStepAtMost) {
         for (const std::uint32_t group_size : {32u, 64u, 128u}) {
             squared_error(row, group_size, &back);
             for (std::size_t begin = 0; begin < row.size(); begin += group_size) {
-                const auto [low, high] = std::minmax_element(row.begin() + begin, row.begin() + begin + group_size);
+                const auto [low, high] = std::minmax_element(row.begin() + begin,
+                                                             row.begin() + begin + group_size);
                 const float step = (*high - *low) / 15;
-                for (std::size_t i = begin; i < begin + group_size; ++i) EXPECT_NEAR(back[i], row[i], 0.52f * step) << "seed " << seed << " group " << group_size;
+                for (std::size_t i = begin; i < begin + group_size; ++i)
+                    EXPECT_NEAR(back[i], row[i], 0.52f * step)
+                        << "seed " << seed << " group " << group_size;
             }
         }
     }

@@ -8,7 +8,8 @@ namespace {
 using nlohmann::json;
 
 json qwen3_30b() {
-    return json::parse(R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
+    return json::parse(
+        R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
         "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 40960, "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
         "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
         "rope_scaling": null, "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936})");
@@ -37,7 +38,8 @@ TEST(ConfigTest, NewerSpellingMeansTheSame) {
     newer["num_local_experts"] = newer["num_experts"];
     newer["rope_parameters"] = {{"rope_theta", newer["rope_theta"]}, {"rope_type", "default"}};
     newer["dtype"] = "bfloat16";
-    for (const char* gone : {"num_experts", "rope_theta", "rope_scaling", "torch_dtype"}) newer.erase(gone);
+    for (const char* gone : {"num_experts", "rope_theta", "rope_scaling", "torch_dtype"})
+        newer.erase(gone);
     const auto config = parse_hf_config(newer);
     ASSERT_TRUE(config.ok()) << config.error().message;
     EXPECT_EQ(to_json(*config), to_json(*parse_hf_config(qwen3_30b())));
@@ -73,9 +75,9 @@ TEST(ConfigTest, HeadDimDefaultsToHiddenOverHeads) {
 }
 
 struct BadConfig {
-    const char* patch;     // merged over a good one
-    const char* key;       // what the message must name
-    const char* found;     // and show
+    const char* patch;  // merged over a good one
+    const char* key;    // what the message must name
+    const char* found;  // and show
 };
 void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.patch; }
 
@@ -86,53 +88,66 @@ TEST_P(BadConfigTest, IsRefusedByName) {
     object.update(json::parse(GetParam().patch));
     const auto config = parse_hf_config(object);
     ASSERT_FALSE(config.ok());
-    EXPECT_NE(config.error().message.find(GetParam().key), std::string::npos) << config.error().message;
-    EXPECT_NE(config.error().message.find(GetParam().found), std::string::npos) << config.error().message;
+    EXPECT_NE(config.error().message.find(GetParam().key), std::string::npos)
+        << config.error().message;
+    EXPECT_NE(config.error().message.find(GetParam().found), std::string::npos)
+        << config.error().message;
     EXPECT_LT(config.error().message.size(), 300u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, BadConfigTest,
-                         testing::Values(BadConfig{R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})", "model_type", "llama"},
-                                         BadConfig{R"({"architectures": ["MixtralForCausalLM"]})", "architecture", "MixtralForCausalLM"},
-                                         BadConfig{R"({"model_type": null, "architectures": []})", "model_type", "not supported"},
-                                         BadConfig{R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})", "rope_scaling", "yarn"},
-                                         BadConfig{R"({"rope_scaling": {"type": "linear", "factor": 4.0}})", "rope_scaling", "linear"},
-                                         BadConfig{R"({"rope_parameters": {"rope_type": "llama3"}})", "rope_parameters", "llama3"},
-                                         BadConfig{R"({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}})", "rope_parameters", "full_attention"},
-                                         BadConfig{R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types", "sliding_attention"},
-                                         BadConfig{R"({"rope_parameters": 7})", "rope_parameters", "7"},
-                                         BadConfig{R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor", "0.5"},
-                                         BadConfig{R"({"rope_theta": -1})", "rope_theta", "-1"},
-                                         BadConfig{R"({"quantization_config": {"quant_method": "fp8"}})", "quantization_config", "fp8"},
-                                         BadConfig{R"({"hidden_act": "gelu"})", "hidden_act", "gelu"},
-                                         BadConfig{R"({"use_sliding_window": true})", "use_sliding_window", "true"},
-                                         BadConfig{R"({"hidden_size": null})", "hidden_size", "null"},
-                                         BadConfig{R"({"hidden_size": "2048"})", "hidden_size", "2048"},
-                                         BadConfig{R"({"hidden_size": 2048.5})", "hidden_size", "2048.5"},
-                                         BadConfig{R"({"hidden_size": -32})", "hidden_size", "-32"},
-                                         BadConfig{R"({"hidden_size": 2040})", "hidden_size", "multiple of 32"},
-                                         BadConfig{R"({"hidden_size": 1099511627776})", "hidden_size", "1099511627776"},
-                                         BadConfig{R"({"hidden_size": 18446744073709551616})", "hidden_size", "65504"},
-                                         BadConfig{R"({"moe_intermediate_size": 100})", "moe_intermediate_size", "100"},
-                                         BadConfig{R"({"num_hidden_layers": 0})", "num_hidden_layers", "0"},
-                                         BadConfig{R"({"num_hidden_layers": 100000})", "num_hidden_layers", "100000"},
-                                         BadConfig{R"({"num_key_value_heads": 5})", "num_kv_heads", "5"},
-                                         BadConfig{R"({"num_key_value_heads": 0})", "num_key_value_heads", "0"},
-                                         BadConfig{R"({"num_attention_heads": 0})", "num_attention_heads", "0"},
-                                         BadConfig{R"({"head_dim": 100})", "head_dim", "100"},
-                                         BadConfig{R"({"num_experts_per_tok": 129})", "top_k", "129"},
-                                         BadConfig{R"({"num_experts": 0})", "num_experts", "0"},
-                                         BadConfig{R"({"num_local_experts": 64})", "num_local_experts", "128"},
-                                         BadConfig{R"({"norm_topk_prob": "yes"})", "norm_topk_prob", "yes"},
-                                         BadConfig{R"({"rms_norm_eps": 0})", "rms_norm_eps", "0"},
-                                         BadConfig{R"({"mlp_only_layers": [48]})", "mlp_only_layers", "48"},
-                                         BadConfig{R"({"mlp_only_layers": "all"})", "mlp_only_layers", "all"},
-                                         BadConfig{R"({"mlp_only_layers": [-1]})", "mlp_only_layers", "-1"},
-                                         BadConfig{R"({"decoder_sparse_step": 0})", "decoder_sparse_step", "0"},
-                                         BadConfig{R"({"decoder_sparse_step": 100})", "layer_is_moe", "MoE layer"},
-                                         BadConfig{R"({"mlp_only_layers": [1], "intermediate_size": null})", "intermediate_size", "dense"},
-                                         BadConfig{R"({"vocab_size": 0})", "vocab_size", "0"},
-                                         BadConfig{R"({"max_position_embeddings": 0})", "max_position_embeddings", "0"}));
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadConfigTest,
+    testing::Values(
+        BadConfig{R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})", "model_type",
+                  "llama"},
+        BadConfig{R"({"architectures": ["MixtralForCausalLM"]})", "architecture",
+                  "MixtralForCausalLM"},
+        BadConfig{R"({"model_type": null, "architectures": []})", "model_type", "not supported"},
+        BadConfig{R"({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}})", "rope_scaling",
+                  "yarn"},
+        BadConfig{R"({"rope_scaling": {"type": "linear", "factor": 4.0}})", "rope_scaling",
+                  "linear"},
+        BadConfig{R"({"rope_parameters": {"rope_type": "llama3"}})", "rope_parameters", "llama3"},
+        BadConfig{
+            R"({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}})",
+            "rope_parameters", "full_attention"},
+        BadConfig{R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types",
+                  "sliding_attention"},
+        BadConfig{R"({"rope_parameters": 7})", "rope_parameters", "7"},
+        BadConfig{R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor", "0.5"},
+        BadConfig{R"({"rope_theta": -1})", "rope_theta", "-1"},
+        BadConfig{R"({"quantization_config": {"quant_method": "fp8"}})", "quantization_config",
+                  "fp8"},
+        BadConfig{R"({"hidden_act": "gelu"})", "hidden_act", "gelu"},
+        BadConfig{R"({"use_sliding_window": true})", "use_sliding_window", "true"},
+        BadConfig{R"({"hidden_size": null})", "hidden_size", "null"},
+        BadConfig{R"({"hidden_size": "2048"})", "hidden_size", "2048"},
+        BadConfig{R"({"hidden_size": 2048.5})", "hidden_size", "2048.5"},
+        BadConfig{R"({"hidden_size": -32})", "hidden_size", "-32"},
+        BadConfig{R"({"hidden_size": 2040})", "hidden_size", "multiple of 32"},
+        BadConfig{R"({"hidden_size": 1099511627776})", "hidden_size", "1099511627776"},
+        BadConfig{R"({"hidden_size": 18446744073709551616})", "hidden_size", "65504"},
+        BadConfig{R"({"moe_intermediate_size": 100})", "moe_intermediate_size", "100"},
+        BadConfig{R"({"num_hidden_layers": 0})", "num_hidden_layers", "0"},
+        BadConfig{R"({"num_hidden_layers": 100000})", "num_hidden_layers", "100000"},
+        BadConfig{R"({"num_key_value_heads": 5})", "num_kv_heads", "5"},
+        BadConfig{R"({"num_key_value_heads": 0})", "num_key_value_heads", "0"},
+        BadConfig{R"({"num_attention_heads": 0})", "num_attention_heads", "0"},
+        BadConfig{R"({"head_dim": 100})", "head_dim", "100"},
+        BadConfig{R"({"num_experts_per_tok": 129})", "top_k", "129"},
+        BadConfig{R"({"num_experts": 0})", "num_experts", "0"},
+        BadConfig{R"({"num_local_experts": 64})", "num_local_experts", "128"},
+        BadConfig{R"({"norm_topk_prob": "yes"})", "norm_topk_prob", "yes"},
+        BadConfig{R"({"rms_norm_eps": 0})", "rms_norm_eps", "0"},
+        BadConfig{R"({"mlp_only_layers": [48]})", "mlp_only_layers", "48"},
+        BadConfig{R"({"mlp_only_layers": "all"})", "mlp_only_layers", "all"},
+        BadConfig{R"({"mlp_only_layers": [-1]})", "mlp_only_layers", "-1"},
+        BadConfig{R"({"decoder_sparse_step": 0})", "decoder_sparse_step", "0"},
+        BadConfig{R"({"decoder_sparse_step": 100})", "layer_is_moe", "MoE layer"},
+        BadConfig{R"({"mlp_only_layers": [1], "intermediate_size": null})", "intermediate_size",
+                  "dense"},
+        BadConfig{R"({"vocab_size": 0})", "vocab_size", "0"},
+        BadConfig{R"({"max_position_embeddings": 0})", "max_position_embeddings", "0"}));
 
 TEST(ConfigTest, AnythingButAnObjectIsRefused) {
     for (const char* text : {"null", "[]", "3", "\"qwen3_moe\""}) {

@@ -1,12 +1,14 @@
-// Files made to be slow: whatever a checkpoint or a package holds, pack and open answer within the 3 s of the requirement.
-// Measured in processor seconds, with room for a slow machine: what is quadratic here takes minutes.
+// Files made to be slow: whatever a checkpoint or a package
+// holds, pack and open answer within the 3 s of the requirement.
+// Measured in processor seconds, with room for a slow
+// machine: what is quadratic here takes minutes.
 #include <ctime>
 #include <functional>
 
 #include <gtest/gtest.h>
 
-#include "hub/model/package/package.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace moex {
@@ -25,7 +27,8 @@ constexpr double seconds_max = 10;
 #endif
 
 // "OPEN item(0),item(1),... CLOSE"
-std::string many(std::size_t count, const std::string& open, const std::function<std::string(std::size_t)>& item, const std::string& close) {
+std::string many(std::size_t count, const std::string& open,
+                 const std::function<std::string(std::size_t)>& item, const std::string& close) {
     std::string out = open;
     for (std::size_t i = 0; i < count; ++i) {
         if (i > 0) out += ',';
@@ -33,7 +36,9 @@ std::string many(std::size_t count, const std::string& open, const std::function
     }
     return out + close;
 }
-std::string empty_tensor(std::size_t i) { return text("\"tensor.", i, R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})"); }
+std::string empty_tensor(std::size_t i) {
+    return text("\"tensor.", i, R"(":{"dtype":"F32","shape":[0],"data_offsets":[0,0]})");
+}
 std::string member_0(std::size_t i) { return text("\"k", i, "\":0"); }
 
 class HostileSizeTest : public testing::Test {
@@ -66,31 +71,69 @@ TEST_F(HostileSizeTest, SafetensorsHeaders) {
         write_file(folder_ / "in/model.safetensors", raw_safetensors(header, ""));
         return pack(what);
     };
-    EXPECT_SAYS(with_header("200,000 tensors", many(200'000, "{", empty_tensor, "}")), "model.embed_tokens.weight is missing");
-    EXPECT_SAYS(with_header("200,000 tensors of one name", many(200'000, "{", [](std::size_t) { return empty_tensor(0); }, "}")), "stands twice");
-    EXPECT_SAYS(with_header("1,900,000 numbers", many(1'900'000, "{", member_0, "}")), "wanted {dtype");
-    EXPECT_SAYS(with_header("3,000,000 values", many(3'000'000, "{\"a\":[", [](std::size_t) { return "0"; }, "]}")), "more than 2000000 JSON values");
-    EXPECT_SAYS(with_header("a list of 1,900,000 objects", many(1'900'000, "{\"a\":[", [](std::size_t) { return "{}"; }, "]}")), "wanted {dtype");
-    EXPECT_SAYS(with_header("metadata that is a list", many(1'900'000, "{\"__metadata__\":[", [](std::size_t) { return "{}"; }, "]}")), "__metadata__");
-    EXPECT_SAYS(with_header("metadata of 1,000,000 strings", many(1'000'000, "{\"__metadata__\":{", [](std::size_t i) { return text('"', std::string(40, 'k'), i, "\":\"\""); }, "}}")),
+    EXPECT_SAYS(with_header("200,000 tensors", many(200'000, "{", empty_tensor, "}")),
                 "model.embed_tokens.weight is missing");
-    EXPECT_SAYS(with_header("one name of 60 MB", "{\"" + std::string(60'000'000, 'n') + "\":0}"), "wanted {dtype");
+    EXPECT_SAYS(with_header("200,000 tensors of one name",
+                            many(
+                                200'000, "{", [](std::size_t) { return empty_tensor(0); }, "}")),
+                "stands twice");
+    EXPECT_SAYS(with_header("1,900,000 numbers", many(1'900'000, "{", member_0, "}")),
+                "wanted {dtype");
+    EXPECT_SAYS(with_header("3,000,000 values",
+                            many(
+                                3'000'000, "{\"a\":[", [](std::size_t) { return "0"; }, "]}")),
+                "more than 2000000 JSON values");
+    EXPECT_SAYS(with_header("a list of 1,900,000 objects",
+                            many(
+                                1'900'000, "{\"a\":[", [](std::size_t) { return "{}"; }, "]}")),
+                "wanted {dtype");
+    EXPECT_SAYS(with_header("metadata that is a list", many(
+                                                           1'900'000, "{\"__metadata__\":[",
+                                                           [](std::size_t) { return "{}"; }, "]}")),
+                "__metadata__");
+    EXPECT_SAYS(
+        with_header(
+            "metadata of 1,000,000 strings",
+            many(
+                1'000'000, "{\"__metadata__\":{",
+                [](std::size_t i) { return text('"', std::string(40, 'k'), i, "\":\"\""); }, "}}")),
+        "model.embed_tokens.weight is missing");
+    EXPECT_SAYS(with_header("one name of 60 MB", "{\"" + std::string(60'000'000, 'n') + "\":0}"),
+                "wanted {dtype");
 }
 
 TEST_F(HostileSizeTest, IndexAndManyShards) {
     fs::remove_all(folder_ / "in");
     CheckpointBuilder({.num_shards = 2}).write(folder_ / "in");
     const fs::path index = folder_ / "in/model.safetensors.index.json";
-    const auto entry = [](std::size_t i) { return text("\"tensor.", i, "\":\"model-1.safetensors\""); };
+    const auto entry = [](std::size_t i) {
+        return text("\"tensor.", i, "\":\"model-1.safetensors\"");
+    };
     write_file(index, many(200'000, "{\"weight_map\":{", entry, "}}"));
-    EXPECT_SAYS(pack("index of 200,000 tensors"), "tensor.0 is missing, but model.safetensors.index.json puts it there");
-    write_file(index, many(200'000, "{\"weight_map\":{", [](std::size_t i) { return text("\"tensor.", i, "\":\"model-", i, ".safetensors\""); }, "}}"));
+    EXPECT_SAYS(pack("index of 200,000 tensors"),
+                "tensor.0 is missing, but model.safetensors.index.json puts it there");
+    write_file(index, many(
+                          200'000, "{\"weight_map\":{",
+                          [](std::size_t i) {
+                              return text("\"tensor.", i, "\":\"model-", i, ".safetensors\"");
+                          },
+                          "}}"));
     EXPECT_SAYS(pack("index of 200,000 shards"), "model-0.safetensors: No such file");
     // One file of 20 MB under many names: the sum is bounded.
-    const auto strings = [](std::size_t i) { return text('"', std::string(20, 'k'), i, "\":\"\""); };
-    write_file(folder_ / "in/many.safetensors", raw_safetensors(many(700'000, "{\"__metadata__\":{", strings, "}}"), ""));
-    for (int i = 0; i < 100; ++i) fs::create_symlink("many.safetensors", folder_ / "in" / text("model-", 100 + i, ".safetensors"));
-    write_file(index, many(100, "{\"weight_map\":{", [](std::size_t i) { return text("\"tensor.", i, "\":\"model-", 100 + i, ".safetensors\""); }, "}}"));
+    const auto strings = [](std::size_t i) {
+        return text('"', std::string(20, 'k'), i, "\":\"\"");
+    };
+    write_file(folder_ / "in/many.safetensors",
+               raw_safetensors(many(700'000, "{\"__metadata__\":{", strings, "}}"), ""));
+    for (int i = 0; i < 100; ++i)
+        fs::create_symlink("many.safetensors",
+                           folder_ / "in" / text("model-", 100 + i, ".safetensors"));
+    write_file(index, many(
+                          100, "{\"weight_map\":{",
+                          [](std::size_t i) {
+                              return text("\"tensor.", i, "\":\"model-", 100 + i, ".safetensors\"");
+                          },
+                          "}}"));
     EXPECT_SAYS(pack("100 shards of 20 MB headers"), "the headers of all shards may take");
 }
 
@@ -98,26 +141,62 @@ TEST_F(HostileSizeTest, TextFiles) {
     const auto with_file = [&](const char* what, const char* name, const std::string& content) {
         write_file(folder_ / "in" / name, content);
         const std::string message = pack(what);
-        if (name == std::string_view("config.json")) CheckpointBuilder{test::CheckpointOptions{}}.write(folder_ / "in");
-        else fs::remove(folder_ / "in" / name);
+        if (name == std::string_view("config.json"))
+            CheckpointBuilder{test::CheckpointOptions{}}.write(folder_ / "in");
+        else
+            fs::remove(folder_ / "in" / name);
         return message;
     };
-    const std::string keys = many(600'000, "", member_0, ""), objects = many(1'900'000, "[", [](std::size_t) { return "{}"; }, "]");
-    const std::string tokenizer = R"({"added_tokens":[],"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","merges":[],"vocab":{)";
-    EXPECT_SAYS(with_file("config.json of 600,000 keys", "config.json", "{" + keys + "}"), "config.json");
-    EXPECT_SAYS(with_file("config.json with a list of objects", "config.json", R"({"model_type":"qwen3_moe","quantization_config":)" + objects + "}"), "quantization_config");
-    EXPECT_SAYS(with_file("config.json of 9 MB", "config.json", "{}" + std::string(9u << 20, ' ')), "wanted at most 8388608");
-    EXPECT_SAYS(with_file("generation_config.json of 600,000 keys", "generation_config.json", "{\"top_k\":-1," + keys + "}"), "top_k");
-    EXPECT_SAYS(with_file("generation_config.json with a list of objects", "generation_config.json", "{\"eos_token_id\":" + objects + "}"), "eos_token_id");
+    const std::string keys = many(600'000, "", member_0, ""),
+                      objects = many(
+                          1'900'000, "[", [](std::size_t) { return "{}"; }, "]");
+    const std::string tokenizer =
+        R"({"added_tokens":[],"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","merges":[],"vocab":{)";
+    EXPECT_SAYS(with_file("config.json of 600,000 keys", "config.json", "{" + keys + "}"),
+                "config.json");
+    EXPECT_SAYS(with_file("config.json with a list of objects", "config.json",
+                          R"({"model_type":"qwen3_moe","quantization_config":)" + objects + "}"),
+                "quantization_config");
+    EXPECT_SAYS(with_file("config.json of 9 MB", "config.json", "{}" + std::string(9u << 20, ' ')),
+                "wanted at most 8388608");
+    EXPECT_SAYS(with_file("generation_config.json of 600,000 keys", "generation_config.json",
+                          "{\"top_k\":-1," + keys + "}"),
+                "top_k");
+    EXPECT_SAYS(with_file("generation_config.json with a list of objects", "generation_config.json",
+                          "{\"eos_token_id\":" + objects + "}"),
+                "eos_token_id");
     EXPECT_SAYS(with_file("tokenizer.json of 1,900,000 tokens", "tokenizer.json",
-                          tokenizer + many(1'900'000, "", [](std::size_t i) { return text("\"t", i, "\":", i); }, "") + "}}}"), "at most 1000000");
+                          tokenizer +
+                              many(
+                                  1'900'000, "",
+                                  [](std::size_t i) { return text("\"t", i, "\":", i); }, "") +
+                              "}}}"),
+                "at most 1000000");
     EXPECT_SAYS(with_file("tokenizer.json of 1,000,000 tokens", "tokenizer.json",
-                          tokenizer + many(1'000'000, "", [](std::size_t i) { return text("\"t", i, "\":", i); }, "") + "}}}"), "vocab_size");
-    EXPECT_SAYS(with_file("tokenizer.json with the last id", "tokenizer.json", tokenizer + "\"a\":16777215}}}"), "vocab_size");
-    EXPECT_SAYS(with_file("tokenizer.json of 180,000 added tokens", "tokenizer.json", many(180'000, "{\"model\":{\"merges\":[],\"vocab\":{}},\"pre_tokenizer\":{\"type\":\"ByteLevel\"},\"added_tokens\":[",
-                          [](std::size_t i) { return text("{\"id\":", i, ",\"content\":\"<", i, ">\"}"); }, "]}")), "vocab_size");
-    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json", folder_ / "in/tokenizer.json");
-    EXPECT_SAYS(with_file("tokenizer_config.json of 600,000 keys", "tokenizer_config.json", "{\"added_tokens_decoder\":{" + keys + "}}"), "added_tokens_decoder");
+                          tokenizer +
+                              many(
+                                  1'000'000, "",
+                                  [](std::size_t i) { return text("\"t", i, "\":", i); }, "") +
+                              "}}}"),
+                "vocab_size");
+    EXPECT_SAYS(with_file("tokenizer.json with the last id", "tokenizer.json",
+                          tokenizer + "\"a\":16777215}}}"),
+                "vocab_size");
+    EXPECT_SAYS(with_file("tokenizer.json of 180,000 added tokens", "tokenizer.json",
+                          many(
+                              180'000,
+                              "{\"model\":{\"merges\":[],\"vocab\":{}},\"pre_tokenizer\":{\"type\":"
+                              "\"ByteLevel\"},\"added_tokens\":[",
+                              [](std::size_t i) {
+                                  return text("{\"id\":", i, ",\"content\":\"<", i, ">\"}");
+                              },
+                              "]}")),
+                "vocab_size");
+    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json",
+                  folder_ / "in/tokenizer.json");
+    EXPECT_SAYS(with_file("tokenizer_config.json of 600,000 keys", "tokenizer_config.json",
+                          "{\"added_tokens_decoder\":{" + keys + "}}"),
+                "added_tokens_decoder");
 }
 
 TEST_F(HostileSizeTest, Manifest) {
@@ -133,11 +212,23 @@ TEST_F(HostileSizeTest, Manifest) {
     auto many_files = manifest;
     many_files["files"] = "FILES";
     std::string with_files = many_files.dump();
-    EXPECT_SAYS(open("manifest of 1,900,000 files", with_files.replace(with_files.find("\"FILES\""), 7, "{" + keys + "}")), "which no package holds");
+    EXPECT_SAYS(open("manifest of 1,900,000 files",
+                     with_files.replace(with_files.find("\"FILES\""), 7, "{" + keys + "}")),
+                "which no package holds");
     // As many blobs as 64 MB can name; the first tensor that is looked for has another shape.
     constexpr std::size_t layers = 220, experts = 4096;
-    manifest["config"].update({{"num_layers", layers}, {"num_experts", experts}, {"layer_is_moe", std::vector<int>(layers, 1)}, {"vocab_size", 97}});
-    const auto layer = [&](std::size_t l) { return many(experts, "[", [&](std::size_t e) { return text('"', std::string(56, 'a'), 10'000'000 + l * experts + e, '"'); }, "]"); };
+    manifest["config"].update({{"num_layers", layers},
+                               {"num_experts", experts},
+                               {"layer_is_moe", std::vector<int>(layers, 1)},
+                               {"vocab_size", 97}});
+    const auto layer = [&](std::size_t l) {
+        return many(
+            experts, "[",
+            [&](std::size_t e) {
+                return text('"', std::string(56, 'a'), 10'000'000 + l * experts + e, '"');
+            },
+            "]");
+    };
     manifest["experts"] = "EXPERTS";
     std::string with_experts = manifest.dump();
     with_experts.replace(with_experts.find("\"EXPERTS\""), 9, many(layers, "[", layer, "]"));

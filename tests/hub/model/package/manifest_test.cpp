@@ -45,7 +45,11 @@ TEST_F(ManifestTest, ComesBackAsItWas) {
 }
 
 TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
-    struct Case { const char* pointer; json value; const char* message; };
+    struct Case {
+        const char* pointer;
+        json value;
+        const char* message;
+    };
     const std::string hash(64, 'a');
     const Case table[] = {
         {"/format", "zip", "format"},
@@ -89,7 +93,8 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
         {"/experts/0", nullptr, "experts[0]"},
         {"/experts/0", json::array({hash}), "1 hashes"},
         {"/experts/1", json::array(), "experts[1]"},
-        {"/experts/0/0", "../../../../../../../../../../../../../../../../etc/passwd/aaaaaaa", "experts[0][0]"},
+        {"/experts/0/0", "../../../../../../../../../../../../../../../../etc/passwd/aaaaaaa",
+         "experts[0][0]"},
         {"/experts/0/0", std::string(63, 'a'), "experts[0][0]"},
         {"/experts/0/0", std::string(64, 'g'), "experts[0][0]"},
         {"/experts/0/0", 3, "experts[0][0]"},
@@ -98,7 +103,8 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
         json object = json::parse(good_);
         object[json::json_pointer(c.pointer)] = c.value;
         const std::string message = open_error(object.dump());
-        EXPECT_NE(message.find(c.message), std::string::npos) << c.pointer << " = " << c.value.dump().substr(0, 80) << ": \"" << message << "\"";
+        EXPECT_NE(message.find(c.message), std::string::npos)
+            << c.pointer << " = " << c.value.dump().substr(0, 80) << ": \"" << message << "\"";
         EXPECT_LT(message.size(), 600u) << c.pointer;
     }
     EXPECT_EQ(open_error(good_), "");
@@ -114,9 +120,12 @@ TEST_F(ManifestTest, MissingFieldsAreRefused) {
 }
 
 TEST_F(ManifestTest, TextThatIsNoManifestIsRefused) {
-    for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string(1000, '['), std::string("\xff\xfe")})
+    for (const std::string& text :
+         {std::string(), std::string("{"), std::string("[]"), std::string("null"),
+          std::string(1000, '['), std::string("\xff\xfe")})
         EXPECT_NE(open_error(text), "") << text.substr(0, 20);
-    for (std::size_t size = 0; size + 2 < good_.size(); size += 97) EXPECT_NE(open_error(good_.substr(0, size)), "") << size;
+    for (std::size_t size = 0; size + 2 < good_.size(); size += 97)
+        EXPECT_NE(open_error(good_.substr(0, size)), "") << size;
 }
 
 TEST_F(ManifestTest, RandomDamageNeverCrashes) {
@@ -124,7 +133,8 @@ TEST_F(ManifestTest, RandomDamageNeverCrashes) {
     std::mt19937_64 random(seed);
     for (int i = 0; i < 2000; ++i) {
         std::string damaged = good_;
-        for (int k = 0; k < 1 + i % 4; ++k) damaged[random() % damaged.size()] = static_cast<char>(random());
+        for (int k = 0; k < 1 + i % 4; ++k)
+            damaged[random() % damaged.size()] = static_cast<char>(random());
         const auto manifest = parse_manifest(damaged, "m");
         if (!manifest.ok()) {
             EXPECT_FALSE(manifest.error().message.empty()) << "seed " << seed;
@@ -137,7 +147,8 @@ TEST_F(ManifestTest, TensorsAtOddBytesAreRefused) {
     const std::string file = test::read_file(folder_ / "out/hub.safetensors");
     const std::string header(*safetensors_header_of(as_byte_view(file), "f"));
     for (const std::size_t pad : {1u, 2u, 3u, 4u}) {
-        const std::string hub = test::raw_safetensors(header + std::string(pad, ' '), file.substr(8 + header.size()));
+        const std::string hub = test::raw_safetensors(header + std::string(pad, ' '),
+                                                      file.substr(8 + header.size()));
         test::write_file(folder_ / "out/hub.safetensors", hub);
         json object = json::parse(good_);
         object["hub"]["bytes"] = hub.size();
@@ -145,16 +156,21 @@ TEST_F(ManifestTest, TensorsAtOddBytesAreRefused) {
         if (pad == 2 || pad == 4) {
             EXPECT_EQ(message, "") << pad;  // all are bf16
         } else {
-            EXPECT_NE(message.find("wanted a multiple of 2"), std::string::npos) << pad << ": " << message;
+            EXPECT_NE(message.find("wanted a multiple of 2"), std::string::npos)
+                << pad << ": " << message;
         }
     }
 }
 
 TEST_F(ManifestTest, WrongFoldersAreExplained) {
-    EXPECT_NE(ModelPackage::open(folder_ / "in").error().message.find("a checkpoint, not a package"), std::string::npos);
-    EXPECT_NE(ModelPackage::open(folder_ / "nowhere").error().message.find("not found"), std::string::npos);
+    EXPECT_NE(
+        ModelPackage::open(folder_ / "in").error().message.find("a checkpoint, not a package"),
+        std::string::npos);
+    EXPECT_NE(ModelPackage::open(folder_ / "nowhere").error().message.find("not found"),
+              std::string::npos);
     fs::resize_file(folder_ / "out/hub.safetensors", 100);
-    EXPECT_NE(ModelPackage::open(folder_ / "out").error().message.find("100 bytes"), std::string::npos);
+    EXPECT_NE(ModelPackage::open(folder_ / "out").error().message.find("100 bytes"),
+              std::string::npos);
 }
 
 }  // namespace

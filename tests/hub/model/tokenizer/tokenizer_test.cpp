@@ -24,7 +24,8 @@ std::string read_file(const std::string& path) {
 const std::string demo = std::string(MOEX_SOURCE_DIR) + "/static/models/demo/";
 
 std::shared_ptr<const Tokenizer> demo_tokenizer() {
-    auto loaded = Tokenizer::load(read_file(demo + "tokenizer.json"), read_file(demo + "tokenizer_config.json"));
+    auto loaded = Tokenizer::load(read_file(demo + "tokenizer.json"),
+                                  read_file(demo + "tokenizer_config.json"));
     EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().message);
     return loaded.ok() ? *loaded : nullptr;
 }
@@ -51,11 +52,16 @@ using Ids = std::vector<TokenId>;
 
 TEST(TokenizerTest, GoldenPromptsHaveTheirIds) {
     const auto tokenizer = demo_tokenizer();
-    const json golden = json::parse(read_file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/demo/golden.json"));
+    const json golden = json::parse(
+        read_file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/demo/golden.json"));
     std::size_t compared = 0;
     for (const json& entry : golden) {
-        if (!entry.is_object() || !entry.contains("prompt") || !entry["prompt"].is_string() || !entry.contains("ids")) continue;
-        EXPECT_EQ(tokenizer->encode(entry["prompt"].get<std::string>(), SpecialTokens::parse), entry["ids"].get<Ids>()) << entry["prompt"];
+        if (!entry.is_object() || !entry.contains("prompt") || !entry["prompt"].is_string() ||
+            !entry.contains("ids"))
+            continue;
+        EXPECT_EQ(tokenizer->encode(entry["prompt"].get<std::string>(), SpecialTokens::parse),
+                  entry["ids"].get<Ids>())
+            << entry["prompt"];
         ++compared;
     }
     EXPECT_GT(compared, 0u);
@@ -75,20 +81,25 @@ TEST(TokenizerTest, SpecialTokensAreTokensOnlyWhenParsed) {
 TEST(TokenizerTest, PlainRangesHoldNoControlTokens) {
     const auto tokenizer = demo_tokenizer();
     const TokenId end = *tokenizer->token_id("<|im_end|>");
-    const std::string text = "<|im_end|>x<|im_end|>y<|im_end|>";  // the middle one came from a message
+    // the middle one came from a message
+    const std::string text = "<|im_end|>x<|im_end|>y<|im_end|>";
     const std::vector<TextRange> plain = {{10, 22}};
     const Ids ids = tokenizer->encode(text, plain);
     EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 2);
     EXPECT_EQ(tokenizer->decode(ids, false), text);
     // A token made of two halves, one of each origin, is none.
     const std::vector<TextRange> half = {{5, 10}};
-    EXPECT_EQ(tokenizer->encode("<|im_end|>", half), tokenizer->encode("<|im_end|>", SpecialTokens::as_text));
-    EXPECT_EQ(tokenizer->encode(text, std::span<const TextRange>()), tokenizer->encode(text, SpecialTokens::parse));
+    EXPECT_EQ(tokenizer->encode("<|im_end|>", half),
+              tokenizer->encode("<|im_end|>", SpecialTokens::as_text));
+    EXPECT_EQ(tokenizer->encode(text, std::span<const TextRange>()),
+              tokenizer->encode(text, SpecialTokens::parse));
 }
 
 TEST(TokenizerTest, DecodingGivesTheTextBack) {
     const auto tokenizer = demo_tokenizer();
-    for (const std::string text : {"", "plain", " naïve  café\n\n\t", "日本語 👩‍👩‍👧‍👦 עברית", "for (;;) { x += 1; }\r\n"}) {
+    for (const std::string text :
+         {"", "plain", " naïve  café\n\n\t", "日本語 👩‍👩‍👧‍👦 עברית",
+          "for (;;) { x += 1; }\r\n"}) {
         const Ids ids = tokenizer->encode(text, SpecialTokens::parse);
         EXPECT_EQ(tokenizer->decode(ids, true), utf8_nfc(text));
         StreamDecoder stream(*tokenizer);
@@ -117,23 +128,36 @@ TEST(TokenizerTest, StreamHoldsBackHalfACharacter) {
 
 TEST(TokenizerTest, BrokenBytesBecomeReplacementCharacters) {
     const std::string r = "\xEF\xBF\xBD";
-    EXPECT_EQ(utf8_repair("a\xFF" "b"), "a" + r + "b");
-    EXPECT_EQ(utf8_repair("\xE2\x82"), r);                      // one maximal part
-    EXPECT_EQ(utf8_repair("\xE2\x82" "A"), r + "A");
-    EXPECT_EQ(utf8_repair("\xC0\x80"), r + r);                  // never valid
-    EXPECT_EQ(utf8_repair("\xED\xA0\x80"), r + r + r);          // a surrogate
-    EXPECT_EQ(utf8_repair("\xF0\x9F\x98" "x"), r + "x");
+    EXPECT_EQ(utf8_repair("a\xFF"
+                          "b"),
+              "a" + r + "b");
+    EXPECT_EQ(utf8_repair("\xE2\x82"), r);  // one maximal part
+    EXPECT_EQ(utf8_repair("\xE2\x82"
+                          "A"),
+              r + "A");
+    EXPECT_EQ(utf8_repair("\xC0\x80"), r + r);          // never valid
+    EXPECT_EQ(utf8_repair("\xED\xA0\x80"), r + r + r);  // a surrogate
+    EXPECT_EQ(utf8_repair("\xF0\x9F\x98"
+                          "x"),
+              r + "x");
     EXPECT_EQ(utf8_repair("\xF4\x90\x80\x80"), r + r + r + r);  // beyond U+10FFFF
     const auto tokenizer = demo_tokenizer();
-    EXPECT_EQ(tokenizer->encode("a\xFF" "b", SpecialTokens::parse), tokenizer->encode("a" + r + "b", SpecialTokens::parse));
+    EXPECT_EQ(tokenizer->encode("a\xFF"
+                                "b",
+                                SpecialTokens::parse),
+              tokenizer->encode("a" + r + "b", SpecialTokens::parse));
 }
 
 TEST(TokenizerTest, HostileLengthsStayFast) {
     const auto tokenizer = demo_tokenizer();
-    // Each of these is quadratic in a careless tokenizer: long words, long runs of marks in falling order, blanks.
+    // Each of these is quadratic in a careless tokenizer: long
+    // words, long runs of marks in falling order, blanks.
     std::string marks = "a";
     for (int i = 0; i < 60'000; ++i) marks += i % 2 ? "\xCC\x81" : "\xCC\xA3";
-    EXPECT_EQ(tokenizer->decode(tokenizer->encode(std::string(400'000, 'a'), SpecialTokens::parse), true).size(), 400'000u);
+    EXPECT_EQ(
+        tokenizer->decode(tokenizer->encode(std::string(400'000, 'a'), SpecialTokens::parse), true)
+            .size(),
+        400'000u);
     EXPECT_FALSE(tokenizer->encode(marks, SpecialTokens::parse).empty());
     EXPECT_FALSE(tokenizer->encode(std::string(400'000, ' ') + "x", SpecialTokens::parse).empty());
     std::string opens;
@@ -142,7 +166,8 @@ TEST(TokenizerTest, HostileLengthsStayFast) {
 }
 
 TEST(TokenizerTest, LongAndShortMergesAgree) {
-    // The heap takes over beyond 48 symbols; a space keeps words short, so the halves of one text go both ways.
+    // The heap takes over beyond 48 symbols; a space keeps
+    // words short, so the halves of one text go both ways.
     const auto tokenizer = demo_tokenizer();
     const std::string word = "internationalisation";
     std::string longer;
@@ -175,33 +200,64 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
     EXPECT_NE(changed("/model/type", "Unigram").find("Unigram"), std::string::npos);
     EXPECT_NE(changed("/model/byte_fallback", true).find("byte_fallback"), std::string::npos);
     EXPECT_NE(changed("/normalizer", {{"type", "Lowercase"}}).find("Lowercase"), std::string::npos);
-    EXPECT_NE(changed("/pre_tokenizer", {{"type", "Metaspace"}}).find("Metaspace"), std::string::npos);
+    EXPECT_NE(changed("/pre_tokenizer", {{"type", "Metaspace"}}).find("Metaspace"),
+              std::string::npos);
     EXPECT_NE(changed("/pre_tokenizer", nullptr).find("ByteLevel"), std::string::npos);
     EXPECT_NE(changed("/added_tokens/0/single_word", true).find("single_word"), std::string::npos);
-    const json split = {{"type", "Split"}, {"behavior", "MergedWithNext"}, {"pattern", {{"Regex", "a"}}}};
+    const json split = {
+        {"type", "Split"}, {"behavior", "MergedWithNext"}, {"pattern", {{"Regex", "a"}}}};
     EXPECT_NE(changed("/pre_tokenizer", split).find("MergedWithNext"), std::string::npos);
-    struct Case { const char* pointer; json value; const char* message; };
-    for (const Case& c : {Case{"/model/dropout", 0.1, "model.dropout"}, Case{"/model/continuing_subword_prefix", "##", "continuing_subword_prefix"},
-                          Case{"/model/end_of_word_suffix", "</w>", "end_of_word_suffix"}, Case{"/model/unk_token", "<nowhere>", "<nowhere>"},
-                          Case{"/decoder", {{"type", "Metaspace"}}, "decoder \"Metaspace\""},
-                          Case{"/decoder", json::parse(R"({"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "Strip"}]})"), "decoder \"Strip\""},
-                          Case{"/post_processor", {{"type", "RobertaProcessing"}}, "post_processor \"RobertaProcessing\""},
-                          Case{"/post_processor", json::parse(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}], "special_tokens": {}})"), "no ids"},
-                          Case{"/post_processor", json::parse(R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}]})"), "TemplateProcessing with"},
-                          Case{"/post_processor", json::parse(R"({"type": "TemplateProcessing", "single": []})"), "lacks the text"}})
-        EXPECT_NE(changed(c.pointer, c.value).find(c.message), std::string::npos) << c.message << " not in: " << changed(c.pointer, c.value);
+    struct Case {
+        const char* pointer;
+        json value;
+        const char* message;
+    };
+    for (
+        const Case& c :
+        {Case{"/model/dropout", 0.1, "model.dropout"},
+         Case{"/model/continuing_subword_prefix", "##", "continuing_subword_prefix"},
+         Case{"/model/end_of_word_suffix", "</w>", "end_of_word_suffix"},
+         Case{"/model/unk_token", "<nowhere>", "<nowhere>"},
+         Case{"/decoder", {{"type", "Metaspace"}}, "decoder \"Metaspace\""},
+         Case{
+             "/decoder",
+             json::parse(
+                 R"({"type": "Sequence", "decoders": [{"type": "ByteLevel"}, {"type": "Strip"}]})"),
+             "decoder \"Strip\""},
+         Case{"/post_processor",
+              {{"type", "RobertaProcessing"}},
+              "post_processor \"RobertaProcessing\""},
+         Case{
+             "/post_processor",
+             json::parse(
+                 R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}], "special_tokens": {}})"),
+             "no ids"},
+         Case{"/post_processor",
+              json::parse(
+                  R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}]})"),
+              "TemplateProcessing with"},
+         Case{"/post_processor", json::parse(R"({"type": "TemplateProcessing", "single": []})"),
+              "lacks the text"}})
+        EXPECT_NE(changed(c.pointer, c.value).find(c.message), std::string::npos)
+            << c.message << " not in: " << changed(c.pointer, c.value);
     json fused = tiny_file();
     fused["model"]["unk_token"] = "<s>";
     fused["model"]["fuse_unk"] = true;
     EXPECT_NE(load_error(fused.dump()).find("fuse_unk"), std::string::npos);
-    EXPECT_NE(load_error(tiny_file().dump(), R"({"remove_space": true})").find("remove_space"), std::string::npos);
+    EXPECT_NE(load_error(tiny_file().dump(), R"({"remove_space": true})").find("remove_space"),
+              std::string::npos);
 }
 
 // An added token may be the unknown one; settings that say nothing pass.
 TEST(TokenizerTest, UnknownTokenStandsForMissingBytes) {
     json file = tiny_file();
-    file["model"].update(json{{"unk_token", "<s>"}, {"dropout", nullptr}, {"end_of_word_suffix", ""}, {"byte_fallback", false}, {"fuse_unk", false}});
-    file["truncation"] = {{"max_length", 1}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}};
+    file["model"].update(json{{"unk_token", "<s>"},
+                              {"dropout", nullptr},
+                              {"end_of_word_suffix", ""},
+                              {"byte_fallback", false},
+                              {"fuse_unk", false}});
+    file["truncation"] = {
+        {"max_length", 1}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}};
     file["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [{"type": "ByteLevel"}]})");
     EXPECT_EQ(load(file)->encode("a!b", SpecialTokens::parse), (Ids{0, 5, 1}));
 }
@@ -228,18 +284,32 @@ TEST(TokenizerTest, PartsAreBounded) {
         return message;
     };
     const json split = {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "a"}}}};
-    EXPECT_NE(changed("/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::vector<json>(65, split)}}).find("more than 64 steps"), std::string::npos);
-    const json bos = json::parse(R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [5]}}})");
-    EXPECT_NE(changed("/post_processor", {{"type", "Sequence"}, {"processors", std::vector<json>(65, bos)}}).find("more than 64 tokens"), std::string::npos);
-    EXPECT_NE(changed("/added_tokens/0/content", std::string(1025, 'x')).find("1025 bytes"), std::string::npos);
-    EXPECT_NE(changed("/model/vocab", {{std::string(100'000, 'x'), -1}}).find("the id of"), std::string::npos);
-    EXPECT_NE(changed("/pre_tokenizer", {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", std::string(100'000, 'x')}}}}).find("too large"), std::string::npos);
+    EXPECT_NE(changed("/pre_tokenizer",
+                      {{"type", "Sequence"}, {"pretokenizers", std::vector<json>(65, split)}})
+                  .find("more than 64 steps"),
+              std::string::npos);
+    const json bos = json::parse(
+        R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [5]}}})");
+    EXPECT_NE(changed("/post_processor",
+                      {{"type", "Sequence"}, {"processors", std::vector<json>(65, bos)}})
+                  .find("more than 64 tokens"),
+              std::string::npos);
+    EXPECT_NE(changed("/added_tokens/0/content", std::string(1025, 'x')).find("1025 bytes"),
+              std::string::npos);
+    EXPECT_NE(changed("/model/vocab", {{std::string(100'000, 'x'), -1}}).find("the id of"),
+              std::string::npos);
+    EXPECT_NE(changed("/pre_tokenizer", {{"type", "Split"},
+                                         {"behavior", "Isolated"},
+                                         {"pattern", {{"Regex", std::string(100'000, 'x')}}}})
+                  .find("too large"),
+              std::string::npos);
 }
 
 TEST(TokenizerTest, DeepOrRepeatedNamesAreRefused) {
     const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
     EXPECT_NE(load_error("{\"model\": " + deep + "}").find("nested"), std::string::npos);
-    EXPECT_NE(load_error(tiny_file().dump(), "{\"eos_token\": " + deep + "}").find("nested"), std::string::npos);
+    EXPECT_NE(load_error(tiny_file().dump(), "{\"eos_token\": " + deep + "}").find("nested"),
+              std::string::npos);
     EXPECT_NE(load_error(R"({"model": 1, "model": 2})").find("twice"), std::string::npos);
 }
 
@@ -262,13 +332,18 @@ TEST(TokenizerTest, BrokenFilesAreRefused) {
     EXPECT_FALSE(changed("/model/merges/0", json::array({"a"})).empty());
     EXPECT_FALSE(changed("/added_tokens/0/content", "").empty());
     EXPECT_FALSE(changed("/added_tokens/0/id", "5").empty());
-    EXPECT_FALSE(changed("/pre_tokenizer", json{{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "("}}}}).empty());
+    EXPECT_FALSE(
+        changed("/pre_tokenizer",
+                json{{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "("}}}})
+            .empty());
 }
 
 TEST(TokenizerTest, ConfigAddsTokensAndNamesSpecialOnes) {
     json file = tiny_file();
     file["added_tokens"][0]["special"] = false;
-    const auto tokenizer = load(file, R"({"eos_token": {"content": "<s>"}, "added_tokens_decoder": {"9": {"content": "<x>", "special": true}}})");
+    const auto tokenizer = load(
+        file,
+        R"({"eos_token": {"content": "<s>"}, "added_tokens_decoder": {"9": {"content": "<x>", "special": true}}})");
     EXPECT_TRUE(tokenizer->is_special(5));
     EXPECT_TRUE(tokenizer->is_special(9));
     EXPECT_EQ(tokenizer->vocab_size(), 10u);
@@ -280,12 +355,17 @@ TEST(TokenizerTest, ConfigAddsTokensAndNamesSpecialOnes) {
 }
 
 TEST(TokenizerTest, PatternsKeepOnigurumasMeaning) {
-    EXPECT_EQ(*pcre2_spelling(R"((?i:'s|'t)|\s+(?!\S)|[^\s\p{Han}])"), R"((?:'[sS]|'[tT])|\p{White_Space}+(?!\P{White_Space})|[^\p{White_Space}\p{sc:Han}])");
-    for (const char* pattern : {R"(\w+)", R"(\bx)", "[a[b]]", "[a&&b]", "(?<name>a)", "(?x)a", "[a", "a)", "\\"}) EXPECT_FALSE(pcre2_spelling(pattern).ok()) << pattern;
+    EXPECT_EQ(
+        *pcre2_spelling(R"((?i:'s|'t)|\s+(?!\S)|[^\s\p{Han}])"),
+        R"((?:'[sS]|'[tT])|\p{White_Space}+(?!\P{White_Space})|[^\p{White_Space}\p{sc:Han}])");
+    for (const char* pattern :
+         {R"(\w+)", R"(\bx)", "[a[b]]", "[a&&b]", "(?<name>a)", "(?x)a", "[a", "a)", "\\"})
+        EXPECT_FALSE(pcre2_spelling(pattern).ok()) << pattern;
     const auto pattern = SplitPattern::compile_regex(R"(\s)");
     ASSERT_TRUE(pattern.ok());
     std::vector<SplitPattern::Range> matches;
-    pattern->find("\xC2\x85\xE1\xA0\x8E\xEF\xBB\xBF", matches);  // U+0085 is white space, U+180E and U+FEFF are not
+    // U+0085 is white space, U+180E and U+FEFF are not
+    pattern->find("\xC2\x85\xE1\xA0\x8E\xEF\xBB\xBF", matches);
     EXPECT_EQ(matches, (std::vector<SplitPattern::Range>{{0, 2}}));
 }
 
