@@ -11,7 +11,7 @@
 
 #include "hub/engine/perplexity.h"
 #include "hub/engine/sampler.h"
-#include "hub/model/tokenizer.h"
+#include "hub/model/tokenizer/tokenizer.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "hub/model/package.h"
-#include "hub/model/packer.h"
+#include "hub/model/pack/packer.h"
+#include "hub/model/package/package.h"
 #include "tests/support/checkpoint_builder.h"
 
 namespace moex {
