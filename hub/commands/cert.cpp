@@ -12,8 +12,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "hub/commands/certificate.h"
 #include "hub/commands/command.h"
+#include "hub/commands/self_signed.h"
 #include "hub/registry/registry.h"
 
 namespace moex {
@@ -89,7 +89,7 @@ int run_cert(const Invocation& invocation) {
         return fail(
             text(certificate_path.string(), " or key.pem exists already; --force replaces both"));
     if (invocation.check_only) return exit_stopped;
-    auto made = make_certificate(names, days);
+    auto made = make_self_signed(names, days);
     if (!made.ok()) return fail(made.error().message);
     if (!std::filesystem::exists(folder, failure)) {
         std::filesystem::create_directories(folder, failure);

@@ -5,7 +5,7 @@
 #include <iterator>
 
 #include "hub/commands/command.h"
-#include "hub/commands/model_room.h"
+#include "hub/commands/load_model.h"
 #include "hub/engine/perplexity.h"
 
 namespace moex {
@@ -16,14 +16,14 @@ int run_eval(const Invocation& invocation) {
     std::ifstream file(*invocation.argument("--text"), std::ios::binary);
     if (!file) return fail(text(*invocation.argument("--text"), ": cannot be read"));
     const std::string content{std::istreambuf_iterator<char>(file), {}};
-    auto room = open_model_room(
+    auto model = load_model(
         settings, [](std::string_view) {}, invocation.check_only);
-    if (!room.ok()) return fail(room.error().message);
-    if (!room->tokenizer) return fail("the package has no tokenizer; eval needs one");
+    if (!model.ok()) return fail(model.error().message);
+    if (!model->tokenizer) return fail("the package has no tokenizer; eval needs one");
     if (invocation.check_only) return exit_stopped;
-    if (const Status whole = room->package->require_all_blobs(); !whole.ok())
+    if (const Status whole = model->package->require_all_blobs(); !whole.ok())
         return fail(text(whole.error().message, "; eval computes on this machine"));
-    const std::vector<TokenId> tokens = room->tokenizer->encode(content, SpecialTokens::as_text);
+    const std::vector<TokenId> tokens = model->tokenizer->encode(content, SpecialTokens::as_text);
     const bool is_terminal = isatty(STDERR_FILENO) == 1;
     const auto progress = [&](std::uint32_t done, std::uint32_t total, double perplexity) {
         std::fprintf(stderr,
@@ -32,7 +32,7 @@ int run_eval(const Invocation& invocation) {
                      done, total, perplexity);
     };
     const auto measured = measure_perplexity(
-        *room->decoder, *room->local, tokens,
+        *model->decoder, *model->local, tokens,
         {.window_tokens = static_cast<std::uint32_t>(settings.number("window")),
          .num_windows = static_cast<std::uint32_t>(settings.number("windows"))},
         progress);

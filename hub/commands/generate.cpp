@@ -14,7 +14,7 @@
 #include <random>
 
 #include "hub/commands/command.h"
-#include "hub/commands/model_room.h"
+#include "hub/commands/load_model.h"
 #include "hub/commands/signals.h"
 
 namespace moex {
@@ -86,11 +86,11 @@ int run_generate(const Invocation& invocation) {
         if (running_engine) running_engine->cancel(running_id);
     });
 
-    auto room = open_model_room(
+    auto model = load_model(
         settings, [](std::string_view) {}, invocation.check_only);
-    if (!room.ok()) return fail(room.error().message);
+    if (!model.ok()) return fail(model.error().message);
     if (invocation.check_only) return exit_stopped;
-    if (const Status whole = room->package->require_all_blobs(); !whole.ok())
+    if (const Status whole = model->package->require_all_blobs(); !whole.ok())
         return fail(text(whole.error().message, "; generate computes on this machine"));
 
     GenerationRequest request;
@@ -98,20 +98,21 @@ int run_generate(const Invocation& invocation) {
         auto ids = read_ids(*ids_path);
         if (!ids.ok()) return fail(ids.error().message);
         request.prompt = *std::move(ids);
-    } else if (!room->tokenizer) {
+    } else if (!model->tokenizer) {
         return fail("the package has no tokenizer; use --prompt-ids");
     } else if (is_chat) {
-        if (!room->chat_template) return fail("the package has no chat template; leave --chat out");
+        if (!model->chat_template)
+            return fail("the package has no chat template; leave --chat out");
         const auto messages = nlohmann::ordered_json::array(
             {{{"role", "user"}, {"content", *prompt}}});
-        auto ids = room->chat_template->render_ids(messages, {{"add_generation_prompt", true}},
-                                                   *room->tokenizer);
+        auto ids = model->chat_template->render_ids(messages, {{"add_generation_prompt", true}},
+                                                    *model->tokenizer);
         if (!ids.ok()) return fail(text("chat template: ", ids.error().message));
         request.prompt = *std::move(ids);
     } else {
-        request.prompt = room->tokenizer->encode_prompt(*prompt);
+        request.prompt = model->tokenizer->encode_prompt(*prompt);
     }
-    const GenerationDefaults& defaults = room->package->generation_defaults();
+    const GenerationDefaults& defaults = model->package->generation_defaults();
     SamplingOptions& sampling = request.sampling;
     sampling.temperature = settings.text("temperature").empty()
                                ? (defaults.do_sample ? defaults.temperature : 0)
@@ -138,7 +139,7 @@ int run_generate(const Invocation& invocation) {
 
     EngineOptions engine_options = engine_options_of(settings);
     engine_options.sequences_max = 1;
-    Engine engine(*room->decoder, *room->local, engine_options);
+    Engine engine(*model->decoder, *model->local, engine_options);
     Mailbox mailbox;
     const auto id = engine.submit(std::move(request),
                                   {.on_token =
@@ -162,7 +163,7 @@ int run_generate(const Invocation& invocation) {
     }
 
     std::optional<StreamDecoder> decoder;
-    if (room->tokenizer) decoder.emplace(*room->tokenizer);
+    if (model->tokenizer) decoder.emplace(*model->tokenizer);
     float margin_min = std::numeric_limits<float>::infinity();
     std::uint32_t num_tokens = 0;
     const auto put = [&](const std::string& piece) {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/commands/command.h"
-#include "hub/commands/model_room.h"
+#include "hub/commands/load_model.h"
 #include "hub/commands/progress.h"
 
 namespace moex {

@@ -11,10 +11,10 @@
 
 #include "hub/base/log.h"
 #include "hub/commands/command.h"
-#include "hub/commands/model_room.h"
+#include "hub/commands/drop_privileges.h"
+#include "hub/commands/load_model.h"
 #include "hub/commands/progress.h"
 #include "hub/commands/qr.h"
-#include "hub/commands/serve_user.h"
 #include "hub/commands/signals.h"
 #include "hub/net/access.h"
 #include "hub/net/server.h"
@@ -242,23 +242,23 @@ int run_serve(const Invocation& invocation) {
     if (user) acting.emplace(*user);
     const TimePoint started_at = now_steady();
     raise_open_files();
-    auto room = open_model_room(settings, show_stage, invocation.check_only);
-    if (!room.ok()) return fail(room.error().message);
+    auto model = load_model(settings, show_stage, invocation.check_only);
+    if (!model.ok()) return fail(model.error().message);
     if (invocation.check_only) {
-        std::printf("settings and %s are right\n", room->package->name().c_str());
+        std::printf("settings and %s are right\n", model->package->name().c_str());
         return exit_stopped;
     }
     const bool swarm_computes = settings.text("backend") == "swarm";
-    if (const Status whole = room->package->require_all_blobs(); !whole.ok()) {
+    if (const Status whole = model->package->require_all_blobs(); !whole.ok()) {
         if (!swarm_computes)
             return fail(text(whole.error().message, "; --backend local computes on this machine"));
         if (settings.on("local-fallback") ||
-            room->package->num_missing_blobs() < room->package->num_blobs())
+            model->package->num_missing_blobs() < model->package->num_blobs())
             log_warn(
                 "hub: expert blobs are missing, so only workers compute, and this address has to "
                 "serve /weights from elsewhere",
-                kv("missing", room->package->num_missing_blobs()),
-                kv("blobs", room->package->num_blobs()));
+                kv("missing", model->package->num_missing_blobs()),
+                kv("blobs", model->package->num_blobs()));
     }
     auto opened = Registry::open(state_directory);
     if (!opened.ok()) return fail(opened.error().message);
@@ -272,33 +272,33 @@ int run_serve(const Invocation& invocation) {
         return fail(added.error().message);
     acting.reset();
 
-    Server server(server_options, room->package, *registry);
+    Server server(server_options, model->package, *registry);
     if (user) become(*user);
-    SwarmBackend swarm(swarm_options_of(settings, room->package, *registry), server.swarm_host(),
-                       room->local.get(), [&server](const WorkerEvent& event, const WorkerView*) {
+    SwarmBackend swarm(swarm_options_of(settings, model->package, *registry), server.swarm_host(),
+                       model->local.get(), [&server](const WorkerEvent& event, const WorkerView*) {
                            server.on_worker_event(event);
                            log_worker_event(event);
                        });
     EngineOptions engine_options = engine_options_of(settings);
     engine_options.sequences_max = static_cast<std::uint32_t>(settings.number("sequences-max"));
     engine_options.queue_max = static_cast<std::uint32_t>(settings.number("queue-max"));
-    ExpertBackend& experts = swarm_computes ? static_cast<ExpertBackend&>(swarm) : *room->local;
-    Engine engine(*room->decoder, experts, engine_options);
+    ExpertBackend& experts = swarm_computes ? static_cast<ExpertBackend&>(swarm) : *model->local;
+    Engine engine(*model->decoder, experts, engine_options);
     ApiOptions api_options;
     api_options.default_max_tokens = static_cast<std::uint32_t>(
         settings.number("max-tokens-default"));
     api_options.context_tokens = static_cast<std::uint32_t>(settings.number("context"));
-    Api api(room->package, room->tokenizer, room->chat_template, engine, api_options,
+    Api api(model->package, model->tokenizer, model->chat_template, engine, api_options,
             server.api_observer());
     server.attach(swarm, engine, api);
     log_info("hub: listens", kv("address", server_options.listen_address),
              kv("port", server.port()));
     log_info(
-        "hub: ready", kv("model", room->package->name()), kv("backend", experts.name()),
+        "hub: ready", kv("model", model->package->name()), kv("backend", experts.name()),
         kv("loaded_ms", to_ms(now_steady() - started_at)),
-        kv("threads", room->threads->num_threads()),
+        kv("threads", model->threads->num_threads()),
         kv("kv_tokens", std::uint64_t{engine.counters().kv_pages} * engine_options.page_tokens));
-    print_links(settings, server, *room->package, *keys);
+    print_links(settings, server, *model->package, *keys);
     {
         const std::lock_guard lock(stop_mutex);
         running_server = &server;

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "hub/commands/certificate.h"
 #include "hub/commands/qr.h"
+#include "hub/commands/self_signed.h"
 
 namespace moex {
 namespace {
@@ -102,13 +102,13 @@ TEST(CommandLineTest, PrintConfigNeedsNoPositionals) {
 }
 
 TEST(CertificateTest, NamesAndAddressesBecomeItsSubjects) {
-    const auto made = make_certificate({"localhost", "127.0.0.1", "::1", "hub.example"}, 30);
+    const auto made = make_self_signed({"localhost", "127.0.0.1", "::1", "hub.example"}, 30);
     ASSERT_TRUE(made.ok()) << made.error().message;
     EXPECT_TRUE(made->certificate_pem.starts_with("-----BEGIN CERTIFICATE-----"));
     EXPECT_TRUE(made->key_pem.starts_with("-----BEGIN PRIVATE KEY-----"));
     EXPECT_EQ(made->sha256_fingerprint.size(), 95u);
-    EXPECT_FALSE(make_certificate({"two names"}, 30).ok());
-    EXPECT_FALSE(make_certificate({"a,DNS:b"}, 30).ok());
+    EXPECT_FALSE(make_self_signed({"two names"}, 30).ok());
+    EXPECT_FALSE(make_self_signed({"a,DNS:b"}, 30).ok());
 }
 
 TEST(QrTest, ALinkBecomesASquareOfHalfBlocks) {

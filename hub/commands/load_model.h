@@ -20,7 +20,7 @@ namespace moex {
 // --model, or the demo: static/models/demo here, beside the program, or where it was installed.
 Result<std::filesystem::path> find_model(const Settings& settings);
 
-struct ModelRoom {
+struct LoadedModel {
     std::shared_ptr<const ModelPackage> package;
     std::shared_ptr<const Tokenizer> tokenizer;         // null when the package has none
     std::shared_ptr<const ChatTemplate> chat_template;  // null when the package has none
@@ -31,9 +31,9 @@ struct ModelRoom {
 };
 // `stage` hears what is being done, in two or three words.
 // Only the package and the texts when `texts_only`.
-Result<ModelRoom> open_model_room(const Settings& settings,
-                                  const std::function<void(std::string_view)>& stage,
-                                  bool texts_only = false);
+Result<LoadedModel> load_model(const Settings& settings,
+                               const std::function<void(std::string_view)>& stage,
+                               bool texts_only = false);
 
 ExpertRounding rounding_of(const Settings& settings);
 EngineOptions engine_options_of(const Settings& settings);

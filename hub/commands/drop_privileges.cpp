@@ -1,4 +1,4 @@
-#include "hub/commands/serve_user.h"
+#include "hub/commands/drop_privileges.h"
 
 #include <grp.h>
 #include <pwd.h>

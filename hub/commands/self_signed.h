@@ -14,6 +14,6 @@ struct Certificate {
 };
 // ECDSA P-256, signed by itself; `names` become SANs:
 // DNS names, or IP addresses where they parse as one.
-Result<Certificate> make_certificate(const std::vector<std::string>& names, int days);
+Result<Certificate> make_self_signed(const std::vector<std::string>& names, int days);
 
 }  // namespace moex

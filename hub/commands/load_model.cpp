@@ -1,4 +1,4 @@
-#include "hub/commands/model_room.h"
+#include "hub/commands/load_model.h"
 
 #include <algorithm>
 
@@ -37,37 +37,37 @@ void set_log_of(const Settings& settings) {
             settings.on("log-json"));
 }
 
-Result<ModelRoom> open_model_room(const Settings& settings,
-                                  const std::function<void(std::string_view)>& stage,
-                                  bool texts_only) {
-    ModelRoom room;
+Result<LoadedModel> load_model(const Settings& settings,
+                               const std::function<void(std::string_view)>& stage,
+                               bool texts_only) {
+    LoadedModel model;
     MOEX_ASSIGN(directory, find_model(settings));
     stage("reading package");
     MOEX_ASSIGN(package, ModelPackage::open(directory));
-    room.package = std::move(package);
+    model.package = std::move(package);
     stage("reading tokenizer");
-    if (const auto tokenizer_json = room.package->tokenizer_file("tokenizer.json")) {
-        const auto tokenizer_config = room.package->tokenizer_file("tokenizer_config.json");
+    if (const auto tokenizer_json = model.package->tokenizer_file("tokenizer.json")) {
+        const auto tokenizer_config = model.package->tokenizer_file("tokenizer_config.json");
         MOEX_ASSIGN(tokenizer, Tokenizer::load(*tokenizer_json, tokenizer_config.value_or("")));
-        room.tokenizer = std::move(tokenizer);
+        model.tokenizer = std::move(tokenizer);
         if (tokenizer_config) {
             auto chat_template = ChatTemplate::from_tokenizer_config(*tokenizer_config);
             if (chat_template.ok())
-                room.chat_template = *std::move(chat_template);
+                model.chat_template = *std::move(chat_template);
             else if (chat_template.error().code != ErrorCode::not_found)
                 return chat_template.error();
         }
     }
-    if (texts_only) return room;
-    room.threads = std::make_unique<ThreadPool>(settings.number("threads"));
+    if (texts_only) return model;
+    model.threads = std::make_unique<ThreadPool>(settings.number("threads"));
     stage("loading tensors");
-    MOEX_ASSIGN(decoder, Decoder::create(room.package, *room.threads));
-    room.decoder = std::move(decoder);
+    MOEX_ASSIGN(decoder, Decoder::create(model.package, *model.threads));
+    model.decoder = std::move(decoder);
     // A package may come without blobs: the hub of a host who serves them elsewhere.
-    if (room.package->holds_all_blobs())
-        room.local = std::make_unique<LocalExperts>(room.package, *room.threads,
-                                                    rounding_of(settings));
-    return room;
+    if (model.package->holds_all_blobs())
+        model.local = std::make_unique<LocalExperts>(model.package, *model.threads,
+                                                     rounding_of(settings));
+    return model;
 }
 
 EngineOptions engine_options_of(const Settings& settings) {

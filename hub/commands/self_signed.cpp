@@ -1,4 +1,4 @@
-#include "hub/commands/certificate.h"
+#include "hub/commands/self_signed.h"
 
 #include <arpa/inet.h>
 
@@ -59,7 +59,7 @@ std::string bio_text(BIO* bio) {
 
 }  // namespace
 
-Result<Certificate> make_certificate(const std::vector<std::string>& names, int days) {
+Result<Certificate> make_self_signed(const std::vector<std::string>& names, int days) {
     for (const std::string& name : names)
         if (name.empty() || name.find_first_of(",:\n ") != std::string::npos)
             if (!is_address(name))
