@@ -5,23 +5,31 @@
 #include <exception>
 
 #include "hub/commands/command_line.h"
+#include "hub/commands/output.h"
 
 int main(int argc, char** argv) {
     using namespace moex;
-    // a reader that went away is an error of that write, not the end of the hub
+
+    hold_standard_descriptors();
+    // A reader that left and a file beyond its size limit are errors of that write (EPIPE, EFBIG),
+    // which the command tells in a sentence. Their signals would end the process without one.
     std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
+
     const auto environment = [](const std::string& name) -> std::optional<std::string> {
         const char* value = std::getenv(name.c_str());
         return value ? std::optional<std::string>(value) : std::nullopt;
     };
+
     try {
         auto parsed = parse_command_line({argv + 1, argv + argc}, environment);
         if (const auto* stop = std::get_if<ParsedExit>(&parsed)) {
             std::fputs(stop->text.c_str(), stop->code == exit_stopped ? stdout : stderr);
-            return stop->code;
+            return finish_output(stop->code);
         }
+
         const auto& command = std::get<ParsedCommand>(parsed);
-        return command.command->run(command.invocation);
+        return finish_output(command.command->run(command.invocation));
     } catch (const std::exception& error) {
         return fail(error.what());
     }

@@ -1,9 +1,10 @@
-// The table itself: one line of truth per setting.
+// The table itself: one line of truth per setting, in the order in which the help shows them.
 #include "hub/options.h"
 
 #include <arpa/inet.h>
 
 #include <charconv>
+#include <initializer_list>
 
 #include "hub/dispatch/swarm_core.h"
 
@@ -14,10 +15,12 @@ Status check_listen(std::string_view value) {
     if (auto parsed = parse_listen(value); !parsed.ok()) return parsed.error();
     return {};
 }
+
 Status check_hedge(std::string_view value) {
     if (auto parsed = parse_hedge_policy(value); !parsed.ok()) return parsed.error();
     return {};
 }
+
 Status check_origin(std::string_view value) {
     const bool has_scheme = value.starts_with("http://") || value.starts_with("https://");
     const std::size_t host = value.find("//");
@@ -29,6 +32,7 @@ Status check_origin(std::string_view value) {
                           "https://chat.example")};
     return {};
 }
+
 Status check_number_text(std::string_view value) {
     double number = 0;
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -38,12 +42,14 @@ Status check_number_text(std::string_view value) {
     return Error{ErrorCode::invalid_argument,
                  text("wanted a number from 0 to 100, found \"", value, "\"")};
 }
+
 Status check_seed(std::string_view value) {
     std::uint64_t number = 0;
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
     if (failure == std::errc() && end == value.data() + value.size()) return {};
     return Error{ErrorCode::invalid_argument, text("wanted a whole number, found \"", value, "\"")};
 }
+
 Status check_group(std::string_view value) {
     if (value == "32" || value == "64" || value == "128") return {};
     return Error{ErrorCode::invalid_argument, text("wanted 32, 64 or 128, found \"", value, "\"")};
@@ -67,10 +73,13 @@ constexpr auto list = SettingKind::list;
 constexpr auto secret = SettingKind::secret;
 constexpr unsigned runs_model = command_serve | command_generate | command_eval;
 
-const Setting settings[] = {
+const Setting model_settings[] = {
     {"model", word, runs_model | command_inspect, "DIR", "",
      "a package made by `moex-hub pack`; default: static/models/demo"},
-    // serve: the door
+};
+
+// serve: who may come in, and how many of them.
+const Setting door_settings[] = {
     {"listen", word, command_serve, "ADDR:PORT", "127.0.0.1:8080",
      "HTTP and WebSocket; port 0 takes a free one", 0, 0, "", check_listen},
     {"tls-cert", word, command_serve, "FILE", "",
@@ -101,6 +110,10 @@ const Setting settings[] = {
      86400},
     {"test-routes", flag, command_serve, "", "off",
      "POST /api/test changes switches at run time (tests)", 0, 0, "", nullptr, true},
+};
+
+// serve: whose rights the hub has, and what it keeps.
+const Setting state_settings[] = {
     {"user", word, command_serve, "NAME", "",
      "when root: the user to become once the port is bound"},
     {"state", word, command_serve | command_cert, "DIR", "",
@@ -114,7 +127,10 @@ const Setting settings[] = {
     {"admin-key", secret, command_serve, "", "", "a further admin key"},
     {"qr", flag, command_serve, "", "off",
      "print the join link's QR code even when stdout is no terminal"},
-    // serve: who computes
+};
+
+// serve: who computes.
+const Setting swarm_settings[] = {
     {"backend", word, command_serve, "NAME", "swarm",
      "swarm: tabs and workers compute experts; local: this machine alone", 0, 0, "swarm|local"},
     {"local-fallback", on_off, command_serve, "on|off", "on",
@@ -133,7 +149,9 @@ const Setting settings[] = {
      "an attempt at one worker; adaptive below it", 1, 600000},
     {"round-deadline-s", number, command_serve, "S", "10",
      "one layer without an answer and without local fallback ends the request", 1, 3600},
-    // the engine
+};
+
+const Setting engine_settings[] = {
     {"threads", number, runs_model | command_pack | command_synth, "N", "0",
      "compute threads; 0: one per core", 0, 1024},
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
@@ -149,7 +167,9 @@ const Setting settings[] = {
     {"log-level", word, runs_model, "LEVEL", "info", "debug, info, warn or error; to stderr", 0, 0,
      "debug|info|warn|error"},
     {"log-json", flag, runs_model, "", "off", "one JSON object per log line"},
-    // generate
+};
+
+const Setting generate_settings[] = {
     {"max-tokens", number, command_generate, "N", "128", "tokens to generate at most", 1, 10000000},
     {"temperature", word, command_generate, "T", "", "0 is greedy; default: the package's", 0, 0,
      "", check_number_text},
@@ -158,10 +178,15 @@ const Setting settings[] = {
     {"seed", word, command_generate | command_synth, "N", "",
      "of the sampler or of the weights; default: random for generate, 1 for synth", 0, 0, "",
      check_seed},
-    // eval
+};
+
+const Setting eval_settings[] = {
     {"window", number, command_eval, "N", "512", "tokens of one window", 2, 10000000},
     {"windows", number, command_eval, "N", "0", "windows to read; 0: all whole ones", 0, 10000000},
-    // pack and synth
+};
+
+// pack and synth; the commands that take long.
+const Setting pack_settings[] = {
     {"expert-dtype", word, command_pack | command_synth, "DTYPE", "int4",
      "how experts are stored; bf16 and f32 only run locally", 0, 0, "int4|bf16|f32"},
     {"group", word, command_pack | command_synth, "N", "128", "largest INT4 group: 32, 64 or 128",
@@ -169,10 +194,22 @@ const Setting settings[] = {
     {"name", word, command_pack | command_synth, "NAME", "",
      "the model's id in the API; default: the folder's name"},
     {"hub-f32", flag, command_pack, "", "off", "keep f32 tensors of the hub as f32 (goldens)"},
+    {"progress", flag, command_pack | command_synth | command_verify | command_eval, "", "off",
+     "a line per tenth of the work on stderr where it is no terminal"},
 };
 
 }  // namespace
 
-std::span<const Setting> setting_table() { return settings; }
+std::span<const Setting> setting_table() {
+    static const std::vector<Setting> table = [] {
+        std::vector<Setting> all;
+        for (const std::span<const Setting> group : std::initializer_list<std::span<const Setting>>{
+                 model_settings, door_settings, state_settings, swarm_settings, engine_settings,
+                 generate_settings, eval_settings, pack_settings})
+            all.insert(all.end(), group.begin(), group.end());
+        return all;
+    }();
+    return table;
+}
 
 }  // namespace moex

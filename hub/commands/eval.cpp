@@ -1,11 +1,11 @@
 // moex-hub eval: the perplexity of a text, over windows that do not overlap.
-#include <unistd.h>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
+#include "hub/commands/progress.h"
 #include "hub/engine/perplexity.h"
 
 namespace moex {
@@ -13,9 +13,12 @@ namespace moex {
 int run_eval(const Invocation& invocation) {
     const Settings& settings = invocation.settings;
     set_log_of(settings);
-    std::ifstream file(*invocation.argument("--text"), std::ios::binary);
-    if (!file) return fail(text(*invocation.argument("--text"), ": cannot be read"));
+
+    const std::string& path = *invocation.argument("--text");
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return fail(text(path, ": cannot be read"));
     const std::string content{std::istreambuf_iterator<char>(file), {}};
+
     auto model = load_model(
         settings, [](std::string_view) {}, invocation.check_only);
     if (!model.ok()) return fail(model.error().message);
@@ -23,21 +26,24 @@ int run_eval(const Invocation& invocation) {
     if (invocation.check_only) return exit_stopped;
     if (const Status whole = model->package->require_all_blobs(); !whole.ok())
         return fail(text(whole.error().message, "; eval computes on this machine"));
+
     const std::vector<TokenId> tokens = model->tokenizer->encode(content, SpecialTokens::as_text);
-    const bool is_terminal = isatty(STDERR_FILENO) == 1;
-    const auto progress = [&](std::uint32_t done, std::uint32_t total, double perplexity) {
-        std::fprintf(stderr,
-                     is_terminal ? "\r\x1b[Kwindow %u/%u  perplexity %.3f"
-                                 : "window %u/%u  perplexity %.3f\n",
-                     done, total, perplexity);
-    };
-    const auto measured = measure_perplexity(
-        *model->decoder, *model->local, tokens,
-        {.window_tokens = static_cast<std::uint32_t>(settings.number("window")),
-         .num_windows = static_cast<std::uint32_t>(settings.number("windows"))},
-        progress);
-    if (is_terminal) std::fputc('\n', stderr);
+    PerplexityOptions options;
+    options.window_tokens = static_cast<std::uint32_t>(settings.number("window"));
+    options.num_windows = static_cast<std::uint32_t>(settings.number("windows"));
+    Result<Perplexity> measured = Error{ErrorCode::internal, ""};
+    {
+        ProgressLine line(settings.on("progress"));
+        const auto progress = [&](std::uint32_t done, std::uint32_t total, double perplexity) {
+            char shown[64];
+            std::snprintf(shown, sizeof shown, "window %u/%u  perplexity %.3f", done, total,
+                          perplexity);
+            line.show(static_cast<double>(done) / total, shown);
+        };
+        measured = measure_perplexity(*model->decoder, *model->local, tokens, options, progress);
+    }
     if (!measured.ok()) return fail(measured.error().message);
+
     std::printf("perplexity %.4f  nll %.5f  predictions %llu  windows %u\n", measured->perplexity,
                 measured->mean_nll, static_cast<unsigned long long>(measured->num_predictions),
                 measured->num_windows);

@@ -53,7 +53,7 @@ int run_pack(const Invocation& invocation) {
     const TimePoint started_at = now_steady();
     Result<PackReport> result = Error{ErrorCode::internal, ""};
     {
-        ProgressBar bar("packing");
+        ProgressBar bar("packing", invocation.settings.on("progress"));
         result = pack_checkpoint(checkpoint, out, options, threads, progress_into(bar));
     }
     return report(result, out, started_at);
@@ -74,7 +74,7 @@ int run_synth(const Invocation& invocation) {
     const TimePoint started_at = now_steady();
     Result<PackReport> result = Error{ErrorCode::internal, ""};
     {
-        ProgressBar bar("writing");
+        ProgressBar bar("writing", invocation.settings.on("progress"));
         result = synth_package(*config, name, seed.empty() ? 1 : std::stoull(seed), out, options,
                                threads, progress_into(bar));
     }
@@ -87,7 +87,7 @@ int run_verify(const Invocation& invocation) {
     if (!package.ok()) return fail(package.error().message);
     Status status;
     {
-        ProgressBar bar("verifying");
+        ProgressBar bar("verifying", invocation.settings.on("progress"));
         status = verify_package(
             directory, [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total, ""); });
     }

@@ -19,17 +19,21 @@ export function cleanEnvironment(extra = {}) {
   return env;
 }
 
-// Runs a command to its end: { code, stdout, stderr }.
-export function runHub(args, extra = {}) {
+// Runs a program to its end: { code, stdout, stderr }. `code` is the name of the signal when one ended it.
+export function runProgram(program, args, options = {}) {
   return new Promise((resolve, reject) => {
-    const child = spawn(hubProgram, args, { env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'] });
+    const child = spawn(program, args, { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'pipe'], ...options });
     let stdout = '', stderr = '';
-    child.stdout.setEncoding('utf8').on('data', (text) => { stdout += text; });
-    child.stderr.setEncoding('utf8').on('data', (text) => { stderr += text; });
+    child.stdout?.setEncoding('utf8').on('data', (text) => { stdout += text; });
+    child.stderr?.setEncoding('utf8').on('data', (text) => { stderr += text; });
     child.on('error', reject);
     child.on('close', (code, signal) => resolve({ code: code ?? signal, stdout, stderr }));
   });
 }
+
+// `stdio` as in Node's spawn.
+export const runHub = (args, extra = {}, stdio = ['ignore', 'pipe', 'pipe']) =>
+  runProgram(hubProgram, args, { env: cleanEnvironment(extra), stdio });
 
 // Serves until stop(); resolves at the `ready:` line.
 export function startHub(args = [], extra = {}, model = modelFolder) {
