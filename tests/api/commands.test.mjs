@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { cpSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, copyFileSync, cpSync, readFileSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { request } from 'node:http';
 import { test } from 'node:test';
-import { cleanEnvironment, hubProgram, modelFolder, runHub, startHub, temporaryFolder } from './hub_process.mjs';
+import { cleanEnvironment, hubProgram, modelFolder, runHub, runProgram, startHub, temporaryFolder } from './hub_process.mjs';
 
 test('generate writes the text alone, the same for the same seed', async () => {
   const args = ['generate', '--model', modelFolder, '--prompt', 'The sea was', '--max-tokens', '12', '--temperature', '1', '--seed', '5', '--deterministic'];
@@ -190,6 +190,70 @@ test('SIGTERM lets a stream end whole and exits with 0', async () => {
   }
   assert.match(text, /data: \[DONE\]/);
   assert.equal(await hub.ended, 0, hub.stderr());
+});
+
+test('--user without root is refused in a sentence', async () => {
+  const folder = temporaryFolder();
+  try {
+    const program = `${folder.path}/moex-hub`;
+    chmodSync(folder.path, 0o755);
+    copyFileSync(hubProgram, program);
+    chmodSync(program, 0o755);
+    const nobody = process.getuid() === 0 ? { uid: 65534, gid: 65534 } : {};
+    const run = await runProgram(program, ['serve', '--user', 'daemon', '--listen', '127.0.0.1:0'], nobody);
+    assert.equal(run.code, 1, run.stderr);
+    assert.match(run.stderr, /^moex-hub: --user daemon: only root can become somebody else; .*\n$/);
+  } finally { folder.remove(); }
+});
+
+// Opens /worker as one of the hub's own pages and says HELLO with `token`. What the hub answers: "welcome", "closed" for all else,
+// or the status of a refused upgrade.
+function hello(hub, token, headers = {}) {
+  const json = Buffer.from(JSON.stringify({ versions: [1, 1], token, device: { budget_bytes: 1e9 }, caps: ['group'] }));
+  const frame = Buffer.alloc(16);
+  frame.write('MoEx');
+  frame.writeUInt16LE(1, 4);                                    // version
+  frame.writeUInt16LE(16, 6);                                   // HELLO
+  frame.writeUInt32LE(json.length, 8);
+  const message = Buffer.concat([frame, json]);
+  const length = message.length < 126 ? [message.length] : [126, message.length >> 8, message.length & 255];
+  const head = Buffer.from([0x82, 0x80 | length[0], ...length.slice(1), 0, 0, 0, 0]);               // binary, masked with zeros
+
+  return new Promise((resolve, reject) => request(`${hub.url}/worker`, {
+    agent: false,
+    headers: {
+      Connection: 'Upgrade', Upgrade: 'websocket', 'Sec-WebSocket-Version': '13', Origin: hub.url,
+      'Sec-WebSocket-Key': 'dGhlIHNhbXBsZSBub25jZQ==', ...headers,
+    },
+  }, (response) => { response.resume(); resolve(response.statusCode); })
+    .on('error', reject)
+    .on('upgrade', (response, socket) => {
+      let got = Buffer.alloc(0);
+      socket.write(Buffer.concat([head, message]));
+      socket.on('data', (piece) => {
+        got = Buffer.concat([got, piece]);
+        if (got.length < 12) return;
+        const payload_at = got[1] < 126 ? 2 : 4;
+        resolve(got.readUInt16LE(payload_at + 6) === 17 ? 'welcome' : 'closed');
+        socket.destroy();
+      }).on('error', reject).on('close', () => resolve('closed'));
+    }).end());
+}
+
+test('what opens /worker as Bearer opens it in HELLO, and nothing else does', async () => {
+  const keys = { MOEX_API_KEY: 'moex-api-one-two-three-four', MOEX_ADMIN_KEY: 'moex-admin-five-six-seven' };
+  const hub = await startHub(['--require-key'], keys);
+  try {
+    const token = new URL(hub.join).hash.slice('#token='.length);
+    for (const key of [token, keys.MOEX_ADMIN_KEY]) {
+      assert.equal(await hello(hub, key), 'welcome');
+      assert.equal(await hello(hub, '', { Authorization: `Bearer ${key}` }), 'welcome');
+    }
+    for (const key of [keys.MOEX_API_KEY, 'moex-nobody-knows-this-key']) {
+      assert.equal(await hello(hub, key), 'closed');
+      assert.equal(await hello(hub, '', { Authorization: `Bearer ${key}` }), 401);
+    }
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
 });
 
 const longStream = (hub, stream) => fetch(`${hub.api}/completions`, { method: 'POST', headers: { 'content-type': 'application/json' },

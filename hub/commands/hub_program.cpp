@@ -1,0 +1,241 @@
+#include "hub/commands/hub_program.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "hub/base/log.h"
+#include "hub/commands/command.h"
+#include "hub/commands/output.h"
+#include "hub/commands/progress.h"
+#include "hub/commands/qr.h"
+#include "hub/commands/serve_options.h"
+
+namespace moex {
+namespace {
+
+void log_worker_event(const WorkerEvent& event) {
+    const DeviceInfo& device = event.view->device;
+    const std::string detail = event.detail.empty() ? "" : text(" detail=\"", event.detail, '"');
+    const auto line = [&](const char* what) {
+        return text("dispatch: worker ", what, " worker=", event.worker, " device=\"",
+                    device.backend, "/", device.description, "\"", detail);
+    };
+    switch (event.kind) {
+        case WorkerEvent::Kind::joined: return log_info(line("joined"));
+        case WorkerEvent::Kind::ready: return log_info(line("ready"));
+        case WorkerEvent::Kind::left: return log_info(line("left"));
+        case WorkerEvent::Kind::healthy: return log_info(line("healthy"));
+        case WorkerEvent::Kind::unhealthy: return log_warn(line("unhealthy"));
+        case WorkerEvent::Kind::removed: return log_warn(line("removed"));
+    }
+}
+
+// Each connection is a file; the usual soft limit of 1,024 is for programs that use select().
+void raise_open_files() {
+    rlimit files{};
+    if (::getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
+
+    files.rlim_cur = files.rlim_max;
+    (void)::setrlimit(RLIMIT_NOFILE, &files);
+}
+
+}  // namespace
+
+StopSwitch::StopSwitch() : signals_([this](int count, int) { on_signal(count); }) {}
+
+void StopSwitch::on_signal(int count) {
+    const std::lock_guard lock(mutex_);
+    num_signals_ = count;
+    if (!server_) std::_Exit(exit_stopped);
+
+    log_info(count == 1 ? "hub: stopping, once more stops at once" : "hub: stopping at once");
+    server_->stop();
+}
+
+void StopSwitch::attach(Server& server) {
+    const std::lock_guard lock(mutex_);
+    server_ = &server;
+    if (num_signals_ > 0) server.stop();
+}
+
+void StopSwitch::detach() {
+    const std::lock_guard lock(mutex_);
+    server_ = nullptr;
+}
+
+HubProgram::HubProgram(const Settings& settings)
+    : settings_(settings),
+      server_options_(server_options_of(settings)),
+      started_at_(now_steady()) {}
+
+Status HubProgram::check() {
+    MOEX_TRY(choose_user());
+    std::optional<ActingAs> acting;
+    if (user_) acting.emplace(*user_);
+    MOEX_TRY(load(true));
+
+    std::printf("settings and %s are right\n", model_.package->name().c_str());
+    return {};
+}
+
+Status HubProgram::open() {
+    MOEX_TRY(choose_user());
+    MOEX_TRY(choose_state_directory());
+    raise_open_files();
+    {
+        // What the user may not read must fail now, not at the first request.
+        std::optional<ActingAs> acting;
+        if (user_) acting.emplace(*user_);
+        MOEX_TRY(load(false));
+        MOEX_TRY(require_computers());
+        MOEX_TRY(open_registry());
+    }
+
+    server_.emplace(server_options_, model_.package, *registry_);
+    if (user_) become(*user_);  // the port is bound, the TLS key read
+    join_rooms();
+    return {};
+}
+
+void HubProgram::run() {
+    log_ready();
+    print_links();
+
+    stop_.attach(*server_);
+    server_->run(settings_.number("net-threads"));
+    stop_.detach();
+    log_info("hub: stopped");
+}
+
+Status HubProgram::choose_user() {
+    const std::string& name = settings_.text("user");
+    const bool is_root = geteuid() == 0;
+    if (name.empty()) {
+        if (is_root)
+            log_warn(
+                "hub: runs as root; --user NAME lets it become somebody else once the port is "
+                "bound");
+        return {};
+    }
+
+    MOEX_ASSIGN(user, find_user(name));
+    if (is_root)
+        user_ = std::move(user);
+    else if (user.user_id != geteuid())
+        return Error{ErrorCode::invalid_argument,
+                     text("--user ", name,
+                          ": only root can become somebody else; this hub was "
+                          "started by the user with id ",
+                          geteuid())};
+    return {};
+}
+
+Status HubProgram::choose_state_directory() {
+    state_directory_ = settings_.text("state");
+    if (state_directory_.empty())
+        state_directory_ = user_ ? user_->home / ".local/state/moex" : default_state_directory();
+
+    if (!user_) return {};
+    return give_folder(state_directory_, *user_);
+}
+
+Status HubProgram::load(bool texts_only) {
+    StageBar stages;
+    auto model = load_model(
+        settings_, [&](std::string_view stage) { stages.show(stage); }, texts_only);
+    if (!model.ok()) return model.error();
+
+    model_ = *std::move(model);
+    return {};
+}
+
+// Somebody must be able to compute: this machine needs all blobs, the swarm may find them
+// elsewhere.
+Status HubProgram::require_computers() const {
+    const ModelPackage& package = *model_.package;
+    const Status whole = package.require_all_blobs();
+    if (whole.ok()) return {};
+
+    if (!swarm_computes())
+        return Error{whole.error().code,
+                     text(whole.error().message, "; --backend local computes on this machine")};
+
+    // A host without any blob and without local fallback meant it so.
+    const bool holds_some = package.num_missing_blobs() < package.num_blobs();
+    if (settings_.on("local-fallback") || holds_some)
+        log_warn(
+            "hub: expert blobs are missing, so only workers compute, and this address has to "
+            "serve /weights from elsewhere",
+            kv("missing", package.num_missing_blobs()), kv("blobs", package.num_blobs()));
+    return {};
+}
+
+Status HubProgram::open_registry() {
+    MOEX_ASSIGN(registry, Registry::open(state_directory_));
+    registry_ = std::move(registry);
+    MOEX_ASSIGN(made, prepare_keys(settings_, *registry_, keys_required(server_options_)));
+    made_keys_ = std::move(made);
+    return {};
+}
+
+ExpertBackend& HubProgram::experts() {
+    if (swarm_computes()) return *swarm_;
+    return *model_.local;
+}
+
+void HubProgram::join_rooms() {
+    swarm_.emplace(swarm_options_of(settings_, model_.package, *registry_), server_->swarm_host(),
+                   model_.local.get(), [this](const WorkerEvent& event, const WorkerView*) {
+                       server_->on_worker_event(event);
+                       log_worker_event(event);
+                   });
+
+    engine_options_ = engine_options_of(settings_);
+    engine_options_.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
+    engine_options_.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
+    engine_.emplace(*model_.decoder, experts(), engine_options_);
+
+    ApiOptions api_options;
+    api_options.default_max_tokens = static_cast<std::uint32_t>(
+        settings_.number("max-tokens-default"));
+    api_options.context_tokens = static_cast<std::uint32_t>(settings_.number("context"));
+    api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
+                 server_->api_observer());
+    server_->attach(*swarm_, *engine_, *api_);
+}
+
+void HubProgram::log_ready() const {
+    const std::uint64_t kv_tokens = std::uint64_t{engine_->counters().kv_pages} *
+                                    engine_options_.page_tokens;
+    log_info("hub: listens", kv("address", server_options_.listen_address),
+             kv("port", server_->port()));
+    log_info("hub: ready", kv("model", model_.package->name()),
+             kv("backend", swarm_computes() ? swarm_->name() : model_.local->name()),
+             kv("loaded_ms", to_ms(now_steady() - started_at_)),
+             kv("threads", model_.threads->num_threads()), kv("kv_tokens", kv_tokens));
+}
+
+void HubProgram::print_links() const {
+    const std::string url = server_->base_url(), join = server_->join_url();
+    const std::string& model = model_.package->name();
+    std::string out = text("\n  ", model, " is served\n\n  chat   ", url, "/\n  join   ", join,
+                           "\n  status ", url, "/status.html\n  API    ", url, "/v1  (model \"",
+                           model, "\")\n");
+
+    if (!made_keys_.api.empty())
+        out += text("\n  API key, shown this once:   ", made_keys_.api, "\n");
+    if (!made_keys_.admin.empty())
+        out += text("  admin key, shown this once: ", made_keys_.admin, "\n");
+
+    if (settings_.on("qr") || isatty(STDOUT_FILENO) == 1)
+        if (const std::string code = qr_half_blocks(join); !code.empty())
+            out += text("\n  join by phone or another machine:\n", code);
+
+    out += text("\nready: url=", url, " join=", join, " api=", url, "/v1\n");
+    if (!print_now(out)) log_warn("hub: stdout cannot be written, so the links are not shown");
+}
+
+}  // namespace moex

@@ -1,0 +1,77 @@
+// The whole hub as one object: what it opens, in which order, and how it comes down again.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "hub/commands/drop_privileges.h"
+#include "hub/commands/host_keys.h"
+#include "hub/commands/load_model.h"
+#include "hub/commands/signals.h"
+#include "hub/net/server.h"
+
+namespace moex {
+
+// Ctrl-C and SIGTERM: at once while there is nothing to drain, then through the server.
+class StopSwitch {
+  public:
+    StopSwitch();
+    // A signal stops `server` from now on, also one that came before.
+    void attach(Server& server);
+    // The server has stopped; a further signal ends the process.
+    void detach();
+
+  private:
+    void on_signal(int count);
+
+    std::mutex mutex_;
+    Server* server_ = nullptr;
+    int num_signals_ = 0;
+    SignalWatcher signals_;  // last: its thread uses the members above
+};
+
+class HubProgram {
+  public:
+    // `settings` outlive the program and contradict each other nowhere.
+    explicit HubProgram(const Settings& settings);
+
+    // Reads the package and its texts as the user who would serve them; starts nothing.
+    Status check();
+    // Everything up to a bound port. May throw what Server's constructor throws.
+    Status open();
+    // Prints the links and serves until a signal.
+    void run();
+
+  private:
+    Status choose_user();
+    Status choose_state_directory();
+    Status load(bool texts_only);
+    Status require_computers() const;
+    Status open_registry();
+    void join_rooms();
+    void log_ready() const;
+    void print_links() const;
+    bool swarm_computes() const { return settings_.text("backend") == "swarm"; }
+    ExpertBackend& experts();
+
+    // In the order in which they come into being. They go in the reverse one: who asks goes
+    // before who answers, the engine before the swarm, the swarm before the server whose strand
+    // carries it.
+    const Settings& settings_;
+    const ServerOptions server_options_;
+    const TimePoint started_at_;
+    StopSwitch stop_;  // threads inherit the blocked signals, so it comes before all of them
+    std::optional<SystemUser> user_;
+    std::filesystem::path state_directory_;
+    LoadedModel model_;
+    std::unique_ptr<Registry> registry_;
+    MadeKeys made_keys_;
+    EngineOptions engine_options_;
+    std::optional<Server> server_;
+    std::optional<SwarmBackend> swarm_;
+    std::optional<Engine> engine_;
+    std::optional<Api> api_;
+};
+
+}  // namespace moex

@@ -1,0 +1,91 @@
+#include "hub/commands/serve_options.h"
+
+#include <algorithm>
+
+#include "hub/commands/load_model.h"
+#include "hub/net/access.h"
+
+namespace moex {
+namespace {
+
+std::uint32_t count_of(const Settings& settings, std::string_view name) {
+    return static_cast<std::uint32_t>(settings.number(name));
+}
+
+}  // namespace
+
+Status check_serve_settings(const Settings& settings) {
+    const bool has_certificate = !settings.text("tls-cert").empty();
+    if (has_certificate == settings.text("tls-key").empty())
+        return Error{ErrorCode::invalid_argument, "--tls-cert and --tls-key come together"};
+
+    const ListenAddress listen = parse_listen(settings.text("listen")).value();
+    if (!is_loopback_address(listen.address) && !has_certificate && !settings.on("insecure-http"))
+        return Error{ErrorCode::invalid_argument,
+                     text("--listen ", settings.text("listen"),
+                          " is open to other machines: give --tls-cert and --tls-key (moex-hub "
+                          "cert makes them), or --insecure-http behind a proxy that speaks TLS")};
+
+    if (settings.text("backend") == "local" && !settings.on("local-fallback"))
+        return Error{ErrorCode::invalid_argument,
+                     "--backend local computes on this machine, --local-fallback off forbids "
+                     "that: nobody could answer; leave one of them out"};
+    return {};
+}
+
+ServerOptions server_options_of(const Settings& settings) {
+    const ListenAddress listen = parse_listen(settings.text("listen")).value();
+    ServerOptions options;
+    options.listen_address = listen.address;
+    options.listen_port = listen.port;
+    options.tls_cert = settings.text("tls-cert");
+    options.tls_key = settings.text("tls-key");
+    options.insecure_http = settings.on("insecure-http");
+    options.require_keys = settings.on("require-key");
+    options.cors_origins = settings.list("cors-origin");
+    options.hosts = settings.list("host");
+    options.trusted_proxies = settings.list("trusted-proxy");
+    options.static_directory = settings.text("static");
+    options.test_routes = settings.on("test-routes");
+
+    options.connections_max = count_of(settings, "connections-max");
+    options.connections_per_address_max = count_of(settings, "connections-per-address");
+    options.workers_per_address_max = count_of(settings, "workers-per-address");
+    options.body_bytes_in_flight_max = settings.number("request-memory-mb") << 20;
+    options.drain_within = std::chrono::seconds(settings.number("drain-s"));
+    return options;
+}
+
+SwarmOptions swarm_options_of(const Settings& settings,
+                              const std::shared_ptr<const ModelPackage>& package,
+                              const Registry& registry) {
+    const ModelConfig& config = package->config();
+    SwarmOptions options;
+    options.model_name = package->name();
+    options.package_sha256 = package->manifest_sha256();
+    options.limits.hidden_size = config.hidden_size;
+    options.limits.num_layers = config.num_layers;
+    options.limits.num_experts = config.num_experts;
+    options.expert_shape = package->expert_shape();
+    options.top_k = config.top_k;
+    options.expert_blob_bytes = package->expert_blob_bytes();
+    options.layer_is_moe = config.layer_is_moe;
+    options.blob_hash = [package](std::uint32_t layer, std::uint32_t expert) {
+        return package->blob_hash(layer, expert);
+    };
+    // The same question as at the upgrade, so that a token opens /worker wherever it stands.
+    options.token_ok = [&registry](std::string_view token) { return registry.join_allowed(token); };
+
+    options.rounding = rounding_of(settings);
+    options.hedge = parse_hedge_policy(settings.text("hedge")).value();
+    options.replicas = count_of(settings, "replicas");
+    options.local_fallback = settings.on("local-fallback");
+    options.lz4 = settings.on("lz4");
+    options.queue_depth = count_of(settings, "queue-depth");
+    options.timeout_max = std::chrono::milliseconds(settings.number("timeout-ms"));
+    options.timeout_min = std::min(options.timeout_min, options.timeout_max);
+    options.round_deadline = std::chrono::seconds(settings.number("round-deadline-s"));
+    return options;
+}
+
+}  // namespace moex

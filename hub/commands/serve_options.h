@@ -1,0 +1,21 @@
+// The settings of `moex-hub serve` as the options of the rooms that serve.
+#pragma once
+
+#include <memory>
+
+#include "hub/net/server.h"
+#include "hub/options.h"
+
+namespace moex {
+
+// invalid_argument where two settings contradict each other: nothing was started yet.
+Status check_serve_settings(const Settings& settings);
+
+ServerOptions server_options_of(const Settings& settings);
+
+// `registry` outlives the swarm: it knows the tokens of workers.
+SwarmOptions swarm_options_of(const Settings& settings,
+                              const std::shared_ptr<const ModelPackage>& package,
+                              const Registry& registry);
+
+}  // namespace moex
