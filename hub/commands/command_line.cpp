@@ -9,6 +9,8 @@
 namespace moex {
 namespace {
 
+using Environment = std::function<std::optional<std::string>(const std::string&)>;
+
 std::string overview() {
     std::string out = "usage: moex-hub COMMAND [options]\n\n";
     for (const Command& command : command_table()) {
@@ -34,35 +36,141 @@ void add_help_line(std::string& out, std::string left, std::string_view help,
     out += '\n';
 }
 
-}  // namespace
+void add_setting_help(std::string& out, const Setting& setting) {
+    if (setting.kind == SettingKind::secret)
+        return add_help_line(out, environment_name(setting), setting.help, "");
 
-std::string command_help(const Command& command) {
+    std::string left = flag_name(setting);
+    if (!setting.value_name.empty()) left += text(' ', setting.value_name);
+    std::string help(setting.help);
+    if (!setting.choices.empty() && setting.kind == SettingKind::text)
+        help += text(" (", setting.choices, ")");
+    add_help_line(out, left, help, setting.kind == SettingKind::flag ? "" : setting.default_value);
+}
+
+std::string usage_line(const Command& command) {
     std::string usage = text("usage: moex-hub ", command.name);
     for (const Argument& argument : command.arguments) {
         std::string part(argument.name);
         if (!argument.value_name.empty()) part += text(' ', argument.value_name);
         usage += argument.required ? text(' ', part) : text(" [", part, "]");
     }
-    std::string out = text(usage, command.mask ? " [options]" : "", "\n", command.summary, "\n\n");
-    for (const Argument& argument : command.arguments)
-        add_help_line(out,
-                      argument.value_name.empty() ? std::string(argument.name)
-                                                  : text(argument.name, ' ', argument.value_name),
-                      argument.help, "");
-    for (const Setting& setting : setting_table()) {
-        if (!(setting.commands & command.mask) || setting.hidden) continue;
-        if (setting.kind == SettingKind::secret) {
-            add_help_line(out, environment_name(setting), setting.help, "");
-            continue;
+    return text(usage, command.mask ? " [options]" : "", "\n");
+}
+
+ParsedExit wrong(std::string_view sentence, std::string_view command) {
+    return {exit_wrong_arguments, text("moex-hub: ", sentence, "\nmoex-hub ", command,
+                                       command.empty() ? "" : " ", "--help says more\n")};
+}
+
+// One subcommand: its options as CLI11 knows them, and what it read into them.
+class CommandParser {
+  public:
+    CommandParser(const Command& command, CLI::App& app)
+        : command_(command),
+          sub_(app.add_subcommand(std::string(command.name))) {
+        sub_->set_help_flag();
+        sub_->add_flag("-h,--help", help_);
+        if (command.mask) {
+            sub_->add_option("--config", config_);
+            sub_->add_flag("--print-config", print_config_);
+            sub_->add_flag("--check", check_);
         }
-        std::string left = flag_name(setting);
-        if (!setting.value_name.empty()) left += text(' ', setting.value_name);
-        std::string help(setting.help);
-        if (!setting.choices.empty() && setting.kind == SettingKind::text)
-            help += text(" (", setting.choices, ")");
-        add_help_line(out, left, help,
-                      setting.kind == SettingKind::flag ? "" : setting.default_value);
+        for (const Argument& argument : command.arguments) add(argument);
+        for (const Setting& setting : setting_table())
+            if ((setting.commands & command.mask) && setting.kind != SettingKind::secret)
+                add(setting);
     }
+    // CLI11 keeps the members' addresses.
+    CommandParser(const CommandParser&) = delete;
+
+    const Command& command() const { return command_; }
+    bool was_named() const { return sub_->parsed(); }
+
+    std::variant<ParsedCommand, ParsedExit> finish(bool help, const Environment& environment) {
+        if (help || help_) return ParsedExit{exit_stopped, command_help(command_)};
+
+        auto settings = resolve_settings(command_.mask, flags(), environment,
+                                         config_file(environment));
+        if (!settings.ok()) return wrong(settings.error().message, command_.name);
+        if (print_config_) return ParsedExit{exit_stopped, settings->print(command_.mask)};
+
+        ParsedCommand out{.command = &command_};
+        out.invocation = {
+            .settings = *std::move(settings), .arguments = arguments(), .check_only = check_};
+        for (const Argument& argument : command_.arguments)
+            if (argument.required && !out.invocation.argument(argument.name))
+                return wrong(text(argument.name, " is missing"), command_.name);
+        return out;
+    }
+
+  private:
+    void add(const Argument& argument) {
+        const std::string name(argument.name);
+        if (argument.value_name.empty() && !argument.is_positional())
+            sub_->add_flag(name, switches_[name]);
+        else
+            sub_->add_option(name, arguments_[name]);
+    }
+
+    void add(const Setting& setting) {
+        std::vector<std::string>& values = settings_[std::string(setting.name)];
+        CLI::Option* option = setting.kind == SettingKind::flag
+                                  ? sub_->add_flag(flag_name(setting), values)
+                                  : sub_->add_option(flag_name(setting), values)->expected(1);
+        option->multi_option_policy(setting.kind == SettingKind::list
+                                        ? CLI::MultiOptionPolicy::TakeAll
+                                        : CLI::MultiOptionPolicy::TakeLast);
+        setting_options_.emplace_back(&setting, option);
+    }
+
+    // The settings that the command line gave.
+    std::map<std::string, std::vector<std::string>> flags() const {
+        std::map<std::string, std::vector<std::string>> given;
+        for (const auto& [setting, option] : setting_options_) {
+            const std::string name(setting->name);
+            if (option->count() > 0) given[name] = settings_.at(name);
+        }
+        return given;
+    }
+
+    std::map<std::string, std::string, std::less<>> arguments() const {
+        std::map<std::string, std::string, std::less<>> given;
+        for (const auto& [name, value] : arguments_)
+            if (sub_->get_option(name)->count() > 0) given[name] = value;
+        for (const auto& [name, is_on] : switches_)
+            if (is_on) given[name] = "on";
+        return given;
+    }
+
+    std::optional<std::filesystem::path> config_file(const Environment& environment) const {
+        if (!config_.empty()) return config_;
+        if (const auto named = environment("MOEX_CONFIG"); named && !named->empty()) return *named;
+        return default_config_file();
+    }
+
+    const Command& command_;
+    CLI::App* sub_;
+    bool help_ = false, print_config_ = false, check_ = false;
+    std::string config_;
+    std::map<std::string, std::vector<std::string>> settings_;
+    std::map<std::string, std::string> arguments_;
+    std::map<std::string, bool> switches_;
+    std::vector<std::pair<const Setting*, CLI::Option*>> setting_options_;
+};
+
+}  // namespace
+
+std::string command_help(const Command& command) {
+    std::string out = text(usage_line(command), command.summary, "\n\n");
+    for (const Argument& argument : command.arguments) {
+        std::string left(argument.name);
+        if (!argument.value_name.empty()) left += text(' ', argument.value_name);
+        add_help_line(out, left, argument.help, "");
+    }
+    for (const Setting& setting : setting_table())
+        if ((setting.commands & command.mask) && !setting.hidden) add_setting_help(out, setting);
+
     if (command.mask) {
         add_help_line(out, "--config FILE",
                       "settings as TOML; default: $XDG_CONFIG_HOME/moex/config.toml if it exists",
@@ -74,114 +182,38 @@ std::string command_help(const Command& command) {
             "\nEvery option is also a MOEX_* variable (--queue-max: MOEX_QUEUE_MAX) and a key of "
             "the file (queue_max).\n";
     }
+
     out += text("\nexample: ", command.example, "\nexit: 0 stopped, 1 failed, 2 wrong arguments",
                 command.mask == command_generate ? ", 130 interrupted (Ctrl-C)\n" : "\n");
     return out;
 }
 
 std::variant<ParsedCommand, ParsedExit> parse_command_line(
-    const std::vector<std::string>& arguments,
-    const std::function<std::optional<std::string>(const std::string&)>& environment) {
+    const std::vector<std::string>& arguments, const Environment& environment) {
     CLI::App app;
     app.set_help_flag();
     bool help = false, version = false;
     app.add_flag("-h,--help", help);
     app.add_flag("--version", version);
-
-    struct Parsed {
-        bool help = false, print_config = false, check = false;
-        std::string config;
-        std::map<std::string, std::vector<std::string>> settings;
-        std::map<std::string, std::string> arguments;
-        std::map<std::string, bool> switches;
-        std::vector<std::pair<const Setting*, CLI::Option*>> setting_options;
-    };
-    std::map<std::string_view, Parsed> parsed_by_command;
-    std::map<std::string_view, CLI::App*> subcommands;
-    for (const Command& command : command_table()) {
-        Parsed& parsed = parsed_by_command[command.name];
-        CLI::App* sub = app.add_subcommand(std::string(command.name));
-        subcommands[command.name] = sub;
-        sub->set_help_flag();
-        sub->add_flag("-h,--help", parsed.help);
-        if (command.mask) {
-            sub->add_option("--config", parsed.config);
-            sub->add_flag("--print-config", parsed.print_config);
-            sub->add_flag("--check", parsed.check);
-        }
-        for (const Argument& argument : command.arguments) {
-            const std::string name(argument.name);
-            if (argument.value_name.empty() && !argument.is_positional())
-                sub->add_flag(name, parsed.switches[name]);
-            else
-                sub->add_option(name, parsed.arguments[name]);
-        }
-        for (const Setting& setting : setting_table()) {
-            if (!(setting.commands & command.mask) || setting.kind == SettingKind::secret) continue;
-            std::vector<std::string>& values = parsed.settings[std::string(setting.name)];
-            CLI::Option* option = setting.kind == SettingKind::flag
-                                      ? sub->add_flag(flag_name(setting), values)
-                                      : sub->add_option(flag_name(setting), values)->expected(1);
-            option->multi_option_policy(setting.kind == SettingKind::list
-                                            ? CLI::MultiOptionPolicy::TakeAll
-                                            : CLI::MultiOptionPolicy::TakeLast);
-            parsed.setting_options.emplace_back(&setting, option);
-        }
-    }
-    const auto wrong = [](std::string_view sentence, std::string_view command) {
-        return ParsedExit{exit_wrong_arguments,
-                          text("moex-hub: ", sentence, "\nmoex-hub ", command,
-                               command.empty() ? "" : " ", "--help says more\n")};
-    };
+    std::vector<std::unique_ptr<CommandParser>> commands;
+    for (const Command& command : command_table())
+        commands.push_back(std::make_unique<CommandParser>(command, app));
 
     // CLI11 takes them from the back
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     try {
         app.parse(reversed);
     } catch (const CLI::ParseError& error) {
-        std::string_view command;
-        if (!arguments.empty() && subcommands.contains(arguments.front()))
-            command = subcommands.find(arguments.front())->first;
-        return wrong(error.what(), command);
+        const auto named = std::find_if(commands.begin(), commands.end(), [&](const auto& one) {
+            return !arguments.empty() && one->command().name == arguments.front();
+        });
+        return wrong(error.what(), named != commands.end() ? (*named)->command().name : "");
     }
+
     if (version) return ParsedExit{exit_stopped, text("moex-hub ", moex_version(), "\n")};
-    for (const Command& command : command_table()) {
-        if (!subcommands[command.name]->parsed()) continue;
-        Parsed& parsed = parsed_by_command[command.name];
-        if (help || parsed.help) return ParsedExit{exit_stopped, command_help(command)};
-
-        ParsedCommand out{.command = &command};
-        for (const auto& [name, value] : parsed.arguments)
-            if (subcommands[command.name]->get_option(name)->count() > 0)
-                out.invocation.arguments[name] = value;
-        for (const auto& [name, is_on] : parsed.switches)
-            if (is_on) out.invocation.arguments[name] = "on";
-
-        std::map<std::string, std::vector<std::string>> flags;
-        for (const auto& [setting, option] : parsed.setting_options)
-            if (option->count() > 0)
-                flags[std::string(setting->name)] = parsed.settings[std::string(setting->name)];
-        std::optional<std::filesystem::path> file;
-        if (!parsed.config.empty())
-            file = parsed.config;
-        else if (const auto from_environment = environment("MOEX_CONFIG");
-                 from_environment && !from_environment->empty())
-            file = *from_environment;
-        else
-            file = default_config_file();
-        auto settings = resolve_settings(command.mask, flags, environment, file);
-        if (!settings.ok()) return wrong(settings.error().message, command.name);
-        out.invocation.settings = *std::move(settings);
-        if (parsed.print_config)
-            return ParsedExit{exit_stopped, out.invocation.settings.print(command.mask)};
-        for (const Argument& argument : command.arguments)
-            if (argument.required && !out.invocation.argument(argument.name))
-                return wrong(text(argument.name, " is missing"), command.name);
-        out.invocation.check_only = parsed.check;
-        return out;
-    }
-    if (help) return ParsedExit{exit_stopped, overview()};
-    return ParsedExit{exit_wrong_arguments, overview()};
+    for (const auto& command : commands)
+        if (command->was_named()) return command->finish(help, environment);
+    return ParsedExit{help ? exit_stopped : exit_wrong_arguments, overview()};
 }
 
 }  // namespace moex

@@ -8,6 +8,111 @@
 #include "hub/commands/progress.h"
 
 namespace moex {
+namespace {
+
+// What is not in the package's own getters.
+struct PackageFacts {
+    std::uint32_t num_moe_layers = 0;
+    std::optional<Sha256> first_blob;  // in the order of hashes
+    std::uint64_t hub_bytes = 0;
+    bool has_tokenizer = false, has_template = false;
+};
+
+PackageFacts facts_of(const ModelPackage& package, const std::filesystem::path& directory) {
+    const ModelConfig& config = package.config();
+    PackageFacts facts;
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        if (!config.is_moe(layer)) continue;
+
+        ++facts.num_moe_layers;
+        for (std::uint32_t expert = 0; expert < config.num_experts; ++expert) {
+            const Sha256 blob = package.blob_hash(layer, expert);
+            facts.first_blob = std::min(facts.first_blob.value_or(blob), blob);
+        }
+    }
+
+    std::error_code failure;
+    facts.hub_bytes = std::filesystem::file_size(directory / "hub.safetensors", failure);
+    facts.has_tokenizer = package.tokenizer_file("tokenizer.json").has_value();
+    const std::string tokenizer_config =
+        package.tokenizer_file("tokenizer_config.json").value_or("");
+    facts.has_template = !tokenizer_config.empty() &&
+                         ChatTemplate::from_tokenizer_config(tokenizer_config).ok();
+    return facts;
+}
+
+void print_json(const ModelPackage& package, const PackageFacts& facts) {
+    const std::uint64_t num_blobs = package.num_blobs();
+    nlohmann::ordered_json out{{"name", package.name()},
+                               {"manifest_sha256", package.manifest_sha256()},
+                               {"config", to_json(package.config())},
+                               {"expert_dtype", expert_dtype_name(package.expert_dtype())},
+                               {"group_size", package.expert_shape().group_size},
+                               {"expert_blob_bytes", package.expert_blob_bytes()},
+                               {"num_moe_layers", facts.num_moe_layers},
+                               {"num_blobs", num_blobs},
+                               {"blobs_missing", package.num_missing_blobs()},
+                               {"expert_bytes", num_blobs * package.expert_blob_bytes()},
+                               {"hub_bytes", facts.hub_bytes},
+                               {"tokenizer", facts.has_tokenizer},
+                               {"chat_template", facts.has_template}};
+
+    const GenerationDefaults& defaults = package.generation_defaults();
+    out["generation"] = {{"do_sample", defaults.do_sample},
+                         {"temperature", defaults.temperature},
+                         {"top_p", defaults.top_p},
+                         {"top_k", defaults.sample_top_k},
+                         {"min_p", defaults.min_p},
+                         {"repetition_penalty", defaults.repetition_penalty},
+                         {"eos_token_ids", defaults.eos_token_ids}};
+    if (facts.first_blob) out["first_blob"] = to_hex(*facts.first_blob);
+    std::printf("%s\n", out.dump(2).c_str());
+}
+
+void print_line(const char* name, const std::string& value) {
+    std::printf("%-14s%s\n", name, value.c_str());
+}
+
+void print_model(const ModelConfig& config, std::uint32_t num_moe_layers) {
+    print_line("model",
+               text(config.architecture, ": hidden ", config.hidden_size, ", ", config.num_layers,
+                    " layers (", num_moe_layers, " with experts), vocabulary ", config.vocab_size,
+                    ", context ", config.context_tokens));
+    print_line("attention",
+               text(config.num_heads, " heads, ", config.num_kv_heads, " for keys and values, ",
+                    config.head_dim, " wide, rope theta ", config.rope_theta));
+    print_line("experts", text(config.num_experts, " per layer, ", config.top_k,
+                               " per token, intermediate ", config.moe_intermediate_size));
+}
+
+void print_stored(const ModelPackage& package, const PackageFacts& facts) {
+    const std::uint64_t num_blobs = package.num_blobs(), blob_bytes = package.expert_blob_bytes();
+    const std::uint32_t group = package.expert_shape().group_size;
+    print_line("stored as", text(expert_dtype_name(package.expert_dtype()),
+                                 group > 0 ? text(" in groups of ", group) : std::string(), ", ",
+                                 bytes_text(blob_bytes), " each, ", num_blobs, " blobs, ",
+                                 bytes_text(num_blobs * blob_bytes), " in all"));
+    if (const std::uint32_t missing = package.num_missing_blobs(); missing > 0)
+        print_line("missing", text(missing, " of ", num_blobs, " blobs are not in weights/"));
+    print_line("hub", bytes_text(facts.hub_bytes));
+
+    const char* const with_template = facts.has_template ? "yes, with a chat template"
+                                                         : "yes, without a chat template";
+    print_line("tokenizer", facts.has_tokenizer ? with_template : "none: token ids only");
+}
+
+void print_sampling(const GenerationDefaults& defaults) {
+    print_line("sampling",
+               defaults.do_sample
+                   ? text("temperature ", defaults.temperature, ", top_p ", defaults.top_p,
+                          ", top_k ", defaults.sample_top_k, ", min_p ", defaults.min_p)
+                   : "greedy");
+    if (defaults.repetition_penalty != 1.0)
+        print_line("repetition", text("penalty ", defaults.repetition_penalty));
+}
+
+}  // namespace
+
 int run_inspect(const Invocation& invocation) {
     std::filesystem::path directory;
     if (const std::string* given = invocation.argument("DIR")) {
@@ -17,89 +122,21 @@ int run_inspect(const Invocation& invocation) {
         if (!found.ok()) return fail(found.error().message);
         directory = *found;
     }
+
     auto opened = ModelPackage::open(directory);
     if (!opened.ok()) return fail(opened.error().message);
     const ModelPackage& package = **opened;
-    const ModelConfig& config = package.config();
-    std::uint32_t num_moe_layers = 0;
-    std::optional<Sha256> first_blob;  // in the order of hashes
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-        if (!config.is_moe(layer)) continue;
-        ++num_moe_layers;
-        for (std::uint32_t expert = 0; expert < config.num_experts; ++expert)
-            first_blob = std::min(first_blob.value_or(package.blob_hash(layer, expert)),
-                                  package.blob_hash(layer, expert));
-    }
-    const std::uint64_t num_blobs = package.num_blobs();
-    const std::uint32_t num_missing = package.num_missing_blobs();
-    std::error_code failure;
-    const std::uint64_t hub_bytes = std::filesystem::file_size(directory / "hub.safetensors",
-                                                               failure);
-    const bool has_tokenizer = package.tokenizer_file("tokenizer.json").has_value();
-    const std::string tokenizer_config =
-        package.tokenizer_file("tokenizer_config.json").value_or("");
-    const bool has_template = !tokenizer_config.empty() &&
-                              ChatTemplate::from_tokenizer_config(tokenizer_config).ok();
-    const GenerationDefaults& defaults = package.generation_defaults();
+    const PackageFacts facts = facts_of(package, directory);
 
     if (invocation.argument("--json")) {
-        nlohmann::ordered_json out{{"name", package.name()},
-                                   {"manifest_sha256", package.manifest_sha256()},
-                                   {"config", to_json(config)},
-                                   {"expert_dtype", expert_dtype_name(package.expert_dtype())},
-                                   {"group_size", package.expert_shape().group_size},
-                                   {"expert_blob_bytes", package.expert_blob_bytes()},
-                                   {"num_moe_layers", num_moe_layers},
-                                   {"num_blobs", num_blobs},
-                                   {"blobs_missing", num_missing},
-                                   {"expert_bytes", num_blobs * package.expert_blob_bytes()},
-                                   {"hub_bytes", hub_bytes},
-                                   {"tokenizer", has_tokenizer},
-                                   {"chat_template", has_template}};
-        out["generation"] = {{"do_sample", defaults.do_sample},
-                             {"temperature", defaults.temperature},
-                             {"top_p", defaults.top_p},
-                             {"top_k", defaults.sample_top_k},
-                             {"min_p", defaults.min_p},
-                             {"repetition_penalty", defaults.repetition_penalty},
-                             {"eos_token_ids", defaults.eos_token_ids}};
-        if (first_blob) out["first_blob"] = to_hex(*first_blob);
-        std::printf("%s\n", out.dump(2).c_str());
+        print_json(package, facts);
         return exit_stopped;
     }
-    const auto line = [](const char* name, const std::string& value) {
-        std::printf("%-14s%s\n", name, value.c_str());
-    };
-    line("package", text(package.name(), " (", directory.string(), ")"));
-    line("manifest", package.manifest_sha256());
-    line("model",
-         text(config.architecture, ": hidden ", config.hidden_size, ", ", config.num_layers,
-              " layers (", num_moe_layers, " with experts), vocabulary ", config.vocab_size,
-              ", context ", config.context_tokens));
-    line("attention",
-         text(config.num_heads, " heads, ", config.num_kv_heads, " for keys and values, ",
-              config.head_dim, " wide, rope theta ", config.rope_theta));
-    line("experts", text(config.num_experts, " per layer, ", config.top_k,
-                         " per token, intermediate ", config.moe_intermediate_size));
-    line("stored as",
-         text(expert_dtype_name(package.expert_dtype()),
-              package.expert_shape().group_size > 0
-                  ? text(" in groups of ", package.expert_shape().group_size)
-                  : std::string(),
-              ", ", bytes_text(package.expert_blob_bytes()), " each, ", num_blobs, " blobs, ",
-              bytes_text(num_blobs * package.expert_blob_bytes()), " in all"));
-    if (num_missing > 0)
-        line("missing", text(num_missing, " of ", num_blobs, " blobs are not in weights/"));
-    line("hub", bytes_text(hub_bytes));
-    line("tokenizer", has_tokenizer ? (has_template ? "yes, with a chat template"
-                                                    : "yes, without a chat template")
-                                    : "none: token ids only");
-    line("sampling", defaults.do_sample
-                         ? text("temperature ", defaults.temperature, ", top_p ", defaults.top_p,
-                                ", top_k ", defaults.sample_top_k, ", min_p ", defaults.min_p)
-                         : "greedy");
-    if (defaults.repetition_penalty != 1.0)
-        line("repetition", text("penalty ", defaults.repetition_penalty));
+    print_line("package", text(package.name(), " (", directory.string(), ")"));
+    print_line("manifest", package.manifest_sha256());
+    print_model(package.config(), facts.num_moe_layers);
+    print_stored(package, facts);
+    print_sampling(package.generation_defaults());
     return exit_stopped;
 }
 
