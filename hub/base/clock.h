@@ -1,5 +1,6 @@
-// Time as the rooms pass it around. Cores (engine, dispatch)
-// are given `now`; only net and main read a clock.
+// Time as the rooms pass it around. The sans-IO cores (protocol, SwarmCore, rate limits) are given
+// `now`, so that a test can replay them; who runs a core, or measures what took how long, asks
+// here.
 #pragma once
 
 #include <chrono>

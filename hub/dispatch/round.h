@@ -11,8 +11,7 @@
 #include <memory>
 #include <vector>
 
-#include "hub/dispatch/swarm_core.h"
-#include "hub/dispatch/worker_pool.h"
+#include "hub/dispatch/swarm_types.h"
 
 namespace moex {
 

@@ -44,7 +44,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
 
     SwarmCore core;
     SwarmHost& host;
-    const LocalExperts* local;
+    const ExpertCompute* local;
     std::function<void(const WorkerEvent&, const WorkerView*)> on_event;
     std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
     std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
@@ -57,7 +57,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     bool jobs_stop = false;
     std::thread local_thread;
 
-    State(SwarmOptions options, SwarmHost& swarm_host, const LocalExperts* local_experts,
+    State(SwarmOptions options, SwarmHost& swarm_host, const ExpertCompute* local_experts,
           std::function<void(const WorkerEvent&, const WorkerView*)> event)
         : core(std::move(options)),
           host(swarm_host),
@@ -209,7 +209,7 @@ class SwarmRound : public ExpertRound {
 
 }  // namespace
 
-SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const LocalExperts* local,
+SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
                            std::function<void(const WorkerEvent&, const WorkerView*)> on_event)
     : state_(std::make_shared<State>(std::move(options), host, local, std::move(on_event))) {
     if (local != nullptr)

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "hub/dispatch/swarm_core.h"
-#include "hub/engine/local_experts.h"
 
 namespace moex {
 
@@ -35,7 +34,7 @@ class WorkerLink {
 class SwarmBackend : public ExpertBackend {
   public:
     // `local` may be null when the hub holds no expert weights. `on_event` runs on the strand.
-    SwarmBackend(SwarmOptions options, SwarmHost& host, const LocalExperts* local,
+    SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
                  std::function<void(const WorkerEvent&, const WorkerView*)> on_event);
     ~SwarmBackend() override;
 

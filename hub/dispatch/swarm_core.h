@@ -11,136 +11,14 @@
 // Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
 #pragma once
 
-#include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <variant>
 #include <vector>
 
-#include "hub/base/clock.h"
-#include "hub/dispatch/hedge_policy.h"
-#include "hub/dispatch/placement.h"
-#include "hub/engine/expert_backend.h"
-#include "protocol/messages.h"
+#include "hub/dispatch/swarm_types.h"
 
 namespace moex {
-
-using RoundId = std::uint64_t;
-
-struct SwarmOptions {
-    std::string model_name, package_sha256;
-    WireLimits limits;
-    ExpertShape expert_shape;
-    std::uint32_t top_k = 0;
-    std::uint64_t expert_blob_bytes = 0;
-    std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
-    std::function<Sha256(std::uint32_t layer, std::uint32_t expert)> blob_hash;
-    std::function<bool(std::string_view token)> token_ok;  // join token check, constant time
-    ExpertRounding rounding;  // deterministic: unsummed answers, summed here in expert order
-    HedgePolicy hedge;
-    std::uint32_t replicas = 2;
-    bool local_fallback = true;
-    bool lz4 = false;
-    std::uint32_t queue_depth = 2;  // groups in flight per worker
-    Duration timeout_min = 100ms;   // per attempt: 4 x the worker's p99 for this size, within these
-    Duration timeout_max = 500ms;
-    // for workers that say they compute on a software adapter
-    Duration software_timeout_max = 5s;
-    // per call, hedges not counted; then the local backend, where there is one
-    std::uint32_t attempts_max = 3;
-    // with local fallback: how long a call waits for a busy worker
-    Duration queue_wait = 50ms;
-    std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at a time
-    Duration round_deadline = 10s;  // then the rest goes to the local backend, or the round fails
-    Duration holder_wait = 2s;  // without local fallback: how long a round waits for a unit that no
-                                // worker holds or loads
-    Duration heartbeat_every = 2s;
-    std::uint32_t heartbeats_missed_max = 3;
-    Duration hello_within = 5s;
-    // in a row: unhealthy until its next good heartbeat
-    std::uint32_t failures_max = 3;
-    // malformed, non-finite or beyond the norm bound: removed
-    std::uint32_t bad_answers_max = 3;
-    // |y| of one pair, root mean square, relative to max(1, rms of x)
-    double norm_bound = 1e4;
-    std::uint32_t workers_max = 1024;
-    std::uint64_t seed = 1;               // of placement
-    std::uint32_t first_sequence_id = 1;  // of every connection
-};
-
-// What the core asks of its driver, in order.
-struct SendFrame {
-    WorkerId worker;
-    Bytes frame;
-};
-struct CloseWorker {
-    WorkerId worker;
-    CloseCode code;
-    std::string reason;
-};
-// Compute these pairs with the local backend and answer with on_local().
-// x and gates are rounded for the wire already when deterministic.
-struct ComputeLocally {
-    RoundId round;
-    std::uint64_t attempt;
-    std::uint16_t layer;
-    std::vector<GroupExpert> experts;
-    std::vector<std::uint16_t> rows;              // [num_pairs]
-    std::vector<float> gates;                     // [num_pairs]
-    std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
-};
-struct RoundDone {
-    RoundId round;
-    Result<ExpertAnswer> answer;
-    std::vector<float> y;  // [num_tokens, hidden_size] when the answer is ok
-};
-enum class WorkerState { connecting, loading, active, unhealthy, draining };
-struct WorkerView {  // for status, metrics and the registry
-    WorkerId id = 0;
-    WorkerState state = WorkerState::connecting;
-    DeviceInfo device;
-    std::string nickname, client, worker_key, address;
-    bool published_only = false;  // speaks the five published messages
-    std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
-    std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
-                  errors = 0, busy = 0, late = 0, bad_answers = 0;
-    std::uint64_t bytes_sent = 0, bytes_received = 0;
-    double latency_p50_ms = 0, latency_p99_ms = 0;
-    TimePoint joined_at{};
-};
-// Something worth a line in a log, a row in the registry or a count.
-struct WorkerEvent {
-    enum class Kind { joined, ready, left, unhealthy, healthy, removed } kind;
-    WorkerId worker;
-    std::string detail;
-    std::shared_ptr<const WorkerView> view;  // the worker as it was then; never null
-    std::optional<CloseCode> code{};         // of removed and left: how we closed it
-};
-using SwarmAction = std::variant<SendFrame, CloseWorker, ComputeLocally, RoundDone, WorkerEvent>;
-
-struct SwarmCounters {
-    // a call: one (layer, expert) of a round
-    std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;
-    std::uint64_t calls_remote = 0, calls_local = 0;
-    std::uint64_t groups_sent = 0, groups_answered = 0, hedges_sent = 0, hedges_won = 0,
-                  redispatched = 0, timeouts = 0, cancels = 0, late = 0;
-    std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
-                  bad_frames = 0, bad_answers = 0, removed = 0;
-    std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
-    double group_p50_ms = 0,
-           group_p99_ms = 0;  // frame queued to answer checked, recent groups of all workers
-};
-struct Coverage {  // of (layer, expert) units
-    std::uint32_t units = 0,
-                  covered =
-                      0;  // covered: an active worker is ready, or the local backend may answer
-    std::uint32_t replicas_min = 0;  // by workers alone
-    double replicas_mean = 0;
-};
 
 class SwarmCore {
   public:

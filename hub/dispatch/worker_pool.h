@@ -15,11 +15,9 @@
 #include <vector>
 
 #include "hub/dispatch/latency_histogram.h"
-#include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/swarm_types.h"
 
 namespace moex {
-
-using AttemptId = std::uint64_t;
 
 // Latency depends on how much was asked: one histogram for each size of group.
 inline constexpr std::size_t num_size_classes = 4;

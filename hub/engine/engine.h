@@ -10,58 +10,13 @@
 // leaves texts, templates and sockets to others.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "hub/engine/decoder.h"
-#include "hub/engine/sampler.h"
+#include "hub/engine/generation.h"
 
 namespace moex {
-
-struct GenerationRequest {
-    std::vector<TokenId> prompt;  // at least one
-    std::uint32_t max_tokens = 256;
-    SamplingOptions sampling;
-    std::uint32_t top_logprobs = 0;
-    bool logprobs = false;  // fill TokenEvent::token.logprob and top
-    bool prompt_logprobs =
-        false;  // echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens
-    std::vector<TokenId>
-        stop_ids;  // end-of-sequence ids: end the generation without a TokenEvent of their own
-};
-
-enum class FinishReason { stop, length, cancelled, error };
-const char* finish_reason_name(FinishReason reason);
-
-// What the answers of one generation came from, summed over its steps.
-struct GenerationStats {
-    std::uint32_t prompt_tokens = 0, completion_tokens = 0;
-    Duration queued{}, prefill{}, decode{};  // decode: first token to last
-    std::vector<std::uint64_t> workers;      // distinct ids that contributed
-    std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0;
-};
-struct TokenEvent {
-    SampledToken token;
-    std::uint32_t index = 0;  // 0 for the first
-};
-struct GenerationEnd {
-    FinishReason reason = FinishReason::stop;
-    Error error{ErrorCode::internal, {}};  // for FinishReason::error
-    GenerationStats stats;
-    // with prompt_logprobs: of prompt[1 ...], [prompt_tokens - 1], nats
-    std::vector<float> prompt_nll;
-};
-
-// Called on the engine thread, possibly before submit() has returned; must
-// not block: post to your own strand. May call submit() and cancel().
-struct GenerationSink {
-    std::function<void(const TokenEvent&)> on_token;
-    std::function<void(const GenerationEnd&)> on_end;  // exactly once, last
-};
 
 struct EngineOptions {
     std::uint32_t sequences_max = 16;   // running at once
@@ -81,8 +36,6 @@ struct EngineCounters {  // all monotonic but running and waiting
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0;
     Duration step_time{}, experts_waited{};
 };
-
-using GenerationId = std::uint64_t;
 
 class Engine {
   public:

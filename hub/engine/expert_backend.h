@@ -70,6 +70,16 @@ class ExpertBackend {
     virtual const char* name() const = 0;  // "local", "swarm"
 };
 
+// Computes one expert over some rows on the hub itself: whom a swarm asks when no worker answers.
+class ExpertCompute {
+  public:
+    virtual ~ExpertCompute() = default;
+    // y [num_rows, hidden_size] = gates[r] * expert(x[r]), gates applied. Thread-safe.
+    // A row's result does not depend on num_rows.
+    virtual Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
+                           std::span<const float> gates, std::span<float> y) const = 0;
+};
+
 // What --deterministic fixes: x, gates and each expert's answer are rounded to
 // `wire_dtype` on every backend; the sum over experts runs in f32 in ascending
 // expert order; a row's arithmetic does not depend on the batch it is in.

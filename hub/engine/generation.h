@@ -1,46 +1,57 @@
-// One submitted request as it goes through the engine. Owned by the
-// queue, then by the engine thread alone; private to this room.
+// One generation as its caller sees it: what is asked, what comes back, and how it ends.
+// hub/engine/engine.h takes these; what it keeps of one while it runs is its own.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <functional>
 #include <vector>
 
-#include "hub/engine/engine.h"
+#include "hub/base/clock.h"
+#include "hub/engine/sampler.h"
 
 namespace moex {
 
-struct Generation {
-    Generation(GenerationId number, GenerationRequest wanted, GenerationSink to)
-        : id(number),
-          request(std::move(wanted)),
-          sink(std::move(to)),
-          sampler(request.sampling, request.prompt),
-          tokens(request.prompt),
-          submitted(now_steady()) {
-        stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
-    }
-    // Tokens that the cache lacks: 1 while it decodes, more while its
-    // prompt, or what it had before it stepped back, is computed.
-    std::uint32_t missing() const {
-        return static_cast<std::uint32_t>(tokens.size()) - kv->num_tokens();
-    }
-    std::uint32_t tokens_max() const { return stats.prompt_tokens + request.max_tokens; }
-    bool scores_prompt() const {
-        return request.prompt_logprobs && prompt_nll.size() + 1 < request.prompt.size();
-    }
+using GenerationId = std::uint64_t;
 
-    GenerationId id;
-    GenerationRequest request;
-    GenerationSink sink;
-    Sampler sampler;
-    std::vector<TokenId> tokens;            // the prompt, then what was sampled
-    std::unique_ptr<KvCache::Sequence> kv;  // while it runs
-    std::uint32_t step_tokens = 0;          // its rows in the current step; 0: not in it
-    std::uint32_t furthest =
-        0;  // the most tokens its cache ever held: what lies before is not counted twice
-    TimePoint submitted, admitted{}, first_token;
+struct GenerationRequest {
+    std::vector<TokenId> prompt;  // at least one
+    std::uint32_t max_tokens = 256;
+    SamplingOptions sampling;
+    std::uint32_t top_logprobs = 0;
+    bool logprobs = false;  // fill TokenEvent::token.logprob and top
+    bool prompt_logprobs =
+        false;  // echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens
+    std::vector<TokenId>
+        stop_ids;  // end-of-sequence ids: end the generation without a TokenEvent of their own
+};
+
+enum class FinishReason { stop, length, cancelled, error };
+const char* finish_reason_name(FinishReason reason);
+
+// What the answers of one generation came from, summed over its steps.
+struct GenerationStats {
+    std::uint32_t prompt_tokens = 0, completion_tokens = 0;
+    Duration queued{}, prefill{}, decode{};  // decode: first token to last
+    std::vector<std::uint64_t> workers;      // distinct ids that contributed
+    std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0;
+};
+struct TokenEvent {
+    SampledToken token;
+    std::uint32_t index = 0;  // 0 for the first
+};
+struct GenerationEnd {
+    FinishReason reason = FinishReason::stop;
+    Error error{ErrorCode::internal, {}};  // for FinishReason::error
     GenerationStats stats;
+    // with prompt_logprobs: of prompt[1 ...], [prompt_tokens - 1], nats
     std::vector<float> prompt_nll;
+};
+
+// Called on the engine thread, possibly before submit() has returned; must
+// not block: post to your own strand. May call submit() and cancel().
+struct GenerationSink {
+    std::function<void(const TokenEvent&)> on_token;
+    std::function<void(const GenerationEnd&)> on_end;  // exactly once, last
 };
 
 }  // namespace moex

@@ -12,7 +12,7 @@
 
 namespace moex {
 
-class LocalExperts : public ExpertBackend {
+class LocalExperts : public ExpertBackend, public ExpertCompute {
   public:
     LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
                  ExpertRounding rounding);
@@ -26,7 +26,7 @@ class LocalExperts : public ExpertBackend {
     // caller where that matters); y is rounded when the options are deterministic.
     // A row's result does not depend on num_rows.
     Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
-                   std::span<const float> gates, std::span<float> y) const;
+                   std::span<const float> gates, std::span<float> y) const override;
 
   private:
     struct State;

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "hub/net/status.h"
+#include "hub/dispatch/swarm_types.h"
 #include "protocol/text.h"
 
 namespace moex::net {

@@ -4,17 +4,6 @@
 
 namespace moex::net {
 
-const char* worker_state_name(WorkerState state) {
-    switch (state) {
-        case WorkerState::connecting: return "connecting";
-        case WorkerState::loading: return "loading";
-        case WorkerState::active: return "active";
-        case WorkerState::unhealthy: return "unhealthy";
-        case WorkerState::draining: return "draining";
-    }
-    return "unknown";
-}
-
 nlohmann::json health_json(const HubContext& hub, unsigned& http_status) {
     SwarmBackend* swarm = hub.swarm;
     http_status = 503;

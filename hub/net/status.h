@@ -10,6 +10,5 @@ namespace moex::net {
 nlohmann::json health_json(const HubContext& hub, unsigned& http_status);
 nlohmann::json status_json(HubContext& hub, bool with_join_url);
 MetricsSnapshot metrics_snapshot(const HubContext& hub);
-const char* worker_state_name(WorkerState state);
 
 }  // namespace moex::net
