@@ -49,6 +49,12 @@ async function workerKey() {
   return slot === 0 ? key : `${key}-${slot}`;
 }
 
+// The pages are the hub's own, so its version is this tab's.
+async function version() {
+  const response = await fetch("/api/info").catch(() => null);
+  return response?.ok ? (await response.json()).version : "";
+}
+
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
@@ -149,7 +155,7 @@ function obstacle() {
 
 async function start() {
   element("start").disabled = true;
-  const worker_key = await workerKey();
+  const [worker_key, own_version] = await Promise.all([workerKey(), version()]);
   element("start").disabled = false;
   nickname = element("nickname").value.trim();
   worker?.terminate();
@@ -157,7 +163,7 @@ async function start() {
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(`The worker program failed: ${event.message || "it did not load"}. Reload the page; if it happens again, tell the host.`);
   worker.postMessage({
-    type: "start", token, nickname, worker_key, client: "tab 0.1.0",
+    type: "start", token, nickname, worker_key, client: `tab ${own_version}`.trim(),
     budget_bytes: budgets_mb[element("budget").value] * 1024 * 1024,
   });
   onStatus({ ...blank, phase: "starting" });
