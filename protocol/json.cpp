@@ -47,16 +47,6 @@ Result<Json> parse_json_object(std::string_view json, std::size_t bytes_max, con
     return parsed;
 }
 
-std::string dump_json(const Json& json) {
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-const Json* find_member(const Json& object, const char* name) {
-    if (!object.is_object()) return nullptr;
-    const auto found = object.find(name);
-    return found == object.end() ? nullptr : &*found;
-}
-
 Status read_text(std::string& out, const Json& object, const char* name, std::size_t bytes_max,
                  Presence presence) {
     const Json* member = find_member(object, name);

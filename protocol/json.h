@@ -19,13 +19,21 @@ inline constexpr std::size_t json_depth_max = 8;
 
 // An object of at most `bytes_max` bytes; `what` names it in errors.
 Result<Json> parse_json_object(std::string_view json, std::size_t bytes_max, const char* what);
-// One line; invalid UTF-8 in strings becomes U+FFFD.
-std::string dump_json(const Json& json);
+// One line, of either kind of JSON; invalid UTF-8 in strings becomes U+FFFD.
+template <class AnyJson>
+std::string dump_json(const AnyJson& json) {
+    return json.dump(-1, ' ', false, AnyJson::error_handler_t::replace);
+}
 
 enum class Presence { optional, required };
 
-// nullptr when absent or not an object member.
-const Json* find_member(const Json& object, const char* name);
+// nullptr when absent, or where `object` is none.
+template <class AnyJson>
+const AnyJson* find_member(const AnyJson& object, std::string_view name) {
+    if (!object.is_object()) return nullptr;
+    const auto found = object.find(name);
+    return found == object.end() ? nullptr : &*found;
+}
 Status read_text(std::string& out, const Json& object, const char* name, std::size_t bytes_max,
                  Presence presence = Presence::optional);
 Status read_flag(bool& out, const Json& object, const char* name,

@@ -1,5 +1,6 @@
 #include "hub/model/strict_json.h"
 
+#include <algorithm>
 #include <set>
 #include <type_traits>
 #include <vector>
@@ -13,7 +14,10 @@ namespace {
 template <class Json>
 class StrictBuilder {
   public:
-    StrictBuilder(std::string_view what, const JsonLimits& limits) : what_(what), limits_(limits) {}
+    StrictBuilder(std::string_view json_text, std::string_view what, const JsonLimits& limits)
+        : json_text_(json_text),
+          what_(what),
+          limits_(limits) {}
 
     bool null() { return add(nullptr) != nullptr; }
     bool boolean(bool value) { return add(value) != nullptr; }
@@ -52,8 +56,16 @@ class StrictBuilder {
         }
         return fresh || refuse(text("\"", name.substr(0, 200), "\" stands twice in one object"));
     }
-    bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) {
-        return refuse(text("not JSON: ", std::string_view(error.what()).substr(0, 200)));
+    bool parse_error(std::size_t num_read, const std::string&,
+                     const nlohmann::detail::exception& error) {
+        constexpr int number_out_of_range = 406;  // the library's own number of its error
+        if (error.id == number_out_of_range)
+            return refuse(text("a number too large, at ", place_of(num_read)));
+        if (json_text_.find_first_not_of(" \t\r\n") == std::string_view::npos)
+            return refuse("is empty, wanted JSON");
+        if (num_read > json_text_.size())
+            return refuse("not JSON: it ends inside a value; truncated?");
+        return refuse(text("not JSON, at ", place_of(num_read)));
     }
 
     Result<Json> take() {
@@ -85,12 +97,19 @@ class StrictBuilder {
         open_.pop_back();
         return true;
     }
+    // Where the last of `num_read` bytes stands.
+    std::string place_of(std::size_t num_read) const {
+        const std::string_view before = json_text_.substr(0, num_read > 0 ? num_read - 1 : 0);
+        const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+        const auto line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+        return text("line ", line, ", column ", before.size() - line_begin + 1);
+    }
     bool refuse(const std::string& why) {
         status_ = Error{ErrorCode::bad_json, text(what_, ": ", why)};
         return false;
     }
 
-    std::string_view what_;
+    std::string_view json_text_, what_;
     const JsonLimits& limits_;
     Json root_;
     // from the root to what is being filled; only the last one grows, so all stay put
@@ -114,7 +133,7 @@ std::string excerpt(const Json& value) {
 template <class Json>
 Result<Json> parse_strict_json(std::string_view json_text, std::string_view what,
                                const JsonLimits& limits) {
-    StrictBuilder<Json> builder(what, limits);
+    StrictBuilder<Json> builder(json_text, what, limits);
     Json::sax_parse(json_text, &builder);
     return builder.take();
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "protocol/result.h"
+#include "protocol/text.h"
 
 namespace moex {
 
@@ -35,5 +36,17 @@ std::string json_excerpt(const nlohmann::ordered_json& value);
 inline std::string json_excerpt(const std::string& text) {
     return json_excerpt(nlohmann::json(text));
 }
+
+// How a file's fields are refused (JsonFields of hub/base/json_fields.h): `what` names the file.
+struct FileWording {
+    using Problem = Error;
+    std::string what;
+
+    Error wrong(std::string_view name, std::string_view wanted, const nlohmann::json* found) const {
+        return {ErrorCode::bad_field,
+                text(what, ": ", name, " is ", found == nullptr ? "missing" : json_excerpt(*found),
+                     ", wanted ", wanted)};
+    }
+};
 
 }  // namespace moex

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
-#include <openssl/sha.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 #include <thread>
 
 #include "hub/base/log.h"
+#include "hub/base/sha256.h"
 #include "hub/registry/database.h"
 
 namespace moex {
@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 // What is kept and compared of a key. All have one length, and the
 // only comparison there is takes the same time wherever they differ.
 struct KeyHash {
-    std::array<std::byte, 32> bytes;
+    Sha256 bytes;
     friend bool operator==(const KeyHash& a, const KeyHash& b) {
         return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0;
     }
@@ -43,12 +43,7 @@ struct StoredKey {
     Role role;
 };
 
-KeyHash hash_key(std::string_view key) {
-    KeyHash hash;
-    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(),
-           reinterpret_cast<unsigned char*>(hash.bytes.data()));
-    return hash;
-}
+KeyHash hash_key(std::string_view key) { return {sha256(as_byte_view(key))}; }
 
 // 192 random bits in URL-safe letters: fits a header, a fragment and a QR code.
 Result<std::string> random_key(std::string_view prefix) {

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int attempts_max = 4;
 
+// Its own call of OpenSSL: hub/base/sha256.h belongs to the hub, and protocol knows no library.
 bool matches(ByteView bytes, const Sha256& hash) {
     Sha256 found{};
     SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hub/base/json_fields.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
 namespace {
 
-using Json = nlohmann::json;
-using OrderedJson = nlohmann::ordered_json;  // for what we write
+using Fields = JsonFields<Json, FileWording>;
+
 constexpr std::uint32_t format_version = 1;
 
 OrderedJson file_to_json(const FileRecord& file) {
@@ -27,17 +28,6 @@ Result<Sha256> hash_of(const Json& value, std::string_view what) {
     return hash;
 }
 
-// A member that must be an object; the same error for missing and wrong.
-Result<const Json*> object_of(const Json& parent, const char* key, std::string_view what) {
-    const auto found = parent.find(key);
-    if (found == parent.end() || !found->is_object())
-        return Error{ErrorCode::bad_field,
-                     text(what, ": ", key, " is ",
-                          found == parent.end() ? std::string("missing") : json_excerpt(*found),
-                          ", wanted an object")};
-    return &*found;
-}
-
 Result<FileRecord> parse_file(const Json& object, std::string_view what) {
     if (!object.is_object() || !object.contains("sha256") || !object.contains("bytes") ||
         !object["bytes"].is_number_unsigned())
@@ -47,18 +37,7 @@ Result<FileRecord> parse_file(const Json& object, std::string_view what) {
     return FileRecord{hash, object["bytes"].get<std::uint64_t>()};
 }
 
-Result<double> number_in(const Json& object, const char* key, double otherwise, double min,
-                         double max, std::string_view what) {
-    const auto found = object.find(key);
-    if (found == object.end() || found->is_null()) return otherwise;
-    const double number = found->is_number() ? found->get<double>() : std::nan("");
-    if (!(number >= min && number <= max))
-        return Error{ErrorCode::bad_field, text(what, ": ", key, " is ", json_excerpt(*found),
-                                                ", wanted a number of ", min, "..", max)};
-    return number;
-}
-
-// A whole number, a list of them, or null.
+// A whole number, or a list of them.
 Status parse_eos(const Json& value, std::uint32_t vocab_size, std::vector<std::uint32_t>& out,
                  std::string_view what) {
     const auto add = [&](const Json& id) -> Status {
@@ -69,7 +48,6 @@ Status parse_eos(const Json& value, std::uint32_t vocab_size, std::vector<std::u
         out.push_back(id.get<std::uint32_t>());
         return {};
     };
-    if (value.is_null()) return {};
     if (!value.is_array()) return add(value);
     if (value.size() > 64)
         return Error{ErrorCode::bad_field,
@@ -82,28 +60,17 @@ Result<GenerationDefaults> parse_sampling(const Json& object, std::uint32_t voca
                                           const char* top_k_key, const char* eos_key,
                                           std::string_view what) {
     GenerationDefaults defaults;
-    if (const auto found = object.find("do_sample"); found != object.end() && !found->is_null()) {
-        if (!found->is_boolean())
-            return Error{ErrorCode::bad_field, text(what, ": do_sample is ", json_excerpt(*found),
-                                                    ", wanted true or false")};
-        defaults.do_sample = found->get<bool>();
-    }
-    MOEX_ASSIGN(temperature, number_in(object, "temperature", 1.0, 0.0, 100.0, what));
-    MOEX_ASSIGN(top_p, number_in(object, "top_p", 1.0, 0.0, 1.0, what));
-    MOEX_ASSIGN(top_k, number_in(object, top_k_key, 0.0, 0.0, 1e9, what));
-    if (top_k != std::floor(top_k))
-        return Error{ErrorCode::bad_field,
-                     text(what, ": ", top_k_key, " is ", top_k, ", wanted a whole number")};
-    MOEX_ASSIGN(min_p, number_in(object, "min_p", 0.0, 0.0, 1.0, what));
-    MOEX_ASSIGN(repetition_penalty,
-                number_in(object, "repetition_penalty", 1.0, 0.01, 100.0, what));
-    defaults.temperature = temperature;
-    defaults.top_p = top_p;
-    defaults.sample_top_k = static_cast<std::uint32_t>(top_k);
-    defaults.min_p = min_p;
-    defaults.repetition_penalty = repetition_penalty;
-    if (object.contains(eos_key))
-        MOEX_TRY(parse_eos(object[eos_key], vocab_size, defaults.eos_token_ids, what));
+    Fields fields(object, {std::string(what)});
+    fields.boolean("do_sample", defaults.do_sample);
+    fields.real("temperature", 0.0, 100.0, defaults.temperature);
+    fields.real("top_p", 0.0, 1.0, defaults.top_p);
+    fields.whole(top_k_key, 0, 1'000'000'000, defaults.sample_top_k);
+    fields.real("min_p", 0.0, 1.0, defaults.min_p);
+    fields.real("repetition_penalty", 0.01, 100.0, defaults.repetition_penalty);
+    if (fields.problem()) return *fields.problem();
+
+    if (const Json* ids = fields.find(eos_key))
+        MOEX_TRY(parse_eos(*ids, vocab_size, defaults.eos_token_ids, what));
     return defaults;
 }
 
@@ -139,6 +106,57 @@ Result<std::vector<std::vector<Sha256>>> parse_experts(const Json& manifest,
         }
     }
     return experts;
+}
+
+Status read_quantization(const Json& object, std::string_view what, PackageManifest& manifest) {
+    Fields fields(object, {std::string(what)});
+    const Json& dtype_word = member(object, "expert_dtype");
+    const auto dtype = dtype_word.is_string()
+                           ? parse_expert_dtype(dtype_word.get_ref<const std::string&>())
+                           : Result<ExpertDtype>(Error{ErrorCode::bad_field, ""});
+    if (!dtype.ok()) {
+        fields.wrong("expert_dtype", "int4, bf16 or f32", find_member(object, "expert_dtype"));
+        return *fields.problem();
+    }
+    manifest.expert_dtype = *dtype;
+
+    const Json& group = member(object, "group_size");
+    const bool is_int4 = *dtype == ExpertDtype::int4;
+    const bool group_ok = is_int4 ? group == 32 || group == 64 || group == 128 : group == 0;
+    if (!group.is_number_unsigned() || !group_ok) {
+        fields.wrong("group_size", is_int4 ? "32, 64 or 128" : "0",
+                     find_member(object, "group_size"));
+        return *fields.problem();
+    }
+    manifest.group_size = group.get<std::uint32_t>();
+
+    const ModelConfig& config = manifest.config;
+    if (is_int4 && (config.hidden_size % manifest.group_size != 0 ||
+                    config.moe_intermediate_size % manifest.group_size != 0)) {
+        fields.wrong("group_size",
+                     text("a divisor of hidden_size (", config.hidden_size,
+                          ") and moe_intermediate_size (", config.moe_intermediate_size, ")"),
+                     group);
+        return *fields.problem();
+    }
+    return {};
+}
+
+Status read_files(const Json& files, std::string_view what, PackageManifest& manifest) {
+    for (const auto& [name, record] : files.items()) {
+        if (std::find(std::begin(package_text_files), std::end(package_text_files), name) ==
+            std::end(package_text_files))
+            return Error{ErrorCode::bad_field, text(what, ": files names ", json_excerpt(name),
+                                                    ", which no package holds")};
+
+        MOEX_ASSIGN(file, parse_file(record, text(what, ": files.", name)));
+        if (file.size_bytes > text_file_bytes_max(name))
+            return Error{ErrorCode::bad_field,
+                         text(what, ": files.", name, " has ", file.size_bytes,
+                              " bytes, wanted at most ", text_file_bytes_max(name))};
+        manifest.files[name] = file;
+    }
+    return {};
 }
 
 }  // namespace
@@ -195,69 +213,39 @@ std::string manifest_to_json(const PackageManifest& manifest) {
 
 Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_view what) {
     MOEX_ASSIGN(object, parse_strict_json(json_text, what, {.depth_max = 8}));
-    const auto wrong = [&](std::string_view key, const Json& found, std::string_view wanted) {
-        return Error{ErrorCode::bad_field,
-                     text(what, ": ", key, " is ", json_excerpt(found), ", wanted ", wanted)};
-    };
-    if (!object.is_object() || object.value("format", Json()) != "moex-package")
+    if (member(object, "format") != "moex-package")
         return Error{ErrorCode::bad_field,
                      text(what, ": not a package manifest (format is not \"moex-package\")")};
-    if (const Json version = object.value("format_version", Json()); version != format_version)
+    if (const Json& version = member(object, "format_version"); version != format_version)
         return Error{ErrorCode::unsupported,
                      text(what, ": format_version is ", json_excerpt(version),
                           ", this program reads ", format_version)};
+
+    Fields fields(object, {std::string(what)});
     PackageManifest manifest;
-    const Json name = object.value("name", Json());
-    if (!name.is_string() || !package_name_ok(name.get_ref<const std::string&>()))
-        return wrong("name", name, "1 to 128 printable characters without spaces");
-    manifest.name = name.get<std::string>();
+    const Json& name = member(object, "name");
+    if (name.is_string() && package_name_ok(name.get_ref<const std::string&>()))
+        manifest.name = name.get<std::string>();
+    else
+        fields.wrong("name", "1 to 128 printable characters without spaces",
+                     find_member(object, "name"));
+    const Json *config_object = fields.object("config"),
+               *quantization = fields.object("quantization"),
+               *generation = fields.object("generation"), *hub = fields.object("hub"),
+               *files = fields.object("files");
+    if (fields.problem()) return *fields.problem();
 
-    MOEX_ASSIGN(config_object, object_of(object, "config", what));
-    const auto config = parse_model_config(*config_object);
+    auto config = parse_model_config(*config_object);
     if (!config.ok()) return Error{config.error().code, text(what, ": ", config.error().message)};
-    manifest.config = *config;
+    manifest.config = std::move(*config);
+    MOEX_TRY(read_quantization(*quantization, what, manifest));
 
-    MOEX_ASSIGN(quantization, object_of(object, "quantization", what));
-    const Json dtype_word = quantization->value("expert_dtype", Json()),
-               group = quantization->value("group_size", Json());
-    const auto dtype = dtype_word.is_string()
-                           ? parse_expert_dtype(dtype_word.get_ref<const std::string&>())
-                           : Result<ExpertDtype>(Error{ErrorCode::bad_field, ""});
-    if (!dtype.ok()) return wrong("expert_dtype", dtype_word, "int4, bf16 or f32");
-    manifest.expert_dtype = *dtype;
-    const bool group_ok = *dtype == ExpertDtype::int4 ? group == 32 || group == 64 || group == 128
-                                                      : group == 0;
-    if (!group.is_number_unsigned() || !group_ok)
-        return wrong("group_size", group, *dtype == ExpertDtype::int4 ? "32, 64 or 128" : "0");
-    manifest.group_size = group.get<std::uint32_t>();
-    if (manifest.group_size != 0 && (config->hidden_size % manifest.group_size != 0 ||
-                                     config->moe_intermediate_size % manifest.group_size != 0))
-        return wrong("group_size", group,
-                     text("a divisor of hidden_size (", config->hidden_size,
-                          ") and moe_intermediate_size (", config->moe_intermediate_size, ")"));
-
-    MOEX_ASSIGN(generation, object_of(object, "generation", what));
-    MOEX_ASSIGN(defaults, parse_sampling(*generation, config->vocab_size, "sample_top_k",
+    MOEX_ASSIGN(defaults, parse_sampling(*generation, manifest.config.vocab_size, "sample_top_k",
                                          "eos_token_ids", what));
-    manifest.generation = defaults;
-
-    MOEX_ASSIGN(hub, object_of(object, "hub", what));
+    manifest.generation = std::move(defaults);
     MOEX_ASSIGN(hub_file, parse_file(*hub, text(what, ": hub")));
     manifest.hub = hub_file;
-    MOEX_ASSIGN(files, object_of(object, "files", what));
-    for (const auto& [file_name, record] : files->items()) {
-        if (std::find(std::begin(package_text_files), std::end(package_text_files), file_name) ==
-            std::end(package_text_files))
-            return Error{ErrorCode::bad_field,
-                         text(what, ": files names ", json_excerpt(Json(file_name)),
-                              ", which no package holds")};
-        MOEX_ASSIGN(file, parse_file(record, text(what, ": files.", file_name)));
-        if (file.size_bytes > text_file_bytes_max(file_name))
-            return Error{ErrorCode::bad_field,
-                         text(what, ": files.", file_name, " has ", file.size_bytes,
-                              " bytes, wanted at most ", text_file_bytes_max(file_name))};
-        manifest.files[file_name] = file;
-    }
+    MOEX_TRY(read_files(*files, what, manifest));
     MOEX_ASSIGN(experts, parse_experts(object, manifest.config, what));
     manifest.experts = std::move(experts);
     return manifest;
@@ -278,9 +266,8 @@ Result<GenerationDefaults> parse_generation_config(std::string_view generation_j
     }
     if (defaults.eos_token_ids.empty()) {
         MOEX_ASSIGN(config, parse_strict_json(config_json, "config.json"));
-        if (config.contains("eos_token_id"))
-            MOEX_TRY(parse_eos(config["eos_token_id"], vocab_size, defaults.eos_token_ids,
-                               "config.json"));
+        if (const Json& ids = member(config, "eos_token_id"); !ids.is_null())
+            MOEX_TRY(parse_eos(ids, vocab_size, defaults.eos_token_ids, "config.json"));
     }
     return defaults;
 }

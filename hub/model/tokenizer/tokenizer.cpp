@@ -4,8 +4,6 @@
 #include <map>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
 #include "hub/model/strict_json.h"
 #include "hub/model/tokenizer/bpe.h"
 #include "hub/model/tokenizer/tokenizer_json.h"
@@ -15,8 +13,7 @@
 namespace moex {
 namespace {
 
-using nlohmann::json;
-using namespace tokenizer_parts;
+using namespace tokenizer_json;
 
 std::string_view trim_end(std::string_view text) {
     std::size_t end = 0;  // behind the last character that is not white space
@@ -55,7 +52,7 @@ struct Tokenizer::State {
 
     Status add(AddedToken token);
     Status read_config(std::string_view tokenizer_config_json);
-    Status load_unknown(const json& model);
+    Status load_unknown(const Json& model);
     void finish_added();
     std::optional<TokenId> token_id(std::string_view token) const;
 
@@ -90,7 +87,7 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     if (!config.is_object())
         return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
     for (const char* key : {"remove_space", "do_lowercase_and_remove_accent"})
-        if (flag(config, key, false))
+        if (member(config, key) == true)
             return Error{ErrorCode::unsupported,
                          text("tokenizer_config.json: ", key, " is not supported")};
     if (const auto decoder = config.find("added_tokens_decoder");
@@ -101,33 +98,33 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
                 return Error{ErrorCode::bad_file,
                              text("tokenizer_config.json: added_tokens_decoder has the id \"",
                                   id_text, "\"")};
-            json token = object;
+            Json token = object;
             if (token.is_object()) token["id"] = std::stoul(id_text);
             MOEX_ASSIGN(loaded, load_added_token(token));
             if (!added_by_content.contains(loaded.content)) MOEX_TRY(add(std::move(loaded)));
         }
     }
     std::set<std::string> special;
-    const auto collect = [&](const json& value) {
+    const auto collect = [&](const Json& value) {
         if (value.is_string()) special.insert(value.get<std::string>());
-        if (value.is_object() && value.contains("content") && value["content"].is_string())
-            special.insert(value["content"].get<std::string>());
+        if (const Json& content = member(value, "content"); content.is_string())
+            special.insert(content.get<std::string>());
     };
     for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"})
         if (config.contains(key)) collect(config[key]);
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
-        if (const json& list = member(config, key); list.is_array() || list.is_object())
-            for (const json& value : list) collect(value);
+        if (const Json& list = member(config, key); list.is_array() || list.is_object())
+            for (const Json& value : list) collect(value);
     for (AddedToken& token : added)
         if (special.contains(token.content)) token.special = true;
     return {};
 }
 
 // Matters only to a vocabulary that lacks some bytes.
-Status Tokenizer::State::load_unknown(const json& model) {
-    const json& name = member(model, "unk_token");
+Status Tokenizer::State::load_unknown(const Json& model) {
+    const Json& name = member(model, "unk_token");
     if (bpe.has_every_byte() || !name.is_string()) return {};
-    if (flag(model, "fuse_unk", false))
+    if (member(model, "fuse_unk") == true)
         return unsupported("model.fuse_unk with a vocabulary that lacks some bytes");
     const auto id = token_id(name.get_ref<const std::string&>());
     if (!id) return bad_file(text("model.unk_token ", json_excerpt(name), " is no token"));
@@ -159,22 +156,22 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
     if (!file.is_object()) return bad_file("not a JSON object");
     // "truncation" and "padding" are settings of a training
     // script's last call: other engines pass them over too.
-    const json& model = member(file, "model");
+    const Json& model = member(file, "model");
     MOEX_ASSIGN(bpe, BpeModel::load(model));
     auto state = std::make_unique<State>(std::move(bpe));
     MOEX_ASSIGN(nfc, load_normalizer(member(file, "normalizer")));
     state->nfc = nfc;
-    const json& pre_tokenizer = member(file, "pre_tokenizer");
+    const Json& pre_tokenizer = member(file, "pre_tokenizer");
     if (pre_tokenizer.is_null()) return unsupported("a model without a ByteLevel pre_tokenizer");
     bool byte_level = false;
     MOEX_TRY(load_pre_tokenizer(pre_tokenizer, state->steps, byte_level));
     if (!byte_level) return unsupported("a model without a ByteLevel pre_tokenizer");
     MOEX_TRY(load_post_processor(member(file, "post_processor"), state->around_prompt));
     MOEX_TRY(check_decoder(member(file, "decoder")));
-    const json& added_tokens = member(file, "added_tokens");
+    const Json& added_tokens = member(file, "added_tokens");
     if (!added_tokens.is_null() && !added_tokens.is_array())
         return bad_file("added_tokens is not a list");
-    for (const json& object : added_tokens) {
+    for (const Json& object : added_tokens) {
         MOEX_ASSIGN(token, load_added_token(object));
         MOEX_TRY(state->add(std::move(token)));
     }

@@ -130,11 +130,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"moe_intermediate_size": 100})", "moe_intermediate_size", "100"},
         BadConfig{R"({"num_hidden_layers": 0})", "num_hidden_layers", "0"},
         BadConfig{R"({"num_hidden_layers": 100000})", "num_hidden_layers", "100000"},
-        BadConfig{R"({"num_key_value_heads": 5})", "num_kv_heads", "5"},
+        BadConfig{R"({"num_key_value_heads": 5})", "num_key_value_heads", "5"},
         BadConfig{R"({"num_key_value_heads": 0})", "num_key_value_heads", "0"},
         BadConfig{R"({"num_attention_heads": 0})", "num_attention_heads", "0"},
         BadConfig{R"({"head_dim": 100})", "head_dim", "100"},
-        BadConfig{R"({"num_experts_per_tok": 129})", "top_k", "129"},
+        BadConfig{R"({"num_experts_per_tok": 129})", "num_experts_per_tok", "129"},
         BadConfig{R"({"num_experts": 0})", "num_experts", "0"},
         BadConfig{R"({"num_local_experts": 64})", "num_local_experts", "128"},
         BadConfig{R"({"norm_topk_prob": "yes"})", "norm_topk_prob", "yes"},
@@ -143,11 +143,49 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"mlp_only_layers": "all"})", "mlp_only_layers", "all"},
         BadConfig{R"({"mlp_only_layers": [-1]})", "mlp_only_layers", "-1"},
         BadConfig{R"({"decoder_sparse_step": 0})", "decoder_sparse_step", "0"},
-        BadConfig{R"({"decoder_sparse_step": 100})", "layer_is_moe", "MoE layer"},
+        BadConfig{R"({"decoder_sparse_step": 100})", "decoder_sparse_step", "100"},
+        BadConfig{R"({"num_hidden_layers": 2, "mlp_only_layers": [0, 1]})", "mlp_only_layers",
+                  "[0,1]"},
+        BadConfig{R"({"num_attention_heads": 4096})", "num_attention_heads", "4096"},
         BadConfig{R"({"mlp_only_layers": [1], "intermediate_size": null})", "intermediate_size",
                   "dense"},
         BadConfig{R"({"vocab_size": 0})", "vocab_size", "0"},
         BadConfig{R"({"max_position_embeddings": 0})", "max_position_embeddings", "0"}));
+
+// The user looks for the key in config.json, where ours are not to be found.
+TEST(ConfigTest, ErrorsNameTheKeyOfTheUsersFile) {
+    const struct {
+        const char *patch, *sentence;
+    } cases[] = {
+        {R"({"num_experts_per_tok": 129})",
+         "config: num_experts_per_tok is 129, wanted at most num_experts (128)"},
+        {R"({"num_experts_per_tok": 65, "num_experts": null, "num_local_experts": 64})",
+         "config: num_experts_per_tok is 65, wanted at most num_local_experts (64)"},
+        {R"({"num_key_value_heads": 3})",
+         "config: num_key_value_heads is 3, wanted a divisor of num_attention_heads (32)"},
+        {R"({"decoder_sparse_step": 49})",
+         "config: decoder_sparse_step is 49, wanted at most num_hidden_layers (48), so that a "
+         "layer has experts"},
+        {R"({"head_dim": null, "hidden_size": 32, "num_attention_heads": 64})",
+         "config: head_dim is 0, wanted at least 8 (is num_attention_heads above hidden_size?)"},
+        {R"({"head_dim": null, "num_attention_heads": null})",
+         "config: num_attention_heads is null, wanted a whole number from 1 to 1024"},
+    };
+    for (const auto& [patch, sentence] : cases) {
+        json object = qwen3_30b();
+        object.update(json::parse(patch));
+        const auto config = parse_hf_config(object);
+        ASSERT_FALSE(config.ok()) << patch;
+        EXPECT_EQ(config.error().message, sentence);
+    }
+}
+
+TEST(ConfigTest, OurOwnFileIsRefusedInItsOwnWords) {
+    json object = to_json(*parse_hf_config(qwen3_30b()));
+    object["top_k"] = 129;
+    EXPECT_EQ(parse_model_config(object).error().message,
+              "config: top_k is 129, wanted at most num_experts (128)");
+}
 
 TEST(ConfigTest, AnythingButAnObjectIsRefused) {
     for (const char* text : {"null", "[]", "3", "\"qwen3_moe\""}) {
