@@ -24,9 +24,12 @@ while [ $# -gt 0 ]; do
 done
 build=${MOEX_BUILD:-$here/build}
 if [ "$no_build" = 0 ]; then
-  "$here/scripts/setup.sh" --for run "${yes[@]}"
-  targets=(moex-hub moex-worker)
-  [ "$with_tab" = 1 ] && targets+=(moex_npm)
+  purposes=run targets=(moex-hub)   # moex-worker is asked for by itself: scripts/build.sh --worker
+  if [ "$with_tab" = 1 ]; then
+    purposes=run,tab
+    targets+=(moex_npm)
+  fi
+  "$here/scripts/setup.sh" --for "$purposes" "${yes[@]}"
   MOEX_BUILD=$build "$here/scripts/build.sh" "${targets[@]}"
 fi
 [ "$build_only" = 1 ] && exit 0
@@ -50,8 +53,9 @@ if [ "$with_tab" = 0 ]; then
   exec "${hub[@]}" "${serve[@]}"
 fi
 
-# With a tab: the hub in the background, the tab once it is ready. Each has a session of its own, so that Ctrl-C reaches only this script: it asks the
-# hub to stop, which drains (a second Ctrl-C: at once) while the tab still computes, and ends the tab by its id after that.
+# With a tab: the hub in the background, the tab once it is ready. Each has a session of its own, so that Ctrl-C reaches
+# only this script: it asks the hub to stop, which drains (a second Ctrl-C: at once) while the tab still computes, and
+# ends the tab by its id after that.
 log=$(mktemp) hub_pid= tab_pid= asked=0
 stop() { interrupted=1 asked=1; [ -z "$hub_pid" ] || kill -TERM "$hub_pid" 2>/dev/null || true; }
 trap stop INT TERM HUP

@@ -1,38 +1,86 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds everything, runs every test, and prints the ten slowest parts.
-#   usage: scripts/test.sh [--yes] [ctest options...]
+#   usage: scripts/test.sh [--yes] [--sanitize KINDS] [ctest options...]
+#     --yes             do not ask before installing packages
+#     --sanitize KINDS  the C++ tests alone, built with g++'s sanitizers into a folder of their own:
+#                       address,undefined (build-asan) or thread (build-tsan)
 #   example: scripts/test.sh -R Scheduler
+#   example: scripts/test.sh --sanitize address,undefined -R Protocol
 # MOEX_DEMO_CHECKPOINT: folder of the demo's full-precision checkpoint; without it the tests that need it say SKIPPED.
 # MOEX_BUILD: build folder [build].
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-yes=() rest=()
+yes=() rest=() sanitize=
 while [ $# -gt 0 ]; do
   case "$1" in
     --yes) yes=(--yes) ;;
-    -h|--help) sed -n '2,6p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    --sanitize) sanitize=${2:?address,undefined or thread}; shift ;;
+    -h|--help) sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) rest+=("$1") ;;
   esac
   shift
 done
-build=${MOEX_BUILD:-$here/build}
-parts=$(mktemp); trap 'rm -f "$parts"' EXIT
-timed() { local name=$1 begin=$SECONDS; shift; "$@"; printf '%s\t%s\n' "$((SECONDS - begin))" "$name" >> "$parts"; echo "test.sh: $name took $((SECONDS - begin)) s"; }
+case "$sanitize" in
+  '') build=${MOEX_BUILD:-$here/build} ;;
+  thread) build=${MOEX_BUILD:-$here/build-tsan} ;;
+  *) build=${MOEX_BUILD:-$here/build-asan} ;;
+esac
+parts=$(mktemp)
+trap 'rm -f "$parts"' EXIT
+timed() {   # timed NAME COMMAND...: gives back what the command gave
+  local name=$1 begin=$SECONDS code=0
+  shift
+  "$@" || code=$?
+  printf '%s\t%s\n' "$((SECONDS - begin))" "$name" >> "$parts"
+  echo "test.sh: $name took $((SECONDS - begin)) s"
+  return "$code"
+}
+
+# Programs of the tests and what they link; no precompiled headers, so that a missing include is found here.
+# shellcheck disable=SC2317
+configure_sanitized() {
+  cmake -S "$here" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g" \
+    "-DMOEX_SANITIZE=$sanitize" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+    -DMOEX_WEB=OFF -DMOEX_BENCH=OFF -DMOEX_WORKER=ON -DMOEX_TESTS=ON > "$build/configure.log" 2>&1 \
+    || { cat "$build/configure.log" >&2; return 1; }
+}
 
 timed "install packages" "$here/scripts/setup.sh" --for test "${yes[@]}"
-timed "build" env MOEX_BUILD="$build" "$here/scripts/build.sh"
+if [ -n "$sanitize" ]; then
+  mkdir -p "$build"
+  timed "configure" configure_sanitized
+  timed "build" env MOEX_BUILD="$build" "$here/scripts/build.sh" moex_tests moex-hub
+  # What runs in a GoogleTest program; fuzzers have sanitizers of their own, stories in browsers another compiler.
+  rest=(--label-regex '^gtest$' "${rest[@]}")
+  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
+else
+  timed "build" env MOEX_BUILD="$build" "$here/scripts/build.sh" --tests
+fi
 cd "$build"
 status=0
 timed "tests" ctest --parallel 2 --output-on-failure --output-junit "$build/tests.xml" "${rest[@]}" || status=$?
+
+# ctest's report, one line a test: seconds, name, and run, fail or notrun (skipped, or a program that was not built).
+report() {
+  awk '
+    function attribute(name) {
+      if (!match($0, " " name "=\"[^\"]*\"")) return ""
+      return substr($0, RSTART + length(name) + 3, RLENGTH - length(name) - 4)
+    }
+    /<testcase / { print attribute("time") "\t" attribute("name") "\t" attribute("status") }' "$build/tests.xml"
+}
+named() { report | awk -F '\t' -v wanted="$1" '$3 == wanted { print "  " $2 }'; }
+passed=$(named run | wc -l) failed=$(named fail | wc -l) skipped=$(named notrun | wc -l)
 echo
 echo "ten slowest parts (seconds):"
-{ cat "$parts"; sed -n 's/.*<testcase name="\([^"]*\)".* time="\([^"]*\)".*/\2\t\1/p' "$build/tests.xml" 2>/dev/null; } | sort -rn | awk 'NR <= 10'
-skipped=$(grep -c '<skipped' "$build/tests.xml" 2>/dev/null || true)
-[ "${skipped:-0}" -gt 0 ] && { echo; echo "SKIPPED ($skipped):"; grep -B1 '<skipped' "$build/tests.xml" | sed -n 's/.*<testcase name="\([^"]*\)".*/  \1/p'; }
-total=$(sed -n 's/.*<testsuite .*tests="\([0-9]*\)".*/\1/p' "$build/tests.xml" 2>/dev/null | awk 'NR == 1')
-[ -z "$total" ] && total=$(grep -o 'tests="[0-9]*"' "$build/tests.xml" | awk 'NR == 1' | tr -dc 0-9)
-failed=$(grep -c '<failure' "$build/tests.xml" 2>/dev/null || true)
+{ cat "$parts"; report | cut -f 1,2; } | sort -rn | awk 'NR <= 10'
+if [ "$skipped" -gt 0 ]; then
+  echo
+  echo "SKIPPED ($skipped):"
+  named notrun
+fi
 echo
-echo "$((${total:-0} - ${failed:-0} - ${skipped:-0})) passed, ${failed:-0} failed, ${skipped:-0} skipped"
-[ "${total:-0}" -gt 0 ] || { echo "test.sh: no test ran" >&2; exit 1; }
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$((passed + failed))" -gt 0 ] || { echo "test.sh: no test ran" >&2; exit 1; }
 exit "$status"
