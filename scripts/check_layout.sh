@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Guards the rooms: what the top level holds, and that includes follow the arrows
-#   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;   hub/engine/expert_backend.h <- hub/dispatch;
-#   {hub/model, hub/engine} <- hub/api;   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   protocol <- web-worker.
+#   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;
+#   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
+#   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   protocol <- web-worker.
 #   Inside hub/model: tokenizer <- jinja <- chat_template;   package <- pack, and only commands see pack.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -u
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -64,7 +65,10 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (target !~ /\//) next                      # generated
     from = room($1); to = room(target)
     if (from == "none" || to == "none") next
-    if (index(sees[from], " " to " ") == 0) { print "check_layout: " $1 ":" $2 ": " from " may not include " target " (" to ")"; wrong = 1 }
+    if (index(sees[from], " " to " ") == 0) {
+      print "check_layout: " $1 ":" $2 ": " from " may not include " target " (" to ")"
+      wrong = 1
+    }
   }
   END { exit wrong }' || bad=1
 
@@ -79,5 +83,6 @@ while IFS= read -r file; do complain "$file includes sqlite; SQL lives in hub/re
 while IFS= read -r file; do complain "$file reads files or threads; protocol has no I/O and no threads"; done \
   < <(git grep -lE '#include <(fstream|thread|mutex|chrono|filesystem|iostream)>' -- 'protocol/*')
 # Highway's -inl headers are read once per target: they have toggle guards instead.
-while IFS= read -r file; do complain "$file lacks #pragma once"; done < <(git ls-files '*.h' ':!*-inl.h' | xargs -r grep -L '#pragma once')
+while IFS= read -r file; do complain "$file lacks #pragma once"; done \
+  < <(git ls-files '*.h' ':!*-inl.h' | xargs -r grep -L '#pragma once')
 exit $bad

@@ -103,8 +103,8 @@ if ! plan=$("${install[@]}" --simulate 2>&1); then
   }
 fi
 
-# What is downloaded: a line a file, 'URL' name bytes hash. What it takes on the disk: apt's own sum, which it says before
-# it asks.
+# What is downloaded: a line a file, 'URL' name bytes hash. What it takes on the disk: apt's own sum, which it says
+# before it asks.
 megabytes=$("${install[@]}" -y --print-uris 2>/dev/null \
   | awk '/^\047/ { bytes += $3 } END { printf "%.0f", bytes / 1e6 }')
 disk_line='s/^After this operation, \(.*\) of additional disk space.*/\1/p'

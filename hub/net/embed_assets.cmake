@@ -1,4 +1,5 @@
-# Writes an assembler file that embeds the pages and the tab's build outputs, file by file (.incbin): no compiler has to read them as text.
+# Writes an assembler file that embeds the pages and the tab's build outputs, file by file (.incbin): no compiler has to
+# read them as text.
 # usage: cmake -DSTATIC_DIR=static -DWEB_DIR=build/web -DOUTPUT=assets.S -P embed_assets.cmake
 # The names found now are the route table of the pages. The file is touched only when a name or a content changed.
 set(rows "")
@@ -7,8 +8,17 @@ set(index 0)
 
 macro(embed file path)
   file(SHA256 "${file}" hash)
-  string(APPEND sections "path_${index}: .asciz \"${path}\"\nsha_${index}: .asciz \"${hash}\"\n.balign 16\ndata_${index}: .incbin \"${file}\"\nend_${index}: .byte 0\n")
-  string(APPEND rows "  .quad path_${index}\n  .quad data_${index}\n  .quad end_${index} - data_${index}\n  .quad sha_${index}\n")
+  string(APPEND sections
+    "path_${index}: .asciz \"${path}\"\n"
+    "sha_${index}: .asciz \"${hash}\"\n"
+    ".balign 16\n"
+    "data_${index}: .incbin \"${file}\"\n"
+    "end_${index}: .byte 0\n")
+  string(APPEND rows
+    "  .quad path_${index}\n"
+    "  .quad data_${index}\n"
+    "  .quad end_${index} - data_${index}\n"
+    "  .quad sha_${index}\n")
   math(EXPR index "${index} + 1")
 endmacro()
 
