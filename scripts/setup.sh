@@ -42,7 +42,7 @@ for_run="g++ cmake ninja-build pkg-config ccache
 for_worker="libvulkan-dev mesa-vulkan-drivers spirv-tools"
 for_tab="$browser"
 for_test="libgtest-dev libgmock-dev librapidcheck-dev clang-14 libclang-rt-14-dev clang-format-14 git"
-for_lint="clang-tidy-14 clang-format-14 git"
+for_lint="$for_run $for_worker libgtest-dev libgmock-dev librapidcheck-dev clang-14 clang-tidy-14 clang-format-14 git"
 packages=
 for purpose in ${purposes//,/ }; do
   case "$purpose" in
