@@ -1,4 +1,4 @@
-// Starts a real moex-hub on a free port with a state folder of its own; stops it by signal. Used by the node tests here.
+// A real moex-hub as a process: on a free port, with a state folder of its own, stopped by signal.
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,17 +12,26 @@ export function temporaryFolder() {
   return { path, remove: () => rmSync(path, { recursive: true, force: true }) };
 }
 
+// Tells `story` the path of a folder that goes with it.
+export async function inFolder(story) {
+  const folder = temporaryFolder();
+  try { await story(folder.path); } finally { folder.remove(); }
+}
+
 // Environment without the caller's settings.
 export function cleanEnvironment(extra = {}) {
   const env = { ...process.env, MOEX_CONFIG: '/dev/null', ...extra };
-  for (const name of Object.keys(env)) if (name.startsWith('MOEX_') && name !== 'MOEX_CONFIG' && !(name in extra)) delete env[name];
+  const inherited = (name) => name.startsWith('MOEX_') && name !== 'MOEX_CONFIG' && !(name in extra);
+  for (const name of Object.keys(env).filter(inherited)) delete env[name];
   return env;
 }
 
 // Runs a program to its end: { code, stdout, stderr }. `code` is the name of the signal when one ended it.
 export function runProgram(program, args, options = {}) {
   return new Promise((resolve, reject) => {
-    const child = spawn(program, args, { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'pipe'], ...options });
+    const child = spawn(program, args, {
+      env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'pipe'], ...options,
+    });
     let stdout = '', stderr = '';
     child.stdout?.setEncoding('utf8').on('data', (text) => { stdout += text; });
     child.stderr?.setEncoding('utf8').on('data', (text) => { stderr += text; });
@@ -35,14 +44,39 @@ export function runProgram(program, args, options = {}) {
 export const runHub = (args, extra = {}, stdio = ['ignore', 'pipe', 'pipe']) =>
   runProgram(hubProgram, args, { env: cleanEnvironment(extra), stdio });
 
+// A POST of JSON; `key` as Bearer when it is given.
+export function postJson(url, body, key) {
+  const headers = { 'content-type': 'application/json', ...(key ? { authorization: `Bearer ${key}` } : {}) };
+  return fetch(url, { method: 'POST', headers, body: JSON.stringify(body) });
+}
+
 // Serves until stop(); resolves at the `ready:` line.
 export function startHub(args = [], extra = {}, model = modelFolder) {
   const state = temporaryFolder();
-  const child = spawn(hubProgram, ['serve', '--model', model, '--listen', '127.0.0.1:0', '--state', state.path, ...args],
-    { env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'] });
+  const own = ['serve', '--model', model, '--listen', '127.0.0.1:0', '--state', state.path];
+  const child = spawn(hubProgram, [...own, ...args], {
+    env: cleanEnvironment(extra), stdio: ['ignore', 'pipe', 'pipe'],
+  });
+
   let stdout = '', stderr = '';
-  const ended = new Promise((resolve) => child.on('close', (code, signal) => { state.remove(); resolve(code ?? signal); }));
+  const ended = new Promise((resolve) => child.on('close', (code, signal) => {
+    state.remove();
+    resolve(code ?? signal);
+  }));
   child.stderr.setEncoding('utf8').on('data', (text) => { stderr += text; });
+
+  // Resolves once the log holds `words`; rejects when the hub ends without them.
+  const logged = (words) => new Promise((resolve, reject) => {
+    const look = () => {
+      if (!stderr.includes(words)) return;
+      child.stderr.off('data', look);
+      resolve();
+    };
+    child.stderr.on('data', look);
+    ended.then(() => reject(new Error(`moex-hub ended without "${words}":\n${stderr}`)));
+    look();
+  });
+
   return new Promise((resolve, reject) => {
     child.on('error', reject);
     ended.then((code) => reject(new Error(`moex-hub ended with ${code} before it was ready:\n${stderr}`)));
@@ -50,9 +84,10 @@ export function startHub(args = [], extra = {}, model = modelFolder) {
       stdout += text;
       const ready = /^ready: url=(\S+) join=(\S+) api=(\S+)$/m.exec(stdout);
       if (!ready) return;
+
       resolve({
         url: ready[1], join: ready[2], api: ready[3],
-        stdout: () => stdout, stderr: () => stderr, ended,
+        stdout: () => stdout, stderr: () => stderr, logged, ended,
         signal: (name) => child.kill(name),
         stop: async () => { child.kill('SIGTERM'); return ended; },
       });

@@ -3,15 +3,10 @@ import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { closeSync, constants, existsSync, openSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { hubProgram, modelFolder, runHub, runProgram, temporaryFolder } from './hub_process.mjs';
+import { hubProgram, inFolder, modelFolder, runHub, runProgram } from './hub_process.mjs';
 
-async function inFolder(story) {
-  const folder = temporaryFolder();
-  try { await story(folder.path); } finally { folder.remove(); }
-}
-
-// What a run says on stderr, without warnings that are true here: a synthetic package has no tokenizer, and root may run
-// the tests.
+// What a run says on stderr, without warnings that are true here: a synthetic package has no tokenizer, root may run
+// tests.
 const said = (run) => run.stderr.replace(/^(warning: no tokenizer: |.* warning hub: runs as root; ).*\n/m, '');
 
 // Every kind of command that prints to stdout, with short work to do.
