@@ -23,6 +23,7 @@ std::optional<bool> parse_switch(std::string_view value) {
         if (value == no) return false;
     return std::nullopt;
 }
+
 template <class Number>
 std::optional<Number> parse_whole(std::string_view value) {
     Number number{};
@@ -38,10 +39,21 @@ std::vector<std::string> split_list(std::string_view value) {
         std::string_view part = value.substr(0, comma);
         while (part.starts_with(' ')) part.remove_prefix(1);
         while (part.ends_with(' ')) part.remove_suffix(1);
+
         if (!part.empty()) parts.emplace_back(part);
         value.remove_prefix(std::min(comma + 1, value.size()));
     }
     return parts;
+}
+
+// Whether `value` is one of the words between bars, as in "swarm|local".
+bool is_choice(std::string_view choices, std::string_view value) {
+    while (!choices.empty()) {
+        const std::size_t bar = std::min(choices.find('|'), choices.size());
+        if (choices.substr(0, bar) == value) return true;
+        choices.remove_prefix(std::min(bar + 1, choices.size()));
+    }
+    return false;
 }
 
 Status check_value(const Setting& setting, std::string_view value) {
@@ -74,23 +86,14 @@ Status check_value(const Setting& setting, std::string_view value) {
         case SettingKind::text:
             // not set, said aloud: as --print-config writes it
             if (value.empty() && setting.default_value.empty()) return {};
-            if (!setting.choices.empty()) {
-                std::string_view rest = setting.choices;
-                bool found = false;
-                while (!rest.empty() && !found) {
-                    const std::size_t bar = std::min(rest.find('|'), rest.size());
-                    found = rest.substr(0, bar) == value;
-                    rest.remove_prefix(std::min(bar + 1, rest.size()));
-                }
-                if (!found)
-                    return Error{
-                        ErrorCode::invalid_argument,
-                        text("wanted one of ", setting.choices, ", found \"", value, "\"")};
-            }
+            if (!setting.choices.empty() && !is_choice(setting.choices, value))
+                return Error{ErrorCode::invalid_argument,
+                             text("wanted one of ", setting.choices, ", found \"", value, "\"")};
             break;
         case SettingKind::list:
         case SettingKind::secret: break;
     }
+
     if (setting.check) return setting.check(value);
     return {};
 }
@@ -103,8 +106,8 @@ Result<std::string> file_scalar(const toml::node& node) {
     return Error{ErrorCode::bad_field, "wanted a string, a number or true/false"};
 }
 
-// All settings of one file; unknown keys are errors,
-// because a misspelt key would silently do nothing.
+// All settings of one file. Unknown keys are errors, because a misspelt one would silently do
+// nothing.
 Result<std::map<std::string, std::vector<std::string>>> read_file(
     const std::filesystem::path& path) {
     std::map<std::string, std::vector<std::string>> values;
@@ -115,6 +118,7 @@ Result<std::map<std::string, std::vector<std::string>>> read_file(
         return Error{ErrorCode::bad_file, text(path.string(), ":", error.source().begin.line, ": ",
                                                error.description())};
     }
+
     for (const auto& [key, node] : table) {
         std::string name(key.str());
         std::replace(name.begin(), name.end(), '_', '-');
@@ -123,6 +127,7 @@ Result<std::map<std::string, std::vector<std::string>>> read_file(
             return Error{ErrorCode::bad_field,
                          text(path.string(), ":", node.source().begin.line, ": unknown key \"",
                               key.str(), "\"; --print-config lists them")};
+
         std::vector<std::string>& into = values[name];
         const auto add = [&](const toml::node& one) -> Status {
             auto value = file_scalar(one);
@@ -133,6 +138,7 @@ Result<std::map<std::string, std::vector<std::string>>> read_file(
             into.push_back(*std::move(value));
             return {};
         };
+
         if (const auto* array = node.as_array(); array && setting->kind == SettingKind::list) {
             for (const toml::node& one : *array) MOEX_TRY(add(one));
         } else {
@@ -158,6 +164,7 @@ std::string toml_text(std::string_view value) {
             out += c;
             continue;
         }
+
         char escape[8];
         std::snprintf(escape, sizeof escape, "\\u%04X", static_cast<unsigned>(code));
         out += escape;
@@ -168,7 +175,9 @@ std::string toml_text(std::string_view value) {
 }  // namespace
 
 std::string flag_name(const Setting& setting) { return text("--", setting.name); }
+
 std::string environment_name(const Setting& setting) { return "MOEX_" + upper_snake(setting.name); }
+
 std::string file_key(const Setting& setting) {
     std::string key(setting.name);
     std::replace(key.begin(), key.end(), '-', '_');
@@ -191,23 +200,30 @@ const Settings::Value& Settings::value(std::string_view name) const {
                moex::text("setting ", name, " is not in the table or not of this command"));
     return found->second;
 }
+
 const std::string& Settings::text(std::string_view name) const {
     return value(name).values.front();
 }
+
 std::uint64_t Settings::number(std::string_view name) const {
     return *parse_whole<std::uint64_t>(text(name));
 }
+
 double Settings::real(std::string_view name) const { return *parse_whole<double>(text(name)); }
+
 bool Settings::on(std::string_view name) const { return *parse_switch(text(name)); }
+
 const std::vector<std::string>& Settings::list(std::string_view name) const {
     return value(name).values;
 }
+
 SettingSource Settings::source(std::string_view name) const { return value(name).source; }
 
 std::string Settings::print(unsigned command) const {
     std::string out;
     for (const Setting& setting : setting_table()) {
         if (!(setting.commands & command) || setting.hidden) continue;
+
         const Value& held = value(setting.name);
         std::string shown;
         if (setting.kind == SettingKind::list) {
@@ -215,12 +231,12 @@ std::string Settings::print(unsigned command) const {
                 shown += (shown.empty() ? "" : ", ") + toml_text(one);
             shown = "[" + shown + "]";
         } else if (setting.kind == SettingKind::secret) {
-            // keys are not printed
+            // Keys are not printed.
             out += moex::text("# ", environment_name(setting),
                               held.values.front().empty() ? " is not set\n" : " is set\n");
             continue;
         } else if (setting.kind == SettingKind::number) {
-            // without the leading zeros that TOML refuses
+            // Written anew, without the leading zeros that TOML refuses.
             shown = moex::text(number(setting.name));
         } else if (setting.kind == SettingKind::real) {
             shown = held.values.front();
@@ -229,6 +245,7 @@ std::string Settings::print(unsigned command) const {
         } else {
             shown = toml_text(held.values.front());
         }
+
         std::string line = moex::text(file_key(setting), " = ", shown);
         line.resize(std::max<std::size_t>(line.size() + 1, 44), ' ');
         out += moex::text(line, "# ", setting_source_name(held.source), "\n");
@@ -246,9 +263,11 @@ Result<Settings> resolve_settings(
         if (!read.ok()) return read.error();
         from_file = *std::move(read);
     }
+
     Settings settings;
     for (const Setting& setting : setting_table()) {
         if (!(setting.commands & command)) continue;
+
         const std::string name(setting.name);
         Settings::Value held;
         std::string where;
@@ -269,6 +288,7 @@ Result<Settings> resolve_settings(
                               ? split_list(setting.default_value)
                               : std::vector{std::string(setting.default_value)};
         }
+
         if (setting.kind != SettingKind::list && held.values.size() > 1)
             held.values = {held.values.back()};
         if (held.source != SettingSource::default_value)
@@ -289,6 +309,7 @@ std::optional<std::filesystem::path> default_config_file() {
         folder = std::filesystem::path(home) / ".config";
     else
         return std::nullopt;
+
     std::error_code failure;
     const std::filesystem::path path = folder / "moex" / "config.toml";
     if (!std::filesystem::is_regular_file(path, failure)) return std::nullopt;
@@ -301,6 +322,7 @@ Result<ListenAddress> parse_listen(std::string_view listen) {
         text("wanted ADDR:PORT like 127.0.0.1:8080 or [::1]:8080, found \"", listen, "\"")};
     const std::size_t colon = listen.rfind(':');
     if (colon == std::string_view::npos) return wrong;
+
     std::string_view address = listen.substr(0, colon);
     const auto port = parse_whole<std::uint16_t>(listen.substr(colon + 1));
     if (!port) return wrong;
@@ -310,6 +332,7 @@ Result<ListenAddress> parse_listen(std::string_view listen) {
     } else if (address.find(':') != std::string_view::npos) {
         return wrong;  // an IPv6 address without its brackets
     }
+
     ListenAddress parsed{.address = std::string(address), .port = *port};
     if (parsed.address.empty() || parsed.address == "*") parsed.address = "0.0.0.0";
     if (parsed.address == "localhost") parsed.address = "127.0.0.1";

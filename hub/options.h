@@ -1,8 +1,6 @@
 // Every setting of moex-hub in one table. A setting is taken from, in this order:
-//   flag (--queue-max 8)  >  environment (MOEX_QUEUE_MAX=8)  >  TOML file (queue_max = 8)  >
-//   default.
-// Keys are the exception: they never come by argv,
-// where every process of the machine can read them.
+//   flag (--queue-max 8), environment (MOEX_QUEUE_MAX=8), TOML file (queue_max = 8), default.
+// Keys are the exception: they never come by argv, where every process of the machine reads them.
 // Owns names, help, validation and precedence; leaves the meaning to the commands.
 #pragma once
 
@@ -44,8 +42,7 @@ enum CommandMask : unsigned {
 };
 
 struct Setting {
-    // "queue-max": the flag is --queue-max, the
-    // environment MOEX_QUEUE_MAX, the file's key queue_max
+    // "queue-max": the flag is --queue-max, the environment MOEX_QUEUE_MAX, the key queue_max
     std::string_view name;
     SettingKind kind = SettingKind::text;
     unsigned commands = 0;           // CommandMask
@@ -59,6 +56,7 @@ struct Setting {
 };
 
 std::span<const Setting> setting_table();
+
 std::string flag_name(const Setting& setting);         // --queue-max
 std::string environment_name(const Setting& setting);  // MOEX_QUEUE_MAX
 std::string file_key(const Setting& setting);          // queue_max
@@ -77,6 +75,7 @@ class Settings {
     // Something other than the default gave the value.
     bool given(std::string_view name) const { return source(name) != SettingSource::default_value; }
     SettingSource source(std::string_view name) const;
+
     // The effective settings as TOML with each one's source; secrets are masked.
     std::string print(unsigned command) const;
 
@@ -85,6 +84,7 @@ class Settings {
         unsigned, const std::map<std::string, std::vector<std::string>>&,
         const std::function<std::optional<std::string>(const std::string&)>&,
         const std::optional<std::filesystem::path>&);
+
     struct Value {
         std::vector<std::string> values;
         SettingSource source = SettingSource::default_value;
@@ -93,10 +93,10 @@ class Settings {
     std::map<std::string, Value, std::less<>> values_;
 };
 
-// `flags`: what the command line gave, by setting name. `environment`:
-// getenv or a test's map. `file`: a TOML file, or none.
-// An error is a sentence that names the setting, where
-// it came from, what was found and what is wanted.
+// `flags`: what the command line gave, by setting name. `environment`: getenv or a test's map.
+// `file`: a TOML file, or none.
+// An error is a sentence that names the setting, where it came from, what was found and what is
+// wanted.
 Result<Settings> resolve_settings(
     unsigned command, const std::map<std::string, std::vector<std::string>>& flags,
     const std::function<std::optional<std::string>(const std::string&)>& environment,

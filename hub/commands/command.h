@@ -11,11 +11,11 @@
 
 namespace moex {
 
-// exit_signal + number: cut short by a signal
+// A command that a signal cut short ends with exit_signal + the signal's number.
 enum ExitCode { exit_stopped = 0, exit_failed = 1, exit_wrong_arguments = 2, exit_signal = 128 };
 
-// What a command takes beside settings: a positional
-// ("HF_DIR") or an option of this one run ("--prompt").
+// What a command takes beside settings: a positional ("HF_DIR") or an option of this one run
+// ("--prompt").
 struct Argument {
     std::string_view name;
     std::string_view value_name;  // empty: a switch
@@ -27,12 +27,13 @@ struct Argument {
 struct Invocation {
     Settings settings;
     std::map<std::string, std::string, std::less<>> arguments;  // switches hold "on"
+    bool check_only = false;  // --check: say whether it would start, and stop
+
     // nullptr when it was not given
     const std::string* argument(std::string_view name) const {
         const auto found = arguments.find(name);
         return found == arguments.end() ? nullptr : &found->second;
     }
-    bool check_only = false;  // --check: say whether it would start, and stop
 };
 
 struct Command {
@@ -47,6 +48,7 @@ std::span<const Command> command_table();
 
 // Control characters, which a file's names may hold, as '?'.
 std::string one_line(std::string_view sentence);
+
 // Prints "moex-hub: SENTENCE" on one line of stderr and returns exit_failed.
 int fail(std::string_view sentence);
 

@@ -1,5 +1,5 @@
-// From argv to a command and its settings. Reads the
-// environment and the configuration file; runs nothing.
+// From argv to a command and its settings. Reads the environment and the configuration file; runs
+// nothing.
 #pragma once
 
 #include <functional>
@@ -16,6 +16,7 @@ struct ParsedCommand {
     const Command* command = nullptr;
     Invocation invocation;
 };
+
 // Help, version, --print-config or an error: print the text and exit.
 struct ParsedExit {
     int code = exit_stopped;

@@ -27,6 +27,7 @@ Result<SystemUser> find_user(const std::string& name) {
     if (getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found) != 0 || !found)
         return Error{ErrorCode::not_found,
                      text("--user: there is no user \"", name, "\" on this machine")};
+
     if (entry.pw_uid == 0)
         return Error{ErrorCode::invalid_argument, "--user: wanted a user without root's rights"};
     return SystemUser{name, entry.pw_uid, entry.pw_gid, entry.pw_dir};
@@ -35,8 +36,10 @@ Result<SystemUser> find_user(const std::string& name) {
 Status give_folder(const std::filesystem::path& folder, const SystemUser& user) {
     std::error_code failure;
     if (std::filesystem::exists(folder, failure)) return {};
+
     const auto parent = folder.parent_path();
     if (!parent.empty()) std::filesystem::create_directories(parent, failure);
+
     constexpr mode_t owner_only = 0700;
     if (failure || mkdir(folder.c_str(), owner_only) != 0 ||
         chown(folder.c_str(), user.user_id, user.group_id) != 0)

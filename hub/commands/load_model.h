@@ -26,9 +26,9 @@ struct LoadedModel {
     std::shared_ptr<const ChatTemplate> chat_template;  // null when the package has none
     std::unique_ptr<ThreadPool> threads;
     std::unique_ptr<Decoder> decoder;
-    // null unless the package holds all expert blobs
-    std::unique_ptr<LocalExperts> local;
+    std::unique_ptr<LocalExperts> local;  // null unless all expert blobs are here
 };
+
 // `stage` hears what is being done, in two or three words.
 // Only the package and the texts when `texts_only`.
 Result<LoadedModel> load_model(const Settings& settings,

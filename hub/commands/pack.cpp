@@ -20,10 +20,12 @@ PackOptions pack_options_of(const Settings& settings) {
 
 int report(const Result<PackReport>& result, const std::string& out, TimePoint started_at) {
     if (!result.ok()) return fail(result.error().message);
+
     for (const std::string& warning : result->warnings)
         std::fprintf(stderr, "warning: %s\n", one_line(warning).c_str());
     if (result->layers_resumed > 0)
         std::fprintf(stderr, "%u layers were done already\n", result->layers_resumed);
+
     const double seconds = to_ms(now_steady() - started_at) / 1e3;
     std::printf("%s: %s from %s, %u expert blobs, %.1f s, %.0f MB/s\n", out.c_str(),
                 bytes_text(result->output_bytes).c_str(), bytes_text(result->input_bytes).c_str(),
@@ -46,9 +48,11 @@ int run_pack(const Invocation& invocation) {
     const std::string& out = *invocation.argument("OUT");
     PackOptions options = pack_options_of(invocation.settings);
     options.hub_f32 = invocation.settings.on("hub-f32");
+
     if (invocation.check_only)
         return std::filesystem::exists(checkpoint) ? exit_stopped
                                                    : fail(text(checkpoint, ": no such folder"));
+
     ThreadPool threads(invocation.settings.number("threads"));
     const TimePoint started_at = now_steady();
     Result<PackReport> result = Error{ErrorCode::internal, ""};
@@ -66,8 +70,10 @@ int run_synth(const Invocation& invocation) {
         fail(config.error().message);
         return exit_wrong_arguments;
     }
+
     PackOptions options = pack_options_of(invocation.settings);
     if (invocation.check_only) return exit_stopped;
+
     const std::string name = options.name.empty() ? *invocation.argument("--shape") : options.name;
     const std::string& seed = invocation.settings.text("seed");
     ThreadPool threads(invocation.settings.number("threads"));
@@ -85,6 +91,7 @@ int run_verify(const Invocation& invocation) {
     const std::string& directory = *invocation.argument("DIR");
     auto package = ModelPackage::open(directory);
     if (!package.ok()) return fail(package.error().message);
+
     Status status;
     {
         ProgressBar bar("verifying", invocation.settings.on("progress"));
@@ -92,6 +99,7 @@ int run_verify(const Invocation& invocation) {
             directory, [&](std::uint64_t done, std::uint64_t total) { bar.show(done, total, ""); });
     }
     if (!status.ok()) return fail(status.error().message);
+
     std::printf("%s: every hash and shape is right\n", directory.c_str());
     return exit_stopped;
 }

@@ -12,8 +12,9 @@ struct Certificate {
     std::string certificate_pem, key_pem;
     std::string sha256_fingerprint;  // AB:CD:..., as browsers show it
 };
-// ECDSA P-256, signed by itself; `names` become SANs:
-// DNS names, or IP addresses where they parse as one.
+
+// ECDSA P-256, signed by itself. `names` become its subject alternative names: DNS names, or IP
+// addresses where they parse as one.
 Result<Certificate> make_self_signed(const std::vector<std::string>& names, int days);
 
 }  // namespace moex

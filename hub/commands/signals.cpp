@@ -12,11 +12,13 @@ SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal)
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
     thread_ = std::thread([this, signals] {
         for (int count = 1;; ++count) {
             int signal = 0;
             sigwait(&signals, &signal);
             if (done_) return;
+
             on_signal_(count, signal);
         }
     });

@@ -9,8 +9,8 @@ namespace moex {
 
 class SignalWatcher {
   public:
-    // Make it before any other thread: threads inherit the blocked
-    // signals. `on_signal(n, number)`: n is 1 for the first signal.
+    // Make it before any other thread: threads inherit the blocked signals.
+    // `on_signal(n, number)`: n is 1 for the first signal.
     explicit SignalWatcher(std::function<void(int, int)> on_signal);
     ~SignalWatcher();
 

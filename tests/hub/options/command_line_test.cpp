@@ -10,9 +10,11 @@ namespace moex {
 namespace {
 
 std::optional<std::string> no_environment(const std::string& name) {
-    if (name == "MOEX_CONFIG") return "/dev/null";  // not the config of whoever runs the tests
+    // Not the configuration of whoever runs the tests.
+    if (name == "MOEX_CONFIG") return "/dev/null";
     return std::nullopt;
 }
+
 auto parse(std::vector<std::string> arguments) {
     return parse_command_line(arguments, no_environment);
 }
@@ -21,6 +23,7 @@ TEST(CommandLineTest, FlagsReachTheirSettings) {
     const auto parsed = parse({"serve", "--model", "m", "--host", "a", "--host", "b",
                                "--deterministic", "--local-fallback", "off", "--hedge", "fixed 2"});
     ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
+
     const auto& command = std::get<ParsedCommand>(parsed);
     EXPECT_EQ(command.command->name, "serve");
     const Settings& settings = command.invocation.settings;
@@ -36,6 +39,7 @@ TEST(CommandLineTest, ArgumentsOfOneRunAreKeptApart) {
     const auto parsed = parse({"generate", "--prompt", "Once", "--chat", "--max-tokens", "7",
                                "--temperature", "0", "--seed", "3"});
     ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
+
     const Invocation& invocation = std::get<ParsedCommand>(parsed).invocation;
     ASSERT_NE(invocation.argument("--prompt"), nullptr);
     EXPECT_EQ(*invocation.argument("--prompt"), "Once");
@@ -77,6 +81,7 @@ TEST(CommandLineTest, HelpNamesEveryOptionWithItsDefaultAndAnExample) {
         const auto& help = std::get<ParsedExit>(parsed);
         EXPECT_EQ(help.code, exit_stopped);
         EXPECT_NE(help.text.find("example: moex-hub"), std::string::npos);
+
         for (const Setting& setting : setting_table()) {
             if (!(setting.commands & command.mask)) continue;
             const bool shown = help.text.find(setting.kind == SettingKind::secret
@@ -84,7 +89,7 @@ TEST(CommandLineTest, HelpNamesEveryOptionWithItsDefaultAndAnExample) {
                                                   : flag_name(setting)) != std::string::npos;
             EXPECT_EQ(shown, !setting.hidden) << command.name << " " << setting.name;
         }
-        // The example itself parses, quoted blanks aside.
+
         for (const Argument& argument : command.arguments)
             EXPECT_NE(help.text.find(argument.name), std::string::npos) << argument.name;
     }
@@ -107,6 +112,7 @@ TEST(CertificateTest, NamesAndAddressesBecomeItsSubjects) {
     EXPECT_TRUE(made->certificate_pem.starts_with("-----BEGIN CERTIFICATE-----"));
     EXPECT_TRUE(made->key_pem.starts_with("-----BEGIN PRIVATE KEY-----"));
     EXPECT_EQ(made->sha256_fingerprint.size(), 95u);
+
     EXPECT_FALSE(make_self_signed({"two names"}, 30).ok());
     EXPECT_FALSE(make_self_signed({"a,DNS:b"}, 30).ok());
 }
@@ -114,6 +120,7 @@ TEST(CertificateTest, NamesAndAddressesBecomeItsSubjects) {
 TEST(QrTest, ALinkBecomesASquareOfHalfBlocks) {
     const std::string code = qr_half_blocks(
         "http://192.168.1.20:8080/join.html#token=AbCdEfGhIjKlMnOpQrStUvWx");
+
     const auto lines = std::count(code.begin(), code.end(), '\n');
     EXPECT_GE(lines, 15);
     EXPECT_NE(code.find("▀"), std::string::npos);

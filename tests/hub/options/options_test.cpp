@@ -1,5 +1,5 @@
-// The table of settings: every setting obeys flag >
-// environment > file > default, and refuses nonsense by name.
+// The table of settings: each one obeys flag, environment, file, default in this order and refuses
+// nonsense by name.
 #include "hub/options.h"
 
 #include <unistd.h>
@@ -43,6 +43,7 @@ std::vector<std::string> three_values(const Setting& setting) {
         case SettingKind::secret: return {"", "environment-secret", "file-secret"};
         case SettingKind::text: break;
     }
+
     if (!setting.choices.empty()) {
         std::vector<std::string> out;
         std::string_view rest = setting.choices;
@@ -54,6 +55,7 @@ std::vector<std::string> three_values(const Setting& setting) {
         while (out.size() < 3) out.push_back(out[out.size() - 2]);
         return out;
     }
+
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "group") return {"32", "64", "32"};
@@ -63,13 +65,15 @@ std::vector<std::string> three_values(const Setting& setting) {
 
 class OptionsTest : public testing::Test {
   protected:
+    ~OptionsTest() override { std::filesystem::remove_all(folder_); }
+
     std::filesystem::path write_file(const std::string& content) {
         std::filesystem::create_directories(folder_);
         const auto path = folder_ / "config.toml";
         std::ofstream(path) << content;
         return path;
     }
-    ~OptionsTest() override { std::filesystem::remove_all(folder_); }
+
     std::filesystem::path folder_ = std::filesystem::temp_directory_path() /
                                     ("moex-options-" + std::to_string(::getpid()));
 };
@@ -98,6 +102,7 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
         const auto environment = [&](const std::string& asked) -> std::optional<std::string> {
             return asked == environment_name(setting) ? std::optional(values[1]) : std::nullopt;
         };
+
         const auto expect = [&](const Result<Settings>& settings, SettingSource source,
                                 const std::string& value) {
             ASSERT_TRUE(settings.ok()) << settings.error().message;
@@ -110,6 +115,7 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
             else
                 EXPECT_EQ(settings->text(name), value);
         };
+
         if (setting.kind == SettingKind::secret)  // argv is visible to every process: no flag
             expect(resolve_settings(command, flags, environment, file), SettingSource::environment,
                    values[1]);
@@ -123,6 +129,7 @@ TEST_F(OptionsTest, EverySettingTakesFlagThenEnvironmentThenFileThenDefault) {
                SettingSource::default_value, std::string(setting.default_value));
         ++num_checked;
     }
+
     EXPECT_EQ(num_checked, setting_table().size());
     EXPECT_GE(num_checked, 45u);
 }
@@ -166,6 +173,7 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
         EXPECT_NE(by_flag.error().message.find(one.value), std::string::npos)
             << by_flag.error().message;
     }
+
     const auto by_environment = resolve_settings(
         command_serve, {},
         [](const std::string& name) {
@@ -182,6 +190,7 @@ TEST_F(OptionsTest, AMisspeltKeyOfTheFileIsRefusedWithItsLine) {
     ASSERT_FALSE(settings.ok());
     EXPECT_NE(settings.error().message.find(":2: unknown key \"replica\""), std::string::npos)
         << settings.error().message;
+
     const auto broken = resolve_settings(command_serve, {}, no_environment,
                                          write_file("replicas = \n"));
     ASSERT_FALSE(broken.ok());
@@ -198,9 +207,11 @@ TEST_F(OptionsTest, PrintedSettingsReadBackAndHideSecrets) {
         command_serve, {{"host", {"a.example", "b.example"}}, {"replicas", {"5"}}}, environment,
         std::nullopt);
     ASSERT_TRUE(settings.ok());
+
     const std::string printed = settings->print(command_serve);
     EXPECT_EQ(printed.find("a-very-secret-key"), std::string::npos);
     EXPECT_NE(printed.find("# flag"), std::string::npos);
+
     const auto again = resolve_settings(command_serve, {}, no_environment, write_file(printed));
     ASSERT_TRUE(again.ok()) << again.error().message << "\n" << printed;
     EXPECT_EQ(again->number("replicas"), 5u);
@@ -216,18 +227,22 @@ TEST_F(OptionsTest, EveryCommandsPrintReadsBackAsItWas) {
     odd["name"] = {"quo\"te \\ tab\t line\n # no comment \x7f"};
     odd["queue-max"] = {"007"};
     odd["host"] = {"one", "two\""};
+
     for (const unsigned command : {command_serve, command_generate, command_eval, command_inspect,
                                    command_pack, command_synth, command_cert, command_verify})
         for (const Flags& flags : {Flags{}, odd}) {
             const auto settings = resolve_settings(command, flags, no_environment, std::nullopt);
             ASSERT_TRUE(settings.ok()) << settings.error().message;
+
             const std::string printed = settings->print(command);
             const auto again = resolve_settings(command, {}, no_environment, write_file(printed));
             ASSERT_TRUE(again.ok()) << again.error().message << "\n" << printed;
+
             for (const Setting& setting : setting_table()) {
                 if (!(setting.commands & command) || setting.hidden ||
                     setting.kind == SettingKind::secret)
                     continue;
+
                 if (setting.kind == SettingKind::number)
                     EXPECT_EQ(again->number(setting.name), settings->number(setting.name))
                         << printed;
