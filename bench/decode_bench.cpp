@@ -1,8 +1,8 @@
 // Decode and prefill on the local backend: how far from what the memory allows.
-//   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]      NAME:
-//   bench-moe, demo, tiny, qwen3-30b-a3b, paper
-// CSV: shape, threads, phase, rows per step, tok/s median, p99 ms per step,
-// bytes of weights moved per step, bound tok/s at the measured bandwidth.
+//   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
+//   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
+// CSV: shape, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of weights moved
+// per step, bound tok/s at the measured bandwidth.
 // example: decode_bench --shape bench-moe --threads 2
 #include <unistd.h>
 
@@ -30,6 +30,7 @@ double memory_bandwidth(ThreadPool& threads) {
     const float one = 1.0f;
     const std::uint32_t num_in = 1024, num_out = static_cast<std::uint32_t>(data.size() / num_in);
     std::vector<float> x(num_in, one), out(num_out);
+
     double best = 0;
     for (int repeat = 0; repeat < 5; ++repeat) {
         const TimePoint started = now_steady();
@@ -49,6 +50,7 @@ double bytes_per_token(const ModelPackage& package) {
     const ModelConfig& c = package.config();
     const double q = double{1} * c.num_heads * c.head_dim,
                  kv = double{1} * c.num_kv_heads * c.head_dim;
+
     double bytes = 2.0 * c.vocab_size * c.hidden_size;
     for (std::uint32_t layer = 0; layer < c.num_layers; ++layer) {
         bytes += 2.0 * c.hidden_size * (2 * q + 2 * kv);
@@ -75,6 +77,7 @@ struct Bench {
         std::sort(step_seconds.begin(), step_seconds.end());
         const double median = step_seconds[step_seconds.size() / 2],
                      p99 = step_seconds[step_seconds.size() * 99 / 100];
+
         std::printf("%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f\n", shape.c_str(), threads.num_threads(),
                     phase, rows_per_step, rows_per_step / median, p99 * 1000, bytes,
                     bytes > 0 ? rows_per_step * bandwidth / bytes : 0.0);
@@ -91,15 +94,18 @@ struct Bench {
             sequences.emplace_back(cache);
             last[i] = i * 37 % config.vocab_size;
         }
+
         std::vector<double> times;
         for (std::uint32_t token = 0; token < num_tokens; ++token) {
             std::vector<StepRows> batch;
             for (std::uint32_t i = 0; i < num_sequences; ++i)
                 batch.push_back({.kv = &sequences[i], .tokens = {&last[i], 1}});
+
             const TimePoint started = now_steady();
             const auto step = decoder.step(batch, experts);
             times.push_back(seconds_since(started));
             if (!step.ok()) return fail(step.error());
+
             for (std::uint32_t i = 0; i < num_sequences; ++i) {
                 const auto logits = std::span(step->logits)
                                         .subspan(std::size_t{i} * config.vocab_size,
@@ -108,7 +114,8 @@ struct Bench {
                                                logits.begin());
             }
         }
-        // pages of the map come in first
+
+        // The first steps also page the map in.
         times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
         row("decode", num_sequences, times, num_sequences == 1 ? bytes_per_token(package) : 0);
     }
@@ -118,11 +125,13 @@ struct Bench {
         KvCache cache(config, {16, num_tokens / 16 + 2});
         std::vector<TokenId> ids(num_tokens);
         for (std::uint32_t i = 0; i < num_tokens; ++i) ids[i] = i * 7919 % config.vocab_size;
+
         std::vector<double> times;
         for (std::uint32_t repeat = 0; repeat < repeats; ++repeat) {
             KvCache::Sequence sequence(cache);
             const TimePoint started = now_steady();
             constexpr std::uint32_t chunk = 256;
+
             for (std::uint32_t first = 0; first < num_tokens; first += chunk) {
                 const StepRows rows{.kv = &sequence,
                                     .tokens = std::span<const TokenId>(ids).subspan(
@@ -165,6 +174,7 @@ int main(int argc, char** argv) {
             return 2;
         }
     }
+
     ThreadPool threads(num_threads);
     std::filesystem::path folder = model, made;
     if (model.empty()) {
@@ -175,11 +185,13 @@ int main(int argc, char** argv) {
         const auto report = synth_package(*config, shape, 1234, folder, {}, threads, {});
         if (!report.ok()) Bench::fail(report.error());
     }
+
     {
         const auto package = ModelPackage::open(folder);
         if (!package.ok()) Bench::fail(package.error());
         const auto decoder = Decoder::create(*package, threads);
         if (!decoder.ok()) Bench::fail(decoder.error());
+
         const double bandwidth = memory_bandwidth(threads);
         std::fprintf(stderr, "decode_bench: kernels %s, %.1f GB/s read\n", kernel_target(),
                      bandwidth / 1e9);
@@ -192,6 +204,7 @@ int main(int argc, char** argv) {
         bench.prefill(128, repeats);
         bench.prefill(512, repeats);
     }
+
     if (!made.empty()) std::filesystem::remove_all(made);
     return 0;
 }

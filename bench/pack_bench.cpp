@@ -1,9 +1,9 @@
-// How fast a checkpoint becomes a package: bf16 safetensors in, INT4
-// (and bf16) expert blobs out, read and written on this machine's disk.
-//   pack_bench [--checkpoint DIR | --megabytes N] [--threads N] [--repeats N]      default: a
-//   checkpoint of 2000 MB made for the occasion
-// CSV: checkpoint, threads, experts, input MB, output MB, MB/s
-// median and best (input), peak resident MB of the whole program.
+// How fast a checkpoint becomes a package: bf16 safetensors in, INT4 (and bf16) expert blobs out,
+// read and written on this machine's disk.
+//   pack_bench [--checkpoint DIR | --megabytes N] [--threads N] [--repeats N]
+// Default: a checkpoint of 2000 MB made for the occasion.
+// CSV: checkpoint, threads, experts, input MB, output MB, MB/s median and best (input), peak
+// resident MB of the whole program.
 // example: pack_bench --megabytes 2000 --threads 2
 #include <sys/resource.h>
 #include <unistd.h>
@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
             return 2;
         }
     }
+
     ThreadPool threads(num_threads);
     const test::TempFolder made("moex-pack-bench");
     const std::string name = checkpoint.empty()
@@ -46,9 +47,10 @@ int main(int argc, char** argv) {
         checkpoint = made / "checkpoint";
         test::write_large_checkpoint(checkpoint, megabytes * 1'000'000);
     }
+
     std::printf(
-        "checkpoint,threads,experts,input_mb,output_mb,mb_per_s_median,mb_per_s_best,peak_resident_"
-        "mb\n");
+        "checkpoint,threads,experts,input_mb,output_mb,mb_per_s_median,mb_per_s_best,"
+        "peak_resident_mb\n");
     for (const ExpertDtype dtype : {ExpertDtype::int4, ExpertDtype::bf16}) {
         std::vector<double> speeds;
         PackReport last;
@@ -61,14 +63,17 @@ int main(int argc, char** argv) {
                 std::fprintf(stderr, "pack_bench: %s\n", report.error().message.c_str());
                 return 1;
             }
+
             last = *report;
             speeds.push_back(static_cast<double>(last.input_bytes) / 1e3 /
                              to_ms(now_steady() - started));
             std::filesystem::remove_all(out);
         }
+
         std::sort(speeds.begin(), speeds.end());
         rusage usage{};
         ::getrusage(RUSAGE_SELF, &usage);
+
         std::printf("%s,%zu,%s,%.0f,%.0f,%.0f,%.0f,%.0f\n", name.c_str(), threads.num_threads(),
                     expert_dtype_name(dtype), static_cast<double>(last.input_bytes) / 1e6,
                     static_cast<double>(last.output_bytes) / 1e6, speeds[speeds.size() / 2],
