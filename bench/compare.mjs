@@ -3,8 +3,9 @@
 //   node bench/compare.mjs BUILD_BEFORE BUILD_AFTER [--turns N] [--only decode,dispatch,pack,round]
 //                          [--shape NAME] [--threads N] [--megabytes N]
 // Each build folder holds decode_bench, dispatch_bench, pack_bench, moex-hub and moex-worker; what a folder lacks is
-// said on stderr and left out. CSV: bench, condition, measure, before and after (medians of the turns), and speedup: above 1
-// the second program is faster; the median, lowest and highest of the turns' own ratios.
+// said on stderr and left out.
+// CSV: bench, condition, measure, before and after (medians of the turns), and speedup: above 1 the second program is
+// faster; the median, lowest and highest of the turns' own ratios.
 // example: node bench/compare.mjs ../base/build build --turns 5
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
