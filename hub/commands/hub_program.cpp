@@ -55,7 +55,7 @@ void StopSwitch::on_signal(int count) {
     server_->stop();
 }
 
-void StopSwitch::attach(Server& server) {
+void StopSwitch::attach(net::Server& server) {
     const std::lock_guard lock(mutex_);
     server_ = &server;
     if (num_signals_ > 0) server.stop();

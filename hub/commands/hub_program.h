@@ -18,7 +18,7 @@ class StopSwitch {
   public:
     StopSwitch();
     // A signal stops `server` from now on, also one that came before.
-    void attach(Server& server);
+    void attach(net::Server& server);
     // The server has stopped; a further signal ends the process.
     void detach();
 
@@ -26,7 +26,7 @@ class StopSwitch {
     void on_signal(int count);
 
     std::mutex mutex_;
-    Server* server_ = nullptr;
+    net::Server* server_ = nullptr;
     int num_signals_ = 0;
     SignalWatcher signals_;  // last: its thread uses the members above
 };
@@ -59,7 +59,7 @@ class HubProgram {
     // before who answers, the engine before the swarm, the swarm before the server whose strand
     // carries it.
     const Settings& settings_;
-    const ServerOptions server_options_;
+    const net::ServerOptions server_options_;
     const TimePoint started_at_;
     StopSwitch stop_;  // threads inherit the blocked signals, so it comes before all of them
     std::optional<SystemUser> user_;
@@ -68,7 +68,7 @@ class HubProgram {
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;
-    std::optional<Server> server_;
+    std::optional<net::Server> server_;
     std::optional<SwarmBackend> swarm_;
     std::optional<Engine> engine_;
     std::optional<Api> api_;

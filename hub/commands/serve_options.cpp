@@ -20,7 +20,8 @@ Status check_serve_settings(const Settings& settings) {
         return Error{ErrorCode::invalid_argument, "--tls-cert and --tls-key come together"};
 
     const ListenAddress listen = parse_listen(settings.text("listen")).value();
-    if (!is_loopback_address(listen.address) && !has_certificate && !settings.on("insecure-http"))
+    if (!net::is_loopback_address(listen.address) && !has_certificate &&
+        !settings.on("insecure-http"))
         return Error{ErrorCode::invalid_argument,
                      text("--listen ", settings.text("listen"),
                           " is open to other machines: give --tls-cert and --tls-key (moex-hub "
@@ -33,9 +34,9 @@ Status check_serve_settings(const Settings& settings) {
     return {};
 }
 
-ServerOptions server_options_of(const Settings& settings) {
+net::ServerOptions server_options_of(const Settings& settings) {
     const ListenAddress listen = parse_listen(settings.text("listen")).value();
-    ServerOptions options;
+    net::ServerOptions options;
     options.listen_address = listen.address;
     options.listen_port = listen.port;
     options.tls_cert = settings.text("tls-cert");

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "hub/net/server.h"
+#include "hub/net/server_options.h"
 #include "hub/options.h"
 
 namespace moex {
@@ -11,7 +11,7 @@ namespace moex {
 // invalid_argument where two settings contradict each other: nothing was started yet.
 Status check_serve_settings(const Settings& settings);
 
-ServerOptions server_options_of(const Settings& settings);
+net::ServerOptions server_options_of(const Settings& settings);
 
 // `registry` outlives the swarm: it knows the tokens of workers.
 SwarmOptions swarm_options_of(const Settings& settings,

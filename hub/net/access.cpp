@@ -4,7 +4,7 @@
 
 #include "hub/net/http/asio.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 std::string lower(std::string_view text) {
@@ -33,11 +33,10 @@ bool is_wildcard(std::string_view address) { return address == "0.0.0.0" || addr
 
 bool is_loopback_address(std::string_view address) {
     boost::system::error_code error;
-    const auto parsed = net::asio::ip::make_address(std::string(address), error);
+    const auto parsed = asio::ip::make_address(std::string(address), error);
     if (error) return address == "localhost";
     if (parsed.is_v6() && parsed.to_v6().is_v4_mapped())
-        return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, parsed.to_v6())
-            .is_loopback();
+        return asio::ip::make_address_v4(asio::ip::v4_mapped, parsed.to_v6()).is_loopback();
     return parsed.is_loopback();
 }
 
@@ -50,7 +49,7 @@ std::optional<Authority> parse_authority(std::string_view raw) {
         const std::size_t end = raw.find(']');
         if (end == std::string_view::npos) return std::nullopt;
         out.host = lower(raw.substr(1, end - 1));
-        const auto address = net::asio::ip::make_address_v6(out.host, error);
+        const auto address = asio::ip::make_address_v6(out.host, error);
         if (error || out.host.find('%') != std::string::npos) return std::nullopt;
         out.host = address.to_string();
         out.is_address = true;
@@ -65,7 +64,7 @@ std::optional<Authority> parse_authority(std::string_view raw) {
         };
         if (out.host.empty() || !std::all_of(out.host.begin(), out.host.end(), is_name))
             return std::nullopt;
-        net::asio::ip::make_address_v4(out.host, error);
+        asio::ip::make_address_v4(out.host, error);
         out.is_address = !error;
     }
     if (rest.empty()) return out;
@@ -135,11 +134,10 @@ std::optional<std::string> plain_address(std::string_view raw) {
         text.resize(text.find(':'));
     }
     boost::system::error_code error;
-    const auto address = net::asio::ip::make_address(text, error);
+    const auto address = asio::ip::make_address(text, error);
     if (error || text.find('%') != std::string::npos) return std::nullopt;
     if (address.is_v6() && address.to_v6().is_v4_mapped())
-        return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, address.to_v6())
-            .to_string();
+        return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
     return address.to_string();
 }
 
@@ -196,4 +194,4 @@ std::optional<std::string> bearer_key(const HttpRequest& request) {
     return std::nullopt;
 }
 
-}  // namespace moex
+}  // namespace moex::net

@@ -11,7 +11,7 @@
 
 #include "hub/api/http.h"
 
-namespace moex {
+namespace moex::net {
 
 struct AccessOptions {
     std::string listen_address;  // "127.0.0.1", "0.0.0.0", "::1", ...
@@ -71,4 +71,4 @@ bool is_json_content_type(std::string_view value);
 // The key of `Authorization: Bearer KEY` or `x-api-key: KEY`.
 std::optional<std::string> bearer_key(const HttpRequest& request);
 
-}  // namespace moex
+}  // namespace moex::net

@@ -18,7 +18,7 @@ struct MoexAssetRow {
 extern const MoexAssetRow moex_asset_table[];
 }
 
-namespace moex {
+namespace moex::net {
 namespace fs = std::filesystem;
 
 std::string content_type_of(std::string_view path) {
@@ -80,4 +80,4 @@ std::optional<Asset> Assets::find(std::string_view path) const {
     return found->second;
 }
 
-}  // namespace moex
+}  // namespace moex::net

@@ -12,7 +12,7 @@
 
 #include "protocol/bytes.h"
 
-namespace moex {
+namespace moex::net {
 
 struct Asset {
     ByteView bytes;
@@ -39,4 +39,4 @@ class Assets {
 
 std::string content_type_of(std::string_view path);
 
-}  // namespace moex
+}  // namespace moex::net

@@ -4,7 +4,7 @@
 
 #include "protocol/text.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 enum class RangeKind { whole, part, unsatisfiable };
@@ -94,4 +94,4 @@ BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
     return answer;
 }
 
-}  // namespace moex
+}  // namespace moex::net

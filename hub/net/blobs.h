@@ -6,7 +6,7 @@
 
 #include "hub/api/http.h"
 
-namespace moex {
+namespace moex::net {
 
 struct BlobAnswer {
     HttpResponse head;  // status 200, 206, 304 or 416 and its headers; no body
@@ -20,4 +20,4 @@ BlobAnswer answer_blob(const HttpRequest& request, std::uint64_t blob_bytes,
 // True when If-None-Match names `etag` (weak comparison, lists, *).
 bool etag_matches(std::string_view if_none_match, std::string_view etag);
 
-}  // namespace moex
+}  // namespace moex::net

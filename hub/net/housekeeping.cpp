@@ -35,7 +35,7 @@ void Housekeeping::tick() {
     }
     if (++ticks_ % record_every_ticks == 0) record();
     timer_.expires_after(1s);
-    timer_.async_wait([this](ErrorCodeOf error) {
+    timer_.async_wait([this](NetError error) {
         if (!error) tick();
     });
 }

@@ -214,7 +214,7 @@ void HttpConnection::write() {
     if (closed_ || writing_ || outbox_.empty()) return;
     std::size_t total = 0;
     while (!outbox_.empty() && total < write_bytes_max && in_flight_.size() < 64) {
-        Piece& front = outbox_.front();
+        Chunk& front = outbox_.front();
         if (front.borrowed.empty()) {
             total += front.owned.size();
             in_flight_.push_back(std::move(front));
@@ -228,21 +228,21 @@ void HttpConnection::write() {
         if (front.borrowed.empty()) outbox_.pop_front();
     }
     std::vector<asio::const_buffer> buffers;
-    for (const Piece& piece : in_flight_)
-        buffers.push_back(piece.borrowed.empty()
-                              ? asio::buffer(piece.owned)
-                              : asio::const_buffer(piece.borrowed.data(), piece.borrowed.size()));
+    for (const Chunk& chunk : in_flight_)
+        buffers.push_back(chunk.borrowed.empty()
+                              ? asio::buffer(chunk.owned)
+                              : asio::const_buffer(chunk.borrowed.data(), chunk.borrowed.size()));
     writing_ = true;
     write_deadline_ = now_steady() + hub_.options.clients.write_within;
     arm_timer();
     transport_->write(std::move(buffers),
-                      [self = shared_from_this()](ErrorCodeOf error) { self->on_written(error); });
+                      [self = shared_from_this()](NetError error) { self->on_written(error); });
 }
 
-void HttpConnection::on_written(ErrorCodeOf error) {
+void HttpConnection::on_written(NetError error) {
     writing_ = false;
     write_deadline_.reset();
-    for (const Piece& piece : in_flight_) outbox_bytes_ -= piece.owned.size();
+    for (const Chunk& chunk : in_flight_) outbox_bytes_ -= chunk.owned.size();
     in_flight_.clear();
     if (closed_) return;
     if (error) return close();

@@ -38,7 +38,7 @@ void HttpConnection::start() {
     asio::dispatch(executor_, [self = shared_from_this()] {
         self->read_deadline_ = now_steady() + self->hub_.options.clients.header_within;
         self->arm_timer();
-        self->transport_->handshake([self](ErrorCodeOf error) {
+        self->transport_->handshake([self](NetError error) {
             if (error) return self->close();
             self->read();
         });
@@ -63,7 +63,7 @@ void HttpConnection::on_shut() {
 // Whoever computes for this connection stops; nobody
 // does any more once the hub has let go of its rooms.
 void HttpConnection::give_up(std::vector<std::function<void()>> handlers) {
-    const std::shared_lock rooms(hub_.rooms_mutex);
+    const std::shared_lock rooms(hub_.attached_mutex);
     if (hub_.api)
         for (const auto& handler : handlers) handler();
 }
@@ -72,13 +72,13 @@ void HttpConnection::read() {
     if (closed_ || reading_ || peer_done_) return;
     reading_ = true;
     transport_->read_some(asio::buffer(read_buffer_),
-                          [self = shared_from_this()](ErrorCodeOf error, std::size_t size) {
+                          [self = shared_from_this()](NetError error, std::size_t size) {
                               self->reading_ = false;
                               self->on_read(error, size);
                           });
 }
 
-void HttpConnection::on_read(ErrorCodeOf error, std::size_t size) {
+void HttpConnection::on_read(NetError error, std::size_t size) {
     if (closed_) return;
     if (error)
         return on_peer_closed(error == asio::error::eof || error == ssl::error::stream_truncated);
@@ -281,7 +281,7 @@ void HttpConnection::arm_timer() {
     if (!next || (timer_at_ && *timer_at_ <= *next)) return;
     timer_at_ = next;
     timer_.expires_at(*next);
-    timer_.async_wait([self = shared_from_this()](ErrorCodeOf error) {
+    timer_.async_wait([self = shared_from_this()](NetError error) {
         if (error || self->closed_) return;
         self->timer_at_.reset();
         self->on_timer();

@@ -34,14 +34,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   private:
     friend class ConnectionResponder;
     // A stretch of the answer: bytes of its own, or borrowed ones with their owner.
-    struct Piece {
+    struct Chunk {
         std::string owned;
         ByteView borrowed;
         std::shared_ptr<const void> keep;
     };
 
     void read();
-    void on_read(ErrorCodeOf error, std::size_t size);
+    void on_read(NetError error, std::size_t size);
     void process();
     HttpRequest view_of(const GatedRequest& request) const;
     void judge_head();
@@ -67,7 +67,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void push(std::string bytes);
     void push_chunk(std::string_view data);
     void write();
-    void on_written(ErrorCodeOf error);
+    void on_written(NetError error);
     void on_answer_sent();
     void linger();
     void on_shut();
@@ -103,8 +103,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::string cors_origin_;
     std::vector<std::function<void()>> disconnect_handlers_;
 
-    std::deque<Piece> outbox_;
-    std::vector<Piece> in_flight_;
+    std::deque<Chunk> outbox_;
+    std::vector<Chunk> in_flight_;
     std::uint64_t outbox_bytes_ = 0;
     bool writing_ = false;
 

@@ -11,12 +11,15 @@
 #include <unordered_map>
 #include <vector>
 
+#include "hub/api/api.h"
+#include "hub/dispatch/swarm_backend.h"
 #include "hub/net/access.h"
 #include "hub/net/assets.h"
 #include "hub/net/http/asio.h"
 #include "hub/net/metrics.h"
 #include "hub/net/rate_limits.h"
-#include "hub/net/server.h"
+#include "hub/net/server_options.h"
+#include "hub/registry/registry.h"
 
 namespace moex::net {
 
@@ -116,8 +119,8 @@ struct HubContext {
 
     // What stands behind the door; null before attach() and after the end. Swarm
     // and engine are used on the swarm strand, which also takes them away; the Api,
-    // and what it handed to connections, on any strand with `rooms_mutex` shared.
-    std::shared_mutex rooms_mutex;
+    // and what it handed to connections, on any strand with `attached_mutex` shared.
+    std::shared_mutex attached_mutex;
     std::atomic<SwarmBackend*> swarm{nullptr};
     std::atomic<Engine*> engine{nullptr};
     std::atomic<Api*> api{nullptr};

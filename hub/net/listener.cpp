@@ -15,7 +15,7 @@ Listener::Listener(HubContext& hub, const Routes& routes, std::shared_ptr<ssl::c
       pause_(strand_),
       tls_(std::move(tls)) {
     const std::string where = text(hub.options.listen_address, ':', hub.options.listen_port);
-    ErrorCodeOf error;
+    NetError error;
     const auto address = asio::ip::make_address(
         hub.options.listen_address == "localhost" ? "127.0.0.1" : hub.options.listen_address,
         error);
@@ -40,7 +40,7 @@ void Listener::start() {
 
 void Listener::stop() {
     asio::post(strand_, [this] {
-        ErrorCodeOf ignored;
+        NetError ignored;
         acceptor_.close(ignored);
         pause_.cancel();
     });
@@ -53,25 +53,24 @@ void Listener::replace_tls(std::shared_ptr<ssl::context> tls) {
 
 void Listener::accept() {
     if (!acceptor_.is_open()) return;
-    acceptor_.async_accept(asio::make_strand(hub_.io),
-                           [this](ErrorCodeOf error, tcp::socket socket) {
-                               if (error == asio::error::operation_aborted) return;
-                               if (!error) {
-                                   serve(std::move(socket));
-                                   return accept();
-                               }
-                               // Out of descriptors, mostly: wait for some to come back instead of
-                               // spinning.
-                               log_warn("http: accept failed", kv("error", error.message()));
-                               pause_.expires_after(100ms);
-                               pause_.async_wait([this](ErrorCodeOf stopped) {
-                                   if (!stopped) accept();
-                               });
-                           });
+    acceptor_.async_accept(asio::make_strand(hub_.io), [this](NetError error, tcp::socket socket) {
+        if (error == asio::error::operation_aborted) return;
+        if (!error) {
+            serve(std::move(socket));
+            return accept();
+        }
+        // Out of descriptors, mostly: wait for some to come back instead of
+        // spinning.
+        log_warn("http: accept failed", kv("error", error.message()));
+        pause_.expires_after(100ms);
+        pause_.async_wait([this](NetError stopped) {
+            if (!stopped) accept();
+        });
+    });
 }
 
 void Listener::serve(tcp::socket socket) {
-    ErrorCodeOf error;
+    NetError error;
     const tcp::endpoint remote = socket.remote_endpoint(error);
     if (error) return;
     // closes

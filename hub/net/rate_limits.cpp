@@ -7,7 +7,7 @@
 
 #include "hub/net/http/asio.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 // `level` tokens at `at`; refills at `per_minute` up to `burst`.
@@ -43,13 +43,13 @@ struct Address {
 
 std::string rate_key(std::string_view address) {
     boost::system::error_code error;
-    const auto parsed = net::asio::ip::make_address(std::string(address), error);
+    const auto parsed = asio::ip::make_address(std::string(address), error);
     if (error || parsed.is_v4()) return std::string(address);
     if (parsed.to_v6().is_v4_mapped())
-        return net::asio::ip::make_address_v4(net::asio::ip::v4_mapped, parsed.to_v6()).to_string();
+        return asio::ip::make_address_v4(asio::ip::v4_mapped, parsed.to_v6()).to_string();
     auto bytes = parsed.to_v6().to_bytes();
     std::fill(bytes.begin() + 8, bytes.end(), 0);
-    return net::asio::ip::address_v6(bytes).to_string() + "/64";
+    return asio::ip::address_v6(bytes).to_string() + "/64";
 }
 
 struct RateLimits::State {
@@ -114,4 +114,4 @@ void RateLimits::hello_failed(TimePoint now, const std::string& address, bool lo
         entry.banned_until = now + state_->options.ban;
 }
 
-}  // namespace moex
+}  // namespace moex::net

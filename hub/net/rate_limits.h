@@ -11,7 +11,7 @@
 
 #include "hub/base/clock.h"
 
-namespace moex {
+namespace moex::net {
 
 struct RateOptions {
     double worker_connects_per_minute = 10, worker_connects_burst = 20;
@@ -44,4 +44,4 @@ class RateLimits {
     std::unique_ptr<State> state_;
 };
 
-}  // namespace moex
+}  // namespace moex::net

@@ -6,7 +6,7 @@
 #include "hub/net/blobs.h"
 #include "hub/net/status.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 enum class Handler { asset, blob, worker, health, models, metrics, status, info, api, test };
@@ -92,8 +92,6 @@ std::vector<RouteInfo> server_routes() {
         routes.push_back({route.method, route.path, route.key == Key::none});
     return routes;
 }
-
-namespace net {
 
 std::string Routes::cors_origin(const HttpRequest& request) const {
     return hub_.access.judge_origin(request) == AccessPolicy::Origin::allowed
@@ -285,7 +283,7 @@ void Routes::handle(HttpRequest request, std::shared_ptr<WireResponder> responde
         case Handler::asset:
         case Handler::worker: return serve_asset(request, *responder);
     }
-    const std::shared_lock rooms(hub_.rooms_mutex);
+    const std::shared_lock rooms(hub_.attached_mutex);
     Api* api = hub_.api;
     if (!api) {
         HttpResponse response = api_error(503, "Loading model", "unavailable");
@@ -406,5 +404,4 @@ void Routes::serve_test(const HttpRequest& request,
     });
 }
 
-}  // namespace net
-}  // namespace moex
+}  // namespace moex::net

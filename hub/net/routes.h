@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hub/net/hub_context.h"
 
@@ -55,5 +56,12 @@ class Routes {
 
     HubContext& hub_;
 };
+
+// The route table as others may read it.
+struct RouteInfo {
+    std::string method, path;
+    bool is_public = false;  // open without a key off loopback
+};
+std::vector<RouteInfo> server_routes();
 
 }  // namespace moex::net

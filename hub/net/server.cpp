@@ -10,11 +10,8 @@
 #include "hub/net/http/transport.h"
 #include "hub/net/listener.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
-
-using net::HubContext;
-namespace asio = net::asio;
 
 // The swarm's strand and timer.
 class StrandHost : public SwarmHost {
@@ -25,7 +22,7 @@ class StrandHost : public SwarmHost {
     }
     void set_timer(TimePoint at, std::function<void()> function) override {
         timer_.expires_at(at);
-        timer_.async_wait([function = std::move(function)](net::ErrorCodeOf error) {
+        timer_.async_wait([function = std::move(function)](NetError error) {
             if (!error) function();
         });
     }
@@ -38,7 +35,7 @@ class StrandHost : public SwarmHost {
 
 // The address that other machines would use: the one the default route leaves by. Nothing is sent.
 std::string outward_address(asio::io_context& io, bool v6) {
-    net::ErrorCodeOf error;
+    NetError error;
     asio::ip::udp::socket socket(io);
     // documentation ranges
     const asio::ip::udp::endpoint somewhere(
@@ -48,20 +45,15 @@ std::string outward_address(asio::io_context& io, bool v6) {
     return error ? (v6 ? "::1" : "127.0.0.1") : socket.local_endpoint(error).address().to_string();
 }
 
-std::shared_ptr<net::ssl::context> read_tls(const ServerOptions& options) {
+std::shared_ptr<ssl::context> read_tls(const ServerOptions& options) {
     if (options.tls_cert.empty() != options.tls_key.empty())
         throw std::runtime_error("TLS wants both --tls-cert and --tls-key");
     return options.tls_cert.empty()
                ? nullptr
-               : net::make_tls_context(options.tls_cert.string(), options.tls_key.string());
+               : make_tls_context(options.tls_cert.string(), options.tls_key.string());
 }
 
 }  // namespace
-
-bool keys_required(const ServerOptions& options) {
-    return options.require_keys || !options.trusted_proxies.empty() ||
-           !is_loopback_address(options.listen_address);
-}
 
 struct Server::State {
     State(ServerOptions options, std::shared_ptr<const ModelPackage> package, Registry& registry,
@@ -74,10 +66,10 @@ struct Server::State {
           signals(hub.swarm_strand) {}
 
     HubContext hub;
-    net::Routes routes;
+    Routes routes;
     StrandHost host;
-    net::Housekeeping housekeeping;
-    std::unique_ptr<net::Listener> listener;
+    Housekeeping housekeeping;
+    std::unique_ptr<Listener> listener;
     asio::steady_timer drain_timer;
     asio::signal_set signals;
     asio::executor_work_guard<asio::io_context::executor_type> work{hub.io.get_executor()};
@@ -135,7 +127,7 @@ struct Server::State {
         }
     }
     void wait_signal() {
-        signals.async_wait([this](net::ErrorCodeOf error, int number) {
+        signals.async_wait([this](NetError error, int number) {
             if (error) return;
             wait_signal();
             on_signal(number);
@@ -161,7 +153,7 @@ struct Server::State {
         const bool idle = (!engine || engine->idle()) && hub.active_requests == 0;
         if (idle || now_steady() >= drain_until) return close_everything();
         drain_timer.expires_after(20ms);
-        drain_timer.async_wait([this](net::ErrorCodeOf error) {
+        drain_timer.async_wait([this](NetError error) {
             if (!error) watch_drain();
         });
     }
@@ -186,20 +178,20 @@ struct Server::State {
         const bool gone = hub.worker_connections->size() == 0 && hub.http_connections->size() == 0;
         if (!gone && stops < 2 && now_steady() < close_until) {
             drain_timer.expires_after(10ms);
-            drain_timer.async_wait([this](net::ErrorCodeOf error) {
+            drain_timer.async_wait([this](NetError error) {
                 if (!error) watch_close();
             });
             return;
         }
         housekeeping.stop();
         {
-            const std::unique_lock rooms(hub.rooms_mutex);
+            const std::unique_lock rooms(hub.attached_mutex);
             hub.api = nullptr;  // engine and swarm may go once run() has returned
             hub.swarm = nullptr;
             hub.engine = nullptr;
         }
         hub.registry.flush();
-        net::ErrorCodeOf ignored;
+        NetError ignored;
         signals.cancel(ignored);
         finished = true;
         finished.notify_all();
@@ -209,7 +201,7 @@ struct Server::State {
 Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> package,
                Registry& registry) {
     const auto tls = read_tls(options);
-    const std::vector<std::string> certified = tls ? net::certificate_names(*tls)
+    const std::vector<std::string> certified = tls ? certificate_names(*tls)
                                                    : std::vector<std::string>();
     std::vector<std::string> hosts = options.hosts;
     hosts.insert(hosts.end(), certified.begin(), certified.end());
@@ -223,7 +215,7 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
                  ": off loopback the hub wants TLS (--tls-cert and --tls-key; `moex-hub cert` "
                  "makes them) or an explicit --insecure-http"));
     hub.keys_required = keys_required(hub.options);
-    state_->listener = std::make_unique<net::Listener>(hub, state_->routes, tls);
+    state_->listener = std::make_unique<Listener>(hub, state_->routes, tls);
     state_->name_urls(tls != nullptr, certified);
     const Result<std::string> token = registry.join_token();
     if (!token) throw std::runtime_error(token.error().message);
@@ -257,7 +249,7 @@ void Server::attach(SwarmBackend& swarm, Engine& engine, Api& api) {
 }
 
 ApiObserver Server::api_observer() {
-    net::Metrics& metrics = state_->hub.metrics;
+    Metrics& metrics = state_->hub.metrics;
     ApiObserver observer;
     observer.on_finished = [&metrics](const char* reason) { metrics.on_finished(reason); };
     observer.on_latency = [&metrics](double ttft_s, double e2e_s, double gap_s, double queue_s) {
@@ -276,7 +268,7 @@ void Server::on_worker_event(const WorkerEvent& event) {
 void Server::run(std::size_t num_threads) {
     State& state = *state_;
     if (state.hub.options.handle_signals) {
-        net::ErrorCodeOf ignored;
+        NetError ignored;
         for (const int number : {SIGINT, SIGTERM, SIGHUP}) state.signals.add(number, ignored);
         state.wait_signal();
     }
@@ -291,4 +283,4 @@ void Server::run(std::size_t num_threads) {
 
 void Server::stop() { state_->begin_stop(); }
 
-}  // namespace moex
+}  // namespace moex::net

@@ -35,7 +35,7 @@ void WorkerConnection::start(GatedRequest request) {
             self->close(CloseCode::going_away, "the hub stops; try again in 2 s");
     });
     socket_->set_read_limit(unauthenticated_frame_bytes_max);
-    socket_->accept(request, [self = shared_from_this()](ErrorCodeOf error) {
+    socket_->accept(request, [self = shared_from_this()](NetError error) {
         if (error) return self->end();
         self->on_accepted();
     });
@@ -58,16 +58,16 @@ void WorkerConnection::on_accepted() {
 void WorkerConnection::read_next(std::uint64_t frame_bytes_max) {
     if (ended_ || close_sent_) return;
     socket_->set_read_limit(std::max<std::uint64_t>(frame_bytes_max, frame_header_bytes));
-    socket_->read([self = shared_from_this()](ErrorCodeOf error, Bytes frame, bool binary) {
+    socket_->read([self = shared_from_this()](NetError error, Bytes frame, bool binary) {
         self->on_read(error, std::move(frame), binary);
     });
 }
 
-void WorkerConnection::on_read(ErrorCodeOf error, Bytes frame, bool binary) {
+void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
     if (error) {
         // The WebSocket layer has said 1002 or 1009 itself where the peer broke its rules.
         if (error != websocket::error::closed &&
-            error.category() == ErrorCodeOf(websocket::error::closed).category()) {
+            error.category() == NetError(websocket::error::closed).category()) {
             if (welcomed_)
                 hub_.metrics.on_ejection(error == websocket::error::message_too_big
                                              ? CloseCode::too_big
@@ -134,7 +134,7 @@ void WorkerConnection::write_next() {
         return;
     }
     writing_ = true;
-    socket_->write(outbox_.front(), [self = shared_from_this()](ErrorCodeOf error) {
+    socket_->write(outbox_.front(), [self = shared_from_this()](NetError error) {
         self->writing_ = false;
         self->outbox_bytes_ -= self->outbox_.front().size();
         self->outbox_.pop_front();
@@ -160,7 +160,7 @@ void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
     close_code_ = code;
     close_reason_ = reason;
     close_timer_.expires_after(close_within);
-    close_timer_.async_wait([self = shared_from_this()](ErrorCodeOf error) {
+    close_timer_.async_wait([self = shared_from_this()](NetError error) {
         if (!error) self->end();
     });
     write_next();
@@ -170,7 +170,7 @@ void WorkerConnection::finish_close() {
     if (close_sent_) return;
     close_sent_ = true;
     socket_->close(static_cast<std::uint16_t>(close_code_), close_reason_,
-                   [self = shared_from_this()](ErrorCodeOf) { self->end(); });
+                   [self = shared_from_this()](NetError) { self->end(); });
 }
 
 void WorkerConnection::end() {

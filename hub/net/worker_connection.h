@@ -27,7 +27,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
   private:
     void on_accepted();
     void read_next(std::uint64_t frame_bytes_max);
-    void on_read(ErrorCodeOf error, Bytes frame, bool binary);
+    void on_read(NetError error, Bytes frame, bool binary);
     void write_next();
     void begin_close(CloseCode code, const std::string& reason);
     void finish_close();

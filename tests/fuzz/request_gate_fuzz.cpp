@@ -9,7 +9,7 @@
 #include "hub/net/http/request_gate.h"
 #include "hub/net/rate_limits.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 constexpr GateLimits limits{.header_bytes_max = 2048,
@@ -221,11 +221,11 @@ void one(std::size_t piece, std::string_view bytes) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size == 0) return 0;
-    moex::one(1 + data[0] % 32,
-              std::string_view(reinterpret_cast<const char*>(data + 1), size - 1));
+    moex::net::one(1 + data[0] % 32,
+                   std::string_view(reinterpret_cast<const char*>(data + 1), size - 1));
     return 0;
 }

@@ -29,6 +29,6 @@ namespace beast = boost::beast;
 namespace beast_http = boost::beast::http;
 namespace websocket = boost::beast::websocket;
 using tcp = boost::asio::ip::tcp;
-using ErrorCodeOf = boost::system::error_code;
+using NetError = boost::system::error_code;
 
 }  // namespace moex::net

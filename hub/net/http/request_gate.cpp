@@ -6,7 +6,7 @@
 
 #include "protocol/text.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 bool is_token(char c) {
@@ -333,4 +333,4 @@ void RequestGate::take_chunk_line() {
     part_ = size == 0 ? BodyPart::trailers : BodyPart::chunk_data;
 }
 
-}  // namespace moex
+}  // namespace moex::net

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace moex {
+namespace moex::net {
 
 struct GateLimits {
     std::uint32_t header_bytes_max = 8192;  // request line and fields, with the empty line
@@ -94,4 +94,4 @@ class RequestGate {
 // Percent-decodes a path; false on a bad escape or a control character.
 bool decode_path(std::string_view raw, std::string& out);
 
-}  // namespace moex
+}  // namespace moex::net

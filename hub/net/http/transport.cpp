@@ -13,26 +13,26 @@ class PlainTransport : public Transport {
     explicit PlainTransport(tcp::socket socket) : socket_(std::move(socket)) {}
     tcp::socket& socket() override { return socket_; }
     bool secure() const override { return false; }
-    void handshake(std::function<void(ErrorCodeOf)> handler) override {
+    void handshake(std::function<void(NetError)> handler) override {
         asio::dispatch(socket_.get_executor(), [handler = std::move(handler)] { handler({}); });
     }
     void read_some(asio::mutable_buffer into,
-                   std::function<void(ErrorCodeOf, std::size_t)> handler) override {
+                   std::function<void(NetError, std::size_t)> handler) override {
         socket_.async_read_some(into, std::move(handler));
     }
     void write(std::vector<asio::const_buffer> buffers,
-               std::function<void(ErrorCodeOf)> handler) override {
+               std::function<void(NetError)> handler) override {
         asio::async_write(
             socket_, std::move(buffers),
-            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
+            [handler = std::move(handler)](NetError error, std::size_t) { handler(error); });
     }
     void finish_writing(std::function<void()> handler) override {
-        ErrorCodeOf ignored;
+        NetError ignored;
         socket_.shutdown(tcp::socket::shutdown_send, ignored);
         asio::post(socket_.get_executor(), std::move(handler));
     }
     void close() override {
-        ErrorCodeOf ignored;
+        NetError ignored;
         socket_.close(ignored);
     }
     std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) override {
@@ -50,24 +50,24 @@ class TlsTransport : public Transport {
           stream_(std::move(socket), *context_) {}
     tcp::socket& socket() override { return stream_.next_layer(); }
     bool secure() const override { return true; }
-    void handshake(std::function<void(ErrorCodeOf)> handler) override {
+    void handshake(std::function<void(NetError)> handler) override {
         stream_.async_handshake(ssl::stream_base::server, std::move(handler));
     }
     void read_some(asio::mutable_buffer into,
-                   std::function<void(ErrorCodeOf, std::size_t)> handler) override {
+                   std::function<void(NetError, std::size_t)> handler) override {
         stream_.async_read_some(into, std::move(handler));
     }
     void write(std::vector<asio::const_buffer> buffers,
-               std::function<void(ErrorCodeOf)> handler) override {
+               std::function<void(NetError)> handler) override {
         asio::async_write(
             stream_, std::move(buffers),
-            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
+            [handler = std::move(handler)](NetError error, std::size_t) { handler(error); });
     }
     void finish_writing(std::function<void()> handler) override {
-        stream_.async_shutdown([handler = std::move(handler)](ErrorCodeOf) { handler(); });
+        stream_.async_shutdown([handler = std::move(handler)](NetError) { handler(); });
     }
     void close() override {
-        ErrorCodeOf ignored;
+        NetError ignored;
         stream_.next_layer().close(ignored);
     }
     std::unique_ptr<WebSocket> upgrade(WebSocketLimits limits) override {
@@ -99,7 +99,7 @@ std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_fi
     SSL_CTX_set_cipher_list(raw, "ECDHE+AESGCM:ECDHE+CHACHA20");
     SSL_CTX_set_ciphersuites(
         raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-    ErrorCodeOf error;
+    NetError error;
     context->use_certificate_chain_file(certificate_file, error);
     if (error)
         throw std::runtime_error(

@@ -17,11 +17,11 @@ class Transport {
     virtual ~Transport() = default;
     virtual tcp::socket& socket() = 0;
     virtual bool secure() const = 0;
-    virtual void handshake(std::function<void(ErrorCodeOf)> handler) = 0;
+    virtual void handshake(std::function<void(NetError)> handler) = 0;
     virtual void read_some(asio::mutable_buffer into,
-                           std::function<void(ErrorCodeOf, std::size_t)> handler) = 0;
+                           std::function<void(NetError, std::size_t)> handler) = 0;
     virtual void write(std::vector<asio::const_buffer> buffers,
-                       std::function<void(ErrorCodeOf)> handler) = 0;
+                       std::function<void(NetError)> handler) = 0;
     // Says that no more bytes follow; what the peer still sends can be read.
     virtual void finish_writing(std::function<void()> handler) = 0;
     virtual void close() = 0;

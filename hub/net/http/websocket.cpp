@@ -25,7 +25,7 @@ class WebSocketOver : public WebSocket {
 
     asio::any_io_executor executor() override { return stream_.get_executor(); }
 
-    void accept(const GatedRequest& request, std::function<void(ErrorCodeOf)> handler) override {
+    void accept(const GatedRequest& request, std::function<void(NetError)> handler) override {
         upgrade_.method(beast_http::verb::get);
         upgrade_.target(request.raw_target);
         upgrade_.version(11);
@@ -35,24 +35,24 @@ class WebSocketOver : public WebSocket {
 
     void set_read_limit(std::uint64_t bytes) override { stream_.read_message_max(bytes); }
 
-    void read(std::function<void(ErrorCodeOf, Bytes, bool)> handler) override {
+    void read(std::function<void(NetError, Bytes, bool)> handler) override {
         frame_.clear();
         read_handler_ = std::move(handler);
         buffer_.emplace(asio::dynamic_buffer(frame_));
-        stream_.async_read(*buffer_, [this](ErrorCodeOf error, std::size_t) {
+        stream_.async_read(*buffer_, [this](NetError error, std::size_t) {
             auto done = std::move(read_handler_);
             done(error, std::move(frame_), stream_.got_binary());
         });
     }
 
-    void write(ByteView frame, std::function<void(ErrorCodeOf)> handler) override {
+    void write(ByteView frame, std::function<void(NetError)> handler) override {
         stream_.async_write(
             asio::const_buffer(frame.data(), frame.size()),
-            [handler = std::move(handler)](ErrorCodeOf error, std::size_t) { handler(error); });
+            [handler = std::move(handler)](NetError error, std::size_t) { handler(error); });
     }
 
     void close(std::uint16_t code, const std::string& reason,
-               std::function<void(ErrorCodeOf)> handler) override {
+               std::function<void(NetError)> handler) override {
         websocket::close_reason why(static_cast<websocket::close_code>(code));
         why.reason.assign(reason.data(),
                           std::min<std::size_t>(reason.size(), why.reason.max_size()));
@@ -60,7 +60,7 @@ class WebSocketOver : public WebSocket {
     }
 
     void abort() override {
-        ErrorCodeOf ignored;
+        NetError ignored;
         beast::get_lowest_layer(stream_).close(ignored);
     }
 
@@ -71,7 +71,7 @@ class WebSocketOver : public WebSocket {
     beast_http::request<beast_http::empty_body> upgrade_;
     Bytes frame_;
     std::optional<FrameBuffer> buffer_;
-    std::function<void(ErrorCodeOf, Bytes, bool)> read_handler_;
+    std::function<void(NetError, Bytes, bool)> read_handler_;
 };
 
 }  // namespace

@@ -23,15 +23,15 @@ class WebSocket {
   public:
     virtual ~WebSocket() = default;
     virtual asio::any_io_executor executor() = 0;
-    virtual void accept(const GatedRequest& request, std::function<void(ErrorCodeOf)> handler) = 0;
+    virtual void accept(const GatedRequest& request, std::function<void(NetError)> handler) = 0;
     // A longer message ends the connection with 1009.
     virtual void set_read_limit(std::uint64_t bytes) = 0;
     // `frame` is handed over whole; `binary` is false for a text message.
-    virtual void read(std::function<void(ErrorCodeOf, Bytes frame, bool binary)> handler) = 0;
+    virtual void read(std::function<void(NetError, Bytes frame, bool binary)> handler) = 0;
     // `frame` must live until the handler runs.
-    virtual void write(ByteView frame, std::function<void(ErrorCodeOf)> handler) = 0;
+    virtual void write(ByteView frame, std::function<void(NetError)> handler) = 0;
     virtual void close(std::uint16_t code, const std::string& reason,
-                       std::function<void(ErrorCodeOf)> handler) = 0;
+                       std::function<void(NetError)> handler) = 0;
     virtual void abort() = 0;
 };
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 TEST(AccessTest, HostsOfALoopbackHub) {
@@ -174,4 +174,4 @@ TEST(AccessTest, KeysAndContentTypes) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

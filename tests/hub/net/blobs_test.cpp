@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 BlobAnswer ask(std::vector<std::pair<std::string, std::string>> headers) {
@@ -44,4 +44,4 @@ TEST(BlobsTest, Conditions) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

@@ -8,7 +8,7 @@
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 using namespace std::chrono_literals;
@@ -156,4 +156,4 @@ TEST(DrainTest, ASecondStopDoesNotWait) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

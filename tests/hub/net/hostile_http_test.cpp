@@ -11,7 +11,7 @@
 #include "tests/hub/net/raw_client.h"
 #include "tests/support/process_memory.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 using namespace std::chrono_literals;
@@ -314,4 +314,4 @@ TEST(HostileHttpTest, ApiRequestsAreRateLimited) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

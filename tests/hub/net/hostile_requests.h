@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace moex {
+namespace moex::net {
 
 struct HostileRequest {
     const char* name;
@@ -96,4 +96,4 @@ inline std::vector<HostileRequest> hostile_requests() {
     };
 }
 
-}  // namespace moex
+}  // namespace moex::net

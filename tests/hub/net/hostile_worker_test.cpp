@@ -8,7 +8,7 @@
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 using namespace std::chrono_literals;
@@ -266,4 +266,4 @@ TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

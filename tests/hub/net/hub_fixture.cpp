@@ -7,7 +7,7 @@
 #include "hub/base/log.h"
 #include "tests/hub/net/raw_client.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 template <class Value>
@@ -84,4 +84,4 @@ TestHub::~TestHub() {
 void TestHub::wait_stopped() { running_.join(); }
 bool TestHub::healthy() { return fetch(port(), "GET", "/health").status == 200; }
 
-}  // namespace moex
+}  // namespace moex::net

@@ -10,7 +10,7 @@
 #include "hub/engine/local_experts.h"
 #include "hub/net/server.h"
 
-namespace moex {
+namespace moex::net {
 
 struct TestHubOptions {
     ServerOptions server;
@@ -48,4 +48,4 @@ class TestHub {
     std::thread running_;
 };
 
-}  // namespace moex
+}  // namespace moex::net

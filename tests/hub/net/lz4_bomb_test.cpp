@@ -7,7 +7,7 @@
 #include "protocol/messages.h"
 #include "tests/support/process_memory.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 constexpr WireLimits limits{.hidden_size = 7168,
@@ -48,4 +48,4 @@ TEST(Lz4BombTest, ABlockThatBreaksOffLeavesNoMemoryBehind) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

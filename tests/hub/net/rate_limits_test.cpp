@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 TEST(RateLimitsTest, ABurstThenTheRate) {
@@ -67,4 +67,4 @@ TEST(RateLimitsTest, AKeyHasABucketWhereverItIsUsed) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace moex {
+namespace moex::net {
 
 RawClient::RawClient(std::uint16_t port) {
     socket_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -166,4 +166,4 @@ RawResponse fetch(std::uint16_t port, const std::string& method, const std::stri
     return client.read_response(method == "HEAD");
 }
 
-}  // namespace moex
+}  // namespace moex::net

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace moex {
+namespace moex::net {
 
 struct RawResponse {
     unsigned status = 0;                         // 0: none came
@@ -61,4 +61,4 @@ class RawClient {
 RawResponse fetch(std::uint16_t port, const std::string& method, const std::string& path,
                   const std::string& header_lines = {}, const std::string& body = {});
 
-}  // namespace moex
+}  // namespace moex::net

@@ -5,7 +5,7 @@
 
 #include "tests/hub/net/hostile_requests.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 using State = RequestGate::State;
@@ -96,4 +96,4 @@ TEST(RequestGateTest, LengthsAndKeepAlive) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net

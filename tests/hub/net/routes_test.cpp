@@ -5,10 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/base/sha256.h"
+#include "hub/net/routes.h"
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
 
-namespace moex {
+namespace moex::net {
 namespace {
 
 const std::string json_type = "Content-Type: application/json\r\n";
@@ -282,4 +283,4 @@ TEST(RoutesTest, AnOpenAddressWantsTls) {
 }
 
 }  // namespace
-}  // namespace moex
+}  // namespace moex::net
