@@ -81,6 +81,7 @@ SwarmOptions swarm_options_of(const Settings& settings,
     options.hedge = parse_hedge_policy(settings.text("hedge")).value();
     options.replicas = count_of(settings, "replicas");
     options.local_fallback = settings.on("local-fallback");
+    options.workers_per_address_max = count_of(settings, "workers-per-address");
     options.lz4 = settings.on("lz4");
     options.queue_depth = count_of(settings, "queue-depth");
     options.timeout_max = std::chrono::milliseconds(settings.number("timeout-ms"));

@@ -3,8 +3,11 @@
 
 #include <memory>
 
+#include "hub/dispatch/swarm_types.h"
+#include "hub/model/package/package.h"
 #include "hub/net/server_options.h"
 #include "hub/options.h"
+#include "hub/registry/registry.h"
 
 namespace moex {
 

@@ -26,24 +26,32 @@ std::uint64_t text_hash(std::string_view text) {
     return hash;
 }
 
-std::uint64_t address_prefix(std::string_view address) {
+namespace {
+
+// The first `ipv4_bytes` of an IPv4 address, or the first 8 of an IPv6 one.
+std::uint64_t network_hash(std::string_view address, int ipv4_bytes) {
     const std::string text(address.substr(0, 64));
     unsigned char raw[16];
     std::uint64_t prefix = 0;
     if (inet_pton(AF_INET, text.c_str(), raw) == 1) {
-        for (int i = 0; i < 3; ++i) prefix = prefix << 8 | raw[i];
+        for (int i = 0; i < ipv4_bytes; ++i) prefix = prefix << 8 | raw[i];
         return mix_hash(prefix, 4);
     }
     if (inet_pton(AF_INET6, text.c_str(), raw) == 1) {
         const bool mapped_ipv4 = std::all_of(raw, raw + 10,
                                              [](unsigned char c) { return c == 0; }) &&
                                  raw[10] == 0xff && raw[11] == 0xff;
-        for (int i = 0; i < (mapped_ipv4 ? 3 : 8); ++i)
+        for (int i = 0; i < (mapped_ipv4 ? ipv4_bytes : 8); ++i)
             prefix = prefix << 8 | raw[mapped_ipv4 ? 12 + i : i];
         return mix_hash(prefix, mapped_ipv4 ? 4 : 6);
     }
     return text_hash(text);
 }
+
+}  // namespace
+
+std::uint64_t address_prefix(std::string_view address) { return network_hash(address, 3); }
+std::uint64_t address_owner(std::string_view address) { return network_hash(address, 4); }
 
 Placement::Placement(PlacementOptions options)
     : options_(options),

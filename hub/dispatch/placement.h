@@ -48,6 +48,8 @@ struct PlacementChange {
 // /24 of an IPv4 address, /64 of an IPv6 one, as an
 // opaque number; the hash of the text for anything else.
 std::uint64_t address_prefix(std::string_view address);
+// What one person usually holds: an IPv4 address, or an IPv6 /64.
+std::uint64_t address_owner(std::string_view address);
 // splitmix64's finaliser over both: a cheap, well mixed hash, the same on every machine.
 std::uint64_t mix_hash(std::uint64_t a, std::uint64_t b);
 std::uint64_t text_hash(std::string_view text);

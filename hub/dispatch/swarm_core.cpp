@@ -205,6 +205,7 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
     const WorkerId id = ++state.last_worker;
     Worker& worker = state.pool.add(id, state.options.first_sequence_id);
     worker.prefix = address_prefix(address);
+    worker.owner = address_owner(address);
     worker.address = std::move(address);
     worker.authorized = authorized;
     worker.connected_at = now;
@@ -363,6 +364,11 @@ std::uint64_t SwarmCore::frame_bytes_max(WorkerId id) const {
     const Worker* worker = state_->pool.find(id);
     return worker != nullptr && worker->welcomed ? state_->wire_frame_bytes_max
                                                  : unauthenticated_frame_bytes_max;
+}
+
+bool SwarmCore::welcomed(WorkerId id) const {
+    const Worker* worker = state_->pool.find(id);
+    return worker != nullptr && worker->welcomed;
 }
 
 SwarmCounters SwarmCore::counters() const {

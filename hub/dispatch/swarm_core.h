@@ -49,6 +49,9 @@ class SwarmCore {
     // The largest frame this worker may send now; the reader's limit.
     std::uint64_t frame_bytes_max(WorkerId worker) const;
 
+    // Whether the worker was sent a WELCOME, or let in without one (five-message peers).
+    bool welcomed(WorkerId worker) const;
+
     SwarmCounters counters() const;
     std::vector<WorkerView> workers() const;
     std::optional<WorkerView> worker(WorkerId id) const;

@@ -122,6 +122,24 @@ void SwarmCore::State::on_first_frame(TimePoint now, Worker& worker, const Frame
     }
 }
 
+// Why one more worker may not join: told before its WELCOME, so that no placement moves
+// for it. One that comes back while its old connection still stands takes that one's place.
+std::optional<Error> SwarmCore::State::no_place_for(const Worker& worker,
+                                                    const std::string& worker_key) {
+    const Worker* ghost = worker_key.empty() ? nullptr : pool.find_key(worker_key, worker.id);
+    if (ghost == nullptr && pool.num_welcomed() >= options.workers_max)
+        return Error{ErrorCode::overloaded,
+                     text("the hub has its ", options.workers_max, " workers; try again later")};
+
+    const bool moves_in = ghost == nullptr || ghost->owner != worker.owner;
+    if (options.workers_per_address_max > 0 && moves_in &&
+        pool.num_welcomed_of(worker.owner) >= options.workers_per_address_max)
+        return Error{ErrorCode::overloaded,
+                     text("this address lends ", options.workers_per_address_max,
+                          " workers already; the hub takes no more of it")};
+    return std::nullopt;
+}
+
 void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
     const Result<Hello> hello = decode_hello(frame);
     if (!hello.ok()) {
@@ -155,12 +173,8 @@ void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, A
                CloseCode::protocol_error, actions);
         return;
     }
-    if (pool.num_welcomed() >= options.workers_max &&
-        (hello->worker_key.empty() || pool.find_key(hello->worker_key, worker.id) == nullptr)) {
-        refuse(now, worker,
-               {ErrorCode::overloaded,
-                text("the hub has its ", options.workers_max, " workers; try again later")},
-               CloseCode::going_away, actions);
+    if (const auto full = no_place_for(worker, hello->worker_key)) {
+        refuse(now, worker, *full, CloseCode::going_away, actions);
         return;
     }
     worker.device = hello->device;
@@ -205,6 +219,10 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
         ++counts.bad_frames;
         refuse(now, worker, capabilities.error(), close_code_for(capabilities.error().code),
                actions);
+        return;
+    }
+    if (const auto full = no_place_for(worker, capabilities->worker_key)) {
+        refuse(now, worker, *full, CloseCode::going_away, actions);
         return;
     }
     worker.device = capabilities->device;

@@ -49,6 +49,7 @@ struct SwarmCore::State {
     void on_frame(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     void on_first_frame(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
                         Actions& actions);
+    std::optional<Error> no_place_for(const Worker& worker, const std::string& worker_key);
     void on_hello(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     void on_published_peer(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     void welcome(TimePoint now, Worker& worker, Actions& actions);

@@ -59,6 +59,8 @@ struct SwarmOptions {
     // |y| of one pair, root mean square, relative to max(1, rms of x)
     double norm_bound = 1e4;
     std::uint32_t workers_max = 1024;
+    // Of them from one IPv4 address or IPv6 /64; 0: as many as there are.
+    std::uint32_t workers_per_address_max = 0;
     std::uint64_t seed = 1;               // of placement
     std::uint32_t first_sequence_id = 1;  // of every connection
 };

@@ -171,6 +171,12 @@ std::size_t WorkerPool::num_welcomed() const {
                       [](const auto& entry) { return entry.second->welcomed; }));
 }
 
+std::size_t WorkerPool::num_welcomed_of(std::uint64_t owner) const {
+    return static_cast<std::size_t>(std::count_if(
+        workers_.begin(), workers_.end(),
+        [&](const auto& entry) { return entry.second->welcomed && entry.second->owner == owner; }));
+}
+
 double WorkerPool::least_work() const {
     double least = 0;
     bool any = false;

@@ -69,7 +69,7 @@ struct Worker {
 
     WorkerId id;
     std::string address;
-    std::uint64_t prefix = 0;
+    std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()
     bool authorized = false, welcomed = false, published_only = false, unhealthy = false;
     // it sent DRAIN: holds nothing any more, ends when its attempts are answered
     bool leaving = false;
@@ -134,6 +134,7 @@ class WorkerPool {
     static constexpr std::uint32_t piece_pairs_min = 16;
     std::uint32_t piece_pairs_max() const;
     std::size_t num_welcomed() const;
+    std::size_t num_welcomed_of(std::uint64_t owner) const;
     // The least `work` of those that serve: where a newcomer starts, so that it is not flooded.
     double least_work() const;
 

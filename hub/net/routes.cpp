@@ -4,6 +4,7 @@
 
 #include "hub/base/sha256.h"
 #include "hub/net/blobs.h"
+#include "hub/net/http/handshake.h"
 #include "hub/net/status.h"
 
 namespace moex::net {
@@ -144,16 +145,7 @@ UpgradeVerdict Routes::judge_upgrade(const HttpRequest& request) const {
         return verdict;
     };
     if (auto refusal = refuse_by_origin(request)) return refuse(std::move(*refusal));
-    const auto holds = [&](const char* name, const std::string& word) {
-        std::string value = "," + std::string(request.header(name).value_or("")) + ",";
-        std::string flat;
-        for (const char c : value)
-            if (c != ' ' && c != '\t') flat += c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
-        return flat.find("," + word + ",") != std::string::npos;
-    };
-    if (!holds("upgrade", "websocket") || !holds("connection", "upgrade") ||
-        request.header("sec-websocket-version").value_or("") != "13" ||
-        request.header("sec-websocket-key").value_or("").size() != 24) {
+    if (!is_websocket_handshake(request)) {
         HttpResponse response = api_error(426, "/worker is a WebSocket (version 13)",
                                           "upgrade_required");
         response.headers.emplace_back("Upgrade", "websocket");
@@ -172,6 +164,13 @@ UpgradeVerdict Routes::judge_upgrade(const HttpRequest& request) const {
         HttpResponse response = api_error(
             429, "too many connections or failed joins from this address", "rate_limited");
         response.set_header("Retry-After", seconds_text(wait));
+        return refuse(std::move(response));
+    }
+    if (hub_.worker_connections->count_of(rate_key(request.remote_address)) >=
+        2 * std::size_t{hub_.options.workers_per_address_max}) {
+        HttpResponse response = api_error(429, "this address has all its workers connected",
+                                          "too_many_workers");
+        response.set_header("Retry-After", "30");
         return refuse(std::move(response));
     }
     const std::optional<std::string> token = bearer_key(request);

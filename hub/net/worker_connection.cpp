@@ -1,18 +1,11 @@
 #include "hub/net/worker_connection.h"
 
 #include "hub/base/log.h"
-#include "protocol/frame.h"
 
 namespace moex::net {
 namespace {
 
 constexpr Duration close_within = 2s;
-
-bool is_error_frame(const Bytes& frame) {
-    return frame.size() >= frame_header_bytes &&
-           std::to_integer<int>(frame[6]) == static_cast<int>(FrameType::error) &&
-           frame[7] == std::byte{0};
-}
 
 }  // namespace
 
@@ -85,7 +78,7 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
         SwarmBackend* swarm = self->hub_.swarm;
         if (!swarm || !self->joined_) return;
         swarm->on_frame(self->id_, frame);
-        if (self->welcomed_ && !self->count()) return;
+        if (swarm->core().welcomed(self->id_)) self->welcomed_ = true;
         std::uint64_t limit = swarm->core().frame_bytes_max(self->id_);
         if (!self->welcomed_)
             limit = std::min<std::uint64_t>(limit, unauthenticated_frame_bytes_max);
@@ -93,27 +86,7 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
     });
 }
 
-// Counted once it was welcomed: a worker that comes
-// back has taken the place of its own ghost by then.
-bool WorkerConnection::count() {
-    if (std::exchange(judged_, true)) return true;
-    counted_ = true;
-    if (++hub_.workers_by_address[rate_key(address_)] <= hub_.options.workers_per_address_max)
-        return true;
-    close(CloseCode::going_away,
-          text("this address lends ", hub_.options.workers_per_address_max, " workers already"));
-    return false;
-}
-
-void WorkerConnection::uncount() {
-    if (!std::exchange(counted_, false)) return;
-    const auto found = hub_.workers_by_address.find(rate_key(address_));
-    if (found != hub_.workers_by_address.end() && --found->second == 0)
-        hub_.workers_by_address.erase(found);
-}
-
 void WorkerConnection::send(Bytes frame) {
-    if (!welcomed_ && !is_error_frame(frame)) welcomed_ = true;
     if (outbox_bytes_ + frame.size() > hub_.options.clients.worker_outbox_bytes_max) {
         log_warn("worker: reads too slowly, closed", kv("waiting_bytes", outbox_bytes_.load()));
         asio::post(executor_, [self = shared_from_this()] { self->end(); });
@@ -146,8 +119,6 @@ void WorkerConnection::write_next() {
 void WorkerConnection::close(CloseCode code, const std::string& reason) {
     if (!welcomed_ && code != CloseCode::going_away)
         hub_.rates.hello_failed(now_steady(), address_, loopback_);
-    // at once where the swarm itself closes it
-    asio::dispatch(hub_.swarm_strand, [self = shared_from_this()] { self->uncount(); });
     asio::post(executor_,
                [self = shared_from_this(), code, reason] { self->begin_close(code, reason); });
 }
@@ -180,7 +151,6 @@ void WorkerConnection::end() {
     socket_->abort();
     asio::post(hub_.swarm_strand, [self = shared_from_this()] {
         HubContext& hub = self->hub_;
-        self->uncount();
         if (!self->joined_) return;
         self->joined_ = false;
         if (SwarmBackend* swarm = hub.swarm) swarm->on_disconnect(self->id_);

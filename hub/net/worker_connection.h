@@ -32,8 +32,6 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     void begin_close(CloseCode code, const std::string& reason);
     void finish_close();
     void end();
-    bool count();  // swarm strand: false when the address lends too many
-    void uncount();
 
     HubContext& hub_;
     const std::shared_ptr<LiveConnections> live_;
@@ -52,11 +50,10 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
 
     // Swarm strand.
     WorkerId id_ = 0;
-    bool joined_ = false, counted_ = false, judged_ = false;
+    bool joined_ = false;
 
     std::atomic<std::uint64_t> outbox_bytes_{0};
-    // the hub answered HELLO with something other than an ERROR
-    std::atomic<bool> welcomed_{false};
+    std::atomic<bool> welcomed_{false};  // the swarm says so, once it has read the first frame
 };
 
 }  // namespace moex::net

@@ -63,12 +63,39 @@ TEST_F(HostileWorkerTest, UpgradesAreJudged) {
                   own),
         426u);
     EXPECT_EQ(status_of("Upgrade: h2c\r\nConnection: Upgrade\r\n" + own), 426u);
-    // An answer on its way out when the upgrade is due: the socket cannot be handed over.
+    // Bytes behind the upgrade request: the socket cannot be handed over.
     RawClient hasty(hub_.port());
-    hasty.send("GET /worker HTTP/1.1\r\nHost: localhost\r\n" + good + hub_.bearer() +
-               "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}");
-    EXPECT_EQ(hasty.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
-    EXPECT_EQ(hasty.read_response().status, 400u);
+    hasty.send("GET /worker HTTP/1.1\r\nHost: localhost\r\n" + good + hub_.bearer() + "\r\nGET ");
+    const RawResponse early = hasty.read_response();
+    EXPECT_EQ(early.status, 400u);
+    EXPECT_NE(early.body.find("early_data"), std::string::npos) << early.body;
+    EXPECT_TRUE(hub_.healthy());
+}
+
+// What RFC 6455 asks of an opening handshake, and two proxies would read differently.
+TEST_F(HostileWorkerTest, AnUpgradeIsOfHttp11WithARealKeyAndWithoutABody) {
+    const auto status_of = [&](const char* version, const char* key, const std::string& rest) {
+        RawClient client(hub_.port());
+        client.send(std::string("GET /worker HTTP/") + version +
+                    "\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: " +
+                    key + "\r\n" + hub_.bearer() + rest);
+        return client.read_response(true).status;
+    };
+    const char* const key = "dGhlIHNhbXBsZSBub25jZQ==";
+    EXPECT_EQ(status_of("1.1", key, "\r\n"), 101u);
+    EXPECT_EQ(status_of("1.0", key, "\r\n"), 426u);
+
+    for (const char* bad :
+         {"dGhlIHNhbXBsZSBub25jZQ", "dGhlIHNhbXBsZSBub25jZQAA",
+          "dGhlIHNhbXBsZSBub25jZR==", "????????????????????????", "dGhlIHNhbXBsZSBub25j==ZQ",
+          "dGhlIHNhbXBsZSBub25jZQ=="
+          "dGhl"})
+        EXPECT_EQ(status_of("1.1", bad, "\r\n"), 426u) << bad;
+
+    EXPECT_EQ(status_of("1.1", key, "Content-Length: 5\r\n\r\nhello"), 400u);
+    EXPECT_EQ(status_of("1.1", key, "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400u);
+    EXPECT_EQ(status_of("1.1", key, "Expect: 100-continue\r\nContent-Length: 5\r\n\r\n"), 400u);
     EXPECT_TRUE(hub_.healthy());
 }
 
@@ -226,7 +253,14 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     // One that comes back before its old connection was missed takes the place of that.
     join(again, "first");
     EXPECT_EQ(first.read_close(3s).close_code(), 1008);
-    join(third, "third");
+    // One too many is told why, and never gets a WELCOME or a place.
+    Hello hello = good_hello(hub.token());
+    hello.worker_key = "third";
+    ASSERT_TRUE(third.upgrade(hub.port(), hub.page_origin()));
+    third.send_frame(op_binary, as_string(encode_hello(hello)));
+    const RawFrame refusal = third.read_frame(3s);
+    EXPECT_FALSE(decode_welcome(as_byte_view(refusal.payload)).ok());
+    EXPECT_TRUE(decode_error(as_byte_view(refusal.payload)).ok());
     const RawFrame end = third.read_close(3s);
     EXPECT_EQ(end.close_code(), 1001);
     EXPECT_NE(end.payload.find("lends 2 workers"), std::string::npos);
@@ -234,10 +268,36 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     RawFrame pong = again.read_frame(3s);
     while (pong.opcode == op_binary) pong = again.read_frame(3s);
     EXPECT_EQ(pong.opcode, 10);
-    // A place taken over is no ejection.
-    EXPECT_NE(fetch(hub.port(), "GET", "/metrics")
-                  .body.find("moex_ejections_total{reason=\"bad_answers\"} 0"),
-              std::string::npos);
+    // A place taken over is no ejection, and who had no place never joined.
+    const std::string metrics = fetch(hub.port(), "GET", "/metrics").body;
+    EXPECT_NE(metrics.find("moex_ejections_total{reason=\"bad_answers\"} 0"), std::string::npos);
+    EXPECT_NE(metrics.find("moex_worker_events_total{event=\"joined\"} 3"), std::string::npos)
+        << metrics;
+}
+
+// Sockets that never say who they are take no more than that
+// address's share: beyond it an upgrade is refused at once.
+TEST(WorkerLimitsTest, AnAddressMayHoldSoManyWorkerSockets) {
+    TestHubOptions options;
+    options.server.workers_per_address_max = 1;
+    TestHub hub(options);
+    auto first = std::make_unique<RawClient>(hub.port());
+    RawClient second(hub.port());
+    ASSERT_TRUE(first->upgrade(hub.port(), hub.page_origin()));
+    ASSERT_TRUE(second.upgrade(hub.port(), hub.page_origin()));
+
+    const auto ask = [&] {
+        return fetch(hub.port(), "GET", "/worker",
+                     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" +
+                         hub.page_origin());
+    };
+    const RawResponse refused = ask();
+    EXPECT_EQ(refused.status, 429u);
+    EXPECT_TRUE(refused.headers.contains("retry-after"));
+
+    first.reset();
+    EXPECT_TRUE(eventually([&] { return ask().status == 101; }));  // its place comes back
 }
 
 TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {

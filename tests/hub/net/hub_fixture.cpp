@@ -40,6 +40,7 @@ TestHub::TestHub(TestHubOptions options) {
                     .num_experts = config.num_experts};
     swarm.expert_shape = package_->expert_shape();
     swarm.top_k = config.top_k;
+    swarm.workers_per_address_max = options.server.workers_per_address_max;
     swarm.expert_blob_bytes = package_->expert_blob_bytes();
     swarm.layer_is_moe = config.layer_is_moe;
     swarm.blob_hash = [package = package_](std::uint32_t layer, std::uint32_t expert) {
