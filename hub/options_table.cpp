@@ -106,6 +106,8 @@ const Setting door_settings[] = {
      "of them from one IPv4 address or IPv6 /64", 1, 1000000},
     {"request-memory-mb", number, command_serve, "MB", "64",
      "request bodies that are being read, of all connections together; beyond it 503", 1, 1000000},
+    {"access-log", word, command_serve, "FILE", "",
+     "one line per answer, - for stdout: no bodies, no queries, no keys; SIGHUP opens it anew"},
     {"drain-s", number, command_serve, "S", "30", "after SIGTERM: how long streams may run on", 0,
      86400},
     {"test-routes", flag, command_serve, "", "off",

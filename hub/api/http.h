@@ -28,6 +28,9 @@ struct HttpRequest {
     // the client is this machine, as far as anybody can tell
     bool loopback = false;
     bool secure = false;  // it came over TLS, here or at a trusted proxy
+    bool http_1_0 = false;
+    // In the answer's X-Request-Id and in the access log; see hub/net/http/request_id.h.
+    std::string id;
     TimePoint received_at{};
     // First value of a header, by lower-case name.
     std::optional<std::string_view> header(std::string_view name) const;

@@ -49,6 +49,7 @@ net::ServerOptions server_options_of(const Settings& settings) {
     options.static_directory = settings.text("static");
     options.test_routes = settings.on("test-routes");
 
+    options.access_log = settings.text("access-log");
     options.connections_max = count_of(settings, "connections-max");
     options.connections_per_address_max = count_of(settings, "connections-per-address");
     options.workers_per_address_max = count_of(settings, "workers-per-address");

@@ -107,11 +107,12 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
         return Origin::allowed;
     std::string_view rest(origin);
     std::string default_port;
-    // a plain page of the same name may be anybody's
-    if (rest.substr(0, 7) == "http://" && !request.secure)
-        rest.remove_prefix(7), default_port = "80";
-    else if (rest.substr(0, 8) == "https://")
+    // Our own page has our own scheme: over TLS a plain page of the same name may
+    // be anybody's, and a plain hub has no page that came over TLS.
+    if (request.secure && rest.starts_with("https://"))
         rest.remove_prefix(8), default_port = "443";
+    else if (!request.secure && rest.starts_with("http://"))
+        rest.remove_prefix(7), default_port = "80";
     else
         return Origin::foreign;  // "null" too
     const std::optional<Authority> from = parse_authority(rest);

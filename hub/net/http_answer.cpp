@@ -7,7 +7,8 @@
 namespace moex::net {
 namespace {
 
-constexpr std::size_t write_bytes_max = 256 << 10;
+// Of one write: what a slow reader may take `write_within` for, and what fits one system call.
+constexpr std::size_t write_bytes_max = 256 << 10, write_chunks_max = 64;
 
 std::string http_date() {
     const std::time_t now = std::time(nullptr);
@@ -82,9 +83,9 @@ std::shared_ptr<WireResponder> HttpConnection::make_responder() {
 }
 
 void HttpConnection::watch_disconnect(std::uint64_t serial, std::function<void()> handler) {
-    if (closed_ || shutting_ || serial != serial_ || peer_done_)
-        return give_up({std::move(handler)});
-    if (!answered_) disconnect_handlers_.push_back(std::move(handler));
+    const bool is_gone = is_over() || shutting_ || peer_done_ || serial != serial_;
+    if (is_gone) return give_up({std::move(handler)});
+    if (is_open(serial)) disconnect_handlers_.push_back(std::move(handler));
 }
 
 std::string HttpConnection::head_of(const HttpResponse& response,
@@ -94,50 +95,58 @@ std::string HttpConnection::head_of(const HttpResponse& response,
     const auto add = [&](std::string_view name, std::string_view value) {
         head += name;
         head += ": ";
-        // no value, whatever it quotes, opens a line of its own
+        // No value, whatever it quotes, opens a line of its own.
         for (const char c : value) head += c == '\r' || c == '\n' ? ' ' : c;
         head += "\r\n";
     };
+    const bool may_have_body = response.status != 204 && response.status != 304;
+
     bool has_cache_rule = false;
     for (const auto& [name, value] : response.headers) {
         add(name, value);
         has_cache_rule |= name == "Cache-Control";
     }
-    if (!response.content_type.empty() && response.status != 204 && response.status != 304)
-        add("Content-Type", response.content_type);
+    if (!response.content_type.empty() && may_have_body) add("Content-Type", response.content_type);
     if (!has_cache_rule) add("Cache-Control", "no-store");
+
+    add("X-Request-Id", exchange_.id);
     add("X-Content-Type-Options", "nosniff");
     add("Referrer-Policy", "no-referrer");
     add("Cross-Origin-Resource-Policy", "same-origin");
-    if (secure_) add("Strict-Transport-Security", "max-age=31536000");
+    if (exchange_.secure) add("Strict-Transport-Security", "max-age=31536000");
+
     if (!hub_.options.cors_origins.empty()) add("Vary", "Origin");
-    if (!cors_origin_.empty()) {
-        add("Access-Control-Allow-Origin", cors_origin_);
-        add("Access-Control-Expose-Headers", "Retry-After, ETag, Content-Range");
+    if (!exchange_.cors_origin.empty()) {
+        add("Access-Control-Allow-Origin", exchange_.cors_origin);
+        add("Access-Control-Expose-Headers", "Retry-After, ETag, Content-Range, X-Request-Id");
     }
-    if (body_bytes && response.status != 204 && response.status != 304)
-        add("Content-Length", text(*body_bytes));
-    add("Connection", keep_alive_ ? "keep-alive" : "close");
-    return head;
+
+    if (body_bytes && may_have_body) add("Content-Length", text(*body_bytes));
+    add("Connection", exchange_.keep_alive ? "keep-alive" : "close");
+    return head + "\r\n";
 }
 
 void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteView bytes,
                              std::shared_ptr<const void> keep) {
-    if (closed_ || serial != serial_ || answered_) return;
-    // the headers went out while it was waited for
-    if (streaming_ && expects_stream_) {
+    if (!is_open(serial)) return;
+    if (state_ == State::streaming) {
+        // The stream's head went out while this answer was waited for: it is the last event.
+        if (!exchange_.expects_stream) return;
         send_event(serial, std::move(response.body));
         return end_stream(serial);
     }
-    if (streaming_) return;
-    answered_ = true;
-    ping_at_.reset();
+
+    enter(State::finishing);
     disconnect_handlers_.clear();
-    if (hub_.draining) keep_alive_ = false;
+    if (hub_.draining) exchange_.keep_alive = false;
     hub_.metrics.on_http(response.status);
+
     const std::uint64_t size = bytes.empty() ? response.body.size() : bytes.size();
-    std::string out = head_of(response, size) + "\r\n";
-    const bool has_body = !head_only_ && response.status != 204 && response.status != 304;
+    const bool has_body = !exchange_.head_only && response.status != 204 && response.status != 304;
+    exchange_.status = response.status;
+    exchange_.body_bytes = has_body ? size : 0;
+
+    std::string out = head_of(response, size);
     if (has_body && bytes.empty()) out += response.body;
     push(std::move(out));
     if (has_body && !bytes.empty()) outbox_.push_back({{}, bytes, std::move(keep)});
@@ -145,64 +154,66 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
 }
 
 void HttpConnection::begin_stream(std::uint64_t serial) {
-    if (closed_ || serial != serial_ || answered_ || streaming_) return;
-    streaming_ = true;
+    if (!is_open(serial) || state_ == State::streaming) return;
+    enter(State::streaming);
+
     HttpResponse response;
     response.content_type = "text/event-stream; charset=utf-8";
     response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-    if (!chunked_ || hub_.draining) keep_alive_ = false;
-    if (chunked_) response.headers.emplace_back("Transfer-Encoding", "chunked");
+    if (!exchange_.chunked || hub_.draining) exchange_.keep_alive = false;
+    if (exchange_.chunked) response.headers.emplace_back("Transfer-Encoding", "chunked");
+
+    exchange_.status = 200;
     hub_.metrics.on_http(200);
-    ping_at_ = now_steady() + hub_.options.clients.ping_every;
-    push(head_of(response, std::nullopt) + "\r\n");
-    arm_timer();
+    wait_at_most(hub_.options.clients.ping_every);
+    push(head_of(response, std::nullopt));
 }
 
 void HttpConnection::expect_stream(std::uint64_t serial) {
-    if (closed_ || serial != serial_ || answered_ || streaming_) return;
-    expects_stream_ = true;
-    ping_at_ = now_steady() + hub_.options.clients.ping_every;
-    arm_timer();
+    if (!is_open(serial) || state_ == State::streaming) return;
+    exchange_.expects_stream = true;
+    wait_at_most(hub_.options.clients.ping_every);
 }
 
-void HttpConnection::push_chunk(std::string_view data) {
-    if (head_only_) return;
-    if (!chunked_) return push(std::string(data));
+void HttpConnection::push_event(std::string_view data) {
+    if (exchange_.head_only) return;
+    exchange_.body_bytes += data.size();
+    if (!exchange_.chunked) return push(std::string(data));
+
     char size[24];
     const int length = std::snprintf(size, sizeof size, "%zx\r\n", data.size());
-    std::string chunk(size, static_cast<std::size_t>(length));
-    chunk.append(data).append("\r\n");
-    push(std::move(chunk));
+    std::string framed(size, static_cast<std::size_t>(length));
+    framed.append(data).append("\r\n");
+    push(std::move(framed));
 }
 
 void HttpConnection::send_event(std::uint64_t serial, std::string data) {
-    if (closed_ || serial != serial_ || answered_ || !streaming_) return;
-    push_chunk("data: " + data + "\n\n");
-    ping_at_ = now_steady() + hub_.options.clients.ping_every;
+    if (!is_open(serial) || state_ != State::streaming) return;
+    wait_at_most(hub_.options.clients.ping_every);
+    push_event("data: " + data + "\n\n");
 }
 
 void HttpConnection::end_stream(std::uint64_t serial) {
-    if (closed_ || serial != serial_ || answered_ || !streaming_) return;
-    answered_ = true;
-    ping_at_.reset();
+    if (!is_open(serial) || state_ != State::streaming) return;
+    enter(State::finishing);
     disconnect_handlers_.clear();
-    if (chunked_) push("0\r\n\r\n");
-    write();
-    if (outbox_.empty() && !writing_) on_answer_sent();
+    if (exchange_.chunked) push("0\r\n\r\n");
+    if (outbox_.empty() && !write_pending_) on_answer_sent();
 }
 
 // The last responder went away without an answer: ours to admit. A stream
 // ends short, without its last chunk, so that no client takes it for whole.
 void HttpConnection::drop_request(std::uint64_t serial) {
-    if (closed_ || serial != serial_ || answered_) return;
-    if (streaming_) return close();
-    respond(serial, api_error(500, "the request was dropped"), {}, nullptr);
+    if (!is_open(serial)) return;
+    if (state_ == State::streaming) return close();
+    respond(serial, api_error(500, "the request was dropped"));
 }
 
 void HttpConnection::push(std::string bytes) {
-    if (closed_) return;
+    if (is_over()) return;
     outbox_bytes_ += bytes.size();
-    if (streaming_ && outbox_bytes_ > hub_.options.clients.stream_outbox_bytes_max) {
+    if (state_ == State::streaming &&
+        outbox_bytes_ > hub_.options.clients.stream_outbox_bytes_max) {
         log_warn("http: a stream's reader is too slow, closed", kv("waiting_bytes", outbox_bytes_));
         return close();
     }
@@ -211,9 +222,10 @@ void HttpConnection::push(std::string bytes) {
 }
 
 void HttpConnection::write() {
-    if (closed_ || writing_ || outbox_.empty()) return;
+    if (is_over() || write_pending_ || outbox_.empty()) return;
+
     std::size_t total = 0;
-    while (!outbox_.empty() && total < write_bytes_max && in_flight_.size() < 64) {
+    while (!outbox_.empty() && total < write_bytes_max && in_flight_.size() < write_chunks_max) {
         Chunk& front = outbox_.front();
         if (front.borrowed.empty()) {
             total += front.owned.size();
@@ -227,12 +239,14 @@ void HttpConnection::write() {
         total += part;
         if (front.borrowed.empty()) outbox_.pop_front();
     }
+
     std::vector<asio::const_buffer> buffers;
     for (const Chunk& chunk : in_flight_)
         buffers.push_back(chunk.borrowed.empty()
                               ? asio::buffer(chunk.owned)
                               : asio::const_buffer(chunk.borrowed.data(), chunk.borrowed.size()));
-    writing_ = true;
+
+    write_pending_ = true;
     write_deadline_ = now_steady() + hub_.options.clients.write_within;
     arm_timer();
     transport_->write(std::move(buffers),
@@ -240,14 +254,15 @@ void HttpConnection::write() {
 }
 
 void HttpConnection::on_written(NetError error) {
-    writing_ = false;
+    write_pending_ = false;
     write_deadline_.reset();
     for (const Chunk& chunk : in_flight_) outbox_bytes_ -= chunk.owned.size();
     in_flight_.clear();
-    if (closed_) return;
+
+    if (is_over()) return;
     if (error) return close();
     if (!outbox_.empty()) return write();
-    if (busy_ && answered_) on_answer_sent();
+    if (state_ == State::finishing) on_answer_sent();
 }
 
 }  // namespace moex::net

@@ -1,13 +1,17 @@
+// The way in of HttpConnection: states, reading, judging, and the end. The way back is
+// in http_answer.cpp.
 #include "hub/net/http_connection.h"
 
+#include "hub/net/http/request_id.h"
 #include "hub/net/worker_connection.h"
+#include "protocol/check.h"
 
 namespace moex::net {
 namespace {
 
-// sent before the answer of the request in progress
+// Sent before the answer of the request in progress.
 constexpr std::size_t read_ahead_bytes_max = 64 << 10;
-// a refused request's body: read past for the sake of the connection
+// Of a refused request: read past for the sake of the connection.
 constexpr std::uint64_t drained_body_bytes_max = 64 << 10;
 constexpr std::uint64_t linger_bytes_max = 16u << 20;
 constexpr Duration linger_within = 2s;
@@ -22,7 +26,6 @@ HttpConnection::HttpConnection(HubContext& hub, const Routes& routes,
       transport_(std::move(transport)),
       executor_(transport_->socket().get_executor()),
       peer_address_(std::move(peer_address)),
-      secure_(transport_->secure()),
       gate_(hub.options.gate),
       timer_(executor_) {}
 
@@ -31,15 +34,59 @@ HttpConnection::~HttpConnection() {
     live_->remove(live_id_);
 }
 
+const char* HttpConnection::state_name(State state) {
+    switch (state) {
+        case State::handshaking: return "handshaking";
+        case State::reading_head: return "reading_head";
+        case State::reading_body: return "reading_body";
+        case State::answering: return "answering";
+        case State::streaming: return "streaming";
+        case State::finishing: return "finishing";
+        case State::lingering: return "lingering";
+        case State::handed_over: return "handed_over";
+        case State::closed: return "closed";
+    }
+    return "unknown";
+}
+
+bool HttpConnection::may_follow(State from, State to) {
+    if (to == State::closed) return from != State::closed && from != State::handed_over;
+    switch (from) {
+        case State::handshaking: return to == State::reading_head;
+        case State::reading_head: return to == State::reading_body || to == State::answering;
+        case State::reading_body: return to == State::answering;
+        case State::answering:
+            return to == State::streaming || to == State::finishing || to == State::handed_over;
+        case State::streaming: return to == State::finishing;
+        case State::finishing: return to == State::reading_head || to == State::lingering;
+        case State::lingering:
+        case State::handed_over:
+        case State::closed: return false;
+    }
+    return false;
+}
+
+// The one place where the state changes. A new state has no deadline until it takes one.
+void HttpConnection::enter(State next) {
+    MOEX_CHECK(may_follow(state_, next),
+               text("an HTTP connection from ", state_name(state_), " to ", state_name(next)));
+    state_ = next;
+    deadline_.reset();
+}
+
 void HttpConnection::start() {
     live_id_ = live_->add(rate_key(peer_address_), [weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->shut();
     });
     asio::dispatch(executor_, [self = shared_from_this()] {
-        self->read_deadline_ = now_steady() + self->hub_.options.clients.header_within;
-        self->arm_timer();
-        self->transport_->handshake([self](NetError error) {
+        const Duration header_within = self->hub_.options.clients.header_within;
+        self->wait_at_most(header_within);
+
+        self->transport_->handshake([self, header_within](NetError error) {
+            if (self->is_over()) return;
             if (error) return self->close();
+            self->enter(State::reading_head);
+            self->wait_at_most(header_within);
             self->read();
         });
     });
@@ -50,102 +97,119 @@ void HttpConnection::shut() {
 }
 
 void HttpConnection::on_shut() {
-    if (std::exchange(shutting_, true) || !busy_ || lingering_) return close();
-    keep_alive_ = false;
-    if (answered_ || closed_) return;  // its last bytes are on their way
+    const bool asked_before = std::exchange(shutting_, true);
+    const bool owes_answer = state_ == State::answering || state_ == State::streaming ||
+                             state_ == State::finishing;
+    if (asked_before || !owes_answer) return close();
+
+    exchange_.keep_alive = false;
+    if (state_ == State::finishing) return;
+
     auto handlers = std::exchange(disconnect_handlers_, {});
     respond(serial_,
-            api_error(503, "the hub stopped before this answer was complete", "shutting_down"), {},
-            nullptr);
+            api_error(503, "the hub stopped before this answer was complete", "shutting_down"));
     give_up(std::move(handlers));
 }
 
-// Whoever computes for this connection stops; nobody
-// does any more once the hub has let go of its rooms.
+// Whoever computes for this connection stops; nobody does any
+// more once the hub has let go of what was attached to it.
 void HttpConnection::give_up(std::vector<std::function<void()>> handlers) {
-    const std::shared_lock rooms(hub_.attached_mutex);
+    const std::shared_lock attached(hub_.attached_mutex);
     if (hub_.api)
         for (const auto& handler : handlers) handler();
 }
 
 void HttpConnection::read() {
-    if (closed_ || reading_ || peer_done_) return;
-    reading_ = true;
+    if (is_over() || read_pending_ || peer_done_) return;
+    read_pending_ = true;
     transport_->read_some(asio::buffer(read_buffer_),
                           [self = shared_from_this()](NetError error, std::size_t size) {
-                              self->reading_ = false;
+                              self->read_pending_ = false;
                               self->on_read(error, size);
                           });
 }
 
 void HttpConnection::on_read(NetError error, std::size_t size) {
-    if (closed_) return;
+    if (is_over()) return;
     if (error)
         return on_peer_closed(error == asio::error::eof || error == ssl::error::stream_truncated);
-    if (lingering_) {
+
+    if (state_ == State::lingering) {
         lingered_bytes_ += size;
         if (lingered_bytes_ > linger_bytes_max) return close();
         return read();
     }
+
     in_.append(read_buffer_.data(), size);
-    if (busy_ && in_.size() > read_ahead_bytes_max) return close();
+    if (!is_reading() && in_.size() > read_ahead_bytes_max) return close();
     process();
-    if (transport_) read();
+    read();
 }
 
 void HttpConnection::process() {
-    while (!busy_ && !closed_ && !lingering_ && transport_ && !in_.empty()) {
-        const RequestGate::State before = gate_.state();
+    using Gate = RequestGate::State;
+    while (is_reading() && !in_.empty()) {
+        const bool was_idle = gate_.state() == Gate::idle;
         in_.erase(0, gate_.feed(in_));
-        const RequestGate::State after = gate_.state();
-        const ClientLimits& limits = hub_.options.clients;
-        if (after == RequestGate::State::refused) return refuse(gate_.refusal());
-        if (before == RequestGate::State::idle && after == RequestGate::State::head)
-            read_deadline_ = now_steady() + limits.header_within;
-        const bool had_head = before == RequestGate::State::body,
-                   has_head = after == RequestGate::State::body ||
-                              after == RequestGate::State::done;
-        if (!had_head && has_head) judge_head();
-        if (busy_) return;
-        if (has_head && !hold_body())
+        const Gate gate = gate_.state();
+
+        if (gate == Gate::refused) return refuse(gate_.refusal());
+        if (gate == Gate::head) {
+            if (was_idle) wait_at_most(hub_.options.clients.header_within);
+            continue;
+        }
+
+        if (state_ == State::reading_head) judge_head();
+        if (!is_reading()) return;
+        if (!hold_body())
             return refuse({503, "bodies_in_flight",
                            "the hub reads as many request bodies as it has memory for; try again"});
-        if (after == RequestGate::State::done) handle(gate_.take());
-        arm_timer();
+        if (gate == Gate::done) handle(gate_.take());
     }
 }
 
-HttpRequest HttpConnection::view_of(const GatedRequest& request) const {
-    HttpRequest view;
-    view.method = request.method;
-    view.path = request.path;
-    view.query = request.query;
-    view.headers = request.headers;
-    Client client = hub_.proxies.client_of(peer_address_, transport_->secure(), request.headers);
-    view.remote_address = std::move(client.address);
-    view.loopback = client.loopback;
-    view.secure = client.secure;
-    view.received_at = now_steady();
-    return view;
+void HttpConnection::begin_exchange() {
+    ++serial_;
+    exchange_ = {};
+    exchange_.began = now_steady();
+    exchange_.client_address = peer_address_;
+    exchange_.secure = transport_->secure();
 }
 
+// The head is whole: who asks is added to it, and whoever may not ask is refused.
 void HttpConnection::judge_head() {
-    const HttpRequest view = view_of(gate_.request());
-    cors_origin_ = routes_.cors_origin(view);
-    secure_ = view.secure;
-    head_refusal_.reset();
-    if (!routes_.is_upgrade(view)) head_refusal_ = routes_.refuse_by_head(view);
-    if (gate_.state() == RequestGate::State::done) return;
-    read_deadline_ = now_steady() + hub_.options.clients.body_within;
+    GatedRequest& request = gate_.request();
+    Client client = hub_.proxies.client_of(peer_address_, transport_->secure(), request.headers);
+    request.remote_address = std::move(client.address);
+    request.loopback = client.loopback;
+    request.secure = client.secure;
+    request.id = request_id_of(request);
+
+    begin_exchange();
+    exchange_.id = request.id;
+    exchange_.method = request.method;
+    exchange_.raw_target = request.raw_target;
+    exchange_.client_address = request.remote_address;
+    exchange_.secure = request.secure;
+    exchange_.head_only = request.method == "HEAD";
+    exchange_.cors_origin = routes_.cors_origin(request);
+
+    const bool has_body = gate_.state() == RequestGate::State::body;
+    if (!routes_.is_upgrade(request))
+        exchange_.head_refusal = routes_.refuse_by_head(request);
+    else if (has_body)
+        exchange_.head_refusal = api_error(400, "an upgrade has no body", "upgrade_with_body");
+
+    enter(State::reading_body);
+    wait_at_most(hub_.options.clients.body_within);
+    if (!has_body) return;
+
     const bool waits = gate_.take_expects_continue();
-    if (head_refusal_ && (waits || gate_.body_bytes_left().value_or(drained_body_bytes_max + 1) >
-                                       drained_body_bytes_max)) {
-        ++serial_;
-        busy_ = true;
-        answered_ = head_only_ = keep_alive_ = false;
-        return respond(serial_, *std::exchange(head_refusal_, std::nullopt), {}, nullptr);
-    }
-    if (head_refusal_ || view.method != "POST") gate_.drop_body();
+    const std::uint64_t body_bytes = gate_.body_bytes_left().value_or(drained_body_bytes_max + 1);
+    if (exchange_.head_refusal && (waits || body_bytes > drained_body_bytes_max))
+        return refuse_now(*std::exchange(exchange_.head_refusal, std::nullopt));
+
+    if (exchange_.head_refusal || request.method != "POST") gate_.drop_body();
     if (waits) push("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
@@ -160,63 +224,69 @@ bool HttpConnection::hold_body() {
 
 void HttpConnection::release_body() { hub_.body_bytes.give(std::exchange(body_bytes_held_, 0)); }
 
-void HttpConnection::refuse(const GateRefusal& refusal) {
+// Where the next request would begin is unknown, or not worth reading up to.
+void HttpConnection::refuse_now(const HttpResponse& response) {
     gate_.drop_body();
     release_body();
-    // of the request before
-    if (gate_.state() == RequestGate::State::refused) cors_origin_.clear();
+    exchange_.keep_alive = exchange_.head_only = false;
+    enter(State::answering);
+    respond(serial_, response);
+}
+
+void HttpConnection::refuse(const GateRefusal& refusal) {
+    if (state_ == State::reading_head) {
+        begin_exchange();
+        exchange_.id = make_request_id();
+    }
     ++hub_.requests_refused;
-    ++serial_;
-    busy_ = true;
-    answered_ = head_only_ = keep_alive_ = false;
+
     HttpResponse response = api_error(refusal.status, refusal.message, refusal.code);
     if (refusal.status == 503) response.headers.emplace_back("Retry-After", "1");
     if (refusal.status == 405) response.headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
-    respond(serial_, std::move(response), {}, nullptr);
+    refuse_now(response);
 }
 
 void HttpConnection::handle(GatedRequest request) {
-    ++serial_;
-    busy_ = true;
-    answered_ = streaming_ = expects_stream_ = false;
-    head_only_ = request.method == "HEAD";
-    keep_alive_ = request.keep_alive;
-    chunked_ = !request.http_1_0;
-    read_deadline_.reset();
-    counted_ = true;
+    enter(State::answering);
+    request.received_at = now_steady();
+    exchange_.keep_alive = request.keep_alive;
+    exchange_.chunked = !request.http_1_0;
+    exchange_.is_counted = true;
     ++hub_.active_requests;
 
-    HttpRequest view = view_of(request);
-    if (head_refusal_)
-        return respond(serial_, *std::exchange(head_refusal_, std::nullopt), {}, nullptr);
-    if (routes_.is_upgrade(view)) return upgrade(std::move(request), view);
-    view.body = std::move(request.body);
-    routes_.handle(std::move(view), make_responder());
+    if (exchange_.head_refusal)
+        return respond(serial_, *std::exchange(exchange_.head_refusal, std::nullopt));
+    if (routes_.is_upgrade(request)) return upgrade(std::move(request));
+    routes_.handle(std::move(request), make_responder());
     release_body();
 }
 
-void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
-    UpgradeVerdict verdict = routes_.judge_upgrade(view);
-    if (!verdict.refusal && (reading_ || writing_ || !in_.empty()))
+void HttpConnection::upgrade(GatedRequest request) {
+    UpgradeVerdict verdict = routes_.judge_upgrade(request);
+    const bool has_company = read_pending_ || write_pending_ || !in_.empty();
+    if (!verdict.refusal && has_company)
         verdict.refusal = api_error(
             400, "bytes around the upgrade request; it wants a connection to itself", "early_data");
     if (verdict.refusal) {
-        keep_alive_ = false;
-        return respond(serial_, std::move(*verdict.refusal), {}, nullptr);
+        exchange_.keep_alive = false;
+        return respond(serial_, std::move(*verdict.refusal));
     }
-    timer_.cancel();
-    timer_at_.reset();
+
     release_request();
+    exchange_.status = 101;
+    log_exchange(true);
+    enter(State::handed_over);
+    timer_.cancel();
+
     const auto to_ms = [](Duration duration) {
         return std::chrono::ceil<std::chrono::milliseconds>(duration);
     };
-    WebSocketLimits limits{to_ms(hub_.options.clients.header_within),
-                           to_ms(hub_.options.clients.worker_idle_within)};
-    auto socket = transport_->upgrade(limits);
+    const ClientLimits& clients = hub_.options.clients;
+    auto socket = transport_->upgrade(
+        {to_ms(clients.header_within), to_ms(clients.worker_idle_within)});
     transport_.reset();
-    closed_ = true;
-    std::make_shared<WorkerConnection>(hub_, std::move(socket), view.remote_address, view.loopback,
-                                       verdict.authorized)
+    std::make_shared<WorkerConnection>(hub_, std::move(socket), request.remote_address,
+                                       request.loopback, verdict.authorized)
         ->start(std::move(request));
 }
 
@@ -224,65 +294,80 @@ void HttpConnection::upgrade(GatedRequest request, const HttpRequest& view) {
 // hang-up when someone computes for it; a short answer may still go out.
 void HttpConnection::on_peer_closed(bool clean) {
     peer_done_ = true;
-    if (!clean || lingering_ || (!busy_ && outbox_.empty() && !writing_) || streaming_ ||
-        !disconnect_handlers_.empty())
-        return close();
-    keep_alive_ = false;
-    if (!busy_) close();
+    const bool may_finish = state_ == State::finishing ||
+                            (state_ == State::answering && disconnect_handlers_.empty());
+    if (!clean || !may_finish) return close();
+    exchange_.keep_alive = false;
 }
 
 void HttpConnection::on_answer_sent() {
     release_request();
-    busy_ = streaming_ = false;
-    if (!keep_alive_ || peer_done_) return linger();
-    read_deadline_ = now_steady() + hub_.options.clients.idle_within;
-    arm_timer();
+    log_exchange(true);
+    if (!exchange_.keep_alive || peer_done_) return linger();
+
+    enter(State::reading_head);
+    wait_at_most(hub_.options.clients.idle_within);
     process();
 }
 
 // Closing with unread bytes would reset the connection and
 // may destroy the answer on its way: read them, for a while.
 void HttpConnection::linger() {
-    if (closed_ || lingering_) return;
     if (peer_done_) return close();
-    lingering_ = true;
+    enter(State::lingering);
     in_.clear();
-    read_deadline_ = now_steady() + linger_within;
-    arm_timer();
+    wait_at_most(linger_within);
     transport_->finish_writing([self = shared_from_this()] {});
     read();
 }
 
 void HttpConnection::release_request() {
-    if (!counted_) return;
-    counted_ = false;
-    --hub_.active_requests;
+    if (std::exchange(exchange_.is_counted, false)) --hub_.active_requests;
+}
+
+void HttpConnection::log_exchange(bool whole) {
+    if (exchange_.id.empty() || std::exchange(exchange_.is_logged, true)) return;
+    hub_.access_log.write({.method = exchange_.method,
+                           .raw_target = exchange_.raw_target,
+                           .status = exchange_.status,
+                           .body_bytes = exchange_.body_bytes,
+                           .took = now_steady() - exchange_.began,
+                           .whole = whole,
+                           .id = exchange_.id,
+                           .peer_address = exchange_.client_address});
 }
 
 void HttpConnection::close() {
-    if (closed_) return;
-    closed_ = true;
+    if (is_over()) return;
+    enter(State::closed);
+    log_exchange(false);  // what was under way, if anything
+
     gate_.drop_body();
     release_body();
     release_request();
     timer_.cancel();
-    if (transport_) transport_->close();
+    transport_->close();
     give_up(std::exchange(disconnect_handlers_, {}));
     outbox_.clear();
     live_->remove(live_id_);
 }
 
-// One timer for all deadlines: set to the next one, and only moved when an earlier one comes.
+void HttpConnection::wait_at_most(Duration duration) {
+    deadline_ = now_steady() + duration;
+    arm_timer();
+}
+
+// One timer for both deadlines: set to the next one, and only moved when an earlier one comes.
 void HttpConnection::arm_timer() {
-    if (closed_) return;
-    std::optional<TimePoint> next;
-    for (const auto& deadline : {read_deadline_, write_deadline_, ping_at_})
-        if (deadline && (!next || *deadline < *next)) next = deadline;
+    if (is_over()) return;
+    std::optional<TimePoint> next = deadline_;
+    if (write_deadline_ && (!next || *write_deadline_ < *next)) next = write_deadline_;
     if (!next || (timer_at_ && *timer_at_ <= *next)) return;
+
     timer_at_ = next;
     timer_.expires_at(*next);
     timer_.async_wait([self = shared_from_this()](NetError error) {
-        if (error || self->closed_) return;
+        if (error || self->is_over()) return;
         self->timer_at_.reset();
         self->on_timer();
     });
@@ -291,18 +376,30 @@ void HttpConnection::arm_timer() {
 void HttpConnection::on_timer() {
     const TimePoint now = now_steady();
     if (write_deadline_ && now >= *write_deadline_) return close();
-    if (read_deadline_ && now >= *read_deadline_) {
-        read_deadline_.reset();
-        // Inside a request the client is told; an idle or lingering connection just ends.
-        if (lingering_ || gate_.state() == RequestGate::State::idle || busy_) return close();
-        return refuse({408, "request_timeout", "the request did not arrive in time"});
-    }
-    if (ping_at_ && now >= *ping_at_) {
-        if (!streaming_) begin_stream(serial_);
-        ping_at_ = now + hub_.options.clients.ping_every;
-        push_chunk(": ping\n\n");
-    }
+    if (deadline_ && now >= *deadline_) on_deadline();
     arm_timer();
+}
+
+void HttpConnection::on_deadline() {
+    const bool is_idle = gate_.state() == RequestGate::State::idle;
+    switch (state_) {
+        case State::reading_head:
+        case State::reading_body:
+            // Inside a request the client is told; an idle connection just ends.
+            if (is_idle) return close();
+            return refuse({408, "request_timeout", "the request did not arrive in time"});
+        case State::answering: begin_stream(serial_); [[fallthrough]];
+        case State::streaming:
+            push_event(": ping\n\n");
+            if (state_ == State::streaming) wait_at_most(hub_.options.clients.ping_every);
+            return;
+        case State::handshaking:
+        case State::lingering: return close();
+        case State::finishing:
+        case State::handed_over:
+        case State::closed: break;
+    }
+    MOEX_CHECK(false, text("a deadline in state ", state_name(state_)));
 }
 
 }  // namespace moex::net

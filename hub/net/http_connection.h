@@ -1,10 +1,17 @@
-// One HTTP connection: reads requests through the gate, one at a
-// time, and writes their answers; hands /worker over to a WebSocket.
-// A read is always pending, also while a request runs: a client
-// that hangs up is noticed at once and its generation ends.
-// What the head decides is decided before the body is read. Bounds:
-// bytes of all bodies together; time for head, body, idling and each
-// write; bytes waiting in a stream; bytes sent ahead of an answer.
+// One HTTP connection: reads requests through the gate, one at a time, and writes
+// their answers; hands /worker over to a WebSocket.
+//
+//   handshaking → reading_head → reading_body → answering → [streaming →] finishing
+//                      ↑                                                   │
+//                      └──────────────────── kept alive ───────────────────┤
+//                                            lingering → closed ←──────────┘
+//
+// Every state may end in `closed`; a refusal goes to `answering` from wherever the
+// request was; an upgrade leaves `answering` for `handed_over`.
+// A read is always pending, also while a request runs: a client that hangs up is
+// noticed at once and its generation ends. What the head decides is decided before
+// the body is read. Bounds: bytes of all bodies together; time for head, body,
+// idling and each write; bytes waiting in a stream; bytes sent ahead of an answer.
 // Owner: the connection's strand.
 #pragma once
 
@@ -27,12 +34,41 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
                    std::string peer_address);
     ~HttpConnection();
     void start();
-    // any thread: the hub ends; what still waits for an
-    // answer is told so, a second call closes at once
+    // Any thread: the hub ends. What still waits for an answer
+    // is told so; a second call closes at once.
     void shut();
 
   private:
     friend class ConnectionResponder;
+
+    enum class State {
+        handshaking,   // TLS, where there is any
+        reading_head,  // between requests, or inside a head
+        reading_body,  // the head was judged
+        answering,     // a handler has the request; nothing of the answer is out
+        streaming,     // the head of a stream is out, events follow
+        finishing,     // the answer is complete, its last bytes are on their way
+        lingering,     // all is said; what the client still sends is read and dropped
+        handed_over,   // the socket is a WebSocket's
+        closed,
+    };
+    static const char* state_name(State state);
+    static bool may_follow(State from, State to);
+
+    // One request and its answer, from the moment its head is known, or refused.
+    struct Exchange {
+        std::string id, method, raw_target, client_address, cors_origin;
+        TimePoint began{};
+        unsigned status = 0;  // 0: no head of an answer is out
+        std::uint64_t body_bytes = 0;
+        bool secure = false;  // it came over TLS, here or at a trusted proxy
+        bool keep_alive = false, chunked = false, head_only = false;
+        bool expects_stream = false;  // see HttpResponder::expect_stream()
+        bool is_counted = false;      // among the hub's active requests
+        bool is_logged = false;
+        // Goes out once the body, which nobody keeps, has passed.
+        std::optional<HttpResponse> head_refusal;
+    };
     // A stretch of the answer: bytes of its own, or borrowed ones with their owner.
     struct Chunk {
         std::string owned;
@@ -40,22 +76,34 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         std::shared_ptr<const void> keep;
     };
 
+    void enter(State next);
+    bool is_reading() const {
+        return state_ == State::reading_head || state_ == State::reading_body;
+    }
+    bool is_over() const { return state_ == State::handed_over || state_ == State::closed; }
+    // Whether the request `serial` still waits for its answer, or for the end of it.
+    bool is_open(std::uint64_t serial) const {
+        return serial == serial_ && (state_ == State::answering || state_ == State::streaming);
+    }
+
+    // The way in.
     void read();
     void on_read(NetError error, std::size_t size);
     void process();
-    HttpRequest view_of(const GatedRequest& request) const;
+    void begin_exchange();
     void judge_head();
     bool hold_body();
     void release_body();
     void refuse(const GateRefusal& refusal);
+    void refuse_now(const HttpResponse& response);
     void handle(GatedRequest request);
-    void upgrade(GatedRequest request, const HttpRequest& view);
+    void upgrade(GatedRequest request);
     void on_peer_closed(bool clean);
 
     // The way back (http_answer.cpp), on the strand; `serial` names the request that is meant.
     std::shared_ptr<WireResponder> make_responder();
-    void respond(std::uint64_t serial, HttpResponse response, ByteView bytes,
-                 std::shared_ptr<const void> keep);
+    void respond(std::uint64_t serial, HttpResponse response, ByteView bytes = {},
+                 std::shared_ptr<const void> keep = nullptr);
     void begin_stream(std::uint64_t serial);
     void expect_stream(std::uint64_t serial);
     void send_event(std::uint64_t serial, std::string data);
@@ -65,51 +113,54 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
     std::string head_of(const HttpResponse& response, std::optional<std::uint64_t> body_bytes);
     void push(std::string bytes);
-    void push_chunk(std::string_view data);
+    void push_event(std::string_view data);
     void write();
     void on_written(NetError error);
     void on_answer_sent();
     void linger();
+
     void on_shut();
     void close();
     void give_up(std::vector<std::function<void()>> handlers);
     void release_request();
+    void log_exchange(bool whole);
 
+    void wait_at_most(Duration duration);
     void arm_timer();
     void on_timer();
+    void on_deadline();
 
     HubContext& hub_;
     const Routes& routes_;
     const std::shared_ptr<LiveConnections> live_;
     std::uint64_t live_id_ = 0;
-    std::unique_ptr<Transport> transport_;
+    std::unique_ptr<Transport> transport_;  // null once it was handed over
     asio::any_io_executor executor_;
     const std::string peer_address_;
-    bool secure_;  // of the last request whose head was read
 
+    State state_ = State::handshaking;
     RequestGate gate_;
     std::string in_;
     std::array<char, 16384> read_buffer_;
-    bool reading_ = false, closed_ = false, lingering_ = false, peer_done_ = false,
-         shutting_ = false;
+    bool read_pending_ = false, write_pending_ = false;
+    bool peer_done_ = false;  // it will send no more
+    bool shutting_ = false;   // the hub ends
     std::uint64_t lingered_bytes_ = 0;
 
-    std::uint64_t serial_ = 0;
-    bool busy_ = false, answered_ = false, streaming_ = false, expects_stream_ = false,
-         head_only_ = false, keep_alive_ = false, chunked_ = false, counted_ = false;
-    // goes out once the body, which nobody keeps, has passed
-    std::optional<HttpResponse> head_refusal_;
+    std::uint64_t serial_ = 0;  // of exchange_
+    Exchange exchange_;
     std::uint64_t body_bytes_held_ = 0;
-    std::string cors_origin_;
     std::vector<std::function<void()>> disconnect_handlers_;
 
     std::deque<Chunk> outbox_;
     std::vector<Chunk> in_flight_;
     std::uint64_t outbox_bytes_ = 0;
-    bool writing_ = false;
 
     asio::steady_timer timer_;
-    std::optional<TimePoint> read_deadline_, write_deadline_, ping_at_, timer_at_;
+    // When the present state has lasted long enough: a reading one for a
+    // client to go on, a stream for its next ping. Each state sets its own.
+    std::optional<TimePoint> deadline_;
+    std::optional<TimePoint> write_deadline_, timer_at_;
 };
 
 }  // namespace moex::net

@@ -14,6 +14,7 @@
 #include "hub/api/api.h"
 #include "hub/dispatch/swarm_backend.h"
 #include "hub/net/access.h"
+#include "hub/net/access_log.h"
 #include "hub/net/assets.h"
 #include "hub/net/http/asio.h"
 #include "hub/net/metrics.h"
@@ -99,7 +100,8 @@ struct HubContext {
           access({options.listen_address, std::move(hosts), options.cors_origins}),
           proxies(options.trusted_proxies),
           rates(options.rates),
-          assets(options.static_directory) {}
+          assets(options.static_directory),
+          access_log(options.access_log) {}
 
     const ServerOptions options;
     const std::shared_ptr<const ModelPackage> package;
@@ -109,6 +111,7 @@ struct HubContext {
     RateLimits rates;
     ByteBudget body_bytes{options.body_bytes_in_flight_max};  // of requests that are being read
     const Assets assets;
+    AccessLog access_log;
     Metrics metrics;
     const TimePoint started = now_steady();
     bool keys_required = false;
@@ -130,7 +133,6 @@ struct HubContext {
     std::atomic<double> decode_tokens_per_s{0};
     const std::shared_ptr<LiveConnections> http_connections = std::make_shared<LiveConnections>();
     const std::shared_ptr<LiveConnections> worker_connections = std::make_shared<LiveConnections>();
-    std::map<std::string, std::uint32_t> workers_by_address;  // swarm strand only
 };
 
 }  // namespace moex::net

@@ -115,6 +115,8 @@ struct Server::State {
             }
     }
 
+    // SIGHUP: certificate and access log may have been replaced. What cannot be read stays as it
+    // was.
     void on_signal(int number) {
         if (number != SIGHUP) return begin_stop();
         try {
@@ -124,6 +126,11 @@ struct Server::State {
             }
         } catch (const std::exception& failure) {
             log_error("http: the old certificate stays", kv("error", failure.what()));
+        }
+        try {
+            hub.access_log.reopen();
+        } catch (const std::exception& failure) {
+            log_error("http: the old access log stays", kv("error", failure.what()));
         }
     }
     void wait_signal() {

@@ -40,11 +40,14 @@ struct ServerOptions {
     // Addresses whose X-Forwarded-For and X-Forwarded-Proto count; API keys are asked for then.
     std::vector<std::string> trusted_proxies;
     std::filesystem::path static_directory;  // empty: the pages built into the binary
+    std::filesystem::path access_log;        // empty: none; "-": stdout
     std::uint32_t connections_max = 4096;
     // Of one IPv4 address or IPv6 /64; loopback: rates.loopback_factor times as many.
     std::uint32_t connections_per_address_max = 256;
     // Request bodies in memory, of all connections together; beyond it 503.
     std::uint64_t body_bytes_in_flight_max = 64u << 20;
+    // Workers of one address: what the swarm welcomes. Twice as many may
+    // have a socket, since each may come back before its old one is missed.
     std::uint32_t workers_per_address_max = 16;
     Duration drain_within = 30s;
     bool test_routes = false;

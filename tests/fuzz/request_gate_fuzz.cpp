@@ -6,7 +6,10 @@
 #include <optional>
 
 #include "hub/net/access.h"
+#include "hub/net/http/fields.h"
+#include "hub/net/http/handshake.h"
 #include "hub/net/http/request_gate.h"
+#include "hub/net/http/request_id.h"
 #include "hub/net/rate_limits.h"
 
 namespace moex::net {
@@ -78,6 +81,19 @@ void check_refusal(const GateRefusal& refusal) {
     for (const char c : refusal.code) require((c >= 'a' && c <= 'z') || c == '_');
 }
 
+// An upgrade is one of HTTP/1.1 with a key that decodes to 16 bytes, and says so in words.
+void check_handshake(const GatedRequest& request) {
+    const std::string id = request_id_of(request);
+    require(!id.empty() && id.size() <= request_id_chars_max);
+    for (const char c : id) require(c > 0x20 && c < 0x7f);
+
+    if (!is_websocket_handshake(request)) return;
+    require(!request.http_1_0 && lists_token(request.headers, "connection", "upgrade") &&
+            lists_token(request.headers, "upgrade", "websocket"));
+    const std::string_view key = *request.header("sec-websocket-key");
+    require(key.size() == 24 && key.find('=') == 22 && key[23] == '=');
+}
+
 // What RFC 9112 leaves to the reader's taste must not have passed.
 void check_passed(const GatedRequest& request, std::string_view raw) {
     const std::size_t lengths = count_fields(request, "content-length"),
@@ -90,6 +106,10 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
     require(!request.raw_target.empty() && request.raw_target[0] == '/' && !request.path.empty() &&
             request.path[0] == '/');
     require(request.raw_target.size() <= limits.target_bytes_max);
+    // One reader takes the first of two, another the last: only lists may repeat.
+    for (const char* name : {"authorization", "content-type", "host", "origin", "sec-websocket-key",
+                             "sec-websocket-version", "x-api-key"})
+        require(count_fields(request, name) <= 1);
     for (const char c : request.path) require(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
     for (const auto& [name, value] : request.headers) {
         require(!name.empty());
@@ -120,22 +140,19 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
         line_begin = i + 1;
     }
     if (request.http_1_0) require(!request.keep_alive || count_fields(request, "connection") > 0);
+    check_handshake(request);
 }
 
 // The rules in front of the routes, stated anew from the request alone.
 void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
-    HttpRequest request{.method = gated.method,
-                        .path = gated.path,
-                        .query = gated.query,
-                        .headers = gated.headers,
-                        .body = gated.body};
+    const HttpRequest& request = gated;
     const bool host_ok = policy.host_allowed(*request.header("host"));
     const AccessPolicy::Origin origin = policy.judge_origin(request);
     require(host_ok == policy.host_allowed(*request.header("host")) &&
             origin == policy.judge_origin(request));
     const std::size_t origins = count_fields(gated, "origin");
     require((origin == AccessPolicy::Origin::none) == (origins == 0));
-    if (origins > 1) require(origin == AccessPolicy::Origin::foreign);
+    require(origins <= 1);
     if (host_ok) {
         // Nothing but this machine, or a name that the owner gave.
         const auto authority = parse_authority(*request.header("host"));

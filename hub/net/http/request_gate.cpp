@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 
+#include "hub/net/http/fields.h"
 #include "protocol/text.h"
 
 namespace moex::net {
@@ -13,16 +14,10 @@ bool is_token(char c) {
     if ((c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) return true;
     return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
 }
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
-std::string lower(std::string_view text) {
-    std::string out(text);
-    std::transform(out.begin(), out.end(), out.begin(), [](char c) { return lower(c); });
-    return out;
-}
 int hex_value(char c) {
     if (c >= '0' && c <= '9') return c - '0';
-    c = lower(c);
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 // Digits only, no sign, no space: "+5", "5 " and "0x5" are read differently by different peers.
 std::optional<std::uint64_t> parse_digits(std::string_view text) {
@@ -136,7 +131,7 @@ void RequestGate::parse_head() {
         if (!parse_field(rest.substr(0, end))) return;
         rest.remove_prefix(end + 2);
     }
-    if (!decide_body()) return;
+    if (!check_fields() || !decide_body()) return;
     line_.clear();
     state_ = part_ == BodyPart::none ? State::done : State::body;
 }
@@ -197,11 +192,46 @@ bool RequestGate::parse_field(std::string_view line) {
         refuse(400, "bad_field", "a header line is not NAME: VALUE");
         return false;
     }
-    std::string_view value = line.substr(colon + 1);
-    while (!value.empty() && (value.front() == ' ' || value.front() == '\t'))
-        value.remove_prefix(1);
-    while (!value.empty() && (value.back() == ' ' || value.back() == '\t')) value.remove_suffix(1);
-    request_.headers.emplace_back(lower(line.substr(0, colon)), std::string(value));
+    request_.headers.emplace_back(lower_case(line.substr(0, colon)),
+                                  std::string(trim_blanks(line.substr(colon + 1))));
+    return true;
+}
+
+std::size_t RequestGate::count_fields(std::string_view name) const {
+    const auto& headers = request_.headers;
+    return static_cast<std::size_t>(std::count_if(
+        headers.begin(), headers.end(), [&](const auto& field) { return field.first == name; }));
+}
+
+// What the fields say together, before anybody acts on one of them.
+bool RequestGate::check_fields() {
+    const auto bad = [&](unsigned status, const char* code, std::string message) {
+        refuse(status, code, std::move(message));
+        return false;
+    };
+
+    const std::size_t hosts = count_fields("host");
+    if (hosts != 1 || request_.header("host")->empty())
+        return bad(400, "bad_host", text("want exactly one Host header, got ", hosts));
+
+    if (count_fields("content-length") > 1)
+        return bad(400, "bad_content_length", "more than one Content-Length");
+    if (count_fields("transfer-encoding") > 1)
+        return bad(400, "bad_transfer_encoding", "more than one Transfer-Encoding");
+
+    for (const auto& [name, value] : request_.headers)
+        if (is_singleton_field(name) && count_fields(name) > 1)
+            return bad(400, "duplicate_header", text("more than one ", name, " header"));
+
+    if (const auto expected = request_.header("expect")) {
+        if (count_fields("expect") > 1 || lower_case(*expected) != "100-continue")
+            return bad(417, "bad_expectation", "only Expect: 100-continue is known");
+        expects_continue_ = true;
+    }
+
+    const bool close = lists_token(request_.headers, "connection", "close"),
+               keep = lists_token(request_.headers, "connection", "keep-alive");
+    request_.keep_alive = request_.http_1_0 ? keep && !close : !close;
     return true;
 }
 
@@ -212,46 +242,24 @@ bool RequestGate::decide_body() {
         refuse(status, code, std::move(message));
         return false;
     };
-    std::uint32_t hosts = 0, lengths = 0, codings = 0;
-    std::string_view host, length, coding;
-    bool close = false, keep = false;
-    for (const auto& [name, value] : request_.headers) {
-        if (name == "host")
-            ++hosts, host = value;
-        else if (name == "content-length")
-            ++lengths, length = value;
-        else if (name == "transfer-encoding")
-            ++codings, coding = value;
-        else if (name == "connection") {
-            const std::string words = text(",", lower(value), ",");
-            close |= words.find("close") != std::string::npos;
-            keep |= words.find("keep-alive") != std::string::npos;
-        } else if (name == "expect") {
-            if (lower(value) != "100-continue")
-                return bad(417, "bad_expectation", "only Expect: 100-continue is known");
-            expects_continue_ = true;
-        }
-    }
-    if (hosts != 1 || host.empty())
-        return bad(400, "bad_host", text("want exactly one Host header, got ", hosts));
-    request_.keep_alive = request_.http_1_0 ? keep && !close : !close;
-    if (codings > 0) {
-        if (codings > 1)
-            return bad(400, "bad_transfer_encoding", "more than one Transfer-Encoding");
+    const auto length = request_.header("content-length"),
+               coding = request_.header("transfer-encoding");
+
+    if (coding) {
         if (request_.http_1_0)
             return bad(400, "bad_transfer_encoding", "Transfer-Encoding in HTTP/1.0");
-        if (lengths > 0)
+        if (length)
             return bad(400, "bad_transfer_encoding",
                        "Transfer-Encoding and Content-Length in one request");
-        if (lower(coding) != "chunked")
+        if (lower_case(*coding) != "chunked")
             return bad(501, "bad_transfer_encoding",
                        "the only transfer coding read here is exactly `chunked`");
         part_ = BodyPart::chunk_size;
         return true;
     }
-    if (lengths > 1) return bad(400, "bad_content_length", "more than one Content-Length");
-    if (lengths == 1) {
-        const std::optional<std::uint64_t> wanted = parse_digits(length);
+
+    if (length) {
+        const std::optional<std::uint64_t> wanted = parse_digits(*length);
         if (!wanted) return bad(400, "bad_content_length", "Content-Length is not a plain number");
         if (*wanted > limits_.body_bytes_max)
             return bad(413, "body_too_large",
@@ -260,6 +268,7 @@ bool RequestGate::decide_body() {
         remaining_ = *wanted;
         if (remaining_ > 0) part_ = BodyPart::length;
     }
+
     if (part_ == BodyPart::none) expects_continue_ = false;
     return true;
 }

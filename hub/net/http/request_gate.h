@@ -3,20 +3,21 @@
 // alone as soon as it is there, so that whoever may not ask is refused before a body is
 // read. What two readers could understand differently (request smuggling) is refused:
 // transfer codings other than exactly `chunked`, a length beside them, folded lines, bare
-// LF, a second Host or length, chunk extensions. Trailers are read and dropped.
+// LF, a second Host, length or other field that is no list, chunk extensions.
+// Trailers are read and dropped.
 // One reader, not a check in front of another: Beast's parser (1.81)
 // accepts seven of the shapes refused here and waits for ever on an eighth.
 // Owner: one connection. After a refusal the connection
 // must close: where the next request begins is unknown.
-// Source: RFC 9112; targets S3.
+// Source: RFC 9112.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
+
+#include "hub/api/http.h"
 
 namespace moex::net {
 
@@ -27,14 +28,11 @@ struct GateLimits {
     std::uint64_t body_bytes_max = 1u << 20;
 };
 
-struct GatedRequest {
-    std::string method, path, query;  // path percent-decoded, query raw
-    std::vector<std::pair<std::string, std::string>>
-        headers;  // names in lower case, values trimmed
-    std::string body;
-    std::string raw_target;
+// A request as the routes see it, and what only its connection needs.
+// Who sent it is for the connection to fill in; the gate sees bytes alone.
+struct GatedRequest : HttpRequest {
+    std::string raw_target;  // as it came, with the query
     bool keep_alive = true;
-    bool http_1_0 = false;
 };
 
 struct GateRefusal {
@@ -54,7 +52,7 @@ class RequestGate {
     const GateRefusal& refusal() const { return refusal_; }
     // The request as far as it has come: its head, and
     // the body's bytes so far. Requires body or done.
-    const GatedRequest& request() const { return request_; }
+    GatedRequest& request() { return request_; }
     // Bytes of the body still to come; nullopt when it
     // comes in chunks and nobody knows. Requires body.
     std::optional<std::uint64_t> body_bytes_left() const {
@@ -75,6 +73,8 @@ class RequestGate {
     void parse_head();
     bool parse_request_line(std::string_view line);
     bool parse_field(std::string_view line);
+    std::size_t count_fields(std::string_view name) const;
+    bool check_fields();
     bool decide_body();
     std::size_t feed_body(std::string_view in);
     void take_chunk_line();

@@ -30,6 +30,10 @@ class WebSocketOver : public WebSocket {
         upgrade_.target(request.raw_target);
         upgrade_.version(11);
         for (const auto& [name, value] : request.headers) upgrade_.insert(name, value);
+        stream_.set_option(
+            websocket::stream_base::decorator([id = request.id](websocket::response_type& answer) {
+                answer.set("X-Request-Id", id);
+            }));
         stream_.async_accept(upgrade_, std::move(handler));
     }
 

@@ -60,6 +60,17 @@ TEST(AccessTest, APlainPageIsNotOurOwnOnceTheRequestCameOverTls) {
     EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
 }
 
+// A plain hub has no page that came over TLS: whoever says so is another server of that name.
+TEST(AccessTest, ATlsPageIsNotThePlainHubsOwn) {
+    const AccessPolicy policy({"127.0.0.1", {"hub.example"}, {}});
+    HttpRequest request;
+    request.headers = {{"host", "hub.example:8080"}, {"origin", "https://hub.example:8080"}};
+    EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::foreign);
+
+    request.secure = true;
+    EXPECT_EQ(policy.judge_origin(request), AccessPolicy::Origin::same);
+}
+
 TEST(AccessTest, OnlyATrustedProxySpeaksForOthers) {
     const TrustedProxies proxies({"127.0.0.1", "10.0.0.2", "2001:DB8::1"});
     const struct {
@@ -127,15 +138,16 @@ TEST(AccessTest, Origins) {
     const AccessPolicy policy(
         {"127.0.0.1", {"hub.example"}, {"https://app.example", "http://localhost:3000"}});
     using Origin = AccessPolicy::Origin;
-    const auto judge = [&](const char* host, const char* origin) {
+    const auto judge = [&](const char* host, const char* origin, bool secure = false) {
         HttpRequest request;
+        request.secure = secure;
         request.headers = {{"host", host}, {"origin", origin}};
         return policy.judge_origin(request);
     };
     EXPECT_EQ(judge("127.0.0.1:8080", "http://127.0.0.1:8080"), Origin::same);
     EXPECT_EQ(judge("localhost:8080", "http://LOCALHOST:8080"), Origin::same);
-    EXPECT_EQ(judge("hub.example", "https://hub.example"), Origin::same);
-    EXPECT_EQ(judge("hub.example", "https://hub.example:443"), Origin::same);
+    EXPECT_EQ(judge("hub.example", "https://hub.example", true), Origin::same);
+    EXPECT_EQ(judge("hub.example", "https://hub.example:443", true), Origin::same);
     EXPECT_EQ(judge("hub.example:80", "http://hub.example"), Origin::same);
     EXPECT_EQ(judge("[::1]:8080", "http://[::1]:8080"), Origin::same);
     EXPECT_EQ(judge("127.0.0.1:8080", "https://app.example"), Origin::allowed);

@@ -33,10 +33,12 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
     stream.send(stream_request(40));
     ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
     hub.server().stop();
+    // The stop is posted; it takes effect at once, or the stream has ended already.
     RawResponse health;
-    // the stop is posted; it takes effect at once, or the stream has ended already
-    do health = fetch(hub.port(), "GET", "/health");
-    while (health.status == 200);
+    ASSERT_TRUE(eventually([&] {
+        health = fetch(hub.port(), "GET", "/health");
+        return health.status != 200;
+    }));
     EXPECT_TRUE(health.status == 503 || health.status == 0);
     const std::string rest = stream.read_until("0\r\n\r\n", 60s);
     EXPECT_NE(rest.find("data: [DONE]"), std::string::npos);
@@ -100,14 +102,13 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
         ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
         EXPECT_EQ(running(hub.port()), 1);
     }
-    while (running(hub.port()) != 0) {}
+    ASSERT_TRUE(eventually([&] { return running(hub.port()) == 0; }));
     const auto aborted = [&] {
         return fetch(hub.port(), "GET", "/metrics")
                    .body.find("moex_request_success_total{finished_reason=\"abort\"} 1") !=
                std::string::npos;
     };
-    while (!aborted()) {  // counted when its last event has passed
-    }
+    EXPECT_TRUE(eventually(aborted));  // counted when its last event has passed
     EXPECT_TRUE(hub.healthy());
 }
 
@@ -126,7 +127,7 @@ TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
         "application/json\r\nContent-Length: " +
         std::to_string(body.size()) + "\r\n\r\n" + body);
-    while (running(hub.port()) != 2) {}
+    ASSERT_TRUE(eventually([&] { return running(hub.port()) == 2; }));
     hub.server().stop();
     const std::string rest = stream.read_until("0\r\n\r\n", 60s);
     const std::size_t last = rest.rfind("data: ");

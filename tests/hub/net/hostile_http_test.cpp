@@ -101,8 +101,7 @@ TEST(HostileHttpTest, OneAddressHoldsOnlySoManyConnections) {
         first.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
         EXPECT_EQ(first.read_response().status, 200u);
     }
-    while (!hub.healthy()) {  // the places come back
-    }
+    EXPECT_TRUE(eventually([&] { return hub.healthy(); }));  // the places come back
 }
 
 std::string post_head(std::size_t length, const std::string& lines = {}) {
@@ -169,14 +168,17 @@ TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
         return fetch(hub.port(), "POST", "/tokenize", "Content-Type: application/json\r\n",
                      "{\"content\": \"hi\"" + half + "}");
     };
-    RawResponse response = ask();
-    while (response.status == 200) response = ask();  // until the first one's bytes have arrived
+    RawResponse response;
+    ASSERT_TRUE(eventually([&] {  // until the first one's bytes have arrived
+        response = ask();
+        return response.status != 200;
+    }));
     EXPECT_EQ(response.status, 503u);
     EXPECT_TRUE(response.headers.contains("retry-after"));
     EXPECT_TRUE(hub.healthy());
     first.reset();
-    while (ask().status != 200) {  // a connection that ends gives its bytes back
-    }
+    // A connection that ends gives its bytes back.
+    ASSERT_TRUE(eventually([&] { return ask().status == 200; }));
     // and so does each answered request
     for (int i = 0; i < 5; ++i) EXPECT_EQ(ask().status, 200u);
 }

@@ -92,6 +92,23 @@ inline std::vector<HostileRequest> hostile_requests() {
         {"empty first line", "\r\nGET / HTTP/1.1\r\n" + host + "\r\n", 400},
         {"two spaces", "GET  / HTTP/1.1\r\n" + host + "\r\n", 400},
         {"TLS hello", std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), 400},
+        {"two keys", post + "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", 400},
+        {"two equal keys", post + "X-Api-Key: a\r\nx-api-key: a\r\n\r\n", 400},
+        {"two content types", post + "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
+         400},
+        {"two origins",
+         "GET / HTTP/1.1\r\n" + host +
+             "Origin: http://localhost\r\nOrigin: http://evil.example\r\n\r\n",
+         400},
+        {"two WebSocket keys",
+         "GET /worker HTTP/1.1\r\n" + host +
+             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+             "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
+         400},
+        {"two WebSocket versions",
+         "GET /worker HTTP/1.1\r\n" + host +
+             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Version: 8\r\n\r\n",
+         400},
         {"unknown expectation", post + "Expect: a-miracle\r\nContent-Length: 2\r\n\r\n{}", 417},
     };
 }

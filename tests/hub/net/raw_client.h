@@ -58,6 +58,15 @@ class RawClient {
     std::string in_;
 };
 
+// Asks again and again, over the wire, until `happened` says yes; false when 60 s were not enough.
+template <class Condition>
+bool eventually(Condition happened) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!happened())
+        if (std::chrono::steady_clock::now() > until) return false;
+    return true;
+}
+
 RawResponse fetch(std::uint16_t port, const std::string& method, const std::string& path,
                   const std::string& header_lines = {}, const std::string& body = {});
 

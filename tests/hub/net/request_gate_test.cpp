@@ -78,6 +78,41 @@ TEST(RequestGateTest, ChunksAreJoinedAndTrailersDropped) {
     }
 }
 
+// The words of Connection are whole ones: "closely" asks for nothing.
+TEST(RequestGateTest, ConnectionIsAListOfWords) {
+    const struct {
+        const char* version;
+        const char* lines;
+        bool keep_alive;
+    } rows[] = {
+        {"1.1", "", true},
+        {"1.1", "Connection: closely\r\n", true},
+        {"1.1", "Connection: x-close, upgrade\r\n", true},
+        {"1.1", "Connection: Upgrade ,\tCLOSE\r\n", false},
+        {"1.1", "Connection: upgrade\r\nConnection: close\r\n", false},
+        {"1.0", "", false},
+        {"1.0", "Connection: not-keep-alive\r\n", false},
+        {"1.0", "Connection: Keep-Alive\r\n", true},
+        {"1.0", "Connection: keep-alive, close\r\n", false},
+    };
+    for (const auto& row : rows) {
+        RequestGate gate({});
+        feed_all(gate,
+                 std::string("GET / HTTP/") + row.version + "\r\nHost: h\r\n" + row.lines + "\r\n");
+        ASSERT_EQ(gate.state(), State::done) << row.lines;
+        EXPECT_EQ(gate.take().keep_alive, row.keep_alive) << row.version << ' ' << row.lines;
+    }
+}
+
+// Lists may come in several lines; they mean what one line would.
+TEST(RequestGateTest, FieldsThatAreListsMayRepeat) {
+    RequestGate gate({});
+    feed_all(gate,
+             "GET / HTTP/1.1\r\nHost: h\r\nAccept: a/b\r\nAccept: c/d\r\nX-Forwarded-For: "
+             "10.0.0.1\r\nX-Forwarded-For: 10.0.0.2\r\n\r\n");
+    EXPECT_EQ(gate.state(), State::done);
+}
+
 TEST(RequestGateTest, LengthsAndKeepAlive) {
     RequestGate gate({});
     feed_all(gate, "POST / HTTP/1.0\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello");

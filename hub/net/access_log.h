@@ -1,0 +1,57 @@
+// The access log: one line for each answer, off unless a file is named.
+//   time=2026-11-21T18:44:12.123Z method=POST target=/v1/completions status=200 bytes=5123
+//   ms=834.2 end=whole id=req-4f… peer=198.51.100.0/24
+// No bodies, no queries, no headers, no keys; of the peer only its network.
+// Thread-safe: one mutex around one write.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "hub/base/clock.h"
+
+namespace moex::net {
+
+struct AccessLine {
+    std::string_view method, raw_target;  // the query is cut off here; empty: nobody knows
+    unsigned status = 0;                  // 0: the client left before there was one
+    std::uint64_t body_bytes = 0;         // of the answer
+    Duration took{};
+    bool whole = true;  // false: the answer was cut short
+    std::string_view id, peer_address;
+};
+
+class AccessLog {
+  public:
+    // An empty name keeps none, "-" is stdout. Throws std::runtime_error with a sentence.
+    explicit AccessLog(std::filesystem::path file);
+    void write(const AccessLine& line);
+    // After another program has moved the file away. Throws as the constructor
+    // does; the old file stays in use then.
+    void reopen();
+    bool is_on() const { return !path_.empty(); }
+
+  private:
+    struct Close {
+        void operator()(std::FILE* file) const;
+    };
+    using File = std::unique_ptr<std::FILE, Close>;
+    static File open(const std::filesystem::path& path);
+
+    const std::filesystem::path path_;
+    std::mutex mutex_;
+    File file_;
+};
+
+// 203.0.113.9 becomes 203.0.113.0/24, 2001:db8:1:2::3 becomes 2001:db8:1::/48.
+std::string peer_network(std::string_view address);
+
+// The line as it is written, without the time in front.
+std::string access_text(const AccessLine& line);
+
+}  // namespace moex::net
