@@ -1,6 +1,7 @@
 #include "hub/net/access_log.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <ctime>

@@ -38,14 +38,15 @@ std::string content_type_of(std::string_view path) {
 }
 
 Assets::Assets(fs::path directory) {
-    // Build outputs (wasm/, vendor/) come from the binary
-    // in both cases; a folder's files go before them.
+    // The build's outputs (wasm/, vendor/) come from the binary in
+    // both cases; where a folder has a file of that name, it wins.
     for (const MoexAssetRow* row = moex_asset_table; row->path; ++row)
         embedded_[row->path] = Asset{{row->data, static_cast<std::size_t>(row->size)},
                                      nullptr,
                                      text('"', row->sha256, '"'),
                                      content_type_of(row->path)};
     if (directory.empty()) return;
+
     std::error_code error;
     for (const char* folder : {"", "css", "js", "wasm", "vendor"})
         for (const auto& entry : fs::directory_iterator(directory / folder, error)) {
@@ -53,8 +54,10 @@ Assets::Assets(fs::path directory) {
             const std::string suffix = entry.path().extension().string();
             if (!entry.is_regular_file(error) || name[0] == '.') continue;
             if (!*folder && suffix != ".html" && suffix != ".svg") continue;
+
             files_[*folder ? text('/', folder, '/', name) : text('/', name)] = entry.path();
         }
+
     if (!files_.contains("/index.html"))
         throw std::runtime_error(
             text(directory.string(), ": no index.html; --static wants the folder of the pages"));
@@ -70,11 +73,13 @@ std::optional<Asset> Assets::find(std::string_view path) const {
     if (const auto file = files_.find(name); file != files_.end()) {
         std::ifstream in(file->second, std::ios::binary);
         if (!in) return std::nullopt;
+
         auto content = std::make_shared<const std::string>(std::istreambuf_iterator<char>(in),
                                                            std::istreambuf_iterator<char>());
         const ByteView bytes = as_byte_view(*content);
         return Asset{bytes, content, text('"', to_hex(sha256(bytes)), '"'), content_type_of(name)};
     }
+
     const auto found = embedded_.find(name);
     if (found == embedded_.end()) return std::nullopt;
     return found->second;

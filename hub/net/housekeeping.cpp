@@ -23,16 +23,19 @@ void Housekeeping::stop() {
 
 void Housekeeping::tick() {
     if (stopped_) return;
+
     if (Engine* engine = hub_.engine) {
         tokens_.emplace_back(now_steady(), engine->counters().generated_tokens);
         if (tokens_.size() > speed_samples) tokens_.pop_front();
-        const double seconds =
-            std::chrono::duration<double>(tokens_.back().first - tokens_.front().first).count();
-        hub_.decode_tokens_per_s =
-            seconds > 0
-                ? static_cast<double>(tokens_.back().second - tokens_.front().second) / seconds
-                : 0.0;
+
+        const auto& [first_at, first_tokens] = tokens_.front();
+        const auto& [last_at, last_tokens] = tokens_.back();
+        const double seconds = std::chrono::duration<double>(last_at - first_at).count();
+        hub_.decode_tokens_per_s = seconds > 0
+                                       ? static_cast<double>(last_tokens - first_tokens) / seconds
+                                       : 0.0;
     }
+
     if (++ticks_ % record_every_ticks == 0) record();
     timer_.expires_after(1s);
     timer_.async_wait([this](NetError error) {
@@ -44,11 +47,13 @@ void Housekeeping::record() {
     SwarmBackend* swarm = hub_.swarm;
     Engine* engine = hub_.engine;
     if (!swarm || !engine) return;
+
     const auto add = [&](const char* name, std::uint64_t value) {
         std::uint64_t& last = counters_[name];
         if (value > last) hub_.registry.add_to_counter(name, value - last);
         last = value;
     };
+
     const EngineCounters tokens = engine->counters();
     const SwarmCounters calls = swarm->core().counters();
     add("prompt_tokens", tokens.prompt_tokens);
@@ -57,6 +62,7 @@ void Housekeeping::record() {
     add("calls_remote", calls.calls_remote);
     add("calls_local", calls.calls_local);
     add("bad_answers", calls.bad_answers);
+
     const std::int64_t now_s = std::time(nullptr);
     std::map<WorkerId, Seen> seen_now;
     for (const WorkerView& worker : swarm->core().workers()) {

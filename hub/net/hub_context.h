@@ -39,6 +39,7 @@ class LiveConnections {
         const std::lock_guard lock(mutex_);
         const auto found = live_.find(id);
         if (found == live_.end()) return;
+
         const auto count = by_peer_.find(found->second.peer);
         if (--count->second == 0) by_peer_.erase(count);
         live_.erase(found);

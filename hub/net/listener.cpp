@@ -22,11 +22,13 @@ Listener::Listener(HubContext& hub, const Routes& routes, std::shared_ptr<ssl::c
     if (error)
         throw std::runtime_error(
             text(where, ": want an IP address to listen on, like 127.0.0.1 or 0.0.0.0"));
+
     const tcp::endpoint endpoint(address, hub.options.listen_port);
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);
     if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+
     if (error == asio::error::address_in_use)
         throw std::runtime_error(text(
             where, ": the port is in use; stop the other program or choose another with --listen"));
@@ -54,44 +56,53 @@ void Listener::replace_tls(std::shared_ptr<ssl::context> tls) {
 void Listener::accept() {
     if (!acceptor_.is_open()) return;
     acceptor_.async_accept(asio::make_strand(hub_.io), [this](NetError error, tcp::socket socket) {
-        if (error == asio::error::operation_aborted) return;
-        if (!error) {
-            serve(std::move(socket));
-            return accept();
-        }
-        // Out of descriptors, mostly: wait for some to come back instead of
-        // spinning.
-        log_warn("http: accept failed", kv("error", error.message()));
-        pause_.expires_after(100ms);
-        pause_.async_wait([this](NetError stopped) {
-            if (!stopped) accept();
-        });
+        on_accepted(error, std::move(socket));
     });
+}
+
+void Listener::on_accepted(NetError error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    if (!error) {
+        serve(std::move(socket));
+        return accept();
+    }
+
+    // Out of descriptors, mostly: wait for some to come back instead of spinning.
+    log_warn("http: accept failed", kv("error", error.message()));
+    pause_.expires_after(100ms);
+    pause_.async_wait([this](NetError stopped) {
+        if (!stopped) accept();
+    });
+}
+
+// Whether one more connection of the peer at `address` fits; a proxy's are everybody's.
+bool Listener::has_room_for(const std::string& address) const {
+    const std::size_t open = hub_.http_connections->size() + hub_.worker_connections->size();
+    if (open >= hub_.options.connections_max) return false;
+    if (hub_.proxies.trusts(address)) return true;
+
+    const std::string peer = rate_key(address);
+    const std::size_t of_peer = hub_.http_connections->count_of(peer) +
+                                hub_.worker_connections->count_of(peer);
+    const double factor = is_loopback_address(address) ? hub_.options.rates.loopback_factor : 1.0;
+    return static_cast<double>(of_peer) < hub_.options.connections_per_address_max * factor;
 }
 
 void Listener::serve(tcp::socket socket) {
     NetError error;
     const tcp::endpoint remote = socket.remote_endpoint(error);
     if (error) return;
-    // closes
-    if (hub_.http_connections->size() + hub_.worker_connections->size() >=
-        hub_.options.connections_max)
-        return;
-    const std::string address = remote.address().to_string(), peer = rate_key(address);
-    // A proxy's connections are everybody's.
-    const double peer_max = hub_.options.connections_per_address_max *
-                            (is_loopback_address(address) ? hub_.options.rates.loopback_factor
-                                                          : 1.0);
-    if (!hub_.proxies.trusts(address) &&
-        static_cast<double>(hub_.http_connections->count_of(peer) +
-                            hub_.worker_connections->count_of(peer)) >= peer_max)
-        return;
+
+    const std::string address = remote.address().to_string();
+    if (!has_room_for(address)) return;  // the socket closes here
+
     socket.set_option(tcp::no_delay(true), error);
     std::shared_ptr<ssl::context> tls;
     {
         const std::lock_guard lock(tls_mutex_);
         tls = tls_;
     }
+
     auto transport = tls ? make_tls_transport(std::move(socket), std::move(tls))
                          : make_plain_transport(std::move(socket));
     std::make_shared<HttpConnection>(hub_, routes_, std::move(transport), address)->start();

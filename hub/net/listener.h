@@ -21,6 +21,8 @@ class Listener {
 
   private:
     void accept();
+    void on_accepted(NetError error, tcp::socket socket);
+    bool has_room_for(const std::string& address) const;
     void serve(tcp::socket socket);
 
     HubContext& hub_;

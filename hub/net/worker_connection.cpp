@@ -40,6 +40,7 @@ void WorkerConnection::on_accepted() {
         SwarmBackend* swarm = hub.swarm;
         if (!swarm)
             return self->close(CloseCode::going_away, "the hub is not ready; try again in 2 s");
+
         self->joined_ = true;
         self->id_ = swarm->on_connect(self, self->address_, self->authorized_);
         const std::uint64_t limit = std::min<std::uint64_t>(
@@ -70,15 +71,19 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
         }
         return end();
     }
+
     if (!binary) {
         if (welcomed_) hub_.metrics.on_ejection(CloseCode::text_frame);
         return close(CloseCode::text_frame, "frames are binary messages");
     }
+
     asio::post(hub_.swarm_strand, [self = shared_from_this(), frame = std::move(frame)] {
         SwarmBackend* swarm = self->hub_.swarm;
         if (!swarm || !self->joined_) return;
+
         swarm->on_frame(self->id_, frame);
         if (swarm->core().welcomed(self->id_)) self->welcomed_ = true;
+
         std::uint64_t limit = swarm->core().frame_bytes_max(self->id_);
         if (!self->welcomed_)
             limit = std::min<std::uint64_t>(limit, unauthenticated_frame_bytes_max);
@@ -92,6 +97,7 @@ void WorkerConnection::send(Bytes frame) {
         asio::post(executor_, [self = shared_from_this()] { self->end(); });
         return;
     }
+
     outbox_bytes_ += frame.size();
     asio::post(executor_, [self = shared_from_this(), frame = std::move(frame)]() mutable {
         if (self->ended_ || self->closing_) return;
@@ -106,6 +112,7 @@ void WorkerConnection::write_next() {
         if (closing_) finish_close();
         return;
     }
+
     writing_ = true;
     socket_->write(outbox_.front(), [self = shared_from_this()](NetError error) {
         self->writing_ = false;
@@ -130,6 +137,7 @@ void WorkerConnection::begin_close(CloseCode code, const std::string& reason) {
     closing_ = true;
     close_code_ = code;
     close_reason_ = reason;
+
     close_timer_.expires_after(close_within);
     close_timer_.async_wait([self = shared_from_this()](NetError error) {
         if (!error) self->end();
@@ -149,6 +157,7 @@ void WorkerConnection::end() {
     ended_ = true;
     close_timer_.cancel();
     socket_->abort();
+
     asio::post(hub_.swarm_strand, [self = shared_from_this()] {
         HubContext& hub = self->hub_;
         if (!self->joined_) return;

@@ -42,6 +42,7 @@ Verdict read_all(std::string_view bytes, std::size_t piece, bool keep_bodies = t
     Verdict verdict;
     RequestGate gate(limits);
     std::size_t request_begin = 0;
+
     while (verdict.taken < bytes.size() && gate.state() != RequestGate::State::refused) {
         const std::string_view in = bytes.substr(verdict.taken, piece == 0 ? bytes.size() : piece);
         const std::size_t taken = gate.feed(in);
@@ -106,11 +107,13 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
     require(!request.raw_target.empty() && request.raw_target[0] == '/' && !request.path.empty() &&
             request.path[0] == '/');
     require(request.raw_target.size() <= limits.target_bytes_max);
+
     // One reader takes the first of two, another the last: only lists may repeat.
     for (const char* name : {"authorization", "content-type", "host", "origin", "sec-websocket-key",
                              "sec-websocket-version", "x-api-key"})
         require(count_fields(request, name) <= 1);
     for (const char c : request.path) require(static_cast<unsigned char>(c) >= 0x20 && c != 0x7f);
+
     for (const auto& [name, value] : request.headers) {
         require(!name.empty());
         for (const char c : name)
@@ -123,6 +126,7 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
         }
         if (name == "transfer-encoding") require(value.size() == 7);
     }
+
     // The head ends where any other reader sees its end, and a body
     // with a length is the bytes behind it, no more and no fewer.
     const std::size_t head_end = raw.find("\r\n\r\n");
@@ -132,6 +136,7 @@ void check_passed(const GatedRequest& request, std::string_view raw) {
     else
         require(raw.size() >= head_end + 4 + 5 && raw.substr(raw.size() - 4) == "\r\n\r\n");
     std::size_t line_begin = 0;
+
     for (std::size_t i = 0; i < head_end + 4; ++i) {
         if (raw[i] != '\n') continue;
         require(i > 0 && raw[i - 1] == '\r');  // no bare LF
@@ -153,6 +158,7 @@ void check_access(const GatedRequest& gated, const AccessPolicy& policy) {
     const std::size_t origins = count_fields(gated, "origin");
     require((origin == AccessPolicy::Origin::none) == (origins == 0));
     require(origins <= 1);
+
     if (host_ok) {
         // Nothing but this machine, or a name that the owner gave.
         const auto authority = parse_authority(*request.header("host"));
@@ -214,6 +220,7 @@ void one(std::size_t piece, std::string_view bytes) {
                                       .cors_origins = {"https://app.example"}});
     const Verdict whole = read_all(bytes, 0), again = read_all(bytes, 0),
                   cut = read_all(bytes, piece);
+
     for (const Verdict* other : {&again, &cut}) {
         require(other->passed.size() == whole.passed.size() &&
                 other->refusal.has_value() == whole.refusal.has_value());
@@ -224,6 +231,7 @@ void one(std::size_t piece, std::string_view bytes) {
                     whole.refusal->code == other->refusal->code);
         require(other->taken == whole.taken);
     }
+
     // A body that is not kept is measured by the same rules.
     const Verdict dropped = read_all(bytes, piece, false);
     require(dropped.taken == whole.taken && dropped.passed.size() == whole.passed.size() &&
@@ -234,6 +242,7 @@ void one(std::size_t piece, std::string_view bytes) {
         check_passed(whole.passed[i], whole.raw[i]);
         check_access(whole.passed[i], policy);
     }
+
     check_rates(bytes);
 }
 

@@ -22,6 +22,7 @@ int hex_value(char c) {
 // Digits only, no sign, no space: "+5", "5 " and "0x5" are read differently by different peers.
 std::optional<std::uint64_t> parse_digits(std::string_view text) {
     if (text.empty() || text.size() > 18) return std::nullopt;
+
     std::uint64_t value = 0;
     for (const char c : text) {
         if (c < '0' || c > '9') return std::nullopt;
@@ -29,7 +30,7 @@ std::optional<std::uint64_t> parse_digits(std::string_view text) {
     }
     return value;
 }
-// 8 hex digits, CR, LF, and room to tell an extension from a long number
+// Of 8 hex digits, CR, LF, and room to tell an extension from a long number.
 constexpr std::size_t chunk_line_bytes_max = 18;
 
 }  // namespace
@@ -40,8 +41,10 @@ bool decode_path(std::string_view raw, std::string& out) {
         char c = raw[i];
         if (c == '%') {
             if (i + 2 >= raw.size()) return false;
+
             const int high = hex_value(raw[i + 1]), low = hex_value(raw[i + 2]);
             if (high < 0 || low < 0) return false;
+
             c = static_cast<char>(high * 16 + low);
             if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) return false;
             i += 2;
@@ -83,6 +86,7 @@ std::size_t RequestGate::feed(std::string_view in) {
     while (taken < in.size() && (state_ == State::idle || state_ == State::head))
         take_head_byte(in[taken++]);
     if (taken > 0) return taken;
+
     while (taken < in.size() && state_ == State::body) taken += feed_body(in.substr(taken));
     return taken;
 }
@@ -93,6 +97,7 @@ void RequestGate::take_head_byte(char byte) {
     state_ = State::head;
     const bool after_cr = !line_.empty() && line_.back() == '\r';
     const auto code = static_cast<unsigned char>(byte);
+
     if (byte == '\n' && !after_cr)
         return refuse(400, "bare_lf", "a line ends with LF alone; HTTP lines end with CR LF");
     if (after_cr && byte != '\n')
@@ -101,6 +106,7 @@ void RequestGate::take_head_byte(char byte) {
         return refuse(400, "control_character",
                       text("byte ", static_cast<unsigned>(code),
                            " in the request head; TLS sent to a plain port?"));
+
     line_ += byte;
     if (line_ == "\r\n")
         return refuse(400, "empty_request_line", "the request begins with an empty line");
@@ -112,9 +118,8 @@ void RequestGate::take_head_byte(char byte) {
     if (line_.size() > limits_.header_bytes_max)
         return refuse(431, "header_too_large",
                       text("the request head is larger than ", limits_.header_bytes_max, " bytes"));
-    if (byte == '\n' && line_.size() >= 4 &&
-        std::string_view(line_).substr(line_.size() - 4) == "\r\n\r\n")
-        parse_head();
+
+    if (byte == '\n' && line_.ends_with("\r\n\r\n")) parse_head();
 }
 
 void RequestGate::parse_head() {
@@ -123,14 +128,17 @@ void RequestGate::parse_head() {
     std::size_t end = rest.find("\r\n");
     if (!parse_request_line(rest.substr(0, end))) return;
     rest.remove_prefix(end + 2);
+
     while (!rest.empty()) {
         end = rest.find("\r\n");
         if (request_.headers.size() == limits_.header_fields_max)
             return refuse(431, "too_many_fields",
                           text("more than ", limits_.header_fields_max, " header fields"));
+
         if (!parse_field(rest.substr(0, end))) return;
         rest.remove_prefix(end + 2);
     }
+
     if (!check_fields() || !decide_body()) return;
     line_.clear();
     state_ = part_ == BodyPart::none ? State::done : State::body;
@@ -145,6 +153,7 @@ bool RequestGate::parse_request_line(std::string_view line) {
     const std::size_t last = line.rfind(' ');
     if (first == std::string_view::npos || first == last || first == 0)
         return bad(400, "bad_request_line", "want METHOD TARGET HTTP/1.1, with single spaces");
+
     const std::string_view method = line.substr(0, first),
                            target = line.substr(first + 1, last - first - 1),
                            version = line.substr(last + 1);
@@ -158,10 +167,12 @@ bool RequestGate::parse_request_line(std::string_view line) {
         const bool is_http = version.substr(0, 5) == "HTTP/";
         return bad(is_http ? 505 : 400, "bad_version", "want HTTP/1.1");
     }
+
     static constexpr std::array<std::string_view, 7> methods{"GET",    "HEAD",  "POST",   "PUT",
                                                              "DELETE", "PATCH", "OPTIONS"};
     if (std::find(methods.begin(), methods.end(), method) == methods.end())
         return bad(405, "method_not_allowed", "methods here are GET, HEAD, POST and OPTIONS");
+
     // Origin form only: this server is nobody's proxy.
     if (target.empty() || target[0] != '/')
         return bad(400, "bad_target", "the request target must begin with '/'");
@@ -170,11 +181,13 @@ bool RequestGate::parse_request_line(std::string_view line) {
             c == '#')
             return bad(400, "bad_target",
                        "the request target holds a space, '#' or a byte outside ASCII");
+
     const std::size_t question = target.find('?');
     if (!decode_path(target.substr(0, question), request_.path))
         return bad(400, "bad_target", "a bad percent escape in the path");
     request_.query = question == std::string_view::npos ? std::string()
                                                         : std::string(target.substr(question + 1));
+
     request_.raw_target = std::string(target);
     request_.method = std::string(method);
     request_.http_1_0 = version == "HTTP/1.0";
@@ -281,12 +294,14 @@ std::size_t RequestGate::feed_body(std::string_view in) {
         body_bytes_ += taken;
         remaining_ -= taken;
         if (remaining_ > 0) return taken;
+
         if (part_ == BodyPart::length)
             state_ = State::done;
         else
             part_ = BodyPart::chunk_end;
         return taken;
     }
+
     // Lines: a chunk's size, the end of a chunk, trailers.
     const char byte = in[0];
     const bool after_cr = !line_.empty() && line_.back() == '\r';
@@ -294,16 +309,20 @@ std::size_t RequestGate::feed_body(std::string_view in) {
         refuse(400, "bad_chunk", "a chunk line does not end with CR LF");
         return 1;
     }
+
     line_ += byte;
     if (byte == '\n') {
         line_.resize(line_.size() - 2);
         take_chunk_line();
         line_.clear();
-    } else if (part_ == BodyPart::trailers ? ++trailer_bytes_ > limits_.header_bytes_max
-                                           : line_.size() > chunk_line_bytes_max) {
-        refuse(400, "bad_chunk",
-               part_ == BodyPart::trailers ? "the trailers are too long"
-                                           : "a chunk line is too long; extensions are refused");
+        return 1;
+    }
+
+    if (part_ == BodyPart::trailers) {
+        if (++trailer_bytes_ > limits_.header_bytes_max)
+            refuse(400, "bad_chunk", "the trailers are too long");
+    } else if (line_.size() > chunk_line_bytes_max) {
+        refuse(400, "bad_chunk", "a chunk line is too long; extensions are refused");
     }
     return 1;
 }
@@ -323,9 +342,11 @@ void RequestGate::take_chunk_line() {
             return;
         default: break;
     }
+
     if (line_.empty() || line_.size() > 8)
         return refuse(400, "bad_chunk",
                       "a chunk size is not 1 to 8 hex digits; extensions are refused");
+
     std::uint64_t size = 0;
     for (const char c : line_) {
         const int digit = hex_value(c);
@@ -334,9 +355,11 @@ void RequestGate::take_chunk_line() {
                           "a chunk size is not 1 to 8 hex digits; extensions are refused");
         size = size * 16 + static_cast<unsigned>(digit);
     }
+
     if (size > limits_.body_bytes_max - body_bytes_)
         return refuse(413, "body_too_large",
                       text("the body is larger than ", limits_.body_bytes_max, " bytes"));
+
     remaining_ = size;
     trailer_bytes_ = 0;
     part_ = size == 0 ? BodyPart::trailers : BodyPart::chunk_data;

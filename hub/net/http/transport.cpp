@@ -75,7 +75,7 @@ class TlsTransport : public Transport {
     }
 
   private:
-    std::shared_ptr<ssl::context> context_;  // before the stream: it outlives it
+    std::shared_ptr<ssl::context> context_;  // before the stream, so that it outlives it
     ssl::stream<tcp::socket> stream_;
 };
 
@@ -99,15 +99,18 @@ std::shared_ptr<ssl::context> make_tls_context(const std::string& certificate_fi
     SSL_CTX_set_cipher_list(raw, "ECDHE+AESGCM:ECDHE+CHACHA20");
     SSL_CTX_set_ciphersuites(
         raw, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
+
     NetError error;
     context->use_certificate_chain_file(certificate_file, error);
     if (error)
         throw std::runtime_error(
             text(certificate_file, ": cannot read a certificate chain (PEM): ", error.message()));
+
     context->use_private_key_file(key_file, ssl::context::pem, error);
     if (error)
         throw std::runtime_error(text(key_file, ": cannot read a private key (PEM) that fits ",
                                       certificate_file, ": ", error.message()));
+
     if (SSL_CTX_check_private_key(raw) != 1)
         throw std::runtime_error(text(key_file, ": the key does not belong to ", certificate_file));
     return context;
@@ -120,12 +123,15 @@ std::vector<std::string> certificate_names(const ssl::context& context) {
     auto* alternatives = static_cast<GENERAL_NAMES*>(
         certificate ? X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)
                     : nullptr);
+
     for (int i = 0; i < sk_GENERAL_NAME_num(alternatives); ++i) {
         const GENERAL_NAME* name = sk_GENERAL_NAME_value(alternatives, i);
         if (name->type != GEN_DNS && name->type != GEN_IPADD) continue;
+
         const ASN1_STRING* value = name->type == GEN_DNS ? name->d.dNSName : name->d.iPAddress;
         const auto* bytes = ASN1_STRING_get0_data(value);
         const auto size = static_cast<std::size_t>(ASN1_STRING_length(value));
+
         if (name->type == GEN_DNS) {
             names.emplace_back(reinterpret_cast<const char*>(bytes), size);
         } else if (size == 4) {
@@ -138,6 +144,7 @@ std::vector<std::string> certificate_names(const ssl::context& context) {
             names.push_back(asio::ip::address_v6(address).to_string());
         }
     }
+
     GENERAL_NAMES_free(alternatives);
     return names;
 }

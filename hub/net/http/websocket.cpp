@@ -14,11 +14,13 @@ class WebSocketOver : public WebSocket {
         timeout.idle_timeout = limits.idle;
         timeout.keep_alive_pings = true;
         stream_.set_option(timeout);
-        // off: it costs memory per peer, and activations do not shrink
+
+        // Compression is off: it costs memory per peer, and activations do not shrink.
         websocket::permessage_deflate deflate;
         deflate.server_enable = false;
         deflate.client_enable = false;
         stream_.set_option(deflate);
+
         stream_.binary(true);
         stream_.auto_fragment(false);
     }

@@ -15,7 +15,7 @@
 namespace moex::net {
 
 struct WebSocketLimits {
-    // half of `idle` in silence sends a ping
+    // Half of `idle` in silence sends a ping.
     std::chrono::milliseconds handshake{10'000}, idle{30'000};
 };
 

@@ -49,6 +49,7 @@ TEST(RequestIdTest, AClientsSaneIdIsKeptAnyOtherIsReplaced) {
         for (std::string& id : given) request.headers.emplace_back("x-request-id", std::move(id));
         return request_id_of(request);
     };
+
     EXPECT_EQ(id_of({"report-7/a"}), "report-7/a");
     EXPECT_EQ(id_of({std::string(128, 'x')}), std::string(128, 'x'));
 
@@ -94,6 +95,7 @@ TEST_F(AccessLogTest, EveryAnswerHasAnId) {
         const auto id = response.headers.find("x-request-id");
         return id == response.headers.end() ? "" : id->second;
     };
+
     EXPECT_EQ(id_of(fetch(hub.port(), "GET", "/")).substr(0, 4), "req-");
     EXPECT_EQ(id_of(fetch(hub.port(), "GET", "/nowhere", "X-Request-Id: mine\r\n")), "mine");
     EXPECT_EQ(id_of(fetch(hub.port(), "HEAD", "/api/info", "X-Request-Id: mine\r\n")), "mine");
@@ -104,6 +106,7 @@ TEST_F(AccessLogTest, EveryAnswerHasAnId) {
     RawClient broken(hub.port());
     broken.send("nonsense\r\n\r\n");
     EXPECT_EQ(id_of(broken.read_response()).substr(0, 4), "req-");
+
     const RawResponse upgraded = fetch(
         hub.port(), "GET", "/worker",
         "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -140,8 +143,8 @@ TEST_F(AccessLogTest, AStreamThatAClientLeavesIsCut) {
     TestHubOptions options;
     options.server.access_log = file();
     TestHub hub(options);
-    const std::string body =
-        R"({"prompt": "Once", "max_tokens": 2000, "stream": true, "logit_bias": {"8189": -100, "8191": -100}})";
+    const std::string body = R"({"prompt": "Once", "max_tokens": 2000, "stream": true, )"
+                             R"("logit_bias": {"8189": -100, "8191": -100}})";
     {
         RawClient stream(hub.port());
         stream.send(
@@ -150,6 +153,7 @@ TEST_F(AccessLogTest, AStreamThatAClientLeavesIsCut) {
             std::to_string(body.size()) + "\r\n\r\n" + body);
         ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
     }
+
     const std::string line = line_of("left");
     EXPECT_NE(line.find("status=200 "), std::string::npos) << line;
     EXPECT_NE(line.find(" end=cut "), std::string::npos) << line;

@@ -11,6 +11,7 @@ TEST(AccessTest, HostsOfALoopbackHub) {
     for (const char* good : {"127.0.0.1", "127.0.0.1:8080", "localhost", "LOCALHOST:8080", "[::1]",
                              "[::1]:8080", "hub.example", "Hub.Example:443"})
         EXPECT_TRUE(policy.host_allowed(good)) << good;
+
     for (const char* bad : {"evil.example",
                             "localhost.evil.example",
                             "evil-localhost",
@@ -73,6 +74,7 @@ TEST(AccessTest, ATlsPageIsNotThePlainHubsOwn) {
 
 TEST(AccessTest, OnlyATrustedProxySpeaksForOthers) {
     const TrustedProxies proxies({"127.0.0.1", "10.0.0.2", "2001:DB8::1"});
+
     const struct {
         const char* peer;
         std::vector<std::pair<std::string, std::string>> headers;
@@ -138,12 +140,14 @@ TEST(AccessTest, Origins) {
     const AccessPolicy policy(
         {"127.0.0.1", {"hub.example"}, {"https://app.example", "http://localhost:3000"}});
     using Origin = AccessPolicy::Origin;
+
     const auto judge = [&](const char* host, const char* origin, bool secure = false) {
         HttpRequest request;
         request.secure = secure;
         request.headers = {{"host", host}, {"origin", origin}};
         return policy.judge_origin(request);
     };
+
     EXPECT_EQ(judge("127.0.0.1:8080", "http://127.0.0.1:8080"), Origin::same);
     EXPECT_EQ(judge("localhost:8080", "http://LOCALHOST:8080"), Origin::same);
     EXPECT_EQ(judge("hub.example", "https://hub.example", true), Origin::same);
@@ -152,6 +156,7 @@ TEST(AccessTest, Origins) {
     EXPECT_EQ(judge("[::1]:8080", "http://[::1]:8080"), Origin::same);
     EXPECT_EQ(judge("127.0.0.1:8080", "https://app.example"), Origin::allowed);
     EXPECT_EQ(judge("127.0.0.1:8080", "http://localhost:3000"), Origin::allowed);
+
     for (const char* bad :
          {"null", "", "http://127.0.0.1:8081", "http://127.0.0.1",
           "http://127.0.0.1:8080.evil.example", "http://evil.example",
@@ -165,6 +170,7 @@ TEST(AccessTest, Origins) {
                      {"origin", "http://127.0.0.1:8080"},
                      {"origin", "http://evil.example"}};
     EXPECT_EQ(policy.judge_origin(twice), Origin::foreign);
+
     HttpRequest none;
     none.headers = {{"host", "127.0.0.1:8080"}};
     EXPECT_EQ(policy.judge_origin(none), Origin::none);

@@ -18,6 +18,7 @@ TEST(BlobsTest, Ranges) {
         unsigned status;
         std::uint64_t offset, size;
     };
+
     for (const Row& row :
          {Row{"bytes=0-0", 206, 0, 1}, Row{"bytes=0-999", 206, 0, 1000},
           Row{"bytes=500-", 206, 500, 500}, Row{"bytes=-1", 206, 999, 1},

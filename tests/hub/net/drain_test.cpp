@@ -32,7 +32,9 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
     RawClient stream(hub.port());
     stream.send(stream_request(40));
     ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
+
     hub.server().stop();
+
     // The stop is posted; it takes effect at once, or the stream has ended already.
     RawResponse health;
     ASSERT_TRUE(eventually([&] {
@@ -40,9 +42,11 @@ TEST(DrainTest, AStreamEndsWholeAndNewWorkIsRefused) {
         return health.status != 200;
     }));
     EXPECT_TRUE(health.status == 503 || health.status == 0);
+
     const std::string rest = stream.read_until("0\r\n\r\n", 60s);
     EXPECT_NE(rest.find("data: [DONE]"), std::string::npos);
     EXPECT_NE(rest.find("0\r\n\r\n"), std::string::npos);
+
     hub.wait_stopped();
 }
 
@@ -60,9 +64,11 @@ TEST(DrainTest, AStreamThatWaitsForItsFirstTokenPings) {
     EXPECT_NE(begin.find("HTTP/1.1 200 OK"), std::string::npos) << begin;
     EXPECT_NE(begin.find("text/event-stream"), std::string::npos) << begin;
     EXPECT_EQ(begin.find("data: "), std::string::npos) << begin;
+
     const std::string rest = stream.read_until("0\r\n\r\n", 60s);
     EXPECT_NE(rest.find("data: {\"error\""), std::string::npos) << rest;
     EXPECT_EQ(rest.find("[DONE]"), std::string::npos) << rest;
+
     stream.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     EXPECT_EQ(stream.read_response().status, 503u);  // the connection serves on
 }
@@ -71,6 +77,7 @@ TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
     TestHub hub;
     RawClient worker(hub.port());
     ASSERT_TRUE(worker.upgrade(hub.port(), hub.bearer()));
+
     Hello hello;
     hello.token = hub.token();
     hello.device.backend = "vulkan";
@@ -78,6 +85,7 @@ TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
     hello.worker_key = "test";
     worker.send_frame(2, as_text_view(encode_hello(hello)));
     ASSERT_EQ(worker.read_frame().opcode, 2);
+
     hub.server().stop();
     bool told = false;
     RawFrame frame;
@@ -90,6 +98,7 @@ TEST(DrainTest, WorkersAreToldAndClosedWith1001) {
     EXPECT_TRUE(told);
     EXPECT_EQ(frame.opcode, 8);
     EXPECT_EQ(frame.close_code(), 1001);
+
     worker.close();
     hub.wait_stopped();
 }
@@ -102,12 +111,15 @@ TEST(DrainTest, AHangUpFreesTheSlot) {
         ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
         EXPECT_EQ(running(hub.port()), 1);
     }
+
     ASSERT_TRUE(eventually([&] { return running(hub.port()) == 0; }));
+
     const auto aborted = [&] {
         return fetch(hub.port(), "GET", "/metrics")
                    .body.find("moex_request_success_total{finished_reason=\"abort\"} 1") !=
                std::string::npos;
     };
+
     EXPECT_TRUE(eventually(aborted));  // counted when its last event has passed
     EXPECT_TRUE(hub.healthy());
 }
@@ -121,6 +133,7 @@ TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
     RawClient stream(hub.port()), whole(hub.port()), idle(hub.port());
     stream.send(stream_request(2000));
     ASSERT_NE(stream.read_until("data: ").find("text/event-stream"), std::string::npos);
+
     const std::string body =
         R"({"prompt": "Once", "max_tokens": 2000, "logit_bias": {"8189": -100, "8191": -100}})";
     whole.send(
@@ -128,19 +141,23 @@ TEST(DrainTest, TheDeadlineEndsWhatRunsWithAnError) {
         "application/json\r\nContent-Length: " +
         std::to_string(body.size()) + "\r\n\r\n" + body);
     ASSERT_TRUE(eventually([&] { return running(hub.port()) == 2; }));
+
     hub.server().stop();
     const std::string rest = stream.read_until("0\r\n\r\n", 60s);
     const std::size_t last = rest.rfind("data: ");
     ASSERT_NE(last, std::string::npos) << rest;
+
     const auto event = nlohmann::json::parse(
         rest.substr(last + 6, rest.find("\n\n", last) - last - 6), nullptr, false);
     ASSERT_TRUE(event.is_object() && event.contains("error")) << rest;
     EXPECT_EQ(event["error"]["code"], "shutting_down");
     EXPECT_EQ(event["error"]["type"], "unavailable_error");
+
     const RawResponse refused = whole.read_response();
     EXPECT_EQ(refused.status, 503u);
     EXPECT_TRUE(refused.headers.contains("retry-after"));
     EXPECT_TRUE(idle.wait_closed());
+
     stream.close();
     whole.close();
     hub.wait_stopped();

@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 
 TEST(HostileHttpTest, EveryRowOfTheTableIsRefusedAndTheHubServesOn) {
     TestHub hub;
+
     for (const HostileRequest& row : hostile_requests()) {
         SCOPED_TRACE(row.name);
         RawClient client(hub.port());
@@ -29,6 +30,7 @@ TEST(HostileHttpTest, EveryRowOfTheTableIsRefusedAndTheHubServesOn) {
                   "close");
         EXPECT_TRUE(client.wait_closed(5s));
     }
+
     EXPECT_TRUE(hub.healthy());
 }
 
@@ -38,12 +40,14 @@ TEST(HostileHttpTest, SlowClientsAreSentAway) {
     options.server.clients.body_within = 200ms;
     options.server.clients.idle_within = 200ms;
     TestHub hub(options);
+
     RawClient silent(hub.port()), half_head(hub.port()), half_body(hub.port()), idle(hub.port());
     half_head.send("GET / HTTP/1.1\r\nHost: loc");
     half_body.send(
         "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
         "application/json\r\nContent-Length: 100\r\n\r\n{");
     idle.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+
     EXPECT_EQ(idle.read_response().status, 200u);
     EXPECT_EQ(half_head.read_response().status, 408u);
     EXPECT_EQ(half_body.read_response().status, 408u);
@@ -116,6 +120,7 @@ TEST(HostileHttpTest, WhoMayNotAskIsRefusedBeforeTheBody) {
     TestHub hub(options);
     const std::string key = "Authorization: Bearer " +
                             hub.registry().create_key(Role::api, "app").value() + "\r\n";
+
     const auto answer_to = [&](const std::string& head) {
         RawClient client(hub.port());
         client.send(head);
@@ -125,6 +130,7 @@ TEST(HostileHttpTest, WhoMayNotAskIsRefusedBeforeTheBody) {
         EXPECT_TRUE(client.wait_closed());
         return response.status;
     };
+
     EXPECT_EQ(answer_to(post_head(1'000'000)), 401u);
     EXPECT_EQ(answer_to(post_head(1'000'000, key + "Origin: https://evil.example\r\n")), 403u);
     EXPECT_EQ(
@@ -163,11 +169,13 @@ TEST(HostileHttpTest, BodiesInMemoryAreBoundedOverAllConnections) {
     auto first = std::make_unique<RawClient>(hub.port());
     first->send(post_head(120'000, "Expect: 100-continue\r\n"));
     ASSERT_EQ(first->read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+
     first->send(half);
     const auto ask = [&] {
         return fetch(hub.port(), "POST", "/tokenize", "Content-Type: application/json\r\n",
                      "{\"content\": \"hi\"" + half + "}");
     };
+
     RawResponse response;
     ASSERT_TRUE(eventually([&] {  // until the first one's bytes have arrived
         response = ask();
@@ -192,6 +200,7 @@ TEST(HostileHttpTest, LimitsHoldForTheClientBehindATrustedProxy) {
     TestHub hub(options);
     const std::string json = "Content-Type: application/json\r\n", body = R"({"content": "a"})";
     EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json, body).status, 401u);
+
     const std::string key = json + "Authorization: Bearer " +
                             hub.registry().create_key(Role::api, "app").value() + "\r\n";
     const auto ask = [&](const std::string& lines) {
@@ -200,6 +209,7 @@ TEST(HostileHttpTest, LimitsHoldForTheClientBehindATrustedProxy) {
     EXPECT_EQ(ask("X-Forwarded-For: 198.51.100.7\r\n"), 200u);
     EXPECT_EQ(ask("X-Forwarded-For: 127.0.0.1, 198.51.100.7\r\n"), 429u);
     EXPECT_EQ(ask("X-Forwarded-For: 198.51.100.8\r\n"), 200u);
+
     const RawResponse page = fetch(hub.port(), "GET", "/",
                                    "X-Forwarded-For: 198.51.100.7\r\nX-Forwarded-Proto: https\r\n");
     EXPECT_TRUE(page.headers.contains("strict-transport-security"));
@@ -229,6 +239,7 @@ TEST(HostileHttpTest, AKeyIsRateLimitedFromAllAddressesTogether) {
     options.server.trusted_proxies = {"127.0.0.1"};
     options.server.rates = {.key_requests_per_minute = 1, .key_requests_burst = 2};
     TestHub hub(options);
+
     const auto ask = [&](const std::string& key, const char* address) {
         return fetch(hub.port(), "POST", "/tokenize",
                      "Content-Type: application/json\r\nAuthorization: Bearer " + key +
@@ -236,6 +247,7 @@ TEST(HostileHttpTest, AKeyIsRateLimitedFromAllAddressesTogether) {
                      R"({"content": "a"})")
             .status;
     };
+
     const std::string first = hub.registry().create_key(Role::api, "one").value(),
                       second = hub.registry().create_key(Role::api, "two").value();
     EXPECT_EQ(ask(first, "198.51.100.1"), 200u);
@@ -249,6 +261,7 @@ TEST(HostileHttpTest, GuessingKeysIsRateLimited) {
     options.server.trusted_proxies = {"127.0.0.1"};
     options.server.rates = {.api_requests_per_minute = 1, .api_requests_burst = 3};
     TestHub hub(options);
+
     const auto guess = [&](const char* address) {
         return fetch(hub.port(), "POST", "/tokenize",
                      std::string("Content-Type: application/json\r\nAuthorization: Bearer "
@@ -256,6 +269,7 @@ TEST(HostileHttpTest, GuessingKeysIsRateLimited) {
                          address + "\r\n",
                      R"({"content": "a"})");
     };
+
     for (int i = 0; i < 3; ++i) EXPECT_EQ(guess("198.51.100.1").status, 401u);
     const RawResponse refused = guess("198.51.100.1");
     EXPECT_EQ(refused.status, 429u);
@@ -270,6 +284,7 @@ TEST(HostileHttpTest, AThousandSlowHeadsHoldNobodyUp) {
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = std::min<rlim_t>(files.rlim_max, 8192);
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+
     if (files.rlim_cur < 2500)
         GTEST_SKIP() << "the system allows " << files.rlim_cur << " open files";
     TestHubOptions options;
@@ -277,11 +292,13 @@ TEST(HostileHttpTest, AThousandSlowHeadsHoldNobodyUp) {
     TestHub hub(options);
     const std::uint64_t before = process_bytes("VmRSS");
     std::vector<std::unique_ptr<RawClient>> slow;
+
     for (int i = 0; i < 1000; ++i) {
         slow.push_back(std::make_unique<RawClient>(hub.port()));
         ASSERT_TRUE(
             slow.back()->send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Slow: "));
     }
+
     for (int drip = 0; drip < 3; ++drip) {
         for (auto& client : slow) ASSERT_TRUE(client->send("a"));
         EXPECT_TRUE(hub.healthy());
@@ -290,7 +307,9 @@ TEST(HostileHttpTest, AThousandSlowHeadsHoldNobodyUp) {
                       .status,
                   200u);
     }
+
     EXPECT_LT(process_bytes("VmRSS"), before + (100u << 20));
+
     // and each of them is served once it is whole
     for (std::size_t i = 0; i < slow.size(); i += 100) {
         const std::string body = R"({"prompt": "Once", "max_tokens": 1})";

@@ -46,6 +46,7 @@ TEST_F(HostileWorkerTest, UpgradesAreJudged) {
         "13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     EXPECT_EQ(status_of(good + own), 101u);
     EXPECT_EQ(status_of(good + hub_.bearer()), 101u);
+
     // neither page nor token
     EXPECT_EQ(status_of(good), 401u);
     EXPECT_EQ(status_of(good + "Authorization: Bearer wrong\r\n"), 401u);
@@ -63,6 +64,7 @@ TEST_F(HostileWorkerTest, UpgradesAreJudged) {
                   own),
         426u);
     EXPECT_EQ(status_of("Upgrade: h2c\r\nConnection: Upgrade\r\n" + own), 426u);
+
     // Bytes behind the upgrade request: the socket cannot be handed over.
     RawClient hasty(hub_.port());
     hasty.send("GET /worker HTTP/1.1\r\nHost: localhost\r\n" + good + hub_.bearer() + "\r\nGET ");
@@ -82,6 +84,7 @@ TEST_F(HostileWorkerTest, AnUpgradeIsOfHttp11WithARealKeyAndWithoutABody) {
                     key + "\r\n" + hub_.bearer() + rest);
         return client.read_response(true).status;
     };
+
     const char* const key = "dGhlIHNhbXBsZSBub25jZQ==";
     EXPECT_EQ(status_of("1.1", key, "\r\n"), 101u);
     EXPECT_EQ(status_of("1.0", key, "\r\n"), 426u);
@@ -106,14 +109,18 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
     bad_version[4] = 9;
     bad_type[6] = 99;
     long_payload[8] = static_cast<char>(long_payload[8] + 1);
+
     Hello wrong_token = good_hello("wrong"), future = good_hello(hub_.token());
     future.version_min = future.version_max = 2;
+
     ByteWriter bad_json(0);
     begin_frame(bad_json, FrameType::hello, 0);
     bad_json.raw(as_byte_view("{\"token\": "));
+
     ByteWriter huge_hello(0);
     begin_frame(huge_hello, FrameType::hello, 0);
     huge_hello.raw(as_byte_view("{\"token\": \"" + std::string(5000, 'a') + "\"}"));
+
     ByteWriter lying(0);
     begin_frame(lying, FrameType::group_result, 1);
     lying.raw(as_byte_view(std::string(100, 'x')));
@@ -127,6 +134,7 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
         return
             [bytes = std::move(bytes)](RawClient& client) { client.send_frame(op_binary, bytes); };
     };
+
     const std::vector<Row> rows{
         {"text frame", [&](RawClient& c) { c.send_frame(op_text, "{}"); }, {1003}},
         {"text frame after HELLO",
@@ -205,6 +213,7 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
             << end.payload.substr(std::min<std::size_t>(2, end.payload.size()));
     }
     EXPECT_TRUE(hub_.healthy());
+
     // An honest worker is welcome after all that.
     RawClient client(hub_.port());
     ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
@@ -212,6 +221,7 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
     const RawFrame answer = client.read_frame(3s);
     ASSERT_EQ(answer.opcode, op_binary);
     EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
+
     // Events are counted: those that joined, and the welcomed
     // ones that were put out for a second HELLO, and for text.
     const std::string metrics = fetch(hub_.port(), "GET", "/metrics").body;
@@ -241,6 +251,7 @@ TEST(WorkerLimitsTest, AnAddressMayLendSoManyWorkers) {
     options.server.workers_per_address_max = 2;
     TestHub hub(options);
     RawClient first(hub.port()), second(hub.port()), again(hub.port()), third(hub.port());
+
     const auto join = [&](RawClient& client, const char* key) {
         Hello hello = good_hello(hub.token());
         hello.worker_key = key;
@@ -292,6 +303,7 @@ TEST(WorkerLimitsTest, AnAddressMayHoldSoManyWorkerSockets) {
                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n" +
                          hub.page_origin());
     };
+
     const RawResponse refused = ask();
     EXPECT_EQ(refused.status, 429u);
     EXPECT_TRUE(refused.headers.contains("retry-after"));
@@ -308,6 +320,7 @@ TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {
                             .loopback_factor = 1};
     TestHub hub(options);
     const std::string bad = as_string(encode_hello(good_hello("wrong")));
+
     for (int i = 0; i < 3; ++i) {
         RawClient client(hub.port());
         ASSERT_TRUE(client.upgrade(hub.port(), hub.page_origin()));
@@ -315,6 +328,7 @@ TEST(WorkerLimitsTest, FailedHellosBanTheAddress) {
         EXPECT_EQ(client.read_close(3s).close_code(), 1008);
         ASSERT_TRUE(client.wait_closed());
     }
+
     const RawResponse refused = fetch(
         hub.port(), "GET", "/worker",
         "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: "

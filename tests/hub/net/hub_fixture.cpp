@@ -55,6 +55,7 @@ TestHub::TestHub(TestHubOptions options) {
         [server = server_.get()](const WorkerEvent& event, const WorkerView*) {
             server->on_worker_event(event);
         });
+
     decoder_ = must(Decoder::create(package_, *threads_));
     engine_ = std::make_unique<Engine>(*decoder_, *swarm_, EngineOptions{});
     std::shared_ptr<const Tokenizer> tokenizer = must(
@@ -72,6 +73,7 @@ TestHub::~TestHub() {
         server_->stop();
         running_.join();
     }
+
     api_.reset();
     engine_.reset();
     decoder_.reset();

@@ -64,6 +64,7 @@ RawResponse RawClient::read_response(bool head_only, std::chrono::milliseconds w
     if (head.size() < 13 || head.substr(0, 9) != "HTTP/1.1 ") return response;
     response.status = static_cast<unsigned>(std::stoi(head.substr(9, 3)));
     std::size_t at = head.find("\r\n") + 2;
+
     while (at + 2 < head.size()) {
         const std::size_t end = head.find("\r\n", at);
         const std::string line = head.substr(at, end - at);
@@ -74,7 +75,9 @@ RawResponse RawClient::read_response(bool head_only, std::chrono::milliseconds w
         if (colon != std::string::npos) response.headers[name] = line.substr(colon + 2);
         at = end + 2;
     }
+
     if (head_only) return response;
+
     if (const auto length = response.headers.find("content-length");
         length != response.headers.end()) {
         const std::size_t size = std::stoul(length->second);
@@ -82,6 +85,7 @@ RawResponse RawClient::read_response(bool head_only, std::chrono::milliseconds w
         response.body = in_.substr(0, size);
         in_.erase(0, size);
     }
+
     return response;
 }
 
@@ -124,14 +128,17 @@ bool RawClient::send_frame(int opcode, std::string_view payload, bool masked, bo
 
 RawFrame RawClient::read_frame(std::chrono::milliseconds wait) {
     const auto until = Clock::now() + wait;
+
     const auto have = [&](std::size_t size) {
         while (in_.size() < size)
             if (!fill(until)) return false;
         return true;
     };
+
     if (!have(2)) return {};
     std::size_t size = static_cast<unsigned char>(in_[1]) & 127, at = 2;
     const std::size_t extra = size == 126 ? 2 : size == 127 ? 8 : 0;
+
     if (extra) {
         if (!have(2 + extra)) return {};
         size = 0;
@@ -139,6 +146,7 @@ RawFrame RawClient::read_frame(std::chrono::milliseconds wait) {
             size = size << 8 | static_cast<unsigned char>(in_[2 + i]);
         at += extra;
     }
+
     if (!have(at + size)) return {};
     RawFrame frame{in_[0] & 15, in_.substr(at, size)};
     in_.erase(0, at + size);

@@ -53,6 +53,7 @@ TEST(RequestGateTest, APlainRequestPasses) {
         "GET /js/a%20b.js?x=%31 HTTP/1.1\r\nHost: localhost:8080\r\nX-Odd:   spaced \t\r\n\r\nGET ";
     EXPECT_EQ(feed_all(gate, bytes), bytes.size() - 4);
     ASSERT_EQ(gate.state(), State::done);
+
     const GatedRequest request = gate.take();
     EXPECT_EQ(request.method, "GET");
     EXPECT_EQ(request.path, "/js/a b.js");
@@ -95,6 +96,7 @@ TEST(RequestGateTest, ConnectionIsAListOfWords) {
         {"1.0", "Connection: Keep-Alive\r\n", true},
         {"1.0", "Connection: keep-alive, close\r\n", false},
     };
+
     for (const auto& row : rows) {
         RequestGate gate({});
         feed_all(gate,
@@ -117,12 +119,15 @@ TEST(RequestGateTest, LengthsAndKeepAlive) {
     RequestGate gate({});
     feed_all(gate, "POST / HTTP/1.0\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello");
     ASSERT_EQ(gate.state(), State::done);
+
     GatedRequest request = gate.take();
     EXPECT_EQ(request.body, "hello");
     EXPECT_FALSE(request.keep_alive);
+
     feed_all(gate, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
     ASSERT_EQ(gate.state(), State::done);
     EXPECT_FALSE(gate.take().keep_alive);
+
     feed_all(gate,
              "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n");
     EXPECT_EQ(gate.state(), State::body);

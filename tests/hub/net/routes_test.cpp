@@ -34,6 +34,7 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
                               hub.registry().create_key(Role::admin, "host").value() + "\r\n";
     const std::string wrong = "Authorization: Bearer moex-api-wrongwrongwrongwrong\r\n";
     std::vector<std::string> open;
+
     for (const RouteInfo& route : server_routes()) {
         const std::string path = example_of(route, hub.package());
         SCOPED_TRACE(route.method + " " + path);
@@ -80,6 +81,7 @@ TEST(RoutesTest, WhatIsNotInTheTableIs404) {
 
 TEST(RoutesTest, APathThatMissesTheTableByALittleIsToldTheRightOne) {
     TestHub hub;
+
     const struct {
         const char* method;
         const char* path;
@@ -90,6 +92,7 @@ TEST(RoutesTest, APathThatMissesTheTableByALittleIsToldTheRightOne) {
                 {"GET", "/models", "/v1/models"},
                 {"GET", "/v1/metrics", "/metrics"},
                 {"GET", "/health/", "/health"}};
+
     for (const auto& row : rows) {
         const RawResponse response = fetch(hub.port(), row.method, row.path, json_type, "{}");
         EXPECT_EQ(response.status, 404u) << row.path;
@@ -97,6 +100,7 @@ TEST(RoutesTest, APathThatMissesTheTableByALittleIsToldTheRightOne) {
                   std::string::npos)
             << response.body;
     }
+
     EXPECT_EQ(fetch(hub.port(), "GET", "/nowhere").body.find("did you mean"), std::string::npos);
 }
 
@@ -132,6 +136,7 @@ TEST(RoutesTest, ForeignHostsAndOriginsAreRefused) {
     EXPECT_EQ(fetch(hub.port(), "GET", "/api/info", "Host: rebound.example\r\n").status, 403u);
     EXPECT_EQ(fetch(hub.port(), "GET", "/", "Host: localhost.rebound.example\r\n").status, 403u);
     EXPECT_EQ(fetch(hub.port(), "GET", "/api/info", "Host: localhost\r\n").status, 200u);
+
     for (const char* origin :
          {"null", "http://evil.example", "https://app.example.evil.org", "http://127.0.0.1"}) {
         EXPECT_EQ(
@@ -144,12 +149,15 @@ TEST(RoutesTest, ForeignHostsAndOriginsAreRefused) {
                   403u)
             << origin;
     }
+
     EXPECT_EQ(fetch(hub.port(), "GET", "/api/info", "Origin: " + own + "\r\n").status, 200u);
+
     const RawResponse allowed = fetch(hub.port(), "GET", "/api/info",
                                       "Origin: https://app.example\r\n");
     EXPECT_EQ(allowed.status, 200u);
     EXPECT_EQ(allowed.headers.at("access-control-allow-origin"), "https://app.example");
     EXPECT_EQ(allowed.headers.at("vary"), "Origin");
+
     const RawResponse preflight = fetch(
         hub.port(), "OPTIONS", "/v1/chat/completions",
         "Origin: https://app.example\r\nAccess-Control-Request-Method: "
@@ -163,6 +171,7 @@ TEST(RoutesTest, ForeignHostsAndOriginsAreRefused) {
 
 TEST(RoutesTest, PagesCarryTheirHeaders) {
     TestHub hub;
+
     for (const char* path : {"/", "/join.html", "/status.html", "/favicon.svg"}) {
         SCOPED_TRACE(path);
         const RawResponse page = fetch(hub.port(), "GET", path);
@@ -204,6 +213,7 @@ TEST(RoutesTest, BlobsComeWholeInPartsAndUnderConditions) {
     EXPECT_EQ(part.status, 206u);
     EXPECT_EQ(part.headers.at("content-range"), "bytes 100-299/" + size);
     EXPECT_EQ(part.body, whole.body.substr(100, 200));
+
     const RawResponse beyond = fetch(hub.port(), "GET", path, "Range: bytes=" + size + "-\r\n");
     EXPECT_EQ(beyond.status, 416u);
     EXPECT_EQ(beyond.headers.at("content-range"), "bytes */" + size);
@@ -211,6 +221,7 @@ TEST(RoutesTest, BlobsComeWholeInPartsAndUnderConditions) {
         fetch(hub.port(), "GET", path, "Range: bytes=0-1\r\nIf-Range: \"old\"\r\n").body.size(),
         whole.body.size());
     EXPECT_EQ(fetch(hub.port(), "GET", path, "If-None-Match: " + etag + "\r\n").status, 304u);
+
     const RawResponse head = fetch(hub.port(), "HEAD", path);
     EXPECT_EQ(head.status, 200u);
     EXPECT_EQ(head.headers.at("content-length"), size);
@@ -221,9 +232,11 @@ TEST(RoutesTest, StatusHealthInfoAndMetrics) {
     TestHub hub;
     const auto health = nlohmann::json::parse(fetch(hub.port(), "GET", "/health").body);
     EXPECT_EQ(health["status"], "ok");
+
     const auto info = nlohmann::json::parse(fetch(hub.port(), "GET", "/api/info").body);
     EXPECT_EQ(info["model"], hub.package().name());
     EXPECT_EQ(info["api_key_required"], false);
+
     const auto status = nlohmann::json::parse(fetch(hub.port(), "GET", "/api/status").body);
     for (const char* key : {"version", "uptime_s", "model", "options", "health", "coverage",
                             "replicas", "engine", "calls", "workers", "join_url"})
@@ -231,8 +244,10 @@ TEST(RoutesTest, StatusHealthInfoAndMetrics) {
     EXPECT_EQ(status["replicas"].size(), hub.package().config().num_layers);
     EXPECT_NE(status["join_url"].get<std::string>().find("#token=" + hub.token()),
               std::string::npos);
+
     const RawResponse metrics = fetch(hub.port(), "GET", "/metrics");
     EXPECT_EQ(metrics.status, 200u);
+
     for (const char* name : {"moex_num_requests_running",
                              "moex_num_requests_waiting",
                              "moex_prompt_tokens_total",
@@ -274,10 +289,13 @@ TEST(RoutesTest, AnOpenAddressWantsTls) {
     auto package =
         ModelPackage::open(std::filesystem::path(MOEX_SOURCE_DIR) / "static/models/demo").value();
     EXPECT_THROW(Server(options, package, hub.registry()), std::runtime_error);
+
     options.insecure_http = true;
     EXPECT_NO_THROW(Server(options, package, hub.registry()));
+
     options = {};
     options.listen_port = hub.port();
+
     // the port is in use
     EXPECT_THROW(Server(options, package, hub.registry()), std::runtime_error);
 }
