@@ -40,6 +40,7 @@ work=$(mktemp -d "${TMPDIR:-/var/tmp}/moex-fresh.XXXXXX")
 cleanup() {
   trap '' INT TERM HUP
   kill -KILL -1 2> /dev/null || true        # of this namespace: what the command left running
+  wait 2> /dev/null || true
   grep -o " ${work}[^ ]*" /proc/self/mounts | sort -r | xargs -r umount --lazy || true
   if [ "$keep" = 1 ]; then say "kept: $work"; else rm -rf --one-file-system "$work"; fi
 }
@@ -102,6 +103,7 @@ try_run() {
   make_root run
   local log=$work/run.log begin command=${commands[0]} id url=
   say "in it: $command"
+  : > "$log"
   set -m                                    # a process group of its own, which Ctrl-C can reach
   begin=$(now)
   (inside run "$command") > >(stamp > "$log") 2>&1 & id=$!

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# scripts/test.sh ends as its tests do: with a failed one it exits with 1 and counts it; a build that failed runs none.
+#   usage: tests/layout/test_script.sh SCRATCH_FOLDER
+# dpkg-query, cmake and ctest are played by scripts of three lines: nothing is installed, built or run.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/../.." && pwd)
+case "${1:-}" in ''|-h|--help) sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;; esac
+rm -rf "$1"
+mkdir -p "$1/bin" "$1/build"
+scratch=$(cd "$1" && pwd)
+bad=0
+complain() { echo "test_script: $*"; bad=1; }
+
+play() { printf '#!/bin/sh\n%s\n' "$2" > "$scratch/bin/$1"; chmod +x "$scratch/bin/$1"; }
+play dpkg-query 'echo installed'
+play cmake 'exit "${CMAKE_CODE:-0}"'
+play ctest 'cp "$REPORT" tests.xml; exit "$CTEST_CODE"'
+cat > "$scratch/report.xml" <<'XML'
+<?xml version="1.0" encoding="UTF-8"?>
+<testsuite name="Linux-c++" tests="3" failures="1" disabled="0" skipped="1">
+  <testcase name="A.Passes" classname="A.Passes" time="0.25" status="run">
+  </testcase>
+  <testcase name="A.Fails" classname="A.Fails" time="1.5" status="fail">
+    <failure message=""/>
+  </testcase>
+  <testcase name="A.IsSkipped" classname="A.IsSkipped" time="0" status="notrun">
+    <skipped message="SKIP_RETURN_CODE=77"/>
+  </testcase>
+</testsuite>
+XML
+run() {   # run CTEST_CODE CMAKE_CODE: test.sh's exit status in `code`, what it said in `said`
+  code=0
+  said=$(env PATH="$scratch/bin:$PATH" REPORT="$scratch/report.xml" CTEST_CODE="$1" CMAKE_CODE="$2" \
+    MOEX_BUILD="$scratch/build" "$here/scripts/test.sh" 2>&1) || code=$?
+}
+
+run 8 0
+[ "$code" != 0 ] || complain "a failed test leaves exit status 0"
+grep -qx '1 passed, 1 failed, 1 skipped' <<< "$said" || complain "the count is wrong: $(tail -1 <<< "$said")"
+grep -qx '  A.IsSkipped' <<< "$said" || complain "what was skipped is not named"
+
+run 0 0
+[ "$code" = 0 ] || complain "tests that pass leave exit status $code"
+
+rm "$scratch/build/tests.xml"
+run 0 1
+[ "$code" != 0 ] || complain "a build that failed leaves exit status 0"
+[ ! -e "$scratch/build/tests.xml" ] || complain "tests run after a build that failed"
+exit "$bad"
