@@ -48,19 +48,25 @@ Assets::Assets(fs::path directory) {
     if (directory.empty()) return;
 
     std::error_code error;
-    for (const char* folder : {"", "css", "js", "wasm", "vendor"})
-        for (const auto& entry : fs::directory_iterator(directory / folder, error)) {
-            const std::string name = entry.path().filename().string();
-            const std::string suffix = entry.path().extension().string();
-            if (!entry.is_regular_file(error) || name[0] == '.') continue;
-            if (!*folder && suffix != ".html" && suffix != ".svg") continue;
+    for (const auto& entry : fs::directory_iterator(directory, error)) {
+        const std::string suffix = entry.path().extension().string();
+        if (suffix == ".html" || suffix == ".svg") add_file(directory, entry);
+    }
 
-            files_[*folder ? text('/', folder, '/', name) : text('/', name)] = entry.path();
-        }
+    for (const char* folder : {"css", "js", "wasm", "vendor"})
+        for (const auto& entry : fs::recursive_directory_iterator(directory / folder, error))
+            add_file(directory, entry);
 
     if (!files_.contains("/index.html"))
         throw std::runtime_error(
             text(directory.string(), ": no index.html; --static wants the folder of the pages"));
+}
+
+void Assets::add_file(const fs::path& directory, const fs::directory_entry& entry) {
+    std::error_code error;
+    if (!entry.is_regular_file(error) || entry.path().filename().string().front() == '.') return;
+
+    files_[text('/', entry.path().lexically_relative(directory).generic_string())] = entry.path();
 }
 
 bool Assets::contains(std::string_view path) const {

@@ -32,6 +32,9 @@ class Assets {
     std::size_t size() const { return embedded_.size() + files_.size(); }
 
   private:
+    void add_file(const std::filesystem::path& directory,
+                  const std::filesystem::directory_entry& entry);
+
     std::map<std::string, Asset, std::less<>> embedded_;
     // read anew for each request: for those who edit pages
     std::map<std::string, std::filesystem::path, std::less<>> files_;
