@@ -6,12 +6,19 @@ export async function getJson(path, key) {
   return { ok: response.ok, status: response.status, body };
 }
 
+// `status`: of HTTP; 200 for an error inside a stream, 0 for a stream that ended without its last word.
 export class ApiError extends Error {
   constructor(status, error) {
     super(error?.message ?? `the hub answered ${status}`);
     this.status = status;
-    this.code = error?.code;
+    this.code = error?.code ?? "";
   }
+}
+
+// The data of one event of a text/event-stream, "" for a comment.
+function dataOf(event) {
+  const lines = event.split("\n").filter((line) => line.startsWith("data:"));
+  return lines.map((line) => line.slice(5).trimStart()).join("\n");
 }
 
 // Streams a chat completion. `onChunk(chunk)` gets each parsed event; resolves at [DONE].
@@ -23,14 +30,18 @@ export async function streamChat(body, { key, signal, onChunk }) {
     signal,
   });
   if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => null))?.error);
+
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error) => {
+      if (error.name === "AbortError") throw error;
+      return { done: true };      // the line broke
+    });
     if (done) throw new ApiError(0, { message: "the connection to the hub ended in mid-answer" });
     held += value;
     for (let end; (end = held.indexOf("\n\n")) >= 0; held = held.slice(end + 2)) {
-      const data = held.slice(0, end).split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart()).join("\n");
+      const data = dataOf(held.slice(0, end));
       if (!data) continue;
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);

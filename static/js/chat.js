@@ -1,167 +1,166 @@
-// The chat page: one conversation, kept in this tab; answers stream in with their speed and who computed them.
+// The chat page: wires the store, the views and the hub's API. What a message is stands in chat/conversation.js, what
+// is said in chat/words.js; here is who does what when.
 import { ApiError, getJson, streamChat } from "/js/api.js";
-import { copyText, renderMarkdown } from "/js/markdown.js";
-import { read, write } from "/js/storage.js";
+import { fileName, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
+import { lengthLimit, samplingOf } from "/js/chat/settings.js";
+import { SettingsPanel } from "/js/chat/settings_panel.js";
+import { Sidebar } from "/js/chat/sidebar.js";
+import { Store } from "/js/chat/store.js";
+import { Thread } from "/js/chat/thread.js";
+import { Turn } from "/js/chat/turn.js";
+import { bannerWords, endWords, errorWords, poolWords, unreachable, welcomeWords } from "/js/chat/words.js";
+import { button, download, element, make } from "/js/dom.js";
+import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
+import { count } from "/js/format.js";
+import { drop, read, write } from "/js/storage.js";
 
-const element = (id) => document.getElementById(id);
-const defaults = { system: "", temperature: 0.8, top_p: 0.95, max_tokens: 256, seed: "" };
-const ideas = ["Tell me a story about a lighthouse and a storm.", "Write a short scene about two friends and a secret.", "Continue this story: The door had not been opened for a hundred years."];
+const keep_every_ms = 2000;
+const look_every_ms = 3000;
+const ideas = [
+  "Tell me a story about a lighthouse and a storm.",
+  "Write a short scene about two friends and a secret.",
+  "Continue this story: The door had not been opened for a hundred years.",
+];
 
-let settings = { ...defaults, ...read("moex-settings", {}) };
-let messages = read("moex-chat", []);        // {role, content, facts?}
-let running = null;                          // AbortController of the answer that streams
-let info = { model: "", api_key_required: false };
+let info = { model: "", context_tokens: null, api_key_required: false };
+let health;                  // of /health, null when the hub does not answer, undefined before the first look
+let running = null;          // {controller, conversation, message, turn} of the answer that streams
 
 const apiKey = () => element("api-key").value.trim();
+const store = await Store.open(onStore);
+const panel = new SettingsPanel();
+const thread = new Thread(element("thread"), element("messages"), {
+  continue: (message) => answer(store.current, message),
+  retry: (message) => answer(store.current, message),
+});
+const sidebar = new Sidebar(store, {
+  select: (id) => go(id),
+  rename: (id, title) => store.rename(id, title),
+  remove: (id) => {
+    if (running?.conversation.id === id) running.controller.abort();
+    return store.remove(id);
+  },
+  begin: () => {
+    go("");
+    element("prompt").focus();
+  },
+});
 
-// ---- messages
+// ---- what the store tells
 
-function addMessage(role) {
-  element("welcome")?.remove();
-  const item = document.createElement("article");
-  item.className = `message ${role}`;
-  const body = document.createElement("div");
-  body.className = "body";
-  item.append(body);
-  element("messages").append(item);
-  return { item, body };
-}
-
-function showFacts(item, message) {
-  item.querySelector(".facts")?.remove();
-  const row = document.createElement("div");
-  row.className = "facts";
-  for (const fact of message.facts ?? []) {
-    const span = document.createElement("span");
-    span.textContent = fact;
-    row.append(span);
-  }
-  const copy = document.createElement("button");
-  copy.className = "button quiet";
-  copy.type = "button";
-  copy.textContent = "Copy";
-  copy.addEventListener("click", () => copyText(message.content, copy));
-  row.append(copy);
-  item.append(row);
-}
-
-function show(message) {
-  const { item, body } = addMessage(message.role);
-  if (message.role === "user") body.textContent = message.content;
-  else {
-    renderMarkdown(body, message.content);
-    showFacts(item, message);
+function onStore(what) {
+  if (what === "list") sidebar?.draw();
+  if (what === "open") drawThread();
+  if (what === "trouble") {
+    element("trouble").hidden = false;
+    element("trouble").textContent = "This browser cannot keep the conversation: its storage is full or forbidden. "
+      + "It lasts until this tab is closed, so export what you need.";
   }
 }
 
-const thread = element("thread");
-const atEnd = () => thread.scrollHeight - thread.scrollTop - thread.clientHeight < 80;
-const toEnd = () => { thread.scrollTop = thread.scrollHeight; };
-
-function factsOf(answer) {
-  const facts = [];
-  if (answer.tokens > 1 && answer.tokensPerSecond > 0) facts.push(`${answer.tokensPerSecond.toFixed(1)} tokens/s`);
-  if (answer.ttftMs !== null) facts.push(`first token after ${answer.ttftMs < 1000 ? `${Math.round(answer.ttftMs)} ms` : `${(answer.ttftMs / 1000).toFixed(1)} s`}`);
-  if (answer.moex) {
-    const count = answer.moex.workers ?? 0;
-    facts.push(count > 0 ? `answered by ${count} contributor${count === 1 ? "" : "s"}` : "answered by the hub itself");
-    if (count > 0 && answer.moex.calls_local > 0) facts.push("with help of the hub");
-  }
-  if (answer.stopped) facts.push("stopped");
-  if (answer.finish === "length") facts.push("reached the longest answer");
-  return facts;
+function drawThread() {
+  const { current } = store;
+  const is_empty = current.messages.length === 0;
+  element("welcome").hidden = !is_empty;
+  element("title").textContent = is_empty ? "New chat" : current.title;
+  document.title = is_empty ? "MoEx chat" : `${current.title} · MoEx`;
+  element("export-box").hidden = is_empty;
+  thread.show(current, running?.message);
+  drawComposer();
 }
 
-async function send(text) {
-  const question = { role: "user", content: text };
-  messages.push(question);
-  show(question);
-  const { item, body } = addMessage("assistant");
-  body.classList.add("cursor");
-  toEnd();
-  setRunning(new AbortController());
+// The address names the conversation: a reload and the back button find it again.
+function go(id) {
+  const hash = id ? `#c=${id}` : "";
+  if (location.hash !== hash) history.pushState(null, "", hash || location.pathname);
+  store.select(id);
+}
+const idInAddress = () => new URLSearchParams(location.hash.slice(1)).get("c") ?? "";
+addEventListener("popstate", () => store.select(idInAddress()));
 
-  const answer = { text: "", tokens: 0, ttftMs: null, tokensPerSecond: 0, moex: null, finish: null, stopped: false };
-  const begin = performance.now();
-  let first = 0;
-  let painting = false;
-  const paint = () => {
-    painting = false;
-    const follow = atEnd();
-    renderMarkdown(body, answer.text);
-    if (follow) toEnd();
-  };
+// ---- an answer
+
+function ask(text) {
+  const field = panel.wrongField();
+  if (field) {
+    panel.open(element(field));
+    return false;
+  }
+  const { current } = store;
+  const message = store.ask(text, info.model);
+  if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
+  drawThread();
+  answer(current, message);
+  return true;
+}
+
+// Two tabs do not write one answer.
+async function answer(conversation, message) {
+  if (running) return;
+  const name = `moex-chat-${conversation.id}`;
+  const locks = window.isSecureContext ? navigator.locks : undefined;
+  if (!locks) return stream(conversation, message);
+  await locks.request(name, { ifAvailable: true }, (lock) => {
+    if (lock) return stream(conversation, message);
+    announce("This conversation is being answered in another tab.");
+    return undefined;
+  });
+}
+
+async function stream(conversation, message) {
+  const { settings } = panel;
   const request = {
     model: info.model,
-    messages: [...(settings.system.trim() ? [{ role: "system", content: settings.system }] : []), ...messages.map(({ role, content }) => ({ role, content }))],
-    temperature: settings.temperature, top_p: settings.top_p, max_tokens: settings.max_tokens,
-    ...(/^\d+$/.test(settings.seed) ? { seed: Number(settings.seed) } : {}),
+    messages: messagesFor(conversation, message, settings.system),
+    ...samplingOf(settings),
   };
+  const turn = new Turn(message, { now_ms: performance.now(), workers: workersNow() });
+  running = { controller: new AbortController(), conversation, message, turn };
+  store.busy = conversation;
+  drawComposer();
+  thread.begin(message);
+  store.save(conversation, [message]);
+
+  let kept_at = performance.now();
+  let reason = "", words = "";
   try {
     await streamChat(request, {
-      key: apiKey(), signal: running.signal,
+      key: apiKey(), signal: running.controller.signal,
       onChunk(chunk) {
-        const choice = chunk.choices?.[0];
-        if (choice?.delta?.content) {
-          if (!first) {
-            first = performance.now();
-            answer.ttftMs = first - begin;
-          }
-          answer.tokens += 1;
-          answer.text += choice.delta.content;
-          if (!painting) {
-            painting = true;
-            requestAnimationFrame(paint);
-          }
-        }
-        if (choice?.finish_reason) answer.finish = choice.finish_reason;
-        if (chunk.moex) answer.moex = chunk.moex;
-        if (chunk.timings?.predicted_per_second) answer.tokensPerSecond = chunk.timings.predicted_per_second;
+        const now = performance.now();
+        turn.add(chunk, now);
+        thread.grow(message);
+        if (now - kept_at < keep_every_ms) return;
+        kept_at = now;
+        store.save(conversation, [message]);
       },
     });
   } catch (error) {
-    if (error.name === "AbortError") answer.stopped = true;
-    else {
-      answer.failed = error instanceof ApiError ? error.message : "The hub cannot be reached. Is it still running?";
-      if (error.status === 401) openSettings(true);
-    }
+    reason = error.name === "AbortError" ? "stopped" : "failed";
+    if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable;
+    if (error.status === 401) panel.open(element("api-key"));
   }
-  if (!answer.tokensPerSecond && answer.tokens > 1) answer.tokensPerSecond = (answer.tokens - 1) / ((performance.now() - first) / 1000);
-  body.classList.remove("cursor");
-  if (answer.text || !answer.failed) {
-    renderMarkdown(body, answer.text || "*(an empty answer)*");
-    const message = { role: "assistant", content: answer.text, facts: factsOf(answer) };
-    messages.push(message);
-    showFacts(item, message);
-  } else {
-    messages.pop();                       // the question did not count; it stays on the page
-    element("prompt").value ||= text;
-    resize();
-  }
-  if (answer.failed) {
-    const note = document.createElement("p");
-    note.className = "notice bad";
-    note.textContent = answer.failed;
-    item.append(note);
-  }
-  keepChat();
-  setRunning(null);
-  toEnd();
+
+  turn.see(workersNow());
+  const { context_tokens } = info;
+  turn.end(reason, { now_ms: performance.now(), words, limit: lengthLimit(settings), context_tokens });
+  const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
+  running = null;
+  store.busy = null;
+  const kept = store.save(conversation, [message]);
+  thread.end(message);
+  announce(endWords(message)?.text ?? "", message.content);
+  drawComposer();
+  if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
+  await kept;
 }
 
-// A reload shows the conversation again, or as much of its end as the tab's storage takes.
-function keepChat() {
-  let kept = messages;
-  while (!write("moex-chat", kept) && kept.length > 0) kept = kept.slice(Math.ceil(kept.length / 2));
+// What a screen reader hears: the finished answer, once, and how it ended.
+function announce(words, text = "") {
+  element("announce").textContent = [text, words].filter(Boolean).join(" — ");
 }
 
-function setRunning(controller) {
-  running = controller;
-  element("send").hidden = !!controller;
-  element("stop").hidden = !controller;
-  element("new-chat").hidden = !!controller || messages.length === 0;
-  if (!controller) element("prompt").focus();
-}
+const workersNow = () => (health?.status === "ok" ? health.workers ?? 0 : null);
 
 // ---- composer
 
@@ -170,129 +169,127 @@ function resize() {
   prompt.style.height = "auto";
   prompt.style.height = `${Math.min(prompt.scrollHeight, window.innerHeight * 0.4)}px`;
 }
+
 function submit() {
   const text = prompt.value.trim();
-  if (!text || running) return;
+  if (!text || running || !ask(text)) return;
   prompt.value = "";
   resize();
-  send(text);
 }
+
+function drawComposer() {
+  element("send").hidden = running !== null;
+  element("stop").hidden = running === null;
+  const elsewhere = running && running.conversation !== store.current;
+  element("hint").textContent = elsewhere
+    ? `Answering in “${running.conversation.title}”.` : "Enter sends, Shift+Enter makes a new line.";
+}
+
 prompt.addEventListener("input", resize);
 prompt.addEventListener("keydown", (event) => {
   // Enter that ends the composition of an input method does not send.
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.keyCode !== 229) {
-    event.preventDefault();
-    submit();
-  }
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing || event.keyCode === 229) return;
+  event.preventDefault();
+  submit();
 });
-element("composer").addEventListener("submit", (event) => { event.preventDefault(); submit(); });
-element("stop").addEventListener("click", () => running?.abort());
-element("new-chat").addEventListener("click", () => {
-  write("moex-chat", []);
-  location.reload();
+element("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  submit();
 });
-for (const idea of ideas) {
-  const button = document.createElement("button");
-  button.className = "button";
-  button.type = "button";
-  button.textContent = idea;
-  button.addEventListener("click", () => { if (!running) send(idea); });
-  element("ideas").append(button);
-}
+element("stop").addEventListener("click", () => running?.controller.abort());
+for (const idea of ideas) element("ideas").append(button("", idea, () => { if (!running) ask(idea); }));
 
-// ---- settings
-
-function openSettings(open) {
-  element("settings").hidden = !open;
-  element("open-settings").setAttribute("aria-expanded", String(open));
-  if (open) element("system").focus();
-  else prompt.focus();
-}
-function showSettings() {
-  for (const name of Object.keys(defaults)) {
-    element(name).value = settings[name];
-    const value = element(`${name}-value`);
-    if (value) value.textContent = settings[name];
-  }
-  element("snippet").textContent = `curl ${location.origin}/v1/chat/completions \\
-  -H 'Content-Type: application/json' \\${info.api_key_required ? "\n  -H 'Authorization: Bearer YOUR_KEY' \\" : ""}
-  -d '{"model": "${info.model}", "messages":
-       [{"role": "user", "content": "Hello"}]}'
-
-import OpenAI from "openai";
-const client = new OpenAI({
-  baseURL: "${location.origin}/v1",
-  apiKey: "${info.api_key_required ? "YOUR_KEY" : "none"}",
-});`;
-}
-for (const name of Object.keys(defaults)) {
-  element(name).addEventListener("input", () => {
-    settings[name] = typeof defaults[name] === "number" ? Number(element(name).value) : element(name).value;
-    write("moex-settings", settings);
-    const value = element(`${name}-value`);
-    if (value) value.textContent = settings[name];
-  });
-}
-element("open-settings").addEventListener("click", () => openSettings(element("settings").hidden));
-element("close-settings").addEventListener("click", () => openSettings(false));
-element("reset-settings").addEventListener("click", () => { settings = { ...defaults }; write("moex-settings", settings); showSettings(); });
-element("export-chat").addEventListener("click", () => {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([JSON.stringify({ model: info.model, messages }, null, 2)], { type: "application/json" }));
-  link.download = "moex-chat.json";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+// Escape closes what lies on top; only with nothing on top does it stop the answer. One that an input method eats does
+// neither.
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || event.isComposing || event.keyCode === 229 || event.defaultPrevented) return;
+  if (document.querySelector("dialog[open]")) return;      // the browser closes it
+  if (sidebar.close() || panel.close()) return;
+  running?.controller.abort();
 });
-document.addEventListener("keydown", (event) => { if (event.key === "Escape") running ? running.abort() : openSettings(false); });
+
+// ---- files, and the end of everything
+
+element("export-markdown").addEventListener("click", () => {
+  download(fileName(store.current.title, "md"), toMarkdown(store.current), "text/markdown");
+});
+element("export-json").addEventListener("click", () => {
+  download(fileName(store.current.title, "json"), toJson([store.current]), "application/json");
+});
+element("export-all").addEventListener("click", () => {
+  download("moex-chats.json", toJson(store.list().map(({ conversation }) => conversation)), "application/json");
+});
+
+element("forget").addEventListener("click", async () => {
+  const { size } = store.conversations;
+  const chats = size > 0 ? `${count(size, "conversation")}, the settings` : "The settings";
+  const is_wanted = await askToForget(
+    `${chats}, the API key, the join token and stored weights leave this browser. There is no way back.`);
+  if (!is_wanted) return;
+  running?.controller.abort();
+  store.keeper.close();
+  startAnew(await forgetEverything());
+});
+listenForForget(() => {
+  running?.controller.abort();
+  store.keeper.close();
+});
+
+function tellForgotten() {
+  const words = forgottenWords();
+  if (!words) return;
+  element("toast").replaceChildren(make("span", "", words));
+  element("toast").hidden = false;
+}
 
 // ---- who is there
 
-async function refreshPool() {
-  const pool = element("pool");
+async function look() {
+  const answer = await getJson("/health").catch(() => null);
+  health = answer?.body ?? null;
+  running?.turn.see(workersNow());
+  drawPool(answer?.status ?? 0);
+}
+
+function drawPool(status) {
+  const { kind, text, short } = poolWords(health);
+  element("pool").className = `pill ${kind}`;
+  element("pool-text").textContent = text;
+  element("pool-short").textContent = short;
+  element("welcome-words").textContent = welcomeWords(health);
+
+  const words = bannerWords(health, status);
   const banner = element("banner");
-  try {
-    const { body, status } = await getJson("/health");
-    const workers = body?.workers ?? 0;
-    pool.className = `pill ${body?.status === "ok" ? "good" : "warn"}`;
-    pool.textContent = workers > 0 ? `${workers} contributor${workers === 1 ? "" : "s"}` : body?.status === "ok" ? "hub only" : "nobody here";
-    banner.hidden = status === 200;
-    if (status !== 200) {
-      banner.replaceChildren();
-      if (body?.status === "draining") banner.textContent = "The hub is shutting down.";
-      else {
-        const link = document.createElement("a");
-        link.href = element("join-link").href;
-        link.textContent = "Lend this browser's GPU";
-        banner.append("Not every expert has a contributor yet, so answers must wait. ", link, " or share the join link.");
-      }
-    }
-  } catch {
-    pool.className = "pill bad";
-    pool.textContent = "hub offline";
-    banner.hidden = false;
-    banner.textContent = "The hub does not answer. This page goes on by itself when it is back.";
+  banner.hidden = words === null;
+  if (!words || banner.dataset.words === words.text) return;
+  banner.dataset.words = words.text;
+  banner.replaceChildren(`${words.text} `);
+  if (words.wants_join) {
+    const link = make("a", "", "Lend this browser's GPU", { href: element("join-link").href });
+    banner.append(link, " or share the join link.");
   }
 }
 
+// ---- begin
+
 async function start() {
-  for (const message of messages) show(message);
-  setRunning(null);
-  toEnd();
+  const left = await store.adoptSession(read("moex-chat", null));
+  drop("moex-chat");
+  store.select(idInAddress() || left?.id || "");
+  drawThread();
+  sidebar.draw();
+  tellForgotten();
+  look();
+  setInterval(look, look_every_ms);
+
   const { ok, body } = await getJson("/api/info").catch(() => ({ ok: false }));
-  if (ok) {
-    info = { ...info, ...body };
-    element("model").textContent = info.model;
-    element("key-field").hidden = !info.api_key_required;
-    const longest = Math.max(16, Math.min(1024, info.context_tokens ?? 1024));
-    element("max_tokens").max = longest;
-    settings.max_tokens = Math.min(settings.max_tokens, longest);
-  }
+  if (ok) info = { ...info, ...body };
+  element("model").textContent = info.model;
+  panel.know(info);
   element("api-key").value = read("moex-key", "");
   element("api-key").addEventListener("input", () => write("moex-key", apiKey()));
+
   const status = await getJson("/api/status", apiKey()).catch(() => ({ ok: false }));
   if (status.ok && status.body.join_url) element("join-link").href = status.body.join_url;
-  showSettings();
-  refreshPool();
-  setInterval(refreshPool, 3000);
 }
 start();

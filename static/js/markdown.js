@@ -1,11 +1,27 @@
 // Markdown of a model's answer to DOM, sanitised. Nothing in an answer can run, load or style anything.
-import { marked } from "/vendor/marked.esm.js";
+// A streaming answer is painted by MarkdownView: blocks that are finished stay as they are, only the tail is made anew.
+import { Lexer, Marked } from "/vendor/marked.esm.js";
 import DOMPurify from "/vendor/purify.es.mjs";
+import { make } from "/js/dom.js";
+import { numFinished } from "/js/chat/blocks.js";
+
+const escape = (text) => text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
+const marked = new Marked({
+  gfm: true, breaks: false, async: false,
+  renderer: {
+    checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
+    code: ({ text, lang }) => `<pre data-lang="${escape(languageOf(lang))}"><code>${escape(text)}</code></pre>\n`,
+  },
+});
 
 const allowed = {
-  ALLOWED_TAGS: ["p", "br", "hr", "em", "strong", "del", "code", "pre", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6",
-    "table", "thead", "tbody", "tr", "th", "td", "a", "span"],
-  ALLOWED_ATTR: ["href", "title", "start", "align"],
+  ALLOWED_TAGS: [
+    "p", "br", "hr", "em", "strong", "del", "code", "pre", "blockquote", "ul", "ol", "li",
+    "h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td", "a", "span",
+  ],
+  ALLOWED_ATTR: ["href", "title", "start", "align", "data-lang"],
+  ALLOW_DATA_ATTR: false,
+  ADD_URI_SAFE_ATTR: ["start", "align", "data-lang"],      // no addresses: the rule for those is not theirs
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
   RETURN_DOM_FRAGMENT: true,
 };
@@ -16,28 +32,175 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   }
 });
 
-// Replaces the children of `element` with the rendered `text`.
-export function renderMarkdown(element, text) {
-  const fragment = DOMPurify.sanitize(marked.parse(text, { gfm: true, breaks: false, async: false }), allowed);
-  for (const block of fragment.querySelectorAll("pre")) {
-    const button = document.createElement("button");
-    button.className = "button quiet small copy-code";
-    button.type = "button";
-    button.textContent = "Copy";
-    button.addEventListener("click", () => copyText(block.querySelector("code")?.textContent ?? "", button));
-    block.before(button);
-  }
-  element.replaceChildren(fragment);
+function languageOf(info) {
+  const word = (info ?? "").trim().split(/\s+/)[0];
+  return /^[\w+#.-]{1,24}$/.test(word) ? word : "";
 }
 
-// Copies, and says so on the button for a moment.
-export async function copyText(text, button) {
-  const label = button.textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
-  } catch {
-    button.textContent = "Copying is not allowed here";
+// A code block with its head: the language, and a button that copies (copyCodeOf answers its click).
+function codeBlock(pre, language) {
+  const block = make("div", "code-block");
+  const head = make("div", "code-head");
+  head.append(make("span", "", language), make("button", "button quiet small copy-code", "Copy", { type: "button" }));
+  block.append(head, pre);
+  return block;
+}
+
+// What a click inside an answer means: the text of the code block whose copy button it hit.
+export function copyCodeOf(event) {
+  const button = event.target.closest?.(".copy-code");
+  return button ? { button, text: button.closest(".code-block").querySelector("code")?.textContent ?? "" } : null;
+}
+
+function clean(html) {
+  const fragment = DOMPurify.sanitize(html, allowed);
+  for (const pre of fragment.querySelectorAll("pre")) {
+    const place = document.createComment("");
+    pre.replaceWith(place);
+    const language = pre.dataset.lang ?? "";
+    pre.removeAttribute("data-lang");
+    place.replaceWith(codeBlock(pre, language));
   }
-  setTimeout(() => { button.textContent = label; }, 1500);
+  return [...fragment.childNodes].filter((node) => node.nodeType !== Node.TEXT_NODE || node.data.trim() !== "");
+}
+
+function lex(text, links) {
+  const lexer = new Lexer(marked.defaults);
+  Object.assign(lexer.tokens.links, links);
+  return lexer.lex(text);
+}
+
+// What a block looks like, as text: equal text means equal nodes.
+function looks(token) {
+  if (token.type === "space" || token.type === "def") return "";
+  return token.type === "code" ? `\0${languageOf(token.lang)}\0${token.text}` : marked.parser([token]);
+}
+function nodesOf(token, look = looks(token)) {
+  if (look === "") return [];
+  if (token.type !== "code") return clean(look);
+
+  // Text alone: nothing to sanitise, and a long one need not pass a parser again and again.
+  const pre = make("pre");
+  pre.append(make("code", "", token.text));
+  return [codeBlock(pre, languageOf(token.lang))];
+}
+
+const sameAttributes = (one, other) => one.attributes.length === other.attributes.length
+  && [...one.attributes].every(({ name, value }) => other.getAttribute(name) === value);
+
+// Makes `live` look like `wanted` and keeps every node that it can. Returns the node that stands there afterwards.
+function morph(live, wanted) {
+  if (live.isEqualNode(wanted)) return live;
+  if (live.nodeType === Node.TEXT_NODE && wanted.nodeType === Node.TEXT_NODE) {
+    if (wanted.data.startsWith(live.data)) live.appendData(wanted.data.slice(live.data.length));
+    else live.data = wanted.data;
+    return live;
+  }
+  if (live.nodeType === Node.ELEMENT_NODE && live.nodeName === wanted.nodeName && sameAttributes(live, wanted)) {
+    // A copy button says "Copied" for a moment: its words are its own.
+    if (!live.classList.contains("copy-code")) morphList(live, [...live.childNodes], [...wanted.childNodes]);
+    return live;
+  }
+  live.replaceWith(wanted);
+  return wanted;
+}
+
+// The same for a run of siblings in `parent`. Returns the nodes that stand there afterwards.
+function morphList(parent, live, wanted) {
+  const after = live.at(-1)?.nextSibling ?? null;
+  const out = wanted.map((node, i) => (i < live.length ? morph(live[i], node) : parent.insertBefore(node, after)));
+  for (const node of live.slice(wanted.length)) node.remove();
+  return out;
+}
+
+export class MarkdownView {
+  constructor(root) {
+    this.root = root;
+    this.reset();
+  }
+
+  reset() {
+    this.root.replaceChildren();
+    this.blocks = [];      // {look, nodes}, finished
+    this.settled = "";     // their source
+    this.links = {};       // reference definitions that they hold
+    this.tail = [];        // nodes of what is not finished
+  }
+
+  // `text` so far, more of it each time.
+  update(text) {
+    const source = text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
+    if (!source.startsWith(this.settled)) this.reset();
+    const rest = source.slice(this.settled.length);
+    const tokens = lex(rest, this.links);
+    const finished = numFinished(tokens, rest);
+
+    const made = tokens.map((token) => {
+      const look = looks(token);
+      return { look, nodes: nodesOf(token, look) };
+    });
+    const nodes = morphList(this.root, this.tail, made.flatMap((one) => one.nodes));
+    let at = 0;
+    made.forEach((one, i) => {
+      one.nodes = nodes.slice(at, at + one.nodes.length);
+      at += one.nodes.length;
+      if (i >= finished) return;
+      this.blocks.push(one);
+      this.settled += tokens[i].raw;
+    });
+    this.tail = made.slice(finished).flatMap((one) => one.nodes);
+    Object.assign(this.links, tokens.links);
+  }
+
+  // The whole text: blocks that a later line has changed after all (a reference, a list that went on) are put right.
+  finish(text) {
+    const source = text.includes("\r") ? text.replace(/\r\n?/g, "\n") : text;
+    const tokens = lex(source, {});
+    const live = [...this.blocks.map((one) => one.nodes), this.tail];
+    const wanted = [];
+    tokens.forEach((token, i) => {
+      const look = looks(token);
+      const known = this.blocks[i];
+      const is_known = known?.look === look;
+      wanted.push({ look, nodes: is_known ? known.nodes : nodesOf(token, look), is_known });
+    });
+
+    const kept = new Set(wanted.filter((one) => one.is_known).flatMap((one) => one.nodes));
+    const old = live.flat().filter((node) => !kept.has(node));
+    this.place(wanted, old);
+
+    // The last block stays open: an answer may be continued in the middle of a word.
+    let last = tokens.length - 1;
+    while (last > 0 && tokens[last].type === "space") last -= 1;
+    this.blocks = wanted.slice(0, Math.max(0, last)).map(({ look, nodes }) => ({ look, nodes }));
+    this.settled = tokens.slice(0, Math.max(0, last)).map((token) => token.raw).join("");
+    this.links = { ...tokens.links };
+    this.tail = wanted.slice(Math.max(0, last)).flatMap((one) => one.nodes);
+  }
+
+  // Puts `wanted` in order. What is new takes the place, and as much as it can, of `old`: the nodes no longer wanted.
+  place(wanted, old) {
+    let cursor = this.root.firstChild;
+    for (const one of wanted) {
+      one.nodes = one.nodes.map((node) => {
+        if (one.is_known) {
+          while (cursor && cursor !== node) cursor = cursor.nextSibling;
+          cursor = cursor?.nextSibling ?? null;
+          return node;
+        }
+        const reuse = old.length > 0 && cursor === old[0] ? old.shift() : null;
+        if (reuse) {
+          cursor = reuse.nextSibling;
+          return morph(reuse, node);
+        }
+        return this.root.insertBefore(node, cursor);
+      });
+    }
+    for (const node of old) node.remove();
+  }
+}
+
+// Replaces the children of `root` with the rendered `text`.
+export function renderMarkdown(root, text) {
+  root.replaceChildren(...clean(marked.parse(text)));
 }

@@ -1,4 +1,7 @@
 // What a page remembers, in its tab or in the browser. Storage may be full or forbidden: the page then goes on without.
+// forget.js ends all of it.
+
+// For this tab alone: JSON.
 export function read(name, fallback) {
   try { return JSON.parse(sessionStorage.getItem(name)) ?? fallback; } catch { return fallback; }
 }
@@ -9,6 +12,9 @@ export function write(name, value) {
     return true;
   } catch { return false; }
 }
+export function drop(name) {
+  try { sessionStorage.removeItem(name); } catch { /* it was not kept */ }
+}
 
 // The same for what the browser keeps for later visits: texts.
 export function recall(name, fallback) {
@@ -16,7 +22,4 @@ export function recall(name, fallback) {
 }
 export function remember(name, text) {
   try { localStorage.setItem(name, text); } catch { /* for this visit only */ }
-}
-export function forgetAll() {
-  try { localStorage.clear(); } catch { /* nothing was kept */ }
 }

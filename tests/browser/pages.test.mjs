@@ -60,7 +60,7 @@ test("markup in a model's answer stays inert", async () => {
     }
     assert.equal(await wasHit(page), false);
     assert.deepEqual(page.errors, []);
-    await page.reload();                                     // shown again from the tab's storage
+    await page.reload();                                     // shown again from the browser's storage
     await page.locator(".message.assistant").last().waitFor();
     assert.equal(await wasHit(page), false);
     assert.deepEqual(foreign, []);

@@ -1,0 +1,101 @@
+// Where conversations are kept: this browser's IndexedDB, or this page's memory when the browser forbids it.
+// Every write is a transaction that merges with what another tab has written meanwhile, and tells the other tabs.
+import { merge } from "./conversation.js";
+
+export const database_name = "moex-chat";
+const store_name = "conversations";
+const channel_name = "moex-chat";
+
+const done = (request) => new Promise((resolve, reject) => {
+  request.onsuccess = () => resolve(request.result);
+  request.onerror = () => reject(request.error);
+});
+const finished = (transaction) => new Promise((resolve, reject) => {
+  transaction.oncomplete = () => resolve();
+  transaction.onerror = () => reject(transaction.error);
+  transaction.onabort = () => reject(transaction.error ?? new Error("the browser gave up the write"));
+});
+
+async function openDatabase() {
+  const request = indexedDB.open(database_name, 1);
+  request.onupgradeneeded = () => request.result.createObjectStore(store_name, { keyPath: "id" });
+  const database = await done(request);
+  database.onversionchange = () => database.close();      // somebody forgets everything: do not stand in the way
+  return database;
+}
+
+export class Keeper {
+  // onChange({type: "changed" | "removed", id}) for what other tabs do. onTrouble(error) when something cannot be kept.
+  static async open({ onChange = () => {}, onTrouble = () => {} } = {}) {
+    const keeper = new Keeper();
+    keeper.onTrouble = onTrouble;
+    keeper.memory = new Map();
+    try {
+      keeper.database = await openDatabase();
+    } catch (error) {
+      keeper.database = null;
+      onTrouble(error);
+    }
+    if (globalThis.BroadcastChannel) {
+      keeper.channel = new BroadcastChannel(channel_name);
+      keeper.channel.onmessage = ({ data }) => onChange(data);
+    }
+    return keeper;
+  }
+
+  async all() {
+    if (!this.database) return [...this.memory.values()];
+    return done(this.database.transaction(store_name).objectStore(store_name).getAll());
+  }
+
+  async get(id) {
+    if (!this.database) return this.memory.get(id) ?? null;
+    return await done(this.database.transaction(store_name).objectStore(store_name).get(id)) ?? null;
+  }
+
+  // Resolves to what is kept now: `conversation` and what another tab had added to it.
+  async put(conversation) {
+    let kept = conversation;
+    try {
+      if (this.database) {
+        const transaction = this.database.transaction(store_name, "readwrite");
+        const store = transaction.objectStore(store_name);
+        const request = store.get(conversation.id);
+        request.onsuccess = () => {
+          kept = merge(request.result ?? null, conversation);
+          store.put(kept);
+        };
+        await finished(transaction);
+      } else {
+        this.memory.set(conversation.id, conversation);
+      }
+      this.channel?.postMessage({ type: "changed", id: conversation.id });
+    } catch (error) {
+      this.memory.set(conversation.id, conversation);
+      this.onTrouble(error);
+    }
+    return kept;
+  }
+
+  // Before everything is forgotten: an open database would stand in the way, and later writes would begin it anew.
+  close() {
+    this.database?.close();
+    this.database = null;
+    this.channel?.close();
+    this.channel = null;
+  }
+
+  async remove(id) {
+    this.memory.delete(id);
+    try {
+      if (this.database) {
+        const transaction = this.database.transaction(store_name, "readwrite");
+        transaction.objectStore(store_name).delete(id);
+        await finished(transaction);
+      }
+      this.channel?.postMessage({ type: "removed", id });
+    } catch (error) {
+      this.onTrouble(error);
+    }
+  }
+}

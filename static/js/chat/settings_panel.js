@@ -1,0 +1,104 @@
+// The settings beside the thread: fields that say what is wrong with them, the API as a program uses it, and files.
+import { copyText, element, make } from "/js/dom.js";
+import { whole } from "/js/format.js";
+import { defaults, lengthProblem, seedProblem, settingsOf } from "/js/chat/settings.js";
+import { snippets } from "/js/chat/snippets.js";
+import { read, recall, remember } from "/js/storage.js";
+
+const kept_as = "moex-settings";
+
+function keptSettings() {
+  try {
+    return JSON.parse(recall(kept_as, "null")) ?? read(kept_as, null);
+  } catch { return null; }
+}
+
+export class SettingsPanel {
+  constructor() {
+    this.settings = settingsOf(keptSettings());
+    this.context_tokens = null;
+    this.language = "curl";
+    for (const name of Object.keys(defaults)) element(name).addEventListener("input", () => this.read(name));
+    element("open-settings").addEventListener("click", () => (this.isOpen() ? this.close() : this.open()));
+    element("close-settings").addEventListener("click", () => this.close());
+    element("reset-settings").addEventListener("click", () => {
+      this.settings = { ...defaults };
+      this.keep();
+      this.draw();
+    });
+    for (const tab of element("snippet-tabs").children) {
+      tab.addEventListener("click", () => {
+        this.language = tab.dataset.language;
+        this.drawSnippet();
+      });
+    }
+    const copy = element("copy-snippet");
+    copy.addEventListener("click", () => copyText(element("snippet").textContent, copy));
+    this.draw();
+  }
+
+  isOpen() { return !element("settings").hidden; }
+  open(field = null) {
+    element("settings").hidden = false;
+    element("open-settings").setAttribute("aria-expanded", "true");
+    (field ?? element("close-settings")).focus();
+  }
+  // Gives the focus back to the gear when it was inside.
+  close() {
+    if (!this.isOpen()) return false;
+    const was_inside = element("settings").contains(document.activeElement);
+    element("settings").hidden = true;
+    element("open-settings").setAttribute("aria-expanded", "false");
+    if (was_inside) element("open-settings").focus();
+    return true;
+  }
+
+  keep() { remember(kept_as, JSON.stringify(this.settings)); }
+  read(name) {
+    this.settings[name] = typeof defaults[name] === "number" ? Number(element(name).value) : element(name).value;
+    this.keep();
+    this.drawField(name);
+  }
+
+  // The first field that holds what cannot be sent.
+  wrongField() {
+    return ["max_tokens", "seed"].find((name) => this.problemOf(name) !== "") ?? null;
+  }
+  problemOf(name) {
+    if (name === "seed") return seedProblem(this.settings.seed);
+    return name === "max_tokens" ? lengthProblem(this.settings.max_tokens) : "";
+  }
+
+  // What the hub says of itself: {model, context_tokens, api_key_required}.
+  know(info) {
+    this.info = info;
+    this.context_tokens = info.context_tokens ?? null;
+    element("key-field").hidden = !info.api_key_required;
+    const context = this.context_tokens ? ` (${whole.format(this.context_tokens)})` : "";
+    element("max_tokens").placeholder = `as long as the context${context}`;
+    this.drawSnippet();
+  }
+
+  draw() {
+    for (const name of Object.keys(defaults)) {
+      element(name).value = this.settings[name];
+      this.drawField(name);
+    }
+  }
+  drawField(name) {
+    const value = element(`${name}-value`);
+    if (value) value.textContent = this.settings[name].toFixed(2);
+    const problem = element(`${name}-problem`);
+    if (!problem) return;
+    problem.textContent = this.problemOf(name);
+    element(name).setAttribute("aria-invalid", String(problem.textContent !== ""));
+  }
+  drawSnippet() {
+    for (const tab of element("snippet-tabs").children) {
+      tab.setAttribute("aria-pressed", String(tab.dataset.language === this.language));
+    }
+    const { model = "", api_key_required: needs_key = false } = this.info ?? {};
+    const text = snippets[this.language]({ origin: location.origin, model, needs_key });
+    element("snippet").replaceChildren(make("code", "", text));
+  }
+}

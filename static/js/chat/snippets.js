@@ -1,0 +1,37 @@
+// The API as a program uses it, ready to paste. Pure.
+
+const question = "Tell me a story about the sea.";
+
+export const snippets = {
+  curl: ({ origin, model, needs_key }) => `curl ${origin}/v1/chat/completions \\
+  -H 'Content-Type: application/json' \\${needs_key ? "\n  -H 'Authorization: Bearer YOUR_KEY' \\" : ""}
+  -d '{"model": "${model}", "messages": [
+    {"role": "user", "content": "${question}"}]}'`,
+
+  javascript: ({ origin, model, needs_key }) => `import OpenAI from "openai";
+const client = new OpenAI({
+  baseURL: "${origin}/v1",
+  apiKey: "${needs_key ? "YOUR_KEY" : "none"}",
+});
+const stream = await client.chat.completions.create({
+  model: "${model}",
+  messages: [{ role: "user", content: "${question}" }],
+  stream: true,
+});
+for await (const chunk of stream)
+  process.stdout.write(chunk.choices[0]?.delta.content ?? "");`,
+
+  python: ({ origin, model, needs_key }) => `from openai import OpenAI
+client = OpenAI(
+    base_url="${origin}/v1",
+    api_key="${needs_key ? "YOUR_KEY" : "none"}",
+)
+stream = client.chat.completions.create(
+    model="${model}",
+    messages=[{"role": "user", "content": "${question}"}],
+    stream=True,
+)
+for chunk in stream:
+    if chunk.choices:
+        print(chunk.choices[0].delta.content or "", end="")`,
+};

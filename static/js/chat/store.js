@@ -1,0 +1,148 @@
+// The page's conversations and which of them is open. Views listen; the one who asks the hub (chat.js) changes.
+import { findIn, fromSession, newConversation, newId, titleFrom } from "./conversation.js";
+import { Keeper } from "./keep.js";
+import { newAnswer } from "./turn.js";
+
+export class Store {
+  // `onChange(what)`: "list", "open" (another conversation, or its messages), "trouble" (something cannot be kept).
+  static async open(onChange) {
+    const store = new Store();
+    store.onChange = onChange;
+    store.trouble = null;
+    store.conversations = new Map();
+    store.busy = null;                 // the conversation that this page writes into
+    store.current = newConversation();
+    store.keeper = await Keeper.open({
+      onChange: (event) => store.heard(event),
+      onTrouble: (error) => {
+        store.trouble = error;
+        onChange("trouble");
+      },
+    });
+    await store.reload();
+    return store;
+  }
+
+  async reload() {
+    try {
+      for (const one of await this.keeper.all()) this.conversations.set(one.id, one);
+    } catch (error) {
+      this.keeper.onTrouble(error);
+    }
+  }
+
+  // Newest first; with words, those that hold them, each with the place where.
+  list(words = "") {
+    return [...this.conversations.values()]
+      .map((conversation) => ({ conversation, found: findIn(conversation, words) }))
+      .filter(({ found }) => found !== null)
+      .sort((one, other) => other.conversation.updated_at - one.conversation.updated_at);
+  }
+
+  select(id) {
+    const known = this.conversations.get(id);
+    if (!known && this.current.messages.length === 0 && !this.conversations.has(this.current.id)) return;
+    this.current = known ?? newConversation();
+    this.onChange("open");
+    this.onChange("list");
+  }
+
+  // A question and the empty answer to it.
+  ask(text, model) {
+    const { current } = this;
+    const now = Date.now();
+    const question = { id: newId(), role: "user", content: text, at: now, rev: 1 };
+    const answer = { ...newAnswer(newId(), now), rev: 1 };
+    if (current.messages.length === 0) current.title = titleFrom(text);
+    current.model = model;
+    current.messages.push(question, answer);
+    return answer;
+  }
+
+  // `changed`: messages that have grown since they were kept last.
+  async save(conversation, changed = []) {
+    for (const message of changed) message.rev = (message.rev ?? 0) + 1;
+    conversation.updated_at = Date.now();
+    this.conversations.set(conversation.id, conversation);
+    this.onChange("list");
+    const kept = await this.keeper.put(conversation);
+    this.adopt(conversation, kept);
+  }
+
+  // What another tab has added comes into our object, which views hold.
+  adopt(conversation, kept) {
+    if (kept === conversation) return;
+    const own = new Map(conversation.messages.map((message) => [message.id, message]));
+    const had = conversation.messages.length;
+    // Ours may have grown while it was being kept.
+    const messages = kept.messages.map((message) => {
+      const mine = own.get(message.id);
+      own.delete(message.id);
+      return mine && (mine.rev ?? 0) >= (message.rev ?? 0) ? mine : message;
+    });
+    const changed = messages.some((message, i) => message !== conversation.messages[i]);
+    conversation.messages = [...messages, ...own.values()];
+    conversation.title = kept.title;
+    conversation.renamed_at = kept.renamed_at;
+    if (conversation === this.current && (changed || conversation.messages.length !== had)) this.onChange("open");
+  }
+
+  async rename(id, title) {
+    const conversation = this.conversations.get(id);
+    if (!conversation || !title.trim() || title.trim() === conversation.title) return;
+    conversation.title = title.trim();
+    conversation.renamed_at = Date.now();
+    this.onChange("list");
+    this.adopt(conversation, await this.keeper.put(conversation));
+  }
+
+  // Resolves to a function that brings it back.
+  async remove(id) {
+    const conversation = this.conversations.get(id);
+    this.conversations.delete(id);
+    if (this.current.id === id) {
+      this.current = newConversation();
+      this.onChange("open");
+    }
+    this.onChange("list");
+    await this.keeper.remove(id);
+    return async () => {
+      this.conversations.set(id, conversation);
+      this.onChange("list");
+      await this.keeper.put(conversation);
+    };
+  }
+
+  // Another tab has written or removed.
+  async heard({ type, id }) {
+    if (type === "removed") {
+      if (this.busy?.id === id) return;      // written into right now: it comes back with the answer
+      this.conversations.delete(id);
+      if (this.current.id === id) {
+        this.current = newConversation();
+        this.onChange("open");
+      }
+      this.onChange("list");
+      return;
+    }
+
+    const kept = await this.keeper.get(id).catch(() => null);
+    if (!kept) return;
+    const known = this.conversations.get(id);
+    if (known) {
+      known.updated_at = Math.max(known.updated_at, kept.updated_at);
+      this.adopt(known, kept);
+    } else {
+      this.conversations.set(id, kept);
+    }
+    this.onChange("list");
+  }
+
+  // The conversation that an older page left in this tab.
+  async adoptSession(kept) {
+    const conversation = fromSession(kept);
+    if (!conversation) return null;
+    await this.save(conversation);
+    return conversation;
+  }
+}

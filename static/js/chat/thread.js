@@ -1,0 +1,90 @@
+// The open conversation on the page. Only what changed is touched: text that somebody selects, a button that has the
+// focus and a block of thoughts that is open stay as they are.
+import { MessageView } from "/js/chat/message_view.js";
+
+const near_end_px = 80;
+
+export class Thread {
+  // `scroller` scrolls, `list` holds the messages.
+  constructor(scroller, list, actions) {
+    this.scroller = scroller;
+    this.list = list;
+    this.actions = actions;
+    this.views = new Map();      // message id -> {view, rev}
+    this.conversation = null;
+    this.painting = 0;
+  }
+
+  // `running`: the message that grows, if one does.
+  show(conversation, running) {
+    const is_other = this.conversation !== conversation;
+    const follow = is_other || this.isAtEnd();
+    if (is_other) this.views.clear();
+    this.conversation = conversation;
+
+    const nodes = conversation.messages.map((message) => this.viewOf(message, message === running).root);
+    const wanted = new Set(conversation.messages.map((message) => message.id));
+    for (const id of this.views.keys()) if (!wanted.has(id)) this.views.delete(id);
+    if (is_other) this.list.replaceChildren(...nodes);
+    else this.arrange(nodes);
+    if (follow) this.toEnd();
+  }
+
+  viewOf(message, is_running) {
+    const known = this.views.get(message.id);
+    if (!known) {
+      const view = new MessageView(message, this.actions);
+      if (is_running) view.stream();
+      this.views.set(message.id, { view, rev: message.rev });
+      return view;
+    }
+    if (!is_running && (known.view.message !== message || known.rev !== message.rev)) {
+      known.view.show(message, false);
+      known.rev = message.rev;
+    }
+    return known.view;
+  }
+
+  arrange(nodes) {
+    nodes.forEach((node, i) => {
+      if (this.list.children[i] !== node) this.list.insertBefore(node, this.list.children[i] ?? null);
+    });
+    while (this.list.children.length > nodes.length) this.list.lastElementChild.remove();
+  }
+
+  // The message begins to grow, or goes on growing.
+  begin(message) {
+    this.views.get(message.id)?.view.stream();
+    this.toEnd();
+  }
+
+  // At most once a frame.
+  grow(message) {
+    if (this.painting) return;
+    this.painting = requestAnimationFrame(() => {
+      this.painting = 0;
+      const view = this.views.get(message.id)?.view;
+      if (!view?.is_running) return;
+      const follow = this.isAtEnd();
+      view.update();
+      if (follow) this.toEnd();
+    });
+  }
+
+  end(message) {
+    cancelAnimationFrame(this.painting);
+    this.painting = 0;
+    const known = this.views.get(message.id);
+    if (!known) return;
+    const follow = this.isAtEnd();
+    known.view.finish();
+    known.rev = message.rev;
+    if (follow) this.toEnd();
+  }
+
+  isAtEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
+    return scrollHeight - scrollTop - clientHeight < near_end_px;
+  }
+  toEnd() { this.scroller.scrollTop = this.scroller.scrollHeight; }
+}

@@ -1,0 +1,135 @@
+// One answer while it streams: chunks of the API go in, the message grows. Pure: the clock is given.
+import { splitReasoning } from "./reasoning.js";
+
+// A message that nobody has begun to answer.
+export function newAnswer(id, at) {
+  return {
+    id, role: "assistant", at, content: "", reasoning: "", reasoning_ms: 0, thinking: false, end: null, facts: {},
+  };
+}
+
+export class Turn {
+  // `message` grows in place; one that holds text already is continued. `workers` is how many serve, null when nobody
+  // knows.
+  constructor(message, { now_ms, workers = null }) {
+    this.message = message;
+    this.begun_ms = now_ms;
+    this.first_ms = null;
+    this.pieces = 0;
+    this.content_before = message.content;
+    this.reasoning_before = message.reasoning;
+    this.reasoning_ms_before = message.reasoning_ms;
+    this.raw = "";                     // the content of this stream, tags and all
+    this.tagged = message.content === "";
+    this.inside = this.tagged && message.reasoning !== "";
+    this.facts_before = message.facts;
+    this.timings = null;
+    this.moex = null;
+    this.usage = null;
+    this.finish = null;
+    this.thought_ms = null;            // when the first thought came
+    message.end = null;
+    message.facts = { ...message.facts, ttft_ms: message.facts.ttft_ms ?? null };
+    this.see(workers);
+  }
+
+  // How many contributors serve right now: what a stopped answer can say of who computed it.
+  see(workers) {
+    if (workers === null) return;
+    const facts = this.message.facts;
+    facts.workers_seen_min = Math.min(facts.workers_seen_min ?? workers, workers);
+    facts.workers_seen_max = Math.max(facts.workers_seen_max ?? workers, workers);
+  }
+
+  add(chunk, now_ms) {
+    const choice = chunk.choices?.[0];
+    const delta = choice?.delta ?? {};
+    if (delta.reasoning_content || delta.content) {
+      this.pieces += 1;
+      this.first_ms ??= now_ms;
+    }
+    if (delta.reasoning_content) this.think(delta.reasoning_content, now_ms);
+    if (delta.content) this.say(delta.content, now_ms);
+
+    if (choice?.finish_reason) this.finish = choice.finish_reason;
+    if (chunk.moex) this.moex = chunk.moex;
+    if (chunk.timings) this.timings = chunk.timings;
+    if (chunk.usage) this.usage = chunk.usage;
+    this.count(now_ms);
+  }
+
+  // The server tells thoughts from answers itself: the page no longer looks for tags.
+  think(text, now_ms) {
+    this.tagged = false;
+    this.thought_ms ??= now_ms;
+    this.message.reasoning += text;
+    this.message.thinking = true;
+  }
+
+  say(text, now_ms) {
+    const message = this.message;
+    this.raw += text;
+    if (!this.tagged) {
+      if (message.thinking) this.endThought(now_ms);
+      message.content = this.content_before + this.raw;
+      return;
+    }
+
+    const { reasoning, answer, thinking } = splitReasoning(this.raw, this.inside);
+    if (reasoning || thinking) {
+      this.thought_ms ??= now_ms;
+      message.reasoning = this.reasoning_before + reasoning;
+    }
+    if (message.thinking && !thinking) this.endThought(now_ms);
+    message.thinking = thinking;
+    message.content = answer;
+  }
+
+  endThought(now_ms) {
+    if (this.thought_ms !== null) this.message.reasoning_ms = this.reasoning_ms_before + now_ms - this.thought_ms;
+    this.message.thinking = false;
+  }
+
+  // The figures that are known so far; a continued answer adds to those of its beginning.
+  count(now_ms) {
+    const facts = this.message.facts;
+    const before = this.facts_before;
+    facts.ttft_ms ??= this.first_ms === null ? null : this.first_ms - this.begun_ms;
+    facts.tokens = (before.tokens ?? 0) + (this.usage?.completion_tokens ?? this.pieces);
+    if (this.timings?.predicted_per_second > 0) facts.tokens_per_s = this.timings.predicted_per_second;
+    else if (this.pieces > 1 && now_ms > this.first_ms) {
+      facts.tokens_per_s = ((this.pieces - 1) * 1000) / (now_ms - this.first_ms);
+    }
+    if (this.usage) facts.total_tokens = this.usage.total_tokens;
+    if (this.moex) {
+      facts.workers = Math.max(before.workers ?? 0, this.moex.workers ?? 0);
+      facts.calls_local = (before.calls_local ?? 0) + (this.moex.calls_local ?? 0);
+      facts.is_told = true;
+    }
+  }
+
+  // `reason`: "" when the stream came to its end, "stopped" by the user, "failed" with the error's words.
+  end(reason, { now_ms, words = "", limit = null, context_tokens = null }) {
+    const message = this.message;
+    if (message.thinking && this.thought_ms !== null) {
+      message.reasoning_ms = this.reasoning_ms_before + now_ms - this.thought_ms;
+    }
+    const was_thinking = message.thinking;
+    message.thinking = false;
+    this.count(now_ms);
+    // Who computed a part of it that ended without a word is not known of the whole.
+    if (!this.moex && this.pieces > 0) message.facts.is_told = false;
+
+    if (reason) message.end = { reason, words };
+    else if (this.finish === "length") message.end = this.endOfLength(limit, context_tokens);
+    else message.end = { reason: "stop", words: "" };
+    if (was_thinking) message.end.in_thought = true;
+    return message;
+  }
+
+  endOfLength(limit, context_tokens) {
+    const is_full = limit === null || (this.usage?.total_tokens ?? 0) >= context_tokens;
+    if (context_tokens && is_full) return { reason: "context", words: "", limit: context_tokens };
+    return { reason: "length", words: "", limit };
+  }
+}

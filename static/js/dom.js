@@ -1,0 +1,42 @@
+// The few lines of DOM that every page needs.
+
+export const element = (id) => document.getElementById(id);
+
+// make("button", "button quiet", "Copy", { type: "button" })
+export function make(tag, class_name = "", text = "", attributes = {}) {
+  const node = document.createElement(tag);
+  if (class_name) node.className = class_name;
+  if (text) node.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+// A button that does nothing but `act`.
+export function button(class_name, text, act, attributes = {}) {
+  const node = make("button", `button ${class_name}`, text, { type: "button", ...attributes });
+  node.addEventListener("click", act);
+  return node;
+}
+
+// Copies, and says so on the button for a moment.
+const labels = new WeakMap();      // what a button says else: a second click finds "Copied" on it
+export async function copyText(text, node) {
+  if (!labels.has(node)) labels.set(node, { text: node.textContent, timer: 0 });
+  const label = labels.get(node);
+  try {
+    await navigator.clipboard.writeText(text);
+    node.textContent = "Copied";
+  } catch {
+    node.textContent = "Copying is not allowed here";
+  }
+  clearTimeout(label.timer);
+  label.timer = setTimeout(() => { node.textContent = label.text; }, 1500);
+}
+
+// Offers `text` as a file.
+export function download(name, text, type) {
+  const link = make("a", "", "", { download: name });
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}

@@ -1,0 +1,70 @@
+// Everything that this site keeps in a browser, and its end: conversations, settings, keys, the join token, weights.
+// Other tabs of this site hear of it, drop what only they can reach, and begin anew.
+
+const channel_name = "moex-forget";
+const databases = ["moex-chat"];
+const told_as = "moex-forgotten";
+
+function dropTab() {
+  try { sessionStorage.clear(); } catch { /* nothing was kept */ }
+}
+
+// Call once per page. `onForget()` runs in the other tabs before they reload.
+export function listenForForget(onForget = () => {}) {
+  if (!globalThis.BroadcastChannel) return;
+  new BroadcastChannel(channel_name).onmessage = () => {
+    onForget();
+    dropTab();
+    location.replace(location.pathname);
+  };
+}
+
+const dropDatabase = (name) => new Promise((resolve) => {
+  const request = indexedDB.deleteDatabase(name);
+  request.onsuccess = () => resolve(true);
+  request.onerror = () => resolve(false);
+  request.onblocked = () => {};      // a tab that still holds it lets go in a moment
+});
+
+// Resolves to whether all of it is gone.
+export async function forgetEverything() {
+  if (globalThis.BroadcastChannel) new BroadcastChannel(channel_name).postMessage("forget");
+  dropTab();
+  try { localStorage.clear(); } catch { /* nothing was kept */ }
+
+  const results = await Promise.allSettled([
+    ...databases.map(dropDatabase),
+    ...await window.caches?.keys().then((names) => names.map((name) => caches.delete(name))).catch(() => []) ?? [],
+  ]);
+  return results.every(({ status, value }) => status === "fulfilled" && value !== false);
+}
+
+// The question before it, in a page that has the dialog's markup: `what` is what goes. Resolves to whether it may.
+export function askToForget(what) {
+  const dialog = document.getElementById("forget-dialog");
+  document.getElementById("forget-what").textContent = what;
+  document.getElementById("forget-no").onclick = () => dialog.close("keep");
+  document.getElementById("forget-yes").onclick = () => dialog.close("forget");
+  dialog.returnValue = "keep";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "forget"), { once: true });
+  });
+}
+
+// After it the page begins anew, and says once what became of it.
+export function startAnew(is_gone) {
+  try { sessionStorage.setItem(told_as, is_gone ? "yes" : "partly"); } catch { /* it is not told */ }
+  location.replace(location.pathname);
+}
+export function forgottenWords() {
+  let told = "";
+  try {
+    told = sessionStorage.getItem(told_as) ?? "";
+    sessionStorage.removeItem(told_as);
+  } catch { /* storage is forbidden: nothing was kept */ }
+  if (told === "") return "";
+  return told === "yes"
+    ? "Everything that this site kept in this browser is gone."
+    : "The browser would not drop all of it. Clear this site's data in the browser's settings.";
+}

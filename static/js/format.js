@@ -1,0 +1,43 @@
+// Figures as people read them. Pure: pages, tests and benches may import it.
+
+export const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+export const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+export const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+export function bytes(value) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  for (; value >= 1000 && unit < units.length - 1; unit += 1) value /= 1000;
+
+  return `${value < 10 && unit ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+}
+
+export function ms(value) {
+  if (!(value > 0)) return "–";
+  if (value >= 10000) return `${number.format(value / 1000)} s`;
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`;
+}
+
+export function span(seconds) {
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  return `${number.format(seconds / 3600)} h`;
+}
+
+// "1 contributor", "2 contributors": `many` where an s is not enough.
+export function count(value, one, many = `${one}s`) {
+  return `${whole.format(value)} ${value === 1 ? one : many}`;
+}
+
+// "today 14:05", "yesterday", "3 Nov", "3 Nov 2024".
+export function when(time_ms, now_ms = Date.now()) {
+  const then = new Date(time_ms);
+  const now = new Date(now_ms);
+  const day = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
+  const days = Math.round((day(now) - day(then)) / 86400000);
+  if (days <= 0) return then.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  if (days === 1) return "yesterday";
+
+  const year = then.getFullYear() === now.getFullYear() ? {} : { year: "numeric" };
+  return then.toLocaleDateString("en-GB", { day: "numeric", month: "short", ...year });
+}

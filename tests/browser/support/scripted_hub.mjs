@@ -1,0 +1,90 @@
+// A hub whose words are scripted: the pages, the pool and every other route are a real hub's, over real sockets. Only
+// what the model would say comes from the test: the demo model writes neither 40 KB of Markdown nor thoughts, and it
+// breaks no line on command.
+import { once } from "node:events";
+import { createServer, request as httpRequest } from "node:http";
+
+// One streamed answer in the hands of a test.
+export class Stream {
+  constructor(body, response) {
+    this.body = body;
+    this.response = response;
+    this.closed = once(response, "close");      // by whichever side
+  }
+  head() {
+    if (!this.response.headersSent) this.response.writeHead(200, { "Content-Type": "text/event-stream" });
+  }
+  send(event) {
+    this.head();
+    this.response.write(`data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`);
+  }
+  say(content) { this.send({ choices: [{ index: 0, delta: { content } }] }); }
+  think(reasoning_content) { this.send({ choices: [{ index: 0, delta: { reasoning_content } }] }); }
+  // Ends as a hub does: the reason, the figures, [DONE].
+  end(finish_reason = "stop", last = {}) {
+    this.send({ choices: [{ index: 0, delta: {}, finish_reason }] });
+    this.send({ choices: [], ...last });
+    this.send("[DONE]");
+    this.response.end();
+  }
+  refuse(status, error) {
+    this.response.writeHead(status, { "Content-Type": "application/json" });
+    this.response.end(JSON.stringify({ error }));
+  }
+  breakLine() { this.response.socket.destroy(); }
+}
+
+export class ScriptedHub {
+  // Each question goes to `answer(stream)`; `routes` {"/health": (response) => …} stand in for others of the hub.
+  static async start(hub, { answer = () => {}, routes = {} } = {}) {
+    const scripted = new ScriptedHub();
+    scripted.hub = hub;
+    scripted.answer = answer;
+    scripted.routes = routes;
+    scripted.requests = [];
+    scripted.server = createServer((request, response) => scripted.handle(request, response));
+    scripted.server.listen(0, "127.0.0.1");
+    await once(scripted.server, "listening");
+    scripted.url = `http://127.0.0.1:${scripted.server.address().port}`;
+    return scripted;
+  }
+
+  async handle(request, response) {
+    const path = request.url.split("?")[0];
+    if (path === "/v1/chat/completions") {
+      const pieces = [];
+      for await (const piece of request) pieces.push(piece);
+      const body = JSON.parse(Buffer.concat(pieces).toString());
+      this.requests.push(body);
+      await this.answer(new Stream(body, response), this.requests.length - 1);
+      return;
+    }
+    if (this.routes[path]) {
+      this.routes[path](response);
+      return;
+    }
+
+    // The page's origin is this server's, which the hub does not know.
+    const { hostname, port } = new URL(this.hub.url);
+    const { origin, ...headers } = request.headers;
+    const onward = httpRequest({
+      hostname, port, path: request.url, method: request.method,
+      headers: { ...headers, host: `${hostname}:${port}` },
+    }, (answer) => {
+      response.writeHead(answer.statusCode, answer.headers);
+      answer.pipe(response);
+    });
+    onward.on("error", () => response.destroy());
+    request.pipe(onward);
+  }
+
+  async stop() {
+    this.server.closeAllConnections();
+    await new Promise((resolve) => this.server.close(resolve));
+  }
+}
+
+export const json = (body, status = 200) => (response) => {
+  response.writeHead(status, { "Content-Type": "application/json" });
+  response.end(JSON.stringify(body));
+};

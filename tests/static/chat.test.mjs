@@ -1,0 +1,269 @@
+// The chat page's plain modules: what is thought and what is said, what the model is told, what two tabs make of one
+// conversation, what people read.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import {
+  findIn, fromSession, historyOf, merge, messagesFor, newConversation, titleFrom, toJson, toMarkdown,
+} from "../../static/js/chat/conversation.js";
+import { splitReasoning } from "../../static/js/chat/reasoning.js";
+import { lengthProblem, samplingOf, seedProblem, settingsOf } from "../../static/js/chat/settings.js";
+import { snippets } from "../../static/js/chat/snippets.js";
+import { Turn, newAnswer } from "../../static/js/chat/turn.js";
+import {
+  bannerWords, endWords, errorWords, factsOf, poolWords, thoughtWords, welcomeWords,
+} from "../../static/js/chat/words.js";
+
+const say = (content) => ({ choices: [{ index: 0, delta: { content } }] });
+const think = (reasoning_content) => ({ choices: [{ index: 0, delta: { reasoning_content } }] });
+const finish = (finish_reason) => ({ choices: [{ index: 0, delta: {}, finish_reason }] });
+
+// A whole answer, a chunk each 100 ms.
+function answered(chunks, { message = newAnswer("a", 0), reason = "", ...how } = {}) {
+  const turn = new Turn(message, { now_ms: 0, workers: how.workers ?? null });
+  chunks.forEach((chunk, i) => turn.add(chunk, 100 * (i + 1)));
+  turn.end(reason, { now_ms: 100 * (chunks.length + 1), ...how });
+  return message;
+}
+
+const question = (id, content) => ({ id, role: "user", content, at: 0, rev: 1 });
+const reply = (id, content, more = {}) => ({
+  ...newAnswer(id, 0), content, rev: 1, end: { reason: "stop", words: "" }, ...more,
+});
+
+// ---- reasoning
+
+test("ThoughtsBeforeTheAnswerAreNotTheAnswer", () => {
+  const whole = "<think>\nI wonder.\n</think>\n\nYes.";
+  assert.deepEqual(splitReasoning(whole), { reasoning: "I wonder.", answer: "Yes.", thinking: false });
+});
+
+test("ATagThatArrivesInPiecesIsNeverSeen", () => {
+  const whole = "<think>\nIs 1 < 2?\n</think>\n\nIt is: 1 < 2.";
+  for (let size = 0; size <= whole.length; size += 1) {
+    const { reasoning, answer } = splitReasoning(whole.slice(0, size));
+    assert.ok("Is 1 < 2?".startsWith(reasoning.trim()), `${size}: ${JSON.stringify(reasoning)}`);
+    assert.ok("It is: 1 < 2.".startsWith(answer), `${size}: ${JSON.stringify(answer)}`);
+  }
+});
+
+test("AnAnswerThatOnlyTalksOfTagsStaysWhole", () => {
+  for (const text of ["Use <think> to think.", "<thinking>no</thinking>", "<b>bold</b>", "  plain"]) {
+    assert.equal(splitReasoning(text).answer, text);
+  }
+});
+
+test("ThoughtsComeFromTheServerOrFromTags", () => {
+  const told = answered([think("I wonder. "), think("Yes."), say("Here"), say(" it is."), finish("stop")]);
+  const tagged = answered([say("<think>I wonder. Yes."), say("</think>"), say("Here"), say(" it is."), finish("stop")]);
+  for (const message of [told, tagged]) {
+    assert.equal(message.reasoning, "I wonder. Yes.");
+    assert.equal(message.content, "Here it is.");
+    assert.equal(message.thinking, false);
+    assert.ok(message.reasoning_ms > 0);
+  }
+  assert.equal(thoughtWords(told), "Thought for 0.2 s");
+});
+
+test("TagsInAnAnswerWhoseThoughtsTheServerToldAreText", () => {
+  const message = answered([think("Hm."), say("<think> is a tag.")]);
+  assert.equal(message.content, "<think> is a tag.");
+});
+
+// ---- what the model is told
+
+test("ThoughtsAreNoHistory", () => {
+  const conversation = newConversation(0);
+  const next = newAnswer("d", 0);
+  const past = [question("a", "One?"), reply("b", "Two.", { reasoning: "secret" })];
+  conversation.messages.push(...past, question("c", "Three?"), next);
+  const sent = messagesFor(conversation, next, "Be brief.");
+  assert.deepEqual(sent, [
+    { role: "system", content: "Be brief." }, { role: "user", content: "One?" }, { role: "assistant", content: "Two." },
+    { role: "user", content: "Three?" },
+  ]);
+});
+
+test("AQuestionWithoutAnAnswerIsNoHistory", () => {
+  const messages = [question("a", "Lost?"), reply("b", ""), question("c", "Kept?"), reply("d", "Yes.")];
+  assert.deepEqual(historyOf(messages).map(({ content }) => content), ["Kept?", "Yes."]);
+});
+
+test("AContinuationEndsWithTheAnswerSoFar", () => {
+  const conversation = newConversation(0);
+  const cut = reply("b", "Once upon a", { reasoning: "A tale." });
+  conversation.messages.push(question("a", "A story?"), cut);
+  assert.deepEqual(messagesFor(conversation, cut, ""), [
+    { role: "user", content: "A story?" },
+    { role: "assistant", content: "Once upon a", reasoning_content: "A tale." },
+  ]);
+});
+
+test("AContinuedAnswerGrowsInItsOwnMessage", () => {
+  const usage = (completion_tokens) => ({ choices: [], usage: { completion_tokens, total_tokens: 50 } });
+  const message = answered([say("Once upon"), finish("length"), usage(2)], { limit: 2, context_tokens: 1000 });
+  assert.equal(message.end.reason, "length");
+  answered([say(" a time"), say("."), finish("stop"), usage(3)], { message });
+  assert.equal(message.content, "Once upon a time.");
+  assert.equal(message.facts.tokens, 5);
+  assert.equal(message.end.reason, "stop");
+});
+
+test("AContinuedThoughtIsStillAThought", () => {
+  const message = answered([think("I wonder")], { reason: "stopped" });
+  assert.equal(endWords(message).action, "continue");
+  answered([think(" no more."), say("Done."), finish("stop")], { message });
+  assert.equal(message.reasoning, "I wonder no more.");
+  assert.equal(message.content, "Done.");
+});
+
+// ---- how answers end
+
+test("EveryEarlyEndIsSaidAndHasAWayOn", () => {
+  const ends = [
+    [answered([say("a"), finish("length")], { limit: 16, context_tokens: 99 }), /that you set, 16 tokens/, "continue"],
+    [answered([say("a")], { reason: "stopped" }), /^You stopped this answer\.$/, "continue"],
+    [answered([], { reason: "stopped" }), /before the first word/, "retry"],
+    [answered([say("a")], { reason: "failed", words: "The line broke." }), /^The line broke\.$/, "continue"],
+    [answered([], { reason: "failed", words: "Nobody is here." }), /^Nobody is here\.$/, "retry"],
+    [{ ...answered([say("a")]), end: null }, /The page was left/, "continue"],
+  ];
+  for (const [message, words, action] of ends) {
+    assert.match(endWords(message).text, words);
+    assert.equal(endWords(message).action, action);
+  }
+  assert.equal(endWords(answered([say("a"), finish("stop")])), null);
+});
+
+test("AFullContextCannotBeContinued", () => {
+  const full = { choices: [], usage: { completion_tokens: 1, total_tokens: 1024 } };
+  for (const limit of [null, 16]) {
+    const message = answered([say("a"), finish("length"), full], { limit, context_tokens: 1024 });
+    assert.match(endWords(message).text, /context is full \(1,024 tokens/);
+    assert.equal(endWords(message).action, "");
+  }
+});
+
+// ---- who computed it
+
+test("AStoppedAnswerSaysWhoComputedItAsFarAsKnown", () => {
+  const of = (workers) => factsOf(answered([say("a"), say("b")], { reason: "stopped", workers })).join("; ");
+  assert.match(of(0), /answered by the hub itself/);
+  assert.match(of(1), /1 contributor was serving/);
+  assert.match(of(3), /3 contributors were serving/);
+  assert.doesNotMatch(of(null), /contributor|hub/);
+});
+
+test("AWholeAnswerSaysWhatTheHubTold", () => {
+  const moex = { choices: [], moex: { workers: 2, calls_local: 0 }, timings: { predicted_per_second: 12.5 } };
+  const facts = factsOf(answered([say("a"), say("b"), finish("stop"), moex], { workers: 5 }));
+  assert.deepEqual(facts, ["12.5 tokens/s", "first token after 100 ms", "answered by 2 contributors"]);
+  assert.ok(!facts.join().includes("verified"));
+});
+
+// ---- settings
+
+test("ASeedBeyondTwoToThe53IsRefusedNotRounded", () => {
+  for (const good of ["", "0", " 42 ", "9007199254740991"]) assert.equal(seedProblem(good), "");
+  for (const bad of ["9007199254740992", "99999999999999999999", "-1", "1.5", "0x10", "many"]) {
+    assert.match(seedProblem(bad), /from 0 to 9007199254740991/, bad);
+  }
+});
+
+test("TheLongestAnswerIsTheContextUnlessSomebodySaysOtherwise", () => {
+  const fields = (max_tokens) => samplingOf({ ...settingsOf(null), max_tokens });
+  assert.ok(!("max_tokens" in fields("")));
+  assert.equal(fields("4096").max_tokens, 4096);      // the hub cuts it at the context, and says so
+  assert.notEqual(lengthProblem("0"), "");
+  assert.equal(settingsOf({ max_tokens: 256, seed: 7, temperature: 9 }).max_tokens, "");
+  assert.equal(settingsOf({ temperature: 9 }).temperature, 0.8);
+});
+
+// ---- conversations
+
+test("TwoTabsLoseNothingOfOneConversation", () => {
+  const base = newConversation(0);
+  base.messages.push(question("a", "One?"), reply("b", "Tw", { rev: 1 }));
+  const theirs = [question("x", "Theirs?"), reply("y", "Theirs.")];
+  const stored = { ...base, title: "Renamed", renamed_at: 9, messages: [...base.messages, ...theirs] };
+  const ours = [reply("b", "Two.", { rev: 3 }), question("c", "Mine?"), reply("d", "Mine.")];
+  const mine = { ...base, messages: [base.messages[0], ...ours] };
+  const both = merge(stored, mine);
+  assert.deepEqual(both.messages.map(({ id }) => id), ["a", "b", "x", "y", "c", "d"]);
+  assert.equal(both.messages[1].content, "Two.");
+  assert.equal(both.title, "Renamed");
+  assert.equal(merge(null, mine), mine);
+});
+
+test("TheConversationOfAnOlderPageIsTakenOver", () => {
+  const kept = [
+    { role: "user", content: "Hello there" }, { role: "assistant", content: "<think>hm</think>Hi.", facts: ["x"] },
+  ];
+  const conversation = fromSession(kept, 5);
+  assert.equal(conversation.title, "Hello there");
+  assert.equal(conversation.messages[1].content, "Hi.");
+  assert.equal(conversation.messages[1].reasoning, "hm");
+  for (const nothing of [null, [], {}, [{ role: "system", content: 3 }]]) assert.equal(fromSession(nothing), null);
+});
+
+test("ATitleIsTheBeginningOfTheFirstQuestion", () => {
+  assert.equal(titleFrom("  Tell me\na story"), "Tell me");
+  const long = titleFrom("word ".repeat(40));
+  assert.ok(long.length <= 61 && long.endsWith("word…"), long);
+  assert.equal(titleFrom("   "), "New chat");
+});
+
+test("SearchFindsWordsInTitlesAndMessages", () => {
+  const conversation = { ...newConversation(0), title: "The Sea" };
+  conversation.messages.push(question("a", "x".repeat(100) + " lighthouse " + "y".repeat(100)));
+  assert.equal(findIn(conversation, ""), "");
+  assert.equal(findIn(conversation, "sea"), "");
+  assert.match(findIn(conversation, "LIGHTHOUSE"), /^…x+ lighthouse y+$/);
+  assert.equal(findIn(conversation, "whale"), null);
+});
+
+test("AConversationLeavesWhole", () => {
+  const conversation = { ...newConversation(0), title: "Sea" };
+  conversation.messages.push(question("a", "Why?"), reply("b", "**Because.**", { reasoning: "Hm." }));
+  const markdown = toMarkdown(conversation);
+  for (const part of ["# Sea", "Why?", "**Because.**", "<details><summary>Reasoning</summary>\n\nHm."]) {
+    assert.ok(markdown.includes(part), part);
+  }
+  assert.deepEqual(JSON.parse(toJson([conversation])).conversations, [conversation]);
+});
+
+// ---- words
+
+test("TheGreetingAgreesWithThePill", () => {
+  const hub_only = { status: "ok", workers: 0, units: 8, covered: 8 };
+  assert.equal(poolWords(hub_only).text, "hub only");
+  assert.match(welcomeWords(hub_only), /the hub computes the answers itself/);
+  const lent = { status: "ok", workers: 2, units: 8, covered: 8 };
+  assert.equal(poolWords(lent).text, "2 contributors");
+  assert.match(welcomeWords(lent), /^2 people lend a browser tab/);
+  const empty = { status: "uncovered", workers: 0, units: 8, covered: 0 };
+  assert.equal(poolWords(empty).text, "nobody here");
+  assert.match(welcomeWords(empty), /nobody is here yet/);
+  assert.match(bannerWords(empty, 503).text, /^8 of the model's 8 experts have nobody to compute them/);
+  assert.equal(bannerWords(hub_only, 200), null);
+  assert.equal(poolWords(null).text, "hub offline");
+});
+
+test("ErrorsSpeakToThePersonWhoAsked", () => {
+  const message = "no worker holds expert 0 of layer 0, and local fallback is off";
+  const inside = { status: 503, code: "unavailable", message };
+  assert.match(errorWords(inside), /too few contributors/);
+  assert.doesNotMatch(errorWords(inside), /expert 0|layer|fallback/);
+  assert.match(errorWords({ status: 400, code: "context_length_exceeded", message: "" }), /no longer fits/);
+  assert.match(errorWords({ status: 429, code: "queue_full", message: "" }), /Too many people/);
+  assert.match(errorWords({ status: 401, code: "invalid_api_key", message: "" }), /API key/);
+  assert.equal(errorWords({ status: 400, code: "invalid_value", message: "Say it." }), "Say it.");
+});
+
+test("SnippetsNameTheHubTheModelAndTheKey", () => {
+  for (const make of Object.values(snippets)) {
+    const text = make({ origin: "https://hub.example", model: "some-model", needs_key: true });
+    for (const part of ["https://hub.example/v1", "some-model", "YOUR_KEY"]) assert.ok(text.includes(part), text);
+    assert.ok(!make({ origin: "x", model: "y", needs_key: false }).includes("YOUR_KEY"));
+  }
+});
