@@ -1,138 +1,176 @@
 // The live dashboard: asks /api/status every second and draws what changed.
 import uPlot from "/vendor/uPlot.esm.js";
 import { getJson } from "/js/api.js";
-import { copyText } from "/js/markdown.js";
+import { copyText, element, make } from "/js/dom.js";
+import { listenForForget } from "/js/forget.js";
+import { bytes, compact, count, ms, number, span, whole } from "/js/format.js";
+import { drawLayer, heatWords, holderKind } from "/js/status/heat.js";
 import { read, write } from "/js/storage.js";
 
-const element = (id) => document.getElementById(id);
 const history_s = 120;
 const series = { time: [], tokens: [], calls: [] };
 let previous = null;
 let charts = null;
 let key = read("moex-key", "");
 
-const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const bytes = (value) => {
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  let unit = 0;
-  for (; value >= 1000 && unit < units.length - 1; unit += 1) value /= 1000;
-  return `${value < 10 && unit ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
-};
-const span = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${number.format(seconds / 3600)} h`);
-const ms = (value) => (value > 0 ? `${value < 10 ? value.toFixed(1) : Math.round(value)} ms` : "–");
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function cell(row, text, className = "") {
-  const td = document.createElement("td");
-  td.className = className;
-  if (text instanceof Node) td.append(text);
-  else td.textContent = text;
-  row.append(td);
+// ---- figures
+
+function figuresOf({ engine, calls, coverage, workers }) {
+  const active = workers.filter((worker) => worker.state === "active").length;
+  const computed = calls.remote + calls.local;
+  const share = computed > 0 ? calls.remote / computed : null;
+  const is_round = share === 0 || share > 0.9995;
+  const tokens = engine.generated_tokens + engine.prompt_tokens;
+  return [
+    [active, active === 1 ? "contributor serving" : "contributors serving"],
+    [`${whole.format(coverage.covered)} / ${whole.format(coverage.units)}`, "experts that are computed"],
+    [number.format(series.tokens.at(-1) ?? 0), "tokens per second"],
+    [`${engine.running} + ${engine.waiting}`, "answers running + waiting"],
+    [share === null ? "–" : `${(share * 100).toFixed(is_round ? 0 : 1)} %`, "of calls by contributors"],
+    [ms(calls.p50_ms), calls.p99_ms > 0 ? `per call, 1 in 100 over ${ms(calls.p99_ms)}` : "per call"],
+    [compact.format(engine.generated_tokens), "tokens written"],
+    [tokens > 0 ? bytes((calls.bytes_sent + calls.bytes_received) / tokens) : "–", "on the wire per token"],
+  ];
 }
 
 function drawFigures(status) {
-  const { engine, calls, coverage, workers } = status;
-  const active = workers.filter((worker) => worker.state === "active").length;
-  const remote = calls.remote + calls.local > 0 ? calls.remote / (calls.remote + calls.local) : null;
-  const figures = [
-    [active, active === 1 ? "contributor serving" : "contributors serving"],
-    [`${coverage.covered} / ${coverage.units}`, "experts with an answerer"],
-    [number.format(series.tokens.at(-1) ?? 0), "tokens per second"],
-    [`${engine.running} + ${engine.waiting}`, "answers running + waiting"],
-    [remote === null ? "–" : `${(remote * 100).toFixed(remote > 0.9995 || remote === 0 ? 0 : 1)} %`, "of calls by contributors"],
-    [`${ms(calls.p50_ms)} / ${ms(calls.p99_ms)}`, "call p50 / p99"],
-    [compact.format(engine.generated_tokens), "tokens written"],
-    [engine.generated_tokens + engine.prompt_tokens > 0 ? bytes((calls.bytes_sent + calls.bytes_received) / (engine.generated_tokens + engine.prompt_tokens)) : "–", "on the wire per token"],
-  ];
-  element("figures").replaceChildren(...figures.map(([value, label]) => {
-    const card = document.createElement("div");
-    card.className = "card";
-    const top = document.createElement("div");
-    top.className = "figure";
+  const figures = figuresOf(status);
+  const box = element("figures");
+  while (box.children.length < figures.length) {
+    const card = make("div", "card");
+    card.append(make("div", "figure"), make("div", "label"));
+    box.append(card);
+  }
+  figures.forEach(([value, label], i) => {
+    const [top, bottom] = box.children[i].children;
     top.textContent = value;
-    const bottom = document.createElement("div");
-    bottom.className = "label";
     bottom.textContent = label;
-    card.append(top, bottom);
-    return card;
-  }));
+  });
 }
 
-const stateClass = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
+// ---- contributors
+
+const state_kinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
+
+function gpuOf(worker) {
+  const name = [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend || "unknown";
+  const short = name.length > 28 ? `${name.slice(0, 27)}…` : name;
+  return worker.software ? `${short} (software)` : short;
+}
+
+// What each column says of a worker: on a phone its head stands before it.
+const columns = [
+  ["Name", (worker) => worker.nickname || `#${worker.id}`],
+  ["State", (worker) => make("span", `pill ${state_kinds[worker.state] ?? ""}`, worker.state)],
+  ["GPU", gpuOf],
+  ["Experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`],
+  ["Answered", (worker) => compact.format(worker.pairs_answered)],
+  ["Per call", (worker) => ms(worker.p50_ms)],
+  ["Slowest 1 %", (worker) => ms(worker.p99_ms)],
+  ["Timeouts", (worker) => String(worker.timeouts)],
+  ["Up / down", (worker) => `${bytes(worker.bytes_received)} / ${bytes(worker.bytes_sent)}`],
+  ["For", (worker) => span(worker.connected_s)],
+];
+const first_figure = 3;
+
+function drawHead() {
+  const heads = columns.map(([name], i) => make("th", i < first_figure ? "" : "number", name));
+  element("worker-head").replaceChildren(...heads);
+}
+
+function workerRow(worker) {
+  const row = make("tr");
+  columns.forEach(([name, tell], i) => {
+    const cell = make("td", i < first_figure ? "" : "number", "", { "data-name": name });
+    cell.append(tell(worker));
+    row.append(cell);
+  });
+  return row;
+}
+
 function drawWorkers(workers) {
   element("no-workers").hidden = workers.length > 0;
-  element("workers").replaceChildren(...workers.map((worker) => {
-    const row = document.createElement("tr");
-    cell(row, worker.nickname || `#${worker.id}`);
-    const pill = document.createElement("span");
-    pill.className = `pill ${stateClass[worker.state] ?? ""}`;
-    pill.textContent = worker.state;
-    cell(row, pill);
-    const gpu = [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend || "unknown";
-    cell(row, `${gpu.length > 42 ? `${gpu.slice(0, 41)}…` : gpu}${worker.software ? " (software)" : ""}`);
-    cell(row, `${worker.units_ready} / ${worker.units_assigned}`, "number");
-    cell(row, compact.format(worker.pairs_answered), "number");
-    cell(row, ms(worker.p50_ms), "number");
-    cell(row, ms(worker.p99_ms), "number");
-    cell(row, String(worker.timeouts), "number");
-    cell(row, `${bytes(worker.bytes_received)} / ${bytes(worker.bytes_sent)}`, "number");
-    cell(row, span(worker.connected_s), "number");
-    return row;
-  }));
+  element("worker-table").hidden = workers.length === 0;
+  element("workers").replaceChildren(...workers.map(workerRow));
 }
 
-// One canvas per layer, one pixel per expert.
-function drawHeat(replicas) {
-  const colours = [colour("--bad"), colour("--warn"), colour("--good")];
-  const rows = [];
-  replicas.forEach((experts, layer) => {
-    if (experts.length === 0) return;
-    const row = document.createElement("div");
-    row.className = "heat-row";
-    const label = document.createElement("span");
-    label.textContent = layer;
-    const canvas = document.createElement("canvas");
-    canvas.width = experts.length;
-    canvas.height = 1;
-    const context = canvas.getContext("2d");
-    experts.forEach((count, expert) => {
-      context.fillStyle = colours[Math.min(count, 2)];
-      context.fillRect(expert, 0, 1, 1);
+// ---- who holds which expert: drawn again when it, the width or the colours changed
+
+let heat_drawn = "";
+function drawHeat(replicas, hub_computes) {
+  const box = element("heat");
+  const label_px = 32;
+  const width_px = box.clientWidth - label_px;
+  const kinds = ["none", "hub", "one", "more"];
+  const colours = Object.fromEntries(kinds.map((kind) => [kind, colour(`--heat-${kind}`)]));
+  const wanted = JSON.stringify([replicas, hub_computes, width_px, colours, window.devicePixelRatio]);
+  if (wanted === heat_drawn || width_px <= 0) return;
+  heat_drawn = wanted;
+
+  const layers = replicas.map((experts, layer) => ({ experts, layer })).filter(({ experts }) => experts.length > 0);
+  box.replaceChildren(...layers.map(({ experts, layer }) => {
+    const row = make("div", "heat-row");
+    const canvas = make("canvas");
+    const { columns: across, cell_px, height_px } = drawLayer(canvas, experts, { width_px, hub_computes, colours });
+    canvas.addEventListener("pointermove", (event) => {
+      const expert = Math.floor(event.offsetY / height_px) * across + Math.floor(event.offsetX / cell_px);
+      const who = holderWords(experts[expert], hub_computes);
+      canvas.title = experts[expert] === undefined ? "" : `layer ${layer}, expert ${expert}: ${who}`;
     });
-    canvas.title = `layer ${layer}: ${experts.filter((count) => count === 0).length} of ${experts.length} experts have no contributor`;
-    row.append(label, canvas);
-    rows.push(row);
-  });
-  element("heat").replaceChildren(...rows);
+    row.append(make("span", "", String(layer)), canvas);
+    return row;
+  }));
+
+  element("heat-words").textContent = heatWords(replicas, hub_computes);
+  const seen = new Set(replicas.flat().map((one) => holderKind(one, hub_computes)));
+  for (const kind of kinds) element(`legend-${kind}`).hidden = !seen.has(kind);
 }
+function holderWords(replicas, hub_computes) {
+  if (replicas > 0) return count(replicas, "contributor");
+  return hub_computes ? "the hub itself" : "nobody";
+}
+
+// ---- charts
 
 function chart(id, values, label) {
   const target = element(id);
   return new uPlot({
-    width: Math.max(200, target.clientWidth), height: 180, legend: { show: false }, cursor: { show: false },
-    scales: { x: { time: false }, y: { range: (_, low, high) => [0, Math.max(1, high * 1.15)] } },
+    width: Math.max(200, target.clientWidth), height: 150, legend: { show: false }, cursor: { show: false },
+    scales: {
+      x: { time: false, range: [-history_s, 0] },
+      y: { range: (_, low, high) => [0, Math.max(1, high * 1.15)] },
+    },
     axes: [
-      { stroke: colour("--muted"), grid: { show: false }, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "now" : `${tick} s`)) },
-      { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, size: 52 },
+      {
+        stroke: colour("--muted"), grid: { show: false }, ticks: { show: false }, size: 30,
+        splits: [-120, -90, -60, -30, 0],
+        values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "now" : `${-tick} s ago`)),
+      },
+      { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 46 },
     ],
-    series: [{}, { label, stroke: colour("--accent"), width: 2, fill: colour("--accent-soft"), points: { show: false } }],
+    series: [
+      {},
+      { label, stroke: colour("--accent"), width: 2, fill: colour("--accent-soft"), points: { show: false } },
+    ],
   }, [series.time, values], target);
 }
 function drawCharts() {
   const now = series.time.at(-1) ?? 0;
-  const ages = series.time.map((time) => Math.round(time - now));
-  if (!charts) charts = [chart("tokens-chart", series.tokens, "tokens/s"), chart("calls-chart", series.calls, "calls/s")];
+  const ages = series.time.map((time) => time - now);
+  charts ??= [chart("tokens-chart", series.tokens, "tokens/s"), chart("calls-chart", series.calls, "calls/s")];
   charts[0].setData([ages, series.tokens]);
   charts[1].setData([ages, series.calls]);
 }
 function resetCharts() {
-  charts?.forEach((one) => one.destroy());
+  if (!charts) return;
+  charts.forEach((one) => one.destroy());
   charts = null;
   drawCharts();
 }
-addEventListener("resize", () => { if (charts) resetCharts(); });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (charts) resetCharts(); });
+addEventListener("resize", resetCharts);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", resetCharts);
 
 function remember(status) {
   const time = performance.now() / 1000;
@@ -147,43 +185,80 @@ function remember(status) {
   previous = { time, tokens: status.engine.generated_tokens, calls: status.calls.calls };
 }
 
-const healthText = { ok: ["good", "serving"], uncovered: ["warn", "needs contributors"], draining: ["warn", "shutting down"] };
+// ---- the page
+
+const health_words = {
+  ok: ["good", "serving"], uncovered: ["warn", "needs contributors"], draining: ["warn", "shutting down"],
+};
+
 function draw(status) {
   const { model, options } = status;
   element("model").textContent = model.name;
-  const [kind, word] = healthText[status.health] ?? ["bad", status.health];
+  const [kind, word] = health_words[status.health] ?? ["bad", status.health];
   element("health").className = `pill ${kind}`;
   element("health").textContent = word;
-  element("summary").textContent = `${model.num_moe_layers} MoE layers, ${model.num_experts} experts each, ${model.top_k} per token; context ${model.context_tokens} tokens`;
+  element("summary").textContent = `${count(model.num_moe_layers, "layer")} of ${count(model.num_experts, "expert")}, `
+    + `${model.top_k} asked per token; a context of ${count(model.context_tokens, "token")}`;
+
   const missing = status.coverage.units - status.coverage.covered;
+  element("notice").className = "notice";
   element("notice").hidden = missing === 0;
-  if (missing > 0) element("notice").textContent = `${missing} experts have no answerer. The hub needs more contributors, or more memory lent by those who are here.`;
+  if (missing > 0) {
+    element("notice").textContent = `${count(missing, "expert has", "experts have")} nobody to compute them. `
+      + "The hub needs more contributors, or more memory lent by those who are here.";
+  }
+
   remember(status);
   element("dashboard").hidden = false;
   drawFigures(status);
   drawCharts();
   drawWorkers(status.workers);
-  drawHeat(status.replicas);
-  element("join-box").hidden = !status.join_url;
-  if (status.join_url) {
-    element("join-url").textContent = status.join_url;
-    element("join-link").href = status.join_url;
-  }
-  element("foot").textContent = `MoEx ${status.version}, up ${span(status.uptime_s)}. Hedging ${options.hedge}, ${options.replicas} replicas, local fallback ${options.local_fallback ? "on" : "off"}${options.deterministic ? ", deterministic" : ""}. `
-    + `${status.calls.hedges_sent} hedges sent, ${status.calls.hedges_won} won; ${status.calls.timeouts} timeouts; ${status.calls.late} late answers; ${status.calls.bad_answers} bad answers.`;
+  drawHeat(status.replicas, options.local_fallback);
+  drawJoin(status.join_url);
+  element("foot").textContent = footWords(status);
+}
+
+function drawJoin(join_url) {
+  element("join-box").hidden = !join_url;
+  if (!join_url) return;
+  element("join-url").textContent = join_url;
+  element("join-link").href = join_url;
+}
+
+function footWords({ version, uptime_s, options, calls }) {
+  const wanted = [
+    `Hedging ${options.hedge}`,
+    `${count(options.replicas, "replica")} wanted`,
+    options.local_fallback ? "the hub computes what nobody else does" : "the hub computes no expert itself",
+    ...(options.deterministic ? ["deterministic"] : []),
+  ];
+  const seen = [
+    `${count(calls.hedges_sent, "hedge")} sent, ${whole.format(calls.hedges_won)} won`,
+    count(calls.timeouts, "timeout"),
+    count(calls.late, "late answer"),
+    count(calls.bad_answers, "bad answer"),
+  ];
+  return `MoEx ${version}, up ${span(uptime_s)}. ${wanted.join(", ")}. ${seen.join("; ")}.`;
 }
 
 function say(kind, word, sentence) {
   element("health").className = `pill ${kind}`;
   element("health").textContent = word;
+  element("notice").className = `notice ${kind}`;
   element("notice").hidden = !sentence;
   element("notice").textContent = sentence;
 }
+
+const by_itself = "This page goes on by itself.";
 function refusal(status, message) {
   if (status === 401) return ["warn", "key needed", key ? "The hub does not know this key." : ""];
-  if (status === 403) return ["warn", "not allowed", `The hub does not show its status here: ${message ?? "forbidden"}.`];
-  if (status === 429) return ["warn", "too many requests", "The hub gets too many requests from this address. This page goes on by itself."];
-  if (status === 503) return ["warn", "not ready", `The hub is not ready: ${message ?? "loading"}. This page goes on by itself.`];
+  if (status === 403) {
+    return ["warn", "not allowed", `The hub does not show its status here: ${message ?? "forbidden"}.`];
+  }
+  if (status === 429) {
+    return ["warn", "too many requests", `The hub gets too many requests from this address. ${by_itself}`];
+  }
+  if (status === 503) return ["warn", "not ready", `The hub is not ready: ${message ?? "loading"}. ${by_itself}`];
   return ["bad", "error", `The hub answered ${status}: ${message ?? "no reason given"}.`];
 }
 
@@ -199,10 +274,13 @@ async function refresh() {
   }
   setTimeout(refresh, 1000);
 }
+
 element("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   key = element("key").value.trim();
   write("moex-key", key);
 });
-element("copy-join").addEventListener("click", (event) => copyText(element("join-url").textContent, event.currentTarget));
+element("copy-join").addEventListener("click", () => copyText(element("join-url").textContent, element("copy-join")));
+listenForForget();
+drawHead();
 refresh();

@@ -1,0 +1,57 @@
+// Who holds which expert, as cells that can be told apart. Pure but for drawHeat.
+import { count, whole } from "../format.js";
+
+const cell_min_px = 7;       // with its gap; narrower, and a layer takes several rows
+const cell_max_px = 18;
+const gap_px = 1.5;
+
+// {columns, rows, cell_px} for the experts of one layer in `width_px`.
+export function heatLayout(width_px, num_experts) {
+  const fitting = Math.max(1, Math.floor(width_px / cell_min_px));
+  if (num_experts <= fitting) {
+    return { columns: num_experts, rows: 1, cell_px: Math.min(cell_max_px, width_px / num_experts) };
+  }
+  // Rows of equal length, a multiple of eight where that is possible: places can be counted.
+  const rows = Math.ceil(num_experts / (fitting >= 8 ? fitting - (fitting % 8) : fitting));
+  const columns = Math.ceil(num_experts / rows);
+  return { columns, rows, cell_px: Math.min(cell_max_px, width_px / columns) };
+}
+
+// What the number of contributors that hold an expert means: "none" is only where nobody at all computes it.
+export function holderKind(replicas, hub_computes) {
+  if (replicas === 0) return hub_computes ? "hub" : "none";
+  return replicas === 1 ? "one" : "more";
+}
+
+// One sentence for the whole map.
+export function heatWords(replicas, hub_computes) {
+  const all = replicas.flat();
+  const lent = all.filter((one) => one > 0).length;
+  if (all.length === 0) return "";
+  if (lent === all.length) return `Contributors hold all ${whole.format(all.length)} experts.`;
+  const rest = hub_computes ? "the hub computes the rest itself" : "nobody computes the rest";
+  if (lent === 0) {
+    return hub_computes ? "No contributor holds one: the hub computes all experts itself." : "Nobody holds an expert.";
+  }
+  return `Contributors hold ${whole.format(lent)} of ${count(all.length, "expert")}, ${rest}.`;
+}
+
+// Draws one layer; `colours` by kind.
+export function drawLayer(canvas, experts, { width_px, hub_computes, colours }) {
+  const { columns, rows, cell_px } = heatLayout(width_px, experts.length);
+  const scale = window.devicePixelRatio || 1;
+  const height_px = Math.min(cell_px, 14);
+  canvas.width = Math.round(columns * cell_px * scale);
+  canvas.height = Math.round(rows * height_px * scale);
+  canvas.style.width = `${columns * cell_px}px`;
+  canvas.style.height = `${rows * height_px}px`;
+
+  const context = canvas.getContext("2d");
+  context.scale(scale, scale);
+  experts.forEach((replicas, expert) => {
+    context.fillStyle = colours[holderKind(replicas, hub_computes)];
+    const [x, y] = [(expert % columns) * cell_px, Math.floor(expert / columns) * height_px];
+    context.fillRect(x, y, cell_px - gap_px, height_px - gap_px);
+  });
+  return { columns, cell_px, height_px };
+}

@@ -1,0 +1,140 @@
+// The plain modules of the join and status pages, the figures of all three, and which blocks of an answer are finished.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { test } from "node:test";
+
+import { numFinished } from "../../static/js/chat/blocks.js";
+import { bytes, count, ms, span, when } from "../../static/js/format.js";
+import { budgetWords, hubWords, phases, shareWords, stageWords } from "../../static/js/join/words.js";
+import { heatLayout, heatWords, holderKind } from "../../static/js/status/heat.js";
+
+// The vendored file itself: Node 18 would take its ".js" for CommonJS.
+const vendored = join(resolve(process.env.MOEX_BUILD ?? "build"), "web/vendor/marked.esm.js");
+const { Lexer } = await import(`data:text/javascript;base64,${readFileSync(vendored, "base64")}`);
+
+test("FiguresAreReadable", () => {
+  const sizes = ["0 B", "999 B", "1.0 kB", "1.5 kB", "156 kB", "1.1 GB"];
+  assert.deepEqual([0, 999, 1000, 1500, 156e3, 1.07e9].map(bytes), sizes);
+  assert.deepEqual([0, 0.44, 12.3, 12345].map(ms), ["–", "0.4 ms", "12 ms", "12.3 s"]);
+  assert.deepEqual([5, 600, 7200].map(span), ["5 s", "10 min", "2 h"]);
+  assert.deepEqual([1, 2, 1200].map((n) => count(n, "expert")), ["1 expert", "2 experts", "1,200 experts"]);
+  const noon = new Date(2026, 5, 15, 12).getTime();
+  assert.equal(when(noon - 3600e3, noon), "11:00");
+  assert.equal(when(noon - 86400e3, noon), "yesterday");
+  assert.equal(when(noon - 7 * 86400e3, noon), "8 Jun");
+});
+
+// ---- blocks
+
+const text = `# A head
+
+Some words
+on two lines.
+
+- one
+- two
+
+  still two
+- three
+
+\`\`\`js
+let x = 1;
+
+let y = 2;
+\`\`\`
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+1. first
+
+2. second
+
+> quoted
+lazily
+
+The end.
+`;
+
+test("FinishedBlocksNeverChange", () => {
+  const whole = new Lexer().lex(text).map((token) => token.raw);
+  let settled = "";
+  let most = 0;
+  for (let size = 1; size <= text.length; size += 1) {
+    const rest = text.slice(settled.length, size);
+    const tokens = new Lexer().lex(rest);
+    for (const token of tokens.slice(0, numFinished(tokens, rest))) settled += token.raw;
+    // What is finished is a run of whole blocks of the whole text.
+    let at = 0;
+    let blocks = 0;
+    while (at < settled.length) at += whole[blocks++].length;
+    assert.equal(at, settled.length, `after ${size} characters: ${JSON.stringify(settled.slice(-40))}`);
+    most = blocks;
+  }
+  assert.ok(most >= whole.length - 4, `${most} of ${whole.length} blocks were finished before the end`);
+});
+
+test("HalfALineKeepsTheBlockBeforeItOpen", () => {
+  const finished = (source) => numFinished(new Lexer().lex(source), source);
+  assert.equal(finished("1. one\n\n2"), 0, "2 may become the list's next item");
+  assert.equal(finished("1. one\n\nwords\n"), 2, "the list and the line behind it");
+  assert.equal(finished("words"), 0);
+});
+
+// ---- the join page
+
+const now = { is_online: true, now_ms: 0 };
+
+test("EveryPhaseHasASentence", () => {
+  for (const [phase, [, words, sentence]] of Object.entries(phases)) {
+    assert.ok(words && sentence.endsWith("."), phase);
+    const said = stageWords({ phase, detail: "Because of this.", retry_at: 0 }, now);
+    assert.equal(said.detail, "Because of this.");
+  }
+  const offline = (more, how = now) => stageWords({ phase: "offline", retry_at: 0, ...more }, how).detail;
+  assert.equal(offline({ detail: "Gone.", retry_at: 4200 }), "Gone. Next try in 5 s.");
+  assert.match(offline({}, { ...now, is_online: false }), /^This device has no network/);
+  assert.equal(stageWords({ phase: "serving" }, { ...now, idle: true }).state, "ready");
+});
+
+test("ThePageSaysWhatMemoryBuys", () => {
+  const status = { units_ready: 32, weights_bytes: 32e6 };
+  assert.equal(budgetWords(status, 64e6, 128), "Room for about 64 experts of 128.");
+  assert.equal(budgetWords(status, 640e6, 128), "Room for the whole model.");
+  assert.match(budgetWords(null, 64e6, 128), /^More memory holds more/);
+  assert.equal(shareWords(status, 128), "This tab holds 32 of the model's 128 experts: 25 %.");
+  assert.equal(shareWords({ units_ready: 0 }, 128), "");
+});
+
+test("TheHubIsDescribedBeforeStart", () => {
+  const info = { model: "moex-demo" };
+  assert.equal(hubWords(info, { workers: 0, units: 128, covered: 128 }),
+    "This hub serves moex-demo. Nobody lends it a GPU yet.");
+  assert.equal(hubWords(info, { workers: 1, units: 128, covered: 127 }),
+    "This hub serves moex-demo. 1 contributor is here, and 1 expert has nobody.");
+  assert.equal(hubWords(null, null), "");
+});
+
+// ---- the heat map
+
+test("CellsOfTheHeatMapAreWideEnoughToTellApart", () => {
+  for (const width of [300, 350, 700, 1010]) {
+    for (const experts of [8, 60, 64, 128, 256, 512]) {
+      const { columns, rows, cell_px } = heatLayout(width, experts);
+      assert.ok(columns * rows >= experts, `${experts} in ${width}`);
+      assert.ok(columns * cell_px <= width + 0.01, `${experts} in ${width}`);
+      assert.ok(cell_px >= 7 || rows === 1 && experts * 7 > width, `${experts} in ${width}: ${cell_px}`);
+    }
+  }
+});
+
+test("WhatTheHubComputesIsNotNobody", () => {
+  assert.equal(holderKind(0, true), "hub");
+  assert.equal(holderKind(0, false), "none");
+  assert.match(heatWords([[0, 0], []], true), /the hub computes all experts itself/);
+  assert.match(heatWords([[0, 0]], false), /^Nobody holds/);
+  assert.equal(heatWords([[1, 0], [2, 1]], true),
+    "Contributors hold 3 of 4 experts, the hub computes the rest itself.");
+});
