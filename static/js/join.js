@@ -175,7 +175,7 @@ element("forget").addEventListener("click", async () => {
   const is_wanted = await askToForget("Stored weights, the join token, your name and limits here, and on the chat page "
     + "the conversations, settings and API key leave this browser. There is no way back.");
   if (!is_wanted) return;
-  worker?.postMessage("stop");
+  worker?.terminate();      // at once: a download that ends now would be stored again
   startAnew(await forgetEverything());
 });
 listenForForget(() => worker?.postMessage("stop"));

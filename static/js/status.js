@@ -145,7 +145,7 @@ function chart(id, values, label) {
     axes: [
       {
         stroke: colour("--muted"), grid: { show: false }, ticks: { show: false }, size: 30,
-        splits: [-120, -90, -60, -30, 0],
+        splits: [-90, -60, -30, 0],
         values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "now" : `${-tick} s ago`)),
       },
       { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 46 },

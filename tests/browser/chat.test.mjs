@@ -248,7 +248,8 @@ test("thoughts are a closed block of their own and are not sent back", async () 
 // ---- D4: a long answer paints its tail alone
 
 const sentence = (i) => `Paragraph ${i} with *some* words, \`code\` and a [link](https://example.org/${i}). `;
-const block = (i) => `## Part ${i}\n\n${sentence(i).repeat(3)}\n\n- one\n- two ${i}\n\n\`\`\`js\nlet x = ${i};\n\`\`\`\n\n`;
+const code = (i) => `\`\`\`js\nlet x = ${i};\n\`\`\``;
+const block = (i) => `## Part ${i}\n\n${sentence(i).repeat(3)}\n\n- one\n- two ${i}\n\n${code(i)}\n\n`;
 
 test("in a streamed answer of 40 KB finished blocks keep their nodes, the selection and the focus", async () => {
   let live;

@@ -1,4 +1,5 @@
-// What the join page says and does when things go otherwise than hoped: each state in one sentence, and a way out of it.
+// What the join page says and does when things go otherwise than hoped: each state in one sentence, and a way out of
+// it.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -22,9 +23,11 @@ after(async () => {
   await hub?.remove();
 });
 
-const phase = (page, wanted) => page.waitForFunction((name) => document.documentElement.dataset.phase === name, wanted, { timeout: 0, polling: 50 });
+const phase = (page, wanted) => page.waitForFunction(
+  (name) => document.documentElement.dataset.phase === name, wanted, { timeout: 0, polling: 50 });
 const detail = (page) => page.locator("#detail").textContent();
-const workersServing = (count) => (status) => status.workers.filter((one) => one.state === "active" && one.units_ready === one.units_assigned).length === count;
+const serves = (worker) => worker.state === "active" && worker.units_ready === worker.units_assigned;
+const workersServing = (count) => (status) => status.workers.filter(serves).length === count;
 
 test("two tabs of one browser serve side by side", async () => {
   const context = await browser.newContext();
@@ -97,7 +100,8 @@ test("a tab closed in mid-download leaves nothing behind, and the next visit com
   let served = 0;
   await context.route("**/weights/*", async (route) => {
     served += 1;
-    if (served > 5) await new Promise((resolve) => setTimeout(resolve, 3600_000).unref());      // the line is dead slow from here on
+    // The line is dead slow from here on.
+    if (served > 5) await new Promise((resolve) => setTimeout(resolve, 3600_000).unref());
     else await route.continue();
   });
   const page = await openTab(context, hub.join, { wait: false });
@@ -116,9 +120,10 @@ test("without a hub the tab says when it tries again, and comes back by itself",
   const page = await openTab(context, own.join);
   await own.stop();
   await phase(page, "offline");
-  assert.match(await detail(page), /^The hub .*\. (Trying again\.|This worker comes back when it does\.)( Next try in \d+ s\.)?$/);
+  const sentence = /^The hub .*\. (Trying again\.|This worker comes back when it does\.)( Next try in \d+ s\.)?$/;
+  assert.match(await detail(page), sentence);
   await context.setOffline(true);
-  await page.waitForFunction(() => document.getElementById("detail").textContent.startsWith("This device has no network."), null, { timeout: 0 });
+  await page.locator("#detail", { hasText: /^This device has no network\./ }).waitFor({ timeout: 0 });
   await context.setOffline(false);
   const back = await Hub.start(own.args, { state: own.state, port: own.port });
   await page.evaluate(() => dispatchEvent(new Event("online")));      // the next try goes at once
@@ -133,12 +138,15 @@ test("a memory limit without room for one expert is said, with the way out", asy
   // The worker gets a limit that the slider does not offer.
   await page.addInitScript(() => {
     const post = Worker.prototype.postMessage;
-    Worker.prototype.postMessage = function(message) { post.call(this, message.type === "start" ? { ...message, budget_bytes: 150000 } : message); };
+    Worker.prototype.postMessage = function(message) {
+      post.call(this, message.type === "start" ? { ...message, budget_bytes: 150000 } : message);
+    };
   });
   await page.goto(hub.join);
   await page.getByRole("button", { name: "Start", exact: true }).click();
   await phase(page, "failed");
-  assert.match(await detail(page), /^The memory limit of 150 kB has no room for one expert of this model, which takes 156 kB\. Raise the limit, then start again\.$/);
+  assert.equal(await detail(page), "The memory limit of 150 kB has no room for one expert of this model, which takes "
+    + "156 kB. Raise the limit, then start again.");
   assert.ok(await page.getByRole("button", { name: "Start again" }).isVisible());
   await context.close();
 });
@@ -180,8 +188,8 @@ test("no WebGPU, an insecure page and a wrong token are said", async () => {
 test("a browser that keeps nothing and grants no locks serves all the same", async () => {
   const context = await browser.newContext();
   await context.addInitScript(() => {
-    for (const name of ["localStorage", "sessionStorage"])
-      Object.defineProperty(window, name, { get() { throw new DOMException("The operation is insecure.", "SecurityError"); } });
+    const get = () => { throw new DOMException("The operation is insecure.", "SecurityError"); };
+    for (const name of ["localStorage", "sessionStorage"]) Object.defineProperty(window, name, { get });
     LockManager.prototype.request = () => Promise.reject(new DOMException("denied", "SecurityError"));
   });
   const pages = [await openTab(context, hub.join), await openTab(context, hub.join)];
@@ -191,7 +199,27 @@ test("a browser that keeps nothing and grants no locks serves all the same", asy
     slider.value = "6";
     slider.dispatchEvent(new Event("change"));
   });
-  await page.waitForFunction(() => /of 4\.3 GB/.test(document.getElementById("memory").textContent), null, { timeout: 0 });
-  for (const { errors } of pages) assert.deepEqual(errors, []);
+  await page.locator("#memory", { hasText: "of 4.3 GB" }).waitFor({ timeout: 0 });
+  // The console repeats that /health answered 503 while nobody served.
+  for (const { errors } of pages) assert.deepEqual(errors.filter((one) => !one.includes("status of 503")), []);
+  await context.close();
+});
+
+test("Forget everything on this page leaves no token, no weights and no tab of the hub", async () => {
+  const context = await browser.newContext();
+  const page = await openTab(context, hub.join);
+  await page.getByRole("button", { name: "Forget everything" }).click();
+  await page.locator("#forget-no").click();
+  assert.equal((await tabStatus(page)).phase, "serving", "asked, and not wanted");
+  await page.getByRole("button", { name: "Forget everything" }).click();
+  await Promise.all([page.waitForEvent("load"), page.locator("#forget-yes").click()]);
+
+  const gone = /^Everything that this site kept.* is gone\. This link carries no join token/;
+  await page.locator("#detail", { hasText: gone }).waitFor({ timeout: 0 });
+  const left = await page.evaluate(async () => ({
+    session: Object.keys(sessionStorage), local: Object.keys(localStorage), caches: await caches.keys(),
+  }));
+  assert.deepEqual(left, { session: [], local: [], caches: [] });
+  await hub.until((status) => status.workers.length === 0, "the tab to leave");
   await context.close();
 });

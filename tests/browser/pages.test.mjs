@@ -1,4 +1,5 @@
-// The pages in a real Chromium: nothing that others write runs in them, nothing is loaded from elsewhere, and they go on when storage is full.
+// The pages in a real Chromium: nothing that others write runs in them, nothing is loaded from elsewhere, and they go
+// on when storage is full.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { Hub } from "./support/hub.mjs";
@@ -10,6 +11,7 @@ after(async () => { await browser?.close(); });
 
 // A page on which xss() tells, and every address that it asked for.
 async function openPage(context, url) {
+  context.setDefaultTimeout(0);      // the test's own limit counts: a busy machine is no failure
   const page = await context.newPage();
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(String(error)));
@@ -21,13 +23,20 @@ async function openPage(context, url) {
 const wasHit = (page) => page.evaluate(() => globalThis.hit === true);
 
 const payloads = [
-  "<img src=x onerror=xss()>", "<script>xss()</script>", "<svg onload=xss()>", "<svg><script>xss()</script></svg>", "<iframe srcdoc='<script>parent.xss()</script>'></iframe>",
-  "<details open ontoggle=xss()>x</details>", "<input autofocus onfocus=xss()>", "<video><source onerror=xss()></video>", "<body onload=xss()>", "<style>@import '//evil.example/x.css'</style>",
-  "<a href=javascript:xss()>raw</a>", "[a](javascript:xss())", "[b](JaVaScRiPt:xss())", "[c](java\tscript:xss())", "[d](data:text/html,<script>xss()</script>)", "[e](vbscript:xss())",
-  "[f](&#106;avascript:xss())", "![i](x\"onerror=\"xss())", "![j](https://evil.example/pixel.png)", "<a href=\"https://evil.example\" onclick=xss()>k</a>", "`<img src=x onerror=xss()>`",
-  "```\n<img src=x onerror=xss()>\n```", "```html\"onmouseover=xss()\nx\n```", "<math><mtext><table><mglyph><style><img src=x onerror=xss()>", "<form action=javascript:xss()><button>x</button></form>",
-  "<base href=https://evil.example/>", "<link rel=stylesheet href=https://evil.example/x.css>", "<meta http-equiv=refresh content='0;url=https://evil.example'>", "<object data=javascript:xss()></object>",
-  "| a |\n|---|\n| <img src=x onerror=xss()> |", "<template><script>xss()</script></template>", "<noscript><p title=\"</noscript><img src=x onerror=xss()>\">", "<a id=body name=body>clobber</a>",
+  "<img src=x onerror=xss()>", "<script>xss()</script>", "<svg onload=xss()>", "<svg><script>xss()</script></svg>",
+  "<iframe srcdoc='<script>parent.xss()</script>'></iframe>", "<details open ontoggle=xss()>x</details>",
+  "<input autofocus onfocus=xss()>", "<video><source onerror=xss()></video>", "<body onload=xss()>",
+  "<style>@import '//evil.example/x.css'</style>", "<a href=javascript:xss()>raw</a>", "[a](javascript:xss())",
+  "[b](JaVaScRiPt:xss())", "[c](java\tscript:xss())", "[d](data:text/html,<script>xss()</script>)",
+  "[e](vbscript:xss())", "[f](&#106;avascript:xss())", "![i](x\"onerror=\"xss())",
+  "![j](https://evil.example/pixel.png)", "<a href=\"https://evil.example\" onclick=xss()>k</a>",
+  "`<img src=x onerror=xss()>`", "```\n<img src=x onerror=xss()>\n```", "```html\"onmouseover=xss()\nx\n```",
+  "<math><mtext><table><mglyph><style><img src=x onerror=xss()>",
+  "<form action=javascript:xss()><button>x</button></form>", "<base href=https://evil.example/>",
+  "<link rel=stylesheet href=https://evil.example/x.css>",
+  "<meta http-equiv=refresh content='0;url=https://evil.example'>", "<object data=javascript:xss()></object>",
+  "| a |\n|---|\n| <img src=x onerror=xss()> |", "<template><script>xss()</script></template>",
+  "<noscript><p title=\"</noscript><img src=x onerror=xss()>\">", "<a id=body name=body>clobber</a>",
 ];
 
 test("markup in a model's answer stays inert", async () => {
@@ -35,25 +44,34 @@ test("markup in a model's answer stays inert", async () => {
   const context = await browser.newContext();
   try {
     const foreign = [];
-    context.on("request", (request) => { if (!/^(data|blob):/.test(request.url()) && new URL(request.url()).origin !== hub.url) foreign.push(request.url()); });
+    context.on("request", (request) => {
+      const url = request.url();
+      if (!/^(data|blob):/.test(url) && new URL(url).origin !== hub.url) foreign.push(url);
+    });
     const page = await openPage(context, `${hub.url}/`);
     // The demo model writes no HTML: these answers come from here, in pieces as a hub streams them.
     let answer = "";
     await page.route("**/v1/chat/completions", (route) => {
       const events = [...answer].map((content) => ({ choices: [{ index: 0, delta: { content } }] }));
       events.push({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }] });
-      route.fulfill({ contentType: "text/event-stream", body: `${events.map((event) => `data: ${JSON.stringify(event)}\n\n`).join("")}data: [DONE]\n\n` });
+      const data = [...events.map((event) => JSON.stringify(event)), "[DONE]"];
+      route.fulfill({ contentType: "text/event-stream", body: data.map((one) => `data: ${one}\n\n`).join("") });
     });
     for (const payload of payloads) {
       answer = `before\n\n${payload}\n\nafter`;
       await page.locator("#prompt").fill(payload);           // the question is shown as well
       await page.locator("#prompt").press("Enter");
       await page.locator(".message.assistant").last().locator(".facts").waitFor();
-      const seen = await page.evaluate(() => ({
-        handlers: [...document.querySelectorAll(".message *")].flatMap((node) => [...node.attributes].filter((one) => /^on/i.test(one.name)).map((one) => one.name)),
-        tags: [...document.querySelectorAll(".message :is(script, img, svg, iframe, style, object, embed, link, meta, base, form, input, video, math)")].map((node) => node.tagName),
-        links: [...document.querySelectorAll(".message a[href]")].map((node) => node.protocol),
-      }));
+      const seen = await page.evaluate(() => {
+        const all = (selector) => [...document.querySelectorAll(selector)];
+        const attributes = all(".message *").flatMap((node) => [...node.attributes].map((one) => one.name));
+        const unwanted = "script, img, svg, iframe, style, object, embed, link, meta, base, form, input, video, math";
+        return {
+          handlers: attributes.filter((name) => /^on/i.test(name)),
+          tags: all(`.message :is(${unwanted})`).map((node) => node.tagName),
+          links: all(".message a[href]").map((node) => node.protocol),
+        };
+      });
       assert.deepEqual(seen.handlers, [], payload);
       assert.deepEqual(seen.tags, [], payload);
       for (const protocol of seen.links) assert.match(protocol, /^(https?|mailto):$/, payload);
@@ -134,7 +152,7 @@ test("the dashboard says why it shows nothing", async () => {
   const context = await browser.newContext();
   try {
     const page = await openPage(context, `${hub.url}/status.html`);
-    const say = (text) => page.waitForFunction((wanted) => document.querySelector("#notice").innerText.includes(wanted), text);
+    const say = (text) => page.locator("#notice", { hasText: text }).waitFor();
     const offer = async (key) => {
       await page.locator("#key").fill(key);
       await page.getByRole("button", { name: "Show status" }).click();
@@ -144,7 +162,9 @@ test("the dashboard says why it shows nothing", async () => {
     await offer(new URL(hub.join).hash.slice("#token=".length));       // a join token is no API key
     await say("does not open this");
     assert.equal(await page.locator("#key-form").isVisible(), true);
-    await page.route("**/api/status", (route) => route.fulfill({ status: 503, contentType: "application/json", body: '{"error": {"message": "Loading model"}}' }));
+    await page.route("**/api/status", (route) => route.fulfill({
+      status: 503, contentType: "application/json", body: '{"error": {"message": "Loading model"}}',
+    }));
     await say("Loading model");
     assert.deepEqual(page.errors, []);
   } finally {

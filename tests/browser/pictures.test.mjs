@@ -120,7 +120,8 @@ async function inEveryLook(server, run, prepare = () => {}) {
 
 const base = {
   detail: "", bytes_to_fetch: 0, bytes_fetched: 0, units_ready: 0, units_assigned: 0, pairs_answered: 0,
-  round_ms_p50: 0, bytes_received: 0, bytes_sent: 0, bytes_downloaded: 0, weights_bytes: 0, budget_bytes: 1073741824, worker_id: 0,
+  round_ms_p50: 0, bytes_received: 0, bytes_sent: 0, bytes_downloaded: 0, weights_bytes: 0,
+  budget_bytes: 1073741824, worker_id: 0,
   model_name: "", device: { buffer_bytes: 0 }, retry_at: 0,
   adapter: { vendor: "nvidia", architecture: "ada-lovelace", description: "NVIDIA GeForce RTX 4090 with a long name" },
 };

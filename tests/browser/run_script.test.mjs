@@ -1,4 +1,5 @@
-// scripts/run.sh --with-tab as a person at a terminal uses it: Ctrl-C reaches the whole group, the hub drains, the browser goes.
+// scripts/run.sh --with-tab as a person at a terminal uses it: Ctrl-C reaches the whole group, the hub drains, the
+// browser goes.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { randomUUID } from "node:crypto";
@@ -20,8 +21,11 @@ test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () =
   const mark = `mark-${randomUUID()}`;
   const folder = mkdtempSync(join(tmpdir(), "moex-run-")), state = join(folder, "state");
   chmodSync(folder, 0o777);   // as root the script gives the hub to another user
-  const child = spawn("bash", ["scripts/run.sh", "--no-build", "--with-tab", "--listen", "127.0.0.1:0", "--state", state, "--local-fallback", "off"],
-    { detached: true, stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, MOEX_BUILD: build, MOEX_MARK: mark, MOEX_CONFIG: "/dev/null" } });
+  const hub_flags = ["--listen", "127.0.0.1:0", "--state", state, "--local-fallback", "off"];
+  const child = spawn("bash", ["scripts/run.sh", "--no-build", "--with-tab", ...hub_flags], {
+    detached: true, stdio: ["ignore", "pipe", "pipe"],
+    env: { ...process.env, MOEX_BUILD: build, MOEX_MARK: mark, MOEX_CONFIG: "/dev/null" },
+  });
   const ended = new Promise((resolve) => child.once("close", resolve));
   let printed = "";
   try {
@@ -35,14 +39,17 @@ test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () =
       child.stderr.setEncoding("utf8").on("data", look);
       ended.then((code) => reject(new Error(`run.sh ended with ${code}:\n${printed}`)));
     });
-    while ((await fetch(`${url}/health`)).status !== 200) await new Promise((resolve) => setTimeout(resolve, 100));   // the tab computes
-    const answer = await chat({ url }, { messages: [{ role: "user", content: "Tell me a story about the sea." }], max_tokens: 24, temperature: 0 }, (count) => {
+    // Until the tab computes.
+    while ((await fetch(`${url}/health`)).status !== 200) await new Promise((resolve) => setTimeout(resolve, 100));
+    const messages = [{ role: "user", content: "Tell me a story about the sea." }];
+    const answer = await chat({ url }, { messages, max_tokens: 24, temperature: 0 }, (count) => {
       if (count === 2) process.kill(-child.pid, "SIGINT");
     });
     assert.equal(answer.error, null);
     assert.ok(answer.finish === "length" || answer.finish === "stop", answer.finish);
     assert.equal(await ended, 0, printed);
-    while (processesWith(mark).length > 0) await new Promise((resolve) => setTimeout(resolve, 100));   // Chromium's own children outlive it by a moment
+    // Chromium's own children outlive it by a moment.
+    while (processesWith(mark).length > 0) await new Promise((resolve) => setTimeout(resolve, 100));
   } finally {
     for (const id of processesWith(mark)) try { process.kill(Number(id), "SIGKILL"); } catch { /* gone */ }
     rmSync(folder, { recursive: true, force: true });
