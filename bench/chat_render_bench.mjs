@@ -1,6 +1,7 @@
 #!/usr/bin/env node
-// What one repaint of a streaming answer costs in a real Chromium: the whole answer made anew at each frame, as the page did
-// once, beside the tail alone, as it does now. For an answer of each size: the median over repaints that each add one word.
+// What one repaint of a streaming answer costs in a real Chromium: the whole answer made anew at each frame, as the
+// page did once, beside the tail alone, as it does now. For an answer of each size: the median over repaints that each
+// add one word.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/chat_render_bench.mjs [repaints]      default 60
 // Prints one CSV row per size: answer_kb, whole_ms, whole_p90_ms, tail_ms, tail_p90_ms.
 import { Hub } from "../tests/browser/support/hub.mjs";
@@ -13,7 +14,8 @@ const sizes_kb = [4, 20, 40, 80];
 async function measure([size_kb, count]) {
   const { MarkdownView, renderMarkdown } = await import("/js/markdown.js");
   const sentence = (i) => `Sentence ${i} with *some* words, \`code\` and a [link](https://example.org/${i}). `;
-  const block = (i) => `## Part ${i}\n\n${sentence(i).repeat(6)}\n\n- one\n- two ${i}\n\n\`\`\`js\nlet x = ${i};\n\`\`\`\n\n`;
+  const code = (i) => `\`\`\`js\nlet x = ${i};\n\`\`\``;
+  const block = (i) => `## Part ${i}\n\n${sentence(i).repeat(6)}\n\n- one\n- two ${i}\n\n${code(i)}\n\n`;
   let text = "";
   for (let i = 0; text.length < size_kb * 1000; i += 1) text += block(i);
 

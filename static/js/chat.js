@@ -95,16 +95,26 @@ function ask(text) {
 }
 
 // Two tabs do not write one answer.
+let lock_before = Promise.resolve();      // done when this tab's own last lock is free again
 async function answer(conversation, message) {
   if (running) return;
-  const name = `moex-chat-${conversation.id}`;
-  const locks = window.isSecureContext ? navigator.locks : undefined;
-  if (!locks) return stream(conversation, message);
-  await locks.request(name, { ifAvailable: true }, (lock) => {
-    if (lock) return stream(conversation, message);
-    announce("This conversation is being answered in another tab.");
-    return undefined;
-  });
+  const own = { controller: new AbortController(), conversation, message, turn: null };
+  running = own;
+  drawComposer();
+  try {
+    const locks = window.isSecureContext ? navigator.locks : undefined;
+    if (!locks) return await stream(conversation, message);
+    await lock_before.catch(() => {});
+    lock_before = locks.request(`moex-chat-${conversation.id}`, { ifAvailable: true }, (lock) => {
+      if (lock) return stream(conversation, message);
+      announce("This conversation is being answered in another tab.");
+      return undefined;
+    });
+    await lock_before;
+  } finally {
+    if (running === own) running = null;      // nothing was streamed
+    drawComposer();
+  }
 }
 
 async function stream(conversation, message) {
@@ -115,9 +125,8 @@ async function stream(conversation, message) {
     ...samplingOf(settings),
   };
   const turn = new Turn(message, { now_ms: performance.now(), workers: workersNow() });
-  running = { controller: new AbortController(), conversation, message, turn };
+  running.turn = turn;
   store.busy = conversation;
-  drawComposer();
   thread.begin(message);
   store.save(conversation, [message]);
 
@@ -147,12 +156,11 @@ async function stream(conversation, message) {
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
   running = null;
   store.busy = null;
-  const kept = store.save(conversation, [message]);
+  store.save(conversation, [message]);
   thread.end(message);
   announce(endWords(message)?.text ?? "", message.content);
   drawComposer();
   if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
-  await kept;
 }
 
 // What a screen reader hears: the finished answer, once, and how it ended.
@@ -247,7 +255,7 @@ function tellForgotten() {
 async function look() {
   const answer = await getJson("/health").catch(() => null);
   health = answer?.body ?? null;
-  running?.turn.see(workersNow());
+  running?.turn?.see(workersNow());
   drawPool(answer?.status ?? 0);
 }
 

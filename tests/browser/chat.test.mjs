@@ -110,6 +110,23 @@ test("conversations are renamed, searched, deleted, and brought back", async () 
   }, { answer: brief });
 });
 
+test("a conversation deleted in mid-answer stays deleted, and Undo brings it back as far as it came", async () => {
+  await story(async ({ open, scripted }) => {
+    const page = await open();
+    await ask(page, "Endless");
+    await page.waitForFunction(() => document.querySelector(".message.assistant .body")?.textContent === "On and on");
+    await page.locator(".conversation").hover();
+    await page.locator(".conversation").getByRole("button", { name: /Delete/ }).click();
+    await settled(page);
+    assert.equal(await page.locator(".conversation").count(), 0);
+    assert.equal(scripted.requests.length, 1);
+    await page.getByRole("button", { name: "Undo" }).click();
+    await page.locator(".conversation a").click();
+    await page.locator(".ended", { hasText: "You stopped this answer." }).waitFor();
+    assert.deepEqual(await answers(page), ["On and on"]);
+  }, { answer: (stream) => stream.say("On and on") });
+});
+
 test("two tabs show the same conversations, and one conversation grows in both", async () => {
   await story(async ({ open }) => {
     const first = await open();

@@ -10,6 +10,7 @@ export class Store {
     store.onChange = onChange;
     store.trouble = null;
     store.conversations = new Map();
+    store.removed = new Set();         // here, by hand: what still runs does not bring them back
     store.busy = null;                 // the conversation that this page writes into
     store.current = newConversation();
     store.keeper = await Keeper.open({
@@ -62,6 +63,7 @@ export class Store {
   // `changed`: messages that have grown since they were kept last.
   async save(conversation, changed = []) {
     for (const message of changed) message.rev = (message.rev ?? 0) + 1;
+    if (this.removed.has(conversation.id)) return;
     conversation.updated_at = Date.now();
     this.conversations.set(conversation.id, conversation);
     this.onChange("list");
@@ -100,6 +102,7 @@ export class Store {
   async remove(id) {
     const conversation = this.conversations.get(id);
     this.conversations.delete(id);
+    this.removed.add(id);
     if (this.current.id === id) {
       this.current = newConversation();
       this.onChange("open");
@@ -107,6 +110,7 @@ export class Store {
     this.onChange("list");
     await this.keeper.remove(id);
     return async () => {
+      this.removed.delete(id);
       this.conversations.set(id, conversation);
       this.onChange("list");
       await this.keeper.put(conversation);
