@@ -35,12 +35,13 @@ const char* frame_type_name(FrameType type) {
         case FrameType::proof: return "PROOF";
         case FrameType::drain: return "DRAIN";
         case FrameType::error: return "ERROR";
+        case FrameType::budget: return "BUDGET";
     }
     return "unknown";
 }
 
 bool is_known_frame_type(std::uint16_t type) {
-    return (type >= 1 && type <= 5) || (type >= 16 && type <= 28);
+    return (type >= 1 && type <= 5) || (type >= 16 && type <= 29);
 }
 
 bool has_tensor_header(FrameType type) {

@@ -39,6 +39,7 @@ enum class FrameType : std::uint16_t {
     proof = 26,
     drain = 27,
     error = 28,
+    budget = 29,
 };
 const char* frame_type_name(FrameType type);  // "DISPATCH", ...; "unknown" for others
 bool is_known_frame_type(std::uint16_t type);

@@ -163,6 +163,7 @@ struct Welcome {
     std::uint32_t heartbeat_ms = 2000;
     std::uint32_t queue_depth = 2;
     std::string weights_path = "/weights/";
+    std::vector<std::string> caps;  // what else the hub understands: "budget"
 };
 Bytes encode_welcome(const Welcome& message);
 Result<Welcome> decode_welcome(ByteView frame);
@@ -185,6 +186,16 @@ Bytes encode_ready(const std::vector<Unit>& units);
 Bytes encode_release(const std::vector<Unit>& units);
 // READY or RELEASE
 Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits);
+
+// BUDGET (worker→hub): another limit for weights on a connection that serves, and the units
+// that were let go for it: assigned before, from now on neither held nor on their way.
+struct Budget {
+    std::uint64_t budget_bytes = 0;
+    std::vector<Unit> dropped;
+};
+inline constexpr std::size_t budget_units_max = 1024;  // a frame; more go in further frames
+Bytes encode_budget(const Budget& message);
+Result<Budget> decode_budget(ByteView frame, const WireLimits& limits);
 
 // PREFETCH: units that may be asked for soon.
 struct PrefetchHint {

@@ -218,6 +218,7 @@ Bytes encode_welcome(const Welcome& message) {
     json["heartbeat_ms"] = message.heartbeat_ms;
     json["queue_depth"] = message.queue_depth;
     json["weights_path"] = message.weights_path;
+    if (!message.caps.empty()) json["caps"] = message.caps;
     return json_frame(FrameType::welcome, 0, dump_json(json));
 }
 
@@ -269,6 +270,7 @@ Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_TRY(read_integer_as(message.heartbeat_ms, json, "heartbeat_ms", 1, 3'600'000));
     MOEX_TRY(read_integer_as(message.queue_depth, json, "queue_depth", 1, 1024));
     MOEX_TRY(read_text(message.weights_path, json, "weights_path", text_bytes_max));
+    MOEX_TRY(read_list(message.caps, json, "caps"));
     return message;
 }
 

@@ -1,4 +1,4 @@
-// READY, RELEASE, PREFETCH, BUSY and DRAIN: the small binary control messages.
+// READY, RELEASE, BUDGET, PREFETCH, BUSY and DRAIN: the small binary control messages.
 #include "protocol/messages.h"
 #include "protocol/payload.h"
 
@@ -61,6 +61,45 @@ Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits)
         MOEX_TRY(check_unit(unit.layer, unit.expert, limits.num_layers, limits.num_experts));
     }
     return units;
+}
+
+Bytes encode_budget(const Budget& message) {
+    MOEX_CHECK(message.dropped.size() <= budget_units_max,
+               text("BUDGET with ", message.dropped.size(), " units"));
+    ByteWriter out(frame_header_bytes + 12 + 4 * message.dropped.size());
+    begin_frame(out, FrameType::budget, 0);
+    out.u64(message.budget_bytes);
+    out.u16(static_cast<std::uint16_t>(message.dropped.size()));
+    out.u16(0);
+    for (const Unit& unit : message.dropped) {
+        out.u16(unit.layer);
+        out.u16(unit.expert);
+    }
+    return finish_frame(std::move(out));
+}
+
+Result<Budget> decode_budget(ByteView frame, const WireLimits& limits) {
+    MOEX_ASSIGN(header, decode_header_of(frame, FrameType::budget));
+    ByteReader in(frame.subspan(frame_header_bytes));
+    Budget message;
+    message.budget_bytes = in.u64();
+    const std::size_t num_units = in.u16();
+    const unsigned pad = in.u16();
+    if (in.overrun()) return wrong_size(header.type, header.payload_bytes, 12).error();
+    if (in.remaining_bytes() != 4 * num_units)
+        return wrong_size(header.type, header.payload_bytes, 12 + 4 * num_units).error();
+    if (pad != 0) return Error{ErrorCode::bad_field, "BUDGET: pad bytes are not zero"};
+    if (num_units > budget_units_max)
+        return Error{ErrorCode::bad_field,
+                     text("BUDGET with ", num_units, " units, at most ", budget_units_max)};
+
+    message.dropped.resize(num_units);
+    for (Unit& unit : message.dropped) {
+        unit.layer = in.u16();
+        unit.expert = in.u16();
+        MOEX_TRY(check_unit(unit.layer, unit.expert, limits.num_layers, limits.num_experts));
+    }
+    return message;
 }
 
 Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>& hints) {

@@ -117,6 +117,14 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     member.capacity = std::min(given.capacity_units, options_.num_units);
     capacity_total_ += member.capacity;
     if (member.capacity == 0) return;
+    add_points(member);
+    fill_missing(changes);
+    take_share(member, changes);
+    relieve(changes);
+}
+
+void Placement::add_points(Member& member) {
+    const PlacementMember& given = member.given;
     const std::uint32_t num_points = std::clamp<std::uint32_t>(member.capacity, 8, 128);
     const std::size_t ring_old = ring_.size();
     for (std::uint32_t i = 0; i < num_points; ++i) {
@@ -127,9 +135,36 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     std::sort(ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
     std::inplace_merge(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(ring_old),
                        ring_.end());
+}
+
+// The member's points on the ring stay those of its first capacity: a limit that is moved up and
+// down again leaves every unit where it was preferred.
+void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
+                       std::span<const std::uint32_t> spare,
+                       std::vector<PlacementChange>& changes) {
+    const auto found = members_.find(worker);
+    if (found == members_.end()) return;
+    Member& member = found->second;
+    member.given.capacity_units = capacity_units;
+    capacity_total_ -= member.capacity;
+    member.capacity = std::min(capacity_units, options_.num_units);
+    capacity_total_ += member.capacity;
+    if (member.points.empty() && member.capacity > 0) add_points(member);
+
+    const auto let_go = [&](std::uint32_t unit) {
+        const auto& owners = owner_members_[unit];
+        if (std::find(owners.begin(), owners.end(), &member) == owners.end()) return;
+        disown(member, unit, changes);
+        missing_.push_back(unit);
+    };
+    for (std::size_t i = 0; i < spare.size() && member.load > member.capacity; ++i)
+        let_go(spare[i]);
+    for (std::uint32_t unit = options_.num_units; unit-- > 0 && member.load > member.capacity;)
+        let_go(unit);
+
+    // No relieve(): beside larger workers its fair share may be far less than what it still holds.
     fill_missing(changes);
-    take_share(member, changes);
-    relieve(changes);
+    if (member.capacity > 0) take_share(member, changes);
 }
 
 void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {

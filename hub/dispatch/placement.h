@@ -62,6 +62,10 @@ class Placement {
     // heap per donor; a leave visits no unit that stays.
     void join(const PlacementMember& member, std::vector<PlacementChange>& changes);
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
+    // Another capacity for a member. It keeps what still fits: what must go is taken
+    // from `spare` first, in that order. O(units).
+    void resize(WorkerId worker, std::uint32_t capacity_units, std::span<const std::uint32_t> spare,
+                std::vector<PlacementChange>& changes);
 
     std::span<const WorkerId> owners(std::uint32_t unit) const { return owners_[unit]; }
     std::uint32_t load(WorkerId worker) const;
@@ -90,6 +94,7 @@ class Placement {
     std::uint32_t collisions(std::uint32_t unit, WorkerId without, std::uint64_t prefix) const;
     void own(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes);
     void disown(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes);
+    void add_points(Member& member);
     void fill_missing(std::vector<PlacementChange>& changes);
     Member* choose_owner(std::uint32_t unit);
     void take_share(Member& newcomer, std::vector<PlacementChange>& changes);

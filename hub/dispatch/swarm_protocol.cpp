@@ -91,6 +91,10 @@ void SwarmCore::State::on_frame(TimePoint now, Worker& worker, ByteView frame, A
             return;
         }
         case FrameType::drain: on_worker_drain(now, worker, frame, actions); return;
+        case FrameType::budget:
+            if (worker.published_only) break;
+            on_budget(now, worker, frame, actions);
+            return;
         default: break;
     }
     ++counts.bad_frames;
@@ -195,7 +199,8 @@ void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, A
                          .dtype = options.rounding.wire_dtype,
                          .lz4 = worker.lz4,
                          .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
-                         .queue_depth = worker.queue_depth}),
+                         .queue_depth = worker.queue_depth,
+                         .caps = {"budget"}}),
          actions);
     welcome(now, worker, actions);
 }
@@ -244,10 +249,7 @@ void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) 
     worker.welcomed = true;
     worker.joined_at = worker.heard_at = now;
     worker.units.assign(holders.size(), 0);
-    worker.capacity_units = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        holders.size(), options.expert_blob_bytes == 0
-                            ? holders.size()
-                            : worker.device.budget_bytes / options.expert_blob_bytes));
+    worker.capacity_units = capacity_of(worker);
     event(worker, WorkerEvent::Kind::joined, text("room for ", worker.capacity_units, " experts"),
           actions);
     set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
@@ -276,6 +278,42 @@ void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) 
         remove_worker(now, ghost->id, WorkerEvent::Kind::left, replaced.message, CloseCode::policy,
                       actions);
     }
+    apply(now, changes, actions);
+}
+
+std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
+    if (options.expert_blob_bytes == 0) return static_cast<std::uint32_t>(holders.size());
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(
+        holders.size(), worker.device.budget_bytes / options.expert_blob_bytes));
+}
+
+// Another memory limit on a connection that serves. What the worker let go of is asked of it no
+// more from here on; the placement keeps the rest where it is.
+void SwarmCore::State::on_budget(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+    const Result<Budget> budget = decode_budget(frame, options.limits);
+    if (!budget.ok()) {
+        ++counts.bad_frames;
+        refuse(now, worker, budget.error(), close_code_for(budget.error().code), actions);
+        return;
+    }
+    if (worker.leaving) return;
+    worker.device.budget_bytes = budget->budget_bytes;
+    worker.capacity_units = capacity_of(worker);
+    // its buffers for calls have another size as well: it says so again if a group is too large
+    worker.pairs_max = std::numeric_limits<std::uint32_t>::max();
+
+    std::vector<std::uint32_t> spare;
+    for (const Unit& unit : budget->dropped)
+        if (is_unit(unit)) spare.push_back(unit_of(unit.layer, unit.expert));
+    for (const std::uint32_t unit : spare) unassign(worker, unit);
+    // then what it has not loaded yet: nobody misses that
+    for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
+        if (worker.has(unit, Worker::wanted) && !worker.has(unit, Worker::ready))
+            spare.push_back(unit);
+
+    std::vector<PlacementChange> changes;
+    placement.resize(worker.id, worker.capacity_units, spare, changes);
+    worker.assign_pending = true;  // a unit may be wanted here that was just let go
     apply(now, changes, actions);
 }
 

@@ -59,6 +59,8 @@ struct SwarmCore::State {
     void on_busy(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
                  Actions& actions);
     void on_error(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
+    void on_budget(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
+    std::uint32_t capacity_of(const Worker& worker) const;
     void on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     bool widen(Round& round, const Attempt& attempt) const;
     // Tells the peer what was wrong, then closes.
@@ -78,6 +80,7 @@ struct SwarmCore::State {
     void mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
                     Actions& actions);
     void mark_not_ready(Worker& worker, std::uint32_t unit);
+    void unassign(Worker& worker, std::uint32_t unit);
     // Lets go of what a worker holds beyond its share once enough others are ready.
     void release_surplus(TimePoint now, std::uint32_t unit, Actions& actions);
     void forget_holder(Worker& worker);

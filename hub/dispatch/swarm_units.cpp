@@ -152,6 +152,14 @@ void SwarmCore::State::mark_not_ready(Worker& worker, std::uint32_t unit) {
     std::erase(ready[unit], &worker);
 }
 
+void SwarmCore::State::unassign(Worker& worker, std::uint32_t unit) {
+    if (!worker.has(unit, Worker::assigned)) return;
+    mark_not_ready(worker, unit);
+    worker.units[unit] &= static_cast<std::uint8_t>(~Worker::assigned);
+    --worker.num_assigned;
+    std::erase(holders[unit], &worker);
+}
+
 void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Actions& actions) {
     const auto owners = placement.owners(unit);
     std::size_t ready_owners = 0;
@@ -167,10 +175,7 @@ void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Action
                                                          : owners.size();
         const bool copies_elsewhere = !owners.empty() && ready_owners >= enough;
         if (worker.has(unit, Worker::ready) && !copies_elsewhere) continue;
-        mark_not_ready(worker, unit);
-        worker.units[unit] &= static_cast<std::uint8_t>(~Worker::assigned);
-        --worker.num_assigned;
-        holders[unit].erase(holders[unit].begin() + static_cast<std::ptrdiff_t>(i));
+        unassign(worker, unit);
         if (!worker.published_only) send(worker, encode_release({wire_unit(unit)}), actions);
         if (worker.assign_pending) send_assignments(now, worker, actions);
     }

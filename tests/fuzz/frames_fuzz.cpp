@@ -35,7 +35,8 @@ void one(unsigned choice, ByteView bytes) {
         FrameType::ready,          FrameType::prefetch,     FrameType::busy,
         FrameType::drain,          FrameType::error,        FrameType::cancel,
         FrameType::release};
-    const FrameType type = types[choice % 16];
+    // bit 6, which names no type: BUDGET, so that the corpus keeps its meaning
+    const FrameType type = (choice & 0x40) != 0 ? FrameType::budget : types[choice % 16];
     const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())
                                              : repaired(bytes, type);
     (void)decode_frame_header(frame);
@@ -105,6 +106,10 @@ void one(unsigned choice, ByteView bytes) {
             }
             break;
         case FrameType::release: (void)decode_units(frame, limits()); break;
+        case FrameType::budget:
+            if (const auto message = decode_budget(frame, limits()); message.ok())
+                require(decode_budget(encode_budget(*message), limits()).ok());
+            break;
         case FrameType::prefetch:
             if (const auto message = decode_prefetch(frame, limits()); message.ok())
                 require(decode_prefetch(encode_prefetch(0, *message), limits()).ok());

@@ -37,6 +37,7 @@ Welcome sample_welcome() {
     welcome.heartbeat_ms = 1500;
     welcome.queue_depth = 3;
     welcome.weights_path = "/w/";
+    welcome.caps = {"budget"};
     return welcome;
 }
 
@@ -172,6 +173,7 @@ TEST(WelcomeTest, ComesBack) {
     EXPECT_EQ(got->heartbeat_ms, 1500u);
     EXPECT_EQ(got->queue_depth, 3u);
     EXPECT_EQ(got->weights_path, "/w/");
+    EXPECT_EQ(got->caps, sent.caps);
 }
 
 TEST(WelcomeTest, BadWelcomesAreRefused) {
@@ -272,6 +274,30 @@ TEST(UnitsTest, ComeBackAndBadOnesAreRefused) {
     EXPECT_EQ(verdict(decode(with_u16(frame, 20, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(frame_of(FrameType::ready, "x"))), "payload_size");
     EXPECT_EQ(verdict(decode(encode_cancel(0))), "unknown_type");
+}
+
+TEST(BudgetTest, ComesBackAndBadOnesAreRefused) {
+    const Bytes frame = encode_budget({.budget_bytes = 0xfedcba9876543210, .dropped = {{1, 2}}});
+    const auto decode = [](ByteView bytes) { return decode_budget(bytes, small_limits()); };
+    const auto got = decode(frame);
+    ASSERT_TRUE(got.ok());
+    EXPECT_EQ(got->budget_bytes, 0xfedcba9876543210);
+    EXPECT_EQ(got->dropped, (std::vector<Unit>{{1, 2}}));
+    EXPECT_TRUE(decode(encode_budget({.budget_bytes = 1})).value().dropped.empty());
+
+    expect_truncations_refused(frame, decode);
+    EXPECT_EQ(verdict(decode(with_u16(frame, 24, 2))), "payload_size");
+    EXPECT_EQ(verdict(decode(with_byte(frame, 26, 1))), "bad_field");  // pad behind the count
+    EXPECT_EQ(verdict(decode(with_u16(frame, 28, 4))), "unknown_expert");
+    EXPECT_EQ(verdict(decode(with_u16(frame, 30, 8))), "unknown_expert");
+    EXPECT_EQ(verdict(decode(frame_of(FrameType::budget, "abc"))), "payload_size");
+    EXPECT_EQ(verdict(decode(encode_cancel(0))), "unknown_type");
+
+    const std::vector<Unit> most(budget_units_max, Unit{1, 2});
+    EXPECT_EQ(verdict(decode(encode_budget({.dropped = most}))), "ok");
+    const Bytes more = with_u16(resized(encode_budget({.dropped = most}), 4), 24,
+                                budget_units_max + 1);
+    EXPECT_EQ(verdict(decode(more)), "bad_field");
 }
 
 TEST(PrefetchTest, ComesBackAndBadOnesAreRefused) {

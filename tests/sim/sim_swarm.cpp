@@ -492,6 +492,15 @@ WorkerId SimSwarm::join(Peer peer, std::string address, std::string key) {
 }
 
 void SimSwarm::say(WorkerId worker, Bytes frame) { state_->hub_reads(worker, frame); }
+void SimSwarm::resize(WorkerId worker, std::uint32_t budget_experts) {
+    std::set<Unit>& held = state_->workers.at(worker).held;
+    Budget budget{.budget_bytes = std::uint64_t{budget_experts} * blob_bytes};
+    while (held.size() > budget_experts) {
+        budget.dropped.push_back(*held.rbegin());
+        held.erase(budget.dropped.back());
+    }
+    say(worker, encode_budget(budget));
+}
 void SimSwarm::leave(WorkerId worker) { state_->leave(worker); }
 void SimSwarm::slow_down(WorkerId worker, Duration compute) {
     state_->workers.at(worker).compute = compute;

@@ -88,6 +88,8 @@ class SimSwarm {
     void slow_download(WorkerId worker, Duration per_unit);
     // larger groups are answered num_tokens_range
     void take_at_most(WorkerId worker, std::uint32_t num_pairs);
+    // moves its memory limit: lets go of what is beyond it, and says so
+    void resize(WorkerId worker, std::uint32_t budget_experts);
     // its answers are beyond what f16 carries
     void overflow_f16(WorkerId worker);
     void lie(WorkerId worker, Lie lie);

@@ -66,6 +66,9 @@ class UnitLedger {
         if (header->type == FrameType::ready) {
             if (const auto units = decode_units(frame, limits); units.ok())
                 for (const Unit& unit : *units) mark_ready(unit);
+        } else if (header->type == FrameType::budget) {
+            if (const auto budget = decode_budget(frame, limits); budget.ok())
+                for (const Unit& unit : budget->dropped) assigned_.erase(unit), ready_.erase(unit);
         } else if (header->type == FrameType::drain && decode_drain(frame).ok()) {
             assigned_.clear();
             ready_.clear();

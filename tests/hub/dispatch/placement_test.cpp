@@ -41,7 +41,12 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
     WorkerId next = 1;
     for (const auto& [leaves, size, prefix] : events) {
         Changes changes;
-        if (leaves && !capacity.empty()) {
+        if (prefix >= 192 && !capacity.empty()) {
+            const auto at = std::next(capacity.begin(), prefix % capacity.size());
+            at->second = size;
+            placement.resize(at->first, size, std::vector<std::uint32_t>{size % num_units},
+                             changes);
+        } else if (leaves && !capacity.empty()) {
             const auto at = std::next(capacity.begin(), size % capacity.size());
             placement.leave(at->first, changes);
             held.erase(at->first);
@@ -122,6 +127,31 @@ TEST(PlacementTest, ALeaveMovesOnlyWhatTheLeaverHeld) {
     EXPECT_TRUE(std::all_of(changes.begin(), changes.end(),
                             [](const auto& change) { return change.added; }));
     for (std::uint32_t unit = 0; unit < 2000; ++unit) EXPECT_EQ(placement.owners(unit).size(), 2u);
+}
+
+TEST(PlacementTest, ASmallerCapacityGivesTheSpareFirstAndALargerOneTakesItsShareBack) {
+    Placement placement({.num_units = 2000, .replicas = 2, .seed = 5});
+    Changes changes;
+    for (WorkerId id = 1; id <= 20; ++id) placement.join(member(id, 1000, id), changes);
+    const std::uint32_t held = placement.load(7);
+    std::vector<std::uint32_t> spare;
+    for (std::uint32_t unit = 0; unit < 2000 && spare.size() < held / 2; ++unit)
+        if (placement.owners(unit)[0] == 7 || placement.owners(unit)[1] == 7) spare.push_back(unit);
+
+    changes.clear();
+    placement.resize(7, held - held / 2, spare, changes);
+    for (const PlacementChange& change : changes) {
+        if (change.added || change.worker != 7) continue;
+        EXPECT_TRUE(std::count(spare.begin(), spare.end(), change.unit)) << change.unit;
+    }
+    EXPECT_LE(placement.load(7), held - held / 2);
+    for (std::uint32_t unit = 0; unit < 2000; ++unit) EXPECT_EQ(placement.owners(unit).size(), 2u);
+
+    changes.clear();
+    placement.resize(7, 1000, {}, changes);
+    EXPECT_NEAR(placement.load(7), placement.fair_share(7), 1.1);
+    for (const PlacementChange& change : changes)
+        EXPECT_TRUE(change.added || change.worker != 7) << "it gives nothing away";
 }
 
 TEST(PlacementTest, ReplicasLieOnDifferentAddressPrefixesWhereThereAreSeveral) {

@@ -391,5 +391,54 @@ TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithFiveMessagePeersToo) {
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
+// A moved limit once was a connection that ended: everything was assigned and loaded anew.
+TEST(SwarmSessionTest, AWorkerThatMovesItsMemoryLimitKeepsItsConnectionAndWhatStillFits) {
+    SimOptions options = no_workers();
+    options.swarm.local_fallback = false;
+    options.swarm.replicas = 1;
+    SimSwarm swarm(options);
+    const WorkerId moved = swarm.join(), other = swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    ASSERT_EQ(swarm.core().worker(moved)->units_assigned, 24u);
+
+    swarm.resize(moved, 10);
+    EXPECT_EQ(swarm.core().worker(moved)->units_ready, 10u) << "what it kept is not loaded again";
+    ASSERT_TRUE(swarm.run_until_ready());
+    EXPECT_EQ(swarm.core().worker(moved)->units_assigned, 10u);
+    EXPECT_EQ(swarm.core().worker(other)->units_assigned, 38u);
+    const RoundId with_less = swarm.submit({.num_tokens = 6});
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_EQ(swarm.outcome(with_less).y, swarm.outcome(with_less).want);
+
+    swarm.resize(moved, 1000);
+    EXPECT_EQ(swarm.core().worker(moved)->units_ready, 10u);
+    ASSERT_TRUE(swarm.run_until_ready());
+    EXPECT_EQ(swarm.core().worker(moved)->units_assigned, 24u);
+    EXPECT_EQ(swarm.core().worker(other)->units_assigned, 24u);
+
+    EXPECT_FALSE(swarm.closed_with(moved).has_value());
+    EXPECT_EQ(swarm.core().worker(moved)->errors, 0u);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+TEST(SwarmSessionTest, ALimitThatNamesTooLittleLetsTheHubChooseTheRest) {
+    SimOptions options = no_workers();
+    options.swarm.local_fallback = false;
+    options.swarm.replicas = 1;
+    SimSwarm swarm(options);
+    const WorkerId moved = swarm.join();
+    swarm.join();
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.say(moved, encode_budget({.budget_bytes = 0}));
+    EXPECT_EQ(swarm.core().worker(moved)->units_ready, 24u)
+        << "the only copies: made before broken";
+    swarm.run_for(2s);
+    EXPECT_EQ(swarm.core().worker(moved)->units_assigned, 0u);
+    const RoundId round = swarm.submit({.num_tokens = 6});
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
 }  // namespace
 }  // namespace moex::sim
