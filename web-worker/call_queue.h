@@ -23,6 +23,7 @@ class CallQueue {
 
     void open() { open_ = true; }       // until then everything is answered BUSY
     void clear() { waiting_.clear(); }  // the connection that asked is over
+    void resume() { next_group(); }     // lanes are free again
     void on_group(ByteView frame);
     void on_single(ByteView frame);
     void on_cancel(std::uint32_t sequence_id);

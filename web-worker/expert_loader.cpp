@@ -41,18 +41,15 @@ std::uint32_t ExpertLoader::num_ready() const {
 }
 
 void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
-    std::size_t beyond = 0;
+    std::vector<Unit> beyond;
     for (const AssignedUnit& unit : units) {
         const Unit name{unit.layer, unit.expert};
         if (assigned_.size() < store_.slots_max() || assigned_.contains(name))
             assigned_[name] = unit.blob;
         else
-            ++beyond;
+            beyond.push_back(name);
     }
-    if (beyond > 0)
-        hub_.send_error(no_sequence_id,
-                        {ErrorCode::no_space, text(beyond, " experts more than there is room for")},
-                        false, text("at most ", store_.slots_max()));
+    if (!beyond.empty()) events_.beyond(beyond);
     if (const Status made = store_.reserve(num_assigned()); !made.ok()) return lost(made.error());
     if (runner_ready_)
         if (const Status prepared = runner_.prepare(); !prepared.ok())
@@ -157,13 +154,34 @@ void ExpertLoader::announce() {
     });
 }
 
+void ExpertLoader::let_go(Unit unit) {
+    assigned_.erase(unit);
+    std::erase(unannounced_, unit);
+    store_.drop(unit);
+}
+
 void ExpertLoader::release(const std::vector<Unit>& units) {
-    for (const Unit& unit : units) {
-        assigned_.erase(unit);
-        std::erase(unannounced_, unit);
-        store_.drop(unit);
-    }
+    for (const Unit& unit : units) let_go(unit);
     events_.changed();
+}
+
+Result<std::vector<Unit>> ExpertLoader::resize(std::uint64_t budget_bytes) {
+    const std::uint32_t slots = store_.slots_for(budget_bytes);
+    for (const Unit& held : store_.units())
+        if (store_.num_units() > slots && !assigned_.contains(held)) store_.drop(held);
+
+    std::vector<Unit> order;
+    for (const auto& [unit, blob] : assigned_)
+        if (!store_.holds(unit)) order.push_back(unit);
+    const std::vector<Unit> held = store_.units_from_the_end();
+    std::copy_if(held.begin(), held.end(), std::back_inserter(order),
+                 [this](Unit unit) { return assigned_.contains(unit); });
+    order.resize(assigned_.size() > slots ? assigned_.size() - slots : 0);
+    for (const Unit& unit : order) let_go(unit);
+
+    MOEX_TRY(store_.resize(budget_bytes));
+    if (runner_ready_) MOEX_TRY(runner_.prepare());
+    return order;
 }
 
 }  // namespace moex

@@ -19,6 +19,8 @@ class ExpertLoader {
     struct Events {
         // of what is held, assigned or on its way
         std::function<void()> changed;
+        // assigned, and there is no room for it
+        std::function<void(const std::vector<Unit>& units)> beyond;
         // the GPU gave nothing; may end this loader
         std::function<void(const std::string& reason)> lost;
     };
@@ -42,6 +44,9 @@ class ExpertLoader {
     void begin_connection();
     void assign(const std::vector<AssignedUnit>& units);
     void release(const std::vector<Unit>& units);
+    // Another limit for weights. The value: what was assigned and is let go of for it, those first
+    // that are not here yet.
+    Result<std::vector<Unit>> resize(std::uint64_t budget_bytes);
 
     std::uint32_t num_assigned() const { return static_cast<std::uint32_t>(assigned_.size()); }
     std::uint32_t num_ready() const;  // assigned and held
@@ -52,6 +57,7 @@ class ExpertLoader {
     void done_fetching(Unit unit);
     void store_blob(Unit unit, Result<Bytes> blob);
     bool drop_unassigned();
+    void let_go(Unit unit);
     void announce();
     void lost(const Error& error);
 

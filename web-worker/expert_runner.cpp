@@ -133,36 +133,51 @@ ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOption
 }
 
 ExpertRunner::~ExpertRunner() {
-    *alive_ = -1;
+    destroy_lanes();
+    for (const gpu::BufferId place : places_) device_.destroy_buffer(place);
+}
+
+void ExpertRunner::destroy_lanes() {
+    forget_arenas(0);
     for (Lane& lane : lanes_) {
         for (const gpu::BindGroupId group : {lane.unpack, lane.pack})
             device_.destroy_bind_group(group);
-        for (const auto* groups : {&lane.gate_up, &lane.down})
-            for (const gpu::BindGroupId group : *groups) device_.destroy_bind_group(group);
         for (const gpu::BufferId buffer :
              {lane.upload, lane.x, lane.intermediate, lane.y_pairs, lane.y_wire, lane.readback})
             device_.destroy_buffer(buffer);
     }
-    for (const auto* groups : {&single_.gate_up_groups, &single_.down_groups})
-        for (const gpu::BindGroupId group : *groups) device_.destroy_bind_group(group);
+    lanes_.clear();
+
     if (single_.silu.value != 0) device_.destroy_bind_group(single_.silu);
     for (const gpu::BufferId buffer : {single_.x, single_.gate_up, single_.intermediate, single_.y,
                                        single_.readback, single_.params})
         if (buffer.value != 0) device_.destroy_buffer(buffer);
-    for (const gpu::BufferId place : places_) device_.destroy_buffer(place);
+    single_ = {};
+}
+
+// The bind groups of the arenas from `first` on.
+void ExpertRunner::forget_arenas(std::size_t first) {
+    const auto cut = [this](std::vector<gpu::BindGroupId>& groups, std::size_t size) {
+        while (groups.size() > size) {
+            device_.destroy_bind_group(groups.back());
+            groups.pop_back();
+        }
+    };
+    for (Lane& lane : lanes_) {
+        cut(lane.gate_up, 2 * first);
+        cut(lane.down, 2 * first);
+    }
+    cut(single_.gate_up_groups, first);
+    cut(single_.down_groups, first);
+    bound_arenas_.resize(std::min(bound_arenas_.size(), first));
 }
 
 void ExpertRunner::create(std::function<void(Status)> done) { create_next(0, std::move(done)); }
 
 void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
     if (kernel == num_kernels) {
-        Status made = make_single();
-        lanes_.resize(options_.num_lanes);
-        commands_.resize(options_.num_lanes);
-        for (Lane& lane : lanes_)
-            if (made.ok()) made = make_lane(lane);
-        if (made.ok()) made = prepare();
-        done(std::move(made));
+        created_ = true;
+        done(make_lanes());
         return;
     }
     device_.create_pipeline(kernel_names[kernel], [this, kernel, done = std::move(done),
@@ -177,6 +192,41 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
         pipelines_[kernel] = *made;
         create_next(kernel + 1, std::move(done));
     });
+}
+
+Status ExpertRunner::make_lanes() {
+    MOEX_TRY(make_single());
+    lanes_.resize(options_.num_lanes);
+    commands_.resize(options_.num_lanes);
+    for (Lane& lane : lanes_) MOEX_TRY(make_lane(lane));
+    return prepare();
+}
+
+bool ExpertRunner::idle() const {
+    return !single_.busy &&
+           std::none_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) { return lane.busy; });
+}
+
+void ExpertRunner::refit(RunnerOptions options, std::function<void(Status)> done) {
+    refit_ = {fit(std::move(options), std::numeric_limits<std::uint64_t>::max(), device_.adapter()),
+              std::move(done)};
+    refit_when_idle();
+}
+
+void ExpertRunner::refit_when_idle() {
+    if (!refit_ || !idle()) return;
+    Refit refit = std::move(*refit_);
+    refit_.reset();
+    options_ = refit.options;
+    sizes_ = sizes_of(options_);
+    words_.reserve(sizes_.upload / 4);
+
+    Status made;
+    if (created_) {
+        destroy_lanes();
+        made = make_lanes();
+    }
+    refit.done(std::move(made));
 }
 
 Status ExpertRunner::make_lane(Lane& lane) {
@@ -227,6 +277,10 @@ Status ExpertRunner::make_single() {
 
 Status ExpertRunner::prepare() {
     const auto& arenas = store_.arenas();
+    const auto changed = std::mismatch(bound_arenas_.begin(), bound_arenas_.end(), arenas.begin(),
+                                       arenas.end());
+    forget_arenas(static_cast<std::size_t>(changed.first - bound_arenas_.begin()));
+
     while (places_.size() < 2 * arenas.size()) {
         MOEX_ASSIGN(place, device_.create_buffer(sizeof(gpu::GroupPlace), gpu::BufferUsage::uniform,
                                                  "place"));
@@ -236,7 +290,7 @@ Status ExpertRunner::prepare() {
         places_.push_back(place);
     }
     for (Lane& lane : lanes_) {
-        while (lane.gate_up.size() < places_.size()) {
+        while (lane.gate_up.size() < 2 * arenas.size()) {
             const std::size_t place = lane.gate_up.size();
             const gpu::BufferId arena = arenas[place / 2];
             const gpu::Binding first[] = {{lane.upload},       {arena},         {arena}, {lane.x},
@@ -263,10 +317,12 @@ Status ExpertRunner::prepare() {
         single_.gate_up_groups.push_back(gate_up_group);
         single_.down_groups.push_back(down_group);
     }
+    bound_arenas_ = arenas;
     return {};
 }
 
 bool ExpertRunner::has_free_lane() const {
+    if (refit_) return false;
     for (const Lane& lane : lanes_)
         if (!lane.busy) return true;
     return false;
@@ -375,6 +431,7 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
                             if (alive.expired()) return;
                             if (bytes.ok()) bytes = ByteView(bytes->first(y_bytes));
                             finish_group(index, shape, std::move(bytes), done);
+                            if (!alive.expired()) refit_when_idle();
                         });
     return {};
 }
@@ -405,7 +462,7 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
         return Error{
             ErrorCode::num_tokens_range,
             text(num_tokens, " rows in one call, this worker takes ", sizes_.single_tokens)};
-    if (single_.busy) return Error{ErrorCode::overloaded, "a single call is running"};
+    if (single_.busy || refit_) return Error{ErrorCode::overloaded, "a single call is running"};
     single_.busy = true;
     gpu::ExpertParams params;
     params.blob_word = slot->blob_word;
@@ -440,6 +497,7 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
                 done(Error{ErrorCode::non_finite, "an answer is not finite"});
             else
                 done(std::move(bytes));
+            if (!alive.expired()) refit_when_idle();
         });
     return {};
 }

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "web-worker/expert_store.h"
 #include "web-worker/gpu/round_layout.h"
@@ -41,8 +42,14 @@ class ExpertRunner {
     // Compiles all kernels and makes the lanes. Call once; the store's
     // arenas may still grow (bind groups follow at the next prepare()).
     void create(std::function<void(Status)> done);
-    // Makes what the store's present arenas need. After this a round creates nothing.
+    // Makes what the store's present arenas need, and forgets what
+    // was for arenas that are gone. After this a round creates nothing.
     Status prepare();
+
+    // Other buffers for calls, as for a runner made with `options`: at once, or when the calls
+    // under way have ended; until then no lane is free. `done` may end this runner.
+    void refit(RunnerOptions options, std::function<void(Status)> done);
+    const RunnerOptions& options() const { return options_; }
 
     bool has_free_lane() const;
     // What it takes of a group that has so many rows, all of
@@ -93,8 +100,13 @@ class ExpertRunner {
         num_kernels
     };
 
+    Status make_lanes();
     Status make_lane(Lane& lane);
     Status make_single();
+    void destroy_lanes();
+    void forget_arenas(std::size_t first);
+    bool idle() const;
+    void refit_when_idle();
     void create_next(int kernel, std::function<void(Status)> done);
     void finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes,
                       const Done& done);
@@ -105,7 +117,14 @@ class ExpertRunner {
     ExpertBlobLayout layout_;
     Sizes sizes_;
     gpu::PipelineId pipelines_[num_kernels];
-    std::vector<gpu::BufferId> places_;  // GroupPlace uniforms, by place
+    std::vector<gpu::BufferId> places_;        // GroupPlace uniforms, by place
+    std::vector<gpu::BufferId> bound_arenas_;  // those that the bind groups name
+    bool created_ = false;
+    struct Refit {
+        RunnerOptions options;
+        std::function<void(Status)> done;
+    };
+    std::optional<Refit> refit_;  // waits for the calls under way
     std::vector<Lane> lanes_;
     Single single_;
     std::vector<std::vector<gpu::RoundTile>> tiles_;   // by place, reused

@@ -22,12 +22,70 @@ ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uin
     : device_(device),
       blob_bytes_(blob_bytes) {
     slots_per_arena_ = arena_bytes_max(device.adapter()) / blob_bytes;
-    slots_max_ = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(budget_bytes / blob_bytes, slots_per_arena_ * arenas_max));
+    slots_max_ = slots_for(budget_bytes);
 }
 
 ExpertStore::~ExpertStore() {
     for (const gpu::BufferId arena : arenas_) device_.destroy_buffer(arena);
+}
+
+std::uint32_t ExpertStore::slots_for(std::uint64_t budget_bytes) const {
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(budget_bytes / blob_bytes_, slots_per_arena_ * arenas_max));
+}
+
+Status ExpertStore::resize(std::uint64_t budget_bytes) {
+    slots_max_ = slots_for(budget_bytes);
+    MOEX_CHECK(num_units() <= slots_max_,
+               text(num_units(), " experts are held, the new budget has ", slots_max_, " slots"));
+    while (slots_made_ > slots_max_) MOEX_TRY(shrink_last_arena());
+    return {};
+}
+
+// The last arena goes; where the budget allows a part of it, a smaller one takes its place. What
+// lies in it moves there and to free slots of the others.
+Status ExpertStore::shrink_last_arena() {
+    const std::size_t last = arenas_.size() - 1;
+    const gpu::BufferId old = arenas_[last];
+    const auto first = static_cast<std::uint32_t>(last * slots_per_arena_);
+    const std::uint32_t elsewhere = slots_made_ - arena_slots_[last];
+    const std::uint32_t kept = slots_max_ > elsewhere ? slots_max_ - elsewhere : 0;
+
+    std::erase_if(free_, [&](std::uint32_t slot) { return slot >= first; });
+    gpu::BufferId smaller;
+    if (kept > 0) {
+        MOEX_ASSIGN(
+            made, device_.create_buffer(kept * blob_bytes_, gpu::BufferUsage::storage, "experts"));
+        smaller = made;
+        for (std::uint32_t i = 0; i < kept; ++i) free_.insert(free_.begin(), first + i);
+    }
+
+    std::vector<gpu::Command> moves;
+    for (auto& [unit, slot] : slots_) {
+        if (slot < first) continue;
+        const std::uint32_t to = free_.back();
+        free_.pop_back();
+        gpu::Command move;
+        move.kind = gpu::Command::Kind::copy;
+        move.source = old;
+        move.source_offset_bytes = (slot - first) * blob_bytes_;
+        move.target = to >= first ? smaller : arenas_[to / slots_per_arena_];
+        move.target_offset_bytes = to % slots_per_arena_ * blob_bytes_;
+        move.size_bytes = blob_bytes_;
+        moves.push_back(move);
+        slot = to;
+    }
+    if (!moves.empty()) device_.submit(moves);
+    device_.destroy_buffer(old);
+
+    slots_made_ = elsewhere + kept;
+    arenas_.pop_back();
+    arena_slots_.pop_back();
+    if (kept > 0) {
+        arenas_.push_back(smaller);
+        arena_slots_.push_back(kept);
+    }
+    return {};
 }
 
 Status ExpertStore::reserve(std::uint32_t num_units) {
@@ -40,13 +98,17 @@ Status ExpertStore::reserve(std::uint32_t num_units) {
             {wanted - slots_made_, slots_made_ / 2, grow_slots, rest > left ? rest - left : 0});
         const auto slots = static_cast<std::uint32_t>(
             std::min<std::uint64_t>({slots_per_arena_, rest, grown}));
+
         MOEX_ASSIGN(arena, device_.create_buffer(slots * blob_bytes_, gpu::BufferUsage::storage,
                                                  "experts"));
         const auto first = static_cast<std::uint32_t>(arenas_.size() * slots_per_arena_);
+
         arenas_.push_back(arena);
+        arena_slots_.push_back(slots);
         for (std::uint32_t i = slots; i-- > 0;) free_.insert(free_.begin(), first + i);
         slots_made_ += slots;
     }
+
     std::sort(free_.begin(), free_.end(), [](std::uint32_t a, std::uint32_t b) { return a > b; });
     return {};
 }
@@ -55,12 +117,14 @@ Status ExpertStore::put(Unit unit, ByteView blob) {
     MOEX_CHECK(blob.size() == blob_bytes_,
                text("blob of ", blob.size(), " bytes, slots have ", blob_bytes_));
     if (slots_.contains(unit)) return {};
+
     if (free_.empty()) {
         MOEX_TRY(reserve(slots_made_ + grow_slots));
         if (free_.empty())
             return Error{ErrorCode::no_space,
                          text("every slot of the budget is taken: ", slots_made_, " experts")};
     }
+
     const std::uint32_t slot = free_.back();
     free_.pop_back();
     slots_[unit] = slot;
@@ -87,6 +151,13 @@ std::optional<ExpertSlot> ExpertStore::find(Unit unit) const {
 std::vector<Unit> ExpertStore::units() const {
     std::vector<Unit> all;
     for (const auto& [unit, slot] : slots_) all.push_back(unit);
+    return all;
+}
+
+std::vector<Unit> ExpertStore::units_from_the_end() const {
+    std::vector<Unit> all = units();
+    std::sort(all.begin(), all.end(),
+              [this](Unit a, Unit b) { return slots_.at(a) > slots_.at(b); });
     return all;
 }
 

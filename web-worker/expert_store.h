@@ -36,6 +36,11 @@ class ExpertStore {
 
     // what the budget, the binding limit and arenas_max allow
     std::uint32_t slots_max() const { return slots_max_; }
+    // what they would allow with another budget
+    std::uint32_t slots_for(std::uint64_t budget_bytes) const;
+    // Another budget, which has room for what is held. A larger one makes nothing yet. A smaller
+    // one gives back arenas, the last first; experts that lie there and stay are copied on the GPU.
+    Status resize(std::uint64_t budget_bytes);
     // Makes the arenas for `num_units` slots, so that no buffer is
     // created once serving began. Keeps what is there. Grows by half at
     // least, within the budget: small steps would use up the arenas.
@@ -47,18 +52,22 @@ class ExpertStore {
     bool holds(Unit unit) const { return slots_.contains(unit); }
     std::uint32_t num_units() const { return static_cast<std::uint32_t>(slots_.size()); }
     std::vector<Unit> units() const;
+    std::vector<Unit> units_from_the_end() const;  // the one in the last slot first
     std::uint64_t bytes_max() const { return slots_max_ * blob_bytes_; }
     std::uint64_t weights_bytes() const { return num_units() * blob_bytes_; }
     const std::vector<gpu::BufferId>& arenas() const { return arenas_; }
 
   private:
+    Status shrink_last_arena();
+
     gpu::Device& device_;
     std::uint64_t blob_bytes_;
     std::uint64_t slots_per_arena_ = 0;
     std::uint32_t slots_max_ = 0;
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
-    std::vector<std::uint32_t> free_;  // slot numbers, lowest last
+    std::vector<std::uint32_t> arena_slots_;  // beside arenas_
+    std::vector<std::uint32_t> free_;         // slot numbers, lowest last
     std::map<Unit, std::uint32_t> slots_;
 };
 

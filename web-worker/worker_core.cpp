@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint32_t lanes_max = 4;  // rounds in flight; more would only hold memory
 constexpr const char* kernel_version = "int4-1";
+constexpr const char* budget_cap = "budget";  // the hub understands BUDGET
 
 // Of the memory limit, the part for calls in flight; the rest is for
 // weights. Said before the model is known, so the lanes are made to fit.
@@ -59,6 +60,10 @@ struct Model {
     bool runner_ready = false;
     // everything assigned is held: from here on rounds create nothing
     bool warm = false;
+
+    bool hub_takes_budget() const {
+        return std::count(welcome.caps.begin(), welcome.caps.end(), budget_cap) > 0;
+    }
 };
 
 }  // namespace
@@ -85,7 +90,7 @@ struct WorkerCore::State {
     std::unique_ptr<Model> model;
     bool paused = false;
     bool connect_when_closed = false;
-    std::uint64_t told_bytes = 0;  // the budget in the last HELLO
+    std::uint64_t told_bytes = 0;  // the budget in the last HELLO or BUDGET
     bool over = false;             // failed, refused or stopped: nothing more happens by itself
 
     void gather(WorkerStatus& status) {
@@ -200,8 +205,10 @@ struct WorkerCore::State {
             model.reset();
             model = std::make_unique<Model>(
                 platform, report, hub, *keeper.device(), std::move(welcome),
-                ExpertLoader::Events{.changed = [this] { settle(); },
-                                     .lost = [this](const std::string& reason) { lost(reason); }});
+                ExpertLoader::Events{
+                    .changed = [this] { settle(); },
+                    .beyond = [this](const std::vector<Unit>& units) { no_room_for(units); },
+                    .lost = [this](const std::string& reason) { lost(reason); }});
             if (model->store.slots_max() == 0) return fail(no_room());
             model->runner.create([this](Status made) {
                 if (!made.ok() && (made.error().code == ErrorCode::device_lost ||
@@ -216,13 +223,67 @@ struct WorkerCore::State {
                 settle();
             });
         }
-        // The size of a blob was not known when HELLO named the budget:
-        // when whole blobs do not fill the arenas, HELLO is said again.
-        if (told_bytes / model->welcome.expert_blob_bytes > model->store.slots_max()) {
-            hub.hang_up("room for fewer experts");
+        // The size of a blob was not known when HELLO named the budget, and whole blobs may not
+        // fill the arenas. Or the limit was moved since.
+        if (told_bytes / model->welcome.expert_blob_bytes != model->store.slots_max())
+            tell_budget({});
+        settle();
+    }
+
+    // ---- the memory limit
+
+    // What was assigned before and is not held any more goes with the new limit.
+    void tell_budget(const std::vector<Unit>& dropped) {
+        if (!hub.online()) return;  // HELLO tells it
+        if (!model->hub_takes_budget()) {
+            hang_up("memory limit changed");
             connect_when_closed = true;
             return report.enter(WorkerPhase::connecting);
         }
+        told_bytes = model->store.bytes_max();
+        for (std::size_t first = 0; first == 0 || first < dropped.size();) {
+            const std::size_t last = std::min(dropped.size(), first + budget_units_max);
+            // the limit that is true without the units named so far
+            const std::uint64_t still_named = dropped.size() - last;
+            hub.send(encode_budget(
+                {.budget_bytes = told_bytes + still_named * model->welcome.expert_blob_bytes,
+                 .dropped = {dropped.begin() + static_cast<std::ptrdiff_t>(first),
+                             dropped.begin() + static_cast<std::ptrdiff_t>(last)}}));
+            if (dropped.empty()) return;
+            first = last;
+        }
+    }
+
+    // An ASSIGN that crossed a BUDGET, or a hub that counts otherwise.
+    void no_room_for(const std::vector<Unit>& units) {
+        if (model->hub_takes_budget()) return tell_budget(units);
+        hub.send_error(
+            no_sequence_id,
+            {ErrorCode::no_space, text(units.size(), " experts more than there is room for")},
+            false, text("at most ", model->store.slots_max()));
+    }
+
+    void resize() {
+        const std::uint64_t limit_bytes = report.status.budget_bytes;
+        const auto dropped = model->loader.resize(weights_bytes(limit_bytes));
+        if (!dropped.ok()) return lost(loss_of(dropped.error()));
+        if (model->store.slots_max() == 0) return fail(no_room());
+
+        const RunnerOptions lanes = runner_options(model->welcome, keeper.device()->adapter(),
+                                                   limit_bytes);
+        const RunnerOptions& now = model->runner.options();
+        if (lanes.num_lanes != now.num_lanes || lanes.tokens_max != now.tokens_max ||
+            lanes.pairs_max != now.pairs_max)
+            model->runner.refit(lanes, [this](Status made) {
+                if (!made.ok()) return lost(loss_of(made.error()));
+                model->warm = false;
+                model->calls.resume();
+                settle();
+            });
+        // a refit that found no memory may have ended the model
+        if (!model) return;
+        model->warm = false;
+        tell_budget(*dropped);
         settle();
     }
 
@@ -349,9 +410,8 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     State& s = *state_;
     if (s.report.status.budget_bytes == budget_bytes) return;
     s.report.status.budget_bytes = budget_bytes;
-    // made anew with another store; blobs come from the cache
-    s.model.reset();
-    if (s.hub.greeted()) s.hub.hang_up("memory limit changed");
+    s.report.changed();
+    if (s.model && !s.over) s.resize();
 }
 
 void WorkerCore::on_network_back() {

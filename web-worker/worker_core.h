@@ -19,7 +19,8 @@ class WorkerCore {
     void start();  // device, kernels, self-test, then connect
     void pause();  // leaves the hub, which asks others at once; keeps its weights, fetches no more
     void resume();
-    // applies at once when smaller; the hub learns by a reconnect
+    // The limit for all that lies on the GPU. Applies at once: experts beyond it are let go of,
+    // the rest serves on, and the hub is told without a reconnect (PROTOCOL.md, BUDGET).
     void set_budget(std::uint64_t budget_bytes);
     // the machine is on a network again: a retry that waits goes now
     void on_network_back();

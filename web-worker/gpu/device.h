@@ -68,7 +68,7 @@ struct Command {
     PipelineId pipeline;
     BindGroupId bind_group;
     std::array<std::uint32_t, 3> workgroups{1, 1, 1};
-    // copy: storage to readback
+    // copy: storage to readback, or to another storage buffer
     BufferId source, target;
     std::uint64_t source_offset_bytes = 0, target_offset_bytes = 0, size_bytes = 0;
 };

@@ -1,0 +1,181 @@
+// The line to the hub: when it is opened, given up and opened again, and what a frame that breaks
+// the rules does to it.
+#include "tests/web-worker/stage.h"
+
+namespace moex {
+namespace {
+
+TEST(HubConnectionTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
+    Stage stage;
+    stage.serve({1, 4});
+    EXPECT_EQ(stage.fetches, 2);
+    stage.hang_up(1006, "");
+    stage.welcome();
+    stage.assign({1, 4});
+    EXPECT_EQ(stage.fetches, 2);
+}
+
+TEST(HubConnectionTest, AWorkerThatIsBackOnTheNetworkDoesNotWaitForItsNextTry) {
+    Stage stage;
+    stage.serve({1});
+    stage.hang_up(1006, "");
+    stage.run_until_phase(WorkerPhase::offline);
+    EXPECT_GT(stage.status().retry_at_ms, stage.clock_ms);
+    const double now_ms = stage.clock_ms;
+    stage.core->on_network_back();
+    stage.welcome();
+    EXPECT_EQ(stage.clock_ms, now_ms);
+}
+
+TEST(HubConnectionTest, ASilentHubIsLeft) {
+    Stage stage;
+    stage.serve({1});
+    stage.long_waits = true;
+    stage.run_until([&] { return !stage.connected; });  // time passes, no frame comes
+    stage.long_waits = false;
+    EXPECT_GE(stage.clock_ms, 12000);
+    stage.welcome();
+    stage.assign({1});
+    EXPECT_EQ(stage.fetches, 1);
+}
+
+TEST(HubConnectionTest, AHubThatNeverSaysWelcomeIsLeft) {
+    Stage stage;
+    stage.core->start();
+    (void)stage.next(FrameType::hello);
+    stage.long_waits = true;
+    stage.run_until_phase(WorkerPhase::offline);
+    EXPECT_GE(stage.clock_ms, 12000);
+    stage.welcome();
+    stage.long_waits = false;
+    stage.assign({1});
+}
+
+// It was tried about once a second for ever.
+TEST(HubConnectionTest, AHubThatBreaksAfterEachWelcomeIsLeftAloneEverLonger) {
+    Stage stage;
+    stage.core->start();
+    stage.long_waits = true;
+    double last_ms = 0, waits_ms = 0;
+    for (int i = 0; i < 5; ++i) {
+        stage.welcome();
+        stage.hang_up(1006, "");
+        stage.run_until_phase(WorkerPhase::offline);
+        waits_ms = stage.status().retry_at_ms - stage.clock_ms;
+        EXPECT_GT(waits_ms, last_ms);
+        last_ms = waits_ms;
+    }
+    stage.welcome();
+    for (int second = 0; second < 12; ++second) {  // now it serves
+        stage.clock_ms += 1000;
+        stage.give(encode_heartbeat(1));
+    }
+    stage.hang_up(1006, "");
+    stage.run_until_phase(WorkerPhase::offline);
+    EXPECT_LE(stage.status().retry_at_ms - stage.clock_ms, 1000);
+}
+
+TEST(HubConnectionTest, ARefusedTokenIsFinal) {
+    Stage stage;
+    stage.core->start();
+    (void)stage.next(FrameType::hello);
+    stage.hang_up(1008, "bad token");
+    stage.run_until_phase(WorkerPhase::refused);
+    EXPECT_FALSE(stage.connected);
+}
+
+// It went on asking for its experts once, and kept those it had on the GPU.
+TEST(HubConnectionTest, ARefusedWorkerFetchesNothingMoreAndFreesItsMemory) {
+    Stage stage;
+    stage.serve({1});
+    stage.fetches_failing = 1000;
+    stage.give(encode_assign(units_of({2, 3})));
+    // both wait for another try
+    stage.run_until([&] { return stage.status().errors == 2; });
+    stage.hold_fetches = true;
+    // and one is on its way
+    stage.give(encode_assign(units_of({4})));
+    stage.give(encode_error({.sequence_id = no_sequence_id,
+                             .code = "unauthorized",
+                             .found = "removed by the host",
+                             .fatal = true}));
+    stage.hang_up(1008, "removed");
+    stage.run_until_phase(WorkerPhase::refused);
+    EXPECT_TRUE(stage.held_fetches.empty());
+    EXPECT_EQ(stage.status().device.buffer_bytes, 0u);
+    stage.hold_fetches = false;
+    const int fetches = stage.fetches;
+    stage.long_waits = true;
+    stage.run_until([&] { return stage.timers.empty(); });
+    EXPECT_EQ(stage.fetches, fetches);
+}
+
+TEST(HubConnectionTest, AFrameThatBreaksTheRulesClosesTheConnection) {
+    Stage stage;
+    stage.serve({1});
+    Bytes broken = encode_group_dispatch(group_of(1, 1), false);
+    broken.resize(broken.size() - 4);
+    stage.give(broken);
+    EXPECT_TRUE(decode_error(stage.next(FrameType::error))->fatal);
+    EXPECT_FALSE(stage.connected);
+}
+
+Bytes frame_of(FrameType type, std::string_view payload) {
+    ByteWriter out;
+    begin_frame(out, type, 0);
+    out.raw(as_byte_view(payload));
+    return finish_frame(std::move(out));
+}
+
+struct BadFrame {
+    const char* what;
+    std::function<Bytes()> frame;
+    const char* code;
+};
+class BadFrameTest : public testing::TestWithParam<BadFrame> {};
+TEST_P(BadFrameTest, IsAnsweredWithAFatalErrorAnd1002) {
+    Stage stage;
+    stage.serve({1});
+    stage.give(GetParam().frame());
+    const auto error = decode_error(stage.next(FrameType::error));
+    EXPECT_TRUE(error->fatal);
+    EXPECT_EQ(error->code, GetParam().code);
+    EXPECT_EQ(stage.closed_with, 1002);
+    stage.welcome();  // and comes back
+}
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadFrameTest,
+    testing::Values(
+        BadFrame{"Challenge", [] { return frame_of(FrameType::challenge, ""); }, "unknown_type"},
+        BadFrame{"Proof", [] { return frame_of(FrameType::proof, "x"); }, "unknown_type"},
+        BadFrame{"Hello", [] { return encode_hello({}); }, "unknown_type"},
+        BadFrame{"SecondWelcome",
+                 [] {
+                     return encode_welcome({.worker_id = 8,
+                                            .model_name = "n",
+                                            .limits = stage_limits,
+                                            .expert_shape = stage_shape,
+                                            .top_k = 2,
+                                            .expert_blob_bytes = stage_blob_bytes});
+                 },
+                 "unknown_type"},
+        BadFrame{"CancelWithPayload", [] { return frame_of(FrameType::cancel, "x"); },
+                 "payload_size"},
+        BadFrame{"HeartbeatWithPayload", [] { return encode_heartbeat(1, "{}"); }, "payload_size"},
+        BadFrame{"PrefetchOfOneByte", [] { return frame_of(FrameType::prefetch, "x"); },
+                 "payload_size"},
+        BadFrame{"Budget", [] { return encode_budget({}); }, "unknown_type"},
+        BadFrame{"DrainOfTwoBytes", [] { return frame_of(FrameType::drain, "ab"); },
+                 "payload_size"}),
+    [](const auto& info) { return std::string(info.param.what); });
+
+TEST(HubConnectionTest, ATextMessageEndsTheConnectionWithItsCode) {
+    Stage stage;
+    stage.serve({1});
+    stage.core->on_text();
+    EXPECT_TRUE(decode_error(stage.next(FrameType::error))->fatal);
+    EXPECT_EQ(stage.closed_with, 1003);
+}
+
+}  // namespace
+}  // namespace moex

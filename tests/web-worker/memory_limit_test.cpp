@@ -1,0 +1,284 @@
+// The memory limit: what it holds, and what happens when it is moved while the worker serves.
+#include <algorithm>
+
+#include "tests/web-worker/stage.h"
+#include "web-worker/expert_store.h"
+#include "web-worker/gpu/vulkan/vulkan_device.h"
+
+namespace moex {
+namespace {
+
+// A stage whose hub has more experts than fit, and gives as many as HELLO has room for.
+struct FullStage : Stage {
+    explicit FullStage(std::uint64_t limit_bytes, std::uint64_t blobs_an_arena = 0)
+        : Stage(limit_bytes) {
+        limits = wide_limits;
+        if (blobs_an_arena > 0) binding_bytes = blobs_an_arena * stage_blob_bytes;
+        core->start();
+        room = welcome() / stage_blob_bytes;
+        assign(first_experts(room));
+        run_until_phase(WorkerPhase::serving);
+        phases.clear();
+    }
+    // Moves the limit; what BUDGET said of it.
+    Budget move_limit(std::uint64_t limit_bytes) {
+        core->set_budget(limit_bytes);
+        const Budget told = decode_budget(next(FrameType::budget), limits).value();
+        room = told.budget_bytes / stage_blob_bytes;
+        return told;
+    }
+    void expect_no_outage() {
+        EXPECT_TRUE(connected);
+        EXPECT_EQ(connects, 1);
+        EXPECT_EQ(devices_opened, 1);
+        for (const WorkerPhase phase : phases)
+            EXPECT_TRUE(phase == WorkerPhase::serving || phase == WorkerPhase::downloading)
+                << worker_phase_name(phase);
+    }
+    std::uint64_t room = 0;  // experts
+};
+
+// The lanes came on top of the limit once: a quarter of a gigabyte for a large model.
+TEST(MemoryLimitTest, WeightsAndCallsInFlightStayWithinTheLimitTogether) {
+    for (const std::uint64_t limit_bytes : {150'000ull, 400'000ull, 3'000'000ull}) {
+        FullStage stage(limit_bytes);
+        ASSERT_GT(stage.room, 5u);
+        stage.expect_answer(1, 2);
+
+        stage.run_until_shown();
+        EXPECT_LE(stage.status().device.buffer_bytes, limit_bytes);
+        EXPECT_GE(stage.status().device.buffer_bytes, limit_bytes / 2)
+            << "memory that was offered is not used";
+    }
+}
+
+// A moved slider once threw every weight away, hung up, and told people that the hub was gone.
+TEST(MemoryLimitTest, ASmallerLimitServesOnWithWhatFits) {
+    for (const std::uint64_t blobs_an_arena : {0u, 20u, 33u}) {
+        FullStage stage(3'000'000, blobs_an_arena);
+        const std::uint64_t before = stage.room;
+        const int fetches = stage.fetches;
+
+        const Budget told = stage.move_limit(1'000'000);
+        EXPECT_LT(stage.room, before / 2);
+        EXPECT_EQ(told.dropped.size(), before - stage.room) << "what no longer fits, and no more";
+        EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
+
+        std::uint32_t sequence_id = 0;
+        for (const std::uint16_t expert : first_experts(before))
+            if (!std::count(told.dropped.begin(), told.dropped.end(), Unit{0, expert}))
+                stage.expect_answer(++sequence_id, expert);
+        EXPECT_EQ(sequence_id, stage.room);
+
+        stage.run_until_shown();
+        EXPECT_LE(stage.status().device.buffer_bytes, 1'000'000u);
+        EXPECT_EQ(stage.status().units_assigned, stage.room);
+        EXPECT_EQ(stage.fetches, fetches) << "what stays is not loaded again";
+        stage.expect_no_outage();
+    }
+}
+
+TEST(MemoryLimitTest, ALargerLimitKeepsItsArenasAndTakesMore) {
+    FullStage stage(400'000);
+    const std::uint64_t before = stage.room;
+
+    EXPECT_TRUE(stage.move_limit(3'000'000).dropped.empty());
+    EXPECT_GT(stage.room, 4 * before);
+    stage.run_until_shown();
+    EXPECT_EQ(stage.status().units_ready, before);
+    stage.expect_answer(1, 0);
+
+    std::vector<std::uint16_t> more = first_experts(stage.room);
+    more.erase(more.begin(), more.begin() + static_cast<std::ptrdiff_t>(before));
+    stage.assign(more);
+    stage.expect_answer(2, 0);
+    stage.expect_answer(3, static_cast<std::uint16_t>(stage.room - 1));
+    EXPECT_EQ(stage.fetches, static_cast<int>(stage.room)) << "each expert came once";
+
+    stage.run_until_shown();
+    EXPECT_LE(stage.status().device.buffer_bytes, 3'000'000u);
+    stage.expect_no_outage();
+}
+
+TEST(MemoryLimitTest, ALimitThatIsMovedToAndFroEndsWhereItBegan) {
+    FullStage stage(1'000'000, 20);
+    const std::uint64_t begin = stage.room;
+    for (const std::uint64_t limit_bytes : {300'000u, 2'000'000u, 500'000u, 1'000'000u}) {
+        stage.move_limit(limit_bytes);
+        stage.assign(first_experts(stage.room));
+        stage.expect_answer(1, static_cast<std::uint16_t>(stage.room - 1));
+        stage.run_until_shown();
+        EXPECT_LE(stage.status().device.buffer_bytes, limit_bytes);
+    }
+    EXPECT_EQ(stage.room, begin);
+    stage.expect_no_outage();
+}
+
+// The queue once outlived the model it was for.
+TEST(MemoryLimitTest, GroupsThatRunOrWaitWhileTheLimitIsMovedAreAnswered) {
+    for (const std::uint64_t limit_bytes : {150'000u, 9'000'000u}) {
+        FullStage stage(3'000'000);
+        stage.device->hold_reads = true;
+        for (std::uint32_t id = 1; id <= 5; ++id)
+            stage.give(encode_group_dispatch(group_of(id, 0), false));
+
+        stage.move_limit(limit_bytes);
+        stage.give(encode_group_dispatch(group_of(6, 0), false));  // was on its way already
+        stage.device->release_reads();
+        for (std::uint32_t id = 1; id <= 6; ++id) {
+            const auto result = decode_group_result(stage.next(FrameType::group_result),
+                                                    stage.limits);
+            EXPECT_EQ(result->sequence_id, id);
+            EXPECT_LE(error_of(result->y, group_of(id, 0)), 1e-6);
+        }
+
+        stage.run_until_shown();
+        EXPECT_LE(stage.status().device.buffer_bytes, limit_bytes);
+        EXPECT_FALSE(stage.has_sent(FrameType::error));
+        stage.expect_no_outage();
+    }
+}
+
+TEST(MemoryLimitTest, WhatIsAssignedBeyondASmallerLimitIsNamedAtOnce) {
+    FullStage stage(3'000'000);
+    const std::uint64_t before = stage.room;
+    stage.move_limit(1'000'000);
+
+    // it crossed the BUDGET
+    stage.give(encode_assign(units_of({static_cast<std::uint16_t>(before)})));
+    const auto told = decode_budget(stage.next(FrameType::budget), stage.limits);
+    EXPECT_EQ(told->budget_bytes / stage_blob_bytes, stage.room);
+    EXPECT_EQ(told->dropped, (std::vector<Unit>{{0, static_cast<std::uint16_t>(before)}}));
+    stage.expect_no_outage();
+}
+
+TEST(MemoryLimitTest, ManyUnitsAreLetGoOfInSeveralFramesOfWhichEachIsTrue) {
+    Stage stage(40'000'000);
+    stage.limits = wide_limits;
+    stage.limits.num_layers = 3;
+    stage.core->start();
+    stage.welcome();
+    constexpr std::uint32_t num_units = 3 * 512;
+    for (std::uint16_t layer = 0; layer < 3; ++layer) {
+        std::vector<AssignedUnit> units = units_of(first_experts(512));
+        for (AssignedUnit& unit : units) unit.layer = layer;
+        stage.give(encode_assign(units));
+    }
+    stage.run_until([&] { return stage.status().units_ready == num_units; });
+
+    stage.core->set_budget(400'000);
+    std::size_t held = num_units;
+    for (int frame = 0; frame < 2; ++frame) {
+        const auto told = decode_budget(stage.next(FrameType::budget), stage.limits);
+        held -= told->dropped.size();
+        EXPECT_EQ(told->budget_bytes, held * stage_blob_bytes);
+    }
+    EXPECT_FALSE(stage.has_sent(FrameType::budget));
+    stage.run_until_shown();
+    EXPECT_EQ(stage.status().units_ready, held);
+}
+
+TEST(MemoryLimitTest, AHubThatKnowsNoBudgetIsToldByAReconnectThatIsNoOutage) {
+    Stage stage;
+    stage.hub_caps.clear();
+    stage.serve({1, 2});
+    for (std::uint32_t id = 1; id <= 5; ++id)
+        stage.give(encode_group_dispatch(group_of(id, 1), false));
+    stage.phases.clear();
+
+    stage.core->set_budget(100 * stage_blob_bytes);
+    stage.give(encode_group_dispatch(group_of(6, 1), false));  // was on its way already
+    stage.welcome();
+    stage.assign({1, 2});
+    stage.expect_answer(1, 2);
+    EXPECT_FALSE(stage.has_sent(FrameType::error));
+    EXPECT_EQ(stage.fetches, 2) << "the weights stayed";
+    EXPECT_EQ(std::count(stage.phases.begin(), stage.phases.end(), WorkerPhase::offline), 0);
+}
+
+TEST(MemoryLimitTest, ALimitThatIsMovedWhilePausedIsToldByTheNextHello) {
+    Stage stage;
+    stage.serve({1, 2});
+    stage.core->pause();
+    stage.run_until([&] { return !stage.phases.empty(); });
+    stage.core->set_budget(100 * stage_blob_bytes);
+    stage.core->resume();
+    EXPECT_EQ(stage.welcome() / stage_blob_bytes, 75u) << "a quarter is for calls";
+    stage.assign({1, 2});
+    EXPECT_FALSE(stage.has_sent(FrameType::budget));
+    EXPECT_EQ(stage.fetches, 2);
+}
+
+// It once named sixteen of the adapter's bindings, and had
+// room for half of the experts that it was given then.
+TEST(MemoryLimitTest, TheHubIsToldWhatThisAdapterHoldsAndNoMoreIsFetched) {
+    for (const bool knows_budget : {false, true}) {
+        Stage stage;
+        stage.limits = wide_limits;
+        stage.binding_bytes = stage_blob_bytes * 19 / 10;  // one blob an arena
+        if (!knows_budget) stage.hub_caps.clear();
+        stage.core->start();
+        // HELLO does not know the size of a blob yet
+        std::uint64_t room = stage.welcome() / stage_blob_bytes;
+        EXPECT_GT(room, ExpertStore::arenas_max);
+        room = (knows_budget
+                    ? decode_budget(stage.next(FrameType::budget), stage.limits)->budget_bytes
+                    : stage.welcome()) /
+               stage_blob_bytes;
+        EXPECT_EQ(room, ExpertStore::arenas_max);
+
+        stage.give(encode_assign(units_of(first_experts(room + 3))));
+        if (knows_budget) {
+            const auto told = decode_budget(stage.next(FrameType::budget), stage.limits);
+            EXPECT_EQ(told->dropped.size(), 3u);
+        } else {
+            const auto error = decode_error(stage.next(FrameType::error));
+            EXPECT_EQ(error->code, "no_space");
+            EXPECT_FALSE(error->fatal);
+        }
+        stage.run_until([&] { return stage.status().units_ready == room; });
+        EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
+        EXPECT_EQ(stage.fetches, static_cast<int>(room));
+        stage.expect_answer(1, static_cast<std::uint16_t>(room - 1));
+    }
+}
+
+TEST(MemoryLimitTest, AMemoryLimitWithoutRoomForOneExpertIsSaid) {
+    for (const bool moved : {false, true}) {
+        Stage stage(moved ? 100 * stage_blob_bytes : stage_blob_bytes);
+        if (moved) {
+            stage.serve({1});
+            stage.core->set_budget(stage_blob_bytes);
+        } else {
+            stage.core->start();
+            stage.welcome();
+        }
+        stage.run_until_phase(WorkerPhase::failed);
+        EXPECT_EQ(stage.status().detail,
+                  "The memory limit of 11 kB has no room for one expert of this model, which takes "
+                  "11 kB. Raise the limit, then start again.");
+        EXPECT_FALSE(stage.connected);
+    }
+}
+
+// Experts that come one at a time once took an arena each, and the sixteenth was the last.
+TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
+    std::deque<std::function<void()>> unused;
+    auto device = gpu::open_vulkan_device(
+        {}, [&](std::function<void()> function) { unused.push_back(std::move(function)); });
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    ExpertStore store(**device, 256, 256 * 1000);
+    const Bytes blob(256);
+    for (std::uint16_t i = 0; i < 1000; ++i) {
+        ASSERT_TRUE(store.reserve(i + 1u).ok());
+        ASSERT_TRUE(store.put(Unit{0, i}, blob).ok()) << i;
+    }
+
+    EXPECT_LE(store.arenas().size(), ExpertStore::arenas_max);
+    EXPECT_EQ(store.put(Unit{1, 0}, blob).error().code, ErrorCode::no_space);
+    store.drop(Unit{0, 17});
+    EXPECT_TRUE(store.put(Unit{1, 0}, blob).ok());
+}
+
+}  // namespace
+}  // namespace moex
