@@ -74,8 +74,8 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
 
 while IFS= read -r file; do
   case "$file" in
-    hub/net/http/asio.h|hub/net/http/asio_impl.cpp|web-worker/native/asio.h) ;;
-    *) complain "$file includes Boost; hub/net/http/asio.h and web-worker/native/asio.h are the doors" ;;
+    hub/net/http/asio.h|hub/net/http/asio_impl.cpp|web-worker/native/asio.h|web-worker/native/beast.h) ;;
+    *) complain "$file includes Boost; the doors are hub/net/http/asio.h and web-worker/native/{asio,beast}.h" ;;
   esac
 done < <(git grep -lE '#include <boost/' -- 'hub/*' 'protocol/*' 'web-worker/*')
 while IFS= read -r file; do complain "$file includes sqlite; SQL lives in hub/registry"; done \

@@ -1,4 +1,5 @@
-// The native worker's one door to Boost: Asio, Beast and TLS.
+// The native worker's one door to Beast and TLS. Heavy to compile: http_client.cpp and
+// websocket_client.cpp include it, behind plain headers, and nobody else.
 #pragma once
 
 #include <boost/asio.hpp>
@@ -9,11 +10,28 @@
 #include <boost/beast/websocket.hpp>
 #include <boost/beast/websocket/ssl.hpp>
 
+#include "web-worker/native/asio.h"
+#include "web-worker/native/hub_address.h"
+
 namespace moex::native {
-namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 namespace websocket = beast::websocket;
 namespace ssl = asio::ssl;
 using tcp = asio::ip::tcp;
+using TlsStream = beast::ssl_stream<beast::tcp_stream>;
+
+// Whom TLS trusts, as the address says. Throws when the CA file cannot be read.
+inline void set_trust(ssl::context& tls, const HubAddress& hub) {
+    tls.set_default_verify_paths();
+    if (!hub.ca_file.empty()) tls.load_verify_file(hub.ca_file);
+    tls.set_verify_mode(hub.insecure_tls ? ssl::verify_none : ssl::verify_peer);
+}
+
+// Names the host to the other side, and checks its certificate against it.
+inline void expect_host(TlsStream& stream, const HubAddress& hub) {
+    SSL_set_tlsext_host_name(stream.native_handle(), hub.url.host.c_str());
+    if (!hub.insecure_tls) stream.set_verify_callback(ssl::host_name_verification(hub.url.host));
+}
+
 }  // namespace moex::native

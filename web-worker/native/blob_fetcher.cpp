@@ -2,16 +2,16 @@
 
 #include <openssl/sha.h>
 
+#include <algorithm>
 #include <fstream>
 #include <optional>
-#include <variant>
-
-#include "web-worker/native/asio.h"
 
 namespace moex::native {
 namespace {
 
-constexpr int attempts_max = 4;
+constexpr int fetches_max = 4;   // at once, as in a tab
+constexpr int attempts_max = 4;  // that bring nothing
+constexpr auto attempt_delay = std::chrono::milliseconds(200);
 
 // Its own call of OpenSSL: hub/base/sha256.h belongs to the hub, and protocol knows no library.
 bool matches(ByteView bytes, const Sha256& hash) {
@@ -31,66 +31,34 @@ std::optional<Bytes> read_file(const std::filesystem::path& path, std::uint64_t 
     return bytes;
 }
 
+// Under its own name only when it is whole. A blob that cannot be kept is fetched again next time.
+void write_file(const std::filesystem::path& path, ByteView bytes) {
+    const std::filesystem::path part = path.string() + ".part";
+    std::ofstream out(part, std::ios::binary);
+    out.write(reinterpret_cast<const char*>(bytes.data()),
+              static_cast<std::streamsize>(bytes.size()));
+    out.close();
+    std::error_code ignored;
+    if (out) std::filesystem::rename(part, path, ignored);
+}
+
 }  // namespace
 
-struct BlobFetcher::Connection {
-    asio::io_context io;
-    ssl::context tls{ssl::context::tls_client};
-    std::optional<beast::tcp_stream> plain;
-    std::optional<beast::ssl_stream<beast::tcp_stream>> secure;
-    beast::flat_buffer buffer;
-
-    void open(const FetcherOptions& options) {
-        tcp::resolver resolver(io);
-        const auto found = resolver.resolve(options.hub.host, options.hub.port);
-        if (!options.hub.tls) {
-            plain.emplace(io);
-            wait(*plain, [&](auto done) { plain->async_connect(found, done); });
-            return;
-        }
-        tls.set_default_verify_paths();
-        if (!options.ca_file.empty()) tls.load_verify_file(options.ca_file);
-        tls.set_verify_mode(options.insecure_tls ? ssl::verify_none : ssl::verify_peer);
-        secure.emplace(io, tls);
-        SSL_set_tlsext_host_name(secure->native_handle(), options.hub.host.c_str());
-        if (!options.insecure_tls)
-            secure->set_verify_callback(ssl::host_name_verification(options.hub.host));
-        wait(*secure,
-             [&](auto done) { beast::get_lowest_layer(*secure).async_connect(found, done); });
-        wait(*secure, [&](auto done) { secure->async_handshake(ssl::stream_base::client, done); });
-    }
-    // Runs one operation to its end, or throws when it failed or took
-    // too long: deadlines hold for asynchronous operations only.
-    template <class Stream, class Start>
-    void wait(Stream& stream, Start start) {
-        beast::get_lowest_layer(stream).expires_after(std::chrono::seconds(30));
-        beast::error_code result = asio::error::operation_aborted;
-        start([&result](beast::error_code error, auto&&...) { result = error; });
-        io.restart();
-        io.run();
-        if (result) throw beast::system_error(result);
-    }
-    template <class Function>
-    auto with(Function function) {
-        if (secure) return function(*secure);
-        return function(*plain);
-    }
-};
-
-BlobFetcher::BlobFetcher(FetcherOptions options, std::function<void(std::function<void()>)> post)
-    : options_(std::move(options)),
-      post_(std::move(post)),
-      thread_([this] { run(); }) {}
+BlobFetcher::BlobFetcher(HubAddress hub, std::filesystem::path cache, Post post)
+    : hub_(std::move(hub)),
+      cache_(std::move(cache)),
+      post_(std::move(post)) {
+    for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(); });
+}
 
 BlobFetcher::~BlobFetcher() {
-    ++*generation_;
+    cancel();
     {
         const std::lock_guard lock(mutex_);
         stopping_ = true;
-        jobs_.clear();
     }
     wake_.notify_all();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
 }
 
 void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, Progress progress,
@@ -108,7 +76,9 @@ void BlobFetcher::cancel() {
     jobs_.clear();
 }
 
+// One of the threads, with a connection of its own.
 void BlobFetcher::run() {
+    HttpClient client(hub_);
     for (;;) {
         Job job;
         {
@@ -118,8 +88,9 @@ void BlobFetcher::run() {
             job = std::move(jobs_.front());
             jobs_.pop_front();
         }
+
         bool from_network = false;
-        Result<Bytes> bytes = one(job, from_network);
+        Result<Bytes> bytes = one(job, client, from_network);
         post_([job = std::move(job), bytes = std::move(bytes), from_network,
                generation = generation_]() mutable {
             if (job.generation != *generation) return;
@@ -129,78 +100,77 @@ void BlobFetcher::run() {
     }
 }
 
-Result<Bytes> BlobFetcher::one(const Job& job, bool& from_network) {
-    const std::filesystem::path cached = options_.cache.empty() ? std::filesystem::path{}
-                                                                : options_.cache / to_hex(job.hash);
+Result<Bytes> BlobFetcher::one(const Job& job, HttpClient& client, bool& from_network) {
+    const std::filesystem::path cached = cache_.empty() ? std::filesystem::path{}
+                                                        : cache_ / to_hex(job.hash);
     if (!cached.empty()) {
         if (auto bytes = read_file(cached, job.size_bytes); bytes && matches(*bytes, job.hash))
             return std::move(*bytes);
-        std::error_code ignored;
         // damaged, or of another size: fetched again
+        std::error_code ignored;
         std::filesystem::remove(cached, ignored);
     }
     from_network = true;
+    Result<Bytes> bytes = from_hub(job, client);
+    if (bytes.ok() && !cached.empty()) write_file(cached, *bytes);
+    return bytes;
+}
+
+// What came before a line broke stays: only an attempt that brings nothing is a failure.
+Result<Bytes> BlobFetcher::from_hub(const Job& job, HttpClient& client) {
+    Bytes bytes(job.size_bytes);
+    std::uint64_t have = 0;
     Error last{ErrorCode::unavailable, "not tried"};
-    for (int attempt = 0; attempt < attempts_max; ++attempt) {
-        {
+    int failures = 0;
+    for (bool first = true; failures < attempts_max; first = false) {
+        if (!first) {
             std::unique_lock lock(mutex_);
-            if (attempt > 0)
-                wake_.wait_for(lock, std::chrono::milliseconds(200 << attempt),
-                               [&] { return stopping_; });
-            if (stopping_) return Error{ErrorCode::cancelled, "stopping"};
+            wake_.wait_for(lock, attempt_delay * (1 << failures), [&] { return stopping_; });
         }
-        Result<Bytes> bytes = download(job);
-        if (!bytes.ok()) {
-            connection_.reset();
-            last = bytes.error();
-            continue;
-        }
-        if (!matches(*bytes, job.hash)) {
+        if (!wanted(job)) return Error{ErrorCode::cancelled, "no longer wanted"};
+
+        const std::uint64_t before = have;
+        const Status got = download(job, client, bytes, have);
+        if (have == job.size_bytes && matches(bytes, job.hash)) return bytes;
+        if (have == job.size_bytes) {
+            have = 0;
             last = {ErrorCode::hash_mismatch, text("blob ", to_hex(job.hash).substr(0, 12),
                                                    " from the hub does not match its hash")};
-            continue;
+        } else {
+            last = got.ok() ? Error{ErrorCode::unavailable, text("a blob ended after ", have,
+                                                                 " of ", job.size_bytes, " bytes")}
+                            : got.error();
         }
-        if (!cached.empty()) {
-            const std::filesystem::path part = cached.string() + ".part";
-            std::ofstream out(part, std::ios::binary);
-            out.write(reinterpret_cast<const char*>(bytes->data()),
-                      static_cast<std::streamsize>(bytes->size()));
-            out.close();
-            std::error_code ignored;
-            if (out) std::filesystem::rename(part, cached, ignored);
-        }
-        return bytes;
+        if (have <= before) ++failures;
     }
     return last;
 }
 
-Result<Bytes> BlobFetcher::download(const Job& job) try {
-    if (!connection_) {
-        connection_ = std::make_unique<Connection>();
-        connection_->open(options_);
-    }
-    http::request<http::empty_body> request{http::verb::get, text("/weights/", to_hex(job.hash)),
-                                            11};
-    request.set(http::field::host, options_.hub.authority());
-    http::response_parser<http::vector_body<std::byte>> parser;
-    parser.body_limit(job.size_bytes);
-    connection_->with([&](auto& stream) {
-        connection_->wait(stream, [&](auto done) { http::async_write(stream, request, done); });
-        connection_->wait(stream, [&](auto done) {
-            http::async_read(stream, connection_->buffer, parser, done);
-        });
-    });
-    if (parser.get().result() != http::status::ok)
-        return Error{ErrorCode::unavailable,
-                     text("the hub answered ", parser.get().result_int(), " for a weight blob")};
-    if (!parser.get().keep_alive()) connection_.reset();
-    Bytes bytes = std::move(parser.get().body());
-    if (bytes.size() != job.size_bytes)
-        return Error{ErrorCode::hash_mismatch,
-                     text("a blob of ", bytes.size(), " bytes, wanted ", job.size_bytes)};
-    return bytes;
-} catch (const std::exception& error) {
-    return Error{ErrorCode::unavailable, error.what()};
+// One request for what is missing of `bytes` behind the first `have`.
+Status BlobFetcher::download(const Job& job, HttpClient& client, Bytes& bytes,
+                             std::uint64_t& have) {
+    Status status;
+    HttpClient::Reader reader;
+    reader.begin = [&](unsigned code) {
+        if (code == 200) have = 0;  // the whole, whatever was asked for
+        if (code == 200 || code == 206) return true;
+        status = Error{ErrorCode::unavailable,
+                       text("the hub answered ", code, " for a weight blob")};
+        return false;
+    };
+    reader.take = [&](ByteView piece) {
+        if (piece.size() > job.size_bytes - have) {
+            have = 0;
+            status = Error{ErrorCode::hash_mismatch,
+                           text("a blob is longer than ", job.size_bytes, " bytes")};
+            return false;
+        }
+        std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<std::ptrdiff_t>(have));
+        have += piece.size();
+        return wanted(job);
+    };
+    const Status line = client.get(text("/weights/", to_hex(job.hash)), have, reader);
+    return status.ok() ? line : status;
 }
 
 }  // namespace moex::native

@@ -1,8 +1,9 @@
-// Downloads blobs on a thread of its own, one after the other over a
-// kept connection; verifies SHA-256; keeps them in a folder if asked to.
+// Downloads blobs on threads of its own, four at a time over kept connections; takes up again where
+// a line broke, verifies SHA-256, and keeps blobs in a folder if asked to.
 // Callbacks run on the owner's thread, through `post`.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <filesystem>
@@ -10,26 +11,25 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
-#include "protocol/messages.h"
-#include "web-worker/native/hub_url.h"
+#include "protocol/sha256.h"
+#include "web-worker/native/http_client.h"
 
 namespace moex::native {
-
-struct FetcherOptions {
-    HubUrl hub;
-    std::filesystem::path cache;  // empty: none
-    std::string ca_file;          // further certificate to trust
-    bool insecure_tls = false;
-};
 
 class BlobFetcher {
   public:
     using Progress = std::function<void(std::uint64_t bytes, bool from_network)>;
     using Done = std::function<void(Result<Bytes>)>;
+    using Post = std::function<void(std::function<void()>)>;
 
-    BlobFetcher(FetcherOptions options, std::function<void(std::function<void()>)> post);
+    // `cache`: a folder that exists, or empty for none.
+    BlobFetcher(HubAddress hub, std::filesystem::path cache, Post post);
     ~BlobFetcher();
+    BlobFetcher(const BlobFetcher&) = delete;
+
+    // What is here already is told by `progress`, all at once, before `done`.
     void fetch(const Sha256& hash, std::uint64_t size_bytes, Progress progress, Done done);
     void cancel();  // forgets all; no callback follows
 
@@ -41,21 +41,23 @@ class BlobFetcher {
         Done done;
         std::uint64_t generation;
     };
-    struct Connection;
     void run();
-    Result<Bytes> one(const Job& job, bool& from_network);
-    Result<Bytes> download(const Job& job);
+    Result<Bytes> one(const Job& job, HttpClient& client, bool& from_network);
+    Result<Bytes> from_hub(const Job& job, HttpClient& client);
+    Status download(const Job& job, HttpClient& client, Bytes& bytes, std::uint64_t& have);
+    bool wanted(const Job& job) const { return job.generation == *generation_; }
 
-    FetcherOptions options_;
-    std::function<void(std::function<void()>)> post_;
-    std::unique_ptr<Connection> connection_;  // of the thread
+    const HubAddress hub_;
+    const std::filesystem::path cache_;
+    const Post post_;
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Job> jobs_;
-    // of the owner's thread
-    std::shared_ptr<std::uint64_t> generation_ = std::make_shared<std::uint64_t>(0);
     bool stopping_ = false;
-    std::thread thread_;
+    // of the jobs that are wanted: raised by the owner's thread
+    std::shared_ptr<std::atomic<std::uint64_t>> generation_ =
+        std::make_shared<std::atomic<std::uint64_t>>(0);
+    std::vector<std::thread> threads_;
 };
 
 }  // namespace moex::native

@@ -5,20 +5,87 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <random>
 
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/native_platform.h"
+#include "web-worker/native/worker_key.h"
 
 namespace {
 
 using namespace moex;
 
-std::string random_key() {
-    std::random_device device;
-    std::string key;
-    for (int i = 0; i < 32; ++i) key += "0123456789abcdef"[device() % 16];
-    return key;
+enum ExitCode { left = 0, failed = 1, wrong_arguments = 2 };
+
+struct Arguments {
+    std::string hub, token_file, device, nickname, cache, ca_file;
+    std::uint64_t budget_mb = 4096;
+    bool insecure_tls = false, list_devices = false, version = false;
+};
+
+int complain(int exit_code, std::string_view sentence) {
+    std::cerr << "moex-worker: " << sentence << '\n';
+    return exit_code;
+}
+
+void declare(CLI::App& app, Arguments& arguments) {
+    app.footer(
+        "The join token comes from MOEX_TOKEN, --token-file, or the fragment of a join link given "
+        "as --hub.\n"
+        "example: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem --cache "
+        "~/.cache/moex\n"
+        "exit: 0 left, 1 failed or refused, 2 wrong arguments");
+    app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
+    app.add_option("--token-file", arguments.token_file, "file that holds the join token");
+    app.add_option("--device", arguments.device,
+                   "Vulkan device: index or part of its name [the first GPU]");
+    app.add_option("--budget-mb", arguments.budget_mb,
+                   "GPU memory to use, for weights and calls in flight, in MB")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 1 << 20));
+    app.add_option("--cache", arguments.cache,
+                   "folder that keeps downloaded weights and this worker's key [none]");
+    app.add_option("--nickname", arguments.nickname,
+                   "name shown to the host, at most 24 characters")
+        ->check(CLI::Validator(
+            [](std::string& name) {
+                return name.size() <= 24 ? std::string() : std::string("at most 24 characters");
+            },
+            ""));
+    app.add_option("--ca", arguments.ca_file, "certificate to trust besides the system's")
+        ->check(CLI::ExistingFile);
+    app.add_flag("--insecure-tls", arguments.insecure_tls, "do not check the hub's certificate");
+    app.add_flag("--list-devices", arguments.list_devices, "print the Vulkan devices and stop");
+    app.add_flag("--version", arguments.version, "print the version and stop");
+}
+
+int list_devices() {
+    const auto names = gpu::list_vulkan_devices();
+    if (!names.ok()) return complain(failed, names.error().message);
+    for (std::size_t i = 0; i < names->size(); ++i) std::cout << i << ": " << (*names)[i] << '\n';
+    return left;
+}
+
+// From the nearest place that names one: a file, the environment, the join link.
+Result<std::string> join_token(const Arguments& arguments, const native::HubUrl& url) {
+    if (!arguments.token_file.empty()) {
+        std::ifstream in(arguments.token_file);
+        std::string token;
+        if (in >> token) return token;
+        return Error{ErrorCode::io_error, text(arguments.token_file, " holds no token")};
+    }
+    if (const char* from_environment = std::getenv("MOEX_TOKEN"))
+        return std::string(from_environment);
+    return url.token;
+}
+
+// The folder is made when it is not there; without one the key is of this run alone.
+Result<std::string> open_cache(const std::string& folder) {
+    if (folder.empty()) return native::random_worker_key();
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error)
+        return Error{ErrorCode::io_error, text("cannot make ", folder, ": ", error.message())};
+    return native::kept_worker_key(folder);
 }
 
 // One line per change, and one when it serves: scripts wait for "serving units=".
@@ -32,6 +99,7 @@ class StatusLog {
         last_phase_ = status.phase;
         last_detail_ = status.detail;
         last_units_ = status.units_ready;
+
         if (serving) {
             std::cout << "serving units=" << status.units_ready << " adapter=\""
                       << status.adapter.description << '"'
@@ -51,92 +119,46 @@ class StatusLog {
     std::uint32_t last_units_ = 0;
 };
 
+int serve(const Arguments& arguments) {
+    if (arguments.hub.empty())
+        return complain(wrong_arguments,
+                        "--hub is needed, e.g. --hub ws://127.0.0.1:8080 (see --help)");
+    const auto url = native::parse_hub_url(arguments.hub);
+    if (!url.ok()) return complain(wrong_arguments, url.error().message);
+    const auto token = join_token(arguments, *url);
+    if (!token.ok()) return complain(failed, token.error().message);
+    const auto worker_key = open_cache(arguments.cache);
+    if (!worker_key.ok()) return complain(failed, worker_key.error().message);
+
+    const native::NativeOptions options{
+        .hub = {.url = *url, .ca_file = arguments.ca_file, .insecure_tls = arguments.insecure_tls},
+        .cache = arguments.cache,
+        .token = *token,
+        .device = arguments.device};
+    WorkerOptions worker;
+    worker.token = *token;
+    worker.nickname = arguments.nickname;
+    worker.client = "native " MOEX_VERSION;
+    worker.worker_key = *worker_key;
+    worker.budget_bytes = arguments.budget_mb << 20;
+    return native::run_native_worker(options, std::move(worker), StatusLog());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     CLI::App app{"Computes experts of a MoEx hub on this machine's GPU, without a browser."};
-    app.footer(
-        "The join token comes from MOEX_TOKEN, --token-file, or the fragment of a join link given "
-        "as --hub.\n"
-        "example: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem --cache "
-        "~/.cache/moex\n"
-        "exit: 0 left, 1 failed or refused, 2 wrong arguments");
-    std::string hub, token_file, device, nickname, cache, ca;
-    std::uint64_t budget_mb = 4096;
-    bool insecure_tls = false, list_devices = false, version = false;
-    app.add_option("--hub", hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
-    app.add_option("--token-file", token_file, "file that holds the join token");
-    app.add_option("--device", device, "Vulkan device: index or part of its name [the first GPU]");
-    app.add_option("--budget-mb", budget_mb,
-                   "GPU memory to use, for weights and calls in flight, in MB")
-        ->capture_default_str()
-        ->check(CLI::Range(1, 1 << 20));
-    app.add_option("--cache", cache, "folder that keeps downloaded weights [none]");
-    app.add_option("--nickname", nickname, "name shown to the host, at most 24 characters")
-        ->check(CLI::Validator(
-            [](std::string& name) {
-                return name.size() <= 24 ? std::string() : std::string("at most 24 characters");
-            },
-            ""));
-    app.add_option("--ca", ca, "certificate to trust besides the system's")
-        ->check(CLI::ExistingFile);
-    app.add_flag("--insecure-tls", insecure_tls, "do not check the hub's certificate");
-    app.add_flag("--list-devices", list_devices, "print the Vulkan devices and stop");
-    app.add_flag("--version", version, "print the version and stop");
+    Arguments arguments;
+    declare(app, arguments);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        const int code = app.exit(error);
-        return code == 0 ? 0 : 2;
+        return app.exit(error) == 0 ? left : wrong_arguments;
     }
-    if (version) {
-        std::cout << "moex-worker 0.1.0\n";
-        return 0;
+
+    if (arguments.version) {
+        std::cout << "moex-worker " MOEX_VERSION "\n";
+        return left;
     }
-    if (list_devices) {
-        const auto names = gpu::list_vulkan_devices();
-        if (!names.ok()) {
-            std::cerr << "moex-worker: " << names.error().message << '\n';
-            return 1;
-        }
-        for (std::size_t i = 0; i < names->size(); ++i)
-            std::cout << i << ": " << (*names)[i] << '\n';
-        return 0;
-    }
-    if (hub.empty()) {
-        std::cerr << "moex-worker: --hub is needed, e.g. --hub ws://127.0.0.1:8080 (see --help)\n";
-        return 2;
-    }
-    auto url = native::parse_hub_url(hub);
-    if (!url.ok()) {
-        std::cerr << "moex-worker: " << url.error().message << '\n';
-        return 2;
-    }
-    native::NativeOptions options;
-    options.token = url->token;
-    if (const char* from_environment = std::getenv("MOEX_TOKEN")) options.token = from_environment;
-    if (!token_file.empty()) {
-        std::ifstream in(token_file);
-        if (!(in >> options.token)) {
-            std::cerr << "moex-worker: " << token_file << " holds no token\n";
-            return 1;
-        }
-    }
-    options.fetch = {.hub = *url, .cache = cache, .ca_file = ca, .insecure_tls = insecure_tls};
-    options.device = device;
-    if (!cache.empty()) {
-        std::error_code error;
-        std::filesystem::create_directories(cache, error);
-        if (error) {
-            std::cerr << "moex-worker: cannot make " << cache << ": " << error.message() << '\n';
-            return 1;
-        }
-    }
-    WorkerOptions worker;
-    worker.token = options.token;
-    worker.nickname = nickname;
-    worker.client = "native 0.1.0";
-    worker.worker_key = random_key();
-    worker.budget_bytes = budget_mb << 20;
-    return native::run_native_worker(options, std::move(worker), StatusLog());
+    return arguments.list_devices ? list_devices() : serve(arguments);
 }

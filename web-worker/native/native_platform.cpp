@@ -1,165 +1,19 @@
 #include "web-worker/native/native_platform.h"
 
-#include <deque>
-#include <iostream>
+#include <csignal>
 #include <map>
 #include <random>
 
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/asio.h"
+#include "web-worker/native/blob_fetcher.h"
+#include "web-worker/native/websocket_client.h"
 
 namespace moex::native {
 namespace {
 
-// One WebSocket connection, plain or TLS. Calls `core` only while it is the platform's present one.
-class Socket : public std::enable_shared_from_this<Socket> {
-  public:
-    virtual ~Socket() = default;
-    virtual void open() = 0;
-    virtual void send(ByteView frame) = 0;
-    virtual void close(std::uint16_t code, std::string reason) = 0;
-
-    std::function<void()> on_open;
-    std::function<void(ByteView)> on_frame;
-    std::function<void()> on_text;
-    std::function<void(std::uint16_t, std::string)> on_closed;  // once
-};
-
-template <class Stream>
-class SocketOver : public Socket {
-  public:
-    template <class... Arguments>
-    SocketOver(asio::io_context& io, const NativeOptions& options, Arguments&&... arguments)
-        : options_(options),
-          resolver_(io),
-          socket_(io, std::forward<Arguments>(arguments)...) {}
-
-    void open() override {
-        resolver_.async_resolve(
-            options_.fetch.hub.host, options_.fetch.hub.port,
-            [this, self = shared_from_this()](beast::error_code error, auto found) {
-                if (closing_) return;  // said already
-                if (error)
-                    return end(
-                        1006, text("cannot find ", options_.fetch.hub.host, ": ", error.message()));
-                auto& lowest = beast::get_lowest_layer(socket_);
-                lowest.expires_after(std::chrono::seconds(15));
-                lowest.async_connect(
-                    found, [this, self](beast::error_code failed, const tcp::endpoint&) {
-                        if (closing_) return;
-                        if (failed)
-                            return end(1006, text("cannot reach the hub: ", failed.message()));
-                        beast::error_code ignored;
-                        beast::get_lowest_layer(socket_).socket().set_option(tcp::no_delay(true),
-                                                                             ignored);
-                        secure();
-                    });
-            });
-    }
-    void send(ByteView frame) override {
-        outbox_.emplace_back(frame.begin(), frame.end());
-        if (outbox_.size() == 1 && opened_) write();
-    }
-    void close(std::uint16_t code, std::string reason) override {
-        if (std::exchange(closing_, true)) return;  // one closing handshake
-        if (!opened_) {
-            resolver_.cancel();
-            beast::get_lowest_layer(socket_).close();
-            return end(code, std::move(reason));
-        }
-        socket_.async_close(websocket::close_reason(static_cast<websocket::close_code>(code),
-                                                    reason.substr(0, 120)),
-                            [this, self = shared_from_this(), code, reason](beast::error_code) {
-                                end(code, reason);
-                            });
-    }
-
-  private:
-    void secure() {
-        if constexpr (std::is_same_v<Stream, beast::ssl_stream<beast::tcp_stream>>) {
-            auto& tls = socket_.next_layer();
-            SSL_set_tlsext_host_name(tls.native_handle(), options_.fetch.hub.host.c_str());
-            if (!options_.fetch.insecure_tls)
-                tls.set_verify_callback(ssl::host_name_verification(options_.fetch.hub.host));
-            tls.async_handshake(ssl::stream_base::client, [this, self = this->shared_from_this()](
-                                                              beast::error_code error) {
-                if (closing_) return;
-                if (error)
-                    return end(1006, text("TLS: ", error.message(),
-                                          "; --ca FILE trusts a certificate of your own"));
-                upgrade();
-            });
-        } else {
-            upgrade();
-        }
-    }
-    void upgrade() {
-        beast::get_lowest_layer(socket_).expires_never();
-        websocket::stream_base::timeout timeout = websocket::stream_base::timeout::suggested(
-            beast::role_type::client);
-        socket_.set_option(timeout);
-        socket_.read_message_max(frame_bytes_max);
-        socket_.binary(true);
-        socket_.set_option(websocket::stream_base::decorator(
-            [token = options_.token](websocket::request_type& request) {
-                if (!token.empty()) request.set(http::field::authorization, text("Bearer ", token));
-            }));
-        socket_.async_handshake(
-            response_, options_.fetch.hub.authority(), "/worker",
-            [this, self = this->shared_from_this()](beast::error_code error) {
-                if (closing_) return;
-                // A refused upgrade with 401 or 403 is final: the token is wrong.
-                const unsigned status = response_.result_int();
-                if (error && (status == 401 || status == 403))
-                    return end(1008, text("the hub answered ", status, " to the join token"));
-                if (error) return end(1006, text("the hub refused the upgrade: ", error.message()));
-                opened_ = true;
-                on_open();
-                if (!outbox_.empty()) write();
-                read();
-            });
-    }
-    void read() {
-        socket_.async_read(
-            buffer_, [this, self = this->shared_from_this()](beast::error_code error, std::size_t) {
-                if (error) {
-                    const auto& reason = socket_.reason();
-                    if (error == websocket::error::closed)
-                        return end(reason.code,
-                                   std::string(reason.reason.data(), reason.reason.size()));
-                    return end(1006, error.message());
-                }
-                if (!closing_ && socket_.got_text()) {
-                    on_text();
-                } else if (!closing_) {
-                    const auto data = buffer_.data();
-                    on_frame(ByteView(static_cast<const std::byte*>(data.data()), data.size()));
-                }
-                buffer_.consume(buffer_.size());
-                read();
-            });
-    }
-    void write() {
-        socket_.async_write(
-            asio::buffer(outbox_.front().data(), outbox_.front().size()),
-            [this, self = this->shared_from_this()](beast::error_code error, std::size_t) {
-                if (error) return;  // the read ends it
-                outbox_.pop_front();
-                if (!outbox_.empty()) write();
-            });
-    }
-    void end(std::uint16_t code, std::string reason) {
-        if (auto handler = std::exchange(on_closed, nullptr)) handler(code, std::move(reason));
-    }
-
-    const NativeOptions& options_;
-    tcp::resolver resolver_;
-    websocket::stream<Stream> socket_;
-    websocket::response_type response_;
-    beast::flat_buffer buffer_;
-    std::deque<Bytes> outbox_;
-    bool opened_ = false, closing_ = false;
-};
+constexpr auto leave_max = std::chrono::seconds(2);
+constexpr double leave_check_ms = 10;
 
 class NativePlatform : public Platform {
   public:
@@ -168,25 +22,16 @@ class NativePlatform : public Platform {
         : io_(io),
           options_(options),
           on_status_(std::move(on_status)),
-          fetcher_(options.fetch,
-                   [this](std::function<void()> function) { post(std::move(function)); }) {
-        if (options.fetch.hub.tls) {
-            tls_.set_default_verify_paths();
-            if (!options.fetch.ca_file.empty()) tls_.load_verify_file(options.fetch.ca_file);
-            tls_.set_verify_mode(options.fetch.insecure_tls ? ssl::verify_none : ssl::verify_peer);
-        }
-    }
+          fetcher_(options.hub, options.cache,
+                   [this](std::function<void()> function) { post(std::move(function)); }) {}
     void set_core(WorkerCore* core) { core_ = core; }
     void post(std::function<void()> function) { asio::post(io_, std::move(function)); }
 
+    // ---- the socket
     void connect() override {
-        if (options_.fetch.hub.tls)
-            socket_ = std::make_shared<SocketOver<beast::ssl_stream<beast::tcp_stream>>>(
-                io_, options_, tls_);
-        else
-            socket_ = std::make_shared<SocketOver<beast::tcp_stream>>(io_, options_);
-        const std::weak_ptr<Socket> mine = socket_;
-        const auto present = [this, mine] {
+        socket_ = make_websocket(io_, options_.hub, options_.token);
+        // An older connection's last words are nobody's.
+        const auto present = [this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
             return core_ != nullptr && socket_ != nullptr && mine.lock() == socket_;
         };
         socket_->on_open = [this, present] {
@@ -216,6 +61,7 @@ class NativePlatform : public Platform {
     }
     bool connected() const { return socket_ != nullptr; }
 
+    // ---- blobs
     void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override {
@@ -223,6 +69,7 @@ class NativePlatform : public Platform {
     }
     void cancel_fetches() override { fetcher_.cancel(); }
 
+    // ---- time
     double now_ms() override {
         return std::chrono::duration<double, std::milli>(
                    std::chrono::steady_clock::now().time_since_epoch())
@@ -232,7 +79,7 @@ class NativePlatform : public Platform {
         const std::uint64_t id = ++last_timer_;
         auto timer = std::make_unique<asio::steady_timer>(
             io_, std::chrono::microseconds(static_cast<std::int64_t>(delay_ms * 1000)));
-        timer->async_wait([this, id, function = std::move(function)](beast::error_code error) {
+        timer->async_wait([this, id, function = std::move(function)](NetError error) {
             if (error || timers_.erase(id) == 0) return;
             function();
         });
@@ -242,6 +89,7 @@ class NativePlatform : public Platform {
     void clear_timer(std::uint64_t timer) override { timers_.erase(timer); }
     double random() override { return std::uniform_real_distribution<double>(0, 1)(generator_); }
 
+    // ---- the GPU and people
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
         post([this, done = std::move(done)] {
             done(gpu::open_vulkan_device(
@@ -255,13 +103,49 @@ class NativePlatform : public Platform {
     asio::io_context& io_;
     const NativeOptions& options_;
     std::function<void(const WorkerStatus&)> on_status_;
-    ssl::context tls_{ssl::context::tls_client};
     WorkerCore* core_ = nullptr;
-    std::shared_ptr<Socket> socket_;
+    std::shared_ptr<WebSocketClient> socket_;
     std::uint64_t last_timer_ = 0;
     std::map<std::uint64_t, std::unique_ptr<asio::steady_timer>> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
     BlobFetcher fetcher_;
+};
+
+// The first signal leaves: it closes with 1001 and goes when the hub has
+// answered, or after two seconds. The second goes at once.
+class Leaving {
+  public:
+    Leaving(asio::io_context& io, NativePlatform& platform, WorkerCore& core)
+        : io_(io),
+          platform_(platform),
+          core_(core),
+          signals_(io, SIGINT, SIGTERM),
+          patience_(io) {
+        signals_.async_wait([this](NetError error, int) {
+            if (!error) leave();
+        });
+    }
+
+  private:
+    void leave() {
+        core_.stop();
+        signals_.async_wait([this](NetError error, int) {
+            if (!error) io_.stop();
+        });
+        patience_.expires_after(leave_max);
+        patience_.async_wait([this](NetError) { io_.stop(); });
+        stop_when_closed();
+    }
+    void stop_when_closed() {
+        if (!platform_.connected()) return io_.stop();
+        platform_.set_timer(leave_check_ms, [this] { stop_when_closed(); });
+    }
+
+    asio::io_context& io_;
+    NativePlatform& platform_;
+    WorkerCore& core_;
+    asio::signal_set signals_;
+    asio::steady_timer patience_;
 };
 
 }  // namespace
@@ -280,27 +164,11 @@ int run_native_worker(const NativeOptions& options, WorkerOptions worker,
     });
     auto core = std::make_unique<WorkerCore>(platform, std::move(worker));
     platform.set_core(core.get());
-    asio::signal_set signals(io, SIGINT, SIGTERM);
-    asio::steady_timer patience(io);
-    // Leaves: closes with 1001 and goes when the hub has answered,
-    // or after two seconds; a second signal goes at once.
-    signals.async_wait([&](beast::error_code error, int) {
-        if (error) return;
-        core->stop();
-        signals.async_wait([&](beast::error_code again, int) {
-            if (!again) io.stop();
-        });
-        patience.expires_after(std::chrono::seconds(2));
-        patience.async_wait([&](beast::error_code) { io.stop(); });
-        auto check = std::make_shared<std::function<void()>>();
-        *check = [&, check] {
-            if (!platform.connected()) return io.stop();
-            platform.set_timer(10, *check);
-        };
-        (*check)();
-    });
+
+    Leaving leaving(io, platform, *core);
     asio::post(io, [&] { core->start(); });
     io.run();
+
     platform.set_core(nullptr);
     core.reset();
     return exit_code;

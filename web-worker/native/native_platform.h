@@ -2,17 +2,20 @@
 // WebSocket client, timers, blobs by HTTP, a Vulkan device.
 #pragma once
 
-#include <memory>
+#include <filesystem>
+#include <functional>
+#include <string>
 
-#include "web-worker/native/blob_fetcher.h"
+#include "web-worker/native/hub_address.h"
 #include "web-worker/worker_core.h"
 
 namespace moex::native {
 
 struct NativeOptions {
-    FetcherOptions fetch;  // hub, cache, TLS
-    std::string token;     // sent as Bearer at the upgrade, and in HELLO
-    std::string device;    // of Vulkan: index or part of the name
+    HubAddress hub;
+    std::filesystem::path cache;  // of blobs: a folder that exists, or empty for none
+    std::string token;            // sent as Bearer at the upgrade, and in HELLO
+    std::string device;           // of Vulkan: index or part of the name
 };
 
 // Builds the worker and runs it until a signal or an end it cannot recover

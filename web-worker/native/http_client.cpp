@@ -1,0 +1,99 @@
+#include "web-worker/native/http_client.h"
+
+#include <array>
+#include <limits>
+#include <optional>
+
+#include "web-worker/native/beast.h"
+
+namespace moex::native {
+namespace {
+constexpr auto operation_max = std::chrono::seconds(30);
+constexpr std::size_t piece_bytes = 64 << 10;
+}  // namespace
+
+struct HttpClient::Connection {
+    asio::io_context io;
+    ssl::context tls{ssl::context::tls_client};
+    std::optional<beast::tcp_stream> plain;
+    std::optional<TlsStream> secure;
+    beast::flat_buffer buffer;
+    std::array<std::byte, piece_bytes> piece;
+
+    void open(const HubAddress& hub) {
+        tcp::resolver resolver(io);
+        const auto found = resolver.resolve(hub.url.host, hub.url.port);
+        if (!hub.url.tls) {
+            plain.emplace(io);
+            wait([&](auto done) { plain->async_connect(found, done); });
+            return;
+        }
+        set_trust(tls, hub);
+        secure.emplace(io, tls);
+        expect_host(*secure, hub);
+        wait([&](auto done) { beast::get_lowest_layer(*secure).async_connect(found, done); });
+        wait([&](auto done) { secure->async_handshake(ssl::stream_base::client, done); });
+    }
+
+    // Runs one operation to its end: deadlines hold for asynchronous operations only.
+    template <class Start>
+    beast::error_code try_wait(Start start) {
+        (secure ? beast::get_lowest_layer(*secure) : *plain).expires_after(operation_max);
+        beast::error_code result = asio::error::operation_aborted;
+        start([&result](beast::error_code error, auto&&...) { result = error; });
+        io.restart();
+        io.run();
+        return result;
+    }
+    template <class Start>
+    void wait(Start start) {
+        if (const beast::error_code error = try_wait(start)) throw beast::system_error(error);
+    }
+
+    // False: the reader has enough.
+    template <class Stream>
+    bool get(Stream& stream, const http::request<http::empty_body>& request, const Reader& reader) {
+        wait([&](auto done) { http::async_write(stream, request, done); });
+
+        http::response_parser<http::buffer_body> parser;
+        parser.body_limit(std::numeric_limits<std::uint64_t>::max());  // `take` counts
+        wait([&](auto done) { http::async_read_header(stream, buffer, parser, done); });
+        if (!reader.begin(parser.get().result_int())) return false;
+
+        auto& body = parser.get().body();
+        while (!parser.is_done()) {
+            body.data = piece.data();
+            body.size = piece.size();
+            const beast::error_code error = try_wait(
+                [&](auto done) { http::async_read_some(stream, buffer, parser, done); });
+            if (error && error != http::error::need_buffer) throw beast::system_error(error);
+            if (!reader.take(ByteView(piece.data(), piece.size() - body.size))) return false;
+        }
+        return parser.get().keep_alive();
+    }
+};
+
+HttpClient::HttpClient(HubAddress hub) : hub_(std::move(hub)) {}
+HttpClient::~HttpClient() = default;
+
+Status HttpClient::get(std::string_view path, std::uint64_t first, const Reader& reader) try {
+    if (!connection_) {
+        connection_ = std::make_unique<Connection>();
+        connection_->open(hub_);
+    }
+    http::request<http::empty_body> request{http::verb::get,
+                                            beast::string_view(path.data(), path.size()), 11};
+    request.set(http::field::host, hub_.url.authority());
+    if (first > 0) request.set(http::field::range, text("bytes=", first, "-"));
+
+    Connection& open = *connection_;
+    const bool keep = open.secure ? open.get(*open.secure, request, reader)
+                                  : open.get(*open.plain, request, reader);
+    if (!keep) connection_.reset();
+    return {};
+} catch (const std::exception& error) {
+    connection_.reset();
+    return Error{ErrorCode::unavailable, error.what()};
+}
+
+}  // namespace moex::native
