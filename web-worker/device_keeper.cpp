@@ -16,9 +16,9 @@ constexpr double reopen_ms_min = 500, reopen_ms_max = 30000;
 
 void DeviceKeeper::open() {
     reopening_ = tested_ = false;
-    platform_.create_device([this, at = ++generation_, guard = std::weak_ptr<int>(alive_)](
+    platform_.create_device([this, at = ++generation_, life = life_.watch()](
                                 Result<std::unique_ptr<gpu::Device>> made) {
-        if (guard.expired() || closed_ || at != generation_) return;
+        if (!life.alive() || closed_ || at != generation_) return;
         if (!made.ok()) {
             // A browser whose GPU process has just died has no adapter for a while.
             if (devices_opened_ > 0) return reopen(made.error().message);
@@ -27,8 +27,8 @@ void DeviceKeeper::open() {
         ++devices_opened_;
         device_ = std::move(*made);
         report_.status.adapter = device_->adapter();
-        device_->on_lost([this, at, guard](std::string reason) {
-            if (!guard.expired() && at == generation_) lost(reason);
+        device_->on_lost([this, at, life](std::string reason) {
+            if (life.alive() && at == generation_) lost(reason);
         });
         events_.opened();
         test();
@@ -37,8 +37,8 @@ void DeviceKeeper::open() {
 
 void DeviceKeeper::test() {
     ExpertRunner::self_test(*device_, [this, at = generation_,
-                                       guard = std::weak_ptr<int>(alive_)](Result<double> nrmse) {
-        if (guard.expired() || closed_ || at != generation_ || reopening_) return;
+                                       life = life_.watch()](Result<double> nrmse) {
+        if (!life.alive() || closed_ || at != generation_ || reopening_) return;
         if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
             return lost(nrmse.error().message);
         if (!nrmse.ok())

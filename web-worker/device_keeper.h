@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "protocol/life_guard.h"
 #include "web-worker/status_report.h"
 
 namespace moex {
@@ -60,7 +61,7 @@ class DeviceKeeper {
     // of the device: what an older one still says is dropped
     std::uint64_t generation_ = 0;
     std::uint64_t retry_timer_ = 0;
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+    LifeGuard life_;
 };
 
 }  // namespace moex

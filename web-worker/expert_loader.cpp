@@ -77,15 +77,15 @@ void ExpertLoader::lost(const Error& error) {
 void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
     platform_.fetch_blob(
         assigned_.at(unit), blob_bytes_,
-        [this, guard = std::weak_ptr<int>(alive_)](std::uint64_t bytes, bool from_network) {
-            if (guard.expired()) return;
+        [this, life = life_.watch()](std::uint64_t bytes, bool from_network) {
+            if (!life.alive()) return;
             report_.status.bytes_fetched += bytes;
             if (from_network) report_.status.bytes_downloaded += bytes;
             report_.changed();
         },
-        [this, unit, failures, guard = std::weak_ptr<int>(alive_),
+        [this, unit, failures, life = life_.watch(),
          number = fetch_number_](Result<Bytes> blob) {
-            if (guard.expired() || number != fetch_number_) return;
+            if (!life.alive() || number != fetch_number_) return;
             if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
             // The hub may be busy, or the way to it: the
             // expert stays assigned and is asked for again.
@@ -96,8 +96,8 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             const double delay_ms =
                 std::min(retry_ms_max, retry_ms_min * std::pow(2.0, std::min(failures, 10u))) *
                 (0.5 + platform_.random());
-            platform_.set_timer(delay_ms, [this, unit, failures, guard, number] {
-                if (guard.expired() || number != fetch_number_) return;
+            platform_.set_timer(delay_ms, [this, unit, failures, life, number] {
+                if (!life.alive() || number != fetch_number_) return;
                 if (assigned_.contains(unit)) return fetch(unit, failures + 1);
                 done_fetching(unit);  // released meanwhile
                 events_.changed();

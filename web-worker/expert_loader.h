@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "protocol/life_guard.h"
 #include "web-worker/expert_runner.h"
 #include "web-worker/hub_connection.h"
 
@@ -75,7 +76,7 @@ class ExpertLoader {
     std::uint64_t announce_timer_ = 0;
     // of the downloads since they were last stopped
     std::uint64_t fetch_number_ = 0;
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+    LifeGuard life_;
 };
 
 }  // namespace moex

@@ -181,9 +181,9 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
         return;
     }
     device_.create_pipeline(kernel_names[kernel], [this, kernel, done = std::move(done),
-                                                   alive = std::weak_ptr<int>(alive_)](
+                                                   life = life_.watch()](
                                                       Result<gpu::PipelineId> made) mutable {
-        if (alive.expired()) return;
+        if (!life.alive()) return;
         if (!made.ok()) {
             done(Error{made.error().code,
                        text("kernel ", kernel_names[kernel], ": ", made.error().message)});
@@ -427,11 +427,11 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     device_.submit(commands);
     device_.read_buffer(lane.readback, round_up(y_bytes, 4),
                         [this, index, shape, y_bytes, done = std::move(done),
-                         alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
-                            if (alive.expired()) return;
+                         life = life_.watch()](Result<ByteView> bytes) {
+                            if (!life.alive()) return;
                             if (bytes.ok()) bytes = ByteView(bytes->first(y_bytes));
                             finish_group(index, shape, std::move(bytes), done);
-                            if (!alive.expired()) refit_when_idle();
+                            if (life.alive()) refit_when_idle();
                         });
     return {};
 }
@@ -490,14 +490,14 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
     device_.read_buffer(
         single_.readback, y_bytes,
         [this, num_tokens, hidden, done = std::move(done),
-         alive = std::weak_ptr<int>(alive_)](Result<ByteView> bytes) {
-            if (alive.expired()) return;
+         life = life_.watch()](Result<ByteView> bytes) {
+            if (!life.alive()) return;
             single_.busy = false;
             if (bytes.ok() && !wire_rows_finite(Dtype::f32, *bytes, num_tokens, hidden))
                 done(Error{ErrorCode::non_finite, "an answer is not finite"});
             else
                 done(std::move(bytes));
-            if (!alive.expired()) refit_when_idle();
+            if (life.alive()) refit_when_idle();
         });
     return {};
 }

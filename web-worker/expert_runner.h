@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "protocol/life_guard.h"
 #include "web-worker/expert_store.h"
 #include "web-worker/gpu/round_layout.h"
 
@@ -130,7 +131,7 @@ class ExpertRunner {
     std::vector<std::vector<gpu::RoundTile>> tiles_;   // by place, reused
     std::vector<std::uint32_t> words_;                 // the upload being written, reused
     std::vector<std::vector<gpu::Command>> commands_;  // reused
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+    LifeGuard life_;
 };
 
 // Whether every value of wire rows is finite (codes of int8 always are; their scales are checked).

@@ -78,8 +78,8 @@ FragileDevice::FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t 
 }
 
 void FragileDevice::break_down(std::string reason) {
-    post_([this, reason = std::move(reason), guard = std::weak_ptr<int>(alive_)] {
-        if (guard.expired()) return;
+    post_([this, reason = std::move(reason), life = life_.watch()] {
+        if (!life.alive()) return;
         if (auto handler = std::exchange(lost_, nullptr)) handler(reason);
     });
 }

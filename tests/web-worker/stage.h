@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "protocol/expert_reference.h"
+#include "protocol/life_guard.h"
 #include "web-worker/worker_core.h"
 
 namespace moex {
@@ -82,7 +83,7 @@ class FragileDevice : public gpu::Device {
     std::uint64_t memory_bytes_;
     std::function<void(std::function<void()>)> post_;
     std::function<void(std::string)> lost_;
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+    LifeGuard life_;
 };
 
 class Stage : public Platform {

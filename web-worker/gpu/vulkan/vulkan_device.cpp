@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "protocol/life_guard.h"
 #include "web-worker/gpu/kernel_source.h"
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
@@ -500,8 +501,8 @@ class VulkanDevice : public Device {
             if (result == VK_NOT_READY)
                 result = vkWaitForFences(device_, 1, &wait.slot->fence, VK_TRUE, 60'000'000'000ull);
             post_([this, wait = std::move(wait), result,
-                   alive = std::weak_ptr<int>(alive_)]() mutable {
-                if (alive.expired()) return;
+                   life = life_.watch()]() mutable {
+                if (!life.alive()) return;
                 --wait.slot->reads;
                 if (result != VK_SUCCESS) {
                     wait.done(Error{ErrorCode::device_lost, vulkan_result_text(result)});
@@ -538,7 +539,7 @@ class VulkanDevice : public Device {
     Slot* last_submitted_ = nullptr;
     bool dead_ = false;
     std::function<void(std::string)> lost_;
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+    LifeGuard life_;
 
     std::mutex mutex_;  // of what follows
     std::condition_variable wake_;
