@@ -16,8 +16,8 @@ constexpr double reopen_ms_min = 500, reopen_ms_max = 30000;
 
 void DeviceKeeper::open() {
     reopening_ = tested_ = false;
-    platform_.create_device([this, at = ++generation_, life = life_.watch()](
-                                Result<std::unique_ptr<gpu::Device>> made) {
+    platform_.create_device([this, at = ++generation_,
+                             life = life_.watch()](Result<std::unique_ptr<gpu::Device>> made) {
         if (!life.alive() || closed_ || at != generation_) return;
         if (!made.ok()) {
             // A browser whose GPU process has just died has no adapter for a while.
@@ -27,8 +27,8 @@ void DeviceKeeper::open() {
         ++devices_opened_;
         device_ = std::move(*made);
         report_.status.adapter = device_->adapter();
-        device_->on_lost([this, at, life](std::string reason) {
-            if (life.alive() && at == generation_) lost(reason);
+        device_->on_lost([this, at, life](gpu::Loss loss) {
+            if (life.alive() && at == generation_) lost(loss);
         });
         events_.opened();
         test();
@@ -36,31 +36,31 @@ void DeviceKeeper::open() {
 }
 
 void DeviceKeeper::test() {
-    ExpertRunner::self_test(*device_, [this, at = generation_,
-                                       life = life_.watch()](Result<double> nrmse) {
-        if (!life.alive() || closed_ || at != generation_ || reopening_) return;
-        if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
-            return lost(nrmse.error().message);
-        if (!nrmse.ok())
-            return events_.failed(
-                text("This GPU cannot run the expert kernels: ", nrmse.error().message));
-        ++report_.status.self_test_rounds;
-        report_.status.self_test_nrmse = *nrmse;
-        if (!(*nrmse <= self_test_nrmse_max))
-            return events_.failed(
-                text("This GPU computes wrong results (error ", *nrmse, ", at most ",
-                     self_test_nrmse_max,
-                     " is allowed). A driver update may mend that; until then it does not serve."));
-        tested_ = true;
-        ready_at_ms_ = platform_.now_ms();
-        events_.ready();
-    });
+    ExpertRunner::self_test(
+        *device_, [this, at = generation_, life = life_.watch()](Result<double> nrmse) {
+            if (!life.alive() || closed_ || at != generation_ || reopening_) return;
+            if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
+                return lost(gpu::loss_of(nrmse.error()));
+            if (!nrmse.ok())
+                return events_.failed(
+                    text("This GPU cannot run the expert kernels: ", nrmse.error().message));
+            ++report_.status.self_test_rounds;
+            report_.status.self_test_nrmse = *nrmse;
+            if (!(*nrmse <= self_test_nrmse_max))
+                return events_.failed(text(
+                    "This GPU computes wrong results (error ", *nrmse, ", at most ",
+                    self_test_nrmse_max,
+                    " is allowed). A driver update may mend that; until then it does not serve."));
+            tested_ = true;
+            ready_at_ms_ = platform_.now_ms();
+            events_.ready();
+        });
 }
 
-void DeviceKeeper::lost(const std::string& reason) {
+void DeviceKeeper::lost(const gpu::Loss& loss) {
     if (closed_ || reopening_) return;
     if (tested_ && platform_.now_ms() - ready_at_ms_ >= fault_forgotten_ms) faults_ = 0;
-    events_.lost(reason);
+    events_.lost(loss);
 }
 
 void DeviceKeeper::reopen(const std::string& reason) {

@@ -12,19 +12,13 @@
 
 namespace moex {
 
-// How a loss for want of memory begins, in gpu.js as here.
-inline constexpr std::string_view no_memory = "out of memory";
-inline std::string loss_of(const Error& error) {
-    return error.code == ErrorCode::no_space ? text(no_memory, ": ", error.message) : error.message;
-}
-
 class DeviceKeeper {
   public:
     struct Events {
         std::function<void()> opened;  // its known answers are next
         std::function<void()> ready;   // it passed them
-        std::function<void(const std::string& reason)>
-            lost;  // its buffers are gone; answered by reopen() or reopen_smaller()
+        // its buffers are gone; answered by reopen() or reopen_smaller()
+        std::function<void(const gpu::Loss& loss)> lost;
         std::function<void(std::string reason)> failed;  // it cannot serve
     };
     DeviceKeeper(Platform& platform, StatusReport& report, Events events)
@@ -46,7 +40,7 @@ class DeviceKeeper {
 
   private:
     void test();
-    void lost(const std::string& reason);
+    void lost(const gpu::Loss& loss);
     void reopen_after(double delay_ms);
 
     Platform& platform_;

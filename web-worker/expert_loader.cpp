@@ -71,7 +71,7 @@ void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
 
 void ExpertLoader::lost(const Error& error) {
     const auto handler = events_.lost;  // it may end this loader
-    handler(loss_of(error));
+    handler(gpu::loss_of(error));
 }
 
 void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
@@ -83,8 +83,7 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             if (from_network) report_.status.bytes_downloaded += bytes;
             report_.changed();
         },
-        [this, unit, failures, life = life_.watch(),
-         number = fetch_number_](Result<Bytes> blob) {
+        [this, unit, failures, life = life_.watch(), number = fetch_number_](Result<Bytes> blob) {
             if (!life.alive() || number != fetch_number_) return;
             if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
             // The hub may be busy, or the way to it: the

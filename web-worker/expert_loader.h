@@ -23,7 +23,7 @@ class ExpertLoader {
         // assigned, and there is no room for it
         std::function<void(const std::vector<Unit>& units)> beyond;
         // the GPU gave nothing; may end this loader
-        std::function<void(const std::string& reason)> lost;
+        std::function<void(const gpu::Loss& loss)> lost;
     };
     ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, ExpertStore& store,
                  ExpertRunner& runner, std::uint64_t blob_bytes, Events events)

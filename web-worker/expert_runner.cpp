@@ -180,18 +180,18 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
         done(make_lanes());
         return;
     }
-    device_.create_pipeline(kernel_names[kernel], [this, kernel, done = std::move(done),
-                                                   life = life_.watch()](
-                                                      Result<gpu::PipelineId> made) mutable {
-        if (!life.alive()) return;
-        if (!made.ok()) {
-            done(Error{made.error().code,
-                       text("kernel ", kernel_names[kernel], ": ", made.error().message)});
-            return;
-        }
-        pipelines_[kernel] = *made;
-        create_next(kernel + 1, std::move(done));
-    });
+    device_.create_pipeline(
+        kernel_names[kernel], [this, kernel, done = std::move(done),
+                               life = life_.watch()](Result<gpu::PipelineId> made) mutable {
+            if (!life.alive()) return;
+            if (!made.ok()) {
+                done(Error{made.error().code,
+                           text("kernel ", kernel_names[kernel], ": ", made.error().message)});
+                return;
+            }
+            pipelines_[kernel] = *made;
+            create_next(kernel + 1, std::move(done));
+        });
 }
 
 Status ExpertRunner::make_lanes() {

@@ -77,7 +77,7 @@ struct WorkerCore::State {
           keeper(on, report,
                  {.opened = [this] { report.enter(WorkerPhase::warming); },
                   .ready = [this] { connect(); },
-                  .lost = [this](const std::string& reason) { lost(reason); },
+                  .lost = [this](const gpu::Loss& loss) { lost(loss); },
                   .failed = [this](std::string reason) { fail(std::move(reason)); }}) {
         report.status.budget_bytes = options.budget_bytes;
     }
@@ -142,18 +142,20 @@ struct WorkerCore::State {
                          "Serving what is here already; the rest is on its way.");
     }
 
-    void lost(const std::string& reason) {
+    void lost(const gpu::Loss& loss) {
         if (over) return;
         const std::uint64_t least_bytes = model ? model->welcome.expert_blob_bytes : 0;
         hub.stop_retrying();
         hub.hang_up("GPU lost");
         model.reset();
-        if (least_bytes == 0 || !reason.starts_with(no_memory)) return keeper.reopen(reason);
+
+        if (least_bytes == 0 || loss.kind != gpu::LossKind::out_of_memory)
+            return keeper.reopen(loss.reason);
         if (weights_bytes(report.status.budget_bytes / 2) < least_bytes)
-            return fail(text("This GPU has too little free memory (", reason.substr(0, 200),
+            return fail(text("This GPU has too little free memory (", loss.reason.substr(0, 200),
                              "). Close other pages that use it, then start again."));
         report.status.budget_bytes /= 2;  // the hub hears of it in the next HELLO
-        keeper.reopen_smaller(reason, report.status.budget_bytes);
+        keeper.reopen_smaller(loss.reason, report.status.budget_bytes);
     }
 
     void connect() {
@@ -208,12 +210,12 @@ struct WorkerCore::State {
                 ExpertLoader::Events{
                     .changed = [this] { settle(); },
                     .beyond = [this](const std::vector<Unit>& units) { no_room_for(units); },
-                    .lost = [this](const std::string& reason) { lost(reason); }});
+                    .lost = [this](const gpu::Loss& loss) { lost(loss); }});
             if (model->store.slots_max() == 0) return fail(no_room());
             model->runner.create([this](Status made) {
                 if (!made.ok() && (made.error().code == ErrorCode::device_lost ||
                                    made.error().code == ErrorCode::no_space))
-                    return lost(loss_of(made.error()));
+                    return lost(gpu::loss_of(made.error()));
                 if (!made.ok())
                     return fail(
                         text("This GPU cannot run the expert kernels: ", made.error().message));
@@ -266,7 +268,7 @@ struct WorkerCore::State {
     void resize() {
         const std::uint64_t limit_bytes = report.status.budget_bytes;
         const auto dropped = model->loader.resize(weights_bytes(limit_bytes));
-        if (!dropped.ok()) return lost(loss_of(dropped.error()));
+        if (!dropped.ok()) return lost(gpu::loss_of(dropped.error()));
         if (model->store.slots_max() == 0) return fail(no_room());
 
         const RunnerOptions lanes = runner_options(model->welcome, keeper.device()->adapter(),
@@ -275,7 +277,7 @@ struct WorkerCore::State {
         if (lanes.num_lanes != now.num_lanes || lanes.tokens_max != now.tokens_max ||
             lanes.pairs_max != now.pairs_max)
             model->runner.refit(lanes, [this](Status made) {
-                if (!made.ok()) return lost(loss_of(made.error()));
+                if (!made.ok()) return lost(gpu::loss_of(made.error()));
                 model->warm = false;
                 model->calls.resume();
                 settle();

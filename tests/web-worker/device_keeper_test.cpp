@@ -118,9 +118,9 @@ TEST(DeviceKeeperTest, AGpuWithoutMemoryForOneExpertSaysSo) {
     stage.core->start();
     stage.welcome();
     stage.give(encode_assign(units_of({1})));
-    stage.device->break_down("out of memory: 7 bytes");
+    stage.device->break_down("7 bytes", gpu::LossKind::out_of_memory);
     stage.welcome();
-    stage.device->break_down("out of memory: 7 bytes");
+    stage.device->break_down("7 bytes", gpu::LossKind::out_of_memory);
     stage.run_until_phase(WorkerPhase::failed);
     EXPECT_TRUE(stage.status().detail.starts_with("This GPU has too little free memory"))
         << stage.status().detail;

@@ -77,17 +77,17 @@ FragileDevice::FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t 
     adapter_.max_binding_bytes = std::min(adapter_.max_binding_bytes, binding_bytes);
 }
 
-void FragileDevice::break_down(std::string reason) {
-    post_([this, reason = std::move(reason), life = life_.watch()] {
+void FragileDevice::break_down(std::string reason, gpu::LossKind kind) {
+    post_([this, loss = gpu::Loss{kind, std::move(reason)}, life = life_.watch()] {
         if (!life.alive()) return;
-        if (auto handler = std::exchange(lost_, nullptr)) handler(reason);
+        if (auto handler = std::exchange(lost_, nullptr)) handler(loss);
     });
 }
 
 Result<gpu::BufferId> FragileDevice::create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage,
                                                    std::string_view label) {
     if (counters().buffer_bytes + size_bytes > memory_bytes_)
-        break_down(text("out of memory: ", size_bytes, " bytes for ", label));
+        break_down(text(size_bytes, " bytes for ", label), gpu::LossKind::out_of_memory);
     return device_->create_buffer(size_bytes, usage, label);
 }
 

@@ -48,7 +48,7 @@ class FragileDevice : public gpu::Device {
     FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes,
                   std::uint64_t binding_bytes, std::function<void(std::function<void()>)> post);
 
-    void break_down(std::string reason);
+    void break_down(std::string reason, gpu::LossKind kind = gpu::LossKind::other);
     void release_reads();
     bool hold_reads = false;  // the GPU takes its time
     std::vector<std::function<void()>> held_reads;
@@ -74,7 +74,7 @@ class FragileDevice : public gpu::Device {
     void submit(std::span<const gpu::Command> commands) override { device_->submit(commands); }
     void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
                      std::function<void(Result<ByteView>)> done) override;
-    void on_lost(std::function<void(std::string)> handler) override { lost_ = std::move(handler); }
+    void on_lost(std::function<void(gpu::Loss)> handler) override { lost_ = std::move(handler); }
     gpu::DeviceCounters counters() const override { return device_->counters(); }
 
   private:
@@ -82,7 +82,7 @@ class FragileDevice : public gpu::Device {
     std::unique_ptr<gpu::Device> device_;
     std::uint64_t memory_bytes_;
     std::function<void(std::function<void()>)> post_;
-    std::function<void(std::string)> lost_;
+    std::function<void(gpu::Loss)> lost_;
     LifeGuard life_;
 };
 

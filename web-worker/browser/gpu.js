@@ -6,6 +6,9 @@
 const poke_period_us = { hardware: 20, software: 200 };
 const poke_fast_ms = 6;      // after this long the answer is not near: poke from a timer instead of a message loop
 
+// As gpu::LossKind in web-worker/gpu/device.h.
+const loss = { out_of_memory: 0, other: 1 };
+
 export class Gpu {
   constructor(events) {
     this.events = events;      // onPipeline, onRead, onLost
@@ -45,11 +48,12 @@ export class Gpu {
     const requiredLimits = Object.fromEntries(wanted.map((name) => [name, adapter.limits[name]]));
     const device = await adapter.requestDevice({ requiredLimits });
     this.device = device;
-    device.lost.then((info) => this.lose(device, info.message || String(info.reason)));
+    device.lost.then((info) => this.lose(device, loss.other, info.message || String(info.reason)));
     // A failed allocation or an invalid command throws nothing: what was to be computed is not, and a readback gives old bytes. Errors come
     // in the order of the commands, so before that readback: nothing of this device is believed from here on.
     device.addEventListener("uncapturederror", ({ error }) => {
-      this.lose(device, `${error instanceof GPUOutOfMemoryError ? "out of memory" : "error"}: ${error.message}`);
+      if (error instanceof GPUOutOfMemoryError) this.lose(device, loss.out_of_memory, `out of memory: ${error.message}`);
+      else this.lose(device, loss.other, `error: ${error.message}`);
       device.destroy();
     });
     this.scratch = device.createBuffer({ size: 4, usage: GPUBufferUsage.COPY_DST, label: "poke" });
@@ -65,10 +69,10 @@ export class Gpu {
     };
   }
 
-  lose(device, reason) {
+  lose(device, kind, reason) {
     if (this.device !== device) return;
     this.device = null;
-    this.events.onLost(reason);
+    this.events.onLost(kind, reason);
   }
   close() {
     const device = this.device;

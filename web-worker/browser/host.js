@@ -14,7 +14,7 @@ export class Host {
         if (bytes) this.withBytes(bytes, (address, size) => this.wasm._mx_on_read(ticket, address, size, 1));
         else this.wasm._mx_on_read(ticket, 0, 0, 0);
       },
-      onLost: (reason) => this.withText(reason, (address, size) => this.wasm._mx_on_lost(address, size)),
+      onLost: (kind, reason) => this.withText(reason, (address, size) => this.wasm._mx_on_lost(kind, address, size)),
     });
     const gpu = this.gpu;
     this.mx = {

@@ -81,6 +81,19 @@ struct DeviceCounters {
     std::uint64_t buffer_bytes = 0;  // gauge: allocated now
 };
 
+// Why a device is of no use any more. Only a lack of memory is mended by asking for less.
+enum class LossKind : std::uint32_t { out_of_memory, other };
+struct Loss {
+    LossKind kind = LossKind::other;
+    std::string reason;  // for people
+};
+// As a Loss: what create_buffer() and the like answered.
+inline Loss loss_of(const Error& error) {
+    if (error.code == ErrorCode::no_space)
+        return {LossKind::out_of_memory, text("out of memory: ", error.message)};
+    return {LossKind::other, error.message};
+}
+
 class Device {
   public:
     virtual ~Device() = default;
@@ -113,7 +126,7 @@ class Device {
                              std::function<void(Result<ByteView>)> done) = 0;
 
     // Called at most once, when the device is lost; afterwards every call fails softly.
-    virtual void on_lost(std::function<void(std::string reason)> handler) = 0;
+    virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;
 };
 

@@ -140,7 +140,7 @@ class VulkanDevice : public Device {
 
     const AdapterInfo& adapter() const override { return adapter_; }
     DeviceCounters counters() const override { return counters_; }
-    void on_lost(std::function<void(std::string)> handler) override { lost_ = std::move(handler); }
+    void on_lost(std::function<void(Loss)> handler) override { lost_ = std::move(handler); }
 
     Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
                                    std::string_view label) override {
@@ -379,7 +379,7 @@ class VulkanDevice : public Device {
             while (size_bytes < bytes.size()) size_bytes *= 2;
             const Status made = allocate(slot.staging, size_bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
                                          Memory::staging);
-            if (!made.ok()) return die(made.error().message);
+            if (!made.ok()) return die(loss_of(made.error()));
         }
         std::memcpy(slot.staging.mapped + slot.staged_bytes, bytes.data(), bytes.size());
         const VkBufferCopy region{slot.staged_bytes, offset_bytes, bytes.size()};
@@ -500,8 +500,7 @@ class VulkanDevice : public Device {
                     result = vkGetFenceStatus(device_, wait.slot->fence);
             if (result == VK_NOT_READY)
                 result = vkWaitForFences(device_, 1, &wait.slot->fence, VK_TRUE, 60'000'000'000ull);
-            post_([this, wait = std::move(wait), result,
-                   life = life_.watch()]() mutable {
+            post_([this, wait = std::move(wait), result, life = life_.watch()]() mutable {
                 if (!life.alive()) return;
                 --wait.slot->reads;
                 if (result != VK_SUCCESS) {
@@ -515,9 +514,10 @@ class VulkanDevice : public Device {
         }
     }
 
-    void die(std::string reason) {
+    void die(std::string reason) { die(Loss{LossKind::other, std::move(reason)}); }
+    void die(Loss loss) {
         if (std::exchange(dead_, true)) return;
-        if (lost_) post_([handler = lost_, reason = std::move(reason)] { handler(reason); });
+        if (lost_) post_([handler = lost_, loss = std::move(loss)] { handler(loss); });
     }
 
     VulkanAdapter chosen_;
@@ -538,7 +538,7 @@ class VulkanDevice : public Device {
     std::size_t current_ = 0;
     Slot* last_submitted_ = nullptr;
     bool dead_ = false;
-    std::function<void(std::string)> lost_;
+    std::function<void(Loss)> lost_;
     LifeGuard life_;
 
     std::mutex mutex_;  // of what follows

@@ -140,11 +140,9 @@ class WebGpuDevice : public Device {
         mx_read_buffer(static_cast<int>(buffer.value), static_cast<double>(size_bytes), ticket);
     }
 
-    void on_lost(std::function<void(std::string reason)> handler) override {
-        lost_ = std::move(handler);
-    }
-    void lost(std::string reason) {
-        if (auto handler = std::exchange(lost_, nullptr)) handler(std::move(reason));
+    void on_lost(std::function<void(Loss)> handler) override { lost_ = std::move(handler); }
+    void lost(Loss loss) {
+        if (auto handler = std::exchange(lost_, nullptr)) handler(std::move(loss));
     }
     DeviceCounters counters() const override { return counters_; }
 
@@ -153,7 +151,7 @@ class WebGpuDevice : public Device {
     DeviceCounters counters_;
     std::unordered_map<std::uint32_t, std::uint64_t> sizes_;
     std::vector<std::uint32_t> words_;
-    std::function<void(std::string)> lost_;
+    std::function<void(Loss)> lost_;
 };
 
 template <class Map>
@@ -225,8 +223,11 @@ EMSCRIPTEN_KEEPALIVE void mx_on_read(std::uint32_t ticket, const std::byte* byte
         done(Error{ErrorCode::device_lost, "the GPU did not give the result back"});
 }
 
-EMSCRIPTEN_KEEPALIVE void mx_on_lost(const char* reason, std::uint32_t size_bytes) {
-    if (WebGpuDevice* device = waiting().open) device->lost(text_at(reason, size_bytes));
+// `kind`: gpu::LossKind.
+EMSCRIPTEN_KEEPALIVE void mx_on_lost(std::uint32_t kind, const char* reason,
+                                     std::uint32_t size_bytes) {
+    if (WebGpuDevice* device = waiting().open)
+        device->lost({static_cast<LossKind>(kind), text_at(reason, size_bytes)});
 }
 
 }  // extern "C"
