@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "web-worker/browser/bridge.h"
+#include "web-worker/gpu/webgpu/webgpu_bridge.h"
 #include "web-worker/gpu/kernel_source.h"
 
 namespace moex::gpu {

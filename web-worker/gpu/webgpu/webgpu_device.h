@@ -1,5 +1,5 @@
-// gpu::Device over the browser's WebGPU, through the C bridge of web-worker/browser/bridge.h.
-// One at a time per worker: the handles on the JavaScript
+// gpu::Device over the browser's WebGPU, through the C bridge of
+// web-worker/gpu/webgpu/webgpu_bridge.h. One at a time per worker: the handles on the JavaScript
 // side belong to the device that is open there.
 #pragma once
 

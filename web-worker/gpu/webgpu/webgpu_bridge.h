@@ -1,0 +1,32 @@
+// The GPU's part of the tab's border: what WASM asks of JavaScript's WebGPU (gpu.js, through
+// web-worker/browser/bridge_library.js). The rest of the border is web-worker/browser/bridge.h,
+// whose rules hold here: sizes and offsets are doubles, answers come later by ticket.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+// Handles are positive, 0 is failure.
+
+// -> mx_on_device(ticket, adapter JSON or reason, length, ok)
+void mx_create_device(std::uint32_t ticket);
+void mx_destroy_device();
+
+int mx_create_buffer(double size_bytes, int usage, const char* label, int label_bytes);
+void mx_destroy_buffer(int buffer);
+void mx_write_buffer(int buffer, double offset_bytes, const void* data, double size_bytes);
+
+// `kinds`: one byte per binding, gpu::BindingKind.
+// -> mx_on_pipeline(ticket, handle, reason, length)
+void mx_create_pipeline(const char* wgsl, int wgsl_bytes, const char* entry, int entry_bytes,
+                        const std::uint8_t* kinds, int num_bindings, std::uint32_t ticket);
+// `bindings`: three doubles each: buffer, offset, size (0: to the end).
+int mx_create_bind_group(int pipeline, const double* bindings, int num_bindings);
+void mx_destroy_bind_group(int bind_group);
+
+// `words`: 8 per command: 0, pipeline, bind group, x, y, z, 0, 0
+// | 1, source, target, source offset, target offset, size, 0, 0.
+void mx_submit(const std::uint32_t* words, int num_commands);
+// -> mx_on_read(ticket, data, size, ok); the data is freed afterwards
+void mx_read_buffer(int buffer, double size_bytes, std::uint32_t ticket);
+}
