@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels_constants.h"
 #include "web-worker/gpu/kernel_source.h"
 
 namespace moex {
@@ -14,6 +15,16 @@ constexpr const char* kernel_names[] = {"unpack_rows",  "group_gate_up_1", "grou
                                         "gate_up",      "silu_mul",        "down"};
 // Rows of a single call; larger ones go through the grouped path or are split by the hub.
 constexpr std::uint32_t single_tokens_max = 512;
+
+// What one workgroup of a kernel computes, as its WGSL says. The tiles of four rows have kernels
+// of the same shape.
+namespace kernels = gpu::kernels;
+constexpr std::uint32_t unpack_values = kernels::unpack_rows::threads *
+                                        kernels::unpack_rows::values_per_thread;
+constexpr std::uint32_t gate_up_outputs = kernels::group_gate_up_1::outputs_per_group;
+constexpr std::uint32_t down_outputs = kernels::group_down_1::outputs_per_group;
+static_assert(gate_up_outputs == kernels::group_gate_up_4::outputs_per_group);
+static_assert(down_outputs == kernels::group_down_4::outputs_per_group);
 
 std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
     return static_cast<std::uint32_t>((a + b - 1) / b);
@@ -408,17 +419,18 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     commands.clear();
     commands.push_back(
         dispatch(pipelines_[unpack_rows], lane.unpack,
-                 ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, 256)));
+                 ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, unpack_values)));
     for (std::size_t place = 0; place < num_places; ++place)
         if (!tiles_[place].empty())
             commands.push_back(dispatch(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1],
                                         lane.gate_up[place],
-                                        ceil_div(header.moe_intermediate_size, 4),
+                                        ceil_div(header.moe_intermediate_size, gate_up_outputs),
                                         static_cast<std::uint32_t>(tiles_[place].size())));
     for (std::size_t place = 0; place < num_places; ++place)
         if (!tiles_[place].empty())
             commands.push_back(dispatch(pipelines_[place % 2 ? group_down_4 : group_down_1],
-                                        lane.down[place], ceil_div(header.hidden_size, 4),
+                                        lane.down[place],
+                                        ceil_div(header.hidden_size, down_outputs),
                                         static_cast<std::uint32_t>(tiles_[place].size())));
     const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
     commands.push_back(dispatch(pipelines_[pack_rows], lane.pack, rows_out));
@@ -479,11 +491,12 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
     device_.write_buffer(single_.x, 0, std::as_bytes(x));
     const std::uint64_t y_bytes = 4 * std::uint64_t{num_tokens} * hidden;
     const gpu::Command commands[] = {
-        dispatch(pipelines_[gate_up], single_.gate_up_groups[slot->arena], ceil_div(2 * inner, 64),
+        dispatch(pipelines_[gate_up], single_.gate_up_groups[slot->arena],
+                 ceil_div(2 * inner, kernels::gate_up::threads), num_tokens),
+        dispatch(pipelines_[silu_mul], single_.silu, ceil_div(inner, kernels::silu_mul::threads),
                  num_tokens),
-        dispatch(pipelines_[silu_mul], single_.silu, ceil_div(inner, 64), num_tokens),
-        dispatch(pipelines_[down], single_.down_groups[slot->arena], ceil_div(hidden, 64),
-                 num_tokens),
+        dispatch(pipelines_[down], single_.down_groups[slot->arena],
+                 ceil_div(hidden, kernels::down::threads), num_tokens),
         copy(single_.y, single_.readback, y_bytes),
     };
     device_.submit(commands);

@@ -10,6 +10,7 @@
 // Dispatch (ceil(moe_intermediate_size / 4), number of tiles, 1).
 // Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 override tile_rows: u32 = 1;
+const outputs_per_group: u32 = 4u;
 
 const header_hidden_size: u32 = 1u;
 const header_moe_intermediate_size: u32 = 2u;
@@ -49,7 +50,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let num_pairs = upload[tile + 2u];
 
   let lane = thread & 15u;
-  let output = min(group.x * 4u + (thread >> 4u), outputs - 1u);
+  let output = min(group.x * outputs_per_group + (thread >> 4u), outputs - 1u);
   let chunks = hidden / 32u;
   let gate_chunk = blob / 4u + output * chunks;
   let up_chunk = gate_chunk + outputs * chunks;
@@ -100,7 +101,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   if (thread < 4u * tile_rows) {
     let row = thread >> 2u;
     let local_output = thread & 3u;
-    let stored_output = group.x * 4u + local_output;
+    let stored_output = group.x * outputs_per_group + local_output;
     if (row < num_pairs && stored_output < outputs) {
       var gate_total = 0.0;
       var up_total = 0.0;

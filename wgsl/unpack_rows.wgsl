@@ -3,6 +3,7 @@
 //   @binding(1) x        read_write  f32 [num_tokens, hidden_size]
 // Dispatch (ceil(num_tokens * hidden_size / 256), 1, 1), 64 threads of four values each.
 // Twin: decode_rows() in protocol/tensor_format.h, exact for f16, bf16, f32 and int8.
+const values_per_thread: u32 = 4u;
 const header_num_tokens: u32 = 0u;
 const header_hidden_size: u32 = 1u;
 const header_dtype: u32 = 5u;
