@@ -2,9 +2,12 @@
 // over users, hedged; and a small peer that speaks only the five published messages.
 import assert from "node:assert/strict";
 import { before, test } from "node:test";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
+import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 
+import { Front } from "./support/front.mjs";
 import { Hub, NativeWorker, chat, generateText } from "./support/hub.mjs";
 import { PublishedPeer } from "./support/published_peer.mjs";
 
@@ -99,24 +102,24 @@ test("an abort frees its slot while the only worker hangs; with no worker left a
   t.after(() => worker.stop("SIGKILL"));
   await hub.until(covered(1), "the worker");
   const headers = { "Content-Type": "application/json" };
-  const freed_ms = [];
-  while (freed_ms.length < 5 && !(freed_ms.at(-1) <= 100)) {      // the best of a few: the machine may be busy with something else
-    const controller = new AbortController();
-    const response = await fetch(`${hub.url}/v1/chat/completions`, {
-      method: "POST", headers, signal: controller.signal, body: JSON.stringify({ ...request, max_tokens: 400, stream: true, logit_bias: { 8189: -100, 8191: -100 } }),
-    });
-    await response.body.getReader().read();
-    worker.child.kill("SIGSTOP");
-    const sent = (await hub.status()).calls.groups_sent;
-    await hub.until((status) => status.engine.running === 1 && status.calls.groups_sent === sent, "a round that hangs");
-    const aborted_at = performance.now();
-    controller.abort();
-    while ((await hub.status()).engine.running > 0) { /* each status is an event of its own */ }
-    freed_ms.push(performance.now() - aborted_at);
-    worker.child.kill("SIGCONT");
-  }
-  console.log(`slot seen free ${freed_ms.map((ms) => ms.toFixed(0)).join(", ")} ms after the abort`);
-  assert.ok(freed_ms.at(-1) <= 100, `freed after ${freed_ms.map((ms) => ms.toFixed(0))} ms, wanted 100 ms at most`);
+  const controller = new AbortController();
+  const response = await fetch(`${hub.url}/v1/chat/completions`, {
+    method: "POST", headers, signal: controller.signal,
+    body: JSON.stringify({ ...request, max_tokens: 400, stream: true, logit_bias: { 8189: -100, 8191: -100 } }),
+  });
+  await response.body.getReader().read();
+  worker.child.kill("SIGSTOP");
+  let sent = -1;
+  await hub.until(({ engine, calls }) => {
+    const hangs = engine.running === 1 && calls.groups_sent === sent;
+    sent = calls.groups_sent;
+    return hangs;
+  }, "a round that hangs");
+  controller.abort();
+  // The worker still hangs: it is the abort that ends the round, not an answer and not a timeout.
+  const { calls } = await hub.until((status) => status.engine.running === 0, "the slot to be free");
+  assert.equal(calls.timeouts, 0);
+  worker.child.kill("SIGCONT");
 
   await worker.stop("SIGKILL");
   const started = performance.now();
@@ -125,7 +128,6 @@ test("an abort frees its slot while the only worker hangs; with no worker left a
   assert.equal(refused.status, 503);
   assert.ok(refused.headers.has("retry-after"));
   assert.match((await refused.json()).error.message, /no worker holds expert/);
-  assert.ok(performance.now() - started < 10_000);
 });
 
 test("a peer that speaks only the five published messages takes part", async (t) => {
@@ -144,4 +146,88 @@ test("a peer that speaks only the five published messages takes part", async (t)
   assert.equal(status.calls.local, 0);
   assert.deepEqual([...peer.types_received].sort((a, b) => a - b).filter((type) => type > 5), [], "the hub sent it published messages only");
   assert.ok(peer.answered > 0);
+});
+
+// Every answer above 4 kB was two frames in two writes, since Beast splits messages unless told otherwise.
+test("a native worker sends each message in one frame", async (t) => {
+  const hub = await Hub.start(["--replicas", "1", ...patient]);
+  t.after(() => hub.remove());
+  const front = await Front.start(hub);
+  t.after(() => front.stop());
+  const worker = await NativeWorker.start(front);
+  t.after(() => worker.stop());
+  await hub.until(covered(1), "the worker");
+  const answer = await chat(hub, { ...request, max_tokens: 2 });
+  assert.equal(answer.error, null);
+  assert.ok(front.frames.some(({ payload }) => payload.length > 4096), "the prefill's answers are larger than 4 kB");
+  assert.equal(front.frames.filter(({ fin, opcode }) => !fin || opcode === 0).length, 0, "continuations");
+});
+
+test("downloads run four at a time, go on where a line broke, and are verified", async (t) => {
+  const hub = await Hub.start(["--replicas", "1", ...patient]);
+  t.after(() => hub.remove());
+  const held = [];
+  const asked = new Map();                       // path -> the Range of each request for it
+  let cut = "";
+  let spoiled = "";
+  const front = await Front.start(hub, async (request, response, pass) => {
+    const ranges = asked.get(request.url) ?? asked.set(request.url, []).get(request.url);
+    ranges.push(request.headers.range ?? "");
+    if (held.length < 4) {                       // nobody is answered until four are asked for at once
+      held.push(pass);
+      if (held.length === 4) for (const go of held) go();
+      return undefined;
+    }
+    if (!cut || !spoiled) {
+      const cuts = !cut;
+      if (cuts) cut = request.url;
+      else spoiled = request.url;
+      const whole = Buffer.from(await (await fetch(`${hub.url}${request.url}`)).arrayBuffer());
+      response.writeHead(200, { "Content-Length": whole.length });
+      if (cuts) return response.write(whole.subarray(0, whole.length / 2), () => response.destroy());
+      whole[0] ^= 1;
+      return response.end(whole);
+    }
+    return pass();
+  });
+  t.after(() => front.stop());
+  const worker = await NativeWorker.start(front);
+  t.after(() => worker.stop());
+  await hub.until(covered(1), "the worker");
+
+  const resumed = asked.get(cut);
+  assert.equal(resumed.length, 2);
+  assert.match(resumed[1], /^bytes=[1-9]\d*-$/, "only what was missing");
+  assert.deepEqual(asked.get(spoiled), ["", ""], "a blob that does not verify is fetched again, whole");
+  for (const [path, ranges] of asked) if (path !== cut && path !== spoiled) assert.deepEqual(ranges, [""], path);
+  const answer = await chat(hub, { ...request, max_tokens: 8 });
+  assert.equal(answer.text, (await generateText(prompt, 8)).text);
+});
+
+// It took a new name at every start: no history, no place, one more row in the registry.
+test("a worker that is started again with its cache is the same worker, and downloads nothing", async (t) => {
+  const hub = await Hub.start(["--replicas", "1", ...patient]);
+  t.after(() => hub.remove());
+  const cache = mkdtempSync(join(tmpdir(), "moex-cache-"));
+  t.after(() => rmSync(cache, { recursive: true, force: true }));
+  let downloads = 0;
+  const front = await Front.start(hub, (request, response, pass) => {
+    downloads += 1;
+    pass();
+  });
+  t.after(() => front.stop());
+  const run = async (...args) => {
+    const worker = await NativeWorker.start(front, args);
+    await hub.until(covered(1), "the worker");
+    await worker.stop();
+    return front.hellos().at(-1).worker_key;
+  };
+  const first = await run("--cache", cache);
+  const blobs = readdirSync(cache).filter((name) => /^[0-9a-f]{64}$/.test(name));
+  assert.equal(downloads, blobs.length);
+  assert.equal(await run("--cache", cache), first);
+  assert.equal(downloads, blobs.length);
+  assert.equal(readFileSync(join(cache, "worker-key"), "utf8"), `${first}\n`);
+  assert.equal(statSync(join(cache, "worker-key")).mode & 0o777, 0o600, "for its owner alone");
+  assert.notEqual(await run(), first, "without a cache there is nowhere to keep it");
 });
