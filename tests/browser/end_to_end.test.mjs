@@ -1,4 +1,5 @@
-// The whole way: a hub without local fallback, two real tabs, one chat; then tabs that leave, a hub that restarts, a blob that is damaged.
+// The whole way: a hub without local fallback, two real tabs, one chat; then tabs that leave, a hub that restarts, a
+// blob that is damaged, a memory limit that is moved.
 // Each story asserts the adapter it ran on and that the counters say who answered.
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync } from "node:fs";
@@ -29,7 +30,8 @@ const context = () => browser.newContext();
 function onBrowserGpu(status) {
   assert.equal(status.adapter.backend, "webgpu");
   assert.ok(status.adapter.vendor, "the adapter has a vendor");
-  console.log(`adapter: ${status.adapter.vendor} ${status.adapter.architecture} ${status.adapter.description}${status.adapter.software ? " (software)" : ""}`);
+  const { vendor, architecture, description, software } = status.adapter;
+  console.log(`adapter: ${vendor} ${architecture} ${description}${software ? " (software)" : ""}`);
 }
 
 test("two tabs join and answer every call of a chat; one closes, then both", async (t) => {
@@ -39,25 +41,30 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.equal(health.status, 503, "no answerer yet");
   const tabs = [await openTab(await context(), hub.join), await openTab(await context(), hub.join)];
   onBrowserGpu(await serving(tabs[0]));
-  await hub.until((status) => status.health === "ok" && status.coverage.replicas_min === 2, "two replicas of every expert");
+  await hub.until((status) => status.health === "ok" && status.coverage.replicas_min === 2, "two replicas");
   assert.equal((await fetch(`${hub.url}/health`)).status, 200);
 
   const first = await chat(hub, request);
   assert.equal(first.error, null);
   assert.equal(first.text, expected.text);
-  const after_first = await hub.status();
-  assert.equal(after_first.calls.local, 0);
-  assert.ok(after_first.calls.remote > 0 && after_first.calls.remote === after_first.calls.calls, "tabs answered 100 % of the calls");
-  console.log(`calls: ${after_first.calls.remote} of ${after_first.calls.calls} by tabs, ${first.moex?.workers} contributors`);
+  const { calls } = await hub.status();
+  assert.equal(calls.local, 0);
+  assert.ok(calls.remote > 0 && calls.remote === calls.calls, "tabs answered 100 % of the calls");
+  console.log(`calls: ${calls.remote} of ${calls.calls} by tabs, ${first.moex?.workers} contributors`);
 
   // One submit, one map and one frame each way per group, and nothing created after warm-up.
   for (const page of tabs) {
-    // The page hears of its worker's counters a moment later: the last round's answer is in when as many were sent as read back.
-    await page.waitForFunction(() => window.moexStatus.groups_answered - window.moexStatus.rounds_at_warm === window.moexStatus.device.readbacks - window.moexStatus.device_at_warm.readbacks);
+    // The page hears of its worker's counters a moment later: the last round's answer is in when as many were sent as
+    // read back.
+    await page.waitForFunction(() => {
+      const { groups_answered, rounds_at_warm, device, device_at_warm } = window.moexStatus;
+      return groups_answered - rounds_at_warm === device.readbacks - device_at_warm.readbacks;
+    }, null, { timeout: 0 });
     const status = await tabStatus(page);
     assert.ok(status.groups_answered > status.rounds_at_warm, "both tabs took part");
     const rounds = status.groups_answered - status.rounds_at_warm;
-    for (const name of ["buffers_created", "bind_groups_created", "pipelines_created"]) assert.equal(status.device[name], status.device_at_warm[name], name);
+    for (const name of ["buffers_created", "bind_groups_created", "pipelines_created"])
+      assert.equal(status.device[name], status.device_at_warm[name], name);
     assert.equal(status.device.submits - status.device_at_warm.submits, rounds, "one submit per round");
     assert.equal(status.device.readbacks - status.device_at_warm.readbacks, rounds, "one map per round");
   }
@@ -89,7 +96,7 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.ok((await hub.status()).calls.local > 0, "the hub took over");
 });
 
-test("a hub that restarts is served again without a click or a download; a damaged blob is fetched again", async (t) => {
+test("a hub that restarts is served without a click or a download; a damaged blob is fetched again", async (t) => {
   let hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", ...patient]);
   t.after(() => hub.remove());
   const shared = await context();
@@ -124,13 +131,68 @@ test("a hub that restarts is served again without a click or a download; a damag
   assert.equal((await chat(hub, request)).text, expected.text);
 });
 
+// The slider once threw every weight away and the page said that the hub was gone.
+test("a memory slider that is moved in mid-stream lets go of experts and takes them back, and serves on", async (t) => {
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
+  t.after(() => hub.remove());
+  const small_bytes = 8e6;                                     // less than the slider offers: the demo model is small
+  const moved = await context();
+  await moved.addInitScript((bytes) => {
+    const post = Worker.prototype.postMessage;
+    Worker.prototype.postMessage = function(message) {
+      post.call(this, message.type === "budget" && message.bytes < 1e8 ? { ...message, bytes } : message);
+    };
+    window.phases = [];
+    const record = () => window.phases.push(document.documentElement.dataset.phase);
+    new MutationObserver(record).observe(document.documentElement, { attributeFilter: ["data-phase"] });
+  }, small_bytes);
+  const page = await openTab(moved, hub.join);
+  await openTab(await context(), hub.join);
+  await hub.until((status) => status.coverage.replicas_min === 2, "two replicas of every expert");
+  const before_move = await serving(page);
+  await page.evaluate(() => { window.phases = []; });
+  const moveSlider = (value) => page.locator("#budget").evaluate((slider, to) => {
+    slider.value = to;
+    slider.dispatchEvent(new Event("change"));
+  }, value);
+
+  let moves = 0;
+  const answer = await chat(hub, request, async (count) => {
+    if (count === 8) {
+      moves += 1;
+      await moveSlider("0");
+      await page.waitForFunction((bytes) => {
+        const { device, units_assigned, units_ready } = window.moexStatus;
+        return device.buffer_bytes <= bytes && units_assigned > 0 && units_ready === units_assigned;
+      }, small_bytes, { timeout: 0 });
+    } else if (count === 24) {
+      moves += 1;
+      assert.ok((await tabStatus(page)).units_assigned < before_move.units_assigned);
+      await moveSlider("4");
+    }
+  });
+  assert.equal(moves, 2);
+  assert.equal(answer.error, null);
+  assert.equal(answer.text, expected.text);
+
+  await hub.until((status) => status.coverage.replicas_min === 2, "all experts to be back");
+  const status = await serving(page);
+  assert.equal(status.worker_id, before_move.worker_id, "one connection all along");
+  assert.equal(status.units_ready, before_move.units_ready);
+  assert.equal(status.self_test_rounds, 1, "the GPU stayed open");
+  assert.equal(status.bytes_downloaded, before_move.bytes_downloaded, "what came back came from the cache");
+  const phases = new Set(await page.evaluate(() => window.phases));
+  for (const phase of phases) assert.ok(["serving", "downloading"].includes(phase), phase);
+});
+
 test("a tab and a native worker share a model", async (t) => {
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", ...patient]);
   t.after(() => hub.remove());
   const worker = await NativeWorker.start(hub);
   t.after(() => worker.stop());
   await openTab(await context(), hub.join, { wait: false });
-  const joined = await hub.until((status) => status.workers.filter((one) => one.state === "active" && one.units_ready === one.units_assigned && one.units_ready > 0).length === 2, "both workers");
+  const isReady = (one) => one.state === "active" && one.units_ready === one.units_assigned && one.units_ready > 0;
+  const joined = await hub.until((status) => status.workers.filter(isReady).length === 2, "both workers");
   assert.deepEqual(joined.workers.map((one) => one.backend).sort(), ["vulkan", "webgpu"]);
   const answer = await chat(hub, request);
   assert.equal(answer.error, null);
@@ -146,14 +208,17 @@ test("over TLS, with a certificate of the hub's own making", async (t) => {
   const made = await run(join(build, "moex-hub"), ["cert", "--out", folder]);
   assert.equal(made.code, 0, made.stderr);
   const certificate = join(folder, "cert.pem");
-  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", "--tls-cert", certificate, "--tls-key", join(folder, "key.pem"), ...patient]);
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2",
+    "--tls-cert", certificate, "--tls-key", join(folder, "key.pem"), ...patient]);
   t.after(() => hub.remove());
   assert.match(hub.join, /^https:/);
   const worker = await NativeWorker.start(hub, ["--ca", certificate]);
   t.after(() => worker.stop());
   const trusting = await browser.newContext({ ignoreHTTPSErrors: true });
   onBrowserGpu(await tabStatus(await openTab(trusting, hub.join)));
-  const response = await trusting.request.post(`${hub.url}/v1/chat/completions`, { data: { ...request, max_tokens: 8 }, timeout: 0 });
+  const response = await trusting.request.post(`${hub.url}/v1/chat/completions`, {
+    data: { ...request, max_tokens: 8 }, timeout: 0,
+  });
   assert.equal(response.status(), 200);
   const text = (await response.json()).choices[0].message.content;
   assert.ok(text.length > 0 && expected.text.startsWith(text), text);
