@@ -35,6 +35,7 @@ void CallQueue::run_group(ByteView frame) {
     if (const Status decoded = decode_group_dispatch_into(view_, frame, welcome_.limits, scratch_);
         !decoded.ok())
         return hub_.protocol_error(decoded.error());
+
     const double begin_ms = platform_.now_ms();
     const Status started = runner_.run_group(
         view_, [this, sequence_id = view_.sequence_id, shape = view_.shape, begin_ms,
@@ -50,6 +51,7 @@ void CallQueue::run_group(ByteView frame) {
             }
             next_group();
         });
+
     if (!started.ok()) refuse(view_.sequence_id, view_.shape.num_tokens, started.error());
 }
 
@@ -74,28 +76,34 @@ void CallQueue::on_cancel(std::uint32_t sequence_id) {
 void CallQueue::on_single(ByteView frame) {
     auto decoded = decode_dispatch(frame, welcome_.limits);
     if (!decoded.ok()) return hub_.protocol_error(decoded.error());
+
     if (!open_) return send_busy(decoded->sequence_id);
     const Dispatch call = std::move(*decoded);
+
     const double begin_ms = platform_.now_ms();
     const Status started = runner_.run_single(
         Unit{call.layer, call.expert}, call.x,
         [this, call, begin_ms, asked_on = hub_.number()](Result<ByteView> y) {
             if (!hub_.online() || hub_.number() != asked_on) return;
             if (!y.ok()) return hub_.send_error(call.sequence_id, y.error(), false);
+
             ExpertResult result{.sequence_id = call.sequence_id,
                                 .layer = call.layer,
                                 .expert = call.expert,
                                 .dtype = call.dtype};
+
             result.y.resize(call.x.size());
             std::memcpy(result.y.data(), y->data(), y->size());
             const std::size_t hidden = welcome_.limits.hidden_size;
             for (std::size_t i = 0; i < result.y.size(); ++i)
                 result.y[i] *= half_to_float(call.gates[i / hidden]);
+
             ++report_.status.groups_answered;
             report_.status.pairs_answered += call.gates.size();
             hub_.send(encode_result(result, welcome_.limits.hidden_size, false));
             report_.add_round(platform_.now_ms() - begin_ms);
         });
+
     if (started.ok()) return;
     if (started.error().code == ErrorCode::overloaded)
         send_busy(call.sequence_id);

@@ -24,12 +24,15 @@ void DeviceKeeper::open() {
             if (devices_opened_ > 0) return reopen(made.error().message);
             return events_.failed(made.error().message);
         }
+
         ++devices_opened_;
         device_ = std::move(*made);
+
         report_.status.adapter = device_->adapter();
         device_->on_lost([this, at, life](gpu::Loss loss) {
             if (life.alive() && at == generation_) lost(loss);
         });
+
         events_.opened();
         test();
     });
@@ -39,11 +42,13 @@ void DeviceKeeper::test() {
     ExpertRunner::self_test(
         *device_, [this, at = generation_, life = life_.watch()](Result<double> nrmse) {
             if (!life.alive() || closed_ || at != generation_ || reopening_) return;
+
             if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
                 return lost(gpu::loss_of(nrmse.error()));
             if (!nrmse.ok())
                 return events_.failed(
                     text("This GPU cannot run the expert kernels: ", nrmse.error().message));
+
             ++report_.status.self_test_rounds;
             report_.status.self_test_nrmse = *nrmse;
             if (!(*nrmse <= self_test_nrmse_max))
@@ -51,6 +56,7 @@ void DeviceKeeper::test() {
                     "This GPU computes wrong results (error ", *nrmse, ", at most ",
                     self_test_nrmse_max,
                     " is allowed). A driver update may mend that; until then it does not serve."));
+
             tested_ = true;
             ready_at_ms_ = platform_.now_ms();
             events_.ready();
@@ -69,9 +75,11 @@ void DeviceKeeper::reopen(const std::string& reason) {
         return events_.failed(text("This GPU fails again and again (", shown,
                                    "); it was opened anew ", faults_max,
                                    " times. A restart or a newer graphics driver may mend that."));
+
     report_.enter(WorkerPhase::gpu_lost,
                   text("The GPU was lost (", shown, "). Starting again",
                        faults_ > 1 ? text(", try ", faults_, " of ", faults_max) : "", "."));
+
     reopen_after(std::min(reopen_ms_max, reopen_ms_min * std::pow(2.0, faults_)) *
                  (0.5 + platform_.random() / 2));
 }
@@ -87,6 +95,7 @@ void DeviceKeeper::reopen_after(double delay_ms) {
     reopening_ = true;
     if (retry_timer_ != 0) platform_.clear_timer(retry_timer_);
     // Not from inside the device's own callback.
+
     retry_timer_ = platform_.set_timer(delay_ms, [this] {
         retry_timer_ = 0;
         ++generation_;

@@ -49,11 +49,14 @@ void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
         else
             beyond.push_back(name);
     }
+
     if (!beyond.empty()) events_.beyond(beyond);
+
     if (const Status made = store_.reserve(num_assigned()); !made.ok()) return lost(made.error());
     if (runner_ready_)
         if (const Status prepared = runner_.prepare(); !prepared.ok())
             return lost(prepared.error());
+
     for (const AssignedUnit& one : units) {
         const Unit unit{one.layer, one.expert};
         if (!assigned_.contains(unit)) continue;
@@ -65,6 +68,7 @@ void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
         report_.status.bytes_to_fetch += blob_bytes_;
         fetch(unit, 0);
     }
+
     announce();
     events_.changed();
 }
@@ -83,15 +87,18 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
             if (from_network) report_.status.bytes_downloaded += bytes;
             report_.changed();
         },
+
         [this, unit, failures, life = life_.watch(), number = fetch_number_](Result<Bytes> blob) {
             if (!life.alive() || number != fetch_number_) return;
             if (blob.ok() || !assigned_.contains(unit)) return store_blob(unit, std::move(blob));
+
             // The hub may be busy, or the way to it: the
             // expert stays assigned and is asked for again.
             ++report_.status.errors;
             report_.status.detail = text("An expert could not be fetched and is tried again: ",
                                          blob.error().message);
             report_.changed();
+
             const double delay_ms =
                 std::min(retry_ms_max, retry_ms_min * std::pow(2.0, std::min(failures, 10u))) *
                 (0.5 + platform_.random());
@@ -112,6 +119,7 @@ void ExpertLoader::done_fetching(Unit unit) {
 void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     done_fetching(unit);
     if (!assigned_.contains(unit)) return events_.changed();  // released meanwhile
+
     Status stored = store_.put(unit, *blob);
     if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned())
         stored = store_.put(unit, *blob);
@@ -119,6 +127,7 @@ void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     if (runner_ready_)
         if (const Status prepared = runner_.prepare(); !prepared.ok())
             return lost(prepared.error());
+
     unannounced_.push_back(unit);
     announce();
     events_.changed();
@@ -139,6 +148,7 @@ bool ExpertLoader::drop_unassigned() {
 // first experts go out at once so that serving begins early.
 void ExpertLoader::announce() {
     if (!runner_ready_ || !hub_.online() || unannounced_.empty() || announce_timer_ != 0) return;
+
     announce_timer_ = platform_.set_timer(announce_every_ms, [this] {
         announce_timer_ = 0;
         if (!hub_.online() || unannounced_.empty()) return;
@@ -148,6 +158,7 @@ void ExpertLoader::announce() {
                 std::vector<Unit>(unannounced_.begin() + static_cast<std::ptrdiff_t>(first),
                                   unannounced_.begin() + static_cast<std::ptrdiff_t>(last))));
         }
+
         unannounced_.clear();
         events_.changed();
     });

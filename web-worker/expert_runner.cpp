@@ -56,6 +56,7 @@ gpu::Command copy(gpu::BufferId source, gpu::BufferId target, std::uint64_t size
 bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::uint32_t row_size) {
     const std::uint64_t count = num_rows * row_size;
     std::uint32_t bad = 0;
+
     const auto scan16 = [&](std::uint16_t exponent) {
         const std::byte* at = bytes.data();
         for (std::uint64_t i = 0; i < count; ++i) {
@@ -64,6 +65,7 @@ bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::
             bad |= (value & exponent) == exponent ? 1u : 0u;
         }
     };
+
     const auto scan32 = [&](std::uint64_t first_byte, std::uint64_t values) {
         for (std::uint64_t i = 0; i < values; ++i) {
             std::uint32_t value;
@@ -71,6 +73,7 @@ bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::
             bad |= (value & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
         }
     };
+
     switch (dtype) {
         case Dtype::f16: scan16(0x7c00); break;
         case Dtype::bf16: scan16(0x7f80); break;
@@ -84,8 +87,10 @@ bool wire_rows_finite(Dtype dtype, ByteView bytes, std::uint64_t num_rows, std::
 ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
     const std::uint64_t hidden = options.shape.hidden_size,
                         inner = options.shape.moe_intermediate_size;
+
     const std::uint64_t tokens = options.tokens_max, pairs = options.pairs_max;
     Sizes sizes;
+
     // Tiles: at most one a pair; pairs: two words; the summed tables: tokens + 1 + pairs.
     const std::uint64_t table_words = gpu::round_header_words + 2 * ExpertStore::arenas_max +
                                       pairs * (4 + 2 + 1) + tokens + 1;
@@ -94,6 +99,7 @@ ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
     sizes.intermediate = round_up(4 * inner * pairs, 16);
     sizes.y_pairs = round_up(4 * hidden * pairs, 16);
     sizes.y_wire = round_up(std::max(tokens, pairs) * (4 * hidden + 4), 16);
+
     sizes.single_tokens = std::min<std::uint64_t>(single_tokens_max, tokens);
     sizes.single_x = 4 * sizes.single_tokens * hidden;
     sizes.single_intermediate = 4 * sizes.single_tokens * inner;
@@ -122,7 +128,9 @@ RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max,
         return largest > std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes) ||
                buffer_bytes(options) > bytes_max;
     };
+
     while (options.num_lanes > 2 && too_large()) --options.num_lanes;
+
     while ((options.pairs_max > 1 || options.tokens_max > 1) && too_large()) {
         if (options.tokens_max >= options.pairs_max)
             options.tokens_max -= options.tokens_max / 8 + 1;
@@ -247,6 +255,7 @@ Status ExpertRunner::make_lane(Lane& lane) {
         out = made;
         return {};
     };
+
     MOEX_TRY(buffer(lane.upload, sizes_.upload, gpu::BufferUsage::storage, "upload"));
     MOEX_TRY(buffer(lane.x, sizes_.x, gpu::BufferUsage::storage, "x"));
     MOEX_TRY(
@@ -254,9 +263,11 @@ Status ExpertRunner::make_lane(Lane& lane) {
     MOEX_TRY(buffer(lane.y_pairs, sizes_.y_pairs, gpu::BufferUsage::storage, "y_pairs"));
     MOEX_TRY(buffer(lane.y_wire, sizes_.y_wire, gpu::BufferUsage::storage, "y_wire"));
     MOEX_TRY(buffer(lane.readback, sizes_.y_wire, gpu::BufferUsage::readback, "readback"));
+
     const gpu::Binding unpack[] = {{lane.upload}, {lane.x}};
     MOEX_ASSIGN(unpack_group, device_.create_bind_group(pipelines_[unpack_rows], unpack));
     lane.unpack = unpack_group;
+
     const gpu::Binding pack[] = {{lane.upload}, {lane.y_pairs}, {lane.y_wire}};
     MOEX_ASSIGN(pack_group, device_.create_bind_group(pipelines_[pack_rows], pack));
     lane.pack = pack_group;
@@ -270,6 +281,7 @@ Status ExpertRunner::make_single() {
         out = made;
         return {};
     };
+
     MOEX_TRY(buffer(single_.x, sizes_.single_x, gpu::BufferUsage::storage, "single x"));
     MOEX_TRY(buffer(single_.gate_up, sizes_.single_gate_up, gpu::BufferUsage::storage,
                     "single gate_up"));
@@ -280,6 +292,7 @@ Status ExpertRunner::make_single() {
         buffer(single_.readback, sizes_.single_x, gpu::BufferUsage::readback, "single readback"));
     MOEX_TRY(buffer(single_.params, sizeof(gpu::ExpertParams), gpu::BufferUsage::uniform,
                     "single params"));
+
     const gpu::Binding silu[] = {{single_.gate_up}, {single_.intermediate}, {single_.params}};
     MOEX_ASSIGN(silu_group, device_.create_bind_group(pipelines_[silu_mul], silu));
     single_.silu = silu_group;
@@ -300,6 +313,7 @@ Status ExpertRunner::prepare() {
         device_.write_buffer(place, 0, std::as_bytes(std::span(&value, 1)));
         places_.push_back(place);
     }
+
     for (Lane& lane : lanes_) {
         while (lane.gate_up.size() < 2 * arenas.size()) {
             const std::size_t place = lane.gate_up.size();
@@ -309,25 +323,31 @@ Status ExpertRunner::prepare() {
             MOEX_ASSIGN(gate_up_group,
                         device_.create_bind_group(
                             pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], first));
+
             const gpu::Binding second[] = {{lane.upload},       {arena},        {arena},
                                            {lane.intermediate}, {lane.y_pairs}, {places_[place]}};
             MOEX_ASSIGN(down_group,
                         device_.create_bind_group(
                             pipelines_[place % 2 ? group_down_4 : group_down_1], second));
+
             lane.gate_up.push_back(gate_up_group);
             lane.down.push_back(down_group);
         }
     }
+
     while (single_.gate_up_groups.size() < arenas.size()) {
         const gpu::BufferId arena = arenas[single_.gate_up_groups.size()];
         const gpu::Binding first[] = {{single_.x}, {arena}, {single_.gate_up}, {single_.params}};
         MOEX_ASSIGN(gate_up_group, device_.create_bind_group(pipelines_[gate_up], first));
+
         const gpu::Binding second[] = {
             {single_.intermediate}, {arena}, {single_.y}, {single_.params}};
         MOEX_ASSIGN(down_group, device_.create_bind_group(pipelines_[down], second));
+
         single_.gate_up_groups.push_back(gate_up_group);
         single_.down_groups.push_back(down_group);
     }
+
     bound_arenas_ = arenas;
     return {};
 }
@@ -346,6 +366,7 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
             ErrorCode::num_tokens_range,
             text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
                  " pairs, this worker takes ", options_.tokens_max, " and ", options_.pairs_max)};
+
     std::size_t index = 0;
     while (index < lanes_.size() && lanes_[index].busy) ++index;
     MOEX_CHECK(index < lanes_.size(), "run_group() without a free lane");
@@ -384,16 +405,19 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     header.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
     header.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes /
                                                              4);
+
     for (std::size_t place = 0; place < num_places; ++place) {
         words_[gpu::round_header_words + place] = static_cast<std::uint32_t>(words_.size());
         for (const gpu::RoundTile& tile : tiles_[place])
             words_.insert(words_.end(), {tile.blob_word, tile.first_pair, tile.num_pairs, 0u});
     }
+
     header.pairs_word = static_cast<std::uint32_t>(words_.size());
     for (std::uint32_t i = 0; i < shape.num_pairs; ++i) {
         words_.push_back(group.rows[i]);
         words_.push_back(detail::bits_of_float(half_to_float(group.gates[i])));
     }
+
     if (!shape.unsummed) {
         header.token_starts_word = static_cast<std::uint32_t>(words_.size());
         words_.resize(words_.size() + shape.num_tokens + 1, 0);
@@ -401,6 +425,7 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
         words_.resize(words_.size() + shape.num_pairs, 0);
         std::uint32_t* starts = words_.data() + header.token_starts_word;
         std::uint32_t* list = words_.data() + header.token_pairs_word;
+
         for (const std::uint16_t row : group.rows) ++starts[row + 1];
         for (std::uint32_t row = 0; row < shape.num_tokens; ++row) starts[row + 1] += starts[row];
         // Each start is advanced as its token's pairs are placed, and set back afterwards.
@@ -408,6 +433,7 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
         for (std::uint32_t row = shape.num_tokens; row > 0; --row) starts[row] = starts[row - 1];
         starts[0] = 0;
     }
+
     header.x_word = static_cast<std::uint32_t>(words_.size());
     words_.resize(words_.size() + (group.x_bytes.size() + 3) / 4);
     std::memcpy(words_.data() + header.x_word, group.x_bytes.data(), group.x_bytes.size());
@@ -415,27 +441,32 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
 
     lane.busy = true;
     device_.write_buffer(lane.upload, 0, std::as_bytes(std::span(words_)));
+
     std::vector<gpu::Command>& commands = commands_[index];
     commands.clear();
     commands.push_back(
         dispatch(pipelines_[unpack_rows], lane.unpack,
                  ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, unpack_values)));
+
     for (std::size_t place = 0; place < num_places; ++place)
         if (!tiles_[place].empty())
             commands.push_back(dispatch(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1],
                                         lane.gate_up[place],
                                         ceil_div(header.moe_intermediate_size, gate_up_outputs),
                                         static_cast<std::uint32_t>(tiles_[place].size())));
+
     for (std::size_t place = 0; place < num_places; ++place)
         if (!tiles_[place].empty())
             commands.push_back(dispatch(pipelines_[place % 2 ? group_down_4 : group_down_1],
                                         lane.down[place],
                                         ceil_div(header.hidden_size, down_outputs),
                                         static_cast<std::uint32_t>(tiles_[place].size())));
+
     const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
     commands.push_back(dispatch(pipelines_[pack_rows], lane.pack, rows_out));
     const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, rows_out, header.hidden_size);
     commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes, 4)));
+
     device_.submit(commands);
     device_.read_buffer(lane.readback, round_up(y_bytes, 4),
                         [this, index, shape, y_bytes, done = std::move(done),
@@ -452,6 +483,7 @@ void ExpertRunner::finish_group(std::size_t lane, const GroupShape& shape, Resul
                                 const Done& done) {
     lanes_[lane].busy = false;
     const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
+
     if (bytes.ok() &&
         !wire_rows_finite(shape.dtype, *bytes, rows_out, options_.shape.hidden_size)) {
         done(Error{
@@ -466,16 +498,20 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
     const std::uint32_t hidden = options_.shape.hidden_size,
                         inner = options_.shape.moe_intermediate_size;
     const auto num_tokens = static_cast<std::uint32_t>(x.size() / hidden);
+
     const auto slot = store_.find(unit);
     if (!slot)
         return Error{ErrorCode::unknown_expert,
                      text("layer ", unit.layer, " expert ", unit.expert, " is not held here")};
+
     if (num_tokens > sizes_.single_tokens)
         return Error{
             ErrorCode::num_tokens_range,
             text(num_tokens, " rows in one call, this worker takes ", sizes_.single_tokens)};
     if (single_.busy || refit_) return Error{ErrorCode::overloaded, "a single call is running"};
+
     single_.busy = true;
+
     gpu::ExpertParams params;
     params.blob_word = slot->blob_word;
     params.num_tokens = num_tokens;
@@ -487,8 +523,10 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
     params.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
     params.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes /
                                                              4);
+
     device_.write_buffer(single_.params, 0, std::as_bytes(std::span(&params, 1)));
     device_.write_buffer(single_.x, 0, std::as_bytes(x));
+
     const std::uint64_t y_bytes = 4 * std::uint64_t{num_tokens} * hidden;
     const gpu::Command commands[] = {
         dispatch(pipelines_[gate_up], single_.gate_up_groups[slot->arena],
@@ -499,6 +537,7 @@ Status ExpertRunner::run_single(Unit unit, std::span<const float> x, Done done) 
                  ceil_div(hidden, kernels::down::threads), num_tokens),
         copy(single_.y, single_.readback, y_bytes),
     };
+
     device_.submit(commands);
     device_.read_buffer(
         single_.readback, y_bytes,

@@ -26,9 +26,11 @@ void HubConnection::retry_later(std::string why, std::function<void()> retry) {
     const double most = std::min(retry_ms_max,
                                  2 * retry_ms_min * std::pow(2.0, std::min(failures_, 10u)));
     const double delay_ms = retry_ms_min + platform_.random() * (most - retry_ms_min);
+
     ++failures_;
     report_.status.retry_at_ms = platform_.now_ms() + delay_ms;
     report_.enter(WorkerPhase::offline, std::move(why));
+
     stop_retrying();
     retry_timer_ = platform_.set_timer(delay_ms, [this, retry = std::move(retry)] {
         retry_timer_ = 0;
@@ -111,6 +113,7 @@ HubConnection::End HubConnection::closed(std::uint16_t code) {
     // A greeting that came too late is no verdict on the worker.
     const bool refused = code == static_cast<std::uint16_t>(CloseCode::policy) &&
                          fatal_code_ != error_code_name(ErrorCode::timeout);
+
     // no ERROR: the upgrade was refused
     const bool bad_token = fatal_code_.empty() ||
                            fatal_code_ == error_code_name(ErrorCode::unauthorized);

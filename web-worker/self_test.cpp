@@ -44,9 +44,11 @@ struct SelfTest : std::enable_shared_from_this<SelfTest> {
             matrix->resize(std::size_t{hidden} * inner);
             for (float& value : *matrix) value = 0.1f * sequence.next();
         }
+
         blob = quantize_expert_int4(weights);
         x.resize(std::size_t{num_tokens} * hidden);
         for (float& value : x) value = sequence.next();
+
         const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
         MOEX_CHECK(view.ok(), "the self-test's blob");
         expected.resize(x.size());
@@ -93,11 +95,14 @@ struct SelfTest : std::enable_shared_from_this<SelfTest> {
                        .num_pairs = rows,
                        .num_experts = 1};
         group.experts = {GroupExpert{0, static_cast<std::uint16_t>(rows)}};
+
         for (std::uint32_t row = 0; row < rows; ++row) {
             group.rows.push_back(static_cast<std::uint16_t>(row));
             group.gates.push_back(float_to_half(1.0f));
         }
+
         group.x_bytes = std::as_bytes(std::span(x).first(std::size_t{rows} * hidden));
+
         const Status started = runner.run_group(
             group, [self = shared_from_this(), rows](Result<ByteView> y) {
                 if (!y.ok()) return self->finish(y.error());

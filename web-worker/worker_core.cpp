@@ -125,15 +125,19 @@ struct WorkerCore::State {
         if (!model->runner_ready) return report.enter(WorkerPhase::warming);
         const bool complete = model->loader.complete();
         if (!complete) model->warm = false;
+
         if (!complete && model->store.num_units() == 0)
             return report.enter(WorkerPhase::downloading);
+
         if (model->loader.num_assigned() == 0)
             return report.enter(WorkerPhase::serving,
                                 "The hub has given this worker no experts yet.");
+
         if (complete && !std::exchange(model->warm, true)) {
             report.status.device_at_warm = keeper.device()->counters();
             report.status.rounds_at_warm = report.status.groups_answered;
         }
+
         // It serves what it holds while the rest still comes.
         if (complete)
             report.enter(WorkerPhase::serving);
@@ -179,12 +183,14 @@ struct WorkerCore::State {
         told_bytes = model ? model->store.bytes_max()
                            : std::min(weights_bytes(report.status.budget_bytes),
                                       ExpertStore::bytes_max(adapter));
+
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
                     .kernel_version = kernel_version,
                     .nickname = options.nickname,
                     .client = options.client,
                     .worker_key = options.worker_key};
+
         hello.device = {.backend = adapter.backend,
                         .vendor = adapter.vendor,
                         .architecture = adapter.architecture,
@@ -306,6 +312,7 @@ struct WorkerCore::State {
         const auto header = decode_frame_header(frame);
         if (!header.ok()) return hub.protocol_error(header.error());
         hub.heard();
+
         if (header->type == FrameType::welcome && !hub.online()) {
             auto message = decode_welcome(frame);
             return message.ok() ? on_welcome(std::move(*message))
@@ -316,20 +323,26 @@ struct WorkerCore::State {
             return empty.ok() ? hub.send(encode_heartbeat(header->sequence_id))
                               : hub.protocol_error(empty.error());
         }
-        if (header->type == FrameType::error) {
-            const auto message = decode_error(frame);
-            ++report.status.errors;
-            if (message.ok() && message->fatal) hub.failed_by_hub(message->code);
-            if (message.ok())
-                report.status.detail = text("The hub reports ", message->code,
-                                            message->found.empty() ? "" : ": ", message->found);
-            return;
-        }
+        if (header->type == FrameType::error) return on_error(frame);
         if (!model || !hub.online())
             return hub.protocol_error(Error{
                 ErrorCode::unknown_type, text(frame_type_name(header->type), " before WELCOME")});
+        on_model_frame(*header, frame);
+    }
+
+    void on_error(ByteView frame) {
+        ++report.status.errors;
+        const auto message = decode_error(frame);
+        if (!message.ok()) return;
+        if (message->fatal) hub.failed_by_hub(message->code);
+        report.status.detail = text("The hub reports ", message->code,
+                                    message->found.empty() ? "" : ": ", message->found);
+    }
+
+    // What is about the model that WELCOME told.
+    void on_model_frame(const FrameHeader& header, ByteView frame) {
         const WireLimits& limits = model->welcome.limits;
-        switch (header->type) {
+        switch (header.type) {
             case FrameType::assign: {
                 const auto units = decode_assign(frame, limits);
                 return units.ok() ? model->loader.assign(*units)
@@ -350,7 +363,7 @@ struct WorkerCore::State {
             case FrameType::dispatch: return model->calls.on_single(frame);
             case FrameType::cancel: {
                 const Status empty = decode_cancel(frame);
-                return empty.ok() ? model->calls.on_cancel(header->sequence_id)
+                return empty.ok() ? model->calls.on_cancel(header.sequence_id)
                                   : hub.protocol_error(empty.error());
             }
             case FrameType::drain: {
@@ -372,7 +385,7 @@ struct WorkerCore::State {
             default:
                 return hub.protocol_error(
                     Error{ErrorCode::unknown_type,
-                          text(frame_type_name(header->type), " is not for a worker")});
+                          text(frame_type_name(header.type), " is not for a worker")});
         }
     }
 };

@@ -110,6 +110,7 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     const nlohmann::json options = nlohmann::json::parse(std::string_view(json, size_bytes),
                                                          nullptr, false);
     if (!options.is_object() || tab().core) return;
+
     WorkerOptions worker;
     worker.token = options.value("token", "");
     worker.nickname = options.value("nickname", "");
@@ -117,6 +118,7 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     worker.client = options.value("client", "tab");
     worker.budget_bytes = static_cast<std::uint64_t>(
         options.value("budget_bytes", 512.0 * 1024 * 1024));
+
     tab().core = std::make_unique<WorkerCore>(tab().platform, std::move(worker));
     tab().core->start();
 }

@@ -7,6 +7,7 @@ Result<HubUrl> parse_hub_url(std::string_view url) {
         ErrorCode::invalid_argument,
         text("--hub ", url,
              " is not a hub's address; wanted ws://HOST:PORT, wss://HOST:PORT or a join link")};
+
     HubUrl parsed;
     const std::size_t scheme_end = url.find("://");
     if (scheme_end == std::string_view::npos) return bad;
@@ -15,9 +16,12 @@ Result<HubUrl> parse_hub_url(std::string_view url) {
         parsed.tls = true;
     else if (scheme != "ws" && scheme != "http")
         return bad;
+
     std::string_view rest = url.substr(scheme_end + 3);
+
     if (const std::size_t token = rest.find("token="); token != std::string_view::npos)
         parsed.token = rest.substr(token + 6, rest.find('&', token) - token - 6);
+
     rest = rest.substr(0, rest.find_first_of("/?#"));
     if (!rest.empty() && rest.front() == '[') {
         const std::size_t end = rest.find(']');
@@ -29,7 +33,9 @@ Result<HubUrl> parse_hub_url(std::string_view url) {
         parsed.host = rest.substr(0, colon);
         rest = colon == std::string_view::npos ? std::string_view{} : rest.substr(colon);
     }
+
     parsed.port = rest.empty() ? (parsed.tls ? "443" : "80") : std::string(rest.substr(1));
+
     if (parsed.host.empty() || parsed.port.empty() ||
         parsed.port.find_first_not_of("0123456789") != std::string::npos)
         return bad;

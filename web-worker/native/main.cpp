@@ -34,6 +34,7 @@ void declare(CLI::App& app, Arguments& arguments) {
         "example: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem --cache "
         "~/.cache/moex\n"
         "exit: 0 left, 1 failed or refused, 2 wrong arguments");
+
     app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
     app.add_option("--token-file", arguments.token_file, "file that holds the join token");
     app.add_option("--device", arguments.device,
@@ -53,6 +54,7 @@ void declare(CLI::App& app, Arguments& arguments) {
             ""));
     app.add_option("--ca", arguments.ca_file, "certificate to trust besides the system's")
         ->check(CLI::ExistingFile);
+
     app.add_flag("--insecure-tls", arguments.insecure_tls, "do not check the hub's certificate");
     app.add_flag("--list-devices", arguments.list_devices, "print the Vulkan devices and stop");
     app.add_flag("--version", arguments.version, "print the version and stop");

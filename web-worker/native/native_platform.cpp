@@ -34,6 +34,7 @@ class NativePlatform : public Platform {
         const auto present = [this, mine = std::weak_ptr<WebSocketClient>(socket_)] {
             return core_ != nullptr && socket_ != nullptr && mine.lock() == socket_;
         };
+
         socket_->on_open = [this, present] {
             if (present()) core_->on_open();
         };
@@ -43,6 +44,7 @@ class NativePlatform : public Platform {
         socket_->on_frame = [this, present](ByteView frame) {
             if (present()) core_->on_frame(frame);
         };
+
         // Never inside connect() or close(): the core expects to be called afterwards.
         socket_->on_closed = [this, present](std::uint16_t code, std::string reason) {
             post([this, present, code, reason = std::move(reason)] {
@@ -51,6 +53,7 @@ class NativePlatform : public Platform {
                 core_->on_closed(code, reason);
             });
         };
+
         socket_->open();
     }
     void send(ByteView frame) override {

@@ -21,6 +21,7 @@ Result<VkInstance> vulkan_instance() {
     VkApplicationInfo application{.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO};
     application.pApplicationName = "moex-worker";
     application.apiVersion = VK_API_VERSION_1_1;
+
     VkInstanceCreateInfo info{.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO};
     info.pApplicationInfo = &application;
     MOEX_VULKAN(vkCreateInstance(&info, nullptr, &instance), "vkCreateInstance");
@@ -35,23 +36,28 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
     std::vector<VkPhysicalDevice> devices(count);
     MOEX_VULKAN(vkEnumeratePhysicalDevices(instance, &count, devices.data()),
                 "vkEnumeratePhysicalDevices");
+
     std::vector<VulkanAdapter> adapters;
     for (const VkPhysicalDevice device : devices) {
         VulkanAdapter adapter;
         adapter.device = device;
+
         VkPhysicalDeviceDriverProperties driver{
             .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
         VkPhysicalDeviceProperties2 properties{
             .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2};
         properties.pNext = &driver;
         vkGetPhysicalDeviceProperties2(device, &properties);
+
         adapter.properties = properties.properties;
         adapter.driver = driver.driverInfo;
         adapter.software = adapter.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+
         std::uint32_t families = 0;
         vkGetPhysicalDeviceQueueFamilyProperties(device, &families, nullptr);
         std::vector<VkQueueFamilyProperties> family(families);
         vkGetPhysicalDeviceQueueFamilyProperties(device, &families, family.data());
+
         for (std::uint32_t i = 0; i < families; ++i) {
             if ((family[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) continue;
             adapter.queue_family = i;
@@ -66,15 +72,18 @@ Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted) {
     MOEX_ASSIGN(adapters, vulkan_adapters());
     if (adapters.empty())
         return Error{ErrorCode::unavailable, "no Vulkan device with a compute queue"};
+
     if (wanted.empty()) {
         for (const VulkanAdapter& adapter : adapters)
             if (!adapter.software) return adapter;
         return adapters.front();
     }
+
     for (std::size_t i = 0; i < adapters.size(); ++i)
         if (wanted == std::to_string(i) ||
             std::string(adapters[i].properties.deviceName).find(wanted) != std::string::npos)
             return adapters[i];
+
     std::string names;
     for (const VulkanAdapter& adapter : adapters)
         names += text(names.empty() ? "" : ", ", adapter.properties.deviceName);

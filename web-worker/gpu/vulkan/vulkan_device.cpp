@@ -27,6 +27,8 @@ constexpr std::uint64_t staging_bytes_min = 4u << 20;
 constexpr std::uint64_t staging_bytes_max = 64u << 20;
 // a sleeping wait costs more than most rounds take
 constexpr auto spin_time = std::chrono::microseconds(150);
+// a GPU that takes longer is taken for lost
+constexpr std::uint64_t fence_wait_ns = 60'000'000'000;
 
 struct Buffer {
     VkBuffer buffer = VK_NULL_HANDLE;
@@ -69,20 +71,25 @@ class VulkanDevice : public Device {
         queue.queueFamilyIndex = chosen_.queue_family;
         queue.queueCount = 1;
         queue.pQueuePriorities = &priority;
+
         VkPhysicalDeviceFeatures features{};
         features.robustBufferAccess = robust_access ? VK_TRUE : VK_FALSE;
+
         VkDeviceCreateInfo info{.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO};
         info.queueCreateInfoCount = 1;
         info.pQueueCreateInfos = &queue;
         info.pEnabledFeatures = &features;
         MOEX_VULKAN(vkCreateDevice(chosen_.device, &info, nullptr, &device_), "vkCreateDevice");
+
         vkGetDeviceQueue(device_, chosen_.queue_family, 0, &queue_);
         vkGetPhysicalDeviceMemoryProperties(chosen_.device, &memory_);
+
         VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
         pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
         pool.queueFamilyIndex = chosen_.queue_family;
         MOEX_VULKAN(vkCreateCommandPool(device_, &pool, nullptr, &command_pool_),
                     "vkCreateCommandPool");
+
         const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 16384},
                                               {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, 4096}};
         VkDescriptorPoolCreateInfo descriptors{
@@ -104,11 +111,13 @@ class VulkanDevice : public Device {
         adapter_.description = text(chosen_.properties.deviceName,
                                     chosen_.driver.empty() ? "" : ", ", chosen_.driver);
         adapter_.software = chosen_.software;
+
         adapter_.max_binding_bytes = limits.maxStorageBufferRange;
         adapter_.max_buffer_bytes = std::min<std::uint64_t>(limits.maxStorageBufferRange,
                                                             2ull << 30);
         adapter_.max_workgroup_invocations = limits.maxComputeWorkGroupInvocations;
         adapter_.max_workgroups_per_dimension = limits.maxComputeWorkGroupCount[0];
+
         waiter_ = std::thread([this] { wait_for_fences(); });
         return {};
     }
@@ -118,10 +127,13 @@ class VulkanDevice : public Device {
             const std::lock_guard lock(mutex_);
             stopping_ = true;
         }
+
         wake_.notify_all();
         if (waiter_.joinable()) waiter_.join();
         if (device_ == VK_NULL_HANDLE) return;
+
         vkDeviceWaitIdle(device_);
+
         for (Slot& slot : slots_) {
             vkDestroyFence(device_, slot.fence, nullptr);
             free_buffer(slot.staging);
@@ -133,6 +145,7 @@ class VulkanDevice : public Device {
             vkDestroyShaderModule(device_, pipeline.module, nullptr);
         }
         for (Buffer& buffer : buffers_) free_buffer(buffer);
+
         vkDestroyDescriptorPool(device_, descriptor_pool_, nullptr);
         vkDestroyCommandPool(device_, command_pool_, nullptr);
         vkDestroyDevice(device_, nullptr);
@@ -207,12 +220,14 @@ class VulkanDevice : public Device {
                    text(bindings.size(), " bindings, the kernel has ", pipeline.kinds.size()));
         BindGroup group;
         group.layout = pipeline.layout;
+
         VkDescriptorSetAllocateInfo info{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
         info.descriptorPool = descriptor_pool_;
         info.descriptorSetCount = 1;
         info.pSetLayouts = &pipeline.set_layout;
         MOEX_VULKAN(vkAllocateDescriptorSets(device_, &info, &group.set),
                     "vkAllocateDescriptorSets");
+
         std::vector<VkDescriptorBufferInfo> buffers(bindings.size());
         std::vector<VkWriteDescriptorSet> writes(bindings.size());
         for (std::size_t i = 0; i < bindings.size(); ++i) {
@@ -225,8 +240,10 @@ class VulkanDevice : public Device {
             writes[i].descriptorType = descriptor_type(pipeline.kinds[i]);
             writes[i].pBufferInfo = &buffers[i];
         }
+
         vkUpdateDescriptorSets(device_, static_cast<std::uint32_t>(writes.size()), writes.data(), 0,
                                nullptr);
+
         bind_groups_.push_back(group);
         ++counters_.bind_groups_created;
         return BindGroupId{static_cast<std::uint32_t>(bind_groups_.size())};
@@ -326,9 +343,11 @@ class VulkanDevice : public Device {
         VkBufferCreateInfo info{.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
         info.size = size_bytes;
         info.usage = usage;
+
         MOEX_VULKAN(vkCreateBuffer(device_, &info, nullptr, &out.buffer), "vkCreateBuffer");
         VkMemoryRequirements needs;
         vkGetBufferMemoryRequirements(device_, out.buffer, &needs);
+
         constexpr VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
                                                VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
         std::optional<std::uint32_t> type;
@@ -337,15 +356,18 @@ class VulkanDevice : public Device {
         else if (kind == Memory::readback)
             type = memory_type(needs.memoryTypeBits, host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
         if (!type) type = memory_type(needs.memoryTypeBits, kind == Memory::device ? 0 : host);
+
         VkMemoryAllocateInfo memory{.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
         memory.allocationSize = needs.size;
         memory.memoryTypeIndex = type.value_or(0);
+
         const VkResult allocated = vkAllocateMemory(device_, &memory, nullptr, &out.memory);
         if (allocated != VK_SUCCESS) {
             vkDestroyBuffer(device_, out.buffer, nullptr);
             out.buffer = VK_NULL_HANDLE;
             return Error{ErrorCode::no_space, vulkan_result_text(allocated)};
         }
+
         MOEX_VULKAN(vkBindBufferMemory(device_, out.buffer, out.memory, 0), "vkBindBufferMemory");
         out.size_bytes = size_bytes;
         if (kind != Memory::device) {
@@ -381,6 +403,7 @@ class VulkanDevice : public Device {
                                          Memory::staging);
             if (!made.ok()) return die(loss_of(made.error()));
         }
+
         std::memcpy(slot.staging.mapped + slot.staged_bytes, bytes.data(), bytes.size());
         const VkBufferCopy region{slot.staged_bytes, offset_bytes, bytes.size()};
         vkCmdCopyBuffer(slot.commands, slot.staging.buffer, target.buffer, 1, &region);
@@ -391,6 +414,7 @@ class VulkanDevice : public Device {
     // makes a new one. Never waits unless 16 are in flight.
     Slot& open_slot() {
         if (current_ < slots_.size() && slots_[current_].recording) return slots_[current_];
+
         current_ = slots_.size();
         for (std::size_t i = 0; i < slots_.size(); ++i)
             if (!slots_[i].submitted ||
@@ -399,6 +423,7 @@ class VulkanDevice : public Device {
                 current_ = i;
                 break;
             }
+
         if (current_ == slots_.size()) {
             slots_.emplace_back();
             VkCommandBufferAllocateInfo info{
@@ -411,11 +436,13 @@ class VulkanDevice : public Device {
                 vkCreateFence(device_, &fence, nullptr, &slots_.back().fence) != VK_SUCCESS)
                 die("no command buffer");
         }
+
         Slot& slot = slots_[current_];
         if (slot.submitted) vkResetFences(device_, 1, &slot.fence);
         slot.submitted = false;
         slot.staged_bytes = 0;
         slot.recording = true;
+
         VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
         begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
         vkBeginCommandBuffer(slot.commands, &begin);
@@ -427,10 +454,13 @@ class VulkanDevice : public Device {
         Slot& slot = slots_[current_];
         barrier(slot.commands);
         vkEndCommandBuffer(slot.commands);
+
         VkSubmitInfo info{.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO};
         info.commandBufferCount = 1;
         info.pCommandBuffers = &slot.commands;
+
         const VkResult result = vkQueueSubmit(queue_, 1, &info, slot.fence);
+
         slot.recording = false;
         slot.submitted = true;
         last_submitted_ = &slot;
@@ -442,8 +472,10 @@ class VulkanDevice : public Device {
         MOEX_CHECK(source != nullptr, text("no kernel named ", kernel));
         if (const auto found = pipeline_ids_.find(kernel); found != pipeline_ids_.end())
             return found->second;
+
         Pipeline made;
         made.kinds.assign(source->bindings.begin(), source->bindings.end());
+
         for (const KernelSpirv& spirv : kernel_spirvs) {
             if (spirv.name != kernel) continue;
             VkShaderModuleCreateInfo info{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
@@ -452,6 +484,7 @@ class VulkanDevice : public Device {
             MOEX_VULKAN(vkCreateShaderModule(device_, &info, nullptr, &made.module),
                         "vkCreateShaderModule");
         }
+
         std::vector<VkDescriptorSetLayoutBinding> bindings(made.kinds.size());
         for (std::size_t i = 0; i < bindings.size(); ++i)
             bindings[i] = {static_cast<std::uint32_t>(i), descriptor_type(made.kinds[i]), 1,
@@ -462,11 +495,13 @@ class VulkanDevice : public Device {
         set.pBindings = bindings.data();
         MOEX_VULKAN(vkCreateDescriptorSetLayout(device_, &set, nullptr, &made.set_layout),
                     "vkCreateDescriptorSetLayout");
+
         VkPipelineLayoutCreateInfo layout{.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
         layout.setLayoutCount = 1;
         layout.pSetLayouts = &made.set_layout;
         MOEX_VULKAN(vkCreatePipelineLayout(device_, &layout, nullptr, &made.layout),
                     "vkCreatePipelineLayout");
+
         VkComputePipelineCreateInfo info{.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
         info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
         info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
@@ -476,6 +511,7 @@ class VulkanDevice : public Device {
         MOEX_VULKAN(
             vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &made.pipeline),
             "vkCreateComputePipelines");
+
         pipelines_.push_back(std::move(made));
         ++counters_.pipelines_created;
         const PipelineId id{static_cast<std::uint32_t>(pipelines_.size())};
@@ -499,7 +535,7 @@ class VulkanDevice : public Device {
                      result == VK_NOT_READY && std::chrono::steady_clock::now() < end;)
                     result = vkGetFenceStatus(device_, wait.slot->fence);
             if (result == VK_NOT_READY)
-                result = vkWaitForFences(device_, 1, &wait.slot->fence, VK_TRUE, 60'000'000'000ull);
+                result = vkWaitForFences(device_, 1, &wait.slot->fence, VK_TRUE, fence_wait_ns);
             post_([this, wait = std::move(wait), result, life = life_.watch()]() mutable {
                 if (!life.alive()) return;
                 --wait.slot->reads;

@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "web-worker/gpu/webgpu/webgpu_bridge.h"
 #include "web-worker/gpu/kernel_source.h"
+#include "web-worker/gpu/webgpu/webgpu_bridge.h"
 
 namespace moex::gpu {
 namespace {
@@ -51,6 +51,7 @@ class WebGpuDevice : public Device {
         if (handle == 0)
             return Error{ErrorCode::device_lost,
                          text("the GPU gave no buffer of ", size_bytes, " bytes for ", label)};
+
         ++counters_.buffers_created;
         counters_.buffer_bytes += size_bytes;
         sizes_[static_cast<std::uint32_t>(handle)] = size_bytes;
@@ -75,11 +76,14 @@ class WebGpuDevice : public Device {
         const std::uint32_t ticket = waiting().next_ticket++;
         const KernelSource* source = find_kernel(kernel);
         MOEX_CHECK(source != nullptr, text("no kernel named ", kernel));
+
         ++counters_.pipelines_created;
         waiting().pipelines[ticket] = std::move(done);
+
         std::vector<std::uint8_t> kinds;
         for (const BindingKind kind : source->bindings)
             kinds.push_back(static_cast<std::uint8_t>(kind));
+
         mx_create_pipeline(source->wgsl.data(), static_cast<int>(source->wgsl.size()),
                            source->entry_point.data(), static_cast<int>(source->entry_point.size()),
                            kinds.data(), static_cast<int>(kinds.size()), ticket);
@@ -92,6 +96,7 @@ class WebGpuDevice : public Device {
             flat.push_back(static_cast<double>(binding.offset_bytes));
             flat.push_back(static_cast<double>(binding.size_bytes));
         }
+
         const int handle = mx_create_bind_group(static_cast<int>(pipeline.value), flat.data(),
                                                 static_cast<int>(bindings.size()));
         if (handle == 0) return Error{ErrorCode::device_lost, "the GPU made no bind group"};
@@ -185,6 +190,7 @@ EMSCRIPTEN_KEEPALIVE void mx_on_device(std::uint32_t ticket, const char* bytes,
         done(Error{ErrorCode::unavailable, text_at(bytes, size_bytes)});
         return;
     }
+
     const nlohmann::json json = nlohmann::json::parse(std::string_view(bytes, size_bytes), nullptr,
                                                       false);
     AdapterInfo adapter;
@@ -199,6 +205,7 @@ EMSCRIPTEN_KEEPALIVE void mx_on_device(std::uint32_t ticket, const char* bytes,
     adapter.max_binding_bytes = static_cast<std::uint64_t>(json.value("max_binding_bytes", 0.0));
     adapter.max_workgroup_invocations = json.value("max_workgroup_invocations", 256u);
     adapter.max_workgroups_per_dimension = json.value("max_workgroups_per_dimension", 65535u);
+
     done(Result<std::unique_ptr<Device>>(std::make_unique<WebGpuDevice>(std::move(adapter))));
 }
 
