@@ -7,7 +7,7 @@
 // Overrides become constants, since naga writes no module that has overrides; so the tab runs the very same text.
 // Errors read FILE:LINE:COLUMN, which build tools link to.
 import { createRequire } from "node:module";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
@@ -17,7 +17,8 @@ if (!kernels.length) {
   process.exit(2);
 }
 const require = createRequire(join(resolve(process.env.NAGA_FROM), "package.json"));
-const naga = await import(pathToFileURL(require.resolve("naga-wasm")));      // an ES module: Node 18 cannot require() it
+// an ES module: Node 18 cannot require() it
+const naga = await import(pathToFileURL(require.resolve("naga-wasm")));
 mkdirSync(join(folder, "spv"), { recursive: true });
 
 function substitute(source, file, values) {
@@ -47,7 +48,8 @@ function constantsOf(text, file) {
   const size = /@workgroup_size\((\d+)\)/.exec(text);
   if (!size) throw new Error(`${file}: no @workgroup_size(number)`);
   const found = [["threads", size[1]]];
-  for (const [, name, value] of text.matchAll(/^const\s+(\w+)\s*:\s*u32\s*=\s*(\w+?)u?\s*;/gm)) found.push([name, value]);
+  for (const [, name, value] of text.matchAll(/^const\s+(\w+)\s*:\s*u32\s*=\s*(\w+?)u?\s*;/gm))
+    found.push([name, value]);
   return found;
 }
 
@@ -57,7 +59,8 @@ function toSpirv(text, file) {
     module = naga.parseWgsl(text);
     const info = naga.validate(module);
     const words = naga.writeSpirv(module, info, {});
-    const bytes = words instanceof Uint8Array ? words : new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
+    const bytes = words instanceof Uint8Array ? words
+      : new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
     const spirv = new Uint32Array(bytes.slice().buffer);
     spirv[1] = 0x00010300;   // naga writes 1.0, where subgroup operations would be invalid
     return spirv;
@@ -75,25 +78,32 @@ let text_table = "";
 let spirv_table = "";
 try {
   for (const kernel of kernels) {
-    const [name, rest] = kernel.split("=", 2).length === 2 ? [kernel.slice(0, kernel.indexOf("=")), kernel.slice(kernel.indexOf("=") + 1)] : [kernel, ""];
+    const [name] = kernel.split("=", 1);
+    const rest = kernel.slice(name.length + 1);
     const [file, ...settings] = rest.split(",");
     const values = Object.fromEntries(settings.map((setting) => setting.split("=")));
     const text = substitute(readFileSync(file, "utf8"), file, values);
     const kinds = bindingKinds(text, file);
     const spirv = toSpirv(text, file);
     writeFileSync(join(folder, "spv", `${name}.spv`), new Uint8Array(spirv.buffer));
-    text_out += `constexpr BindingKind bindings_${name}[] = {${kinds.map((kind) => `static_cast<BindingKind>(${kind})`).join(", ")}};\n`;
+    const casts = kinds.map((kind) => `static_cast<BindingKind>(${kind})`);
+    text_out += `constexpr BindingKind bindings_${name}[] = {${casts.join(", ")}};\n`;
     text_table += `    KernelSource{"${name}", R"WGSL(${text})WGSL", "main", bindings_${name}},\n`;
-    const constants = constantsOf(text, file).map(([key, value]) => `inline constexpr std::uint32_t ${key} = ${value};`);
-    constants_out += `namespace ${name} {\n${constants.join("\n")}\n}\n`;
-    spirv_out += `constexpr std::uint32_t spirv_${name}[] = {${Array.from(spirv, (word) => `0x${word.toString(16)}u`).join(",")}};\n`;
+    const lines = constantsOf(text, file).map(([key, value]) => `inline constexpr std::uint32_t ${key} = ${value};`);
+    constants_out += `namespace ${name} {\n${lines.join("\n")}\n}\n`;
+    const words = Array.from(spirv, (word) => `0x${word.toString(16)}u`);
+    spirv_out += `constexpr std::uint32_t spirv_${name}[] = {${words.join(",")}};\n`;
     spirv_table += `    KernelSpirv{"${name}", spirv_${name}},\n`;
   }
 } catch (error) {
   console.error(error.message);
   process.exit(1);
 }
-const write = (name, text) => writeFileSync(join(folder, name), text);
+// Only what changed, so that whoever includes it is not compiled for nothing.
+function write(name, text) {
+  const path = join(folder, name);
+  if (!existsSync(path) || readFileSync(path, "utf8") !== text) writeFileSync(path, text);
+}
 write("kernels_text.inc", `${text_out}const KernelSource kernel_sources[] = {\n${text_table}};\n`);
 write("kernels_spirv.inc", `${spirv_out}const KernelSpirv kernel_spirvs[] = {\n${spirv_table}};\n`);
 write("kernels_constants.h", `${constants_out}}\n`);

@@ -1,12 +1,15 @@
-// The published third kernel, plain: y = intermediate · downᵀ for one expert, one thread per output. Gates are applied by whoever asked.
+// The published third kernel, plain: y = intermediate · downᵀ for one expert, one thread per output.
+// Gates are applied by whoever asked.
 //   @binding(0) intermediate  read        f32 [num_tokens, moe_intermediate_size]
 //   @binding(1) words         read        u32: an arena of expert blobs
 //   @binding(2) y             read_write  f32 [num_tokens, hidden_size]
 //   @binding(3) params        uniform     ExpertParams, 32 bytes
 // Dispatch (ceil(hidden_size / 64), num_tokens, 1). The twin of group_down.wgsl on the GPU.
 // Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
-struct ExpertParams { blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32, gate_up_scale_zero_word: u32,
-                      down_codes_word: u32, down_scale_zero_word: u32 }
+struct ExpertParams {
+  blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32,
+  gate_up_scale_zero_word: u32, down_codes_word: u32, down_scale_zero_word: u32
+}
 
 @group(0) @binding(0) var<storage, read> intermediate: array<f32>;
 @group(0) @binding(1) var<storage, read> words: array<u32>;
@@ -22,6 +25,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   let codes = params.blob_word + params.down_codes_word + id.x * (inputs / 8u);
   let scales = params.blob_word + params.down_scale_zero_word + id.x * (inputs / params.group_size);
   let row = id.y * inputs;
+
   var sum = 0.0;
   for (var g = 0u; g < inputs / params.group_size; g += 1u) {
     let scale_zero = unpack2x16float(words[scales + g]);
@@ -35,5 +39,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     sum += scale_zero.x * group_sum;
   }
+
   y[id.y * params.hidden_size + id.x] = sum;
 }

@@ -5,8 +5,10 @@
 //   @binding(3) params   uniform     ExpertParams in web-worker/gpu/round_layout.h, 32 bytes
 // Dispatch (ceil(2 * moe_intermediate_size / 64), num_tokens, 1). The twin of group_gate_up.wgsl on the GPU.
 // Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
-struct ExpertParams { blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32, gate_up_scale_zero_word: u32,
-                      down_codes_word: u32, down_scale_zero_word: u32 }
+struct ExpertParams {
+  blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32,
+  gate_up_scale_zero_word: u32, down_codes_word: u32, down_scale_zero_word: u32
+}
 
 @group(0) @binding(0) var<storage, read> x: array<f32>;
 @group(0) @binding(1) var<storage, read> words: array<u32>;
@@ -19,10 +21,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (id.x >= outputs) {
     return;
   }
+
   let hidden = params.hidden_size;
   let codes = params.blob_word + id.x * (hidden / 8u);
   let scales = params.blob_word + params.gate_up_scale_zero_word + id.x * (hidden / params.group_size);
   let row = id.y * hidden;
+
   var sum = 0.0;
   for (var g = 0u; g < hidden / params.group_size; g += 1u) {
     let scale_zero = unpack2x16float(words[scales + g]);
@@ -36,5 +40,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     sum += scale_zero.x * group_sum;
   }
+
   gate_up[id.y * outputs + id.x] = sum;
 }

@@ -1,4 +1,5 @@
-// Second half of the experts' FFNs of a grouped round: y of each pair = gate · (intermediate · downᵀ), for all experts of one arena at once.
+// Second half of the experts' FFNs of a grouped round, for all experts of one arena at once:
+// y of each pair = gate · (intermediate · downᵀ)
 //   @binding(0) upload        read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs, for the codes
 //   @binding(2) words         read        u32: the same arena, for scales and zeros
@@ -37,6 +38,7 @@ fn high_nibbles(word: u32) -> vec4<f32> {
 }
 
 @compute @workgroup_size(64)
+
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let outputs = upload[header_hidden_size];
   let inputs = upload[header_moe_intermediate_size];
@@ -58,9 +60,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   for (var row = 0u; row < tile_rows; row += 1u) {
     sum[row] = 0.0;
   }
+
   for (var chunk = lane; chunk < chunks; chunk += 16u) {
     let code = codes[first_chunk + chunk];
     let sz = unpack2x16float(words[first_scale + chunk / chunks_per_group]);
+
     for (var row = 0u; row < tile_rows; row += 1u) {
       let at = (first_pair + min(row, num_pairs - 1u)) * (inputs / 4u) + chunk * 8u;
       let x0 = intermediate[at];
@@ -71,16 +75,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       let x5 = intermediate[at + 5u];
       let x6 = intermediate[at + 6u];
       let x7 = intermediate[at + 7u];
+
       let total = dot(((x0 + x1) + (x2 + x3)) + ((x4 + x5) + (x6 + x7)), vec4<f32>(1.0));
-      let code_dot = ((dot(low_nibbles(code.x), x0) + dot(high_nibbles(code.x), x1)) + (dot(low_nibbles(code.y), x2) + dot(high_nibbles(code.y), x3)))
-                   + ((dot(low_nibbles(code.z), x4) + dot(high_nibbles(code.z), x5)) + (dot(low_nibbles(code.w), x6) + dot(high_nibbles(code.w), x7)));
+      let code_dot = ((dot(low_nibbles(code.x), x0) + dot(high_nibbles(code.x), x1))
+                    + (dot(low_nibbles(code.y), x2) + dot(high_nibbles(code.y), x3)))
+                   + ((dot(low_nibbles(code.z), x4) + dot(high_nibbles(code.z), x5))
+                    + (dot(low_nibbles(code.w), x6) + dot(high_nibbles(code.w), x7)));
+
       sum[row] += sz.x * (code_dot - sz.y * total);
     }
   }
+
   for (var row = 0u; row < tile_rows; row += 1u) {
     sums[row * 64u + thread] = sum[row];
   }
+
   workgroupBarrier();
+
   if (thread < 4u * tile_rows) {
     let row = thread >> 2u;
     let local_output = thread & 3u;

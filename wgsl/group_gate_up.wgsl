@@ -1,12 +1,14 @@
-// First half of the experts' FFNs of a grouped round: intermediate = silu(x · gateᵀ) * (x · upᵀ), for all experts of one arena at once.
+// First half of the experts' FFNs of a grouped round, for all experts of one arena at once:
+// intermediate = silu(x · gateᵀ) * (x · upᵀ)
 //   @binding(0) upload        read        u32: header, tables and x of the round (web-worker/gpu/round_layout.h)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs, for the codes
-//   @binding(2) words         read        u32: the same arena, for scales and zeros (2×f16 a word: scale low, zero high)
+//   @binding(2) words         read        u32: the same arena, for scales and zeros (2×f16 a word: scale, zero)
 //   @binding(3) x             read        f32 [num_tokens, hidden_size]
 //   @binding(4) intermediate  read_write  f32 [num_pairs, moe_intermediate_size]
-//   @binding(5) place         uniform     which arena and which list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
-// A tile is up to tile_rows rows of one expert. A workgroup computes 4 outputs of a tile: 16 lanes share an output, each takes every 16th
-// chunk of 32 weights. A row's sums do not depend on tile_rows, so that a batched answer is bit-equal to a single one.
+//   @binding(5) place         uniform     arena and list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
+// A tile is up to tile_rows rows of one expert. A workgroup computes 4 outputs of a tile: 16 lanes share an output,
+// each takes every 16th chunk of 32 weights.
+// A row's sums do not depend on tile_rows, so that a batched answer is bit-equal to a single one.
 // Dispatch (ceil(moe_intermediate_size / 4), number of tiles, 1).
 // Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 override tile_rows: u32 = 1;
@@ -43,6 +45,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let outputs = upload[header_moe_intermediate_size];
   let group_size = upload[header_group_size];
   let pairs = upload[header_pairs_word];
+
   // tile: blob's first word in the arena, first pair, number of pairs, unused
   let tile = upload[place.first_tile_word] + group.y * 4u;
   let blob = upload[tile];
@@ -52,8 +55,10 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let lane = thread & 15u;
   let output = min(group.x * outputs_per_group + (thread >> 4u), outputs - 1u);
   let chunks = hidden / 32u;
+
   let gate_chunk = blob / 4u + output * chunks;
   let up_chunk = gate_chunk + outputs * chunks;
+
   let groups = hidden / group_size;
   let gate_scale = blob + upload[header_scale_zero_word] + output * groups;
   let up_scale = gate_scale + outputs * groups;
@@ -68,11 +73,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     gate_sum[row] = 0.0;
     up_sum[row] = 0.0;
   }
+
   for (var chunk = lane; chunk < chunks; chunk += 16u) {
     let gate = codes[gate_chunk + chunk];
     let up = codes[up_chunk + chunk];
     let gate_sz = unpack2x16float(words[gate_scale + chunk / chunks_per_group]);
     let up_sz = unpack2x16float(words[up_scale + chunk / chunks_per_group]);
+
     for (var row = 0u; row < tile_rows; row += 1u) {
       let at = x_base[row] + chunk * 8u;
       let x0 = x[at];
@@ -83,20 +90,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       let x5 = x[at + 5u];
       let x6 = x[at + 6u];
       let x7 = x[at + 7u];
+
       let total = dot(((x0 + x1) + (x2 + x3)) + ((x4 + x5) + (x6 + x7)), vec4<f32>(1.0));
-      let gate_dot = ((dot(low_nibbles(gate.x), x0) + dot(high_nibbles(gate.x), x1)) + (dot(low_nibbles(gate.y), x2) + dot(high_nibbles(gate.y), x3)))
-                   + ((dot(low_nibbles(gate.z), x4) + dot(high_nibbles(gate.z), x5)) + (dot(low_nibbles(gate.w), x6) + dot(high_nibbles(gate.w), x7)));
-      let up_dot = ((dot(low_nibbles(up.x), x0) + dot(high_nibbles(up.x), x1)) + (dot(low_nibbles(up.y), x2) + dot(high_nibbles(up.y), x3)))
-                 + ((dot(low_nibbles(up.z), x4) + dot(high_nibbles(up.z), x5)) + (dot(low_nibbles(up.w), x6) + dot(high_nibbles(up.w), x7)));
+      let gate_dot = ((dot(low_nibbles(gate.x), x0) + dot(high_nibbles(gate.x), x1))
+                    + (dot(low_nibbles(gate.y), x2) + dot(high_nibbles(gate.y), x3)))
+                   + ((dot(low_nibbles(gate.z), x4) + dot(high_nibbles(gate.z), x5))
+                    + (dot(low_nibbles(gate.w), x6) + dot(high_nibbles(gate.w), x7)));
+      let up_dot = ((dot(low_nibbles(up.x), x0) + dot(high_nibbles(up.x), x1))
+                    + (dot(low_nibbles(up.y), x2) + dot(high_nibbles(up.y), x3)))
+                   + ((dot(low_nibbles(up.z), x4) + dot(high_nibbles(up.z), x5))
+                    + (dot(low_nibbles(up.w), x6) + dot(high_nibbles(up.w), x7)));
+
       gate_sum[row] += gate_sz.x * (gate_dot - gate_sz.y * total);
       up_sum[row] += up_sz.x * (up_dot - up_sz.y * total);
     }
   }
+
   for (var row = 0u; row < tile_rows; row += 1u) {
     gate_sums[row * 64u + thread] = gate_sum[row];
     up_sums[row * 64u + thread] = up_sum[row];
   }
+
   workgroupBarrier();
+
   // One thread adds the 16 lanes of one output of one row.
   if (thread < 4u * tile_rows) {
     let row = thread >> 2u;

@@ -37,6 +37,7 @@ fn float_to_half(value: f32) -> u32 {
   let shifted = bitcast<f32>(magnitude) + 0.5;
   return sign | (bitcast<u32>(shifted) - 0x3f000000u);
 }
+
 fn float_to_bfloat16(value: f32) -> u32 {
   let bits = bitcast<u32>(value);
   if ((bits & 0x7fffffffu) > 0x7f800000u) {
@@ -44,12 +45,14 @@ fn float_to_bfloat16(value: f32) -> u32 {
   }
   return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
+
 // The answer of one column of one row, before rounding.
 fn value_at(row: u32, column: u32) -> f32 {
   let hidden = upload[header_hidden_size];
   if (upload[header_unsummed] != 0u) {
     return y_pairs[row * hidden + column];
   }
+
   let starts = upload[header_token_starts_word];
   let list = upload[header_token_pairs_word];
   var total = 0.0;
@@ -64,6 +67,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let hidden = upload[header_hidden_size];
   let dtype = upload[header_dtype];
   let row = group.x;
+
   if (dtype == 3u) {
     // Without their sign floats order as their bits do, infinity and NaN on top; max() of floats may drop a NaN.
     var peak = 0u;
@@ -72,18 +76,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     peaks[thread] = peak;
   }
+
   workgroupBarrier();
   if (dtype == 3u) {
     var peak = 0u;
     for (var i = 0u; i < 64u; i += 1u) {
       peak = max(peak, peaks[i]);
     }
+
     let broken = peak >= 0x7f800000u;
     let scale = select(bitcast<f32>(peak) / 127.0, 0.0, broken || peak < least_peak);
     let rows = select(upload[header_num_tokens], upload[header_num_pairs], upload[header_unsummed] != 0u);
+
     if (thread == 0u) {
-      y_wire[rows * hidden / 4u + row] = select(bitcast<u32>(scale), 0x7fc00000u, broken);   // a broken row stays visibly broken
+      // A broken row stays visibly broken.
+      y_wire[rows * hidden / 4u + row] = select(bitcast<u32>(scale), 0x7fc00000u, broken);
     }
+
     let inverse = select(0.0, 1.0 / scale, scale > 0.0);
     for (var quad = thread; quad < hidden / 4u; quad += 64u) {
       var packed = 0u;

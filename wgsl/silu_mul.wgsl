@@ -3,8 +3,10 @@
 //   @binding(1) intermediate  read_write  f32 [num_tokens, moe_intermediate_size]
 //   @binding(2) params        uniform     ExpertParams, 32 bytes
 // Dispatch (ceil(moe_intermediate_size / 64), num_tokens, 1).
-struct ExpertParams { blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32, gate_up_scale_zero_word: u32,
-                      down_codes_word: u32, down_scale_zero_word: u32 }
+struct ExpertParams {
+  blob_word: u32, num_tokens: u32, hidden_size: u32, moe_intermediate_size: u32, group_size: u32,
+  gate_up_scale_zero_word: u32, down_codes_word: u32, down_scale_zero_word: u32
+}
 
 @group(0) @binding(0) var<storage, read> gate_up: array<f32>;
 @group(0) @binding(1) var<storage, read_write> intermediate: array<f32>;

@@ -30,12 +30,14 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
   if (quad * 4u >= num_values) {
     return;
   }
+
   let base = upload[header_x_word];
   let dtype = upload[header_dtype];
   var value: vec4<f32>;
   if (dtype == 5u) {  // f32
     let at = base + quad * 4u;
-    value = vec4<f32>(bitcast<f32>(upload[at]), bitcast<f32>(upload[at + 1u]), bitcast<f32>(upload[at + 2u]), bitcast<f32>(upload[at + 3u]));
+    value = vec4<f32>(bitcast<f32>(upload[at]), bitcast<f32>(upload[at + 1u]),
+                      bitcast<f32>(upload[at + 2u]), bitcast<f32>(upload[at + 3u]));
   } else if (dtype == 3u) {  // int8 codes, then one f32 scale a row
     let codes = upload[base + quad];
     let scale = bitcast<f32>(upload[base + num_values / 4u + (quad * 4u) / hidden]);
@@ -45,10 +47,13 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let low = upload[base + quad * 2u];
     let high = upload[base + quad * 2u + 1u];
     if (dtype == 2u) {  // bf16
-      value = vec4<f32>(bitcast<f32>(low << 16u), bitcast<f32>(low & 0xffff0000u), bitcast<f32>(high << 16u), bitcast<f32>(high & 0xffff0000u));
+      value = vec4<f32>(bitcast<f32>(low << 16u), bitcast<f32>(low & 0xffff0000u),
+                        bitcast<f32>(high << 16u), bitcast<f32>(high & 0xffff0000u));
     } else {  // f16
-      value = vec4<f32>(half_to_float(low & 0xffffu), half_to_float(low >> 16u), half_to_float(high & 0xffffu), half_to_float(high >> 16u));
+      value = vec4<f32>(half_to_float(low & 0xffffu), half_to_float(low >> 16u),
+                        half_to_float(high & 0xffffu), half_to_float(high >> 16u));
     }
   }
+
   x[quad] = value;
 }
