@@ -1,5 +1,6 @@
-// Expert blobs for one worker: from the browser's cache, else from the hub; verified by SHA-256 before use, resumed when a download breaks.
-// A cached blob that does not verify is dropped and fetched again. Only whole blobs are cached (a 206 cannot be).
+// Expert blobs for one worker: from the browser's cache, else from the hub; verified by SHA-256 before use, resumed
+// when a download breaks. A cached blob that does not verify is dropped and fetched again. Only whole blobs are cached
+// (a 206 cannot be).
 const cache_name = "moex-weights-v1";
 const attempts_max = 4;
 const fetches_max = 4;
@@ -62,8 +63,10 @@ export class Blobs {
 
   async one({ hex, size, progress, generation }) {
     const { signal } = this.abort;             // cancel() puts another in its place
+
     const url = this.base + hex;
     const cache = await this.openCache();
+
     const stored = await cache?.match(url).catch(() => null);
     if (stored) {
       const bytes = new Uint8Array(await stored.arrayBuffer().catch(() => new ArrayBuffer(0)));
@@ -75,11 +78,15 @@ export class Blobs {
       console.warn(`blobs: ${hex.slice(0, 12)} in the cache does not verify; fetching it again`);
       await cache.delete(url).catch(() => false);
     }
+
     let reason = "";
     for (let attempt = 0; attempt < attempts_max && generation === this.generation; attempt += 1) {
       if (attempt > 0) await new Promise((resolve) => setTimeout(resolve, 250 * 2 ** attempt * Math.random()));
       if (signal.aborted) break;
-      const answer = await this.download(url, size, signal, (bytes) => { if (generation === this.generation) progress(bytes, true); });
+      const answer = await this.download(url, size, signal, (bytes) => {
+        if (generation === this.generation) progress(bytes, true);
+      });
+
       reason = answer.reason ?? "";
       if (!answer.bytes) continue;
       if (await isBlob(answer.bytes, hex)) {
@@ -87,6 +94,7 @@ export class Blobs {
           .catch((error) => console.warn("blobs: not cached:", error.message));
         return { bytes: answer.bytes };
       }
+
       this.refused += 1;
       reason = `blob ${hex.slice(0, 12)} from the hub does not match its hash`;
       if (generation === this.generation) progress(-size, true);
@@ -102,17 +110,20 @@ export class Blobs {
     for (let attempt = 0; attempt < attempts_max && !signal.aborted; attempt += 1) {
       reason = "";
       try {
-        const response = await fetch(url, { signal, headers: have > 0 ? { Range: `bytes=${have}-` } : {}, cache: "no-store" });
+        const headers = have > 0 ? { Range: `bytes=${have}-` } : {};
+        const response = await fetch(url, { signal, headers, cache: "no-store" });
         if (response.status !== 200 && response.status !== 206) {
           reason = `the hub answered ${response.status} for a weight blob`;
           await response.body?.cancel();
           if (response.status === 404) break;
           throw new Error(reason);
         }
+
         if (response.status === 200 && have > 0) {
           progress(-have);
           have = 0;
         }
+
         const reader = response.body.getReader();
         for (;;) {
           const { done, value } = await reader.read();
@@ -125,12 +136,14 @@ export class Blobs {
           have += value.length;
           progress(value.length);
         }
+
         if (have === size) return { bytes };
         reason = `a weight blob ended after ${have} of ${size} bytes`;
       } catch (error) {
         reason = error.name === "AbortError" ? "cancelled" : reason || `download failed: ${error.message}`;
         if (error.name === "AbortError") break;
       }
+
       await new Promise((resolve) => setTimeout(resolve, 300 * 2 ** attempt * Math.random()));
     }
     progress(-have);

@@ -1,30 +1,63 @@
-// Emscripten library: forwards each C call of bridge.h to the object that the page's worker passed as Module.mx (host.js).
-// Kept to what every Emscripten from 3.1.6 on accepts; all logic is in plain modules. Addresses above 2 GiB arrive negative: >>> 0.
+// Emscripten library: forwards each C call of bridge.h and webgpu_bridge.h to the object that the page's worker passed
+// as Module.mx (host.js, worker.js). All logic is in plain modules; this is kept to what every Emscripten from 3.1.6 on
+// accepts. Addresses above 2 GiB arrive negative: >>> 0.
 var MoexBridge = {
+  // ---- GPU
   mx_create_device: function(ticket) { Module['mx'].createDevice(ticket); },
   mx_destroy_device: function() { Module['mx'].destroyDevice(); },
-  mx_create_buffer: function(size, usage, label, labelBytes) { return Module['mx'].createBuffer(size, usage, HEAPU8.slice(label >>> 0, (label >>> 0) + labelBytes)); },
-  mx_destroy_buffer: function(buffer) { Module['mx'].destroyBuffer(buffer); },
-  mx_write_buffer: function(buffer, offset, data, size) { Module['mx'].writeBuffer(buffer, offset, HEAPU8, data >>> 0, size); },
-  mx_create_pipeline: function(wgsl, wgslBytes, entry, entryBytes, kinds, count, ticket) {
-    wgsl = wgsl >>> 0; entry = entry >>> 0; kinds = kinds >>> 0;
-    Module['mx'].createPipeline(HEAPU8.slice(wgsl, wgsl + wgslBytes), HEAPU8.slice(entry, entry + entryBytes), HEAPU8.slice(kinds, kinds + count), ticket >>> 0);
+  mx_create_buffer: function(size, usage, label, labelBytes) {
+    label = label >>> 0;
+    return Module['mx'].createBuffer(size, usage, HEAPU8.slice(label, label + labelBytes));
   },
-  mx_create_bind_group: function(pipeline, bindings, count) { return Module['mx'].createBindGroup(pipeline, HEAPF64, (bindings >>> 0) / 8, count); },
+  mx_destroy_buffer: function(buffer) { Module['mx'].destroyBuffer(buffer); },
+  mx_write_buffer: function(buffer, offset, data, size) {
+    Module['mx'].writeBuffer(buffer, offset, HEAPU8, data >>> 0, size);
+  },
+  mx_create_pipeline: function(wgsl, wgslBytes, entry, entryBytes, kinds, count, ticket) {
+    wgsl = wgsl >>> 0;
+    entry = entry >>> 0;
+    kinds = kinds >>> 0;
+    Module['mx'].createPipeline(HEAPU8.slice(wgsl, wgsl + wgslBytes), HEAPU8.slice(entry, entry + entryBytes),
+      HEAPU8.slice(kinds, kinds + count), ticket >>> 0);
+  },
+  mx_create_bind_group: function(pipeline, bindings, count) {
+    return Module['mx'].createBindGroup(pipeline, HEAPF64, (bindings >>> 0) / 8, count);
+  },
   mx_destroy_bind_group: function(group) { Module['mx'].destroyBindGroup(group); },
   mx_submit: function(words, count) { Module['mx'].submit(HEAPU32, (words >>> 0) / 4, count); },
   mx_read_buffer: function(buffer, size, ticket) { Module['mx'].readBuffer(buffer, size, ticket >>> 0); },
+
+  // ---- socket
   mx_connect: function() { Module['mx'].connect(); },
-  mx_send: function(data, size) { data = data >>> 0; Module['mx'].send(HEAPU8.subarray(data, data + size)); },
-  mx_close: function(code, reason, bytes) { reason = reason >>> 0; Module['mx'].close(code, HEAPU8.slice(reason, reason + bytes)); },
-  mx_fetch_blob: function(hex, size, ticket) { hex = hex >>> 0; Module['mx'].fetchBlob(HEAPU8.slice(hex, hex + 64), size, ticket >>> 0); },
+  mx_send: function(data, size) {
+    data = data >>> 0;
+    Module['mx'].send(HEAPU8.subarray(data, data + size));
+  },
+  mx_close: function(code, reason, bytes) {
+    reason = reason >>> 0;
+    Module['mx'].close(code, HEAPU8.slice(reason, reason + bytes));
+  },
+
+  // ---- blobs
+  mx_fetch_blob: function(hex, size, ticket) {
+    hex = hex >>> 0;
+    Module['mx'].fetchBlob(HEAPU8.slice(hex, hex + 64), size, ticket >>> 0);
+  },
   mx_cancel_fetches: function() { Module['mx'].cancelFetches(); },
+
+  // ---- time and people
   mx_now_ms: function() { return performance.now(); },
   mx_random: function() { return Math.random(); },
   mx_set_timer: function(delay, ticket) { Module['mx'].setTimer(delay, ticket >>> 0); },
   mx_clear_timer: function(ticket) { Module['mx'].clearTimer(ticket >>> 0); },
-  mx_report: function(json, bytes) { json = json >>> 0; Module['mx'].report(HEAPU8.slice(json, json + bytes)); },
+  mx_report: function(json, bytes) {
+    json = json >>> 0;
+    Module['mx'].report(HEAPU8.slice(json, json + bytes));
+  },
+
   // Writes into the heap as it is now: growth replaces the view.
-  mx_bind_heap: function() { Module['mx'].copyIn = function(bytes, address) { HEAPU8.set(bytes, address >>> 0); }; }
+  mx_bind_heap: function() {
+    Module['mx'].copyIn = function(bytes, address) { HEAPU8.set(bytes, address >>> 0); };
+  }
 };
 mergeInto(LibraryManager.library, MoexBridge);

@@ -1,13 +1,59 @@
-// WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that pokes the GPU process while it waits.
-// Plain ES module; the WASM side sees it through bridge_library.js.
+// WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that pokes the GPU process
+// while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
-// The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is pending, a 4-byte write
-// is sent every `period` microseconds; on a software adapter less often, since it takes the cores from the rasteriser.
+// The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
+// pending, a 4-byte write is sent at this period; on a software adapter less often, since it takes the cores from the
+// rasteriser.
 const poke_period_us = { hardware: 20, software: 200 };
-const poke_fast_ms = 6;      // after this long the answer is not near: poke from a timer instead of a message loop
+// After this long the answer is not near: the pokes come from a timer instead of a message loop.
+const poke_fast_ms = 6;
 
 // As gpu::LossKind in web-worker/gpu/device.h.
 const loss = { out_of_memory: 0, other: 1 };
+
+async function findAdapter() {
+  if (!self.isSecureContext)
+    throw new Error("WebGPU needs a secure page: open this link over https, or on the hub's own machine at"
+      + " http://localhost");
+  if (!navigator.gpu)
+    throw new Error("This browser has no WebGPU. Use a current Chrome, Edge, Firefox or Safari, with hardware"
+      + " acceleration switched on");
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter)
+    throw new Error("WebGPU found no usable GPU. Switch on hardware acceleration in the browser's settings, or update"
+      + " the graphics driver");
+  return adapter;
+}
+
+// Resolves to {pipeline, layout}, or to a reason that names line and column.
+async function compile(device, wgsl, entryPoint, kinds) {
+  device.pushErrorScope("validation");
+  const types = ["read-only-storage", "storage", "uniform"];
+  const entries = Array.from(kinds, (kind, binding) => (
+    { binding, visibility: GPUShaderStage.COMPUTE, buffer: { type: types[kind] } }));
+  const layout = device.createBindGroupLayout({ entries });
+  const module = device.createShaderModule({ code: wgsl });
+  let pipeline = null;
+  let reason = "";
+  try {
+    pipeline = await device.createComputePipelineAsync({
+      layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute: { module, entryPoint },
+    });
+  } catch (error) {
+    reason = error.message;
+  }
+
+  const problem = await device.popErrorScope().catch(() => null);
+  const { messages } = await module.getCompilationInfo().catch(() => ({ messages: [] }));
+  const errors = messages.filter((message) => message.type === "error");
+  const where = ({ lineNum, linePos, message }) => `${lineNum}:${linePos}: ${message}`;
+  if (errors.length > 0) reason = errors.map(where).join("; ");
+  else if (problem) reason = problem.message;
+  return pipeline && !problem ? { pipeline, layout } : { reason };
+}
+
+const isSoftware = (adapter, info) => adapter.isFallbackAdapter === true || info.isFallbackAdapter === true
+  || /swiftshader|llvmpipe|software/i.test(`${info.architecture} ${info.description} ${info.device}`);
 
 export class Gpu {
   constructor(events) {
@@ -40,28 +86,29 @@ export class Gpu {
 
   // Resolves to what the C++ side knows of the adapter; rejects with a sentence that says what to do.
   async open() {
-    if (!self.isSecureContext) throw new Error("WebGPU needs a secure page: open this link over https, or on the hub's own machine at http://localhost");
-    if (!navigator.gpu) throw new Error("This browser has no WebGPU. Use a current Chrome, Edge, Firefox or Safari, with hardware acceleration switched on");
-    const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
-    if (!adapter) throw new Error("WebGPU found no usable GPU. Switch on hardware acceleration in the browser's settings, or update the graphics driver");
+    const adapter = await findAdapter();
     const wanted = ["maxStorageBufferBindingSize", "maxBufferSize", "maxStorageBuffersPerShaderStage"];
     const requiredLimits = Object.fromEntries(wanted.map((name) => [name, adapter.limits[name]]));
     const device = await adapter.requestDevice({ requiredLimits });
     this.device = device;
     device.lost.then((info) => this.lose(device, loss.other, info.message || String(info.reason)));
-    // A failed allocation or an invalid command throws nothing: what was to be computed is not, and a readback gives old bytes. Errors come
-    // in the order of the commands, so before that readback: nothing of this device is believed from here on.
+    // A failed allocation or an invalid command throws nothing: what was to be computed is not, and a readback gives
+    // old bytes. Errors come in the order of the commands, so before that readback: nothing of this device is believed
+    // from here on.
     device.addEventListener("uncapturederror", ({ error }) => {
-      if (error instanceof GPUOutOfMemoryError) this.lose(device, loss.out_of_memory, `out of memory: ${error.message}`);
-      else this.lose(device, loss.other, `error: ${error.message}`);
+      const no_memory = error instanceof GPUOutOfMemoryError;
+      this.lose(device, no_memory ? loss.out_of_memory : loss.other,
+        `${no_memory ? "out of memory" : "error"}: ${error.message}`);
       device.destroy();
     });
     this.scratch = device.createBuffer({ size: 4, usage: GPUBufferUsage.COPY_DST, label: "poke" });
+
     const info = adapter.info ?? {};
-    const software = adapter.isFallbackAdapter === true || info.isFallbackAdapter === true || /swiftshader|llvmpipe|software/i.test(`${info.architecture} ${info.description} ${info.device}`);
+    const software = isSoftware(adapter, info);
     this.period_ms = (software ? poke_period_us.software : poke_period_us.hardware) / 1000;
     return {
-      vendor: info.vendor || "unknown", architecture: info.architecture ?? "", description: info.description ?? "", software,
+      vendor: info.vendor || "unknown", architecture: info.architecture ?? "", description: info.description ?? "",
+      software,
       has_f16: adapter.features.has("shader-f16"), has_subgroups: adapter.features.has("subgroups"),
       max_buffer_bytes: device.limits.maxBufferSize, max_binding_bytes: device.limits.maxStorageBufferBindingSize,
       max_workgroup_invocations: device.limits.maxComputeInvocationsPerWorkgroup,
@@ -110,30 +157,15 @@ export class Gpu {
     let reason = "the GPU is gone";
     let handle = this.pipelines.get(wgsl) ?? 0;      // made before: nothing is compiled anew
     if (device && !handle) {
-      device.pushErrorScope("validation");
-      const types = ["read-only-storage", "storage", "uniform"];
-      const layout = device.createBindGroupLayout({
-        entries: Array.from(kinds, (kind, binding) => ({ binding, visibility: GPUShaderStage.COMPUTE, buffer: { type: types[kind] } })),
-      });
-      const module = device.createShaderModule({ code: wgsl });
-      let pipeline = null;
-      try {
-        pipeline = await device.createComputePipelineAsync({
-          layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute: { module, entryPoint },
-        });
-      } catch (error) {
-        reason = error.message;
-      }
-      const problem = await device.popErrorScope().catch(() => null);
-      const messages = (await module.getCompilationInfo().catch(() => ({ messages: [] }))).messages.filter((message) => message.type === "error");
-      if (messages.length > 0) reason = messages.map((message) => `${message.lineNum}:${message.linePos}: ${message.message}`).join("; ");
-      else if (problem) reason = problem.message;
-      if (pipeline && !problem && this.device === device) {
-        handle = this.add({ pipeline, layout });
+      const made = await compile(device, wgsl, entryPoint, kinds);
+      reason = made.reason ?? reason;
+      if (made.pipeline && this.device === device) {
+        handle = this.add(made);
         this.pipelines.set(wgsl, handle);
       }
     }
-    this.events.onPipeline(ticket, handle || (this.device === device && device ? 0 : -1), handle ? "" : reason);   // -1: the GPU is gone
+    const gone = !device || this.device !== device;
+    this.events.onPipeline(ticket, handle || (gone ? -1 : 0), handle ? "" : reason);
   }
 
   createBindGroup(pipeline, doubles, first, count) {
@@ -165,7 +197,8 @@ export class Gpu {
       } else {
         pass?.end();
         pass = null;
-        encoder.copyBufferToBuffer(this.handles[words[at + 1]], words[at + 3], this.handles[words[at + 2]], words[at + 4], words[at + 5]);
+        encoder.copyBufferToBuffer(this.handles[words[at + 1]], words[at + 3],
+          this.handles[words[at + 2]], words[at + 4], words[at + 5]);
       }
     }
     pass?.end();
@@ -179,8 +212,10 @@ export class Gpu {
       queueMicrotask(() => this.events.onRead(ticket, null));
       return;
     }
+
     this.pending += 1;
     this.startPoking();
+
     let ok = true;
     try {
       await buffer.mapAsync(GPUMapMode.READ, 0, size);
@@ -192,7 +227,8 @@ export class Gpu {
       this.events.onRead(ticket, null);
       return;
     }
-    // Copied before the unmap; the callback stands outside any try, so that what it throws is not mistaken for a failed map.
+
+    // Copied before the unmap. The callback stands outside any try: what it throws is no failed map.
     const bytes = new Uint8Array(buffer.getMappedRange(0, size)).slice();
     buffer.unmap();
     this.events.onRead(ticket, bytes);

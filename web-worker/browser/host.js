@@ -1,5 +1,5 @@
-// What a page's worker gives the WASM beside it: bytes in its heap for the time of a call, and a GPU. `mx` becomes Module.mx, where
-// bridge_library.js looks; whoever needs more of it (a socket, blobs, timers) adds that.
+// What a page's worker gives the WASM beside it: bytes in its heap for the time of a call, and a GPU. `mx` becomes
+// Module.mx, where bridge_library.js looks; whoever needs more of it (a socket, blobs, timers) adds that.
 import { Gpu } from "./gpu.js";
 
 const encoder = new TextEncoder();
@@ -9,27 +9,34 @@ export class Host {
   constructor() {
     this.wasm = null;
     this.gpu = new Gpu({
-      onPipeline: (ticket, handle, reason) => this.withText(reason, (address, size) => this.wasm._mx_on_pipeline(ticket, handle, address, size)),
+      onPipeline: (ticket, handle, reason) => {
+        this.withText(reason, (address, size) => this.wasm._mx_on_pipeline(ticket, handle, address, size));
+      },
       onRead: (ticket, bytes) => {
         if (bytes) this.withBytes(bytes, (address, size) => this.wasm._mx_on_read(ticket, address, size, 1));
         else this.wasm._mx_on_read(ticket, 0, 0, 0);
       },
-      onLost: (kind, reason) => this.withText(reason, (address, size) => this.wasm._mx_on_lost(kind, address, size)),
+      onLost: (kind, reason) => {
+        this.withText(reason, (address, size) => this.wasm._mx_on_lost(kind, address, size));
+      },
     });
+
     const gpu = this.gpu;
     this.mx = {
       copyIn: null,                            // set by mx_bind_heap()
       createDevice: (ticket) => {
-        gpu.open().then(
-          (adapter) => this.withText(JSON.stringify(adapter), (address, size) => this.wasm._mx_on_device(ticket, address, size, 1)),
-          (error) => this.withText(error.message, (address, size) => this.wasm._mx_on_device(ticket, address, size, 0)),
-        );
+        const answer = (text, ok) => {
+          this.withText(text, (address, size) => this.wasm._mx_on_device(ticket, address, size, ok));
+        };
+        gpu.open().then((adapter) => answer(JSON.stringify(adapter), 1), (error) => answer(error.message, 0));
       },
       destroyDevice: () => gpu.close(),
       createBuffer: (size, usage, label) => gpu.createBuffer(size, usage, decoder.decode(label)),
       destroyBuffer: (buffer) => gpu.destroyBuffer(buffer),
       writeBuffer: (buffer, offset, heap, address, size) => gpu.writeBuffer(buffer, offset, heap, address, size),
-      createPipeline: (wgsl, entry, kinds, ticket) => { gpu.createPipeline(decoder.decode(wgsl), decoder.decode(entry), kinds, ticket); },
+      createPipeline: (wgsl, entry, kinds, ticket) => {
+        gpu.createPipeline(decoder.decode(wgsl), decoder.decode(entry), kinds, ticket);
+      },
       createBindGroup: (pipeline, doubles, first, count) => gpu.createBindGroup(pipeline, doubles, first, count),
       destroyBindGroup: (group) => gpu.destroyBindGroup(group),
       submit: (words, first, count) => gpu.submit(words, first, count),

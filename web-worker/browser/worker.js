@@ -1,5 +1,7 @@
-// The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers (Module.mx).
-// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes} | "pause" | "resume" | "online" | "stop" | {type: "budget", bytes}
+// The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers
+// (Module.mx).
+// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes} | {type: "budget", bytes}
+//               | "pause" | "resume" | "online" | "stop"
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
 import { Blobs } from "./blobs.js";
