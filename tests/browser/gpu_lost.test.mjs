@@ -1,4 +1,5 @@
-// The browser's GPU process dies in the middle of a chat: the tab opens the GPU again, and the same chat ends with the same text.
+// The browser's GPU process dies in the middle of a chat: the tab opens the GPU again, and the same chat ends with the
+// same text.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
@@ -23,16 +24,19 @@ async function killGpuProcess() {
 
 test("a chat outlives the GPU process", async (t) => {
   const expected = await generateText(prompt, max_tokens);
-  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--deterministic", "--timeout-ms", "60000", "--round-deadline-s", "300"]);
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--deterministic",
+    "--timeout-ms", "60000", "--round-deadline-s", "300"]);
   t.after(() => hub.remove());
   const page = await openTab(await browser.newContext(), hub.join);
   const first = await tabStatus(page);
   await page.evaluate(() => {
     window.phases = [];
-    new MutationObserver(() => window.phases.push(window.moexStatus.phase)).observe(document.documentElement, { attributeFilter: ["data-phase"] });
+    const record = () => window.phases.push(window.moexStatus.phase);
+    new MutationObserver(record).observe(document.documentElement, { attributeFilter: ["data-phase"] });
   });
   let killed = false;
-  const answer = await chat(hub, { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens }, async (count) => {
+  const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
+  const answer = await chat(hub, request, async (count) => {
     if (count >= 5 && !killed) {
       killed = true;
       await killGpuProcess();

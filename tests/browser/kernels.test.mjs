@@ -17,9 +17,12 @@ async function serve() {
   const server = createServer(async ({ url }, response) => {
     const name = url.slice(1);
     try {
-      if (name === "") return response.writeHead(200, { "Content-Type": types.html }).end("<!doctype html><title>kernels</title>");
-      const file = name === "kernels_worker.js" ? new URL(name, cases) : join(build, name.startsWith("wasm/") ? "web" : "web-tests", name);
-      const bytes = await readFile(file);
+      if (name === "") {
+        response.writeHead(200, { "Content-Type": types.html }).end("<!doctype html><title>kernels</title>");
+        return;
+      }
+      const built = join(build, name.startsWith("wasm/") ? "web" : "web-tests", name);
+      const bytes = await readFile(name === "kernels_worker.js" ? new URL(name, cases) : built);
       response.writeHead(200, { "Content-Type": types[name.split(".").pop()] }).end(bytes);
     } catch {
       response.writeHead(404).end();
@@ -45,7 +48,7 @@ test("every shape, size and dtype agrees with double in Chromium", async (t) => 
     if (message.adapter?.reason) finish.reject(new Error(message.adapter.reason));
     if (message.done) finish.resolve();
   });
-  await page.goto(`http://127.0.0.1:${server.address().port}/`);
+  await page.goto(`http://127.0.0.1:${server.address().port}/`, { timeout: 0 });
   await page.evaluate(() => {
     const worker = new Worker("/kernels_worker.js", { type: "module" });
     worker.onmessage = ({ data }) => window.heard(data);
@@ -54,10 +57,12 @@ test("every shape, size and dtype agrees with double in Chromium", async (t) => 
   await finished;
 
   const { adapter } = messages.find((message) => message.adapter);
-  console.log(`adapter: ${adapter.vendor} ${adapter.architecture} ${adapter.description}${adapter.software ? " (software)" : ""}`);
+  const { vendor, architecture, description, software } = adapter;
+  console.log(`adapter: ${vendor} ${architecture} ${description}${software ? " (software)" : ""}`);
   assert.equal(adapter.backend, "webgpu");
   assert.ok(adapter.vendor, "the adapter has a vendor");
   if (process.env.MOEX_EXPECT_GPU) assert.equal(adapter.software, false, "a real GPU was wanted");
+
   const results = messages.filter((message) => message.result).map((message) => message.result);
   assert.equal(results.length, adapter.num_cases);
   const worst = {};
@@ -69,8 +74,10 @@ test("every shape, size and dtype agrees with double in Chromium", async (t) => 
   // The list itself is guarded: a case that went missing is a failure.
   const names = new Set(results.map(({ name }) => name.replace(/ (f32|f16|bf16|int8) .*/, "")));
   for (const shape of ["demo 384x256 g128", "odd 96x160 g32", "odd 352x224 g32"])
-    for (const rows of [1, 2, 3, 4, 5, 8, 16, 17, 33, 64]) assert.ok(names.has(`${shape} M=${rows}`), `${shape} M=${rows}`);
+    for (const rows of [1, 2, 3, 4, 5, 8, 16, 17, 33, 64])
+      assert.ok(names.has(`${shape} M=${rows}`), `${shape} M=${rows}`);
   for (const rows of [1, 8, 64]) assert.ok(names.has(`qwen 2048x768 g128 M=${rows}`));
   for (const rows of [1, 8]) assert.ok(names.has(`paper 4096x2048 g128 M=${rows}`));
-  console.log(`${results.length} cases; largest normalised RMS error: ${Object.entries(worst).map(([dtype, error]) => `${dtype} ${error.toExponential(1)}`).join(", ")}`);
+  const errors = Object.entries(worst).map(([dtype, error]) => `${dtype} ${error.toExponential(1)}`);
+  console.log(`${results.length} cases; largest normalised RMS error: ${errors.join(", ")}`);
 });

@@ -11,9 +11,11 @@ TEST(CallQueueTest, ACancelledGroupThatWaitsIsDroppedAndTooManyAreBusy) {
     // two run, four wait
     for (std::uint32_t id = 1; id <= 7; ++id)
         stage.give(encode_group_dispatch(group_of(id, 1), false));
+
     EXPECT_EQ(decode_frame_header(stage.next(FrameType::busy))->sequence_id, 7u);
     stage.give(encode_cancel(4));
     stage.give(encode_cancel(77));
+
     std::vector<std::uint32_t> answered;
     for (int i = 0; i < 5; ++i)
         answered.push_back(
@@ -26,11 +28,13 @@ TEST(CallQueueTest, RoundsAfterWarmUpCreateNothing) {
     Stage stage;
     stage.serve({1, 2});
     stage.run_until_phase(WorkerPhase::serving);
+
     const gpu::DeviceCounters warm = stage.status().device_at_warm;
     for (std::uint32_t id = 1; id <= 6; ++id) {
         stage.give(encode_group_dispatch(group_of(id, 1 + id % 2), false));
         (void)stage.next(FrameType::group_result);
     }
+
     stage.run_until_shown();
     const gpu::DeviceCounters after = stage.status().device;
     EXPECT_EQ(after.submits - warm.submits, 6u);
@@ -46,10 +50,12 @@ TEST(CallQueueTest, AnAnswerThatOutlivesItsConnectionIsNotSent) {
     stage.serve({1});
     stage.device->hold_reads = true;
     stage.give(encode_group_dispatch(group_of(40, 1), false));
+
     stage.hang_up(1006, "");
     stage.welcome();
     stage.assign({1});
     stage.device->release_reads();
+
     stage.expect_answer(1, 1);
 }
 
@@ -63,16 +69,19 @@ TEST(CallQueueTest, AGroupTooLargeForItsMemoryIsRefusedWithWhatItTakes) {
     for (std::uint16_t row = 0; row < 16; ++row) group.rows.push_back(row);
     group.gates.assign(16, float_to_half(0.5f));
     group.x.resize(16 * 96, 0.1f);
+
     stage.give(encode_group_dispatch(group, false));
     const auto error = decode_error(stage.next(FrameType::error));
     EXPECT_EQ(error->code, "num_tokens_range");
     const std::uint32_t takes = static_cast<std::uint32_t>(std::stoul(error->wanted));
     ASSERT_LT(takes, 16u);
+
     group.shape.num_tokens = group.shape.num_pairs = takes;
     group.experts = {{1, static_cast<std::uint16_t>(takes)}};
     group.rows.resize(takes);
     group.gates.resize(takes);
     group.x.resize(takes * 96);
+
     stage.give(encode_group_dispatch(group, false));
     EXPECT_TRUE(decode_group_result(stage.next(FrameType::group_result), stage.limits).ok());
 }

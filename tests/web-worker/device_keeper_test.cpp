@@ -10,9 +10,11 @@ namespace {
 TEST(DeviceKeeperTest, AGpuThatIsLostComesBackAndAnswersAsBefore) {
     Stage stage;
     stage.serve({1});
+
     EXPECT_LE(stage.lose_device("reset"), 1500);
     stage.welcome();
     stage.assign({1});
+
     stage.expect_answer(2, 1);
 }
 
@@ -24,12 +26,15 @@ TEST(DeviceKeeperTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
     stage.hang_up(1001, "restart");
     stage.run_until([&] { return stage.connects == 5; });
     stage.run_until_phase(WorkerPhase::offline);
+
     const double retry_at_ms = stage.status().retry_at_ms;
     stage.hub_is_down = false;
     stage.lose_device("sleep");
     ASSERT_LT(stage.clock_ms, retry_at_ms);
+
     stage.welcome();
     stage.assign({1});
+
     const int connects = stage.connects;
     stage.long_waits = true;
     while (stage.clock_ms < retry_at_ms + 1000) {
@@ -48,11 +53,14 @@ TEST(DeviceKeeperTest, AGpuLostWhileOfflineLeavesNoRetryBehind) {
 TEST(DeviceKeeperTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRetry) {
     Stage stage;
     stage.serve({1});
+
     stage.hold_closing = true;
     stage.lose_device("reset");
     ASSERT_EQ(stage.status().phase, WorkerPhase::warming);
+
     stage.core->on_closed(1006, "GPU lost");
     EXPECT_EQ(stage.status().phase, WorkerPhase::warming);
+
     stage.welcome();
     stage.assign({1});
     EXPECT_EQ(stage.connects, 2);
@@ -62,6 +70,7 @@ TEST(DeviceKeeperTest, AConnectionThatEndsWhileTheNextGpuIsTestedIsNoReasonToRet
 TEST(DeviceKeeperTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
     Stage stage;
     stage.serve({1});
+
     double last_ms = 0;
     for (int fault = 1; fault <= 6; ++fault) {
         const double waited_ms = stage.lose_device("invalid command");
@@ -70,6 +79,7 @@ TEST(DeviceKeeperTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
         stage.welcome();
         stage.assign({1});
     }
+
     EXPECT_LT(stage.lose_device("invalid command"), 0);
     EXPECT_EQ(stage.status().phase, WorkerPhase::failed);
     EXPECT_TRUE(
@@ -82,6 +92,7 @@ TEST(DeviceKeeperTest, AGpuThatFailsAgainAndAgainIsGivenUp) {
 TEST(DeviceKeeperTest, AFaultIsForgottenAfterAMinuteOfService) {
     Stage stage;
     stage.serve({1});
+
     for (int fault = 1; fault <= 8; ++fault) {
         EXPECT_LE(stage.lose_device("reset"), 1500) << fault;
         stage.welcome();
@@ -94,6 +105,7 @@ TEST(DeviceKeeperTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
     Stage stage(1000 * stage_blob_bytes);
     stage.limits = wide_limits;
     stage.device_memory_bytes = 1'500'000;
+
     std::vector<std::uint64_t> told;
     stage.core->start();
     for (int round = 0; round < 12 && stage.status().phase != WorkerPhase::serving; ++round) {
@@ -106,6 +118,7 @@ TEST(DeviceKeeperTest, OutOfMemoryHalvesTheLimitUntilItFitsAndTheHubHearsOfIt) {
                    stage.status().phase == WorkerPhase::gpu_lost;
         });
     }
+
     EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
     ASSERT_GE(told.size(), 2u);
     for (std::size_t i = 1; i < told.size(); ++i)
@@ -118,9 +131,11 @@ TEST(DeviceKeeperTest, AGpuWithoutMemoryForOneExpertSaysSo) {
     stage.core->start();
     stage.welcome();
     stage.give(encode_assign(units_of({1})));
+
     stage.device->break_down("7 bytes", gpu::LossKind::out_of_memory);
     stage.welcome();
     stage.device->break_down("7 bytes", gpu::LossKind::out_of_memory);
+
     stage.run_until_phase(WorkerPhase::failed);
     EXPECT_TRUE(stage.status().detail.starts_with("This GPU has too little free memory"))
         << stage.status().detail;

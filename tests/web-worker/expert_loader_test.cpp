@@ -8,6 +8,7 @@ TEST(ExpertLoaderTest, AnExpertThatCannotBeFetchedIsTriedAgain) {
     Stage stage;
     stage.fetches_failing = 3;
     stage.serve({2});
+
     EXPECT_EQ(stage.fetches, 4);
     EXPECT_EQ(stage.status().errors, 3u);
     EXPECT_EQ(stage.status().units_assigned, 1u);
@@ -19,6 +20,7 @@ TEST(ExpertLoaderTest, AWeightSyncAssignsOneUnit) {
     stage.serve({1});
     stage.give(
         encode_weight_sync({.sequence_id = 3, .layer = 0, .expert = 6, .blob = hash_of(6)}, 96));
+
     EXPECT_EQ(decode_units(stage.next(FrameType::ready), stage.limits).value(),
               (std::vector<Unit>{{0, 6}}));
 }
@@ -28,6 +30,7 @@ TEST(ExpertLoaderTest, AWeightSyncAssignsOneUnit) {
 TEST(ExpertLoaderTest, ExpertsOfAnEarlierShareMakeRoomForTheNext) {
     Stage stage(3 * stage_blob_bytes);  // two, and the lanes
     stage.serve({1, 4});
+
     stage.hang_up(1001, "restart");
     stage.welcome();
     stage.assign({2, 6});
@@ -41,12 +44,15 @@ TEST(ExpertLoaderTest, APauseInMidDownloadStopsItAndResumeTakesItUp) {
     stage.hold_fetches = true;
     stage.give(encode_assign(units_of({1, 2})));
     EXPECT_EQ(stage.held_fetches.size(), 2u);
+
     stage.core->pause();
     for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
     stage.run_until(
         [&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
+
     EXPECT_EQ(stage.status().bytes_downloaded, 0u);
     EXPECT_EQ(stage.status().bytes_to_fetch, stage.status().bytes_fetched);
+
     stage.hold_fetches = false;
     stage.core->resume();
     stage.welcome();
@@ -61,8 +67,10 @@ TEST(ExpertLoaderTest, AnExpertReleasedBetweenTwoTriesIsNoLongerWaitedFor) {
     stage.fetches_failing = 1000;
     stage.give(encode_assign(units_of({2})));
     stage.run_until([&] { return stage.status().errors == 1; });
+
     stage.give(encode_release({{0, 2}}));
     EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
+
     stage.long_waits = true;
     stage.run_until([&] { return stage.status().bytes_to_fetch == stage.status().bytes_fetched; });
     EXPECT_EQ(stage.fetches, 2);

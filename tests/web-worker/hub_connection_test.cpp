@@ -9,6 +9,7 @@ TEST(HubConnectionTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
     Stage stage;
     stage.serve({1, 4});
     EXPECT_EQ(stage.fetches, 2);
+
     stage.hang_up(1006, "");
     stage.welcome();
     stage.assign({1, 4});
@@ -18,8 +19,10 @@ TEST(HubConnectionTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
 TEST(HubConnectionTest, AWorkerThatIsBackOnTheNetworkDoesNotWaitForItsNextTry) {
     Stage stage;
     stage.serve({1});
+
     stage.hang_up(1006, "");
     stage.run_until_phase(WorkerPhase::offline);
+
     EXPECT_GT(stage.status().retry_at_ms, stage.clock_ms);
     const double now_ms = stage.clock_ms;
     stage.core->on_network_back();
@@ -30,10 +33,12 @@ TEST(HubConnectionTest, AWorkerThatIsBackOnTheNetworkDoesNotWaitForItsNextTry) {
 TEST(HubConnectionTest, ASilentHubIsLeft) {
     Stage stage;
     stage.serve({1});
+
     stage.long_waits = true;
     stage.run_until([&] { return !stage.connected; });  // time passes, no frame comes
     stage.long_waits = false;
     EXPECT_GE(stage.clock_ms, 12000);
+
     stage.welcome();
     stage.assign({1});
     EXPECT_EQ(stage.fetches, 1);
@@ -43,9 +48,11 @@ TEST(HubConnectionTest, AHubThatNeverSaysWelcomeIsLeft) {
     Stage stage;
     stage.core->start();
     (void)stage.next(FrameType::hello);
+
     stage.long_waits = true;
     stage.run_until_phase(WorkerPhase::offline);
     EXPECT_GE(stage.clock_ms, 12000);
+
     stage.welcome();
     stage.long_waits = false;
     stage.assign({1});
@@ -56,6 +63,7 @@ TEST(HubConnectionTest, AHubThatBreaksAfterEachWelcomeIsLeftAloneEverLonger) {
     Stage stage;
     stage.core->start();
     stage.long_waits = true;
+
     double last_ms = 0, waits_ms = 0;
     for (int i = 0; i < 5; ++i) {
         stage.welcome();

@@ -39,11 +39,13 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
 TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
     Stage stage;
     stage.serve({1});
+
     stage.core->pause();
     EXPECT_FALSE(stage.connected);
     stage.run_until(
         [&] { return !stage.phases.empty() && stage.phases.back() == WorkerPhase::paused; });
     EXPECT_EQ(stage.status().units_ready, 1u);
+
     stage.core->resume();
     stage.welcome();
     stage.assign({1});
@@ -59,7 +61,9 @@ TEST(WorkerCoreTest, PauseAndResumeAtAnyMomentEndInService) {
     EXPECT_EQ(stage.status().phase, WorkerPhase::paused);
     stage.run_until([&] { return stage.status().self_test_rounds == 1; });
     EXPECT_FALSE(stage.connected);
+
     stage.core->resume();
+
     stage.core->pause();  // before the line is open
     stage.core->resume();
     stage.welcome();
@@ -79,14 +83,18 @@ TEST(WorkerCoreTest, APausedWorkerIsShownAsPausedWhateverItsGpuDoes) {
     stage.phases.clear();
     stage.run_until([&] { return stage.devices_opened == 2; });
     stage.run_until([&] { return stage.status().self_test_rounds == 2; });
+
     for (const WorkerPhase phase : stage.phases) EXPECT_EQ(phase, WorkerPhase::paused);
     EXPECT_EQ(stage.status().phase, WorkerPhase::paused);
+
     stage.device->break_down("reset again");
     stage.run_until([&] { return !stage.timers.empty(); });
+
     stage.core->resume();
     EXPECT_EQ(stage.status().phase, WorkerPhase::gpu_lost);
     EXPECT_NE(stage.status().detail.find("reset again"), std::string::npos)
         << stage.status().detail;
+
     stage.long_waits = true;
     stage.run_until([&] { return stage.devices_opened == 3; });
     stage.long_waits = false;

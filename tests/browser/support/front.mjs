@@ -52,7 +52,8 @@ export class Front {
   }
   pass(request, response) {
     const { method, url, headers } = request;
-    httpRequest(`${this.hub.url}${url}`, { method, headers: { ...headers, host: new URL(this.hub.url).host } }, (answer) => {
+    const { host } = new URL(this.hub.url);
+    httpRequest(`${this.hub.url}${url}`, { method, headers: { ...headers, host } }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);
       answer.pipe(response);
     }).end();
@@ -60,7 +61,8 @@ export class Front {
   upgrade(request, socket, head) {
     const hub = connect(this.hub.port, "127.0.0.1");
     const { host } = new URL(this.hub.url);
-    const headers = Object.entries({ ...request.headers, host }).map(([name, value]) => `${name}: ${value}\r\n`).join("");
+    const fields = Object.entries({ ...request.headers, host });
+    const headers = fields.map(([name, value]) => `${name}: ${value}\r\n`).join("");
     hub.write(`${request.method} ${request.url} HTTP/1.1\r\n${headers}\r\n`);
     const read = frameReader((frame) => this.frames.push(frame));
     read(head);

@@ -19,7 +19,8 @@ export function run(command, args, options = {}) {
   });
 }
 
-// Waits until `predicate(text so far)` gives something, on a stream; rejects with what was printed when the child ends first.
+// Waits until `predicate(text so far)` gives something, on a stream; rejects with what was printed when the child ends
+// first.
 function waitForOutput(child, name, predicate) {
   return new Promise((resolve, reject) => {
     const look = () => {
@@ -40,7 +41,8 @@ function waitForOutput(child, name, predicate) {
 function start(command, args, env) {
   const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
   child.printed = "";
-  for (const stream of [child.stdout, child.stderr]) stream.setEncoding("utf8").on("data", (text) => { child.printed += text; });
+  for (const stream of [child.stdout, child.stderr])
+    stream.setEncoding("utf8").on("data", (text) => { child.printed += text; });
   child.ended = new Promise((resolve) => child.once("close", (code, signal) => resolve({ code, signal })));
   return child;
 }
@@ -59,7 +61,8 @@ export class Hub {
     const hub = new Hub();
     hub.state = state;
     hub.args = args;
-    hub.child = start(join(build, "moex-hub"), ["serve", "--listen", `127.0.0.1:${port}`, "--state", state, "--test-routes", ...args], env);
+    const serve = ["serve", "--listen", `127.0.0.1:${port}`, "--state", state, "--test-routes", ...args];
+    hub.child = start(join(build, "moex-hub"), serve, env);
     const ready = await waitForOutput(hub.child, "moex-hub", (text) => /^ready: url=(\S+) join=(\S+)/m.exec(text));
     [, hub.url, hub.join] = ready;
     hub.port = Number(new URL(hub.url).port);
@@ -67,7 +70,9 @@ export class Hub {
   }
   async status() { return (await fetch(`${this.url}/api/status`)).json(); }
   async test(body) {
-    const response = await fetch(`${this.url}/api/test`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    const response = await fetch(`${this.url}/api/test`, {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+    });
     if (!response.ok) throw new Error(`/api/test: ${response.status} ${await response.text()}`);
   }
   // Asks /api/status until `predicate(status)` holds. Bounded by the test's own limit.
@@ -95,11 +100,12 @@ export class NativeWorker {
   static async start(hub, args = []) {
     const worker = new NativeWorker();
     const token = new URL(hub.join).hash.slice(1).split("token=")[1];
-    worker.child = start(join(build, "moex-worker"), ["--hub", hub.url.replace("http", "ws"), ...args], { MOEX_TOKEN: token });
-    await waitForOutput(worker.child, "moex-worker", (text) => /serving units=(\d+) adapter="([^"]*)"/.exec(text)).then(([, units, adapter]) => {
-      worker.units = Number(units);
-      worker.adapter = adapter;
-    });
+    const url = hub.url.replace("http", "ws");
+    worker.child = start(join(build, "moex-worker"), ["--hub", url, ...args], { MOEX_TOKEN: token });
+    const serves = (text) => /serving units=(\d+) adapter="([^"]*)"/.exec(text);
+    const [, units, adapter] = await waitForOutput(worker.child, "moex-worker", serves);
+    worker.units = Number(units);
+    worker.adapter = adapter;
     return worker;
   }
   stop(signal) { return end(this.child, signal); }
@@ -140,10 +146,12 @@ export async function chat(hub, body, onToken = () => {}) {
   return answer;
 }
 
-// What `moex-hub generate` writes for a chat prompt with the local backend, deterministic and greedy; and its smallest margin.
+// What `moex-hub generate` writes for a chat prompt with the local backend, deterministic and greedy; and its smallest
+// margin.
 export async function generateText(prompt, max_tokens, extra = []) {
   const { code, stdout, stderr } = await run(join(build, "moex-hub"),
-    ["generate", "--prompt", prompt, "--chat", "--deterministic", "--temperature", "0", "--max-tokens", String(max_tokens), "--margins", ...extra]);
+    ["generate", "--prompt", prompt, "--chat", "--deterministic", "--temperature", "0",
+      "--max-tokens", String(max_tokens), "--margins", ...extra]);
   if (code !== 0) throw new Error(`generate: ${stderr}`);
   const margin = /margin_min=([0-9.]+)/.exec(stderr);
   return { text: stdout.replace(/\n$/, ""), margin: margin ? Number(margin[1]) : NaN };

@@ -1,5 +1,5 @@
-// A worker in plain JavaScript that knows DISPATCH, RESULT, CANCEL, HEARTBEAT and WEIGHT_SYNC, and nothing else. It computes in doubles from the
-// blob's definition, so it is also an independent reading of the weight format.
+// A worker in plain JavaScript that knows DISPATCH, RESULT, CANCEL, HEARTBEAT and WEIGHT_SYNC, and nothing else. It
+// computes in doubles from the blob's definition, so it is also an independent reading of the weight format.
 const header_bytes = 16;
 const tensor_header_bytes = 28;
 
@@ -39,7 +39,8 @@ function readBlob(bytes, hidden, inner, group) {
     for (let column = 0; column < columns; column += 1) {
       const word = view.getUint32(codes_at + 4 * (row * (columns / 8) + (column >> 3)), true);
       const scale_zero = view.getUint32(scales_at + 4 * (row * (columns / group) + Math.floor(column / group)), true);
-      out[column] = halfToFloat(scale_zero & 0xffff) * (((word >>> (4 * (column & 7))) & 15) - halfToFloat(scale_zero >>> 16));
+      const code = (word >>> (4 * (column & 7))) & 15;
+      out[column] = halfToFloat(scale_zero & 0xffff) * (code - halfToFloat(scale_zero >>> 16));
     }
     return out;
   });
@@ -66,13 +67,21 @@ function ffn({ gate, up, down }, x) {
 export class PublishedPeer {
   // The demo's sizes: such a peer learns them out of band.
   constructor(hub, WebSocket, { hidden = 384, inner = 256, group = 128 } = {}) {
-    Object.assign(this, { hub, hidden, inner, group, answered: 0, types_received: new Set(), experts: new Map(), work: Promise.resolve() });
+    Object.assign(this, { hub, hidden, inner, group });
+    Object.assign(this, { answered: 0, types_received: new Set(), experts: new Map(), work: Promise.resolve() });
     const token = new URL(hub.join).hash.slice(1).split("token=")[1];
-    this.socket = new WebSocket(`${hub.url.replace("http", "ws")}/worker`, { headers: { Authorization: `Bearer ${token}` } });
+    const headers = { Authorization: `Bearer ${token}` };
+    this.socket = new WebSocket(`${hub.url.replace("http", "ws")}/worker`, { headers });
     this.socket.binaryType = "nodebuffer";
-    this.socket.on("open", () => this.send(4, 0, Buffer.from(JSON.stringify({ gpu: "none", description: "published messages only" }))));
+    const capabilities = Buffer.from(JSON.stringify({ gpu: "none", description: "published messages only" }));
+    this.socket.on("open", () => this.send(4, 0, capabilities));
     // In order, one at a time: an echo means that everything before it is done.
-    this.socket.on("message", (frame) => { this.work = this.work.then(() => this.handle(frame)).catch((error) => { this.error = error; this.socket.close(); }); });
+    this.socket.on("message", (frame) => {
+      this.work = this.work.then(() => this.handle(frame)).catch((error) => {
+        this.error = error;
+        this.socket.close();
+      });
+    });
   }
   close() { this.socket.close(); }
   send(type, sequence_id, payload, tensor_header = Buffer.alloc(0)) {
@@ -101,9 +110,11 @@ export class PublishedPeer {
       const payload = frame.subarray(tensor_header_bytes);
       const y = Buffer.alloc(2 * num_tokens * this.hidden);
       for (let token = 0; token < num_tokens; token += 1) {
-        const x = Float64Array.from({ length: this.hidden }, (_, i) => halfToFloat(payload.readUInt16LE(2 * (token * this.hidden + i))));
+        const row = token * this.hidden;
+        const x_at = (i) => halfToFloat(payload.readUInt16LE(2 * (row + i)));
+        const x = Float64Array.from({ length: this.hidden }, (_, i) => x_at(i));
         const gate = halfToFloat(payload.readUInt16LE(2 * (num_tokens * this.hidden + token)));
-        ffn(expert.weights, x).forEach((value, i) => y.writeUInt16LE(floatToHalf(gate * value), 2 * (token * this.hidden + i)));
+        ffn(expert.weights, x).forEach((value, i) => y.writeUInt16LE(floatToHalf(gate * value), 2 * (row + i)));
       }
       this.answered += 1;
       this.send(2, sequence_id, y, frame.subarray(header_bytes, tensor_header_bytes));

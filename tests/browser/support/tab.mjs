@@ -9,21 +9,26 @@ const { chromium } = require("playwright-core");
 export function findChromium() {
   if (process.env.MOEX_CHROMIUM) return process.env.MOEX_CHROMIUM;
   for (const name of ["chromium-headless-shell", "chromium", "google-chrome"]) {
-    try { return execFileSync("/bin/sh", ["-c", `command -v ${name}`], { encoding: "utf8" }).trim(); } catch { /* the next one */ }
+    try {
+      return execFileSync("/bin/sh", ["-c", `command -v ${name}`], { encoding: "utf8" }).trim();
+    } catch { /* the next one */ }
   }
   throw new Error("no Chromium: install chromium-headless-shell or set MOEX_CHROMIUM");
 }
 
-const quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+  "--disable-sync"];
 export async function launch(extra = []) {
   const root = process.getuid?.() === 0;
   const gpu = process.env.MOEX_CHROMIUM_ARGS ? process.env.MOEX_CHROMIUM_ARGS.split(" ") : ["--enable-unsafe-webgpu"];
-  return chromium.launch({ executablePath: findChromium(), args: [...quiet, ...gpu, ...extra], chromiumSandbox: !root });
+  const args = [...quiet, ...gpu, ...extra];
+  return chromium.launch({ executablePath: findChromium(), args, chromiumSandbox: !root, timeout: 0 });
 }
 
 // Contexts are separate browsers to the hub: their own cache, storage and worker key.
 export async function openTab(context, join_url, { wait = true } = {}) {
   const page = await context.newPage();
+  page.setDefaultTimeout(0);                                   // the test's own limit bounds every wait
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(String(error)));
   page.on("console", (message) => { if (message.type() === "error") page.errors.push(message.text()); });
@@ -39,9 +44,12 @@ export const tabStatus = (page) => page.evaluate(() => window.moexStatus);
 export async function serving(page) {
   await page.waitForFunction(() => {
     const status = window.moexStatus;
-    return status && (["failed", "refused"].includes(status.phase) || (status.phase === "serving" && status.units_ready === status.units_assigned && status.units_assigned > 0));
+    if (!status) return false;
+    if (["failed", "refused"].includes(status.phase)) return true;
+    return status.phase === "serving" && status.units_ready === status.units_assigned && status.units_assigned > 0;
   }, null, { timeout: 0, polling: 100 });
   const status = await tabStatus(page);
-  if (status.phase !== "serving") throw new Error(`the tab is ${status.phase}: ${status.detail}; ${page.errors.join("; ")}`);
+  if (status.phase !== "serving")
+    throw new Error(`the tab is ${status.phase}: ${status.detail}; ${page.errors.join("; ")}`);
   return status;
 }

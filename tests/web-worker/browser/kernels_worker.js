@@ -1,4 +1,5 @@
-// Runs the kernel cases in a Dedicated Worker, as a contributor's tab would: posts the adapter, then one message per case, then {done}.
+// Runs the kernel cases in a Dedicated Worker, as a contributor's tab would: posts the adapter, then one message per
+// case, then {done}.
 import createModule from "./moex-kernels.js";
 import { Host } from "./wasm/host.js";
 
@@ -16,7 +17,8 @@ try {
   await host.load(createModule, import.meta.url);
   const adapter = await ask(() => host.wasm._mx_open());
   self.postMessage({ adapter });
-  for (let index = 0; index < (adapter.num_cases ?? 0); index += 1) self.postMessage({ result: await ask(() => host.wasm._mx_run_case(index)) });
+  for (let index = 0; index < (adapter.num_cases ?? 0); index += 1)
+    self.postMessage({ result: await ask(() => host.wasm._mx_run_case(index)) });
   self.postMessage({ done: true });
 } catch (error) {
   self.postMessage({ failed: String(error.stack ?? error) });
