@@ -53,6 +53,7 @@ struct Run : std::enable_shared_from_this<Run> {
         Sequence sequence(one.num_tokens * 1000 + hidden);
         x.resize(std::size_t{one.num_tokens} * hidden);
         for (float& value : x) value = 2.0f * sequence.next();
+
         x_wire.resize(wire_rows_bytes(one.dtype, one.num_tokens, hidden));
         encode_rows(one.dtype, x, hidden, x_wire);
         MOEX_CHECK(decode_rows(one.dtype, x_wire, hidden, x), "finite rows");
@@ -69,6 +70,7 @@ struct Run : std::enable_shared_from_this<Run> {
             group.experts.push_back({experts[i], rows});
             blobs[i] = random_blob(one.shape, hidden + i);
         }
+
         const auto num_pairs = static_cast<std::uint32_t>(group.rows.size());
         group.shape = {.layer = 2,
                        .num_tokens = one.num_tokens,
@@ -78,22 +80,26 @@ struct Run : std::enable_shared_from_this<Run> {
                        .num_pairs = num_pairs,
                        .num_experts = static_cast<std::uint16_t>(group.experts.size())};
         group.x_bytes = x_wire;
+
         expected.assign(std::size_t{one.unsummed ? num_pairs : one.num_tokens} * hidden, 0.0);
         std::size_t pair = 0;
         for (std::size_t i = 0; i < group.experts.size(); ++i) {
             const auto view = view_expert_blob(blobs[i], one.shape, ExpertDtype::int4);
             MOEX_CHECK(view.ok(), "a blob of ours");
             const ExpertWeights weights = dequantize_expert(*view);
+
             const std::size_t num_rows = group.experts[i].num_rows;
             std::vector<double> rows(num_rows * hidden), y(num_rows * hidden);
             for (std::size_t r = 0; r < num_rows; ++r)
                 for (std::size_t c = 0; c < hidden; ++c)
                     rows[r * hidden + c] = x[group.rows[pair + r] * std::size_t{hidden} + c];
+
             expert_reference(std::span<double>(y), weights, rows);
             for (std::size_t r = 0; r < num_rows; ++r)
                 for (std::size_t c = 0; c < hidden; ++c)
                     expected[(one.unsummed ? pair + r : group.rows[pair + r]) * hidden + c] +=
                         half_to_float(group.gates[pair + r]) * y[r * hidden + c];
+
             pair += num_rows;
         }
     }
@@ -113,6 +119,7 @@ struct Run : std::enable_shared_from_this<Run> {
         for (std::size_t i = 0; i < group.experts.size() && stored.ok(); ++i)
             stored = store.put(Unit{2, group.experts[i].expert}, blobs[i]);
         if (!stored.ok()) return finish(stored.error());
+
         runner.create([self = shared_from_this()](Status made) {
             if (!made.ok()) return self->finish(made.error());
             const auto check = [self](Result<ByteView> y) {
@@ -124,6 +131,7 @@ struct Run : std::enable_shared_from_this<Run> {
                     (void)decode_rows(self->one.dtype, *y, self->one.shape.hidden_size, answer);
                 self->finish(normalized_rms_error(answer, self->expected));
             };
+
             const Status started = self->one.published
                                        ? self->runner.run_single(Unit{2, 0}, self->x, check)
                                        : self->runner.run_group(self->group, check);
@@ -166,6 +174,7 @@ std::vector<KernelCase> kernel_cases(bool wide) {
             cases.push_back({name, shape, num_tokens, Dtype::f32, false, true});
         }
     };
+
     const std::initializer_list<std::uint32_t> all_sizes = {1, 2, 3, 4, 5, 8, 16, 17, 33, 64};
     add("demo", {384, 256, 128}, all_sizes, true);
     add("odd", {96, 160, 32}, all_sizes, true);

@@ -75,9 +75,11 @@ TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
     for (const KernelCase& one : cases) {
         if (std::getenv("MOEX_VERBOSE"))
             std::fprintf(stderr, "%s\n", kernel_case_name(one).c_str());
+
         const auto error = wait<double>([&](auto done) { run_kernel_case(*device, one, done); });
         ASSERT_TRUE(error.ok()) << kernel_case_name(one) << ": " << error.error().message;
         EXPECT_LE(*error, kernel_tolerance(one.dtype)) << kernel_case_name(one);
+
         worst[static_cast<int>(one.dtype)] = std::max(worst[static_cast<int>(one.dtype)], *error);
     }
     std::printf(
@@ -101,6 +103,7 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
                    (i == 5 ? 1.0f
                            : 0.0157f * static_cast<float>(static_cast<int>(i * 7919 % 127) - 63));
         });
+
     // ties: the step is 1
     add([](std::uint32_t i) { return i == 0 ? 127.0f : static_cast<float>(i) - 31.5f; });
     // ties of a step of 2
@@ -112,6 +115,7 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
     add([](std::uint32_t i) { return i % 3 ? 1e-40f : 0.0f; });
     add([](std::uint32_t i) { return i == 7 ? std::numeric_limits<float>::infinity() : 1.0f; });
     add([](std::uint32_t i) { return i == 9 ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
+
     std::vector<float> values;
     for (const auto& row : rows) values.insert(values.end(), row.begin(), row.end());
     const auto num_rows = static_cast<std::uint32_t>(rows.size());
@@ -119,6 +123,7 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
     const auto pipeline = wait<gpu::PipelineId>(
         [&](auto done) { device->create_pipeline("pack_rows", done); });
     ASSERT_TRUE(pipeline.ok());
+
     const gpu::BufferId upload = *device->create_buffer(sizeof(gpu::RoundHeader),
                                                         gpu::BufferUsage::storage, "upload");
     const gpu::BufferId y_pairs = *device->create_buffer(values.size() * 4,
@@ -127,9 +132,11 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
                                                         gpu::BufferUsage::storage, "y_wire");
     const gpu::BufferId readback = *device->create_buffer(values.size() * 4,
                                                           gpu::BufferUsage::readback, "readback");
+
     device->write_buffer(y_pairs, 0, std::as_bytes(std::span(values)));
     const gpu::Binding bindings[] = {{upload}, {y_pairs}, {y_wire}};
     const gpu::BindGroupId group = *device->create_bind_group(*pipeline, bindings);
+
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8}) {
         gpu::RoundHeader header;
         header.num_tokens = header.num_pairs = num_rows;
@@ -137,17 +144,22 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
         header.dtype = static_cast<std::uint32_t>(dtype);
         header.unsummed = 1;
         device->write_buffer(upload, 0, std::as_bytes(std::span(&header, 1)));
+
         const std::uint64_t wire_bytes = wire_rows_bytes(dtype, num_rows, hidden);
+
         gpu::Command run, copy;
         run.pipeline = *pipeline;
         run.bind_group = group;
         run.workgroups = {num_rows, 1, 1};
+
         copy.kind = gpu::Command::Kind::copy;
         copy.source = y_wire;
         copy.target = readback;
         copy.size_bytes = wire_bytes;
+
         const gpu::Command commands[] = {run, copy};
         device->submit(commands);
+
         Bytes wire;
         const auto read = wait<int>([&](auto done) {
             device->read_buffer(readback, wire_bytes, [&wire, done](Result<ByteView> bytes) {
@@ -157,6 +169,7 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
         });
         ASSERT_TRUE(read.ok());
         ASSERT_EQ(wire.size(), wire_bytes);
+
         Bytes twin(wire_bytes);
         encode_rows(dtype, values, hidden, twin);
         for (std::uint32_t row = 0; row < num_rows; ++row) {
@@ -172,9 +185,11 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
                 }
                 continue;
             }
+
             float scale, twin_scale;
             std::memcpy(&scale, wire.data() + num_rows * hidden + 4 * row, 4);
             std::memcpy(&twin_scale, twin.data() + num_rows * hidden + 4 * row, 4);
+
             const float peak = std::fabs(
                 *std::max_element(rows[row].begin(), rows[row].end(),
                                   [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
@@ -183,6 +198,7 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
                 EXPECT_FALSE(std::isfinite(scale)) << "row " << row;
                 continue;
             }
+
             EXPECT_NEAR(scale, twin_scale, twin_scale * 1e-6) << "row " << row;
             for (std::uint32_t i = 0; i < hidden; ++i) {
                 const auto code = static_cast<std::int8_t>(wire[row * std::size_t{hidden} + i]);
@@ -210,19 +226,23 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     ExpertStore store(*device, expert_blob_layout(shape).size_bytes,
                       4 * expert_blob_layout(shape).size_bytes);
     ASSERT_TRUE(store.reserve(2).ok());
+
     ExpertWeights weights{.shape = shape};
     for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
         for (std::uint32_t i = 0; i < 384 * 256; ++i)
             matrix->push_back(0.01f * static_cast<float>(static_cast<int>(i * 7919 % 201) - 100));
+
     const Bytes blob = quantize_expert_int4(weights);
     ASSERT_TRUE(store.put(Unit{0, 1}, blob).ok());
     ASSERT_TRUE(store.put(Unit{0, 4}, blob).ok());
+
     WireLimits limits{.hidden_size = 384,
                       .num_layers = 1,
                       .num_experts = 8,
                       .num_tokens_max = 64,
                       .num_pairs_max = 128};
     ExpertRunner runner(*device, store, {.limits = limits, .shape = shape});
+
     bool finished = false;
     runner.create([&](Status made) {
         EXPECT_TRUE(made.ok());
@@ -242,6 +262,7 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
                        .unsummed = true,
                        .num_pairs = 2 * num_tokens,
                        .num_experts = 2};
+
         for (const std::uint16_t expert : {1, 4}) {
             group.experts.push_back({expert, static_cast<std::uint16_t>(num_tokens)});
             for (std::uint32_t row = 0; row < num_tokens; ++row) {
@@ -249,7 +270,9 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
                 group.gates.push_back(float_to_half(0.75f));
             }
         }
+
         group.x_bytes = std::as_bytes(std::span(x).first(num_tokens * std::size_t{384}));
+
         Bytes y;
         bool answered = false;
         const Status started = runner.run_group(group, [&](Result<ByteView> bytes) {
@@ -261,6 +284,7 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
         loop.run_until(answered);
         return y;
     };
+
     const Bytes alone = round(1);
     const gpu::DeviceCounters warm = device->counters();
     for (const std::uint32_t num_tokens : {1u, 3u, 64u, 17u, 2u}) {
@@ -268,6 +292,7 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
         EXPECT_TRUE(std::equal(alone.begin(), alone.begin() + 384 * 4, together.begin()))
             << num_tokens << " rows";
     }
+
     const gpu::DeviceCounters after = device->counters();
     EXPECT_EQ(after.submits - warm.submits, 5u);
     EXPECT_EQ(after.readbacks - warm.readbacks, 5u);
@@ -288,6 +313,7 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     unknown.rows = {0};
     unknown.gates = {0};
     unknown.x_bytes = std::as_bytes(std::span(x).first(384));
+
     const Status refused = runner.run_group(unknown, [](Result<ByteView>) { FAIL(); });
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::unknown_expert);
