@@ -1,5 +1,5 @@
-// Calls of the hub on their way through the GPU: at most so
-// many run, a bounded number waits, the rest is answered BUSY.
+// Calls of the hub on their way through the GPU: as many run as
+// there are lanes, a bounded number waits, the rest is answered BUSY.
 #pragma once
 
 #include <deque>

@@ -53,8 +53,8 @@ class ExpertRunner {
     const RunnerOptions& options() const { return options_; }
 
     bool has_free_lane() const;
-    // What it takes of a group that has so many rows, all of
-    // them wanted; below tokens_max the rows do not matter.
+    // The pairs that a group of `num_tokens` rows may have here. A group
+    // of more than tokens_max rows is taken in parts of as many.
     std::uint32_t pairs_max(std::uint32_t num_tokens) const {
         return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max)
                                                 : options_.pairs_max;

@@ -91,7 +91,7 @@ Status ExpertStore::shrink_last_arena() {
 Status ExpertStore::reserve(std::uint32_t num_units) {
     const std::uint32_t wanted = std::min(num_units, slots_max_);
     while (slots_made_ < wanted && arenas_.size() < arenas_max) {
-        // Nor smaller than lets the arenas that are left hold the rest of the budget.
+        // An arena is large enough that those that may still follow hold the rest of the budget.
         const std::uint64_t left = (arenas_max - arenas_.size() - 1) * slots_per_arena_,
                             rest = slots_max_ - slots_made_;
         const std::uint64_t grown = std::max<std::uint64_t>(
