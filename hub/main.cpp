@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <exception>
 
+#include "hub/base/mapped_file.h"
 #include "hub/commands/command_line.h"
 #include "hub/commands/output.h"
 
@@ -15,6 +16,7 @@ int main(int argc, char** argv) {
     // which the command tells in a sentence. Their signals would end the process without one.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
+    guard_mapped_files();
 
     const auto environment = [](const std::string& name) -> std::optional<std::string> {
         const char* value = std::getenv(name.c_str());

@@ -2,10 +2,8 @@
 
 #include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,7 +26,7 @@ Status pread_all(int fd, std::uint64_t offset, std::span<std::byte> out) {
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::uint64_t bytes_max) {
-    // O_NONBLOCK here and below: opening a named pipe would wait for its writer.
+    // O_NONBLOCK: opening a named pipe would wait for its writer.
     const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) {
         const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found
@@ -52,49 +50,6 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::uint6
     ::close(fd);
     if (!status.ok()) return status.error();
     return content;
-}
-
-Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0) {
-        const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found
-                                                                   : ErrorCode::io_error;
-        return Error{code, text(path.string(), ": ", std::strerror(errno))};
-    }
-    struct stat info {};
-    if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-        ::close(fd);
-        return Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
-    }
-    MappedFile file;
-    file.size_ = static_cast<std::size_t>(info.st_size);
-    if (file.size_ > 0) {
-        void* const address = ::mmap(nullptr, file.size_, PROT_READ, MAP_SHARED, fd, 0);
-        if (address == MAP_FAILED) {
-            const int cause = errno;
-            ::close(fd);
-            file.size_ = 0;
-            return Error{ErrorCode::io_error,
-                         text(path.string(), ": cannot be mapped: ", std::strerror(cause))};
-        }
-        file.data_ = static_cast<const std::byte*>(address);
-    }
-    ::close(fd);
-    return file;
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(size_, other.size_);
-    return *this;
-}
-
-MappedFile::~MappedFile() {
-    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 }  // namespace moex

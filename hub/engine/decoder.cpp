@@ -296,6 +296,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     StepResult result;
     result.rows.resize(rows.size());
     if (rows.empty()) return result;
+    state.package->require_unchanged();
 
     // Parts in the order of the batch: within a layer a part's keys
     // are written before a later part of the same sequence reads them.

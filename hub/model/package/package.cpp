@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <cstring>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 #include <set>
 
-#include <sys/stat.h>
-
 #include "hub/base/files.h"
+#include "hub/base/mapped_file.h"
 #include "hub/base/sha256.h"
 #include "hub/model/package/manifest.h"
 #include "hub/model/package/safetensors.h"
@@ -19,27 +18,36 @@ namespace {
 
 constexpr std::uint64_t manifest_bytes_max = 64u << 20;
 
-Result<std::uint64_t> regular_file_bytes(const std::filesystem::path& path) {
-    struct stat info {};
-    if (::stat(path.c_str(), &info) != 0) {
-        const ErrorCode code = errno == ENOENT || errno == ENOTDIR ? ErrorCode::not_found
-                                                                   : ErrorCode::io_error;
-        return Error{code, text(path.string(), ": ", std::strerror(errno))};
-    }
-    if (!S_ISREG(info.st_mode))
-        return Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
-    return static_cast<std::uint64_t>(info.st_size);
-}
-
-Status require_size(const std::filesystem::path& path, std::uint64_t wanted) {
-    const auto found = regular_file_bytes(path);
+// By the manifest; the stamp is for noticing later that the file changed.
+Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t wanted) {
+    const auto found = stamp_of(path);
     if (!found.ok())
         return Error{found.error().code,
                      text(found.error().message, ", but manifest.json names it")};
-    if (*found != wanted)
-        return Error{ErrorCode::bad_file, text(path.string(), ": ", *found, " bytes, wanted ",
-                                               wanted, "; truncated, or of another package?")};
-    return {};
+    if (found->size_bytes != wanted)
+        return Error{ErrorCode::bad_file,
+                     text(path.string(), ": ", found->size_bytes, " bytes, wanted ", wanted,
+                          "; truncated, or of another package?")};
+    return *found;
+}
+
+// No answer that comes from a damaged package is worth giving, so nothing is drained.
+[[noreturn]] void end_with(const Error& error) {
+    std::fprintf(stderr, "moex-hub: %s\n", error.message.c_str());
+    std::_Exit(1);
+}
+
+void require_same(const MappedFile& file) {
+    if (const Status status = file.check_unchanged(); !status.ok()) end_with(status.error());
+}
+
+// A file of the right size that took the other's place by rename() is as good.
+void require_same(const std::filesystem::path& path, const FileStamp& before,
+                  const MappedFile& file) {
+    const FileStamp& now = file.stamp();
+    const bool is_replaced = now.inode != before.inode || now.device != before.device;
+    if (now.size_bytes != before.size_bytes || (!is_replaced && now != before))
+        end_with(changed_file_error(path, before, now));
 }
 
 }  // namespace
@@ -52,15 +60,18 @@ struct ModelPackage::State {
     std::uint64_t blob_bytes = 0;
     std::map<Sha256, std::uint32_t> blob_indices;  // all that the manifest names
     std::vector<std::vector<std::uint32_t>>
-        unit_blobs;                  // [num_layers][num_experts]; empty for a dense layer
-    std::vector<bool> blob_is_here;  // [num_blobs]
+        unit_blobs;  // [num_layers][num_experts]; empty for a dense layer
+    std::vector<std::optional<FileStamp>> blob_stamps;     // [num_blobs]; none: it is not here
     std::vector<std::atomic<const std::byte*>> blob_data;  // [num_blobs]; null until mapped
     std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
     std::map<std::string, TensorView, std::less<>> tensors;
     std::map<std::string, std::string, std::less<>> texts;
     std::mutex mutex;
-    std::vector<MappedFile> mapped_blobs;  // guarded by `mutex`; only grows
+    // Guarded by `mutex`.
+    std::vector<std::optional<MappedFile>> mapped_blobs;  // [num_blobs]; only gains
+    std::vector<std::uint32_t> mapped_order;              // indices into mapped_blobs
+    std::size_t next_checked = 0;                         // of mapped_order, counted on
 
     Status map_hub();
     Status find_blobs();
@@ -73,8 +84,10 @@ struct ModelPackage::State {
 // The hub's tensors must be exactly those that the configuration wants, in bf16 or f32.
 Status ModelPackage::State::map_hub() {
     const std::filesystem::path path = directory / "hub.safetensors";
-    MOEX_TRY(require_size(path, manifest.hub.size_bytes));
+    MOEX_ASSIGN(stamp, require_size(path, manifest.hub.size_bytes));
     MOEX_ASSIGN(file, MappedFile::open(path));
+    if (file.bytes().size() != stamp.size_bytes)
+        return changed_file_error(path, stamp, file.stamp());
     MOEX_ASSIGN(header, safetensors_header_of(file.bytes(), path.string()));
     MOEX_ASSIGN(entries, parse_safetensors_header(header, file.bytes().size(), path.string()));
     for (SafetensorsEntry& entry : entries) {
@@ -119,13 +132,14 @@ Status ModelPackage::State::find_blobs() {
                 hash, static_cast<std::uint32_t>(blob_indices.size()));
             unit_blobs.back().push_back(entry->second);
             if (!fresh) continue;
-            const Status status = require_size(blob_path(hash), blob_bytes);
-            if (!status.ok() && status.error().code != ErrorCode::not_found) return status;
-            blob_is_here.push_back(status.ok());
-            if (!status.ok()) ++num_missing;
+            const auto stamp = require_size(blob_path(hash), blob_bytes);
+            if (!stamp.ok() && stamp.error().code != ErrorCode::not_found) return stamp.error();
+            blob_stamps.push_back(stamp.ok() ? std::optional(*stamp) : std::nullopt);
+            if (!stamp.ok()) ++num_missing;
         }
     }
     blob_data = std::vector<std::atomic<const std::byte*>>(blob_indices.size());
+    mapped_blobs.resize(blob_indices.size());
     return {};
 }
 
@@ -136,12 +150,13 @@ Result<ByteView> ModelPackage::State::blob(std::uint32_t blob_index, const Sha25
     if (const std::byte* const data = blob_data[blob_index].load(std::memory_order_relaxed))
         return ByteView(data, blob_bytes);
     MOEX_ASSIGN(file, MappedFile::open(blob_path(hash)));
+    if (const auto& before = blob_stamps[blob_index]) require_same(blob_path(hash), *before, file);
     if (file.bytes().size() != blob_bytes)
         return Error{ErrorCode::bad_file, text(blob_path(hash).string(), ": ", file.bytes().size(),
                                                " bytes, wanted ", blob_bytes)};
     blob_data[blob_index].store(file.bytes().data(), std::memory_order_release);
-    mapped_blobs.push_back(std::move(file));
-    return mapped_blobs.back().bytes();
+    mapped_order.push_back(blob_index);
+    return mapped_blobs[blob_index].emplace(std::move(file)).bytes();
 }
 
 ModelPackage::ModelPackage() : state_(std::make_unique<State>()) {}
@@ -180,7 +195,8 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(
         expert_blob_layout(state.expert_shape, state.manifest.expert_dtype).size_bytes;
     MOEX_TRY(state.map_hub());
     for (const auto& [name, record] : state.manifest.files) {
-        MOEX_TRY(require_size(directory / name, record.size_bytes));
+        if (const auto stamp = require_size(directory / name, record.size_bytes); !stamp.ok())
+            return stamp.error();
         MOEX_ASSIGN(content, read_text_file(directory / name, text_file_bytes_max(name)));
         state.texts.emplace(name, std::move(content));
     }
@@ -229,14 +245,14 @@ std::uint32_t ModelPackage::num_missing_blobs() const { return state_->num_missi
 
 bool ModelPackage::has_blob(const Sha256& hash) const {
     const auto found = state_->blob_indices.find(hash);
-    return found != state_->blob_indices.end() && state_->blob_is_here[found->second];
+    return found != state_->blob_indices.end() && state_->blob_stamps[found->second];
 }
 
 Status ModelPackage::require_all_blobs() const {
     if (holds_all_blobs()) return {};
     const auto first = std::find_if(
         state_->blob_indices.begin(), state_->blob_indices.end(),
-        [&](const auto& blob) { return !state_->blob_is_here[blob.second]; });
+        [&](const auto& blob) { return !state_->blob_stamps[blob.second]; });
     return Error{ErrorCode::not_found,
                  text((state_->directory / "weights").string(), ": ", num_missing_blobs(), " of ",
                       num_blobs(), " expert blobs are missing, the first: ", to_hex(first->first),
@@ -253,7 +269,18 @@ Result<ByteView> ModelPackage::blob(const Sha256& hash) const {
     if (found == state_->blob_indices.end())
         return Error{ErrorCode::not_found,
                      text("no blob ", to_hex(hash), " in ", state_->directory.string())};
-    return state_->blob(found->second, hash);
+    MOEX_ASSIGN(bytes, state_->blob(found->second, hash));
+    const std::lock_guard lock(state_->mutex);
+    require_same(*state_->mapped_blobs[found->second]);
+    return bytes;
+}
+
+void ModelPackage::require_unchanged() const {
+    require_same(*state_->hub);
+    const std::lock_guard lock(state_->mutex);
+    const auto& order = state_->mapped_order;
+    if (order.empty()) return;
+    require_same(*state_->mapped_blobs[order[state_->next_checked++ % order.size()]]);
 }
 
 Status verify_package(const std::filesystem::path& directory,

@@ -64,8 +64,15 @@ class ModelPackage {
     // for what computes here: says how many are missing, and the first
     Status require_all_blobs() const;
     // The blob's bytes, mapped at first use and kept; thread-safe, and without a lock once mapped.
+    // A blob that is no longer what it was when the package was opened ends the process, as below;
+    // by its hash, for what is served to others, this is asked at every call.
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
+
+    // Ends the process with one sentence on stderr and exit 1 when hub.safetensors was written to
+    // or shortened since it was opened, or the next of the mapped blobs in turn: what is computed
+    // from then on is wrong. Two stat() calls; the decoder asks at every step.
+    void require_unchanged() const;
 
   private:
     ModelPackage();
