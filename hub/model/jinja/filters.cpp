@@ -392,6 +392,75 @@ Value filter_items(Renderer& renderer, const Value& operand, const CallArguments
     return renderer.call_method(operand, "items", {});
 }
 
+// Without a string that knows it is escaped already: what is escaped twice is escaped twice.
+Value filter_escape(Renderer& renderer, const Value& operand, const CallArguments&) {
+    const MarkedText source = soft_text(renderer, operand);
+    const std::string& bytes = source.bytes();
+    MarkedText out;
+    std::size_t copied = 0;
+    for (std::size_t at = 0; at < bytes.size(); ++at) {
+        const char c = bytes[at];
+        const char* const entity = c == '&'    ? "&amp;"
+                                   : c == '<'  ? "&lt;"
+                                   : c == '>'  ? "&gt;"
+                                   : c == '\'' ? "&#39;"
+                                   : c == '"'  ? "&#34;"
+                                               : nullptr;
+        if (!entity) continue;
+        out.append(source, copied, at);
+        out.append(entity, source.is_outside(at));
+        copied = at + 1;
+    }
+    out.append(source, copied, bytes.size());
+    renderer.charge_bytes(out.size());
+    return make_text(std::move(out));
+}
+
+Value filter_center(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
+    const Value* width_value = arguments.find(0, "width");
+    const std::int64_t width = width_value ? integer_argument(*width_value, "center") : 80;
+    renderer.charge(static_cast<std::uint64_t>(std::max<std::int64_t>(width, 0)));
+    return make_text(fill(soft_text(renderer, operand), width, " ", Fill::both));
+}
+
+Value filter_truncate(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
+    const auto count = [&](std::size_t position, std::string_view name, std::int64_t otherwise) {
+        const Value* value = arguments.find(position, name);
+        return value && !value->is_none() ? integer_argument(*value, "truncate") : otherwise;
+    };
+    const Value* end_value = arguments.find(2, "end");
+    const MarkedText end = end_value ? text_argument(*end_value, "truncate")
+                                     : MarkedText(std::string("..."));
+    const std::int64_t length = count(0, "length", 255), leeway = count(3, "leeway", 5);
+    const auto end_length = static_cast<std::int64_t>(utf8_count(end.bytes()));
+    if (length < end_length || leeway < 0)
+        fail(
+            text("truncate wants a length of at least ", end_length, " and a leeway of 0 or more"));
+
+    const MarkedText source = soft_text(renderer, operand);
+    const std::vector<std::size_t> starts = code_point_starts(source.bytes());
+    if (static_cast<std::int64_t>(starts.size()) - 1 - leeway <= length) return make_text(source);
+
+    MarkedText out = source.part(0, starts[static_cast<std::size_t>(length - end_length)]);
+    if (!flag(arguments, 1, "killwords")) out = split(out, " ", 1, true).front();
+    out.append(end);
+    return make_text(std::move(out));
+}
+
+Value filter_wordcount(Renderer& renderer, const Value& operand, const CallArguments&) {
+    const MarkedText source = soft_text(renderer, operand);
+    std::int64_t count = 0;
+    bool inside = false;
+    for (std::size_t at = 0; at < source.size();) {
+        const Utf8Step step = utf8_step(source.bytes(), at);
+        const bool word = step.code_point == U'_' || is_word_character(step.code_point);
+        if (word && !inside) ++count;
+        inside = word;
+        at += step.num_bytes;
+    }
+    return make_integer(count);
+}
+
 template <MarkedText (*map)(const MarkedText&)>
 Value filter_text(Renderer& renderer, const Value& operand, const CallArguments&) {
     return make_text(map(soft_text(renderer, operand)));
@@ -407,16 +476,20 @@ const std::unordered_map<std::string_view, Filter>& filters() {
          }},
         {"batch", filter_batch},
         {"capitalize", filter_text<capitalize>},
+        {"center", filter_center},
         {"count", filter_length},
         {"d", filter_default},
         {"default", filter_default},
         {"dictsort", filter_dictsort},
+        {"e", filter_escape},
+        {"escape", filter_escape},
         {"first",
          [](Renderer& r, const Value& v, const CallArguments&) {
              const ListPointer items = r.items_of(v);
              return items->items.empty() ? make_undefined("first item") : items->items.front();
          }},
         {"float", filter_float},
+        {"forceescape", filter_escape},
         {"format",
          [](Renderer& r, const Value& v, const CallArguments& a) {
              return r.binary(Operator::modulo, v, make_list(a.positional, true));
@@ -459,11 +532,13 @@ const std::unordered_map<std::string_view, Filter>& filters() {
         {"string", [](Renderer& r, const Value& v,
                       const CallArguments&) { return make_text(soft_text(r, v)); }},
         {"sum", filter_sum},
-        {"title", filter_text<title>},
+        {"title", filter_text<title_words>},
         {"tojson", filter_tojson},
         {"trim", filter_trim},
+        {"truncate", filter_truncate},
         {"unique", filter_unique},
         {"upper", filter_text<upper>},
+        {"wordcount", filter_wordcount},
     };
     return table;
 }

@@ -199,7 +199,33 @@ class Lexer {
         }
     }
 
+    // 0x1f, 0o17, 0b101: the token holds the decimal digits.
+    bool lex_based_number() {
+        const char mark = at_ + 1 < source_.size() ? static_cast<char>(source_[at_ + 1] | 0x20)
+                                                   : ' ';
+        const unsigned base = mark == 'x' ? 16 : mark == 'o' ? 8 : mark == 'b' ? 2 : 0;
+        if (source_[at_] != '0' || base == 0) return false;
+
+        std::uint64_t value = 0;
+        std::size_t end = at_ + 2, num_digits = 0;
+        for (; end < source_.size() && (is_name_part(source_[end])); ++end) {
+            if (source_[end] == '_') continue;
+            const char c = source_[end];
+            const unsigned digit = is_digit(c) ? static_cast<unsigned>(c - '0')
+                                               : static_cast<unsigned>((c | 0x20) - 'a') + 10;
+            if (digit >= base) fail("a number runs into a name");
+            if (value > (INT64_MAX - digit) / base) fail("a number of more than 64 bits");
+            value = value * base + digit;
+            ++num_digits;
+        }
+        if (num_digits == 0) fail("a number without digits");
+        push(TokenKind::integer, text(value));
+        advance(end - at_);
+        return true;
+    }
+
     void lex_number() {
+        if (lex_based_number()) return;
         std::size_t end = at_;
         std::string digits;
         const auto take = [&] {

@@ -2,28 +2,42 @@
 // What would change an object is refused, as transformers' sandbox does.
 #include <algorithm>
 #include <ctime>
+#include <unordered_map>
 
 #include "hub/model/jinja/parser.h"
 #include "hub/model/jinja/renderer.h"
+#include "hub/model/jinja/text_format.h"
 #include "hub/model/jinja/text_values.h"
+#include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
 
 namespace moex::jinja {
 namespace {
 
-constexpr std::string_view methods[] = {
-    "upper",        "lower",   "title",      "capitalize", "strip",    "lstrip",  "rstrip",
-    "split",        "rsplit",  "splitlines", "startswith", "endswith", "replace", "find",
-    "rfind",        "index",   "count",      "join",       "format",   "isdigit", "isdecimal",
-    "isnumeric",    "isalpha", "isalnum",    "isspace",    "isupper",  "islower", "removeprefix",
-    "removesuffix", "get",     "items",      "keys",       "values",   "cycle"};
-constexpr std::string_view functions[] = {"range", "namespace", "dict", "raise_exception",
-                                          "strftime_now"};
+constexpr std::string_view functions[] = {"range",  "namespace",       "dict",        "cycler",
+                                          "joiner", "raise_exception", "strftime_now"};
 
 template <std::size_t N>
 bool is_one_of(std::string_view name, const std::string_view (&names)[N]) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
+
+// One call of a string's method.
+struct TextCall {
+    Renderer& renderer;
+    const MarkedText& self;
+    std::string_view name;
+    const CallArguments& arguments;
+
+    const std::string& bytes() const { return self.bytes(); }
+    std::size_t num_arguments() const { return arguments.positional.size(); }
+    const Value& argument(std::size_t i) const {
+        if (i >= num_arguments()) fail(text(name, "() wants more arguments"));
+        return arguments.positional[i];
+    }
+    const MarkedText& text_at(std::size_t i) const { return text_argument(argument(i), name); }
+};
+using TextMethod = Value (*)(const TextCall&);
 
 Value list_of(std::vector<MarkedText> parts) {
     std::vector<Value> items;
@@ -56,149 +70,212 @@ std::int64_t code_points_before(const MarkedText& self, std::size_t at) {
            1;
 }
 
-// "{} {0} {name}": fields without conversions or formats.
-MarkedText format_braces(const MarkedText& format, const CallArguments& arguments) {
-    MarkedText out;
-    const std::string& bytes = format.bytes();
-    std::size_t copied = 0, next = 0;
-    for (std::size_t at = 0; at < bytes.size();) {
-        const char c = bytes[at];
-        if (c != '{' && c != '}') {
-            ++at;
-            continue;
-        }
-        out.append(format, copied, at);
-        if (at + 1 < bytes.size() && bytes[at + 1] == c) {
-            out.append(std::string(1, c), false);
-            at += 2;
-        } else {
-            const std::size_t close = bytes.find('}', at);
-            if (c == '}' || close == std::string::npos)
-                fail("format(): a brace without its partner");
-            const std::string field = bytes.substr(at + 1, close - at - 1);
-            if (field.find_first_of(":!.[") != std::string::npos)
-                fail(text("format(): the field {", field, "} is not supported"));
-            const bool numbered = !field.empty() && field.size() < 5 &&
-                                  field.find_first_not_of("0123456789") == std::string::npos;
-            const std::size_t position = field.empty() ? next++
-                                         : numbered    ? std::stoul(field)
-                                                       : arguments.positional.size();
-            const Value* value = arguments.find(position, field);
-            if (!value) fail(text("format(): no value for {", field, "}"));
-            out.append(print(*value));
-            at = close + 1;
-        }
-        copied = at;
-    }
-    out.append(format, copied, bytes.size());
-    return out;
+template <MarkedText (*map)(const MarkedText&)>
+Value mapped(const TextCall& call) {
+    return make_text(map(call.self));
 }
 
-Value call_text_method(Renderer& renderer, const MarkedText& self, std::string_view name,
-                       const CallArguments& arguments) {
-    const std::size_t num_arguments = arguments.positional.size();
-    const auto argument = [&](std::size_t i) -> const Value& {
-        if (i >= num_arguments) fail(text(name, "() wants more arguments"));
-        return arguments.positional[i];
-    };
-    const std::string& bytes = self.bytes();
-    if (name == "upper") return make_text(upper(self));
-    if (name == "lower") return make_text(lower(self));
-    if (name == "title") return make_text(title(self));
-    if (name == "capitalize") return make_text(capitalize(self));
-    if (name == "strip" || name == "lstrip" || name == "rstrip") {
-        const Side side = name == "strip"    ? Side::both
-                          : name == "lstrip" ? Side::left
-                                             : Side::right;
-        if (num_arguments == 0 || argument(0).is_none()) return make_text(strip(self, side));
-        const std::string& characters = text_argument(argument(0), name).bytes();
-        renderer.charge(characters.size() * (1 + bytes.size() / 64));
-        return make_text(strip(self, side, characters));
-    }
-    if (name == "split" || name == "rsplit") {
-        const Value* separator = arguments.find(0, "sep");
-        const std::int64_t splits_max = count_argument(arguments, 1, "maxsplit");
-        std::vector<MarkedText> parts;
-        if (separator && !separator->is_none())
-            parts = split(self, text_argument(*separator, name).bytes(), splits_max,
-                          name == "rsplit");
-        else if (name == "split" || splits_max < 0)
-            parts = split_spaces(self, splits_max);
-        else
-            fail("rsplit() by white space with a bound is not supported");
-        renderer.charge(2 * parts.size());
-        return list_of(std::move(parts));
-    }
-    if (name == "splitlines") {
-        const Value* keep_ends = arguments.find(0, "keepends");
-        auto lines = split_lines(self, keep_ends && truth(*keep_ends));
-        renderer.charge(2 * lines.size());
-        return list_of(std::move(lines));
-    }
-    if (name == "startswith" || name == "endswith")
-        return make_bool(starts_or_ends(self, argument(0), name == "startswith"));
-    if (name == "replace") {
-        const std::int64_t count = count_argument(arguments, 2, "count");
-        MarkedText out = replace(self, text_argument(argument(0), name),
-                                 text_argument(argument(1), name), count,
-                                 renderer.limits().output_bytes_max);
-        renderer.charge_bytes(out.size() * 2);
-        return make_text(std::move(out));
-    }
-    if (name == "find" || name == "rfind" || name == "index") {
-        const std::string& wanted = text_argument(argument(0), name).bytes();
-        const std::size_t at = name == "rfind" ? bytes.rfind(wanted) : bytes.find(wanted);
-        if (at == std::string::npos && name == "index") fail("index(): substring not found");
-        return make_integer(at == std::string::npos ? -1 : code_points_before(self, at));
-    }
-    if (name == "count") {
-        const std::string& wanted = text_argument(argument(0), name).bytes();
-        if (wanted.empty()) return make_integer(code_points_before(self, bytes.size()) + 1);
-        std::int64_t count = 0;
-        for (std::size_t at = bytes.find(wanted); at != std::string::npos;
-             at = bytes.find(wanted, at + wanted.size()))
-            ++count;
-        return make_integer(count);
-    }
-    if (name == "join") {
-        MarkedText out;
-        bool first = true;
-        const ListPointer all = renderer.items_of(argument(0));
-        for (const Value& item : all->items) {
-            if (!first) out.append(self);
-            first = false;
-            out.append(text_argument(item, "join()"));
-            renderer.charge_bytes(self.size() + item.text()->size());
-        }
-        return make_text(std::move(out));
-    }
-    if (name == "format") {
-        for (const Value& value : arguments.positional)
-            renderer.charge(weight_of(value) * (1 + bytes.size() / 3));
-        for (const auto& [key, value] : arguments.keyword)
-            renderer.charge(weight_of(value) * (1 + bytes.size() / 3));
-        return make_text(format_braces(self, arguments));
-    }
-    if (name == "isdigit" || name == "isdecimal" || name == "isnumeric")
-        return make_bool(all_are(bytes, is_decimal_digit));
-    if (name == "isalpha") return make_bool(all_are(bytes, is_letter));
-    if (name == "isalnum")
-        return make_bool(
-            all_are(bytes, [](char32_t c) { return is_letter(c) || is_decimal_digit(c); }));
-    if (name == "isspace") return make_bool(all_are(bytes, is_python_space));
-    if (name == "isupper")
-        return make_bool(bytes == upper(self).bytes() && bytes != lower(self).bytes());
-    if (name == "islower")
-        return make_bool(bytes == lower(self).bytes() && bytes != upper(self).bytes());
-    if (name == "removeprefix" || name == "removesuffix") {
-        const std::string& wanted = text_argument(argument(0), name).bytes();
-        const bool prefix = name == "removeprefix";
-        if (!(prefix ? bytes.starts_with(wanted) : bytes.ends_with(wanted))) return make_text(self);
-        return make_text(prefix ? self.part(wanted.size(), bytes.size())
-                                : self.part(0, bytes.size() - wanted.size()));
-    }
-    fail(text("a string has no method '", name, "'"));
+template <Side side>
+Value strip_method(const TextCall& call) {
+    if (call.num_arguments() == 0 || call.argument(0).is_none())
+        return make_text(strip(call.self, side));
+
+    const std::string& characters = call.text_at(0).bytes();
+    call.renderer.charge(characters.size() * (1 + call.self.size() / 64));
+    return make_text(strip(call.self, side, characters));
 }
+
+template <bool from_right>
+Value split_method(const TextCall& call) {
+    const Value* separator = call.arguments.find(0, "sep");
+    const std::int64_t splits_max = count_argument(call.arguments, 1, "maxsplit");
+
+    std::vector<MarkedText> parts;
+    if (separator && !separator->is_none())
+        parts = split(call.self, text_argument(*separator, call.name).bytes(), splits_max,
+                      from_right);
+    else if (!from_right || splits_max < 0)
+        parts = split_spaces(call.self, splits_max);
+    else
+        fail("rsplit() by white space with a bound is not supported");
+
+    call.renderer.charge(2 * parts.size());
+    return list_of(std::move(parts));
+}
+
+Value splitlines_method(const TextCall& call) {
+    const Value* keep_ends = call.arguments.find(0, "keepends");
+    auto lines = split_lines(call.self, keep_ends && truth(*keep_ends));
+    call.renderer.charge(2 * lines.size());
+    return list_of(std::move(lines));
+}
+
+// (before, separator, behind); where it is not found, all stands on the side that was not searched.
+template <bool from_right>
+Value partition_method(const TextCall& call) {
+    const std::string& separator = call.text_at(0).bytes();
+    if (separator.empty()) fail("empty separator");
+
+    const std::string& bytes = call.bytes();
+    const std::size_t at = from_right ? bytes.rfind(separator) : bytes.find(separator);
+    const bool found = at != std::string::npos;
+    const std::size_t begin = found ? at : from_right ? 0 : bytes.size();
+    const std::size_t end = found ? at + separator.size() : begin;
+    return make_list({make_text(call.self.part(0, begin)), make_text(call.self.part(begin, end)),
+                      make_text(call.self.part(end, bytes.size()))},
+                     true);
+}
+
+template <bool at_start>
+Value starts_or_ends_method(const TextCall& call) {
+    return make_bool(starts_or_ends(call.self, call.argument(0), at_start));
+}
+
+Value replace_method(const TextCall& call) {
+    const std::int64_t count = count_argument(call.arguments, 2, "count");
+    MarkedText out = replace(call.self, call.text_at(0), call.text_at(1), count,
+                             call.renderer.limits().output_bytes_max);
+    call.renderer.charge_bytes(out.size() * 2);
+    return make_text(std::move(out));
+}
+
+// find, rfind, and index, rindex, which want to find.
+template <bool from_right, bool must>
+Value find_method(const TextCall& call) {
+    const std::string& wanted = call.text_at(0).bytes();
+    const std::size_t at = from_right ? call.bytes().rfind(wanted) : call.bytes().find(wanted);
+    if (at == std::string::npos && must) fail(text(call.name, "(): substring not found"));
+    return make_integer(at == std::string::npos ? -1 : code_points_before(call.self, at));
+}
+
+Value count_method(const TextCall& call) {
+    const std::string &bytes = call.bytes(), &wanted = call.text_at(0).bytes();
+    if (wanted.empty()) return make_integer(code_points_before(call.self, bytes.size()) + 1);
+
+    std::int64_t count = 0;
+    for (std::size_t at = bytes.find(wanted); at != std::string::npos;
+         at = bytes.find(wanted, at + wanted.size()))
+        ++count;
+    return make_integer(count);
+}
+
+Value join_method(const TextCall& call) {
+    MarkedText out;
+    bool first = true;
+    const ListPointer all = call.renderer.items_of(call.argument(0));
+    for (const Value& item : all->items) {
+        if (!std::exchange(first, false)) out.append(call.self);
+        out.append(text_argument(item, "join()"));
+        call.renderer.charge_bytes(call.self.size() + item.text()->size());
+    }
+    return make_text(std::move(out));
+}
+
+Value format_method(const TextCall& call) {
+    const std::size_t fields_max = 1 + call.self.size() / 3;
+    for (const Value& value : call.arguments.positional)
+        call.renderer.charge(weight_of(value) * fields_max);
+    for (const auto& [key, value] : call.arguments.keyword)
+        call.renderer.charge(weight_of(value) * fields_max);
+    return make_text(format_braces(call.self, call.arguments));
+}
+
+// Fills up to a width in characters.
+template <Fill fill_side>
+Value fill_method(const TextCall& call) {
+    std::string filler = " ";
+    if (call.num_arguments() > 1) filler = call.text_at(1).bytes();
+    if (utf8_count(filler) != 1) fail(text(call.name, "() fills with one character"));
+
+    const std::int64_t width = integer_argument(call.argument(0), call.name);
+    call.renderer.charge(static_cast<std::uint64_t>(std::max<std::int64_t>(width, 0)));
+    return make_text(fill(call.self, width, filler, fill_side));
+}
+
+Value zfill_method(const TextCall& call) {
+    const std::int64_t width = integer_argument(call.argument(0), "zfill");
+    call.renderer.charge(static_cast<std::uint64_t>(std::max<std::int64_t>(width, 0)));
+
+    const bool has_sign = call.bytes().starts_with('+') || call.bytes().starts_with('-');
+    const std::size_t sign_bytes = has_sign ? 1 : 0;
+    MarkedText out = call.self.part(0, sign_bytes);
+    const auto sign_width = static_cast<std::int64_t>(sign_bytes);
+    out.append(
+        fill(call.self.part(sign_bytes, call.self.size()), width - sign_width, "0", Fill::left));
+    return make_text(std::move(out));
+}
+
+template <bool (*kind)(char32_t)>
+Value all_method(const TextCall& call) {
+    return make_bool(all_are(call.bytes(), kind));
+}
+
+Value isalnum_method(const TextCall& call) {
+    return make_bool(all_are(call.bytes(), is_word_character));
+}
+
+template <MarkedText (*same)(const MarkedText&), MarkedText (*other)(const MarkedText&)>
+Value is_case_method(const TextCall& call) {
+    return make_bool(call.bytes() == same(call.self).bytes() &&
+                     call.bytes() != other(call.self).bytes());
+}
+
+template <bool prefix>
+Value remove_method(const TextCall& call) {
+    const std::string &bytes = call.bytes(), &wanted = call.text_at(0).bytes();
+    if (!(prefix ? bytes.starts_with(wanted) : bytes.ends_with(wanted)))
+        return make_text(call.self);
+    return make_text(prefix ? call.self.part(wanted.size(), bytes.size())
+                            : call.self.part(0, bytes.size() - wanted.size()));
+}
+
+const std::unordered_map<std::string_view, TextMethod>& text_methods() {
+    static const std::unordered_map<std::string_view, TextMethod> table = {
+        {"capitalize", mapped<capitalize>},
+        {"center", fill_method<Fill::both>},
+        {"count", count_method},
+        {"endswith", starts_or_ends_method<false>},
+        {"find", find_method<false, false>},
+        {"format", format_method},
+        {"index", find_method<false, true>},
+        {"isalnum", isalnum_method},
+        {"isalpha", all_method<is_letter>},
+        {"isdecimal", all_method<is_decimal_digit>},
+        {"isdigit", all_method<is_decimal_digit>},
+        {"islower", is_case_method<lower, upper>},
+        {"isnumeric", all_method<is_decimal_digit>},
+        {"isspace", all_method<is_python_space>},
+        {"isupper", is_case_method<upper, lower>},
+        {"join", join_method},
+        {"ljust", fill_method<Fill::right>},
+        {"lower", mapped<lower>},
+        {"lstrip", strip_method<Side::left>},
+        {"partition", partition_method<false>},
+        {"removeprefix", remove_method<true>},
+        {"removesuffix", remove_method<false>},
+        {"replace", replace_method},
+        {"rfind", find_method<true, false>},
+        {"rindex", find_method<true, true>},
+        {"rjust", fill_method<Fill::left>},
+        {"rpartition", partition_method<true>},
+        {"rsplit", split_method<true>},
+        {"rstrip", strip_method<Side::right>},
+        {"split", split_method<false>},
+        {"splitlines", splitlines_method},
+        {"startswith", starts_or_ends_method<true>},
+        {"strip", strip_method<Side::both>},
+        {"swapcase", mapped<swap_case>},
+        {"title", mapped<title>},
+        {"upper", mapped<upper>},
+        {"zfill", zfill_method},
+    };
+    return table;
+}
+
+constexpr std::string_view list_methods[] = {"count", "index"};
+constexpr std::string_view dict_methods[] = {"get", "items", "keys", "values"};
+constexpr std::string_view loop_methods[] = {"changed", "cycle"};
+constexpr std::string_view cycler_methods[] = {"next", "reset"};
 
 Value call_dict_method(Renderer& renderer, const Dict& self, std::string_view name,
                        const CallArguments& arguments) {
@@ -217,6 +294,45 @@ Value call_dict_method(Renderer& renderer, const Dict& self, std::string_view na
         if (name == "values") out.push_back(value);
     }
     return make_list(std::move(out));
+}
+
+Value call_list_method(const List& self, std::string_view name, const CallArguments& arguments) {
+    if (arguments.positional.empty()) fail(text(name, "() wants an item"));
+    const auto same = [&](const Value& item) { return equal(item, arguments.positional[0]); };
+    if (name == "count")
+        return make_integer(std::count_if(self.items.begin(), self.items.end(), same));
+
+    const auto found = std::find_if(self.items.begin(), self.items.end(), same);
+    if (found == self.items.end()) fail("index(): no such item");
+    return make_integer(found - self.items.begin());
+}
+
+Value call_loop_method(Renderer& renderer, Loop& self, std::string_view name,
+                       const CallArguments& arguments) {
+    const std::vector<Value>& values = arguments.positional;
+    if (name == "cycle") {
+        if (values.empty()) fail("loop.cycle() wants values");
+        return values[self.index % values.size()];
+    }
+
+    // changed(): whether the values differ from those of the last time.
+    for (const Value& value : values) renderer.charge(weight_of(value));
+    if (self.was_asked && self.last_changed.size() == values.size() &&
+        std::equal(values.begin(), values.end(), self.last_changed.begin(), equal))
+        return make_bool(false);
+    self.was_asked = true;
+    self.last_changed = values;
+    return make_bool(true);
+}
+
+Value call_cycler_method(Namespace& self, std::string_view name) {
+    if (name == "reset") {
+        self.position = 0;
+        return make_none();
+    }
+    const Value& item = self.items[self.position];
+    self.position = (self.position + 1) % self.items.size();
+    return item;
 }
 
 Value range(Renderer& renderer, const CallArguments& arguments) {
@@ -256,27 +372,33 @@ Value strftime_now(const Renderer& renderer, const CallArguments& arguments) {
 
 }  // namespace
 
-bool is_known_method(std::string_view name) { return is_one_of(name, methods); }
+bool is_known_method(std::string_view name) {
+    return text_methods().contains(name) || is_one_of(name, list_methods) ||
+           is_one_of(name, dict_methods) || is_one_of(name, loop_methods) ||
+           is_one_of(name, cycler_methods);
+}
+
 bool is_known_function(std::string_view name) { return is_one_of(name, functions); }
+
+bool has_method(const Value& object, std::string_view name) {
+    if (object.text()) return text_methods().contains(name);
+    if (object.list()) return is_one_of(name, list_methods);
+    if (object.dict()) return is_one_of(name, dict_methods);
+    if (object.loop()) return is_one_of(name, loop_methods);
+    const Namespace* state = object.name_space();
+    return state && state->kind == Namespace::Kind::cycler && is_one_of(name, cycler_methods);
+}
 
 Value Renderer::call_method(const Value& self, std::string_view name,
                             const CallArguments& arguments) {
     charge(weight_of(self));
-    if (self.text()) return call_text_method(*this, *self.text(), name, arguments);
+    if (!has_method(self, name)) fail(text("'", kind_name(self), "' has no method '", name, "'"));
+
+    if (self.text()) return text_methods().at(name)({*this, *self.text(), name, arguments});
     if (self.dict()) return call_dict_method(*this, *self.dict(), name, arguments);
-    if (const Loop* loop = self.loop(); loop && name == "cycle") {
-        if (arguments.positional.empty()) fail("loop.cycle() wants values");
-        return arguments.positional[loop->index % arguments.positional.size()];
-    }
-    if (self.list() && (name == "index" || name == "count") && !arguments.positional.empty()) {
-        const auto& items = self.list()->items;
-        const auto same = [&](const Value& item) { return equal(item, arguments.positional[0]); };
-        if (name == "count") return make_integer(std::count_if(items.begin(), items.end(), same));
-        const auto found = std::find_if(items.begin(), items.end(), same);
-        if (found == items.end()) fail("index(): no such item");
-        return make_integer(found - items.begin());
-    }
-    fail(text("'", kind_name(self), "' has no method '", name, "'"));
+    if (self.loop()) return call_loop_method(*this, *self.loop(), name, arguments);
+    if (self.list()) return call_list_method(*self.list(), name, arguments);
+    return call_cycler_method(*self.name_space(), name);
 }
 
 Value Renderer::call_function(std::string_view name, const CallArguments& arguments) {

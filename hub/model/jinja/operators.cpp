@@ -4,6 +4,7 @@
 
 #include "hub/model/jinja/parser.h"
 #include "hub/model/jinja/renderer.h"
+#include "hub/model/jinja/text_format.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
 
@@ -46,133 +47,136 @@ Value integer_power(std::int64_t base, std::int64_t exponent) {
     return make_integer(out);
 }
 
-// '%s' % value, with %d and %% besides.
-MarkedText format_percent(const MarkedText& format, const Value& value) {
-    std::vector<Value> values{value};
-    if (value.list() && value.list()->tuple) values = value.list()->items;
-    MarkedText out;
-    std::size_t next = 0, copied = 0;
-    const std::string& bytes = format.bytes();
-    for (std::size_t at = bytes.find('%'); at != std::string::npos; at = bytes.find('%', at)) {
-        out.append(format, copied, at);
-        const char kind = at + 1 < bytes.size() ? bytes[at + 1] : '\0';
-        if (kind == '%') {
-            out.append("%", false);
-        } else if (kind == 's' || kind == 'd' || kind == 'r') {
-            if (next >= values.size()) fail("not enough values for a format string");
-            const Value& argument = values[next++];
-            if (kind == 'd' && !argument.is_number()) fail("%d wants a number");
-            if (kind == 'd')
-                out.append(text(argument.is_float() ? static_cast<std::int64_t>(argument.number())
-                                                    : argument.integer()),
-                           false);
-            else if (kind == 's')
-                out.append(print(argument));
-            else
-                print_repr(out, argument);
-        } else {
-            fail(text("the format %", std::string(1, kind), " is not supported"));
-        }
-        at += 2;
-        copied = at;
+double checked_divisor(const Value& right) {
+    if (right.number() == 0) fail("division by zero");
+    return right.number();
+}
+
+// What both sides of an operator are, asked once.
+struct Sides {
+    const Value &left, &right;
+    bool numbers = left.is_number() && right.is_number();
+    bool floats = numbers && (left.is_float() || right.is_float());
+};
+
+Value add(Renderer& renderer, const Sides& sides) {
+    const auto& [left, right, numbers, floats] = sides;
+    if (floats) return make_float(left.number() + right.number());
+    if (numbers) return make_integer(integer_math(Integer::add, left.integer(), right.integer()));
+
+    if (left.text() && right.text()) {
+        renderer.charge_bytes(left.text()->size() + right.text()->size());
+        MarkedText joined = *left.text();
+        joined.append(*right.text());
+        return make_text(std::move(joined));
     }
-    out.append(format, copied, bytes.size());
-    if (next < values.size()) fail("too many values for a format string");
-    return out;
+
+    if (left.list() && right.list() && left.list()->tuple == right.list()->tuple) {
+        std::vector<Value> items = left.list()->items;
+        items.insert(items.end(), right.list()->items.begin(), right.list()->items.end());
+        renderer.charge(items.size());
+        return make_list(std::move(items), left.list()->tuple);
+    }
+    no_operator("+", left, right);
+}
+
+Value subtract(const Sides& sides) {
+    const auto& [left, right, numbers, floats] = sides;
+    if (!numbers) no_operator("-", left, right);
+    if (floats) return make_float(left.number() - right.number());
+    return make_integer(integer_math(Integer::subtract, left.integer(), right.integer()));
+}
+
+// 'ab' * 3 and [1] * 3, either way round.
+Value repeat(Renderer& renderer, const Value& many, std::int64_t times) {
+    const std::uint64_t steps_max = renderer.limits().steps_max;
+    const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(times, 0));
+    const std::uint64_t size = many.text() ? 1 + many.text()->size() / 64
+                                           : many.list()->items.size() + 1;
+    if (count > steps_max) renderer.charge(steps_max + 1);
+    renderer.charge(count * std::min<std::uint64_t>(size, steps_max / (count + 1) + 1));
+
+    if (many.text()) {
+        MarkedText repeated;
+        for (std::uint64_t i = 0; i < count; ++i) repeated.append(*many.text());
+        return make_text(std::move(repeated));
+    }
+    std::vector<Value> items;
+    for (std::uint64_t i = 0; i < count; ++i)
+        items.insert(items.end(), many.list()->items.begin(), many.list()->items.end());
+    return make_list(std::move(items), many.list()->tuple);
+}
+
+Value multiply(Renderer& renderer, const Sides& sides) {
+    const auto& [left, right, numbers, floats] = sides;
+    if (floats) return make_float(left.number() * right.number());
+    if (numbers)
+        return make_integer(integer_math(Integer::multiply, left.integer(), right.integer()));
+
+    const Value& many = left.is_integer() ? right : left;
+    const Value& times = left.is_integer() ? left : right;
+    if (!times.is_integer() || (!many.text() && !many.list())) no_operator("*", left, right);
+    return repeat(renderer, many, times.integer());
+}
+
+Value divide(const Sides& sides) {
+    if (!sides.numbers) no_operator("/", sides.left, sides.right);
+    return make_float(sides.left.number() / checked_divisor(sides.right));
+}
+
+Value divide_down(const Sides& sides) {
+    const auto& [left, right, numbers, floats] = sides;
+    if (!numbers) no_operator("//", left, right);
+    if (floats) return make_float(std::floor(left.number() / checked_divisor(right)));
+    return make_integer(floor_divide(left.integer(), right.integer()));
+}
+
+Value modulo(Renderer& renderer, const Sides& sides) {
+    const auto& [left, right, numbers, floats] = sides;
+    if (left.text()) {
+        renderer.charge_bytes(left.text()->size());
+        renderer.charge(weight_of(right));
+        return make_text(format_percent(renderer, *left.text(), right));
+    }
+
+    if (!numbers) no_operator("%", left, right);
+    if (floats) {
+        const double divisor = checked_divisor(right);
+        const double rest = std::fmod(left.number(), divisor);
+        return make_float(rest != 0 && (rest < 0) != (divisor < 0) ? rest + divisor : rest);
+    }
+    if (right.integer() == -1) return make_integer(0);
+    return make_integer(left.integer() -
+                        floor_divide(left.integer(), right.integer()) * right.integer());
+}
+
+Value raise_to(const Sides& sides) {
+    const auto& [left, right, numbers, floats] = sides;
+    if (!numbers) no_operator("**", left, right);
+    if (floats) return make_float(std::pow(left.number(), right.number()));
+    return integer_power(left.integer(), right.integer());
+}
+
+Value concat(Renderer& renderer, const Sides& sides) {
+    renderer.charge(weight_of(sides.left) + weight_of(sides.right));
+    MarkedText joined = print(sides.left);
+    joined.append(print(sides.right));
+    return make_text(std::move(joined));
 }
 
 }  // namespace
 
 Value Renderer::binary(Operator op, const Value& left, const Value& right) {
-    const bool numbers = left.is_number() && right.is_number();
-    const bool floats = numbers && (left.is_float() || right.is_float());
+    const Sides sides{left, right};
     switch (op) {
-        case Operator::add:
-            if (floats) return make_float(left.number() + right.number());
-            if (numbers)
-                return make_integer(integer_math(Integer::add, left.integer(), right.integer()));
-            if (left.text() && right.text()) {
-                charge_bytes(left.text()->size() + right.text()->size());
-                MarkedText joined = *left.text();
-                joined.append(*right.text());
-                return make_text(std::move(joined));
-            }
-            if (left.list() && right.list() && left.list()->tuple == right.list()->tuple) {
-                std::vector<Value> items = left.list()->items;
-                items.insert(items.end(), right.list()->items.begin(), right.list()->items.end());
-                charge(items.size());
-                return make_list(std::move(items), left.list()->tuple);
-            }
-            no_operator("+", left, right);
-        case Operator::subtract:
-            if (floats) return make_float(left.number() - right.number());
-            if (numbers)
-                return make_integer(
-                    integer_math(Integer::subtract, left.integer(), right.integer()));
-            no_operator("-", left, right);
-        case Operator::multiply: {
-            if (floats) return make_float(left.number() * right.number());
-            if (numbers)
-                return make_integer(
-                    integer_math(Integer::multiply, left.integer(), right.integer()));
-            const Value& many = left.is_integer() ? right : left;
-            const Value& times = left.is_integer() ? left : right;
-            if (!times.is_integer() || (!many.text() && !many.list()))
-                no_operator("*", left, right);
-            const auto count = static_cast<std::uint64_t>(
-                std::max<std::int64_t>(times.integer(), 0));
-            const std::uint64_t size = many.text() ? 1 + many.text()->size() / 64
-                                                   : many.list()->items.size() + 1;
-            if (count > limits_.steps_max) charge(limits_.steps_max + 1);
-            charge(count * std::min<std::uint64_t>(size, limits_.steps_max / (count + 1) + 1));
-            if (many.text()) {
-                MarkedText repeated;
-                for (std::uint64_t i = 0; i < count; ++i) repeated.append(*many.text());
-                return make_text(std::move(repeated));
-            }
-            std::vector<Value> items;
-            for (std::uint64_t i = 0; i < count; ++i)
-                items.insert(items.end(), many.list()->items.begin(), many.list()->items.end());
-            return make_list(std::move(items), many.list()->tuple);
-        }
-        case Operator::divide:
-            if (!numbers) no_operator("/", left, right);
-            if (right.number() == 0) fail("division by zero");
-            return make_float(left.number() / right.number());
-        case Operator::floor_divide:
-            if (!numbers) no_operator("//", left, right);
-            if (floats) {
-                if (right.number() == 0) fail("division by zero");
-                return make_float(std::floor(left.number() / right.number()));
-            }
-            return make_integer(floor_divide(left.integer(), right.integer()));
-        case Operator::modulo: {
-            if (left.text()) {
-                charge_bytes(left.text()->size());
-                charge(weight_of(right));
-                return make_text(format_percent(*left.text(), right));
-            }
-            if (!numbers) no_operator("%", left, right);
-            if (floats) {
-                if (right.number() == 0) fail("division by zero");
-                const double rest = std::fmod(left.number(), right.number());
-                return make_float(
-                    rest != 0 && (rest < 0) != (right.number() < 0) ? rest + right.number() : rest);
-            }
-            if (right.integer() == -1) return make_integer(0);
-            return make_integer(left.integer() -
-                                floor_divide(left.integer(), right.integer()) * right.integer());
-        }
-        case Operator::power:
-            if (!numbers) no_operator("**", left, right);
-            if (floats) return make_float(std::pow(left.number(), right.number()));
-            return integer_power(left.integer(), right.integer());
-        case Operator::concat: {
-            charge(weight_of(left) + weight_of(right));
-            MarkedText joined = print(left);
-            joined.append(print(right));
-            return make_text(std::move(joined));
-        }
+        case Operator::add: return add(*this, sides);
+        case Operator::subtract: return subtract(sides);
+        case Operator::multiply: return multiply(*this, sides);
+        case Operator::divide: return divide(sides);
+        case Operator::floor_divide: return divide_down(sides);
+        case Operator::modulo: return modulo(*this, sides);
+        case Operator::power: return raise_to(sides);
+        case Operator::concat: return concat(*this, sides);
         default: return make_bool(compare_values(op, left, right));
     }
 }
@@ -225,49 +229,51 @@ ListPointer Renderer::items_of(const Value& value) {
     return std::make_shared<const List>(std::move(out));
 }
 
+namespace {
+
+Value bound_method(const Value& object, std::string_view name) {
+    auto callable = std::make_shared<Callable>();
+    callable->name = name;
+    callable->method = true;
+    callable->self = object;
+    return {std::shared_ptr<const Callable>(std::move(callable))};
+}
+
+Value loop_attribute(const Loop& loop, std::string_view name) {
+    const auto index = static_cast<std::int64_t>(loop.index),
+               length = static_cast<std::int64_t>(loop.items->items.size());
+    if (name == "index") return make_integer(index + 1);
+    if (name == "index0") return make_integer(index);
+    if (name == "revindex") return make_integer(length - index);
+    if (name == "revindex0") return make_integer(length - index - 1);
+    if (name == "first") return make_bool(index == 0);
+    if (name == "last") return make_bool(index + 1 == length);
+    if (name == "length") return make_integer(length);
+    if (name == "depth") return make_integer(loop.depth);
+    if (name == "depth0") return make_integer(loop.depth - 1);
+    if (name == "previtem")
+        return index > 0 ? loop.items->items[loop.index - 1] : make_undefined("loop.previtem");
+    if (name == "nextitem")
+        return index + 1 < length ? loop.items->items[loop.index + 1]
+                                  : make_undefined("loop.nextitem");
+    return make_undefined(std::string(name));
+}
+
+}  // namespace
+
 Value Renderer::attribute_of(const Value& object, std::string_view name) {
     if (const Undefined* undefined = std::get_if<Undefined>(&object.data))
         fail(text("'", undefined->name, "' is undefined, so it has no '", name, "'"));
-    if (Namespace* name_space = object.name_space()) {
-        const auto found = name_space->attributes.find(name);
-        return found == name_space->attributes.end() ? make_undefined(std::string(name))
-                                                     : found->second;
+    if (const Namespace* state = object.name_space()) {
+        if (state->kind == Namespace::Kind::cycler && name == "current")
+            return state->items[state->position];
+        if (has_method(object, name)) return bound_method(object, name);
+        const auto found = state->attributes.find(name);
+        return found == state->attributes.end() ? make_undefined(std::string(name)) : found->second;
     }
-    if (const Loop* loop = object.loop()) {
-        const auto index = static_cast<std::int64_t>(loop->index),
-                   length = static_cast<std::int64_t>(loop->items->items.size());
-        if (name == "index") return make_integer(index + 1);
-        if (name == "index0") return make_integer(index);
-        if (name == "revindex") return make_integer(length - index);
-        if (name == "revindex0") return make_integer(length - index - 1);
-        if (name == "first") return make_bool(index == 0);
-        if (name == "last") return make_bool(index + 1 == length);
-        if (name == "length") return make_integer(length);
-        if (name == "depth") return make_integer(loop->depth);
-        if (name == "depth0") return make_integer(loop->depth - 1);
-        if (name == "previtem")
-            return index > 0 ? loop->items->items[loop->index - 1]
-                             : make_undefined("loop.previtem");
-        if (name == "nextitem")
-            return index + 1 < length ? loop->items->items[loop->index + 1]
-                                      : make_undefined("loop.nextitem");
-        if (name != "cycle") return make_undefined(std::string(name));
-    }
-    const bool may_have_methods = object.text() || object.list() || object.dict() || object.loop();
-    if (may_have_methods && is_known_method(name)) {
-        // A mapping has its own few; other names are its keys.
-        static constexpr std::string_view of_mappings[] = {"get", "items", "keys", "values"};
-        const bool applies = !object.dict() ||
-                             std::find(std::begin(of_mappings), std::end(of_mappings), name) !=
-                                 std::end(of_mappings);
-        if (applies) {
-            auto callable = std::make_shared<Callable>();
-            callable->name = name;
-            callable->method = true;
-            callable->self = object;
-            return {std::shared_ptr<const Callable>(std::move(callable))};
-        }
-    }
+    if (const Loop* loop = object.loop(); loop && !has_method(object, name))
+        return loop_attribute(*loop, name);
+    if (has_method(object, name)) return bound_method(object, name);
     if (object.dict())
         if (const Value* item = object.dict()->find(name)) return *item;
     return make_undefined(std::string(name));

@@ -110,7 +110,8 @@ class Parser : ExpressionParser {
         if (!take_name("in")) fail(line(), text("wanted 'in', found ", describe(peek())));
         statement->expression = parse_tuple(false);
         if (take_name("if")) statement->condition = parse_expression();
-        if (at_name("recursive")) fail(line(), "recursive loops are not supported");
+        statement->recursive = take_name("recursive");
+        if (statement->recursive) assigned_names_.insert("loop");
         expect(TokenKind::block_end);
         ++loop_depth_;
         statement->body = parse_body({"else", "endfor"});

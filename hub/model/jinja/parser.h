@@ -15,6 +15,6 @@ Body parse_template(std::string_view source);
 bool is_known_filter(std::string_view name);
 bool is_known_test(std::string_view name);
 bool is_known_function(std::string_view name);
-bool is_known_method(std::string_view name);
+bool is_known_method(std::string_view name);  // of any kind of value
 
 }  // namespace moex::jinja

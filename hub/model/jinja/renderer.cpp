@@ -57,7 +57,10 @@ Renderer::Renderer(const TemplateLimits& limits) : limits_(limits) {}
 
 Renderer::~Renderer() {
     // Namespaces may hold each other; emptied one by one, nothing recurses.
-    for (auto& name_space : namespaces_) name_space->attributes.clear();
+    for (auto& name_space : namespaces_) {
+        name_space->attributes.clear();
+        name_space->items.clear();
+    }
 }
 
 void Renderer::set_global(std::string name, Value value) {
@@ -163,18 +166,20 @@ Renderer::Flow Renderer::run_branch(const Statement& statement, Scope& scope, Ma
 }
 
 Renderer::Flow Renderer::run_loop(const Statement& statement, Scope& scope, MarkedText& out) {
-    ListPointer items = items_of(evaluate(*statement.expression, scope));
+    return run_loop_over(statement, items_of(evaluate(*statement.expression, scope)), scope, out);
+}
+
+Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer items, Scope& scope,
+                                       MarkedText& out) {
     if (statement.condition) {
-        std::vector<Value> chosen;
+        List chosen;
         for (const Value& item : items->items) {
             auto inner = new_scope(&scope);
             assign(statement.target, item, *inner);
-            if (truth(evaluate(*statement.condition, *inner))) chosen.push_back(item);
+            if (truth(evaluate(*statement.condition, *inner))) chosen.items.push_back(item);
             drop_scope(std::move(inner));
         }
-        List list;
-        list.items = std::move(chosen);
-        items = std::make_shared<const List>(std::move(list));
+        items = std::make_shared<const List>(std::move(chosen));
     }
     if (items->items.empty())
         return statement.otherwise.empty() ? Flow::next
@@ -183,6 +188,11 @@ Renderer::Flow Renderer::run_loop(const Statement& statement, Scope& scope, Mark
     const auto loop = std::make_shared<Loop>();
     loop->items = items;
     loop->depth = ++loop_depth_;
+    if (statement.recursive) {
+        loop->statement = &statement;
+        loop->scope = &scope;
+    }
+
     Flow flow = Flow::next;
     auto inner = new_scope(&scope);
     for (; loop->index < items->items.size() && flow != Flow::break_loop; ++loop->index) {
@@ -198,8 +208,23 @@ Renderer::Flow Renderer::run_loop(const Statement& statement, Scope& scope, Mark
         flow = run_body(statement.body, *inner, out);
     }
     drop_scope(std::move(inner));
+
+    // A template may keep the loop; its scope ends here.
+    loop->statement = nullptr;
+    loop->scope = nullptr;
     --loop_depth_;
     return Flow::next;
+}
+
+// loop(items) inside a recursive loop: the same body over other items, as a string.
+Value Renderer::call_loop(const Loop& loop, const CallArguments& arguments) {
+    const Depth depth(*this);
+    if (!loop.statement) fail("loop() wants a loop that says recursive, from inside it");
+    if (arguments.positional.size() != 1) fail("loop() wants what to loop over");
+
+    MarkedText out;
+    run_loop_over(*loop.statement, items_of(arguments.positional[0]), *loop.scope, out);
+    return make_text(std::move(out));
 }
 
 Value Renderer::run_captured(const Statement& statement, Scope& scope) {
@@ -230,7 +255,7 @@ void Renderer::assign(const Target& target, const Value& value, Scope& scope) {
         Expression name;
         name.text = target.names[0];
         Namespace* name_space = evaluate_name(name, scope).name_space();
-        if (!name_space)
+        if (!name_space || name_space->kind != Namespace::Kind::plain)
             fail(text("cannot set ", target.names[0], ".", target.attribute, ": not a namespace"));
         name_space->attributes.insert_or_assign(target.attribute, value);
         return;
@@ -462,29 +487,53 @@ Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const 
     const Value callee = evaluate(*expression.operands[0], scope);
     CallArguments arguments = evaluate_arguments(expression.arguments, scope);
     line_ = expression.line;
+
+    if (const Loop* loop = callee.loop()) return call_loop(*loop, arguments);
+    if (Namespace* state = callee.name_space(); state && state->kind == Namespace::Kind::joiner)
+        return call_state(*state);
     const Callable* callable = callee.callable();
     if (!callable) {
         if (const Undefined* undefined = std::get_if<Undefined>(&callee.data))
             fail(text("'", undefined->name, "' is undefined and cannot be called"));
         fail(text(kind_name(callee), " cannot be called"));
     }
+
     if (callable->macro) return call_macro(*callable, std::move(arguments), caller);
     if (callable->method) return call_method(callable->self, callable->name, arguments);
-    if (callable->name == "namespace") {
-        auto name_space = std::make_unique<Namespace>();
+    if (callable->name == "namespace" || callable->name == "cycler" || callable->name == "joiner")
+        return make_state(callable->name, std::move(arguments));
+    return call_function(callable->name, arguments);
+}
+
+// namespace(...), cycler(...) and joiner(...): what the rendering owns and the template changes.
+Value Renderer::make_state(std::string_view kind, CallArguments arguments) {
+    auto state = std::make_unique<Namespace>();
+    if (kind == "cycler") {
+        state->kind = Namespace::Kind::cycler;
+        state->items = std::move(arguments.positional);
+        if (state->items.empty()) fail("cycler() wants at least one item");
+    } else if (kind == "joiner") {
+        state->kind = Namespace::Kind::joiner;
+        const Value* separator = arguments.find(0, "sep");
+        state->items.push_back(separator ? *separator : make_text(std::string(", ")));
+    } else {
         if (!arguments.positional.empty()) {
             const Dict* dict = arguments.positional[0].dict();
             if (!dict) fail("namespace() wants a mapping or named values");
             for (const auto& [key, value] : dict->entries)
-                name_space->attributes.insert_or_assign(text_argument(key, "namespace()").bytes(),
-                                                        value);
+                state->attributes.insert_or_assign(text_argument(key, "namespace()").bytes(),
+                                                   value);
         }
         for (auto& [name, value] : arguments.keyword)
-            name_space->attributes.insert_or_assign(name, std::move(value));
-        namespaces_.push_back(std::move(name_space));
-        return {namespaces_.back().get()};
+            state->attributes.insert_or_assign(name, std::move(value));
     }
-    return call_function(callable->name, arguments);
+    namespaces_.push_back(std::move(state));
+    return {namespaces_.back().get()};
+}
+
+// A joiner prints nothing at first, then its separator.
+Value Renderer::call_state(Namespace& joiner) {
+    return joiner.position++ == 0 ? make_text(std::string()) : joiner.items[0];
 }
 
 }  // namespace moex::jinja

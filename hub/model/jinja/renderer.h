@@ -73,6 +73,9 @@ class Renderer {
     Flow run_statement(const Statement& statement, Scope& scope, MarkedText& out);
     Flow run_branch(const Statement& statement, Scope& scope, MarkedText& out);
     Flow run_loop(const Statement& statement, Scope& scope, MarkedText& out);
+    Flow run_loop_over(const Statement& statement, ListPointer items, Scope& scope,
+                       MarkedText& out);
+    Value call_loop(const Loop& loop, const CallArguments& arguments);
     Flow run_inner(const Body& body, Scope& scope, MarkedText& out);
     void run_call_block(const Statement& statement, Scope& scope, MarkedText& out);
     Value run_captured(const Statement& statement, Scope& scope);
@@ -88,6 +91,8 @@ class Renderer {
     Value evaluate_call(const Expression& expression, Scope& scope, const Value* caller);
     Value evaluate_comparison(const Expression& expression, Scope& scope);
     Value evaluate_dict(const Expression& expression, Scope& scope);
+    Value make_state(std::string_view kind, CallArguments arguments);
+    Value call_state(Namespace& state);
     CallArguments evaluate_arguments(const Arguments& arguments, Scope& scope);
 
     TemplateLimits limits_;
@@ -101,6 +106,8 @@ class Renderer {
 };
 
 [[noreturn]] void fail(const std::string& message);
+// Whether the kind of value that `object` is has such a method.
+bool has_method(const Value& object, std::string_view name);
 // Arguments with a wanted kind; fail() names the filter or method.
 const MarkedText& text_argument(const Value& value, std::string_view what);
 std::int64_t integer_argument(const Value& value, std::string_view what);

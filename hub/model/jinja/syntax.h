@@ -117,6 +117,7 @@ struct Statement {
     Target target;
     Body body;
     Body otherwise;
+    bool recursive = false;  // of a loop: its body may call loop(items)
     std::vector<std::pair<ExpressionPointer, Body>> branches;
     std::vector<std::pair<Target, ExpressionPointer>> assignments;
     std::unique_ptr<MacroNode> macro;

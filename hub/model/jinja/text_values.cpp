@@ -1,34 +1,41 @@
 #include "hub/model/jinja/text_values.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <utf8proc.h>
 
+#include "hub/model/jinja/letter_case.h"
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/tokenizer/utf8.h"
 
 namespace moex::jinja {
 namespace {
 
-// Changes each code point, told whether a letter stands right before it.
+// Puts `map(characters, i)` in the place of each character; what it becomes has its origin.
 template <class Map>
-MarkedText map_letters(const MarkedText& source, const Map& map) {
-    std::string out;
-    bool after_letter = false, first = true;
+MarkedText map_characters(const MarkedText& source, const Map& map) {
+    std::u32string characters;
+    std::vector<std::size_t> begins;
     for (std::size_t at = 0; at < source.size();) {
         const Utf8Step step = utf8_step(source.bytes(), at);
+        characters += step.code_point;
+        begins.push_back(at);
         at += step.num_bytes;
-        utf8_append(out, map(step.code_point, after_letter, first));
-        after_letter = is_letter(step.code_point);
-        first = false;
     }
-    return source.with_bytes(std::move(out));
-}
-char32_t to_upper(char32_t c) {
-    return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
-}
-char32_t to_lower(char32_t c) {
-    return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
+
+    MarkedText out;
+    std::string piece;  // of one origin
+    bool piece_is_outside = false;
+    for (std::size_t i = 0; i < characters.size(); ++i) {
+        if (const bool outside = source.is_outside(begins[i]); outside != piece_is_outside) {
+            out.append(std::exchange(piece, {}), piece_is_outside);
+            piece_is_outside = outside;
+        }
+        for (const char32_t c : map(characters, i)) utf8_append(piece, c);
+    }
+    out.append(piece, piece_is_outside);
+    return out;
 }
 
 }  // namespace
@@ -41,6 +48,8 @@ bool is_letter(char32_t c) {
 bool is_decimal_digit(char32_t c) {
     return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
 }
+
+bool is_word_character(char32_t c) { return is_letter(c) || is_decimal_digit(c); }
 
 bool all_are(std::string_view bytes, const std::function<bool(char32_t)>& kind) {
     for (std::size_t at = 0; at < bytes.size();) {
@@ -180,15 +189,61 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
     return out;
 }
 
-MarkedText upper(const MarkedText& source) { return source.with_bytes(utf8_upper(source.bytes())); }
-MarkedText lower(const MarkedText& source) { return source.with_bytes(utf8_lower(source.bytes())); }
-MarkedText capitalize(const MarkedText& source) {
-    return map_letters(
-        source, [](char32_t c, bool, bool first) { return first ? to_upper(c) : to_lower(c); });
+MarkedText fill(const MarkedText& source, std::int64_t width, std::string_view filler, Fill side) {
+    const auto length = static_cast<std::int64_t>(utf8_count(source.bytes()));
+    const std::int64_t missing = std::max<std::int64_t>(width - length, 0);
+    const std::int64_t left = side == Fill::left    ? missing
+                              : side == Fill::right ? 0
+                                                    : missing / 2 + (missing & width & 1);
+
+    const auto repeated = [&](std::int64_t count) {
+        std::string out;
+        for (std::int64_t i = 0; i < count; ++i) out += filler;
+        return out;
+    };
+    MarkedText out;
+    out.append(repeated(left), false);
+    out.append(source);
+    out.append(repeated(missing - left), false);
+    return out;
 }
+
+MarkedText upper(const MarkedText& source) {
+    return map_characters(source, [](const auto& all, std::size_t i) { return upper_of(all[i]); });
+}
+
+MarkedText lower(const MarkedText& source) {
+    return map_characters(source, [](const auto& all, std::size_t i) { return lower_of(all, i); });
+}
+
+MarkedText swap_case(const MarkedText& source) {
+    return map_characters(source, [](const auto& all, std::size_t i) {
+        const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(all[i]));
+        if (category == UTF8PROC_CATEGORY_LU) return lower_of(all, i);
+        if (category == UTF8PROC_CATEGORY_LL) return upper_of(all[i]);
+        return std::u32string(1, all[i]);
+    });
+}
+
+MarkedText capitalize(const MarkedText& source) {
+    return map_characters(source, [](const auto& all, std::size_t i) {
+        return i == 0 ? title_of(all[0]) : lower_of(all, i);
+    });
+}
+
 MarkedText title(const MarkedText& source) {
-    return map_letters(source, [](char32_t c, bool after_letter, bool) {
-        return after_letter ? to_lower(c) : to_upper(c);
+    return map_characters(source, [](const auto& all, std::size_t i) {
+        const bool inside_word = i > 0 && is_cased(all[i - 1]);
+        return inside_word ? lower_of(all, i) : title_of(all[i]);
+    });
+}
+
+MarkedText title_words(const MarkedText& source) {
+    constexpr std::u32string_view before_word = U"-({[<";
+    return map_characters(source, [&](const auto& all, std::size_t i) {
+        const bool begins = i == 0 || is_python_space(all[i - 1]) ||
+                            before_word.find(all[i - 1]) != std::u32string_view::npos;
+        return begins ? upper_of(all[i]) : lower_of(all, i);
     });
 }
 

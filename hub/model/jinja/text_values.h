@@ -25,10 +25,18 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
 MarkedText upper(const MarkedText& source);
 MarkedText lower(const MarkedText& source);
 MarkedText capitalize(const MarkedText& source);
+MarkedText swap_case(const MarkedText& source);
+// str.title(): a word begins behind anything but a letter that has case.
 MarkedText title(const MarkedText& source);
+// The filter: a word begins behind white space and - ( { [ <.
+MarkedText title_words(const MarkedText& source);
+// Up to `width` characters with `filler`, one character; for `both`, as Python rounds.
+enum class Fill { left, right, both };
+MarkedText fill(const MarkedText& source, std::int64_t width, std::string_view filler, Fill side);
 bool is_python_space(char32_t c);
 bool is_letter(char32_t c);
 bool is_decimal_digit(char32_t c);
+bool is_word_character(char32_t c);  // a letter or a digit
 // Whether the text is not empty and all its code points are `kind`.
 bool all_are(std::string_view bytes, const std::function<bool(char32_t)>& kind);
 

@@ -188,11 +188,10 @@ MarkedText MarkedText::part(std::size_t begin, std::size_t end) const {
     return result;
 }
 
-MarkedText MarkedText::with_bytes(std::string mapped) const {
-    if (mapped.size() != bytes_.size()) return MarkedText(std::move(mapped), any_outside());
-    MarkedText result(std::move(mapped));
-    result.outside_ = outside_;
-    return result;
+bool MarkedText::is_outside(std::size_t at) const {
+    const auto range = std::partition_point(outside_.begin(), outside_.end(),
+                                            [&](const TextRange& r) { return r.end <= at; });
+    return range != outside_.end() && range->begin <= at;
 }
 
 const MarkedText* Value::text() const { return shared<MarkedText>(*this); }

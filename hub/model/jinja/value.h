@@ -50,9 +50,8 @@ class MarkedText {
     void append(const MarkedText& other);
     void append(const MarkedText& other, std::size_t begin, std::size_t end);
     MarkedText part(std::size_t begin, std::size_t end) const;
-    // `mapped` stands for this text changed character by character:
-    // same length keeps the marks, otherwise any mark marks all.
-    MarkedText with_bytes(std::string mapped) const;
+    // Whether the byte at `at` came from outside.
+    bool is_outside(std::size_t at) const;
 
   private:
     void mark(std::size_t begin, std::size_t end);
@@ -123,20 +122,31 @@ struct Dict {
     const Value* find(const Value& key) const;
 };
 
-// The one mutable object that templates have. Owned by
-// the rendering, so cycles through it cost nothing.
+// What templates may change: a namespace, or the state of a cycler or joiner. Owned by the
+// rendering, so cycles through it cost nothing.
 struct Namespace {
+    enum class Kind { plain, cycler, joiner };
+    Kind kind = Kind::plain;
     std::map<std::string, Value, std::less<>> attributes;
+    std::vector<Value> items;  // of a cycler; of a joiner, its separator
+    std::size_t position = 0;  // in a cycler's items; calls of a joiner
 };
+
+struct MacroNode;
+struct Scope;
+struct Statement;
 
 struct Loop {
     ListPointer items;
     std::size_t index = 0;
     std::uint32_t depth = 1;
+    std::vector<Value> last_changed;  // what loop.changed() saw last
+    bool was_asked = false;           // by loop.changed()
+    // Of a recursive loop while it runs: what loop(items) runs again, and where.
+    const Statement* statement = nullptr;
+    Scope* scope = nullptr;
 };
 
-struct MacroNode;
-struct Scope;
 // A macro, the body of a call block, a global function, or a method bound to its object.
 struct Callable {
     std::string_view name;

@@ -14,18 +14,6 @@ std::uint8_t byte_at(std::string_view text, std::size_t at) {
     return static_cast<std::uint8_t>(text[at]);
 }
 
-template <class Map>
-std::string map_code_points(std::string_view text, Map map) {
-    std::string out;
-    out.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-        const Utf8Step step = utf8_step(text, at);
-        utf8_append(out, map(step.code_point));
-        at += step.num_bytes;
-    }
-    return out;
-}
-
 }  // namespace
 
 Utf8Step utf8_step(std::string_view text, std::size_t at) {
@@ -173,17 +161,6 @@ bool is_unicode_space(char32_t c) {
     return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
            (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
            c == 0x205F || c == 0x3000;
-}
-
-std::string utf8_upper(std::string_view text) {
-    return map_code_points(text, [](char32_t c) {
-        return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));
-    });
-}
-std::string utf8_lower(std::string_view text) {
-    return map_code_points(text, [](char32_t c) {
-        return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c)));
-    });
 }
 
 }  // namespace moex

@@ -39,7 +39,5 @@ std::string utf8_nfc(std::string_view text);
 
 // Unicode White_Space.
 bool is_unicode_space(char32_t code_point);
-std::string utf8_upper(std::string_view text);  // simple mappings, one code point to one
-std::string utf8_lower(std::string_view text);
 
 }  // namespace moex
