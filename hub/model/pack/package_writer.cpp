@@ -110,6 +110,44 @@ void remove_temporaries(const fs::path& folder) {
     for (const fs::path& path : found) fs::remove_all(path, error);
 }
 
+// Whether the folder holds an unfinished package; anything but that, or nothing, is refused.
+Result<bool> check_folder(const fs::path& directory) {
+    std::error_code error;
+    if (!fs::is_directory(directory, error))
+        return Error{ErrorCode::invalid_argument,
+                     text(directory.string(), ": is a file, wanted a folder for the package")};
+
+    const bool unfinished = fs::is_directory(directory / ".pack-state", error);
+    if (!unfinished && fs::exists(directory / "manifest.json", error)) {
+        remove_temporaries(directory);
+        return Error{ErrorCode::invalid_argument,
+                     text(directory.string(),
+                          ": holds a package already; remove it or choose another folder")};
+    }
+
+    for (const auto& entry : fs::directory_iterator(directory, error)) {
+        const std::string name = entry.path().filename().string();
+        if (!unfinished || !is_ours(name))
+            return Error{ErrorCode::invalid_argument,
+                         text(directory.string(), ": is not empty (", name.substr(0, 100),
+                              "); choose another folder")};
+    }
+    if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
+    return unfinished;
+}
+
+// The space is checked before anything is made.
+Status make_folder(const fs::path& directory, std::uint64_t output_bytes) {
+    std::error_code error;
+    fs::path above = fs::absolute(directory, error).lexically_normal();
+    while (above.has_relative_path() && !fs::exists(above, error)) above = above.parent_path();
+    MOEX_TRY(check_space(above, output_bytes));
+
+    fs::create_directories(directory, error);
+    if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
+    return {};
+}
+
 }  // namespace
 
 PackageOutput::PackageOutput(PackageOutput&& other) noexcept
@@ -129,74 +167,63 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
     output.directory_ = directory;
     output.written_bytes_ = std::make_unique<std::atomic<std::uint64_t>>(0);
     output.next_temporary_ = std::make_unique<std::atomic<std::uint64_t>>(0);
+
     std::error_code error;
-    const fs::path state = directory / ".pack-state";
+    const bool was_there = fs::exists(directory, error);
     bool resumes = false;
-    if (fs::exists(directory, error)) {
-        if (!fs::is_directory(directory, error))
-            return Error{ErrorCode::invalid_argument,
-                         text(directory.string(), ": is a file, wanted a folder for the package")};
-        resumes = fs::is_directory(state, error);
-        const bool has_manifest = fs::exists(directory / "manifest.json", error);
-        if (!resumes && has_manifest) {
-            remove_temporaries(directory);
-            return Error{ErrorCode::invalid_argument,
-                         text(directory.string(),
-                              ": holds a package already; remove it or choose another folder")};
-        }
-        for (const auto& entry : fs::directory_iterator(directory, error)) {
-            const std::string name = entry.path().filename().string();
-            if (!resumes || !is_ours(name))
-                return Error{ErrorCode::invalid_argument,
-                             text(directory.string(), ": is not empty (", name.substr(0, 100),
-                                  "); choose another folder")};
-        }
-        if (error)
-            return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
-    } else {
-        // The space is checked before anything is made.
-        fs::path above = fs::absolute(directory, error).lexically_normal();
-        while (above.has_relative_path() && !fs::exists(above, error)) above = above.parent_path();
-        MOEX_TRY(check_space(above, output_bytes));
-        fs::create_directories(directory, error);
-        if (error)
-            return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
-        output.made_directory_ = true;
-    }
-    if (resumes || !output.made_directory_) {
+    if (was_there) {
+        MOEX_ASSIGN(unfinished, check_folder(directory));
+        resumes = unfinished;
         const std::uint64_t there = bytes_in(directory);
         MOEX_TRY(check_space(directory, output_bytes > there ? output_bytes - there : 0));
-    }
-    fs::create_directories(state, error);
-    fs::create_directories(directory / "weights", error);
-    if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
-    output.lock_fd_ = ::open((state / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    if (output.lock_fd_ < 0) return system_error(state / "lock", errno);
-    if (::flock(output.lock_fd_, LOCK_EX | LOCK_NB) != 0)
-        return Error{ErrorCode::unavailable,
-                     text(directory.string(), ": another packer is writing here")};
-    if (!resumes && fs::exists(directory / "manifest.json", error)) {
-        fs::remove_all(state, error);
-        return Error{ErrorCode::unavailable,
-                     text(directory.string(), ": another packer has just finished a package here")};
-    }
-    if (const auto before = read_text_file(state / "input", 1u << 20); before.ok()) {
-        if (*before != input)
-            return Error{ErrorCode::invalid_argument,
-                         text(directory.string(),
-                              ": holds the unfinished package of another checkpoint or other "
-                              "options; remove it or choose another folder")};
     } else {
-        // Records without an input are left when a packer is killed while
-        // it cleans up: another checkpoint must not take them for its own.
-        for (const auto& entry : fs::directory_iterator(state, error))
-            if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
-        fs::remove(directory / "manifest.json", error);
-        MOEX_TRY(output.write_file(state / "input", as_byte_view(input)));
+        MOEX_TRY(make_folder(directory, output_bytes));
+        output.made_directory_ = true;
     }
-    for (const fs::path& folder : {directory, directory / "weights", state})
+
+    MOEX_TRY(output.take_lock(resumes));
+    MOEX_TRY(output.take_input(input));
+    for (const fs::path& folder : {directory, directory / "weights", directory / ".pack-state"})
         remove_temporaries(folder);
     return output;
+}
+
+Status PackageOutput::take_lock(bool resumes) {
+    const fs::path state = directory_ / ".pack-state";
+    std::error_code error;
+    fs::create_directories(state, error);
+    fs::create_directories(directory_ / "weights", error);
+    if (error) return Error{ErrorCode::io_error, text(directory_.string(), ": ", error.message())};
+
+    lock_fd_ = ::open((state / "lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock_fd_ < 0) return system_error(state / "lock", errno);
+    if (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0)
+        return Error{ErrorCode::unavailable,
+                     text(directory_.string(), ": another packer is writing here")};
+
+    if (resumes || !fs::exists(directory_ / "manifest.json", error)) return {};
+    fs::remove_all(state, error);
+    return Error{ErrorCode::unavailable,
+                 text(directory_.string(), ": another packer has just finished a package here")};
+}
+
+Status PackageOutput::take_input(std::string_view input) {
+    const fs::path state = directory_ / ".pack-state";
+    if (const auto before = read_text_file(state / "input", 1u << 20); before.ok()) {
+        if (*before == input) return {};
+        return Error{ErrorCode::invalid_argument,
+                     text(directory_.string(),
+                          ": holds the unfinished package of another checkpoint or other "
+                          "options; remove it or choose another folder")};
+    }
+
+    // Records without an input are left when a packer is killed while it cleans up: another
+    // checkpoint must not take them for its own.
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(state, error))
+        if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
+    fs::remove(directory_ / "manifest.json", error);
+    return write_file(state / "input", as_byte_view(input));
 }
 
 Status PackageOutput::write_file(const fs::path& path, ByteView content) {

@@ -55,6 +55,10 @@ class PackageOutput {
 
   private:
     PackageOutput() = default;
+    // Fails where another packer works, or has finished while this one looked.
+    Status take_lock(bool resumes);
+    // The unfinished package is of this input; otherwise its records are cleared away.
+    Status take_input(std::string_view input);
     Status write_file(const std::filesystem::path& path, ByteView content);
     std::filesystem::path directory_;
     bool made_directory_ = false;

@@ -120,114 +120,154 @@ Status fill_expert(const WeightSource& weights, Random random, const ExpertBlobL
     return {};
 }
 
-Result<PackReport> write_random(const ModelConfig& config, std::string_view name,
-                                std::uint64_t seed, const PackOptions& options,
-                                const ExpertShape& shape, PackageOutput& output,
-                                ThreadPool& threads,
-                                const std::function<void(const PackProgress&)>& progress) {
-    const ExpertBlobLayout layout = expert_blob_layout(shape, options.expert_dtype);
-    const WeightSource weights;
-    std::vector<SafetensorsEntry> entries;
-    std::uint64_t hub_bytes = 0;
-    for (const HubTensorSpec& spec : hub_tensor_specs(config)) {
-        std::uint64_t bytes = options.hub_f32 ? 4 : 2;
-        for (const std::uint64_t size : spec.shape) bytes *= size;
-        hub_bytes += bytes;
-        entries.push_back({.name = spec.name,
-                           .dtype = options.hub_f32 ? TensorDtype::f32 : TensorDtype::bf16,
-                           .shape = spec.shape});
-    }
-    PackageManifest manifest{.name = std::string(name),
-                             .config = config,
-                             .expert_dtype = options.expert_dtype,
-                             .group_size = shape.group_size};
-    PackReport report{.warnings = {"no tokenizer: the package takes and gives token ids only"}};
-    PackProgress state{.num_layers = config.num_layers};
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-        if (config.is_moe(layer)) state.total_bytes += config.num_experts * layout.size_bytes;
-    state.total_bytes += hub_bytes;
-    const auto add = [&](std::uint64_t bytes) {
-        state.done_bytes += bytes;
-        if (progress) progress(state);
-    };
-    std::set<Sha256> blobs;
-    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-        manifest.experts.emplace_back();
-        if (!config.is_moe(layer)) continue;
-        state.layer = layer;
-        if (auto finished = output.finished_layer(layer, config.num_experts, layout.size_bytes)) {
-            manifest.experts.back() = std::move(*finished);
-            ++report.layers_resumed;
-            add(config.num_experts * layout.size_bytes);
-        } else {
-            MOEX_ASSIGN(hashes, write_layer_blobs(
-                                    output, config.num_experts, layout.size_bytes, threads,
-                                    [&](std::uint32_t expert, std::span<std::byte> blob) {
-                                        return fill_expert(
-                                            weights,
-                                            Random(seed, (std::uint64_t{layer} + 1) << 32 | expert),
-                                            layout, options.expert_dtype, blob);
-                                    },
-                                    [&](std::uint32_t) { add(layout.size_bytes); }));
-            MOEX_TRY(output.finish_layer(layer, hashes));
-            manifest.experts.back() = std::move(hashes);
-        }
-        blobs.insert(manifest.experts.back().begin(), manifest.experts.back().end());
-    }
-    if (const auto finished = output.finished_hub()) {
-        manifest.hub = *finished;
-    } else {
-        Bytes window;
-        MOEX_ASSIGN(
-            hub,
-            output.write_hub(
-                entries, [&](std::size_t index, const PackageOutput::WriteBytes& write) -> Status {
-                    Random random(seed, index);
-                    const bool is_norm = entries[index].name.ends_with("norm.weight");
-                    for (std::uint64_t at = 0; at < entries[index].size_bytes;
-                         at += window.size()) {
-                        window.resize(
-                            std::min<std::uint64_t>(1u << 20, entries[index].size_bytes - at));
-                        if (is_norm) {
-                            // 1.0, or twice 1.0 in bf16
-                            const std::uint32_t one = options.hub_f32 ? 0x3f800000u : 0x3f803f80u;
-                            for (std::size_t i = 0; i < window.size(); i += 4)
-                                std::memcpy(window.data() + i, &one, 4);
-                        } else if (options.hub_f32) {
-                            weights.fill_f32(random, window);
-                        } else {
-                            weights.fill_bf16(random, window);
-                        }
-                        MOEX_TRY(write(window));
-                    }
-                    return {};
-                }));
-        manifest.hub = hub;
-    }
-    report.num_blobs = static_cast<std::uint32_t>(blobs.size());
-    report.output_bytes = manifest.hub.size_bytes + blobs.size() * layout.size_bytes;
-    MOEX_TRY(output.finish(manifest));
-    state.done_bytes = state.total_bytes;
-    if (progress) progress(state);
-    return report;
+std::uint64_t hub_tensor_bytes(const HubTensorSpec& spec, bool is_f32) {
+    std::uint64_t bytes = is_f32 ? 4 : 2;
+    for (const std::uint64_t size : spec.shape) bytes *= size;
+    return bytes;
 }
+
+// Writes one random package, layer by layer, then hub.safetensors.
+class SynthWriter {
+  public:
+    SynthWriter(const ModelConfig& config, std::uint64_t seed, const PackOptions& options,
+                const ExpertShape& shape, PackageOutput& output, ThreadPool& threads,
+                const std::function<void(const PackProgress&)>& progress)
+        : config_(config),
+          seed_(seed),
+          options_(options),
+          layout_(expert_blob_layout(shape, options.expert_dtype)),
+          output_(output),
+          threads_(threads),
+          progress_(progress),
+          state_{.num_layers = config.num_layers} {
+        manifest_.config = config;
+        manifest_.expert_dtype = options.expert_dtype;
+        manifest_.group_size = shape.group_size;
+        report_.warnings = {"no tokenizer: the package takes and gives token ids only"};
+    }
+
+    Result<PackReport> run(std::string_view name) {
+        manifest_.name = std::string(name);
+        list_hub_tensors();
+        for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer)
+            if (config_.is_moe(layer)) state_.total_bytes += layer_bytes();
+
+        for (std::uint32_t layer = 0; layer < config_.num_layers; ++layer)
+            MOEX_TRY(write_layer(layer));
+        MOEX_TRY(write_hub());
+
+        report_.num_blobs = static_cast<std::uint32_t>(blobs_.size());
+        report_.output_bytes = manifest_.hub.size_bytes + blobs_.size() * layout_.size_bytes;
+        MOEX_TRY(output_.finish(manifest_));
+
+        state_.done_bytes = state_.total_bytes;
+        if (progress_) progress_(state_);
+        return std::move(report_);
+    }
+
+  private:
+    std::uint64_t layer_bytes() const { return config_.num_experts * layout_.size_bytes; }
+
+    void list_hub_tensors() {
+        for (const HubTensorSpec& spec : hub_tensor_specs(config_)) {
+            state_.total_bytes += hub_tensor_bytes(spec, options_.hub_f32);
+            entries_.push_back({.name = spec.name,
+                                .dtype = options_.hub_f32 ? TensorDtype::f32 : TensorDtype::bf16,
+                                .shape = spec.shape});
+        }
+    }
+
+    void add(std::uint64_t bytes) {
+        state_.done_bytes += bytes;
+        if (progress_) progress_(state_);
+    }
+
+    Status write_layer(std::uint32_t layer) {
+        std::vector<Sha256>& hashes = manifest_.experts.emplace_back();
+        if (!config_.is_moe(layer)) return {};
+        state_.layer = layer;
+
+        auto finished = output_.finished_layer(layer, config_.num_experts, layout_.size_bytes);
+        if (finished) {
+            hashes = std::move(*finished);
+            ++report_.layers_resumed;
+            add(layer_bytes());
+        } else {
+            const auto fill = [&](std::uint32_t expert, std::span<std::byte> blob) {
+                const Random random(seed_, (std::uint64_t{layer} + 1) << 32 | expert);
+                return fill_expert(weights_, random, layout_, options_.expert_dtype, blob);
+            };
+            MOEX_ASSIGN(written, write_layer_blobs(
+                                     output_, config_.num_experts, layout_.size_bytes, threads_,
+                                     fill, [&](std::uint32_t) { add(layout_.size_bytes); }));
+            MOEX_TRY(output_.finish_layer(layer, written));
+            hashes = std::move(written);
+        }
+        blobs_.insert(hashes.begin(), hashes.end());
+        return {};
+    }
+
+    Status write_hub() {
+        if (const auto finished = output_.finished_hub()) {
+            manifest_.hub = *finished;
+            return {};
+        }
+        MOEX_ASSIGN(hub, output_.write_hub(entries_, [&](std::size_t index, const auto& write) {
+            return write_tensor(index, write);
+        }));
+        manifest_.hub = hub;
+        return {};
+    }
+
+    Status write_tensor(std::size_t index, const PackageOutput::WriteBytes& write) {
+        constexpr std::uint64_t window_bytes = 1u << 20;
+        const SafetensorsEntry& entry = entries_[index];
+        const bool is_norm = entry.name.ends_with("norm.weight");
+        Random random(seed_, index);
+        for (std::uint64_t at = 0; at < entry.size_bytes; at += window_.size()) {
+            window_.resize(std::min(window_bytes, entry.size_bytes - at));
+            if (is_norm)
+                fill_ones(window_);
+            else if (options_.hub_f32)
+                weights_.fill_f32(random, window_);
+            else
+                weights_.fill_bf16(random, window_);
+            MOEX_TRY(write(window_));
+        }
+        return {};
+    }
+
+    void fill_ones(std::span<std::byte> out) const {
+        const std::uint32_t one = options_.hub_f32 ? 0x3f800000u   // 1.0
+                                                   : 0x3f803f80u;  // twice 1.0 in bf16
+        for (std::size_t i = 0; i < out.size(); i += 4) std::memcpy(out.data() + i, &one, 4);
+    }
+
+    const ModelConfig& config_;
+    const std::uint64_t seed_;
+    const PackOptions& options_;
+    const ExpertBlobLayout layout_;
+    PackageOutput& output_;
+    ThreadPool& threads_;
+    const std::function<void(const PackProgress&)>& progress_;
+
+    const WeightSource weights_;
+    std::vector<SafetensorsEntry> entries_;
+    PackageManifest manifest_;
+    PackReport report_;
+    PackProgress state_;
+    std::set<Sha256> blobs_;
+    Bytes window_;
+};
 
 struct NamedShape {
     std::string_view name;
     ModelConfig config;
 };
 
-}  // namespace
-
-ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers) {
-    config.layer_is_moe.resize(num_layers,
-                               config.layer_is_moe.empty() ? 1 : config.layer_is_moe.back());
-    config.num_layers = num_layers;
-    return config;
-}
-
-Result<ModelConfig> synth_shape(std::string_view shape) {
-    const NamedShape shapes[] = {
+// What benches and papers speak of; every layer is MoE, every norm_topk_prob true.
+std::span<const NamedShape> named_shapes() {
+    static const NamedShape shapes[] = {
         {"bench-moe",
          {.hidden_size = 1024,
           .num_layers = 12,
@@ -288,8 +328,21 @@ Result<ModelConfig> synth_shape(std::string_view shape) {
           .moe_intermediate_size = 256,
           .tied_embeddings = true}},
     };
+    return shapes;
+}
+
+}  // namespace
+
+ModelConfig with_num_layers(ModelConfig config, std::uint32_t num_layers) {
+    config.layer_is_moe.resize(num_layers,
+                               config.layer_is_moe.empty() ? 1 : config.layer_is_moe.back());
+    config.num_layers = num_layers;
+    return config;
+}
+
+Result<ModelConfig> synth_shape(std::string_view shape) {
     std::string known;
-    for (const NamedShape& candidate : shapes) {
+    for (const NamedShape& candidate : named_shapes()) {
         if (candidate.name == shape) {
             ModelConfig config = with_num_layers(candidate.config, candidate.config.num_layers);
             config.norm_topk_prob = true;
@@ -316,21 +369,20 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
                                                   options.group_size_max));
         shape.group_size = group_size;
     }
+
     std::uint64_t output_bytes = 1u << 20;
-    for (const HubTensorSpec& spec : hub_tensor_specs(checked)) {
-        std::uint64_t bytes = options.hub_f32 ? 4 : 2;
-        for (const std::uint64_t size : spec.shape) bytes *= size;
-        output_bytes += bytes;
-    }
+    for (const HubTensorSpec& spec : hub_tensor_specs(checked))
+        output_bytes += hub_tensor_bytes(spec, options.hub_f32);
     for (const std::uint8_t moe : checked.layer_is_moe)
         if (moe)
             output_bytes += checked.num_experts *
                             expert_blob_layout(shape, options.expert_dtype).size_bytes;
+
     const std::string identity = text("moex-synth 1\n", to_json(checked).dump(), '\n', name, ' ',
                                       seed, ' ', expert_dtype_name(options.expert_dtype), ' ',
                                       shape.group_size, ' ', options.hub_f32, '\n');
     MOEX_ASSIGN(output, PackageOutput::open(out, identity, output_bytes));
-    return write_random(checked, name, seed, options, shape, output, threads, progress);
+    return SynthWriter(checked, seed, options, shape, output, threads, progress).run(name);
 }
 
 }  // namespace moex
