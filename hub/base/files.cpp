@@ -22,6 +22,7 @@ Status pread_all(int fd, std::uint64_t offset, std::span<std::byte> out) {
             return Error{ErrorCode::bad_file, "the file ended early; is it still being written?"};
         done += static_cast<std::size_t>(count);
     }
+
     return {};
 }
 
@@ -33,6 +34,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::uint6
                                                                    : ErrorCode::io_error;
         return Error{code, text(path.string(), ": ", std::strerror(errno))};
     }
+
     struct stat info {};
     Status status;
     std::string content;
@@ -47,6 +49,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::uint6
         if (!status.ok())
             status = Error{status.error().code, text(path.string(), ": ", status.error().message)};
     }
+
     ::close(fd);
     if (!status.ok()) return status.error();
     return content;

@@ -44,6 +44,7 @@ std::optional<std::int64_t> whole_number(const AnyJson& value) {
         if (number > static_cast<std::uint64_t>(value_max)) return std::nullopt;
         return static_cast<std::int64_t>(number);
     }
+
     if (value.is_number_integer()) return value.template get<std::int64_t>();
 
     if (!value.is_number_float()) return std::nullopt;
@@ -106,6 +107,7 @@ class JsonFields {
             const std::string range = any ? std::string() : text(" from ", min, " to ", max);
             return wrong(name, text("a whole number", range), find_member(object_, name));
         }
+
         out = static_cast<Integer>(*number);
     }
 

@@ -46,6 +46,7 @@ void log_line(LogLevel level, std::string_view line) {
         the_log().logger->log(level_of(level), line);
         return;
     }
+
     const auto now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(
                             std::chrono::system_clock::now().time_since_epoch())
                             .count();

@@ -82,10 +82,12 @@ struct MappedFiles {
         entry->size = size;
         entry->path = std::move(path);
         entry->begin.store(begin);
+
         if (fresh) {
             entry->next = first.load();
             first.store(entry);
         }
+
         return entry;
     }
 
@@ -111,6 +113,7 @@ struct MappedFiles {
         SignalLine line;
         line.add("moex-hub: ");
         line.add(entry.path);
+
         if (is_short) {
             line.add(": had ");
             line.add(std::uint64_t{entry.size});
@@ -120,6 +123,7 @@ struct MappedFiles {
         } else {
             line.add(": can no longer be read; its disk or network file system may be gone");
         }
+
         line.add(advice);
         line.write_to_stderr();
     }
@@ -171,6 +175,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
         }
         file.data_ = static_cast<const std::byte*>(address);
     }
+
     ::close(fd);
 
     file.stamp_ = stamp_from(info);

@@ -1,5 +1,5 @@
-// SHA-256 of bytes and of files, by OpenSSL. The type and its
-// hexadecimal form: protocol/sha256.h. Source: FIPS 180-4.
+// SHA-256 of bytes and of files, by OpenSSL. The type and its hexadecimal form: protocol/sha256.h.
+// Source: FIPS 180-4.
 #pragma once
 
 #include <filesystem>

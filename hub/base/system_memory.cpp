@@ -36,6 +36,7 @@ std::uint64_t memory_available(const std::filesystem::path& root) {
             if (group.empty()) break;
         }
     }
+
     return available == std::numeric_limits<std::uint64_t>::max() ? 0 : available;
 }
 

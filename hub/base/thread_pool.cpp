@@ -13,9 +13,9 @@ namespace {
 
 thread_local bool inside_pool = false;
 
-// A layer's products follow each other within microseconds, and waking a
-// thread costs about as much as one of them: so a thread looks for its next
-// job this long before it sleeps. Longer would take the cores from others.
+// A layer's products follow each other within microseconds, and waking a thread costs about as much
+// as one of them: so a thread looks for its next job this long before it sleeps. Longer would take
+// the cores from others.
 constexpr std::chrono::microseconds spin_time{50};
 
 template <class Predicate>
@@ -41,8 +41,8 @@ struct ThreadPool::State {
     std::mutex mutex;
     std::condition_variable wake, done;
     std::vector<std::thread> threads;
-    // Everything below changes under `mutex` only, except next_chunk, which
-    // the threads of one job share. Atomics are what spinners look at.
+    // Everything below changes under `mutex` only, except next_chunk, which the threads of one job
+    // share. Atomics are what spinners look at.
     const std::function<void(std::size_t, std::size_t)>* body = nullptr;
     std::size_t count = 0, chunk = 0, num_chunks = 0;
     std::atomic<std::size_t> busy{0};
@@ -64,8 +64,10 @@ struct ThreadPool::State {
             std::unique_lock lock(mutex);
             wake.wait(lock, [&] { return stopping || job != seen; });
             if (stopping) return;
+
             seen = job;
             if (!body) continue;  // came too late: the others have done it
+
             ++busy;
             const auto* work = body;
             const std::size_t total = count, step = chunk, chunks = num_chunks;
@@ -100,10 +102,12 @@ void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
     const std::size_t chunk = std::max(
         {grain, std::size_t{1}, (count + 4 * num_threads() - 1) / (4 * num_threads())});
     const std::size_t num_chunks = (count + chunk - 1) / chunk;
+
     if (num_chunks == 1 || state_->threads.empty() || inside_pool) {
         body(0, count);
         return;
     }
+
     const std::lock_guard one_call(state_->calls);
     {
         const std::lock_guard lock(state_->mutex);
@@ -114,14 +118,17 @@ void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
         state_->next_chunk.store(0, std::memory_order_relaxed);
         ++state_->job;
     }
+
     state_->wake.notify_all();
     inside_pool = true;
     state_->work_on_chunks(body, count, chunk, num_chunks);
     inside_pool = false;
+
     {
         const std::lock_guard lock(state_->mutex);
         state_->body = nullptr;  // a thread that wakes from here on finds no job
     }
+
     if (spin_until([&] { return state_->busy == 0; })) return;
     std::unique_lock lock(state_->mutex);
     state_->done.wait(lock, [&] { return state_->busy == 0; });

@@ -1,6 +1,6 @@
 // Compute threads: the only place where the hub does math in parallel.
-// parallel_for() blocks its caller, which works too; nested
-// calls run inline. Threads sleep when idle, after a short spin.
+// parallel_for() blocks its caller, which works too; nested calls run inline. Threads sleep when
+// idle, after a short spin.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ class ThreadPool {
     explicit ThreadPool(std::size_t num_threads = 0);
     ~ThreadPool();
     std::size_t num_threads() const;
-    // Runs body(begin, end) over disjoint ranges that cover
-    // [0, count), each at least `grain` long where possible.
+    // Runs body(begin, end) over disjoint ranges that cover [0, count), each at least `grain` long
+    // where possible.
     void parallel_for(std::size_t count, std::size_t grain,
                       const std::function<void(std::size_t begin, std::size_t end)>& body);
 

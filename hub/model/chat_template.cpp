@@ -39,6 +39,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_tokenizer_config(
     MOEX_ASSIGN(config, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));
     if (!config.is_object())
         return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
+
     std::string source;
     bool found = false;
     if (const auto entry = config.find("chat_template"); entry != config.end()) {
@@ -53,6 +54,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_tokenizer_config(
             }
         }
     }
+
     if (!found) return Error{ErrorCode::not_found, "tokenizer_config.json has no chat_template"};
     MOEX_ASSIGN(parsed, parse(source));
     for (const char* name : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
@@ -63,6 +65,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::from_tokenizer_config(
         if (content.is_string())
             parsed->state_->own_tokens.emplace_back(name, content.get<std::string>());
     }
+
     return parsed;
 }
 
@@ -70,6 +73,7 @@ Result<jinja::MarkedText> ChatTemplate::State::render(const ordered_json& contex
                                                       const TemplateLimits& limits) const {
     if (!context.is_object())
         return Error{ErrorCode::invalid_argument, "a template's variables are a JSON object"};
+
     try {
         jinja::Renderer renderer(limits);
         for (const auto& [name, value] : context.items())
@@ -95,6 +99,7 @@ Result<std::vector<TokenId>> ChatTemplate::render_ids(const ordered_json& messag
                                                       const TemplateLimits& limits) const {
     if (!extra.is_null() && !extra.is_object())
         return Error{ErrorCode::invalid_argument, "extra template variables are a JSON object"};
+
     // transformers always passes these, and templates ask "is not none".
     ordered_json context = {
         {"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", false}};
@@ -102,6 +107,7 @@ Result<std::vector<TokenId>> ChatTemplate::render_ids(const ordered_json& messag
         for (const auto& [name, value] : extra.items()) context[name] = value;
     context["messages"] = messages;
     MOEX_ASSIGN(rendered, state_->render(context, limits));
+
     return tokenizer.encode(rendered.bytes(), rendered.outside());
 }
 

@@ -102,6 +102,7 @@ Status check_relations(const ModelConfig& config, const Keys& keys) {
     if (!any_dense) return {};
     if (config.intermediate_size == 0)
         return bad_field("intermediate_size", "missing", "the width of the dense layers");
+
     return require_multiple("intermediate_size", config.intermediate_size, 8);
 }
 
@@ -189,12 +190,14 @@ Status check_supported(ConfigFields& fields) {
 
     const Json* types = fields.find("layer_types");
     if (types == nullptr) return {};
+
     const bool all_full = types->is_array() &&
                           std::all_of(types->begin(), types->end(),
                                       [](const Json& type) { return type == "full_attention"; });
     if (!all_full)
         return Error{ErrorCode::unsupported, text("config: layer_types is ", json_excerpt(*types),
                                                   "; supported: full_attention in every layer")};
+
     return {};
 }
 
@@ -225,6 +228,7 @@ Status read_moe_layers(ConfigFields& fields, const Keys& keys, ModelConfig& conf
     if (dense == nullptr) return {};
     if (!dense->is_array())
         return bad_field("mlp_only_layers", json_excerpt(*dense), "a list of layers");
+
     for (const Json& layer : *dense) {
         if (!is_whole_below(layer, config.num_layers))
             return bad_field("mlp_only_layers", json_excerpt(*dense),
@@ -302,11 +306,13 @@ Result<ModelConfig> parse_model_config(const Json& object) {
     if (layers == nullptr || !layers->is_array() || layers->size() != config.num_layers)
         return bad_field("layer_is_moe", layers == nullptr ? "missing" : json_excerpt(*layers),
                          text("a list of ", config.num_layers, " zeros and ones"));
+
     for (const Json& layer : *layers) {
         if (!is_whole_below(layer, 2))
             return bad_field("layer_is_moe", json_excerpt(*layers), "a list of zeros and ones");
         config.layer_is_moe.push_back(static_cast<std::uint8_t>(*whole_number(layer)));
     }
+
     if (!has_moe_layer(config))
         return bad_field("layer_is_moe", "0 for every layer", "at least one MoE layer");
 

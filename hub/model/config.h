@@ -1,7 +1,7 @@
 // What a checkpoint's config.json says, in our words.
 // Hugging Face keys are mapped here and nowhere else.
-// Source: transformers Qwen3MoeConfig, versions 4 (num_experts, rope_theta,
-// torch_dtype) and 5 (num_local_experts, rope_parameters, dtype).
+// Source: transformers Qwen3MoeConfig, versions 4 (num_experts, rope_theta, torch_dtype) and 5
+// (num_local_experts, rope_parameters, dtype).
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ struct ModelConfig {
     std::uint32_t top_k = 0;  // experts per token
     std::uint32_t moe_intermediate_size = 0;
     std::uint32_t intermediate_size = 0;  // of dense layers
-    std::vector<std::uint8_t>
-        layer_is_moe;  // [num_layers], from mlp_only_layers and decoder_sparse_step
+    // [num_layers], from mlp_only_layers and decoder_sparse_step
+    std::vector<std::uint8_t> layer_is_moe;
     bool norm_topk_prob = false;
     bool attention_bias = false;
     bool tied_embeddings = false;

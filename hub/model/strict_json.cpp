@@ -8,9 +8,9 @@
 namespace moex {
 namespace {
 
-// Builds the value out of the parser's events and stops at the first
-// limit. The library's own parse() with a callback looks through all
-// earlier members of an object or list whenever a value inside it ends.
+// Builds the value out of the parser's events and stops at the first limit. The library's own
+// parse() with a callback looks through all earlier members of an object or list whenever a value
+// inside it ends.
 template <class Json>
 class StrictBuilder {
   public:
@@ -42,6 +42,7 @@ class StrictBuilder {
         auto& members = open_.back()->template get_ref<typename Json::object_t&>();
         if (members.size() >= limits_.keys_max)
             return refuse(text("more than ", limits_.keys_max, " keys in one object"));
+
         bool fresh = true;
         if constexpr (is_ordered) {
             fresh = names_.back().insert(name).second;
@@ -54,6 +55,7 @@ class StrictBuilder {
             fresh = inserted;
             slot_ = &member->second;
         }
+
         return fresh || refuse(text("\"", name.substr(0, 200), "\" stands twice in one object"));
     }
     bool parse_error(std::size_t num_read, const std::string&,
@@ -115,8 +117,8 @@ class StrictBuilder {
     // from the root to what is being filled; only the last one grows, so all stay put
     std::vector<Json*> open_;
     Json* slot_ = nullptr;  // where the value of the last key goes
-    std::vector<std::set<std::string>>
-        names_;  // of the open objects, where Json itself would search from the front
+    // Of the open objects, where Json itself would search from the front
+    std::vector<std::set<std::string>> names_;
     std::uint64_t num_values_ = 0;
     Status status_;
 };

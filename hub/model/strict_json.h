@@ -1,5 +1,5 @@
-// JSON from files that strangers wrote: bounded nesting and
-// size, no name twice in one object. O(n log n) in the text.
+// JSON from files that strangers wrote: bounded nesting and size, no name twice in one object.
+// Reading costs O(n log n) in the text.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace moex {
 struct JsonLimits {
     std::uint32_t depth_max = 32;
     std::uint64_t values_max = 2'000'000;  // names of members do not count
-    std::uint32_t keys_max = 2'000'000;    // of one object; an ordered_json is searched from its
-                                           // front at each lookup, so keep it low there
+    // Of one object. An ordered_json is searched from its front at each lookup: keep it low there.
+    std::uint32_t keys_max = 2'000'000;
 };
 
-// `what` names the text in errors, e.g. "models/x/config.json". Json
-// is nlohmann::json, sorted by name, or nlohmann::ordered_json.
+// `what` names the text in errors, e.g. "models/x/config.json". Json is nlohmann::json, sorted by
+// name, or nlohmann::ordered_json.
 template <class Json = nlohmann::json>
 Result<Json> parse_strict_json(std::string_view json_text, std::string_view what,
                                const JsonLimits& limits = {});

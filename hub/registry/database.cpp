@@ -9,12 +9,14 @@ Result<std::unique_ptr<Database>> Database::open(const std::filesystem::path& fi
     const int result = sqlite3_open_v2(
         file.c_str(), &handle, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
         nullptr);
+
     if (result != SQLITE_OK) {
         const std::string message = handle ? sqlite3_errmsg(handle) : sqlite3_errstr(result);
         sqlite3_close(handle);
         return Error{ErrorCode::io_error,
                      text(file.string(), ": cannot open the database: ", message)};
     }
+
     sqlite3_busy_timeout(handle, 5000);
     return std::unique_ptr<Database>(new Database(handle));
 }

@@ -30,8 +30,8 @@ constexpr std::int64_t workers_stored_max = 10'000;
 constexpr std::size_t pending_workers_max = 4'096;
 namespace fs = std::filesystem;
 
-// What is kept and compared of a key. All have one length, and the
-// only comparison there is takes the same time wherever they differ.
+// What is kept and compared of a key. All have one length, and the only comparison there is takes
+// the same time wherever they differ.
 struct KeyHash {
     Sha256 bytes;
     friend bool operator==(const KeyHash& a, const KeyHash& b) {
@@ -50,6 +50,7 @@ Result<std::string> random_key(std::string_view prefix) {
     std::array<unsigned char, 24> raw;
     if (RAND_bytes(raw.data(), static_cast<int>(raw.size())) != 1)
         return Error{ErrorCode::internal, "no random numbers from OpenSSL"};
+
     static constexpr char letters[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     std::string key(prefix);
@@ -57,6 +58,7 @@ Result<std::string> random_key(std::string_view prefix) {
         const unsigned bits = (raw[i] << 16) | (raw[i + 1] << 8) | raw[i + 2];
         for (int shift = 18; shift >= 0; shift -= 6) key += letters[(bits >> shift) & 63];
     }
+
     return key;
 }
 
@@ -73,6 +75,7 @@ Status secure_directory(const fs::path& directory) {
     if (error)
         return Error{ErrorCode::io_error,
                      text(directory.string(), ": cannot make the state folder: ", error.message())};
+
     struct stat info {};
     if (::stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
         return Error{ErrorCode::io_error,
@@ -86,21 +89,24 @@ Status secure_directory(const fs::path& directory) {
     if ((info.st_mode & 0777) != 0700 && ::chmod(directory.c_str(), 0700) != 0)
         return Error{ErrorCode::io_error,
                      text(directory.string(), ": cannot make the state folder private (0700)")};
+
     return {};
 }
 
-// sqlite gives its -wal and -shm files the mode of
-// the database, so the mode is set before it opens.
+// sqlite gives its -wal and -shm files the mode of the database, so the mode is set before it
+// opens.
 Status secure_file(const fs::path& file) {
     const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (descriptor < 0)
         return Error{
             ErrorCode::io_error,
             text(file.string(), ": cannot open: ", std::generic_category().message(errno))};
+
     const bool ok = ::fchmod(descriptor, 0600) == 0;
     ::close(descriptor);
     if (!ok)
         return Error{ErrorCode::io_error, text(file.string(), ": cannot make it private (0600)")};
+
     return {};
 }
 
@@ -143,20 +149,24 @@ Status Registry::State::prepare() {
     MOEX_TRY(
         database->execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA "
                           "foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
+
     std::int64_t found = 0;
     {
         Statement version(*database, "PRAGMA user_version");
         if (version.step()) found = version.integer(0);
         MOEX_TRY(version.status());
     }
+
     if (found > schema_version)
         return Error{ErrorCode::unsupported,
                      text((directory / "moex.sqlite").string(), ": schema version ", found,
                           ", this hub knows ", schema_version, "; made by a newer moex-hub")};
+
     Transaction transaction(*database);
     MOEX_TRY(database->execute(registry_schema_sql));
     MOEX_TRY(database->execute(text("PRAGMA user_version=", schema_version)));
     MOEX_TRY(transaction.commit());
+
     return load_keys();
 }
 
@@ -172,6 +182,7 @@ Status Registry::State::load_keys() {
         std::copy(hash.begin(), hash.end(), key.hash.bytes.begin());
         keys.push_back(key);
     }
+
     return select.status();
 }
 
@@ -187,12 +198,14 @@ Status Registry::State::insert_key(const KeyHash& hash, Role role, std::string_v
                      .bind(std::int64_t{std::time(nullptr)})
                      .run());
     }
+
     const std::lock_guard lock(keys_mutex);
     for (StoredKey& key : keys)
         if (key.hash == hash) {
             key.role = role;
             return {};
         }
+
     keys.push_back({hash, role});
     return {};
 }
@@ -206,6 +219,7 @@ void Registry::State::commit_pending() {
         counters.swap(pending_counters);
         workers.swap(pending_workers);
     }
+
     if (counters.empty() && workers.empty()) return;
     const auto write = [&]() -> Status {
         Transaction transaction(*database);
@@ -215,6 +229,7 @@ void Registry::State::commit_pending() {
                           "value = value + excluded.value");
             MOEX_TRY(add.bind(std::string_view(name)).bind(static_cast<std::int64_t>(delta)).run());
         }
+
         for (const auto& [key, delta] : workers) {
             Statement add(*database,
                           "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
@@ -224,6 +239,7 @@ void Registry::State::commit_pending() {
                           "bytes_sent = bytes_sent + excluded.bytes_sent, bad_answers = "
                           "bad_answers + excluded.bad_answers, "
                           "last_seen_s = max(last_seen_s, excluded.last_seen_s)");
+
             add.bind(std::string_view(key))
                 .bind(std::string_view(delta.nickname))
                 .bind(std::string_view(delta.description));
@@ -234,14 +250,17 @@ void Registry::State::commit_pending() {
                          .bind(delta.last_seen_s)
                          .run());
         }
+
         if (!workers.empty()) {
             Statement forget(*database,
                              "DELETE FROM workers WHERE worker_key IN (SELECT worker_key FROM "
                              "workers ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
             MOEX_TRY(forget.bind(workers_stored_max).run());
         }
+
         return transaction.commit();
     };
+
     // A full disk must not stop the hub: this second of counts is lost, and said so.
     if (const Status written = write(); !written)
         log_error("registry: counts of the last second lost", kv("error", written.error().message));
@@ -274,6 +293,7 @@ Registry::~Registry() {
 Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
     MOEX_TRY(secure_directory(directory));
     MOEX_TRY(secure_file(directory / "moex.sqlite"));
+
     MOEX_ASSIGN(database, Database::open(directory / "moex.sqlite"));
     std::unique_ptr<Registry> registry(new Registry());
     State& state = *registry->state_;
@@ -284,6 +304,7 @@ Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
                                                 ? prepared.error().message
                                                 : text((directory / "moex.sqlite").string(), ": ",
                                                        prepared.error().message)};
+
     state.thread = std::thread([&state] { state.serve(); });
     return registry;
 }
@@ -314,6 +335,7 @@ Status Registry::set_key(Role role, std::string_view name, std::string_view key)
                      .bind(ByteView(hash.bytes))
                      .run());
     }
+
     return state_->load_keys();
 }
 
@@ -336,23 +358,28 @@ bool Registry::has_key(Role role) const {
 Result<std::string> Registry::join_token() {
     const std::lock_guard lock(state_->keys_mutex);
     if (!state_->join_token.empty()) return state_->join_token;
+
     const fs::path file = state_->directory / "join_token";
     if (const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC); descriptor >= 0) {
         char buffer[256];
         const ssize_t size = ::read(descriptor, buffer, sizeof buffer);
         ::close(descriptor);
         std::string token(buffer, size > 0 ? static_cast<std::size_t>(size) : 0);
+
         while (!token.empty() &&
                (token.back() == '\n' || token.back() == '\r' || token.back() == ' '))
             token.pop_back();
+
         if (token.size() < 16)
             return Error{
                 ErrorCode::bad_file,
                 text(file.string(), ": holds ", token.size(),
                      " characters, a token of at least 16 is wanted; delete it for a new one")};
+
         ::chmod(file.c_str(), 0600);
         return state_->join_token = token;
     }
+
     MOEX_ASSIGN(token, random_key(""));
     // Written beside and renamed: a crash leaves no half token.
     const fs::path fresh = state_->directory / "join_token.new";
@@ -360,10 +387,12 @@ Result<std::string> Registry::join_token() {
     const std::string line = token + "\n";
     bool ok = descriptor >= 0 && ::fchmod(descriptor, 0600) == 0 &&
               ::write(descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size());
+
     if (descriptor >= 0) {
         ok = ::fsync(descriptor) == 0 && ok;
         ::close(descriptor);
     }
+
     if (!ok || ::rename(fresh.c_str(), file.c_str()) != 0)
         return Error{ErrorCode::io_error, text(file.string(), ": cannot write the join token")};
     return state_->join_token = token;
@@ -408,6 +437,7 @@ void Registry::record_worker(const WorkerRecord& delta) {
             state_->pending_workers.emplace(delta.worker_key, delta);
         return;
     }
+
     WorkerRecord& record = found->second;
     record.nickname = delta.nickname;
     record.description = delta.description;
@@ -415,6 +445,7 @@ void Registry::record_worker(const WorkerRecord& delta) {
     record.bytes_sent += delta.bytes_sent;
     record.bad_answers += delta.bad_answers;
     record.first_seen_s = std::min(record.first_seen_s, delta.first_seen_s);
+
     record.last_seen_s = std::max(record.last_seen_s, delta.last_seen_s);
 }
 
@@ -425,12 +456,14 @@ std::vector<WorkerRecord> Registry::workers() const {
     Statement select(*state_->database,
                      "SELECT worker_key, nickname, description, pairs_answered, bytes_sent, "
                      "bad_answers, first_seen_s, last_seen_s FROM workers ORDER BY worker_key");
+
     while (select.step())
         workers.push_back({select.text_column(0), select.text_column(1), select.text_column(2),
                            static_cast<std::uint64_t>(select.integer(3)),
                            static_cast<std::uint64_t>(select.integer(4)),
                            static_cast<std::uint64_t>(select.integer(5)), select.integer(6),
                            select.integer(7)});
+
     return workers;
 }
 

@@ -1,7 +1,6 @@
-// What the hub remembers over restarts, in sqlite (WAL): keys,
-// workers seen, counters. Every SQL statement lives in this room.
-// Thread-safe: writes of counters and workers are queued to one registry
-// thread and committed at least every second; keys are written at once.
+// What the hub remembers over restarts, in sqlite (WAL): keys, workers seen, counters. Every SQL
+// statement lives in this room. Thread-safe: writes of counters and workers are queued to one
+// registry thread and committed at least every second; keys are written at once.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +27,8 @@ struct WorkerRecord {
 
 class Registry {
   public:
-    // Opens or makes `directory` (0700) with moex.sqlite (0600); applies
-    // hub/registry/schema.sql. An unknown newer schema is refused by number.
+    // Opens or makes `directory` (0700) with moex.sqlite (0600); applies hub/registry/schema.sql.
+    // An unknown newer schema is refused by number.
     static Result<std::unique_ptr<Registry>> open(const std::filesystem::path& directory);
     ~Registry();
 
@@ -37,16 +36,16 @@ class Registry {
     Result<std::string> create_key(Role role, std::string_view name);
     // Stores the SHA-256 of a key that the host chose (from a file or the environment).
     Status add_key(Role role, std::string_view name, std::string_view key);
-    // The same, and the only one of its role and name: what
-    // was stored under them before opens nothing any more.
+    // The same, and the only one of its role and name: what was stored under them before opens
+    // nothing any more.
     Status set_key(Role role, std::string_view name, std::string_view key);
     std::optional<Role> key_role(std::string_view key) const;  // constant time per stored key
     bool has_key(Role role) const;
-    // The join token: one per state folder; made on first use and kept readable
-    // (0600 file beside the database), since the link is shown at every start.
+    // The join token: one per state folder; made on first use and kept readable (0600 file beside
+    // the database), since the link is shown at every start.
     Result<std::string> join_token();
-    // True for the join token and for keys of the roles
-    // join and admin; constant time per stored key.
+    // True for the join token and for keys of the roles join and admin; constant time per stored
+    // key.
     bool join_allowed(std::string_view token) const;
 
     void add_to_counter(std::string_view name, std::uint64_t delta);

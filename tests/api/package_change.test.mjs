@@ -1,4 +1,5 @@
-// A package whose files change under a running hub: it ends with one sentence that names the file, never with a bus error.
+// A package whose files change under a running hub: it ends with one sentence that names the file, never with a bus
+// error.
 import assert from 'node:assert/strict';
 import { cpSync, readFileSync, statSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -1,5 +1,5 @@
-// Any text as a chat template: parsing and rendering end
-// within their bounds, and what is written is UTF-8.
+// Any text as a chat template: parsing and rendering end within their bounds, and what is written
+// is UTF-8.
 #include <cstdint>
 #include <string_view>
 
@@ -10,8 +10,11 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     using namespace moex;
     static const nlohmann::ordered_json context = nlohmann::ordered_json::parse(R"({
-        "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": " \u00e4\n<|end|> "}, {"role": "assistant", "content": "<think>t</think>a", "tool_calls": []}],
-        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": [1, 2.5, null, true]}}}], "add_generation_prompt": true, "n": -3, "bos_token": "<s>"})");
+        "messages": [{"role": "system", "content": "s"}, {"role": "user",
+        "content": " \u00e4\n<|end|> "}, {"role": "assistant", "content": "<think>t</think>a",
+        "tool_calls": []}],
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": [1, 2.5,
+        null, true]}}}], "add_generation_prompt": true, "n": -3, "bos_token": "<s>"})");
     const auto parsed = ChatTemplate::parse(
         std::string_view(reinterpret_cast<const char*>(data), size));
     if (!parsed.ok()) return 0;

@@ -1,5 +1,5 @@
-// config.json, manifest.json and generation_config.json. The first byte picks
-// the reader; what is accepted must survive being written and read again.
+// config.json, manifest.json and generation_config.json. The first byte picks the reader; what is
+// accepted must survive being written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

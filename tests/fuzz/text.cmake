@@ -1,8 +1,12 @@
 # Text: the tokenizer on any bytes (and as a file), chat templates on any source.
-set(tokenizer_sources hub/model/tokenizer/utf8.cpp hub/model/strict_json.cpp hub/model/tokenizer/tokenizer.cpp hub/model/tokenizer/added_tokens.cpp hub/model/tokenizer/bpe.cpp
-    hub/model/tokenizer/tokenizer_json.cpp hub/model/tokenizer/split_pattern.cpp protocol/check.cpp)
+set(tokenizer_sources hub/model/strict_json.cpp protocol/check.cpp)
+foreach(name utf8 tokenizer added_tokens bpe tokenizer_json split_pattern)
+  list(APPEND tokenizer_sources hub/model/tokenizer/${name}.cpp)
+endforeach()
+set(template_sources ${tokenizer_sources} hub/model/chat_template.cpp)
+foreach(name expression_parser filters is_tests letter_case lexer methods operators parser renderer text_format
+        text_values value)
+  list(APPEND template_sources hub/model/jinja/${name}.cpp)
+endforeach()
 moex_fuzz(tokenizer SOURCES ${tokenizer_sources} LIBS pcre2-8 utf8proc)
-moex_fuzz(chat_template LIBS pcre2-8 utf8proc
-  SOURCES ${tokenizer_sources} hub/model/chat_template.cpp hub/model/jinja/filters.cpp hub/model/jinja/lexer.cpp hub/model/jinja/methods.cpp
-          hub/model/jinja/operators.cpp hub/model/jinja/expression_parser.cpp hub/model/jinja/parser.cpp hub/model/jinja/renderer.cpp hub/model/jinja/is_tests.cpp hub/model/jinja/text_values.cpp
-          hub/model/jinja/value.cpp)
+moex_fuzz(chat_template SOURCES ${template_sources} LIBS pcre2-8 utf8proc)

@@ -1,6 +1,5 @@
-// Any bytes through the tokenizer: encoding ends, decoding
-// gives the repaired, normalised text back, streaming the same.
-// Bytes that look like JSON are also read as a tokenizer.json.
+// Any bytes through the tokenizer: encoding ends, decoding gives the repaired, normalised text
+// back, streaming the same. Bytes that look like JSON are also read as a tokenizer.json.
 #include <cstdint>
 #include <string>
 
@@ -27,19 +26,25 @@ std::string file_text() {
         vocab += text(id ? "," : "", '"', key, "\":", id);
         ++id;
     }
+
     std::string merges;
     for (const char a : letters)
         for (const char b : letters) {
             vocab += text(",\"", a, b, "\":", id++);
             merges += text(merges.empty() ? "" : ",", '"', a, ' ', b, '"');
         }
-    return text(
-        R"({"added_tokens":[{"id":400,"content":"<|end|>","special":true},{"id":401,"content":"<t>","special":false,"normalized":false},)",
-        R"({"id":402,"content":"strip","lstrip":true,"rstrip":true,"special":false,"normalized":false}],"normalizer":{"type":"NFC"},)",
-        R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","behavior":"Isolated","pattern":{"Regex":)",
-        R"("(?i:'s|'t|'re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},)",
-        R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"model":{"type":"BPE","vocab":{)",
-        vocab, R"(},"merges":[)", merges, "]}}");
+
+    return text(R"({"added_tokens":[{"id":400,"content":"<|end|>","special":true},{"id":401,)"
+                R"("content":"<t>","special":false,"normalized":false},)",
+                R"({"id":402,"content":"strip","lstrip":true,"rstrip":true,"special":false,)"
+                R"("normalized":false}],"normalizer":{"type":"NFC"},)",
+                R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split",)"
+                R"("behavior":"Isolated","pattern":{"Regex":)",
+                R"("(?i:'s|'t|'re)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}|)"
+                R"( ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}},)",
+                R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},)"
+                R"("model":{"type":"BPE","vocab":{)",
+                vocab, R"(},"merges":[)", merges, "]}}");
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ ExpressionPointer ExpressionParser::parse_tuple(bool with_conditional) {
     const std::uint32_t at_line = line();
     ExpressionPointer first = with_conditional ? parse_expression() : parse_or();
     if (!at_symbol(",")) return first;
+
     auto tuple = make(ExpressionKind::tuple, at_line);
     tuple->operands.push_back(std::move(first));
     while (take_symbol(",")) {
@@ -19,6 +20,7 @@ ExpressionPointer ExpressionParser::parse_tuple(bool with_conditional) {
             break;
         tuple->operands.push_back(with_conditional ? parse_expression() : parse_or());
     }
+
     return finish(std::move(tuple));
 }
 
@@ -33,6 +35,7 @@ ExpressionPointer ExpressionParser::parse_expression() {
         node->operands.push_back(take_name("else") ? parse_expression() : nullptr);
         value = finish(std::move(node));
     }
+
     return value;
 }
 
@@ -68,12 +71,14 @@ ExpressionPointer ExpressionParser::parse_comparison() {
     ExpressionPointer left = parse_sum();
     std::optional<Operator> op = take_comparison();
     if (!op) return left;
+
     auto node = make(ExpressionKind::comparison, left->line);
     node->operands.push_back(std::move(left));
     for (; op; op = take_comparison()) {
         node->operators.push_back(*op);
         node->operands.push_back(parse_sum());
     }
+
     return finish(std::move(node));
 }
 
@@ -102,6 +107,7 @@ ExpressionPointer ExpressionParser::parse_product() {
         {"//", Operator::floor_divide},
         {"%", Operator::modulo}};
     ExpressionPointer left = parse_power();
+
     for (;;) {
         const auto found = std::find_if(std::begin(symbols), std::end(symbols),
                                         [&](const auto& entry) { return at_symbol(entry.first); });
@@ -126,6 +132,7 @@ ExpressionPointer ExpressionParser::parse_unary(bool with_filters) {
         node = unary(ExpressionKind::plus, at_line, parse_unary(false));
     else
         node = parse_primary();
+
     node = parse_postfix(std::move(node));
     return with_filters ? parse_filters(std::move(node)) : std::move(node);
 }
@@ -160,6 +167,7 @@ ExpressionPointer ExpressionParser::parse_primary() {
             break;
         default: break;
     }
+
     fail(token.line, text("unexpected ", describe(token)));
 }
 
@@ -168,10 +176,12 @@ ExpressionPointer ExpressionParser::parse_name(const Token& token) {
     if (name == "true" || name == "True") return literal(make_bool(true), token.line);
     if (name == "false" || name == "False") return literal(make_bool(false), token.line);
     if (name == "none" || name == "None") return literal(make_none(), token.line);
+
     static constexpr std::array reserved = {"and", "or", "not", "if",     "else",    "elif",
                                             "in",  "is", "for", "import", "include", "lambda"};
     if (std::find(reserved.begin(), reserved.end(), name) != reserved.end())
         fail(token.line, text("unexpected '", name, "'"));
+
     auto node = make(ExpressionKind::name, token.line);
     node->text = name;
     return node;
@@ -202,6 +212,7 @@ ExpressionPointer ExpressionParser::parse_dict(std::uint32_t at_line) {
         expect_symbol(":");
         dict->operands.push_back(parse_expression());
     }
+
     expect_symbol("}");
     return finish(std::move(dict));
 }
@@ -245,11 +256,13 @@ ExpressionPointer ExpressionParser::parse_subscript(ExpressionPointer object,
             parts[part] = parse_expression();
         }
     }
+
     expect_symbol("]");
     if (!slice) {
         if (!parts[0]) fail(at_line, "an empty subscript");
         return binary(ExpressionKind::item, std::move(object), std::move(parts[0]));
     }
+
     auto node = make(ExpressionKind::slice, at_line);
     node->operands.push_back(std::move(object));
     for (auto& index : parts) node->operands.push_back(std::move(index));
@@ -262,6 +275,7 @@ Arguments ExpressionParser::parse_arguments() {
     for (bool first = true; !at_symbol(")"); first = false) {
         if (!first) expect_symbol(",");
         if (at_symbol(")")) break;
+
         if (take_symbol("**")) {
             arguments.keyword_spread = parse_expression();
         } else if (take_symbol("*")) {
@@ -276,6 +290,7 @@ Arguments ExpressionParser::parse_arguments() {
             arguments.positional.push_back(parse_expression());
         }
     }
+
     expect_symbol(")");
     return arguments;
 }
@@ -284,11 +299,13 @@ ExpressionPointer ExpressionParser::parse_call(ExpressionPointer callee) {
     const std::uint32_t at_line = line();
     if (callee->kind == ExpressionKind::attribute && !is_known_method(callee->text))
         fail(at_line, text("the method '", callee->text, "' is not supported"));
+
     if (callee->kind == ExpressionKind::name && !is_known_function(callee->text))
         called_names_.emplace_back(callee->text, at_line);
     auto node = make(ExpressionKind::call, at_line);
     node->operands.push_back(std::move(callee));
     node->arguments = parse_arguments();
+
     return finish(std::move(node));
 }
 
@@ -320,9 +337,11 @@ ExpressionPointer ExpressionParser::parse_filters(ExpressionPointer node) {
 ExpressionPointer ExpressionParser::parse_test(ExpressionPointer operand) {
     const std::uint32_t at_line = line();
     const bool negated = take_name("not");
+
     // Names of tests that are words elsewhere: none, true, in, ...
     const std::string name = expect_name();
     if (!is_known_test(name)) fail(at_line, text("the test '", name, "' is not supported"));
+
     auto node = make(ExpressionKind::test, at_line);
     node->text = name;
     node->operands.push_back(std::move(operand));
@@ -334,10 +353,12 @@ ExpressionPointer ExpressionParser::parse_test(ExpressionPointer operand) {
                                 !at_name("or") && !at_name("and") && !at_name("is") &&
                                 !at_name("if") && !at_name("in") && !at_name("not") &&
                                 !at_name("recursive"));
+
     if (at_symbol("("))
         node->arguments = parse_arguments();
     else if (value_follows)
         node->arguments.positional.push_back(parse_postfix(parse_primary()));
+
     ExpressionPointer test = finish(std::move(node));
     return negated ? unary(ExpressionKind::logical_not, at_line, std::move(test)) : std::move(test);
 }

@@ -1,5 +1,5 @@
-// Expressions of a template, loosest binding first, and the
-// token reader below them; parser.cpp adds the statements.
+// Expressions of a template, loosest binding first, and the token reader below them; parser.cpp
+// adds the statements.
 #pragma once
 
 #include <algorithm>
@@ -92,6 +92,7 @@ class ExpressionParser {
         const auto look = [&](const ExpressionPointer& child) {
             depth = std::max(depth, child ? child->depth : 0);
         };
+
         for (const auto& operand : expression->operands) look(operand);
         for (const auto& argument : expression->arguments.positional) look(argument);
         for (const auto& [name, argument] : expression->arguments.keyword) look(argument);
@@ -100,6 +101,7 @@ class ExpressionParser {
         if (depth >= expression_depth_max)
             fail(expression->line,
                  text("an expression nested over ", expression_depth_max, " deep"));
+
         expression->depth = depth + 1;
         return expression;
     }

@@ -37,6 +37,7 @@ Value path(Renderer& renderer, const Value& item, const Value& attribute) {
         const std::size_t end = std::min(names.find('.', begin), names.size());
         const std::string name = names.substr(begin, end - begin);
         if (at.is_undefined()) return at;
+
         const bool number = !name.empty() && name.size() < 10 &&
                             name.find_first_not_of("0123456789") == std::string::npos;
         renderer.charge(1);
@@ -44,6 +45,7 @@ Value path(Renderer& renderer, const Value& item, const Value& attribute) {
                     : renderer.item_of(at, make_text(name));
         begin = end + 1;
     }
+
     return at;
 }
 
@@ -61,11 +63,13 @@ std::vector<Value> sorted(Renderer& renderer, std::vector<Value> items, const Va
     std::vector<std::pair<Value, std::size_t>> keys;
     for (std::size_t i = 0; i < items.size(); ++i)
         keys.emplace_back(sort_key(renderer, items[i], attribute, case_sensitive), i);
+
     // A stable sort either way, as Python's.
     std::stable_sort(keys.begin(), keys.end(), [&](const auto& a, const auto& b) {
         renderer.charge(std::min(weight_of(a.first), weight_of(b.first)));
         return reverse ? compare(b.first, a.first) < 0 : compare(a.first, b.first) < 0;
     });
+
     std::vector<Value> out;
     for (const auto& [key, i] : keys) out.push_back(items[i]);
     return out;
@@ -92,12 +96,14 @@ Value extreme(Renderer& renderer, const Value& operand, const CallArguments& arg
     const Value* attribute = arguments.find(1, "attribute");
     const bool case_sensitive = flag(arguments, 0, "case_sensitive");
     if (items->items.empty()) return make_undefined("no items");
+
     Value best = items->items[0], best_key = sort_key(renderer, best, attribute, case_sensitive);
     for (const Value& item : items->items) {
         const Value key = sort_key(renderer, item, attribute, case_sensitive);
         renderer.charge(std::min(weight_of(key), weight_of(best_key)));
         if (sign * compare(key, best_key) > 0) best = item, best_key = key;
     }
+
     return best;
 }
 
@@ -107,6 +113,7 @@ Value filter_unique(Renderer& renderer, const Value& operand, const CallArgument
     std::set<std::string> seen_texts;
     std::vector<Value> seen, out;
     const ListPointer all = renderer.items_of(operand);
+
     for (const Value& item : all->items) {
         const Value key = sort_key(renderer, item, attribute, case_sensitive);
         if (key.text()) {
@@ -118,8 +125,10 @@ Value filter_unique(Renderer& renderer, const Value& operand, const CallArgument
                 continue;
             seen.push_back(key);
         }
+
         out.push_back(item);
     }
+
     return make_list(std::move(out));
 }
 
@@ -130,12 +139,14 @@ Value filter_join(Renderer& renderer, const Value& operand, const CallArguments&
     MarkedText out;
     bool first = true;
     const ListPointer all = renderer.items_of(operand);
+
     for (const Value& item : all->items) {
         if (!first) out.append(separator);
         first = false;
         renderer.charge_bytes(separator.size());
         out.append(soft_text(renderer, attribute ? path(renderer, item, *attribute) : item));
     }
+
     return make_text(std::move(out));
 }
 
@@ -145,6 +156,7 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
     const Value* otherwise = arguments.find(arguments.positional.size(), "default");
     CallArguments inner;
     std::string name;
+
     if (!attribute) {
         if (arguments.positional.empty()) fail("map wants a filter or an attribute");
         name = text_argument(arguments.positional[0], "map").bytes();
@@ -152,6 +164,7 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
         inner.positional.assign(arguments.positional.begin() + 1, arguments.positional.end());
         inner.keyword = arguments.keyword;
     }
+
     const ListPointer all = renderer.items_of(operand);
     for (const Value& item : all->items) {
         renderer.charge(1);
@@ -162,6 +175,7 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
         Value value = path(renderer, item, *attribute);
         out.push_back(value.is_undefined() && otherwise ? *otherwise : std::move(value));
     }
+
     return make_list(std::move(out));
 }
 
@@ -172,6 +186,7 @@ Value choose(Renderer& renderer, const Value& operand, const CallArguments& argu
     if (arguments.positional.size() < first) fail("selectattr and rejectattr want an attribute");
     CallArguments inner;
     std::string test;
+
     if (arguments.positional.size() > first) {
         test = text_argument(arguments.positional[first], "a test").bytes();
         if (!is_known_test(test)) fail(text("the test '", test, "' is not supported"));
@@ -180,6 +195,7 @@ Value choose(Renderer& renderer, const Value& operand, const CallArguments& argu
             arguments.positional.end());
         inner.keyword = arguments.keyword;
     }
+
     std::vector<Value> out;
     const ListPointer all = renderer.items_of(operand);
     for (const Value& item : all->items) {
@@ -188,6 +204,7 @@ Value choose(Renderer& renderer, const Value& operand, const CallArguments& argu
         const bool passes = test.empty() ? truth(value) : renderer.apply_test(test, value, inner);
         if (passes == keep) out.push_back(item);
     }
+
     return make_list(std::move(out));
 }
 
@@ -205,6 +222,7 @@ Value filter_tojson(Renderer& renderer, const Value& operand, const CallArgument
                                              integer_argument(*indent, "tojson"), 0, 64)),
                                          ' ');
     }
+
     if (const Value* separators = arguments.find(2, "separators");
         separators && !separators->is_none()) {
         const ListPointer pair = renderer.items_of(*separators);
@@ -212,10 +230,12 @@ Value filter_tojson(Renderer& renderer, const Value& operand, const CallArgument
         style.item_separator = text_argument(pair->items[0], "tojson").bytes();
         style.key_separator = text_argument(pair->items[1], "tojson").bytes();
     }
+
     renderer.charge(weight_of(operand));
     MarkedText out;
     print_json(out, operand, style);
     renderer.charge_bytes(out.size());
+
     return make_text(std::move(out));
 }
 
@@ -229,6 +249,7 @@ Value filter_indent(Renderer& renderer, const Value& operand, const CallArgument
                                 : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(
                                                   integer_argument(*width, "indent"), 0, 200)),
                                               ' ');
+
     MarkedText out;
     const auto lines = split(source, "\n", -1, false);
     for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -237,6 +258,7 @@ Value filter_indent(Renderer& renderer, const Value& operand, const CallArgument
         if (i == 0 ? first : blank || !lines[i].empty()) out.append(padding, false);
         out.append(lines[i]);
     }
+
     return make_text(std::move(out));
 }
 
@@ -245,6 +267,7 @@ Value filter_length(Renderer& renderer, const Value& operand, const CallArgument
         renderer.charge_bytes(source->size());
         return make_integer(static_cast<std::int64_t>(utf8_count(source->bytes())));
     }
+
     if (operand.list())
         return make_integer(static_cast<std::int64_t>(operand.list()->items.size()));
     if (operand.dict())
@@ -252,6 +275,7 @@ Value filter_length(Renderer& renderer, const Value& operand, const CallArgument
     if (const Loop* loop = operand.loop())
         return make_integer(static_cast<std::int64_t>(loop->items->items.size()));
     if (operand.is_undefined()) return make_integer(0);
+
     fail(text(kind_name(operand), " has no length"));
 }
 
@@ -263,15 +287,18 @@ Value filter_int(Renderer&, const Value& operand, const CallArguments& arguments
                    ? make_integer(static_cast<std::int64_t>(number))
                    : fallback;
     };
+
     if (operand.is_float()) return from_float(operand.number());
     if (operand.is_number()) return make_integer(operand.integer());
     if (!operand.text()) return fallback;
+
     std::string digits = strip(*operand.text(), Side::both).bytes();
     if (digits.starts_with('+')) digits.erase(0, 1);
     std::int64_t value = 0;
     const char* end = digits.data() + digits.size();
     if (!digits.empty() && std::from_chars(digits.data(), end, value).ptr == end)
         return make_integer(value);
+
     double number = 0;
     const auto read = std::from_chars(digits.data(), end, number);
     return !digits.empty() && read.ec == std::errc() && read.ptr == end ? from_float(number)
@@ -281,6 +308,7 @@ Value filter_int(Renderer&, const Value& operand, const CallArguments& arguments
 Value filter_float(Renderer&, const Value& operand, const CallArguments& arguments) {
     const Value* otherwise = arguments.find(0, "default");
     if (operand.is_number()) return make_float(operand.number());
+
     if (operand.text()) {
         std::string digits = strip(*operand.text(), Side::both).bytes();
         if (digits.starts_with('+')) digits.erase(0, 1);
@@ -289,6 +317,7 @@ Value filter_float(Renderer&, const Value& operand, const CallArguments& argumen
         if (!digits.empty() && read.ec == std::errc() && read.ptr == digits.data() + digits.size())
             return make_float(value);
     }
+
     return otherwise ? *otherwise : make_float(0.0);
 }
 
@@ -300,11 +329,13 @@ Value filter_round(Renderer&, const Value& operand, const CallArguments& argumen
         10.0, static_cast<double>(precision ? std::clamp<std::int64_t>(
                                                   integer_argument(*precision, "round"), -300, 300)
                                             : 0));
+
     const std::string how = method ? text_argument(*method, "round").bytes() : "common";
     const double scaled = operand.number() * scale;
     if (how == "common") return make_float(std::nearbyint(scaled) / scale);
     if (how == "ceil" || how == "floor")
         return make_float((how == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+
     fail(text("round: the method '", how, "' is not supported"));
 }
 
@@ -313,10 +344,12 @@ Value filter_sum(Renderer& renderer, const Value& operand, const CallArguments& 
     const Value* start = arguments.find(1, "start");
     Value total = start ? *start : make_integer(0);
     const ListPointer all = renderer.items_of(operand);
+
     for (const Value& item : all->items)
         total = renderer.binary(
             Operator::add, total,
             attribute && !attribute->is_none() ? path(renderer, item, *attribute) : item);
+
     return total;
 }
 
@@ -327,17 +360,20 @@ Value filter_batch(Renderer& renderer, const Value& operand, const CallArguments
     if (size < 1 || size > 1'000'000) fail("batch wants a positive size");
     std::vector<Value> rows, row;
     const ListPointer all = renderer.items_of(operand);
+
     for (const Value& item : all->items) {
         renderer.charge(1);
         row.push_back(item);
         if (static_cast<std::int64_t>(row.size()) == size)
             rows.push_back(make_list(std::exchange(row, {})));
     }
+
     if (row.empty()) return make_list(std::move(rows));
     while (fill && !fill->is_none() && static_cast<std::int64_t>(row.size()) < size) {
         renderer.charge(1);
         row.push_back(*fill);
     }
+
     rows.push_back(make_list(std::move(row)));
     return make_list(std::move(rows));
 }
@@ -398,6 +434,7 @@ Value filter_escape(Renderer& renderer, const Value& operand, const CallArgument
     const std::string& bytes = source.bytes();
     MarkedText out;
     std::size_t copied = 0;
+
     for (std::size_t at = 0; at < bytes.size(); ++at) {
         const char c = bytes[at];
         const char* const entity = c == '&'    ? "&amp;"
@@ -406,11 +443,13 @@ Value filter_escape(Renderer& renderer, const Value& operand, const CallArgument
                                    : c == '\'' ? "&#39;"
                                    : c == '"'  ? "&#34;"
                                                : nullptr;
+
         if (!entity) continue;
         out.append(source, copied, at);
         out.append(entity, source.is_outside(at));
         copied = at + 1;
     }
+
     out.append(source, copied, bytes.size());
     renderer.charge_bytes(out.size());
     return make_text(std::move(out));
@@ -428,6 +467,7 @@ Value filter_truncate(Renderer& renderer, const Value& operand, const CallArgume
         const Value* value = arguments.find(position, name);
         return value && !value->is_none() ? integer_argument(*value, "truncate") : otherwise;
     };
+
     const Value* end_value = arguments.find(2, "end");
     const MarkedText end = end_value ? text_argument(*end_value, "truncate")
                                      : MarkedText(std::string("..."));
@@ -458,6 +498,7 @@ Value filter_wordcount(Renderer& renderer, const Value& operand, const CallArgum
         inside = word;
         at += step.num_bytes;
     }
+
     return make_integer(count);
 }
 
@@ -466,14 +507,51 @@ Value filter_text(Renderer& renderer, const Value& operand, const CallArguments&
     return make_text(map(soft_text(renderer, operand)));
 }
 
+Value filter_attr(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
+    const Value* name = arguments.find(0, "name");
+    return name ? renderer.item_of(operand, *name) : make_undefined();
+}
+
+Value filter_first(Renderer& renderer, const Value& operand, const CallArguments&) {
+    const ListPointer items = renderer.items_of(operand);
+    return items->items.empty() ? make_undefined("first item") : items->items.front();
+}
+
+Value filter_last(Renderer& renderer, const Value& operand, const CallArguments&) {
+    const ListPointer items = renderer.items_of(operand);
+    return items->items.empty() ? make_undefined("last item") : items->items.back();
+}
+
+Value filter_format(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
+    return renderer.binary(Operator::modulo, operand, make_list(arguments.positional, true));
+}
+
+Value filter_list(Renderer& renderer, const Value& operand, const CallArguments&) {
+    const ListPointer items = renderer.items_of(operand);
+    renderer.charge(items->items.size());
+    return make_list(items->items);
+}
+
+Value filter_safe(Renderer&, const Value& operand, const CallArguments&) { return operand; }
+
+Value filter_string(Renderer& renderer, const Value& operand, const CallArguments&) {
+    return make_text(soft_text(renderer, operand));
+}
+
+template <int sign>
+Value filter_extreme(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
+    return extreme(renderer, operand, arguments, sign);
+}
+
+template <bool by_attribute, bool keep>
+Value filter_choose(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
+    return choose(renderer, operand, arguments, by_attribute, keep);
+}
+
 const std::unordered_map<std::string_view, Filter>& filters() {
     static const std::unordered_map<std::string_view, Filter> table = {
         {"abs", filter_abs},
-        {"attr",
-         [](Renderer& r, const Value& v, const CallArguments& a) {
-             const Value* name = a.find(0, "name");
-             return name ? r.item_of(v, *name) : make_undefined();
-         }},
+        {"attr", filter_attr},
         {"batch", filter_batch},
         {"capitalize", filter_text<capitalize>},
         {"center", filter_center},
@@ -483,54 +561,31 @@ const std::unordered_map<std::string_view, Filter>& filters() {
         {"dictsort", filter_dictsort},
         {"e", filter_escape},
         {"escape", filter_escape},
-        {"first",
-         [](Renderer& r, const Value& v, const CallArguments&) {
-             const ListPointer items = r.items_of(v);
-             return items->items.empty() ? make_undefined("first item") : items->items.front();
-         }},
+        {"first", filter_first},
         {"float", filter_float},
         {"forceescape", filter_escape},
-        {"format",
-         [](Renderer& r, const Value& v, const CallArguments& a) {
-             return r.binary(Operator::modulo, v, make_list(a.positional, true));
-         }},
+        {"format", filter_format},
         {"indent", filter_indent},
         {"int", filter_int},
         {"items", filter_items},
         {"join", filter_join},
-        {"last",
-         [](Renderer& r, const Value& v, const CallArguments&) {
-             const ListPointer items = r.items_of(v);
-             return items->items.empty() ? make_undefined("last item") : items->items.back();
-         }},
+        {"last", filter_last},
         {"length", filter_length},
-        {"list",
-         [](Renderer& r, const Value& v, const CallArguments&) {
-             const ListPointer items = r.items_of(v);
-             r.charge(items->items.size());
-             return make_list(items->items);
-         }},
+        {"list", filter_list},
         {"lower", filter_text<lower>},
         {"map", filter_map},
-        {"max",
-         [](Renderer& r, const Value& v, const CallArguments& a) { return extreme(r, v, a, 1); }},
-        {"min",
-         [](Renderer& r, const Value& v, const CallArguments& a) { return extreme(r, v, a, -1); }},
-        {"reject", [](Renderer& r, const Value& v,
-                      const CallArguments& a) { return choose(r, v, a, false, false); }},
-        {"rejectattr", [](Renderer& r, const Value& v,
-                          const CallArguments& a) { return choose(r, v, a, true, false); }},
+        {"max", filter_extreme<1>},
+        {"min", filter_extreme<-1>},
+        {"reject", filter_choose<false, false>},
+        {"rejectattr", filter_choose<true, false>},
         {"replace", filter_replace},
         {"reverse", filter_reverse},
         {"round", filter_round},
-        {"safe", [](Renderer&, const Value& v, const CallArguments&) { return v; }},
-        {"select", [](Renderer& r, const Value& v,
-                      const CallArguments& a) { return choose(r, v, a, false, true); }},
-        {"selectattr", [](Renderer& r, const Value& v,
-                          const CallArguments& a) { return choose(r, v, a, true, true); }},
+        {"safe", filter_safe},
+        {"select", filter_choose<false, true>},
+        {"selectattr", filter_choose<true, true>},
         {"sort", filter_sort},
-        {"string", [](Renderer& r, const Value& v,
-                      const CallArguments&) { return make_text(soft_text(r, v)); }},
+        {"string", filter_string},
         {"sum", filter_sum},
         {"title", filter_text<title_words>},
         {"tojson", filter_tojson},
@@ -540,6 +595,7 @@ const std::unordered_map<std::string_view, Filter>& filters() {
         {"upper", filter_text<upper>},
         {"wordcount", filter_wordcount},
     };
+
     return table;
 }
 

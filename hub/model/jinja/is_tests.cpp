@@ -92,6 +92,7 @@ const std::unordered_map<std::string_view, Test>& tests() {
         {"test", [](Renderer&, const Value& v,
                     const CallArguments&) { return v.text() && is_known_test(v.text()->bytes()); }},
     };
+
     return table;
 }
 

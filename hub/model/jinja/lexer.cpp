@@ -26,6 +26,7 @@ std::string normalize_newlines(std::string_view source) {
             if (i + 1 < source.size() && source[i + 1] == '\n') ++i;
         }
     }
+
     if (!out.empty() && out.back() == '\n') out.pop_back();
     return out;
 }
@@ -70,6 +71,7 @@ class Lexer {
             if (next == '{' || next == '%' || next == '#') break;
             ++open;
         }
+
         const bool last = open == std::string::npos;
         if (last) open = source_.size();
         const char mark = last ? '\0' : source_[open + 1];
@@ -85,9 +87,11 @@ class Lexer {
                 --blank;
             if (blank > at_ ? source_[blank - 1] == '\n' : at_line_start()) end = blank;
         }
+
         if (end > at_) push(TokenKind::text, source_.substr(at_, end - at_));
         advance(open - at_);
         if (last) return;
+
         if (mark == '#')
             lex_comment();
         else if (mark == '%')
@@ -133,13 +137,16 @@ class Lexer {
         const auto skip = [&] {
             while (at < source_.size() && is_space(source_[at])) ++at;
         };
+
         skip();
         if (source_.compare(at, 3, "raw") != 0) return false;
+
         at += 3;
         skip();
         const bool strip_after = at < source_.size() && source_[at] == '-';
         if (strip_after) ++at;
         if (source_.compare(at, 2, "%}") != 0) return false;
+
         advance(at + 2 - at_);
         after_close(strip_after, true);
         for (std::size_t open = at_; (open = source_.find("{%", open)) != std::string::npos;
@@ -149,19 +156,23 @@ class Lexer {
             if (before == '-' || before == '+') ++at;
             skip();
             if (source_.compare(at, 6, "endraw") != 0) continue;
+
             at += 6;
             skip();
             const bool strip = at < source_.size() && source_[at] == '-';
             if (strip) ++at;
             if (source_.compare(at, 2, "%}") != 0) continue;
+
             std::size_t end = open;
             if (before == '-')
                 while (end > at_ && is_space(source_[end - 1])) --end;
             if (end > at_) push(TokenKind::text, source_.substr(at_, end - at_));
             advance(at + 2 - at_);
             after_close(strip, true);
+
             return true;
         }
+
         fail("raw is not closed");
     }
 
@@ -171,11 +182,13 @@ class Lexer {
         for (;;) {
             skip_spaces();
             if (at_ >= source_.size()) fail(text("'", close, "' is missing"));
+
             if (brackets.empty()) {
                 const bool strip = source_[at_] == '-' &&
                                    std::string_view(source_).substr(at_ + 1, 2) == close;
                 const bool keep = source_[at_] == '+' && trim_newline &&
                                   std::string_view(source_).substr(at_ + 1, 2) == close;
+
                 if (strip || keep || ahead(close)) {
                     push(close_kind, {});
                     advance(strip || keep ? 3 : 2);
@@ -183,6 +196,7 @@ class Lexer {
                     return;
                 }
             }
+
             const char c = source_[at_];
             if (is_name_start(c)) {
                 std::size_t end = at_;
@@ -218,6 +232,7 @@ class Lexer {
             value = value * base + digit;
             ++num_digits;
         }
+
         if (num_digits == 0) fail("a number without digits");
         push(TokenKind::integer, text(value));
         advance(end - at_);
@@ -234,16 +249,19 @@ class Lexer {
                 ++end;
             }
         };
+
         take();
         bool floating = false;
         const bool after_dot = !tokens_.empty() && tokens_.back().kind == TokenKind::symbol &&
                                tokens_.back().text == ".";
+
         if (!after_dot && end + 1 < source_.size() && source_[end] == '.' &&
             is_digit(source_[end + 1])) {
             floating = true;
             digits += '.', ++end;
             take();
         }
+
         if (!after_dot && end + 1 < source_.size() &&
             (source_[end] == 'e' || source_[end] == 'E')) {
             const bool sign = source_[end + 1] == '-' || source_[end + 1] == '+';
@@ -253,9 +271,11 @@ class Lexer {
                 take();
             }
         }
+
         if (end < source_.size() && is_name_start(source_[end])) fail("a number runs into a name");
         if (digits.size() > (floating ? 60u : 19u))
             fail(text("the number ", digits.substr(0, 24), "... is too long"));
+
         push(floating ? TokenKind::floating : TokenKind::integer, digits);
         advance(end - at_);
     }
@@ -271,18 +291,22 @@ class Lexer {
                     fail("a broken escape in a string");
                 c = c * 16 + static_cast<char32_t>(is_digit(d) ? d - '0' : (d | 0x20) - 'a' + 10);
             }
+
             if (c > 0x10FFFF) fail("an escape beyond U+10FFFF in a string");
             utf8_append(value, c >= 0xD800 && c <= 0xDFFF ? U'\uFFFD' : c);
             end += num_digits;
         };
+
         for (;;) {
             if (end >= source_.size()) fail("a string is not closed");
             const char c = source_[end++];
             if (c == quote) break;
+
             if (c != '\\') {
                 value += c;
                 continue;
             }
+
             if (end >= source_.size()) fail("a string is not closed");
             const char escaped = source_[end++];
             switch (escaped) {
@@ -304,6 +328,7 @@ class Lexer {
                 default: value += '\\', value += escaped;  // Python keeps what it does not know
             }
         }
+
         push(TokenKind::string, std::move(value));
         advance(end - at_);
     }
@@ -317,14 +342,17 @@ class Lexer {
                 return;
             }
         }
+
         const char c = source_[at_];
         if (std::string_view("+-*/%~<>=()[]{}.,:|").find(c) == std::string_view::npos)
             fail(text("unexpected '", source_.substr(at_, utf8_step(source_, at_).num_bytes), "'"));
+
         if (c == '(' || c == '[' || c == '{') brackets += c == '(' ? ')' : c == '[' ? ']' : '}';
         if (c == ')' || c == ']' || c == '}') {
             if (brackets.empty() || brackets.back() != c) fail(text("unexpected '", c, "'"));
             brackets.pop_back();
         }
+
         push(TokenKind::symbol, std::string(1, c));
         advance(1);
     }

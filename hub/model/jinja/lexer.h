@@ -1,5 +1,5 @@
-// Template source → tokens. White space is treated as transformers sets
-// Jinja up: trim_blocks and lstrip_blocks on, one final newline dropped.
+// Template source → tokens. White space is treated as transformers sets Jinja up: trim_blocks and
+// lstrip_blocks on, one final newline dropped.
 // Source: Jinja 3, "Template Designer Documentation", whitespace control and literals.
 #pragma once
 

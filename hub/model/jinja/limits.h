@@ -10,8 +10,8 @@ struct TemplateLimits {
     std::uint64_t steps_max = 2'000'000;  // evaluated nodes
     std::uint64_t output_bytes_max = 4u << 20;
     std::uint32_t depth_max = 100;  // blocks, calls and macros inside each other
-    std::optional<std::int64_t>
-        now_unix_s;  // what strftime_now() says, in UTC; without it the machine's local time
+    // What strftime_now() says, in UTC; without it the machine's local time
+    std::optional<std::int64_t> now_unix_s;
 };
 
 }  // namespace moex

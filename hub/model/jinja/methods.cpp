@@ -121,6 +121,7 @@ Value partition_method(const TextCall& call) {
     const bool found = at != std::string::npos;
     const std::size_t begin = found ? at : from_right ? 0 : bytes.size();
     const std::size_t end = found ? at + separator.size() : begin;
+
     return make_list({make_text(call.self.part(0, begin)), make_text(call.self.part(begin, end)),
                       make_text(call.self.part(end, bytes.size()))},
                      true);
@@ -168,6 +169,7 @@ Value join_method(const TextCall& call) {
         out.append(text_argument(item, "join()"));
         call.renderer.charge_bytes(call.self.size() + item.text()->size());
     }
+
     return make_text(std::move(out));
 }
 
@@ -202,6 +204,7 @@ Value zfill_method(const TextCall& call) {
     const auto sign_width = static_cast<std::int64_t>(sign_bytes);
     out.append(
         fill(call.self.part(sign_bytes, call.self.size()), width - sign_width, "0", Fill::left));
+
     return make_text(std::move(out));
 }
 
@@ -269,6 +272,7 @@ const std::unordered_map<std::string_view, TextMethod>& text_methods() {
         {"upper", mapped<upper>},
         {"zfill", zfill_method},
     };
+
     return table;
 }
 
@@ -286,6 +290,7 @@ Value call_dict_method(Renderer& renderer, const Dict& self, std::string_view na
         const Value* otherwise = arguments.find(1, "default");
         return otherwise ? *otherwise : make_none();
     }
+
     renderer.charge(3 * self.entries.size());
     std::vector<Value> out;
     for (const auto& [key, value] : self.entries) {
@@ -293,6 +298,7 @@ Value call_dict_method(Renderer& renderer, const Dict& self, std::string_view na
         if (name == "keys") out.push_back(key);
         if (name == "values") out.push_back(value);
     }
+
     return make_list(std::move(out));
 }
 
@@ -320,6 +326,7 @@ Value call_loop_method(Renderer& renderer, Loop& self, std::string_view name,
     if (self.was_asked && self.last_changed.size() == values.size() &&
         std::equal(values.begin(), values.end(), self.last_changed.begin(), equal))
         return make_bool(false);
+
     self.was_asked = true;
     self.last_changed = values;
     return make_bool(true);
@@ -343,12 +350,14 @@ Value range(Renderer& renderer, const CallArguments& arguments) {
         bounds[num_arguments == 1 ? 1 : i] = integer_argument(arguments.positional[i], "range()");
     const auto [start, stop, step] = std::tuple(bounds[0], bounds[1], bounds[2]);
     if (step == 0) fail("range() with step 0");
+
     std::vector<Value> out;
     for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
         renderer.charge(1);
         out.push_back(make_integer(i));
         if (__builtin_add_overflow(i, step, &i)) break;
     }
+
     return make_list(std::move(out));
 }
 
@@ -358,6 +367,7 @@ Value strftime_now(const Renderer& renderer, const CallArguments& arguments) {
     const std::string& pattern = text_argument(*format, "strftime_now()").bytes();
     if (pattern.size() > 200) fail("strftime_now(): the format is too long");
     std::tm parts{};
+
     if (renderer.limits().now_unix_s) {
         const auto now = static_cast<std::time_t>(*renderer.limits().now_unix_s);
         gmtime_r(&now, &parts);
@@ -365,6 +375,7 @@ Value strftime_now(const Renderer& renderer, const CallArguments& arguments) {
         const std::time_t now = std::time(nullptr);
         localtime_r(&now, &parts);
     }
+
     char buffer[4096];
     const std::size_t size = std::strftime(buffer, sizeof buffer, pattern.c_str(), &parts);
     return make_text(std::string(buffer, size));
@@ -404,6 +415,7 @@ Value Renderer::call_method(const Value& self, std::string_view name,
 Value Renderer::call_function(std::string_view name, const CallArguments& arguments) {
     if (name == "range") return range(*this, arguments);
     if (name == "strftime_now") return strftime_now(*this, arguments);
+
     if (name == "dict") {
         Dict dict;
         if (!arguments.positional.empty()) {
@@ -414,10 +426,12 @@ Value Renderer::call_function(std::string_view name, const CallArguments& argume
         for (const auto& [key, value] : arguments.keyword) dict.set(make_text(key), value);
         return make_dict(std::move(dict));
     }
+
     if (name == "raise_exception") {
         const Value* message = arguments.find(0, "message");
         fail(text("the template refuses: ", message ? print(*message).bytes() : std::string()));
     }
+
     fail(text("'", name, "' cannot be called"));
 }
 

@@ -39,10 +39,12 @@ Value integer_power(std::int64_t base, std::int64_t exponent) {
         if (base == 0) fail("zero to a negative power");
         return make_float(std::pow(static_cast<double>(base), static_cast<double>(exponent)));
     }
+
     std::int64_t out = 1;
     // Bounded: |base| > 1 overflows within 64 steps.
     if (base == 0 || base == 1) return make_integer(exponent == 0 ? 1 : base);
     if (base == -1) return make_integer(exponent % 2 == 0 ? 1 : -1);
+
     for (std::int64_t i = 0; i < exponent; ++i) out = integer_math(Integer::multiply, out, base);
     return make_integer(out);
 }
@@ -77,6 +79,7 @@ Value add(Renderer& renderer, const Sides& sides) {
         renderer.charge(items.size());
         return make_list(std::move(items), left.list()->tuple);
     }
+
     no_operator("+", left, right);
 }
 
@@ -101,6 +104,7 @@ Value repeat(Renderer& renderer, const Value& many, std::int64_t times) {
         for (std::uint64_t i = 0; i < count; ++i) repeated.append(*many.text());
         return make_text(std::move(repeated));
     }
+
     std::vector<Value> items;
     for (std::uint64_t i = 0; i < count; ++i)
         items.insert(items.end(), many.list()->items.begin(), many.list()->items.end());
@@ -145,6 +149,7 @@ Value modulo(Renderer& renderer, const Sides& sides) {
         const double rest = std::fmod(left.number(), divisor);
         return make_float(rest != 0 && (rest < 0) != (divisor < 0) ? rest + divisor : rest);
     }
+
     if (right.integer() == -1) return make_integer(0);
     return make_integer(left.integer() -
                         floor_divide(left.integer(), right.integer()) * right.integer());
@@ -202,11 +207,13 @@ bool Renderer::contains(const Value& container, const Value& item) {
         return container.text()->bytes().find(text_argument(item, "in a string").bytes()) !=
                std::string::npos;
     if (container.dict()) return container.dict()->find(item) != nullptr;
+
     if (container.list()) {
         const auto& items = container.list()->items;
         return std::any_of(items.begin(), items.end(),
                            [&](const Value& other) { return equal(item, other); });
     }
+
     if (container.is_undefined()) return false;
     fail(text("'in' wants a string, list or mapping, got ", kind_name(container)));
 }
@@ -225,6 +232,7 @@ ListPointer Renderer::items_of(const Value& value) {
     } else if (!value.is_undefined()) {
         fail(text(kind_name(value), " cannot be iterated"));
     }
+
     out.weight = 1 + out.items.size();
     return std::make_shared<const List>(std::move(out));
 }
@@ -256,6 +264,7 @@ Value loop_attribute(const Loop& loop, std::string_view name) {
     if (name == "nextitem")
         return index + 1 < length ? loop.items->items[loop.index + 1]
                                   : make_undefined("loop.nextitem");
+
     return make_undefined(std::string(name));
 }
 
@@ -264,6 +273,7 @@ Value loop_attribute(const Loop& loop, std::string_view name) {
 Value Renderer::attribute_of(const Value& object, std::string_view name) {
     if (const Undefined* undefined = std::get_if<Undefined>(&object.data))
         fail(text("'", undefined->name, "' is undefined, so it has no '", name, "'"));
+
     if (const Namespace* state = object.name_space()) {
         if (state->kind == Namespace::Kind::cycler && name == "current")
             return state->items[state->position];
@@ -271,23 +281,28 @@ Value Renderer::attribute_of(const Value& object, std::string_view name) {
         const auto found = state->attributes.find(name);
         return found == state->attributes.end() ? make_undefined(std::string(name)) : found->second;
     }
+
     if (const Loop* loop = object.loop(); loop && !has_method(object, name))
         return loop_attribute(*loop, name);
     if (has_method(object, name)) return bound_method(object, name);
     if (object.dict())
         if (const Value* item = object.dict()->find(name)) return *item;
+
     return make_undefined(std::string(name));
 }
 
 Value Renderer::item_of(const Value& object, const Value& key) {
     if (const Undefined* undefined = std::get_if<Undefined>(&object.data))
         fail(text("'", undefined->name, "' is undefined, so it has no items"));
+
     if (object.dict()) {
         const Value* item = object.dict()->find(key);
         return item ? *item : make_undefined(key.text() ? key.text()->bytes() : "item");
     }
+
     if (key.text()) return attribute_of(object, key.text()->bytes());
     if (!key.is_integer() && !key.is_bool()) return make_undefined("item");
+
     std::int64_t at = key.integer();
     if (object.list()) {
         const auto& items = object.list()->items;
@@ -296,6 +311,7 @@ Value Renderer::item_of(const Value& object, const Value& key) {
                    ? items[static_cast<std::size_t>(at)]
                    : make_undefined(text("item ", at));
     }
+
     if (object.text()) {
         charge_bytes(4 * object.text()->size());
         const std::vector<std::size_t> starts = code_point_starts(object.text()->bytes());
@@ -305,6 +321,7 @@ Value Renderer::item_of(const Value& object, const Value& key) {
         return make_text(object.text()->part(starts[static_cast<std::size_t>(at)],
                                              starts[static_cast<std::size_t>(at) + 1]));
     }
+
     return make_undefined("item");
 }
 

@@ -18,8 +18,8 @@ class Parser : ExpressionParser {
     }
 
   private:
-    // Statements up to a block whose name is in `ends`; that
-    // block's "{% name" is taken and its name stored in end_name_.
+    // Statements up to a block whose name is in `ends`; that block's "{% name" is taken and its
+    // name stored in end_name_.
     Body parse_body(const std::vector<std::string_view>& ends) {
         const Nesting nesting(*this);
         Body body;
@@ -29,6 +29,7 @@ class Parser : ExpressionParser {
                 if (!ends.empty()) fail(token.line, text("'", ends.back(), "' is missing"));
                 return body;
             }
+
             if (token.kind == TokenKind::text) {
                 auto statement = begin(StatementKind::text);
                 statement->text = take().text;
@@ -71,12 +72,14 @@ class Parser : ExpressionParser {
         if (name == "call") return parse_call_block();
         if (name == "filter") return parse_filter_block();
         if (name == "with") return parse_with();
+
         if (name == "generation") {
             auto statement = begin(StatementKind::scope_block);
             expect(TokenKind::block_end);
             statement->body = parse_body_and_end("endgeneration");
             return statement;
         }
+
         if (name == "break" || name == "continue") {
             if (loop_depth_ == 0) fail(line(), text("'", name, "' outside a loop"));
             auto statement = begin(name == "break" ? StatementKind::break_loop
@@ -84,8 +87,10 @@ class Parser : ExpressionParser {
             expect(TokenKind::block_end);
             return statement;
         }
+
         if (name.starts_with("end") || name == "else" || name == "elif")
             fail(line(), text("'", name, "' without its beginning"));
+
         fail(line(), text("the tag '", name, "' is not supported"));
     }
 
@@ -100,6 +105,7 @@ class Parser : ExpressionParser {
             statement->branches.emplace_back(std::move(condition), std::move(body));
             if (end_name_ == "endif") break;
         }
+
         expect(TokenKind::block_end);
         return statement;
     }
@@ -108,6 +114,7 @@ class Parser : ExpressionParser {
         auto statement = begin(StatementKind::loop);
         statement->target = parse_target(false);
         if (!take_name("in")) fail(line(), text("wanted 'in', found ", describe(peek())));
+
         statement->expression = parse_tuple(false);
         if (take_name("if")) statement->condition = parse_expression();
         statement->recursive = take_name("recursive");
@@ -115,11 +122,13 @@ class Parser : ExpressionParser {
         expect(TokenKind::block_end);
         ++loop_depth_;
         statement->body = parse_body({"else", "endfor"});
+
         --loop_depth_;
         if (end_name_ == "else") {
             expect(TokenKind::block_end);
             statement->otherwise = parse_body({"endfor"});
         }
+
         expect(TokenKind::block_end);
         return statement;
     }
@@ -132,11 +141,13 @@ class Parser : ExpressionParser {
             target.attribute = expect_name();
             return target;
         }
+
         while (take_symbol(",")) {
             target.unpack = true;
             if (peek().kind != TokenKind::name || at_name("in")) break;
             target.names.push_back(expect_name());
         }
+
         if (parenthesis) expect_symbol(")");
         for (const std::string& name : target.names) assigned_names_.insert(name);
         return target;
@@ -150,12 +161,15 @@ class Parser : ExpressionParser {
             expect(TokenKind::block_end);
             return statement;
         }
+
         statement->kind = StatementKind::assign_block;
         if (statement->target.unpack) fail(line(), text("wanted '=', found ", describe(peek())));
+
         if (at_symbol("|")) statement->expression = parse_filters(captured());
         expect(TokenKind::block_end);
         const LoopsHidden hidden(*this);
         statement->body = parse_body_and_end("endset");
+
         return statement;
     }
 
@@ -187,6 +201,7 @@ class Parser : ExpressionParser {
             else if (!macro.defaults.empty())
                 fail(line(), "a parameter without a default after one with");
         }
+
         expect_symbol(")");
     }
 
@@ -198,6 +213,7 @@ class Parser : ExpressionParser {
         assigned_names_.insert("caller");
         parse_parameters(*statement->macro);
         expect(TokenKind::block_end);
+
         const LoopsHidden hidden(*this);
         statement->macro->body = parse_body_and_end("endmacro");
         return statement;
@@ -211,6 +227,7 @@ class Parser : ExpressionParser {
         statement->expression = parse_expression();
         if (statement->expression->kind != ExpressionKind::call)
             fail(statement->line, "a call block needs a call");
+
         expect(TokenKind::block_end);
         const LoopsHidden hidden(*this);
         statement->macro->body = parse_body_and_end("endcall");
@@ -236,6 +253,7 @@ class Parser : ExpressionParser {
             expect_symbol("=");
             statement->assignments.emplace_back(std::move(target), parse_expression());
         }
+
         expect(TokenKind::block_end);
         statement->body = parse_body_and_end("endwith");
         return statement;

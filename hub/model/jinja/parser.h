@@ -1,5 +1,5 @@
-// Tokens → syntax tree. Everything the evaluator cannot do is refused here by name and
-// line, so that a checkpoint's template fails when it is packed and not in a chat.
+// Tokens → syntax tree. Everything the evaluator cannot do is refused here by name and line, so
+// that a checkpoint's template fails when it is packed and not in a chat.
 #pragma once
 
 #include <string_view>

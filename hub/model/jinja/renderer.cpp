@@ -84,6 +84,7 @@ MarkedText Renderer::run(const Body& body) {
         failure.message = text("line ", line_, ": ", failure.message);
         throw;
     }
+
     return out;
 }
 
@@ -156,6 +157,7 @@ Renderer::Flow Renderer::run_statement(const Statement& statement, Scope& scope,
         case StatementKind::break_loop: return Flow::break_loop;
         case StatementKind::continue_loop: return Flow::continue_loop;
     }
+
     return Flow::next;
 }
 
@@ -181,6 +183,7 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
         }
         items = std::make_shared<const List>(std::move(chosen));
     }
+
     if (items->items.empty())
         return statement.otherwise.empty() ? Flow::next
                                            : run_inner(statement.otherwise, scope, out);
@@ -202,17 +205,20 @@ Renderer::Flow Renderer::run_loop_over(const Statement& statement, ListPointer i
             drop_scope(std::move(inner));
             inner = new_scope(&scope);
         }
+
         inner->variables.clear();
         inner->set("loop", {loop});
         assign(statement.target, items->items[loop->index], *inner);
         flow = run_body(statement.body, *inner, out);
     }
+
     drop_scope(std::move(inner));
 
     // A template may keep the loop; its scope ends here.
     loop->statement = nullptr;
     loop->scope = nullptr;
     --loop_depth_;
+
     return Flow::next;
 }
 
@@ -232,10 +238,12 @@ Value Renderer::run_captured(const Statement& statement, Scope& scope) {
     MarkedText captured;
     run_body(statement.body, *inner, captured);
     Value value = make_text(std::move(captured));
+
     if (statement.expression) {
         inner->set(captured_text_name, value);
         value = evaluate(*statement.expression, *inner);
     }
+
     drop_scope(std::move(inner));
     return value;
 }
@@ -260,14 +268,17 @@ void Renderer::assign(const Target& target, const Value& value, Scope& scope) {
         name_space->attributes.insert_or_assign(target.attribute, value);
         return;
     }
+
     if (!target.unpack) {
         scope.set(target.names[0], value);
         return;
     }
+
     const ListPointer items = items_of(value);
     if (items->items.size() != target.names.size())
         fail(text("cannot unpack ", items->items.size(), " values into ", target.names.size(),
                   " names"));
+
     for (std::size_t i = 0; i < target.names.size(); ++i)
         scope.set(target.names[i], items->items[i]);
 }
@@ -278,12 +289,14 @@ Value Renderer::call_macro(const Callable& callable, CallArguments arguments, co
     if (caller) scope->set("caller", *caller);
     const std::size_t num_parameters = macro.parameters.size(),
                       num_required = num_parameters - macro.defaults.size();
+
     for (std::size_t i = 0; i < num_parameters; ++i) {
         const std::string& name = macro.parameters[i];
         if (i < arguments.positional.size()) {
             scope->set(name, arguments.positional[i]);
             continue;
         }
+
         const auto named = std::find_if(arguments.keyword.begin(), arguments.keyword.end(),
                                         [&](const auto& entry) { return entry.first == name; });
         if (named != arguments.keyword.end()) {
@@ -295,6 +308,7 @@ Value Renderer::call_macro(const Callable& callable, CallArguments arguments, co
             scope->set(name, make_undefined(name));
         }
     }
+
     std::vector<Value> rest;
     for (std::size_t i = num_parameters; i < arguments.positional.size(); ++i)
         rest.push_back(arguments.positional[i]);
@@ -302,6 +316,7 @@ Value Renderer::call_macro(const Callable& callable, CallArguments arguments, co
     Dict named;
     for (auto& [name, value] : arguments.keyword) named.set(make_text(name), std::move(value));
     scope->set("kwargs", make_dict(std::move(named)));
+
     MarkedText out;
     run_body(macro.body, *scope, out);
     drop_scope(std::move(scope));
@@ -315,6 +330,7 @@ Value Renderer::evaluate(const Expression& expression, Scope& scope) {
     charge(1);
     line_ = expression.line ? expression.line : line_;
     const auto operand = [&](std::size_t i) { return evaluate(*expression.operands[i], scope); };
+
     switch (expression.kind) {
         case ExpressionKind::literal: return expression.value;
         case ExpressionKind::name: return evaluate_name(expression, scope);
@@ -370,6 +386,7 @@ Value Renderer::evaluate(const Expression& expression, Scope& scope) {
             if (truth(operand(1))) return operand(0);
             return expression.operands[2] ? operand(2) : make_undefined();
     }
+
     return make_undefined();
 }
 
@@ -379,13 +396,16 @@ Value Renderer::evaluate_name(const Expression& expression, Scope& scope) {
         for (const auto& [name, value] : at->variables)
             if (name == expression.text) return value;
     }
+
     if (const auto found = globals_.find(expression.text); found != globals_.end())
         return found->second;
+
     if (is_known_function(expression.text)) {
         auto callable = std::make_shared<Callable>();
         callable->name = expression.text;
         return {std::shared_ptr<const Callable>(std::move(callable))};
     }
+
     return make_undefined(expression.text);
 }
 
@@ -416,10 +436,12 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
         const Value value = evaluate(*expression.operands[i + 1], scope);
         if (!value.is_none()) parts[i] = integer_argument(value, "a slice");
     }
+
     const std::int64_t step = parts[2].value_or(1);
     if (step == 0) fail("a slice with step 0");
     std::vector<std::size_t> starts;
     std::int64_t length = 0;
+
     if (object.text()) {
         charge_bytes(4 * object.text()->size());
         starts = code_point_starts(object.text()->bytes());
@@ -430,11 +452,13 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
     } else {
         fail(text("cannot slice ", kind_name(object)));
     }
+
     // Python's rules: negative counts from the end, everything is clamped.
     const auto clamp = [&](std::int64_t at, std::int64_t low, std::int64_t high) {
         if (at < 0) at = at < -length ? -1 : at + length;
         return std::clamp(at, low, high);
     };
+
     const bool forward = step > 0;
     const std::int64_t start = parts[0]  ? clamp(*parts[0], forward ? 0 : -1,
                                                 forward ? length : length - 1)
@@ -444,13 +468,16 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
                                                forward ? length : length - 1)
                               : forward ? length
                                         : -1;
+
     if (object.text() && step == 1) {
         const std::size_t begin = starts[static_cast<std::size_t>(start)],
                           end = starts[static_cast<std::size_t>(std::max(start, stop))];
         return make_text(object.text()->part(begin, end));
     }
+
     MarkedText characters;
     std::vector<Value> items;
+
     // A step beyond the length is one item; clamped, the sum below cannot overflow.
     const std::int64_t stride = std::clamp(step, -length - 1, length + 1);
     for (std::int64_t i = start; forward ? i < stop : i > stop; i += stride) {
@@ -460,6 +487,7 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
         else
             items.push_back(object.list()->items[at]);
     }
+
     return object.text() ? make_text(std::move(characters))
                          : make_list(std::move(items), object.list()->tuple);
 }
@@ -472,6 +500,7 @@ CallArguments Renderer::evaluate_arguments(const Arguments& arguments, Scope& sc
         const ListPointer items = items_of(evaluate(*arguments.spread, scope));
         out.positional.insert(out.positional.end(), items->items.begin(), items->items.end());
     }
+
     for (const auto& [name, argument] : arguments.keyword)
         out.keyword.emplace_back(name, evaluate(*argument, scope));
     if (arguments.keyword_spread) {
@@ -480,6 +509,7 @@ CallArguments Renderer::evaluate_arguments(const Arguments& arguments, Scope& sc
         for (const auto& [key, value] : mapping.dict()->entries)
             out.keyword.emplace_back(text_argument(key, "**").bytes(), value);
     }
+
     return out;
 }
 
@@ -491,6 +521,7 @@ Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const 
     if (const Loop* loop = callee.loop()) return call_loop(*loop, arguments);
     if (Namespace* state = callee.name_space(); state && state->kind == Namespace::Kind::joiner)
         return call_state(*state);
+
     const Callable* callable = callee.callable();
     if (!callable) {
         if (const Undefined* undefined = std::get_if<Undefined>(&callee.data))
@@ -502,6 +533,7 @@ Value Renderer::evaluate_call(const Expression& expression, Scope& scope, const 
     if (callable->method) return call_method(callable->self, callable->name, arguments);
     if (callable->name == "namespace" || callable->name == "cycler" || callable->name == "joiner")
         return make_state(callable->name, std::move(arguments));
+
     return call_function(callable->name, arguments);
 }
 
@@ -524,9 +556,11 @@ Value Renderer::make_state(std::string_view kind, CallArguments arguments) {
                 state->attributes.insert_or_assign(text_argument(key, "namespace()").bytes(),
                                                    value);
         }
+
         for (auto& [name, value] : arguments.keyword)
             state->attributes.insert_or_assign(name, std::move(value));
     }
+
     namespaces_.push_back(std::move(state));
     return {namespaces_.back().get()};
 }

@@ -1,5 +1,5 @@
-// Runs a syntax tree: scopes, loops, macros, expressions,
-// within bounds on steps, nesting and bytes.
+// Runs a syntax tree: scopes, loops, macros, expressions, within bounds on steps, nesting and
+// bytes.
 // One Renderer per rendering, used by one thread; the tree is shared and only read.
 #pragma once
 

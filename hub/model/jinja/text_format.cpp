@@ -46,6 +46,7 @@ class PercentFormatter {
                 convert(spec);
             copied = at_;
         }
+
         out_.append(format_, copied, bytes_.size());
 
         if (next_ < values_.size() && !value_.dict()) fail("too many values for a format string");
@@ -63,6 +64,7 @@ class PercentFormatter {
             if (given < 0) fail("a negative width in a format");
             number = static_cast<std::size_t>(given);
         }
+
         while (peek() >= '0' && peek() <= '9' && number <= max)
             number = number * 10 + static_cast<std::size_t>(bytes_[at_++] - '0');
         if (number > max) fail(text("a width or precision over ", max, " in a format"));
@@ -77,6 +79,7 @@ class PercentFormatter {
             spec.key = bytes_.substr(at_ + 1, close - at_ - 1);
             at_ = close + 1;
         }
+
         for (;; ++at_) {
             if (peek() == '-')
                 spec.left = true;
@@ -97,6 +100,7 @@ class PercentFormatter {
             ++at_;
             spec.precision = read_number(precision_max);
         }
+
         if (at_ >= bytes_.size()) fail("a format string ends inside a conversion");
         spec.kind = bytes_[at_++];
         return spec;
@@ -146,6 +150,7 @@ class PercentFormatter {
             if (utf8_count(value.text()->bytes()) != 1) fail("%c wants one character");
             return put_text(*value.text(), spec);
         }
+
         const std::int64_t code = integer_argument(value, "%c");
         if (code < 0 || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF))
             fail("%c wants a character");
@@ -242,6 +247,7 @@ const Value& field_value(const std::string& field, const CallArguments& argument
                                                : arguments.positional.size();
     const Value* const value = arguments.find(position, field);
     if (!value) fail(text("format(): no value for {", field, "}"));
+
     return *value;
 }
 
@@ -274,8 +280,10 @@ MarkedText format_braces(const MarkedText& format, const CallArguments& argument
             out.append(print(field_value(field, arguments, next)));
             at = close + 1;
         }
+
         copied = at;
     }
+
     out.append(format, copied, bytes.size());
     return out;
 }

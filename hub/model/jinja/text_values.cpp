@@ -34,6 +34,7 @@ MarkedText map_characters(const MarkedText& source, const Map& map) {
         }
         for (const char32_t c : map(characters, i)) utf8_append(piece, c);
     }
+
     out.append(piece, piece_is_outside);
     return out;
 }
@@ -68,9 +69,11 @@ MarkedText strip(const MarkedText& source, Side side,
         wanted += step.code_point;
         at += step.num_bytes;
     }
+
     const auto strips = [&](char32_t c) {
         return characters ? wanted.find(c) != std::u32string::npos : is_python_space(c);
     };
+
     const std::string& bytes = source.bytes();
     std::size_t begin = 0, end = bytes.size();
     while (side != Side::right && begin < end) {
@@ -78,12 +81,14 @@ MarkedText strip(const MarkedText& source, Side side,
         if (!strips(step.code_point)) break;
         begin += step.num_bytes;
     }
+
     while (side != Side::left && end > begin) {
         std::size_t last = end - 1;
         while (last > begin && (static_cast<std::uint8_t>(bytes[last]) & 0xC0) == 0x80) --last;
         if (!strips(utf8_step(bytes, last).code_point)) break;
         end = last;
     }
+
     return source.part(begin, end);
 }
 
@@ -101,6 +106,7 @@ std::vector<MarkedText> split(const MarkedText& source, std::string_view separat
             cuts.push_back(at);
             end = at;
         }
+
         std::reverse(cuts.begin(), cuts.end());
     } else {
         for (std::size_t at = bytes.find(separator); at != std::string::npos;
@@ -109,12 +115,14 @@ std::vector<MarkedText> split(const MarkedText& source, std::string_view separat
             cuts.push_back(at);
         }
     }
+
     std::vector<MarkedText> parts;
     std::size_t start = 0;
     for (const std::size_t cut : cuts) {
         parts.push_back(source.part(start, cut));
         start = cut + separator.size();
     }
+
     parts.push_back(source.part(start, bytes.size()));
     return parts;
 }
@@ -130,6 +138,7 @@ std::vector<MarkedText> split_spaces(const MarkedText& source, std::int64_t spli
             at += step.num_bytes;
         }
     };
+
     for (skip(true); at < bytes.size(); skip(true)) {
         const std::size_t begin = at;
         if (splits_max >= 0 && static_cast<std::int64_t>(parts.size()) >= splits_max) {
@@ -139,6 +148,7 @@ std::vector<MarkedText> split_spaces(const MarkedText& source, std::int64_t spli
         skip(false);
         parts.push_back(source.part(begin, at));
     }
+
     return parts;
 }
 
@@ -152,13 +162,16 @@ std::vector<MarkedText> split_lines(const MarkedText& source, bool keep_ends) {
         std::size_t next = at + step.num_bytes;
         const bool ends = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
                           c == 0x2028 || c == 0x2029;
+
         if (ends) {
             if (c == '\r' && next < bytes.size() && bytes[next] == '\n') ++next;
             lines.push_back(source.part(start, keep_ends ? next : at));
             start = next;
         }
+
         at = next;
     }
+
     if (start < bytes.size()) lines.push_back(source.part(start, bytes.size()));
     return lines;
 }
@@ -169,11 +182,13 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
     MarkedText out;
     std::size_t start = 0;
     std::int64_t count = 0;
+
     const auto next_at = [&](std::size_t after) -> std::size_t {
         if (!from.empty()) return bytes.find(from.bytes(), after);
         // an empty pattern stands between all characters
         return after <= bytes.size() ? after : std::string::npos;
     };
+
     for (std::size_t at = next_at(0);
          at != std::string::npos && (count_max < 0 || count < count_max); ++count) {
         out.append(source, start, at);
@@ -185,6 +200,7 @@ MarkedText replace(const MarkedText& source, const MarkedText& from, const Marke
                                                       : bytes.size() + 1)
                           : next_at(start);
     }
+
     out.append(source, start, bytes.size());
     return out;
 }
@@ -201,10 +217,12 @@ MarkedText fill(const MarkedText& source, std::int64_t width, std::string_view f
         for (std::int64_t i = 0; i < count; ++i) out += filler;
         return out;
     };
+
     MarkedText out;
     out.append(repeated(left), false);
     out.append(source);
     out.append(repeated(missing - left), false);
+
     return out;
 }
 

@@ -87,8 +87,10 @@ void append_escaped(MarkedText& out, const MarkedText& source, const Escape& esc
                        range < source.outside().size() && source.outside()[range].begin <= at);
             copied = at + step.num_bytes;
         }
+
         at += step.num_bytes;
     }
+
     out.append(source, copied, bytes.size());
 }
 
@@ -97,6 +99,7 @@ void repr_text(MarkedText& out, const MarkedText& source) {
                                source.bytes().find('"') == std::string::npos;
     const char quote = double_quotes ? '"' : '\'';
     out.append(std::string(1, quote), false);
+
     append_escaped(out, source, [quote](char32_t c) -> std::string {
         if (c == static_cast<char32_t>(quote) || c == '\\') return {'\\', static_cast<char>(c)};
         if (c == '\n') return "\\n";
@@ -106,6 +109,7 @@ void repr_text(MarkedText& out, const MarkedText& source) {
         if (c < 0x100) return hex("\\x", c, 2);
         return c < 0x10000 ? hex("\\u", c, 4) : hex("\\U", c, 8);
     });
+
     out.append(std::string(1, quote), false);
 }
 
@@ -122,12 +126,15 @@ void json_text(MarkedText& out, const MarkedText& source, bool ensure_ascii) {
             case '\f': return "\\f";
             default: break;
         }
+
         if (c < 0x20) return hex("\\u", c, 4);
         if (!ensure_ascii || c < 0x7F) return {};
         if (c < 0x10000) return c == 0x7F ? std::string() : hex("\\u", c, 4);
+
         const unsigned offset = c - 0x10000;
         return hex("\\u", 0xD800 + (offset >> 10), 4) + hex("\\u", 0xDC00 + (offset & 0x3FF), 4);
     });
+
     out.append("\"", false);
 }
 
@@ -140,6 +147,7 @@ void print_container(MarkedText& out, const char* open, const char* close, const
         for (std::uint32_t i = 0; i < levels; ++i) padding += style.indent;
         out.append(padding, false);
     };
+
     bool first = true;
     for (const auto& item : items) {
         if (!first) out.append(style.item_separator, false);
@@ -147,6 +155,7 @@ void print_container(MarkedText& out, const char* open, const char* close, const
         if (style.indented) new_line(depth + 1);
         print_item(item);
     }
+
     if (style.indented && !first) new_line(depth);
     out.append(close, false);
 }
@@ -221,12 +230,14 @@ void Dict::set(Value key, Value value) {
     if (name.empty())
         throw Failure{ErrorCode::invalid_argument,
                       moex::text("keys of mappings are strings or integers, got ", kind_name(key))};
+
     depth = std::max(depth, checked_depth(depth_of(value)));
     weight = checked_weight(weight + weight_of(value) + weight_of(key));
     if (const auto found = index.find(name); found != index.end()) {
         entries[found->second].second = std::move(value);
         return;
     }
+
     index.emplace(name, entries.size());
     entries.emplace_back(std::move(key), std::move(value));
 }
@@ -313,12 +324,14 @@ bool equal(const Value& left, const Value& right) {
         if (left.is_float() || right.is_float()) return left.number() == right.number();
         return left.integer() == right.integer();
     }
+
     if (left.text() && right.text()) return left.text()->bytes() == right.text()->bytes();
     if (left.list() && right.list()) {
         const List &a = *left.list(), &b = *right.list();
         return a.tuple == b.tuple && a.items.size() == b.items.size() &&
                std::equal(a.items.begin(), a.items.end(), b.items.begin(), equal);
     }
+
     if (left.dict() && right.dict()) {
         const Dict &a = *left.dict(), &b = *right.dict();
         return a.entries.size() == b.entries.size() &&
@@ -327,6 +340,7 @@ bool equal(const Value& left, const Value& right) {
                    return other && equal(entry.second, *other);
                });
     }
+
     if (left.name_space() || right.name_space()) return left.name_space() == right.name_space();
     return (left.is_none() && right.is_none()) || (left.is_undefined() && right.is_undefined());
 }
@@ -340,14 +354,17 @@ int compare(const Value& left, const Value& right) {
         const std::int64_t a = left.integer(), b = right.integer();
         return a < b ? -1 : a > b ? 1 : 0;
     }
+
     // UTF-8 keeps the order of code points
     if (left.text() && right.text()) return left.text()->bytes().compare(right.text()->bytes());
+
     if (left.list() && right.list()) {
         const auto &a = left.list()->items, &b = right.list()->items;
         for (std::size_t i = 0; i < a.size() && i < b.size(); ++i)
             if (!equal(a[i], b[i])) return compare(a[i], b[i]);
         return a.size() < b.size() ? -1 : a.size() > b.size() ? 1 : 0;
     }
+
     throw Failure{ErrorCode::invalid_argument,
                   text("cannot order ", kind_name(left), " and ", kind_name(right))};
 }
@@ -364,6 +381,7 @@ std::string print_float(double value) {
     if (std::isnan(value)) return "nan";
     if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
     if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
+
     // Shortest digits that read back the same, laid out as Python's repr does.
     char buffer[40];
     const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value),
@@ -371,10 +389,12 @@ std::string print_float(double value) {
                          .ptr;
     const std::string_view scientific(buffer, static_cast<std::size_t>(end - buffer));
     const std::size_t e = scientific.find('e');
+
     std::string digits(1, scientific[0]);
     if (e > 2) digits += scientific.substr(2, e - 2);
     const int exponent = std::stoi(std::string(scientific.substr(e + 1)));
     std::string out = std::signbit(value) ? "-" : "";
+
     if (exponent < -4 || exponent >= 16) {
         out += digits[0];
         if (digits.size() > 1) out += text('.', std::string_view(digits).substr(1));
@@ -390,6 +410,7 @@ std::string print_float(double value) {
             out += text(std::string_view(digits).substr(0, whole), '.',
                         std::string_view(digits).substr(whole));
     }
+
     return out;
 }
 
@@ -431,6 +452,7 @@ void print_repr(MarkedText& out, const Value& value, std::uint32_t depth) {
             out.append(": ", false);
             print_repr(out, item, depth + 1);
         }
+
         out.append("}", false);
     } else {
         out.append(text('<', kind_name(value), '>'), false);
@@ -461,6 +483,7 @@ void print_json(MarkedText& out, const Value& value, const JsonStyle& style, std
         if (style.sort_keys)
             std::sort(entries.begin(), entries.end(),
                       [](const auto& a, const auto& b) { return compare(a.first, b.first) < 0; });
+
         print_container(out, "{", "}", entries, style, depth, [&](const auto& entry) {
             json_text(out, print(entry.first), style.ensure_ascii);
             out.append(style.key_separator, false);

@@ -1,7 +1,7 @@
 // Values of a running template, with Python's meaning: truth, equality, order, printing, JSON.
-// Strings carry their origin: `outside` marks the bytes that came with
-// messages or other variables, so that a control token counts only
-// where the template wrote it, however the template cuts and joins.
+// Strings carry their origin: `outside` marks the bytes that came with messages or other variables,
+// so that a control token counts only where the template wrote it, however the template cuts and
+// joins.
 // Immutable and shared, but for namespaces and loops, which belong to one rendering.
 #pragma once
 
@@ -23,8 +23,7 @@
 namespace moex::jinja {
 
 // What stops a parse or a rendering. Thrown inside the room, caught at its border in
-// chat_template.cpp: an evaluator of deep expressions reads better without a Result at every
-// step.
+// chat_template.cpp: an evaluator of deep expressions reads better without a Result at every step.
 struct Failure {
     ErrorCode code = ErrorCode::invalid_argument;
     std::string message;

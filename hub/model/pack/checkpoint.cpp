@@ -29,6 +29,7 @@ Result<std::map<std::string, std::string>> read_index(const std::filesystem::pat
     if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
         return Error{ErrorCode::bad_file,
                      text(path.string(), ": weight_map is missing, wanted {tensor: file}")};
+
     std::map<std::string, std::string> shard_of;
     for (const auto& [tensor, file] : index["weight_map"].items()) {
         if (!file.is_string() || !plain_file_name(file.get<std::string>()))
@@ -37,6 +38,7 @@ Result<std::map<std::string, std::string>> read_index(const std::filesystem::pat
                               json_excerpt(file), ", wanted a file name in this folder")};
         shard_of.emplace_hint(shard_of.end(), tensor, file.get<std::string>());
     }
+
     if (shard_of.empty())
         return Error{ErrorCode::bad_file, text(path.string(), ": weight_map names no tensor")};
     return shard_of;
@@ -54,16 +56,20 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
         const ErrorCode code = errno == ENOENT ? ErrorCode::not_found : ErrorCode::io_error;
         return Error{code, text(path.string(), ": ", std::strerror(errno))};
     }
+
     struct stat info {};
     if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode))
         return Error{ErrorCode::bad_file, text(path.string(), ": not a regular file")};
+
     const auto file_bytes = static_cast<std::uint64_t>(info.st_size);
 
     const auto in_shard = [&](const Error& error) {
         return Error{error.code, text(path.string(), ": ", error.message)};
     };
+
     Bytes start(std::min<std::uint64_t>(8, file_bytes));
     if (auto status = pread_all(fd.get(), 0, start); !status.ok()) return in_shard(status.error());
+
     std::uint64_t header_bytes = ByteReader(start).u64();
     if (start.size() < 8 || header_bytes > safetensors_header_bytes_max ||
         header_bytes > file_bytes - 8) {
@@ -73,13 +79,16 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
                               file_bytes - 8, " follow; truncated?")};
         MOEX_TRY(safetensors_header_of(start, path.string()));  // says what is wrong
     }
+
     if (header_bytes > header_bytes_left_)
         return Error{ErrorCode::bad_file, text(path.string(), ": header of ", header_bytes,
                                                " bytes; the headers of all shards may take ",
                                                safetensors_header_bytes_max, " together")};
+
     header_bytes_left_ -= header_bytes;
     Bytes header(header_bytes);
     if (auto status = pread_all(fd.get(), 8, header); !status.ok()) return in_shard(status.error());
+
     MOEX_ASSIGN(entries, parse_safetensors_header(as_text_view(header), file_bytes, path.string()));
 
     for (SafetensorsEntry& entry : entries) {
@@ -91,6 +100,7 @@ Status Checkpoint::add_shard(const std::filesystem::path& path) {
                          text(path.string(), ": tensor ", name.substr(0, 200), " is also in ",
                               shards_[other->second.shard_index].path.filename().string())};
     }
+
     const std::int64_t modified_ns = std::int64_t{info.st_mtim.tv_sec} * 1'000'000'000 +
                                      info.st_mtim.tv_nsec;
     shards_.push_back(Shard{path, std::move(fd), file_bytes, modified_ns, sha256(header)});
@@ -103,6 +113,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
     const std::filesystem::path index_path = directory / "model.safetensors.index.json",
                                 single_path = directory / "model.safetensors";
     std::error_code ignored;
+
     if (!std::filesystem::exists(index_path, ignored)) {
         if (!std::filesystem::exists(single_path, ignored))
             return Error{
@@ -112,10 +123,12 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
         MOEX_TRY(checkpoint.add_shard(single_path));
         return checkpoint;
     }
+
     MOEX_ASSIGN(shard_of, read_index(index_path, checkpoint.header_bytes_left_));
     std::set<std::string> files;
     for (const auto& [tensor, file] : shard_of) files.insert(file);
     for (const std::string& file : files) MOEX_TRY(checkpoint.add_shard(directory / file));
+
     for (const auto& [tensor, file] : shard_of) {
         const Tensor* found = checkpoint.find(tensor);
         if (found == nullptr || checkpoint.shards_[found->shard_index].path.filename() != file)
@@ -123,6 +136,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
                          text((directory / file).string(), ": tensor ", tensor.substr(0, 200),
                               " is missing, but model.safetensors.index.json puts it there")};
     }
+
     return checkpoint;
 }
 
@@ -153,6 +167,7 @@ Result<const Checkpoint::Tensor*> Checkpoint::require(std::string_view name,
     if (!tensor->entry.dtype)
         return Error{ErrorCode::unsupported, text(where(*tensor), " is ", tensor->entry.dtype_word,
                                                   ", wanted BF16, F16 or F32")};
+
     return tensor;
 }
 
@@ -172,6 +187,7 @@ Status Checkpoint::read_floats(const Tensor& tensor, std::uint64_t first, std::s
     const std::uint32_t element_bytes = tensor_dtype_bytes(*tensor.entry.dtype);
     scratch.resize(out.size() * element_bytes);
     MOEX_TRY(read_bytes(tensor, first * element_bytes, scratch));
+
     elements_to_float(*tensor.entry.dtype, scratch.data(), out);
     if (const auto bad = find_non_finite(out)) {
         // The flat index as a person would index the tensor.
@@ -182,6 +198,7 @@ Status Checkpoint::read_floats(const Tensor& tensor, std::uint64_t first, std::s
         return Error{ErrorCode::non_finite, text(where(tensor), " holds ", out[*bad], " at ",
                                                  shape_text(index), ", wanted finite weights")};
     }
+
     return {};
 }
 

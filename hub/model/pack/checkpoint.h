@@ -1,7 +1,6 @@
-// A Hugging Face checkpoint folder: config.json and the
-// tensors of one or many safetensors shards, read in pieces.
-// Tensors are read with pread, not mapped: a shard that shrinks while we read is
-// an error, not a SIGBUS, and pages that were read do not count as our memory.
+// A Hugging Face checkpoint folder: config.json and the tensors of one or many safetensors shards,
+// read in pieces. Tensors are read with pread, not mapped: a shard that shrinks while we read is an
+// error, not a SIGBUS, and pages that were read do not count as our memory.
 #pragma once
 
 #include <filesystem>
@@ -20,8 +19,8 @@ class Checkpoint {
         SafetensorsEntry entry;
         std::size_t shard_index = 0;
     };
-    // Reads every header, of the shards in
-    // model.safetensors.index.json or of model.safetensors alone.
+    // Reads every header, of the shards in model.safetensors.index.json or of model.safetensors
+    // alone.
     static Result<Checkpoint> open(const std::filesystem::path& directory);
     Checkpoint(Checkpoint&&) noexcept = default;
 
@@ -30,22 +29,22 @@ class Checkpoint {
     const Tensor* find(std::string_view name) const;
     // "DIR/model-00001-of-00002.safetensors: tensor NAME", how errors begin.
     std::string where(const Tensor& tensor) const;
-    // The tensor, if it has this shape and an element type we
-    // compute with. `shape_words` names the sizes in config.json.
+    // The tensor, if it has this shape and an element type we compute with. `shape_words` names the
+    // sizes in config.json.
     Result<const Tensor*> require(std::string_view name, std::span<const std::uint64_t> shape,
                                   std::string_view shape_words) const;
 
     // Bytes [first_byte, first_byte + out.size()) of the tensor. Thread-safe.
     Status read_bytes(const Tensor& tensor, std::uint64_t first_byte,
                       std::span<std::byte> out) const;
-    // Elements [first, first + out.size()) as f32, refusing
-    // NaN and infinity. `scratch` is reused. Thread-safe.
+    // Elements [first, first + out.size()) as f32, refusing NaN and infinity. `scratch` is reused.
+    // Thread-safe.
     Status read_floats(const Tensor& tensor, std::uint64_t first, std::span<float> out,
                        Bytes& scratch) const;
 
     std::uint64_t tensor_bytes() const;  // of all shards
-    // Changes when a shard is another file: names, sizes,
-    // times of change and headers. Tensors are not read.
+    // Changes when a shard is another file: names, sizes, times of change and headers. Tensors are
+    // not read.
     std::string fingerprint() const;
 
   private:

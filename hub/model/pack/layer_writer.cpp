@@ -18,6 +18,7 @@ Result<std::vector<Sha256>> write_layer_blobs(
     std::atomic<std::uint32_t> next{0};
     std::mutex mutex;  // of `errors` and `done`
     std::map<std::uint32_t, Error> errors;
+
     threads.parallel_for(num_lanes, 1, [&](std::size_t begin, std::size_t) {
         if (begin >= num_lanes) return;
         Bytes blob(blob_bytes);
@@ -30,15 +31,18 @@ Result<std::vector<Sha256>> write_layer_blobs(
                 else
                     status = hash.error();
             }
+
             const std::lock_guard lock(mutex);
             if (status.ok()) {
                 done(expert);
                 continue;
             }
+
             errors.emplace(expert, status.error());
             next.store(num_experts);
         }
     });
+
     if (!errors.empty()) return errors.begin()->second;
     return hashes;
 }

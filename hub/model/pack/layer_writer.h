@@ -1,5 +1,5 @@
-// Runs the experts of one layer over the compute threads with a
-// bound on the memory of their blobs. Shared by packer and synth.
+// Runs the experts of one layer over the compute threads with a bound on the memory of their blobs.
+// Shared by packer and synth.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace moex {
 // Blob buffers of all threads together; one blob is always allowed.
 inline constexpr std::uint64_t blob_buffers_bytes_max = 128u << 20;
 
-// Calls fill(expert, blob) for each expert; `blob` has layout size and zeros in its
-// padding. Writes the blobs and returns their hashes in expert order. `done(expert)`
-// follows each, one call at a time. The error of the lowest failing expert wins.
+// Calls fill(expert, blob) for each expert; `blob` has layout size and zeros in its padding. Writes
+// the blobs and returns their hashes in expert order. `done(expert)` follows each, one call at a
+// time. The error of the lowest failing expert wins.
 Result<std::vector<Sha256>> write_layer_blobs(
     PackageOutput& output, std::uint32_t num_experts, std::uint64_t blob_bytes, ThreadPool& threads,
     const std::function<Status(std::uint32_t expert, std::span<std::byte> blob)>& fill,

@@ -50,6 +50,7 @@ class WholeFile {
             else
                 bytes = bytes.subspan(static_cast<std::size_t>(count));
         }
+
         return status_;
     }
     Status finish() {
@@ -132,6 +133,7 @@ Result<bool> check_folder(const fs::path& directory) {
                          text(directory.string(), ": is not empty (", name.substr(0, 100),
                               "); choose another folder")};
     }
+
     if (error) return Error{ErrorCode::io_error, text(directory.string(), ": ", error.message())};
     return unfinished;
 }
@@ -183,6 +185,7 @@ Result<PackageOutput> PackageOutput::open(const fs::path& directory, std::string
 
     MOEX_TRY(output.take_lock(resumes));
     MOEX_TRY(output.take_input(input));
+
     for (const fs::path& folder : {directory, directory / "weights", directory / ".pack-state"})
         remove_temporaries(folder);
     return output;
@@ -223,6 +226,7 @@ Status PackageOutput::take_input(std::string_view input) {
     for (const auto& entry : fs::directory_iterator(state, error))
         if (entry.path().filename() != "lock") fs::remove_all(entry.path(), error);
     fs::remove(directory_ / "manifest.json", error);
+
     return write_file(state / "input", as_byte_view(input));
 }
 
@@ -240,6 +244,7 @@ std::optional<std::vector<Sha256>> PackageOutput::finished_layer(std::uint32_t l
     const auto record = read_text_file(directory_ / ".pack-state" / text("layer-", layer),
                                        1u << 20);
     if (!record.ok()) return std::nullopt;
+
     std::vector<Sha256> hashes;
     for (std::size_t at = 0; at + 65 <= record->size(); at += 65) {
         const auto hash = parse_sha256(std::string_view(*record).substr(at, 64));
@@ -249,6 +254,7 @@ std::optional<std::vector<Sha256>> PackageOutput::finished_layer(std::uint32_t l
             return std::nullopt;
         hashes.push_back(*hash);
     }
+
     if (hashes.size() != num_experts) return std::nullopt;
     return hashes;
 }
@@ -289,6 +295,7 @@ Result<FileRecord> PackageOutput::write_hub(
                                                                          &EVP_MD_CTX_free);
     MOEX_CHECK(digest && EVP_DigestInit_ex(digest.get(), EVP_sha256(), nullptr) == 1,
                "SHA-256 failed");
+
     WholeFile file(directory_ / "hub.safetensors", directory_ / ".tmp-hub");
     FileRecord record;
     const WriteBytes write = [&](ByteView bytes) -> Status {
@@ -298,17 +305,20 @@ Result<FileRecord> PackageOutput::write_hub(
         written_bytes_->fetch_add(bytes.size());
         return file.write(bytes);
     };
+
     MOEX_TRY(write(as_byte_view(header)));
     for (std::size_t tensor = 0; tensor < tensors.size(); ++tensor) {
         MOEX_CHECK(record.size_bytes == tensors[tensor].offset_bytes,
                    text("hub.safetensors: ", tensors[tensor].name, " at ", record.size_bytes));
         MOEX_TRY(fill(tensor, write));
     }
+
     MOEX_TRY(file.finish());
     MOEX_CHECK(
         EVP_DigestFinal_ex(digest.get(), reinterpret_cast<unsigned char*>(record.sha256.data()),
                            nullptr) == 1,
         "SHA-256 failed");
+
     sync_directory(directory_);
     MOEX_TRY(
         write_file(directory_ / ".pack-state" / "hub", as_byte_view(to_hex(record.sha256) + "\n")));
@@ -324,13 +334,15 @@ Status PackageOutput::finish(const PackageManifest& manifest) {
     sync_directory(directory_ / "weights");
     sync_directory(directory_);
     MOEX_TRY(write_file(directory_ / "manifest.json", as_byte_view(manifest_to_json(manifest))));
+
     sync_directory(directory_);
-    // In one step, so that a packer that is killed here does not
-    // leave records without their input beside a whole package.
+    // In one step, so that a packer that is killed here does not leave records without their input
+    // beside a whole package.
     const fs::path spent = directory_ / text(".tmp-", next_temporary_->fetch_add(1));
     std::error_code error;
     fs::rename(directory_ / ".pack-state", spent, error);
     fs::remove_all(error ? directory_ / ".pack-state" : spent, error);
+
     return {};
 }
 

@@ -1,6 +1,5 @@
-// The folder a package is written into: blobs and files under
-// temporary names until they are whole, a record per finished layer in
-// .pack-state, the manifest last. Shared by the packer and by synth.
+// The folder a package is written into: blobs and files under temporary names until they are whole,
+// a record per finished layer in .pack-state, the manifest last. Shared by the packer and by synth.
 //   .pack-state/lock          held while a packer runs
 //   .pack-state/input         what is being packed, with which options: another input never resumes
 //   .pack-state/layer-N       the blob hashes of a finished layer
@@ -22,8 +21,8 @@ namespace moex {
 
 class PackageOutput {
   public:
-    // Makes `directory`, or takes up an unfinished one whose input
-    // is the same. Anything else there is refused, not overwritten.
+    // Makes `directory`, or takes up an unfinished one whose input is the same. Anything else there
+    // is refused, not overwritten.
     // `output_bytes`: what the whole package will take; ErrorCode::no_space when the disk has less.
     static Result<PackageOutput> open(const std::filesystem::path& directory,
                                       std::string_view input, std::uint64_t output_bytes);
@@ -39,8 +38,8 @@ class PackageOutput {
     Result<Sha256> write_blob(ByteView blob);
     Status finish_layer(std::uint32_t layer, const std::vector<Sha256>& hashes);
 
-    // Streams hub.safetensors: `fill(tensor, write)`
-    // calls write() with the tensor's bytes, in pieces.
+    // Streams hub.safetensors: `fill(tensor, write)` calls write() with the tensor's bytes, in
+    // pieces.
     using WriteBytes = std::function<Status(ByteView)>;
     Result<FileRecord> write_hub(
         std::vector<SafetensorsEntry>& tensors,

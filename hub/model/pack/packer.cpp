@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 // how much of a tensor is in memory at once, per thread
 constexpr std::size_t window_floats = 1u << 18;
 
-// Changes when the same input would give other bytes: an
-// unfinished package of another version never goes on.
+// Changes when the same input would give other bytes: an unfinished package of another version
+// never goes on.
 constexpr std::string_view packer_version = "moex-pack 3";
 
 // A matrix inside a tensor: experts may be tensors of their own, or slices of one fused tensor.
@@ -61,18 +61,22 @@ Result<std::vector<ExpertSource>> find_experts(const Input& input, std::uint32_t
                         count = input.config.num_experts;
     const std::string at = text("model.layers.", layer, ".mlp.experts.");
     std::vector<ExpertSource> sources(count);
+
     if (checkpoint.find(at + "gate_up_proj") != nullptr) {
         MOEX_ASSIGN(gate_up,
                     checkpoint.require(at + "gate_up_proj", std::array{count, 2 * inner, hidden},
                                        "num_experts, 2 * moe_intermediate_size, hidden_size"));
         MOEX_ASSIGN(down, checkpoint.require(at + "down_proj", std::array{count, hidden, inner},
                                              "num_experts, hidden_size, moe_intermediate_size"));
+
         for (std::uint64_t e = 0; e < count; ++e)
             sources[e] = {{gate_up, e * 2 * inner * hidden},
                           {gate_up, (e * 2 + 1) * inner * hidden},
                           {down, e * hidden * inner}};
+
         return sources;
     }
+
     for (std::uint64_t e = 0; e < count; ++e) {
         const std::string expert = text(at, e, ".");
         MOEX_ASSIGN(gate, checkpoint.require(expert + "gate_proj.weight", std::array{inner, hidden},
@@ -83,11 +87,12 @@ Result<std::vector<ExpertSource>> find_experts(const Input& input, std::uint32_t
                                              "hidden_size, moe_intermediate_size"));
         sources[e] = {{gate, 0}, {up, 0}, {down, 0}};
     }
+
     return sources;
 }
 
-// Every tensor that the configuration wants, with its
-// shape; what else lies in the shards is only mentioned.
+// Every tensor that the configuration wants, with its shape; what else lies in the shards is only
+// mentioned.
 Status find_tensors(Input& input) {
     std::set<const Checkpoint::Tensor*> used;
     input.hub_specs = hub_tensor_specs(input.config);
@@ -101,6 +106,7 @@ Status find_tensors(Input& input) {
                                      .shape = spec.shape});
         used.insert(tensor);
     }
+
     for (std::uint32_t layer = 0; layer < input.config.num_layers; ++layer) {
         input.experts.emplace_back();
         if (!input.config.is_moe(layer)) continue;
@@ -110,6 +116,7 @@ Status find_tensors(Input& input) {
                 used.insert(matrix.tensor);
         input.experts.back() = std::move(sources);
     }
+
     for (const Checkpoint::Tensor* tensor : used) input.used_bytes += tensor->entry.size_bytes;
     std::size_t unused = 0;
     std::string first;
@@ -120,11 +127,12 @@ Status find_tensors(Input& input) {
             unused,
             " tensors of the checkpoint are not part of the model and were left out, the first: ",
             first));
+
     return {};
 }
 
-// Newer checkpoints keep the chat template in a file of its own, which comes before the one
-// in tokenizer_config.json, as in transformers; in the package it is where it always was.
+// Newer checkpoints keep the chat template in a file of its own, which comes before the one in
+// tokenizer_config.json, as in transformers; in the package it is where it always was.
 Result<std::string> with_chat_template(std::string tokenizer_config,
                                        const std::string& chat_template, const std::string& what) {
     MOEX_ASSIGN(object, parse_strict_json<nlohmann::ordered_json>(
@@ -134,6 +142,7 @@ Result<std::string> with_chat_template(std::string tokenizer_config,
                      text(what, ": ", json_excerpt(object), ", wanted an object")};
     if (object.contains("chat_template") && object["chat_template"] == chat_template)
         return tokenizer_config;
+
     object["chat_template"] = chat_template;
     return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -146,16 +155,19 @@ Status read_texts(Input& input, const std::string& config_text) {
         if (content.error().code == ErrorCode::not_found) return std::optional<std::string>();
         return content.error();
     };
+
     for (const std::string_view name : package_text_files) {
         MOEX_ASSIGN(content, read_if_there(name));
         if (content) input.texts[std::string(name)] = std::move(*content);
     }
+
     MOEX_ASSIGN(chat_template, read_if_there("chat_template.jinja"));
     if (chat_template) {
         MOEX_ASSIGN(merged, with_chat_template(input.texts["tokenizer_config.json"], *chat_template,
                                                (directory / "tokenizer_config.json").string()));
         input.texts["tokenizer_config.json"] = std::move(merged);
     }
+
     const auto generation = input.texts.find("generation_config.json");
     MOEX_ASSIGN(defaults,
                 parse_generation_config(generation == input.texts.end() ? "" : generation->second,
@@ -165,10 +177,12 @@ Status read_texts(Input& input, const std::string& config_text) {
     const std::string& tokenizer_config = input.texts.contains("tokenizer_config.json")
                                               ? input.texts["tokenizer_config.json"]
                                               : "";
+
     if (!input.texts.contains("tokenizer.json")) {
         input.warnings.push_back("no tokenizer.json: the package takes and gives token ids only");
         return {};
     }
+
     const auto tokenizer = Tokenizer::load(input.texts["tokenizer.json"], tokenizer_config);
     if (!tokenizer.ok())
         return Error{tokenizer.error().code, text((directory / "tokenizer.json").string(), ": ",
@@ -178,6 +192,7 @@ Status read_texts(Input& input, const std::string& config_text) {
                      text((directory / "tokenizer.json").string(), ": has ids up to ",
                           (*tokenizer)->vocab_size() - 1, ", config.json wants fewer than ",
                           input.config.vocab_size, " (vocab_size); from another model?")};
+
     const auto parsed = ChatTemplate::from_tokenizer_config(tokenizer_config);
     if (!parsed.ok() && parsed.error().code == ErrorCode::not_found)
         input.warnings.push_back("no chat template: completions work, chat does not");
@@ -187,6 +202,7 @@ Status read_texts(Input& input, const std::string& config_text) {
             text((directory / (chat_template ? "chat_template.jinja" : "tokenizer_config.json"))
                      .string(),
                  ": ", parsed.error().message)};
+
     return {};
 }
 
@@ -197,6 +213,7 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
     const auto config = parse_hf_config(config_object);
     if (!config.ok())
         return Error{config.error().code, text(config_path.string(), ": ", config.error().message)};
+
     MOEX_ASSIGN(checkpoint, Checkpoint::open(directory));
     Input input{.checkpoint = std::move(checkpoint), .config = *config, .options = options};
     if (input.options.name.empty()) {
@@ -205,10 +222,12 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
         input.options.name =
             (full.has_filename() ? full.filename() : full.parent_path().filename()).string();
     }
+
     if (!package_name_ok(input.options.name))
         return Error{ErrorCode::invalid_argument,
                      text("package name ", json_excerpt(input.options.name),
                           ", wanted 1 to 128 printable characters without spaces (--name)")};
+
     input.shape = {config->hidden_size, config->moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
         MOEX_ASSIGN(group_size,
@@ -216,32 +235,37 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
                                       options.group_size_max));
         input.shape.group_size = group_size;
     }
+
     input.layout = expert_blob_layout(input.shape, options.expert_dtype);
     MOEX_TRY(find_tensors(input));
     MOEX_TRY(read_texts(input, config_text));
+
     input.identity = text(packer_version, '\n', expert_dtype_name(options.expert_dtype), ' ',
                           input.shape.group_size, ' ', options.hub_f32, ' ', input.options.name,
                           '\n', to_hex(sha256(as_byte_view(config_text))), '\n',
                           input.checkpoint.fingerprint());
     for (const auto& [name, content] : input.texts)
         input.identity += text(name, ' ', to_hex(sha256(as_byte_view(content))), '\n');
+
     return input;
 }
 
-// `rounded` as bf16 words or f32; a weight that bf16
-// cannot hold is refused like any other infinity.
+// `rounded` as bf16 words or f32; a weight that bf16 cannot hold is refused like any other
+// infinity.
 Status encode_weights(std::span<const float> values, bool as_f32, std::span<std::byte> out,
                       const Checkpoint& checkpoint, const Checkpoint::Tensor& tensor) {
     if (as_f32) {
         std::memcpy(out.data(), values.data(), values.size_bytes());
         return {};
     }
+
     std::uint32_t overflow = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
         const bfloat16 rounded = float_to_bfloat16(values[i]);
         overflow |= (rounded & 0x7f80u) == 0x7f80u ? 1u : 0u;
         std::memcpy(out.data() + 2 * i, &rounded, 2);
     }
+
     if (overflow != 0)
         return Error{ErrorCode::non_finite,
                      text(checkpoint.where(tensor), " holds a weight too large for bf16")};
@@ -264,6 +288,7 @@ Status pack_matrix(const Input& input, const Matrix& matrix, std::uint64_t num_r
         buffers.floats.resize(rows * row_size);
         MOEX_TRY(input.checkpoint.read_floats(*matrix.tensor, matrix.first + row * row_size,
                                               buffers.floats, buffers.raw));
+
         if (dtype != ExpertDtype::int4) {
             const std::size_t element_bytes = dtype == ExpertDtype::f32 ? 4 : 2;
             MOEX_TRY(encode_weights(
@@ -272,6 +297,7 @@ Status pack_matrix(const Input& input, const Matrix& matrix, std::uint64_t num_r
                 input.checkpoint, *matrix.tensor));
             continue;
         }
+
         const std::uint32_t code_words = row_size / 8, groups = row_size / input.shape.group_size;
         for (std::uint64_t r = 0; r < rows; ++r) {
             auto* const code_row = reinterpret_cast<std::uint32_t*>(codes) + (row + r) * code_words;
@@ -284,6 +310,7 @@ Status pack_matrix(const Input& input, const Matrix& matrix, std::uint64_t num_r
                                   " holds weights too large for an int4 scale in f16")};
         }
     }
+
     return {};
 }
 
@@ -299,6 +326,7 @@ Status pack_expert(const Input& input, const ExpertSource& source, std::span<std
     MOEX_TRY(pack_matrix(input, source.up, inner, input.config.hidden_size,
                          gate_up + layout.gate_up_codes.size_bytes / 2,
                          gate_up_scale + layout.gate_up_scale_zero.size_bytes / 2, buffers));
+
     return pack_matrix(input, source.down, hidden, input.config.moe_intermediate_size,
                        blob.data() + layout.down_codes.offset_bytes,
                        blob.data() + layout.down_scale_zero.offset_bytes, buffers);
@@ -325,6 +353,7 @@ Result<FileRecord> pack_hub(Input& input, PackageOutput& output, Meter& meter) {
             const bool as_f32 = *input.hub_entries[index].dtype == TensorDtype::f32;
             const std::uint64_t count = source.entry.size_bytes /
                                         tensor_dtype_bytes(*source.entry.dtype);
+
             for (std::uint64_t first = 0; first < count; first += window_floats) {
                 buffers.floats.resize(std::min<std::uint64_t>(window_floats, count - first));
                 MOEX_TRY(input.checkpoint.read_floats(source, first, buffers.floats, buffers.raw));
@@ -333,6 +362,7 @@ Result<FileRecord> pack_hub(Input& input, PackageOutput& output, Meter& meter) {
                 MOEX_TRY(write(encoded));
                 meter.add(buffers.raw.size());
             }
+
             return {};
         });
 }
@@ -346,18 +376,21 @@ Result<PackReport> write_package(Input& input, PackageOutput& output, ThreadPool
                              .group_size = input.shape.group_size,
                              .generation = input.generation};
     PackReport report{.input_bytes = input.used_bytes, .warnings = input.warnings};
+
     Meter meter{progress, {.total_bytes = input.used_bytes, .num_layers = config.num_layers}};
     const std::uint64_t expert_elements = 3ull * config.hidden_size * config.moe_intermediate_size;
     std::set<Sha256> blobs;
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         manifest.experts.emplace_back();
         if (!config.is_moe(layer)) continue;
+
         const auto& sources = input.experts[layer];
         const auto bytes_of = [&](std::uint32_t expert) {
             return expert_elements / 3 *
                    (2 * tensor_dtype_bytes(*sources[expert].gate.tensor->entry.dtype) +
                     tensor_dtype_bytes(*sources[expert].down.tensor->entry.dtype));
         };
+
         meter.state.layer = layer;
         if (auto finished = output.finished_layer(layer, config.num_experts,
                                                   input.layout.size_bytes)) {
@@ -375,17 +408,21 @@ Result<PackReport> write_package(Input& input, PackageOutput& output, ThreadPool
             MOEX_TRY(output.finish_layer(layer, hashes));
             manifest.experts.back() = std::move(hashes);
         }
+
         blobs.insert(manifest.experts.back().begin(), manifest.experts.back().end());
     }
+
     MOEX_ASSIGN(hub, pack_hub(input, output, meter));
     manifest.hub = hub;
     report.num_blobs = static_cast<std::uint32_t>(blobs.size());
     report.output_bytes = hub.size_bytes + blobs.size() * input.layout.size_bytes;
+
     for (const auto& [name, content] : input.texts) {
         MOEX_ASSIGN(record, output.write_text(name, content));
         manifest.files[name] = record;
         report.output_bytes += record.size_bytes;
     }
+
     MOEX_TRY(output.finish(manifest));
     meter.add(input.used_bytes);
     return report;
@@ -398,6 +435,7 @@ std::uint64_t output_bytes_of(const Input& input) {
         for (const std::uint64_t size : entry.shape) bytes *= size;
         total += bytes;
     }
+
     for (const auto& layer : input.experts)
         total += layer.size() * (input.layout.size_bytes + 4096);
     for (const auto& [name, content] : input.texts) total += content.size();

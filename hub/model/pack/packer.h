@@ -1,6 +1,6 @@
-// `moex-hub pack`: a Hugging Face checkpoint becomes a package. Streaming: one layer
-// in memory at a time; resumable: finished layers are recorded in OUT/.pack-state
-// and not redone; the manifest is written last, so a half package never opens.
+// `moex-hub pack`: a Hugging Face checkpoint becomes a package. Streaming: one layer in memory at a
+// time; resumable: finished layers are recorded in OUT/.pack-state and not redone; the manifest is
+// written last, so a half package never opens.
 #pragma once
 
 #include <filesystem>
@@ -29,9 +29,9 @@ struct PackReport {
     std::uint32_t num_blobs = 0, layers_resumed = 0;
     std::vector<std::string> warnings;  // e.g. no tokenizer: ids only
 };
-// `progress` is called after every expert, from any compute
-// thread, one call at a time. Bad input removes what was written;
-// a full disk or a killed process leaves it, and the same call goes on where it stopped.
+// `progress` is called after every expert, from any compute thread, one call at a time. Bad input
+// removes what was written; a full disk or a killed process leaves it, and the same call goes on
+// where it stopped.
 Result<PackReport> pack_checkpoint(const std::filesystem::path& checkpoint,
                                    const std::filesystem::path& out, const PackOptions& options,
                                    ThreadPool& threads,

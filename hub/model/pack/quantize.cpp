@@ -19,8 +19,8 @@ struct ScaleZero {
     float scale = int4_scale_min, zero = 0;
 };
 
-// What f16 makes of it. Zeros stay near the codes, because
-// kernels subtract zero · Σx and a far zero would cancel badly.
+// What f16 makes of it. Zeros stay near the codes, because kernels subtract zero · Σx and a far
+// zero would cancel badly.
 ScaleZero stored(ScaleZero wanted) {
     const float scale = std::min(std::max(wanted.scale, int4_scale_min), half_max);
     const float zero = std::min(std::max(wanted.zero, -16.0f), 31.0f);
@@ -39,19 +39,23 @@ template <int G>
 bool quantize_group(const float* weights, std::uint32_t* codes, std::uint32_t* scale_zero) {
     Floats w[G / lanes];
     std::memcpy(w, weights, sizeof w);
+
     // Zero belongs to the range, so that code − zero never cancels far from it.
     Floats low_lane{}, high_lane{};
     for (const Floats& value : w) {
         low_lane = value < low_lane ? value : low_lane;
         high_lane = value > high_lane ? value : high_lane;
     }
+
     float low = 0, high = 0;
     for (int k = 0; k < lanes; ++k) {
         low = std::min(low, low_lane[k]);
         high = std::max(high, high_lane[k]);
     }
+
     const float full = (high - low) / 15.0f;
     if (!(full <= half_max)) return false;
+
     ScaleZero sz = full > 0 ? stored({full, -low / full}) : ScaleZero{};
     const float inverse = 1.0f / sz.scale;
     for (int word = 0; word < G / 8; ++word) {
@@ -63,6 +67,7 @@ bool quantize_group(const float* weights, std::uint32_t* codes, std::uint32_t* s
         }
         codes[word] = packed;
     }
+
     *scale_zero = pack_scale_zero(float_to_half(sz.scale), float_to_half(sz.zero));
     return true;
 }

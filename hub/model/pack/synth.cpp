@@ -15,8 +15,8 @@ namespace {
 
 constexpr double weight_deviation = 0.02;
 
-// SplitMix64. Source: Steele, Lea and Flood, "Fast
-// splittable pseudorandom number generators", OOPSLA 2014.
+// SplitMix64.
+// Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 class Random {
   public:
     Random(std::uint64_t seed, std::uint64_t stream)
@@ -46,6 +46,7 @@ std::vector<float> normal_quantiles(int count) {
         }
         quantiles.push_back(static_cast<float>(low));
     }
+
     return quantiles;
 }
 
@@ -107,6 +108,7 @@ Status fill_expert(const WeightSource& weights, Random random, const ExpertBlobL
     const auto section = [&](const BlobSection& at) {
         return blob.subspan(at.offset_bytes, at.size_bytes);
     };
+
     for (const BlobSection& codes : {layout.gate_up_codes, layout.down_codes}) {
         if (dtype == ExpertDtype::int4)
             weights.fill_codes(random, section(codes));
@@ -115,6 +117,7 @@ Status fill_expert(const WeightSource& weights, Random random, const ExpertBlobL
         else
             weights.fill_f32(random, section(codes));
     }
+
     for (const BlobSection& scales : {layout.gate_up_scale_zero, layout.down_scale_zero})
         weights.fill_scale_zero(random, section(scales));
     return {};
@@ -185,6 +188,7 @@ class SynthWriter {
     Status write_layer(std::uint32_t layer) {
         std::vector<Sha256>& hashes = manifest_.experts.emplace_back();
         if (!config_.is_moe(layer)) return {};
+
         state_.layer = layer;
 
         auto finished = output_.finished_layer(layer, config_.num_experts, layout_.size_bytes);
@@ -197,12 +201,15 @@ class SynthWriter {
                 const Random random(seed_, (std::uint64_t{layer} + 1) << 32 | expert);
                 return fill_expert(weights_, random, layout_, options_.expert_dtype, blob);
             };
+
             MOEX_ASSIGN(written, write_layer_blobs(
                                      output_, config_.num_experts, layout_.size_bytes, threads_,
                                      fill, [&](std::uint32_t) { add(layout_.size_bytes); }));
             MOEX_TRY(output_.finish_layer(layer, written));
+
             hashes = std::move(written);
         }
+
         blobs_.insert(hashes.begin(), hashes.end());
         return {};
     }
@@ -212,10 +219,12 @@ class SynthWriter {
             manifest_.hub = *finished;
             return {};
         }
+
         MOEX_ASSIGN(hub, output_.write_hub(entries_, [&](std::size_t index, const auto& write) {
             return write_tensor(index, write);
         }));
         manifest_.hub = hub;
+
         return {};
     }
 
@@ -224,6 +233,7 @@ class SynthWriter {
         const SafetensorsEntry& entry = entries_[index];
         const bool is_norm = entry.name.ends_with("norm.weight");
         Random random(seed_, index);
+
         for (std::uint64_t at = 0; at < entry.size_bytes; at += window_.size()) {
             window_.resize(std::min(window_bytes, entry.size_bytes - at));
             if (is_norm)
@@ -234,6 +244,7 @@ class SynthWriter {
                 weights_.fill_bf16(random, window_);
             MOEX_TRY(write(window_));
         }
+
         return {};
     }
 
@@ -328,6 +339,7 @@ std::span<const NamedShape> named_shapes() {
           .moe_intermediate_size = 256,
           .tied_embeddings = true}},
     };
+
     return shapes;
 }
 
@@ -350,6 +362,7 @@ Result<ModelConfig> synth_shape(std::string_view shape) {
         }
         known += text(known.empty() ? "" : ", ", candidate.name);
     }
+
     return Error{ErrorCode::invalid_argument,
                  text("shape \"", shape, "\" is unknown; known: ", known)};
 }
@@ -363,6 +376,7 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
         return Error{ErrorCode::invalid_argument,
                      text("package name ", json_excerpt(std::string(name)),
                           ", wanted 1 to 128 printable characters without spaces")};
+
     ExpertShape shape{checked.hidden_size, checked.moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
         MOEX_ASSIGN(group_size, choose_group_size(shape.hidden_size, shape.moe_intermediate_size,
@@ -382,6 +396,7 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
                                       seed, ' ', expert_dtype_name(options.expert_dtype), ' ',
                                       shape.group_size, ' ', options.hub_f32, '\n');
     MOEX_ASSIGN(output, PackageOutput::open(out, identity, output_bytes));
+
     return SynthWriter(checked, seed, options, shape, output, threads, progress).run(name);
 }
 

@@ -48,10 +48,12 @@ Status parse_eos(const Json& value, std::uint32_t vocab_size, std::vector<std::u
         out.push_back(id.get<std::uint32_t>());
         return {};
     };
+
     if (!value.is_array()) return add(value);
     if (value.size() > 64)
         return Error{ErrorCode::bad_field,
                      text(what, ": ", value.size(), " eos_token_ids, wanted at most 64")};
+
     for (const Json& id : value) MOEX_TRY(add(id));
     return {};
 }
@@ -66,6 +68,7 @@ Result<GenerationDefaults> parse_sampling(const Json& object, std::uint32_t voca
     fields.real("top_p", 0.0, 1.0, defaults.top_p);
     fields.whole(top_k_key, 0, 1'000'000'000, defaults.sample_top_k);
     fields.real("min_p", 0.0, 1.0, defaults.min_p);
+
     fields.real("repetition_penalty", 0.01, 100.0, defaults.repetition_penalty);
     if (fields.problem()) return *fields.problem();
 
@@ -84,6 +87,7 @@ Result<std::vector<std::vector<Sha256>>> parse_experts(const Json& manifest,
                                                 found == manifest.end() ? std::string("none")
                                                 : found->is_array()     ? text(found->size())
                                                                         : json_excerpt(*found))};
+
     std::vector<std::vector<Sha256>> experts(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const Json& row = (*found)[layer];
@@ -94,17 +98,20 @@ Result<std::vector<std::vector<Sha256>>> parse_experts(const Json& manifest,
                                   ", wanted null for a dense layer")};
             continue;
         }
+
         if (!row.is_array() || row.size() != config.num_experts)
             return Error{ErrorCode::bad_field,
                          text(what, ": experts[", layer, "] is ",
                               row.is_array() ? text(row.size(), " hashes") : json_excerpt(row),
                               ", wanted ", config.num_experts, " hashes (num_experts)")};
+
         for (std::uint32_t expert = 0; expert < config.num_experts; ++expert) {
             MOEX_ASSIGN(hash,
                         hash_of(row[expert], text(what, ": experts[", layer, "][", expert, "]")));
             experts[layer].push_back(hash);
         }
     }
+
     return experts;
 }
 
@@ -114,10 +121,12 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
     const auto dtype = dtype_word.is_string()
                            ? parse_expert_dtype(dtype_word.get_ref<const std::string&>())
                            : Result<ExpertDtype>(Error{ErrorCode::bad_field, ""});
+
     if (!dtype.ok()) {
         fields.wrong("expert_dtype", "int4, bf16 or f32", find_member(object, "expert_dtype"));
         return *fields.problem();
     }
+
     manifest.expert_dtype = *dtype;
 
     const Json& group = member(object, "group_size");
@@ -128,6 +137,7 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
                      find_member(object, "group_size"));
         return *fields.problem();
     }
+
     manifest.group_size = group.get<std::uint32_t>();
 
     const ModelConfig& config = manifest.config;
@@ -139,6 +149,7 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
                      group);
         return *fields.problem();
     }
+
     return {};
 }
 
@@ -154,8 +165,10 @@ Status read_files(const Json& files, std::string_view what, PackageManifest& man
             return Error{ErrorCode::bad_field,
                          text(what, ": files.", name, " has ", file.size_bytes,
                               " bytes, wanted at most ", text_file_bytes_max(name))};
+
         manifest.files[name] = file;
     }
+
     return {};
 }
 
@@ -179,6 +192,7 @@ std::string manifest_to_json(const PackageManifest& manifest) {
         for (const Sha256& hash : manifest.experts[layer]) row.push_back(to_hex(hash));
         experts.push_back(std::move(row));
     }
+
     OrderedJson files = OrderedJson::object();
     for (const auto& [name, file] : manifest.files) files[name] = file_to_json(file);
     OrderedJson hub = file_to_json(manifest.hub);
@@ -189,6 +203,7 @@ std::string manifest_to_json(const PackageManifest& manifest) {
                             {"top_p", generation.top_p},
                             {"sample_top_k", generation.sample_top_k},
                             {"eos_token_ids", generation.eos_token_ids}};
+
     // Only where they say something: packages from before they were read keep their bytes.
     if (generation.min_p != 0.0) sampling["min_p"] = generation.min_p;
     if (generation.repetition_penalty != 1.0)
@@ -208,6 +223,7 @@ std::string manifest_to_json(const PackageManifest& manifest) {
                                 {"default_vectors", nullptr},
                                 {"estimator", nullptr},
                                 {"shadow", nullptr}};
+
     return object.dump(1) + "\n";
 }
 
@@ -229,6 +245,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     else
         fields.wrong("name", "1 to 128 printable characters without spaces",
                      find_member(object, "name"));
+
     const Json *config_object = fields.object("config"),
                *quantization = fields.object("quantization"),
                *generation = fields.object("generation"), *hub = fields.object("hub"),
@@ -237,6 +254,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
 
     auto config = parse_model_config(*config_object);
     if (!config.ok()) return Error{config.error().code, text(what, ": ", config.error().message)};
+
     manifest.config = std::move(*config);
     MOEX_TRY(read_quantization(*quantization, what, manifest));
 
@@ -246,6 +264,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     MOEX_ASSIGN(hub_file, parse_file(*hub, text(what, ": hub")));
     manifest.hub = hub_file;
     MOEX_TRY(read_files(*files, what, manifest));
+
     MOEX_ASSIGN(experts, parse_experts(object, manifest.config, what));
     manifest.experts = std::move(experts);
     return manifest;
@@ -264,11 +283,13 @@ Result<GenerationDefaults> parse_generation_config(std::string_view generation_j
         MOEX_ASSIGN(parsed, parse_sampling(object, vocab_size, "top_k", "eos_token_id", what));
         defaults = std::move(parsed);
     }
+
     if (defaults.eos_token_ids.empty()) {
         MOEX_ASSIGN(config, parse_strict_json(config_json, "config.json"));
         if (const Json& ids = member(config, "eos_token_id"); !ids.is_null())
             MOEX_TRY(parse_eos(ids, vocab_size, defaults.eos_token_ids, "config.json"));
     }
+
     return defaults;
 }
 
@@ -280,6 +301,7 @@ std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
     std::vector<HubTensorSpec> specs;
     specs.push_back(
         {"model.embed_tokens.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});
+
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const std::string at = text("model.layers.", layer, ".");
         specs.push_back({at + "input_layernorm.weight", {hidden}, "hidden_size", true});
@@ -289,12 +311,14 @@ std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
         specs.push_back({at + "self_attn.k_proj.weight",
                          {kv_size, hidden},
                          "num_kv_heads * head_dim, hidden_size"});
+
         specs.push_back({at + "self_attn.v_proj.weight",
                          {kv_size, hidden},
                          "num_kv_heads * head_dim, hidden_size"});
         specs.push_back({at + "self_attn.o_proj.weight",
                          {hidden, q_size},
                          "hidden_size, num_heads * head_dim"});
+
         if (config.attention_bias) {
             specs.push_back({at + "self_attn.q_proj.bias", {q_size}, "num_heads * head_dim", true});
             specs.push_back(
@@ -303,6 +327,7 @@ std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
                 {at + "self_attn.v_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
             specs.push_back({at + "self_attn.o_proj.bias", {hidden}, "hidden_size", true});
         }
+
         specs.push_back({at + "self_attn.q_norm.weight", {head}, "head_dim", true});
         specs.push_back({at + "self_attn.k_norm.weight", {head}, "head_dim", true});
         specs.push_back({at + "post_attention_layernorm.weight", {hidden}, "hidden_size", true});
@@ -320,6 +345,7 @@ std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
                 {at + "mlp.down_proj.weight", {hidden, dense}, "hidden_size, intermediate_size"});
         }
     }
+
     specs.push_back({"model.norm.weight", {hidden}, "hidden_size", true});
     if (!config.tied_embeddings)
         specs.push_back({"lm_head.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});

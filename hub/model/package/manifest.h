@@ -1,5 +1,5 @@
-// manifest.json of a package, as a struct: what `open` believes
-// after every field was checked, and what `pack` writes last.
+// manifest.json of a package, as a struct: what `open` believes after every field was checked, and
+// what `pack` writes last.
 #pragma once
 
 #include <map>
@@ -23,8 +23,8 @@ struct PackageManifest {
     std::uint32_t group_size = 0;  // 0 unless int4
     GenerationDefaults generation;
     FileRecord hub;  // hub.safetensors
-    std::map<std::string, FileRecord>
-        files;  // tokenizer.json, ...: names of package_text_files only
+    // tokenizer.json, ...: names of package_text_files only
+    std::map<std::string, FileRecord> files;
     std::vector<std::vector<Sha256>> experts;  // [num_layers][num_experts]; empty for a dense layer
 
     ExpertShape expert_shape() const {
@@ -43,13 +43,13 @@ constexpr std::uint64_t text_file_bytes_max(std::string_view file_name) {
 std::string manifest_to_json(const PackageManifest& manifest);
 Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_view what);
 
-// generation_config.json, with config.json's eos_token_id
-// where it names none. `what` names the file in errors.
+// generation_config.json, with config.json's eos_token_id where it names none. `what` names the
+// file in errors.
 Result<GenerationDefaults> parse_generation_config(std::string_view generation_json,
                                                    std::string_view config_json,
                                                    std::uint32_t vocab_size, std::string_view what);
-// A name that fits API answers, pages and logs: 1 to 128
-// printable ASCII characters without spaces or quotes.
+// A name that fits API answers, pages and logs: 1 to 128 printable ASCII characters without spaces
+// or quotes.
 bool package_name_ok(std::string_view name);
 
 // One tensor that the hub holds itself.

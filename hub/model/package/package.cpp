@@ -28,6 +28,7 @@ Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t 
         return Error{ErrorCode::bad_file,
                      text(path.string(), ": ", found->size_bytes, " bytes, wanted ", wanted,
                           "; truncated, or of another package?")};
+
     return *found;
 }
 
@@ -59,8 +60,8 @@ struct ModelPackage::State {
     ExpertShape expert_shape;
     std::uint64_t blob_bytes = 0;
     std::map<Sha256, std::uint32_t> blob_indices;  // all that the manifest names
-    std::vector<std::vector<std::uint32_t>>
-        unit_blobs;  // [num_layers][num_experts]; empty for a dense layer
+    // [num_layers][num_experts]; empty for a dense layer
+    std::vector<std::vector<std::uint32_t>> unit_blobs;
     std::vector<std::optional<FileStamp>> blob_stamps;     // [num_blobs]; none: it is not here
     std::vector<std::atomic<const std::byte*>> blob_data;  // [num_blobs]; null until mapped
     std::uint32_t num_missing = 0;
@@ -88,6 +89,7 @@ Status ModelPackage::State::map_hub() {
     MOEX_ASSIGN(file, MappedFile::open(path));
     if (file.bytes().size() != stamp.size_bytes)
         return changed_file_error(path, stamp, file.stamp());
+
     MOEX_ASSIGN(header, safetensors_header_of(file.bytes(), path.string()));
     MOEX_ASSIGN(entries, parse_safetensors_header(header, file.bytes().size(), path.string()));
     for (SafetensorsEntry& entry : entries) {
@@ -101,10 +103,12 @@ Status ModelPackage::State::map_hub() {
                 ErrorCode::bad_file,
                 text(path.string(), ": tensor ", entry.name.substr(0, 200), " begins at byte ",
                      entry.offset_bytes, ", wanted a multiple of ", element_bytes)};
+
         TensorView view{entry.name, *entry.dtype, std::move(entry.shape),
                         file.bytes().subspan(entry.offset_bytes, entry.size_bytes)};
         tensors.emplace(entry.name, std::move(view));
     }
+
     const auto specs = hub_tensor_specs(manifest.config);
     for (const HubTensorSpec& spec : specs) {
         const auto found = tensors.find(spec.name);
@@ -117,9 +121,11 @@ Status ModelPackage::State::map_hub() {
                               shape_text(found->second.shape), ", manifest.json wants ",
                               shape_text(spec.shape), " (", spec.shape_words, ")")};
     }
+
     if (tensors.size() != specs.size())
         return Error{ErrorCode::bad_file,
                      text(path.string(), ": ", tensors.size(), " tensors, wanted ", specs.size())};
+
     hub = std::move(file);
     return {};
 }
@@ -138,6 +144,7 @@ Status ModelPackage::State::find_blobs() {
             if (!stamp.ok()) ++num_missing;
         }
     }
+
     blob_data = std::vector<std::atomic<const std::byte*>>(blob_indices.size());
     mapped_blobs.resize(blob_indices.size());
     return {};
@@ -146,14 +153,17 @@ Status ModelPackage::State::find_blobs() {
 Result<ByteView> ModelPackage::State::blob(std::uint32_t blob_index, const Sha256& hash) {
     if (const std::byte* const data = blob_data[blob_index].load(std::memory_order_acquire))
         return ByteView(data, blob_bytes);
+
     const std::lock_guard lock(mutex);
     if (const std::byte* const data = blob_data[blob_index].load(std::memory_order_relaxed))
         return ByteView(data, blob_bytes);
+
     MOEX_ASSIGN(file, MappedFile::open(blob_path(hash)));
     if (const auto& before = blob_stamps[blob_index]) require_same(blob_path(hash), *before, file);
     if (file.bytes().size() != blob_bytes)
         return Error{ErrorCode::bad_file, text(blob_path(hash).string(), ": ", file.bytes().size(),
                                                " bytes, wanted ", blob_bytes)};
+
     blob_data[blob_index].store(file.bytes().data(), std::memory_order_release);
     mapped_order.push_back(blob_index);
     return mapped_blobs[blob_index].emplace(std::move(file)).bytes();
@@ -179,10 +189,12 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(
                 ErrorCode::not_found,
                 text(directory.string(), ": a checkpoint, not a package; run `moex-hub pack ",
                      directory.string(), " OUT` first")};
+
         return Error{
             ErrorCode::not_found,
             text(manifest_path.string(), ": not found; is this a folder made by `moex-hub pack`?")};
     }
+
     MOEX_ASSIGN(manifest, parse_manifest(*manifest_text, manifest_path.string()));
 
     std::shared_ptr<ModelPackage> package(new ModelPackage);
@@ -193,6 +205,7 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(
     state.expert_shape = state.manifest.expert_shape();
     state.blob_bytes =
         expert_blob_layout(state.expert_shape, state.manifest.expert_dtype).size_bytes;
+
     MOEX_TRY(state.map_hub());
     for (const auto& [name, record] : state.manifest.files) {
         if (const auto stamp = require_size(directory / name, record.size_bytes); !stamp.ok())
@@ -200,6 +213,7 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(
         MOEX_ASSIGN(content, read_text_file(directory / name, text_file_bytes_max(name)));
         state.texts.emplace(name, std::move(content));
     }
+
     MOEX_TRY(state.find_blobs());
     return std::shared_ptr<const ModelPackage>(std::move(package));
 }
@@ -287,6 +301,7 @@ Status verify_package(const std::filesystem::path& directory,
                       const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
     MOEX_ASSIGN(package, ModelPackage::open(directory));
     MOEX_TRY(package->require_all_blobs());
+
     MOEX_ASSIGN(manifest_text, read_text_file(directory / "manifest.json", manifest_bytes_max));
     MOEX_ASSIGN(manifest, parse_manifest(manifest_text, (directory / "manifest.json").string()));
     struct Check {
@@ -294,15 +309,18 @@ Status verify_package(const std::filesystem::path& directory,
         Sha256 wanted;
         std::uint64_t size_bytes;
     };
+
     std::vector<Check> checks{
         {directory / "hub.safetensors", manifest.hub.sha256, manifest.hub.size_bytes}};
     for (const auto& [name, file] : manifest.files)
         checks.push_back({directory / name, file.sha256, file.size_bytes});
     std::set<Sha256> seen;
+
     for (const auto& layer : manifest.experts)
         for (const Sha256& hash : layer)
             if (seen.insert(hash).second)
                 checks.push_back({package->blob_path(hash), hash, package->expert_blob_bytes()});
+
     std::uint64_t total = 0, done = 0;
     for (const Check& check : checks) total += check.size_bytes;
     for (const Check& check : checks) {
@@ -314,6 +332,7 @@ Status verify_package(const std::filesystem::path& directory,
         done += check.size_bytes;
         if (progress) progress(done, total);
     }
+
     return {};
 }
 

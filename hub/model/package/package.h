@@ -1,11 +1,12 @@
 // A model package on disk, as `moex-hub pack` writes it and everything else reads it:
-//   manifest.json           config, quantisation, tokenizer files, SHA-256 of hub.safetensors and
-//   of each (layer, expert) blob hub.safetensors         the hub's tensors under their Hugging Face
-//   names, bf16 or f32: embeddings, attention, norms, routers, dense MLPs, head tokenizer.json,
-//   tokenizer_config.json, generation_config.json   as in the checkpoint, where it had them
-//   weights/<sha256>        one blob per (layer, expert); equal blobs are one file
-// Opening maps files; nothing is copied. Immutable once
-// opened, shared by shared_ptr<const ModelPackage>.
+//   manifest.json          config, quantisation, and the SHA-256 of every other file
+//   hub.safetensors        the hub's tensors under their Hugging Face names, bf16 or f32:
+//                          embeddings, attention, norms, routers, dense MLPs, head
+//   tokenizer.json, tokenizer_config.json, generation_config.json
+//                          as in the checkpoint, where it had them
+//   weights/<sha256>       one blob per (layer, expert); equal blobs are one file
+// Opening maps files; nothing is copied. A package is immutable once it is open, and shared by
+// shared_ptr<const ModelPackage>.
 #pragma once
 
 #include <filesystem>
@@ -33,8 +34,8 @@ struct GenerationDefaults {  // generation_config.json
 
 class ModelPackage {
   public:
-    // Reads and checks manifest.json and the header of hub.safetensors,
-    // and that every file has its size; hashes are verify_package()'s.
+    // Reads and checks manifest.json and the header of hub.safetensors, and that every file has its
+    // size; hashes are verify_package()'s.
     // Blobs may be missing: a host may serve /weights elsewhere. One of another size is an error.
     static Result<std::shared_ptr<const ModelPackage>> open(const std::filesystem::path& directory);
     ~ModelPackage();
@@ -47,8 +48,8 @@ class ModelPackage {
     const ExpertShape& expert_shape() const;  // group_size 0 unless int4
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;
-    // Text of a tokenizer file ("tokenizer.json",
-    // "tokenizer_config.json"); nullopt when the checkpoint had none.
+    // Text of a tokenizer file ("tokenizer.json", "tokenizer_config.json"); nullopt when the
+    // checkpoint had none.
     std::optional<std::string> tokenizer_file(std::string_view file_name) const;
 
     // A hub tensor by its Hugging Face name; not_found when absent.
@@ -80,8 +81,8 @@ class ModelPackage {
     std::unique_ptr<State> state_;
 };
 
-// Every hash and every shape; `progress(done_bytes,
-// total_bytes)` may be empty. The first mismatch is the error.
+// Every hash and every shape; `progress(done_bytes, total_bytes)` may be empty. The first mismatch
+// is the error.
 Status verify_package(const std::filesystem::path& directory,
                       const std::function<void(std::uint64_t, std::uint64_t)>& progress);
 

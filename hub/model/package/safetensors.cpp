@@ -49,22 +49,26 @@ Result<SafetensorsEntry> parse_entry(const std::string& name, const Json& object
     const auto refuse = [&](const std::string& why) {
         return Error{ErrorCode::bad_file, text(what, ": tensor ", name.substr(0, 200), ": ", why)};
     };
+
     if (!object.is_object() || !object.contains("dtype") || !object.contains("shape") ||
         !object.contains("data_offsets"))
         return refuse(
             text("found ", json_excerpt(object), ", wanted {dtype, shape, data_offsets}"));
+
     SafetensorsEntry entry{.name = name};
     const Json& dtype = object["dtype"];
     const auto word = std::find_if(std::begin(dtype_words), std::end(dtype_words),
                                    [&](const DtypeWord& w) { return dtype == w.word; });
     if (word == std::end(dtype_words))
         return refuse(text("dtype ", json_excerpt(dtype), " is unknown"));
+
     entry.dtype = word->dtype;
     entry.dtype_word = word->word;
 
     const Json& shape = object["shape"];
     if (!shape.is_array() || shape.size() > rank_max)
         return refuse(text("shape is ", json_excerpt(shape), ", wanted at most 8 sizes"));
+
     std::uint64_t bytes = word->bytes;
     for (const Json& size : shape) {
         const auto number = whole_number(size);
@@ -77,6 +81,7 @@ Result<SafetensorsEntry> parse_entry(const std::string& name, const Json& object
     const Json& offsets = object["data_offsets"];
     if (!offsets.is_array() || offsets.size() != 2)
         return refuse(text("data_offsets is ", json_excerpt(offsets), ", wanted [begin, end]"));
+
     const auto begin = whole_number(offsets[0]), end = whole_number(offsets[1]);
     if (!begin.ok() || !end.ok() || *begin > *end)
         return refuse(text("data_offsets is ", json_excerpt(offsets), ", wanted [begin, end]"));
@@ -86,6 +91,7 @@ Result<SafetensorsEntry> parse_entry(const std::string& name, const Json& object
     if (*end - *begin != bytes)
         return refuse(text("data_offsets span ", *end - *begin, " bytes, wanted ", bytes, " for ",
                            word->word, " ", shape_text(entry.shape)));
+
     entry.offset_bytes = data_start + *begin;
     entry.size_bytes = bytes;
     return entry;
@@ -108,6 +114,7 @@ Result<std::string_view> safetensors_header_of(ByteView file, std::string_view w
         return Error{ErrorCode::bad_file,
                      text(what, ": header of ", header_bytes, " bytes, but only ",
                           reader.remaining_bytes(), " follow; truncated?")};
+
     return as_text_view(reader.take(header_bytes));
 }
 
@@ -118,10 +125,12 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
     if (data_start > file_bytes)
         return Error{ErrorCode::bad_file, text(what, ": header of ", header.size(),
                                                " bytes in a file of ", file_bytes, "; truncated?")};
+
     MOEX_ASSIGN(object, parse_strict_json(header, text(what, ": header"), {.depth_max = 8}));
     if (!object.is_object())
         return Error{ErrorCode::bad_file, text(what, ": header is ", json_excerpt(object),
                                                ", wanted an object of tensors")};
+
     std::vector<SafetensorsEntry> entries;
     for (const auto& [name, value] : object.items()) {
         if (name == "__metadata__") {
@@ -134,14 +143,17 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
                                   ", wanted an object of strings")};
             continue;
         }
+
         MOEX_ASSIGN(entry, parse_entry(name, value, data_start, file_bytes - data_start, what));
         entries.push_back(std::move(entry));
     }
+
     std::sort(entries.begin(), entries.end(),
               [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
                   return std::tie(a.offset_bytes, a.size_bytes, a.name) <
                          std::tie(b.offset_bytes, b.size_bytes, b.name);
               });
+
     std::uint64_t end = data_start;
     std::string_view before = "the header";
     for (const SafetensorsEntry& entry : entries) {
@@ -153,9 +165,11 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
             return Error{ErrorCode::bad_file,
                          text(what, ": ", entry.offset_bytes - end, " bytes before tensor ",
                               entry.name.substr(0, 200), " belong to none")};
+
         end += entry.size_bytes;
         before = entry.name;
     }
+
     if (end != file_bytes)
         return Error{ErrorCode::bad_file, text(what, ": ", file_bytes - end,
                                                " bytes after the last tensor belong to none")};
@@ -175,6 +189,7 @@ std::string make_safetensors_header(std::span<SafetensorsEntry> tensors) {
                                {"data_offsets", {offset, offset + tensor.size_bytes}}};
         offset += tensor.size_bytes;
     }
+
     std::string json = object.dump();
     json.resize((json.size() + 7) / 8 * 8, ' ');  // tensors begin at a multiple of 8
     std::string header(8, '\0');
@@ -182,6 +197,7 @@ std::string make_safetensors_header(std::span<SafetensorsEntry> tensors) {
         header[i] = static_cast<char>(std::uint64_t{json.size()} >> (8 * i));
     header += json;
     for (SafetensorsEntry& tensor : tensors) tensor.offset_bytes += header.size();
+
     return header;
 }
 

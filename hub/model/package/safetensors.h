@@ -1,7 +1,6 @@
-// The safetensors format: a u64 header length, a JSON header
-// {name: {dtype, shape, data_offsets}}, then the tensors' bytes.
-// The reader trusts nothing: lengths, names, offsets and shapes
-// are checked against each other and the file before use.
+// The safetensors format: a u64 header length, a JSON header {name: {dtype, shape, data_offsets}},
+// then the tensors' bytes. The reader trusts nothing: lengths, names, offsets and shapes are
+// checked against each other and the file before use.
 // Source: the format description of the safetensors project.
 #pragma once
 
@@ -19,8 +18,8 @@
 
 namespace moex {
 
-// One tensor of a header. `dtype` is empty for element
-// types that we never compute with (I64, F8_E4M3, ...).
+// One tensor of a header. `dtype` is empty for element types that we never compute with (I64,
+// F8_E4M3, ...).
 struct SafetensorsEntry {
     std::string name;
     std::optional<TensorDtype> dtype;
@@ -34,16 +33,15 @@ struct SafetensorsEntry {
 inline constexpr std::uint64_t safetensors_header_bytes_max = 64'000'000;
 
 // In the order of their bytes. `header` is the JSON alone, `file_bytes` the whole file's size.
-// Ranges may not overlap, leave holes or pass the end. `what` names the file in errors. O(n log
-// n).
+// Ranges may not overlap, leave holes or pass the end. `what` names the file in errors. O(n log n).
 Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view header,
                                                                std::uint64_t file_bytes,
                                                                std::string_view what);
 // The JSON header at the start of a whole mapped file.
 Result<std::string_view> safetensors_header_of(ByteView file, std::string_view what);
 
-// The header that lays `tensors` out one after the other,
-// length and padding included: what comes first in the file.
+// The header that lays `tensors` out one after the other, length and padding included: what comes
+// first in the file.
 // Only name, dtype and shape are read; offset_bytes and size_bytes are filled in.
 std::string make_safetensors_header(std::span<SafetensorsEntry> tensors);
 

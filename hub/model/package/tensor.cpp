@@ -46,6 +46,7 @@ void elements_to_float(TensorDtype dtype, const std::byte* elements, std::span<f
         if (!out.empty()) std::memcpy(out.data(), elements, out.size_bytes());
         return;
     }
+
     for (std::size_t i = 0; i < out.size(); ++i) {
         std::uint16_t bits;
         std::memcpy(&bits, elements + 2 * i, 2);
@@ -59,6 +60,7 @@ std::optional<std::size_t> find_non_finite(std::span<const float> values) {
         const std::uint32_t exponent = detail::bits_of_float(value) & 0x7f800000u;
         any |= exponent == 0x7f800000u ? 1u : 0u;
     }
+
     if (any == 0) return std::nullopt;
     for (std::size_t i = 0; i < values.size(); ++i)
         if (!std::isfinite(values[i])) return i;

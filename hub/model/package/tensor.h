@@ -1,5 +1,5 @@
-// A tensor of a checkpoint or a package: its element type,
-// its shape, a view of its bytes, and its elements as f32.
+// A tensor of a checkpoint or a package: its element type, its shape, a view of its bytes, and its
+// elements as f32.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,8 @@ namespace moex {
 
 bool AddedToken::is_control() const {
     if (special) return true;
-    // Markers such as <think> or [/INST] that a vocabulary adds
-    // without the special flag, so that decoding shows them.
+    // Markers such as <think> or [/INST] that a vocabulary adds without the special flag, so that
+    // decoding shows them.
     return content.size() > 2 && ((content.front() == '<' && content.back() == '>') ||
                                   (content.front() == '[' && content.back() == ']'));
 }
@@ -21,6 +21,7 @@ void AddedTokenMatcher::add(std::string_view content, std::size_t token_index) {
         if (added) token_by_node_.push_back(-1);
         node = edge->second;
     }
+
     token_by_node_[node] = static_cast<int>(token_index);
 }
 
@@ -28,6 +29,7 @@ int AddedTokenMatcher::longest_at(std::string_view text, std::size_t at,
                                   std::size_t& num_bytes) const {
     int found = -1;
     if (!starts_[static_cast<std::uint8_t>(text[at])]) return found;
+
     std::uint32_t node = 0;
     for (std::size_t i = at; i < text.size(); ++i) {
         const auto edge = edges_.find((std::uint64_t{node} << 8) |
@@ -39,6 +41,7 @@ int AddedTokenMatcher::longest_at(std::string_view text, std::size_t at,
             num_bytes = i + 1 - at;
         }
     }
+
     return found;
 }
 

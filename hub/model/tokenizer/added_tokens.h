@@ -1,5 +1,5 @@
-// Finds added tokens in text: longest match first, left to
-// right, as tokenizers does. Immutable after the last add().
+// Finds added tokens in text: longest match first, left to right, as tokenizers does. Immutable
+// after the last add().
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct AddedToken {
     bool normalized = false;
     bool lstrip = false;  // swallows white space before it
     bool rstrip = false;  // and after it
-    // Steers the model or is hidden from readers: what
-    // a message's content must not be able to write.
+    // Steers the model or is hidden from readers: what a message's content must not be able to
+    // write.
     bool is_control() const;
 };
 

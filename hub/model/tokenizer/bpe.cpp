@@ -52,11 +52,12 @@ std::optional<std::string> byte_level_to_bytes(std::string_view token) {
             return std::nullopt;
         bytes += static_cast<char>(alphabet.byte_of[step.code_point]);
     }
+
     return bytes;
 }
 
-// Recent pieces and their ids. A full shard is emptied: pieces
-// follow Zipf's law, so the useful ones are back at once.
+// Recent pieces and their ids. A full shard is emptied: pieces follow Zipf's law, so the useful
+// ones are back at once.
 struct BpeModel::Cache {
     struct Shard {
         std::shared_mutex mutex;
@@ -97,6 +98,7 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     if (type != "BPE")
         return Error{ErrorCode::unsupported, text("tokenizer.json: model type \"", type,
                                                   "\" is not supported; wanted byte-level BPE")};
+
     for (const char* key : {"dropout", "continuing_subword_prefix", "continuing_subword_suffix",
                             "end_of_word_suffix", "byte_fallback"}) {
         const auto value = model.find(key);
@@ -106,6 +108,7 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
                          text("tokenizer.json: model.", key,
                               " is not supported; wanted byte-level BPE without it")};
     }
+
     if (!model.contains("vocab") || !model["vocab"].is_object())
         return bad_file("model.vocab is not an object");
     if (!model.contains("merges") || !model["merges"].is_array())
@@ -115,6 +118,7 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     bpe.ignore_merges_ = model.contains("ignore_merges") && model["ignore_merges"] == true;
     MOEX_TRY(bpe.load_vocab(model["vocab"]));
     MOEX_TRY(bpe.load_merges(model["merges"]));
+
     return bpe;
 }
 
@@ -122,24 +126,29 @@ Status BpeModel::load_vocab(const nlohmann::json& vocab) {
     if (vocab.size() > vocab_tokens_max)
         return bad_file(
             text("model.vocab has ", vocab.size(), " tokens, wanted at most ", vocab_tokens_max));
+
     id_by_byte_.resize(256);
     for (const auto& [token, id_json] : vocab.items()) {
         if (!id_json.is_number_unsigned() || id_json.get<std::uint64_t>() > token_id_max)
             return bad_file(
                 text("the id of \"", token, "\" is not a number from 0 to ", token_id_max));
+
         const TokenId id = id_json.get<TokenId>();
         if (bytes_by_id_.size() <= id) bytes_by_id_.resize(id + 1);
         if (bytes_by_id_[id]) return bad_file(text("two tokens have the id ", id));
+
         std::optional<std::string> bytes = byte_level_to_bytes(token);
         if (bytes) {
             id_by_bytes_.emplace(*bytes, id);
             if (bytes->size() == 1) id_by_byte_[static_cast<std::uint8_t>((*bytes)[0])] = id;
         }
-        // A token outside the byte alphabet (a control token
-        // kept in the vocabulary) stands for its own text.
+
+        // A token outside the byte alphabet (a control token kept in the vocabulary) stands for its
+        // own text.
         bytes_by_id_[id] = bytes ? std::move(*bytes) : token;
         id_by_token_.emplace(token, id);
     }
+
     return {};
 }
 
@@ -158,14 +167,17 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
         } else {
             return bad_file(text("merge ", rank, " is not a pair of strings"));
         }
+
         const auto left_id = find_token(left), right_id = find_token(right),
                    merged_id = find_token(left + right);
         if (!left_id || !right_id || !merged_id)
             return bad_file(text("merge ", rank, " (\"", left, "\", \"", right,
                                  "\") names a token that the vocabulary lacks"));
+
         merges_.insert_or_assign(pair_key(*left_id, *right_id), Merge{rank, *merged_id});
         ++rank;
     }
+
     return {};
 }
 
@@ -193,6 +205,7 @@ void BpeModel::encode_piece(std::string_view bytes, std::vector<TokenId>& out) c
     const std::string piece(bytes);
     const bool cacheable = bytes.size() > 1 && bytes.size() <= cached_piece_bytes_max;
     if (cacheable && cache_->find(piece, out)) return;
+
     std::vector<TokenId> symbols;
     const auto whole = ignore_merges_ ? id_by_bytes_.find(piece) : id_by_bytes_.end();
     if (whole != id_by_bytes_.end()) {
@@ -207,11 +220,13 @@ void BpeModel::encode_piece(std::string_view bytes, std::vector<TokenId>& out) c
                 symbols.push_back(*unknown_id_);
             }
         }
+
         if (symbols.size() <= short_piece_bytes)
             merge_short(symbols);
         else
             merge_long(symbols);
     }
+
     out.insert(out.end(), symbols.begin(), symbols.end());
     if (cacheable) cache_->put(piece, std::move(symbols));
 }
@@ -219,17 +234,20 @@ void BpeModel::encode_piece(std::string_view bytes, std::vector<TokenId>& out) c
 void BpeModel::merge_short(std::vector<TokenId>& symbols) const {
     constexpr std::uint32_t none = std::numeric_limits<std::uint32_t>::max();
     if (symbols.size() < 2) return;
+
     std::array<Merge, short_piece_bytes> merges;  // merges[i]: of symbols i and i + 1
     const auto look = [&](std::size_t i) {
         const Merge* merge = find_merge(symbols[i], symbols[i + 1]);
         merges[i] = merge ? *merge : Merge{none, 0};
     };
+
     for (std::size_t i = 0; i + 1 < symbols.size(); ++i) look(i);
     while (symbols.size() > 1) {
         std::size_t best = 0;
         for (std::size_t i = 1; i + 1 < symbols.size(); ++i)
             if (merges[i].rank < merges[best].rank) best = i;
         if (merges[best].rank == none) return;
+
         symbols[best] = merges[best].merged;
         symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
         for (std::size_t i = best + 1; i + 1 < symbols.size(); ++i) merges[i] = merges[i + 1];
@@ -251,16 +269,19 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
             return rank != other.rank ? rank > other.rank : at > other.at;
         }
     };
+
     const auto num_symbols = static_cast<std::uint32_t>(symbols.size());
     std::vector<Link> links(num_symbols);
     std::vector<bool> gone(num_symbols);
     std::priority_queue<Candidate> queue;
+
     const auto offer = [&](std::uint32_t at) {
         const std::uint32_t next = links[at].next;
         if (next == none) return;
         if (const Merge* merge = find_merge(symbols[at], symbols[next]))
             queue.push({merge->rank, at, symbols[at], symbols[next], merge->merged});
     };
+
     for (std::uint32_t i = 0; i < num_symbols; ++i)
         links[i] = {i == 0 ? none : i - 1, i + 1 == num_symbols ? none : i + 1};
     for (std::uint32_t i = 0; i < num_symbols; ++i) offer(i);
@@ -268,8 +289,10 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
         const Candidate best = queue.top();
         queue.pop();
         const std::uint32_t next = gone[best.at] ? none : links[best.at].next;
+
         // Stale when either side was merged since.
         if (next == none || symbols[best.at] != best.left || symbols[next] != best.right) continue;
+
         symbols[best.at] = best.merged;
         gone[next] = true;
         links[best.at].next = links[next].next;
@@ -277,6 +300,7 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
         offer(best.at);
         if (links[best.at].previous != none) offer(links[best.at].previous);
     }
+
     std::size_t kept = 0;
     for (std::uint32_t i = 0; i < num_symbols; ++i)
         if (!gone[i]) symbols[kept++] = symbols[i];

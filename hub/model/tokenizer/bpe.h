@@ -1,8 +1,8 @@
 // Byte-pair merges over the raw bytes of one pre-token, and the vocabulary they lead to.
-// Immutable but for a bounded cache behind its own
-// locks; encode_piece() is thread-safe and O(n log n).
-// Source: Sennrich et al., "Neural Machine Translation of Rare
-// Words with Subword Units", 2016; GPT-2's byte alphabet.
+// Immutable but for a bounded cache behind its own locks. encode_piece() is thread-safe and costs
+// O(n log n).
+// Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016;
+// GPT-2's byte alphabet.
 #pragma once
 
 #include <cstdint>

@@ -19,8 +19,8 @@ constexpr std::uint32_t heap_limit_kib = 64 * 1024;
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 char other_case(char c) { return static_cast<char>(c ^ 0x20); }
 
-// General categories and binary properties keep their meaning; anything
-// else is a script, which PCRE2 would read as script extensions.
+// General categories and binary properties keep their meaning; anything else is a script, which
+// PCRE2 would read as script extensions.
 std::string property_name(std::string_view name) {
     static constexpr std::array binary = {"Alphabetic", "White_Space", "Lowercase", "Uppercase",
                                           "Emoji",      "Ideographic", "Any",       "ASCII"};
@@ -57,6 +57,7 @@ class Rewriter {
                 out_ += c, ++at_;
             }
         }
+
         return std::move(out_);
     }
 
@@ -77,11 +78,13 @@ class Rewriter {
             const std::size_t open = at_ + 2, close = source_.find('}', open);
             if (open >= source_.size() || source_[open] != '{' || close == std::string_view::npos)
                 return unsupported("a property without braces");
+
             std::string_view name = source_.substr(open + 1, close - open - 1);
             bool negated = c == 'P';
             if (!name.empty() && name.front() == '^') negated = !negated, name.remove_prefix(1);
             out_ += text('\\', negated ? 'P' : 'p', '{', property_name(name), '}');
             at_ = close + 1;
+
             return {};
         } else if (c == 'u') {
             if (at_ + 6 > source_.size()) return unsupported("a short \\u escape");
@@ -98,6 +101,7 @@ class Rewriter {
         } else {
             out_ += text('\\', c);
         }
+
         at_ += 2;
         return {};
     }
@@ -113,13 +117,16 @@ class Rewriter {
                 ++at_;
                 return {};
             }
+
             if (c == '[') return unsupported("a nested class");
             if (c == '&' && source_.substr(at_, 2) == "&&")
                 return unsupported("a class intersection");
+
             if (c == '\\') {
                 MOEX_TRY(escape(true));
                 continue;
             }
+
             const bool range = at_ + 2 < source_.size() && source_[at_ + 1] == '-' &&
                                source_[at_ + 2] != ']' && source_[at_ + 2] != '\\';
             if (fold_ && is_letter(c)) {
@@ -130,15 +137,18 @@ class Rewriter {
                     folded += text('-', other_case(source_[at_ + 2]));
                 }
             }
+
             out_ += c, ++at_;
             if (range) out_ += text('-', source_[at_ + 1]), at_ += 2;
         }
+
         return unsupported("an open class");
     }
 
     Status group() {
         folds_.push_back(fold_);
         if (folds_.size() > 200) return unsupported("groups nested over 200 deep");
+
         const std::string_view rest = source_.substr(at_);
         for (const std::string_view prefix : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!"}) {
             if (rest.starts_with(prefix)) {
@@ -146,11 +156,13 @@ class Rewriter {
                 return {};
             }
         }
+
         if (rest.starts_with("(?i:")) {
             fold_ = true;
             out_ += "(?:", at_ += 4;
             return {};
         }
+
         if (rest.starts_with("(?")) return unsupported("a group option");
         out_ += '(', ++at_;
         return {};
@@ -198,6 +210,7 @@ Result<SplitPattern> SplitPattern::compile_literal(std::string_view literal) {
 Result<SplitPattern> SplitPattern::compile_regex(std::string_view oniguruma) {
     if (!utf8_is_valid(oniguruma))
         return Error{ErrorCode::bad_file, "pre-tokenizer pattern is not UTF-8"};
+
     MOEX_ASSIGN(spelling, pcre2_spelling(oniguruma));
     SplitPattern pattern;
     pcre2_compile_context* compile = pcre2_compile_context_create(nullptr);
@@ -207,6 +220,7 @@ Result<SplitPattern> SplitPattern::compile_regex(std::string_view oniguruma) {
     pattern.state_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelling.data()),
                                          spelling.size(), PCRE2_UTF | PCRE2_UCP, &code, &offset,
                                          compile);
+
     pcre2_compile_context_free(compile);
     if (pattern.state_->code == nullptr) {
         PCRE2_UCHAR message[160] = {};
@@ -215,12 +229,14 @@ Result<SplitPattern> SplitPattern::compile_regex(std::string_view oniguruma) {
                      text("pre-tokenizer pattern: ", reinterpret_cast<const char*>(message), " at ",
                           offset, " of ", spelling.substr(0, 200))};
     }
+
     // without JIT the interpreter gives the same matches
     pcre2_jit_compile(pattern.state_->code, PCRE2_JIT_COMPLETE);
     pattern.state_->context = pcre2_match_context_create(nullptr);
     pcre2_set_match_limit(pattern.state_->context, match_limit);
     pcre2_set_depth_limit(pattern.state_->context, depth_limit);
     pcre2_set_heap_limit(pattern.state_->context, heap_limit_kib);
+
     return pattern;
 }
 
@@ -232,6 +248,7 @@ void SplitPattern::find(std::string_view subject, std::vector<Range>& matches) c
             matches.emplace_back(at, at + state_->literal.size());
         return;
     }
+
     const std::unique_ptr<pcre2_match_data, MatchDataFree> data(
         pcre2_match_data_create_from_pattern(state_->code, nullptr));
     const auto* bytes = reinterpret_cast<PCRE2_SPTR>(subject.data());
@@ -241,8 +258,10 @@ void SplitPattern::find(std::string_view subject, std::vector<Range>& matches) c
         if (found == PCRE2_ERROR_JIT_STACKLIMIT)
             found = pcre2_match(state_->code, bytes, subject.size(), at,
                                 PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(), state_->context);
+
         // no match, or a limit: the rest is one gap, so a hostile pattern costs its limit once
         if (found < 0) return;
+
         const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
         if (range[1] > range[0]) matches.emplace_back(range[0], range[1]);
         at = range[1] > at ? range[1] : at + utf8_step(subject, at).num_bytes;

@@ -1,8 +1,8 @@
 // A pre-tokenizer's pattern: Oniguruma syntax in, PCRE2 underneath, matches out.
-// Immutable; find() is thread-safe. Every match has PCRE2's
-// limits; beyond them the rest of the text stays one piece.
-// Source: tokenizers' "Split"; case-insensitive groups fold
-// ASCII only, \s is White_Space, as in @huggingface/tokenizers.
+// Immutable; find() is thread-safe. Every match has PCRE2's limits; beyond them the rest of the
+// text stays one piece.
+// Source: tokenizers' "Split"; case-insensitive groups fold ASCII only and \s is White_Space, as in
+// @huggingface/tokenizers.
 #pragma once
 
 #include <cstddef>

@@ -74,6 +74,7 @@ Status Tokenizer::State::add(AddedToken token) {
         return bad_file(text("added tokens \"", added[found->second].content, "\" and \"",
                              token.content, "\" share the id ", token.id));
     }
+
     added_by_id.emplace(token.id, added.size());
     added_by_content.emplace(token.content, added.size());
     added.push_back(std::move(token));
@@ -86,10 +87,12 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
     MOEX_ASSIGN(config, parse_strict_json(tokenizer_config_json, "tokenizer_config.json"));
     if (!config.is_object())
         return Error{ErrorCode::bad_file, "tokenizer_config.json is not a JSON object"};
+
     for (const char* key : {"remove_space", "do_lowercase_and_remove_accent"})
         if (member(config, key) == true)
             return Error{ErrorCode::unsupported,
                          text("tokenizer_config.json: ", key, " is not supported")};
+
     if (const auto decoder = config.find("added_tokens_decoder");
         decoder != config.end() && decoder->is_object()) {
         for (const auto& [id_text, object] : decoder->items()) {
@@ -98,23 +101,27 @@ Status Tokenizer::State::read_config(std::string_view tokenizer_config_json) {
                 return Error{ErrorCode::bad_file,
                              text("tokenizer_config.json: added_tokens_decoder has the id \"",
                                   id_text, "\"")};
+
             Json token = object;
             if (token.is_object()) token["id"] = std::stoul(id_text);
             MOEX_ASSIGN(loaded, load_added_token(token));
             if (!added_by_content.contains(loaded.content)) MOEX_TRY(add(std::move(loaded)));
         }
     }
+
     std::set<std::string> special;
     const auto collect = [&](const Json& value) {
         if (value.is_string()) special.insert(value.get<std::string>());
         if (const Json& content = member(value, "content"); content.is_string())
             special.insert(content.get<std::string>());
     };
+
     for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"})
         if (config.contains(key)) collect(config[key]);
     for (const char* key : {"additional_special_tokens", "extra_special_tokens"})
         if (const Json& list = member(config, key); list.is_array() || list.is_object())
             for (const Json& value : list) collect(value);
+
     for (AddedToken& token : added)
         if (special.contains(token.content)) token.special = true;
     return {};
@@ -154,37 +161,44 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(std::string_view tokeni
                                                          std::string_view tokenizer_config_json) {
     MOEX_ASSIGN(file, parse_strict_json(tokenizer_json, "tokenizer.json"));
     if (!file.is_object()) return bad_file("not a JSON object");
-    // "truncation" and "padding" are settings of a training
-    // script's last call: other engines pass them over too.
+
+    // "truncation" and "padding" are settings of a training script's last call: other engines pass
+    // them over too.
     const Json& model = member(file, "model");
     MOEX_ASSIGN(bpe, BpeModel::load(model));
     auto state = std::make_unique<State>(std::move(bpe));
     MOEX_ASSIGN(nfc, load_normalizer(member(file, "normalizer")));
     state->nfc = nfc;
+
     const Json& pre_tokenizer = member(file, "pre_tokenizer");
     if (pre_tokenizer.is_null()) return unsupported("a model without a ByteLevel pre_tokenizer");
+
     bool byte_level = false;
     MOEX_TRY(load_pre_tokenizer(pre_tokenizer, state->steps, byte_level));
     if (!byte_level) return unsupported("a model without a ByteLevel pre_tokenizer");
     MOEX_TRY(load_post_processor(member(file, "post_processor"), state->around_prompt));
     MOEX_TRY(check_decoder(member(file, "decoder")));
+
     const Json& added_tokens = member(file, "added_tokens");
     if (!added_tokens.is_null() && !added_tokens.is_array())
         return bad_file("added_tokens is not a list");
+
     for (const Json& object : added_tokens) {
         MOEX_ASSIGN(token, load_added_token(object));
         MOEX_TRY(state->add(std::move(token)));
     }
+
     MOEX_TRY(state->read_config(tokenizer_config_json));
     MOEX_TRY(state->load_unknown(model));
+
     state->finish_added();
     std::shared_ptr<Tokenizer> tokenizer(new Tokenizer());
     tokenizer->state_ = std::move(state);
     return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
 }
 
-// Cuts `text` at added tokens that `accept(token, begin, end)`
-// lets through; on_text gets what lies between, already stripped.
+// Cuts `text` at added tokens that `accept(token, begin, end)` lets through; on_text gets what lies
+// between, already stripped.
 template <class Accept, class OnText>
 void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string_view text,
                                    const Accept& accept, std::vector<TokenId>& out,
@@ -197,6 +211,7 @@ void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string
         if (strip_right) between = trim_end(between);
         if (!between.empty()) on_text(between);
     };
+
     if (!matcher.empty()) {
         for (std::size_t at = 0; at < text.size();) {
             std::size_t num_bytes = 0;
@@ -205,6 +220,7 @@ void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string
                 ++at;
                 continue;
             }
+
             const AddedToken& token = added[static_cast<std::size_t>(index)];
             flush(at, token.lstrip);
             out.push_back(token.id);
@@ -213,6 +229,7 @@ void Tokenizer::State::split_added(const AddedTokenMatcher& matcher, std::string
             strip_left = token.rstrip;
         }
     }
+
     flush(text.size(), false);
 }
 
@@ -230,6 +247,7 @@ void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId
                 piece = owned.back();
             }
         }
+
         if (!step.pattern) continue;
         next.clear();
         for (const std::string_view piece : pieces) {
@@ -242,11 +260,14 @@ void Tokenizer::State::encode_section(std::string_view text, std::vector<TokenId
                     next.push_back(piece.substr(begin, end - begin));
                 start = end;
             }
+
             if (start < piece.size() && step.keep != PreTokenizerStep::Keep::matches)
                 next.push_back(piece.substr(start));
         }
+
         pieces.swap(next);
     }
+
     for (const std::string_view piece : pieces) bpe.encode_piece(piece, out);
 }
 
@@ -257,18 +278,22 @@ std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool contro
     split_added(raw_matcher, text, accept, out, [&](std::string_view section) {
         const std::string normalized = nfc ? utf8_nfc(section) : std::string();
         const std::string_view view = nfc ? std::string_view(normalized) : section;
-        // Where normalisation changed bytes, places in the input say
-        // nothing; control tokens then count only if they may anywhere.
+
+        // Where normalisation changed bytes, places in the input say nothing; control tokens then
+        // count only if they may anywhere.
         const bool same = view == section;
         const auto offset = static_cast<std::size_t>(section.data() - text.data());
+
         const auto accept_normalized = [&](const AddedToken& token, std::size_t begin,
                                            std::size_t end) {
             return same ? accept(token, offset + begin, offset + end)
                         : control_in_normalized || !token.is_control();
         };
+
         split_added(normalized_matcher, view, accept_normalized, out,
                     [&](std::string_view part) { encode_section(part, out); });
     });
+
     return out;
 }
 

@@ -45,6 +45,7 @@ Status load_split(const Json& split, std::vector<PreTokenizerStep>& steps) {
         step.keep = invert ? PreTokenizerStep::Keep::matches : PreTokenizerStep::Keep::gaps;
     else if (behavior != "Isolated")
         return unsupported(text("pre_tokenizer Split with behavior \"", behavior, "\""));
+
     steps.push_back(std::move(step));
     return {};
 }
@@ -73,6 +74,7 @@ Status load_byte_level(const Json& object, std::vector<PreTokenizerStep>& steps)
         MOEX_ASSIGN(compiled, SplitPattern::compile_regex(gpt2_pattern));
         step.pattern = std::move(compiled);
     }
+
     if (step.pattern || step.add_prefix_space) steps.push_back(std::move(step));
     return {};
 }
@@ -97,6 +99,7 @@ Result<bool> load_normalizer(const Json& normalizer, int depth) {
     if (normalizer.is_null()) return false;
     const std::string type = type_of(normalizer);
     if (type == "NFC") return true;
+
     if (type == "Sequence" && depth < sequence_depth_max && normalizer.contains("normalizers") &&
         normalizer["normalizers"].is_array()) {
         bool nfc = false;
@@ -106,6 +109,7 @@ Result<bool> load_normalizer(const Json& normalizer, int depth) {
         }
         return nfc;
     }
+
     return unsupported(text("normalizer \"", type, "\""));
 }
 
@@ -116,18 +120,22 @@ Status load_pre_tokenizer(const Json& object, std::vector<PreTokenizerStep>& ste
     if (steps.size() >= pre_tokenizer_steps_max)
         return unsupported(
             text("a pre_tokenizer of more than ", pre_tokenizer_steps_max, " steps"));
+
     if (type == "Sequence" && depth < sequence_depth_max && object.contains("pretokenizers") &&
         object["pretokenizers"].is_array()) {
         for (const Json& part : object["pretokenizers"])
             MOEX_TRY(load_pre_tokenizer(part, steps, byte_level, depth + 1));
         return {};
     }
+
     if (type == "Split") return load_split(object, steps);
     if (type == "Digits") return load_digits(object, steps);
+
     if (type == "ByteLevel") {
         byte_level = true;
         return load_byte_level(object, steps);
     }
+
     return unsupported(text("pre_tokenizer \"", type, "\""));
 }
 
@@ -135,14 +143,17 @@ Status load_post_processor(const Json& object, AddedIds& added, int depth) {
     if (object.is_null()) return {};
     const std::string type = type_of(object);
     if (type == "ByteLevel") return {};
+
     if (type == "Sequence" && depth < sequence_depth_max &&
         member(object, "processors").is_array()) {
         for (const Json& part : object["processors"])
             MOEX_TRY(load_post_processor(part, added, depth + 1));
         return {};
     }
+
     if (type != "TemplateProcessing" || !member(object, "single").is_array())
         return unsupported(text("post_processor \"", type, "\""));
+
     AddedIds own;
     bool behind_text = false;
     for (const Json& piece : object["single"]) {
@@ -153,6 +164,7 @@ Status load_post_processor(const Json& object, AddedIds& added, int depth) {
             behind_text = true;
             continue;
         }
+
         const Json& name = member(member(piece, "SpecialToken"), "id");
         const Json& token = name.is_string() ? member(member(object, "special_tokens"),
                                                       name.get_ref<const std::string&>().c_str())
@@ -161,6 +173,7 @@ Status load_post_processor(const Json& object, AddedIds& added, int depth) {
         if (!ids.is_array() || ids.empty())
             return bad_file(
                 text("post_processor: ", json_excerpt(piece), " has no ids in special_tokens"));
+
         for (const Json& id : ids) {
             if (!id.is_number_unsigned() || id.get<std::uint64_t>() > token_id_max)
                 return bad_file(text("post_processor: ids of ", json_excerpt(name), " are ",
@@ -168,11 +181,13 @@ Status load_post_processor(const Json& object, AddedIds& added, int depth) {
             (behind_text ? own.after : own.before).push_back(id.get<TokenId>());
         }
     }
+
     if (!behind_text)
         return bad_file("post_processor TemplateProcessing: \"single\" lacks the text");
     if (added.before.size() + added.after.size() + own.before.size() + own.after.size() >
         added_ids_max)
         return unsupported(text("a post_processor that adds more than ", added_ids_max, " tokens"));
+
     added.before.insert(added.before.begin(), own.before.begin(), own.before.end());
     added.after.insert(added.after.end(), own.after.begin(), own.after.end());
     return {};
@@ -190,6 +205,7 @@ Status check_decoder(const Json& object, int depth) {
 Result<AddedToken> load_added_token(const Json& object) {
     const Json& content = member(object, "content");
     if (!content.is_string()) return bad_file("an added token has no content");
+
     AddedToken token;
     token.content = content.get<std::string>();
     if (token.content.empty()) return bad_file("an added token is empty");
@@ -201,6 +217,7 @@ Result<AddedToken> load_added_token(const Json& object) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() > token_id_max)
         return bad_file(
             text("added token \"", token.content, "\" has no id from 0 to ", token_id_max));
+
     token.id = id.get<TokenId>();
 
     Fields fields = fields_of(object, text("added token \"", token.content, "\""));
@@ -210,6 +227,7 @@ Result<AddedToken> load_added_token(const Json& object) {
     fields.boolean("normalized", token.normalized);
     fields.boolean("lstrip", token.lstrip);
     fields.boolean("rstrip", token.rstrip);
+
     fields.boolean("single_word", single_word);
     if (fields.problem()) return *fields.problem();
     if (single_word) return unsupported(text("single_word of added token \"", token.content, "\""));

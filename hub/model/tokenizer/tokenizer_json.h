@@ -24,8 +24,8 @@ struct PreTokenizerStep {
 struct AddedIds {
     std::vector<TokenId> before, after;
 };
-// Whether it is NFC; null is no normalizer. `depth`
-// counts Sequences inside each other, here and below.
+// Whether it is NFC; null is no normalizer. `depth` counts Sequences inside each other, here and
+// below.
 Result<bool> load_normalizer(const Json& normalizer, int depth = 0);
 // Appends to `steps`; `byte_level` becomes true at the ByteLevel that has to be last.
 Status load_pre_tokenizer(const Json& object, std::vector<PreTokenizerStep>& steps,

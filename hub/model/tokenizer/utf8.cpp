@@ -20,10 +20,12 @@ Utf8Step utf8_step(std::string_view text, std::size_t at) {
     if (at >= text.size()) return {0, 0, true, false};
     const std::uint8_t lead = byte_at(text, at);
     if (lead < 0x80) return {lead, 1, true, false};
+
     std::uint32_t needed = 0;
     // bounds of the second byte keep out overlong forms, surrogates and > U+10FFFF
     std::uint8_t lower = 0x80, upper = 0xBF;
     char32_t code_point = 0;
+
     if (lead >= 0xC2 && lead <= 0xDF) {
         needed = 1, code_point = lead & 0x1F;
     } else if (lead >= 0xE0 && lead <= 0xEF) {
@@ -37,6 +39,7 @@ Utf8Step utf8_step(std::string_view text, std::size_t at) {
     } else {
         return {0xFFFD, 1, false, false};
     }
+
     for (std::uint32_t i = 1; i <= needed; ++i) {
         if (at + i >= text.size()) return {0xFFFD, i, false, true};
         const std::uint8_t next = byte_at(text, at + i);
@@ -44,6 +47,7 @@ Utf8Step utf8_step(std::string_view text, std::size_t at) {
         lower = 0x80, upper = 0xBF;
         code_point = (code_point << 6) | (next & 0x3F);
     }
+
     return {code_point, needed + 1, true, false};
 }
 
@@ -75,6 +79,7 @@ bool utf8_is_valid(std::string_view text) {
         if (!step.valid) return false;
         at += step.num_bytes;
     }
+
     return true;
 }
 
@@ -90,6 +95,7 @@ std::string utf8_repair(std::string_view text) {
             utf8_append(out, 0xFFFD);
         at += step.num_bytes;
     }
+
     return out;
 }
 
@@ -126,19 +132,23 @@ std::string utf8_nfc(std::string_view text) {
         const utf8proc_ssize_t num_parts = utf8proc_decompose_char(
             static_cast<utf8proc_int32_t>(step.code_point), parts, 32, UTF8PROC_DECOMPOSE,
             &last_boundclass);
+
         MOEX_CHECK(num_parts >= 0 && num_parts <= 32, "decomposition of one code point");
         code_points.insert(code_points.end(), parts, parts + num_parts);
     }
-    // utf8proc sorts marks by neighbour exchange, which is
-    // quadratic on hostile runs; a stable sort per run is not.
+
+    // utf8proc sorts marks by neighbour exchange, which is quadratic on hostile runs; a stable sort
+    // per run is not.
     const auto combining_class = [](utf8proc_int32_t c) {
         return utf8proc_get_property(c)->combining_class;
     };
+
     for (std::size_t i = 0; i < code_points.size();) {
         if (combining_class(code_points[i]) == 0) {
             ++i;
             continue;
         }
+
         std::size_t end = i + 1;
         while (end < code_points.size() && combining_class(code_points[end]) != 0) ++end;
         std::stable_sort(code_points.begin() + static_cast<std::ptrdiff_t>(i),
@@ -146,14 +156,17 @@ std::string utf8_nfc(std::string_view text) {
                          [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
         i = end;
     }
+
     const auto composed = utf8proc_normalize_utf32(
         code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()),
         static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
     MOEX_CHECK(composed >= 0, "composition");
+
     std::string out;
     out.reserve(text.size());
     for (utf8proc_ssize_t i = 0; i < composed; ++i)
         utf8_append(out, static_cast<char32_t>(code_points[static_cast<std::size_t>(i)]));
+
     return out;
 }
 

@@ -1,6 +1,6 @@
 // UTF-8 as the tokenizer and the template need it: repair, reading, normal form C, white space.
-// Pure functions over bytes. Source: WHATWG Encoding
-// (UTF-8 decoder), Unicode UAX #15, through utf8proc.
+// Pure functions over bytes.
+// Source: WHATWG Encoding (UTF-8 decoder) and Unicode UAX #15, through utf8proc.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct TextRange {
     std::size_t end = 0;
 };
 
-// One step of reading UTF-8. A broken sequence gives
-// U+FFFD and the length of its maximal ill-formed part.
+// One step of reading UTF-8. A broken sequence gives U+FFFD and the length of its maximal
+// ill-formed part.
 struct Utf8Step {
     char32_t code_point = 0;
     std::uint32_t num_bytes = 0;  // 0 only at the end of the text

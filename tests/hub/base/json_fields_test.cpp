@@ -21,6 +21,7 @@ TEST(JsonFieldsTest, AbsentAndNullLeaveTheTargetAlone) {
     int whole = 2;
     bool flag = true;
     std::string word = "kept";
+
     for (const char* name : {"null", "absent"}) {
         fields.real(name, 0, 1, real);
         fields.positive(name, real);
@@ -44,6 +45,7 @@ TEST(JsonFieldsTest, TheFirstProblemIsKept) {
     bool flag = false;
     fields.boolean("a", flag);
     EXPECT_EQ(fields.problem(), "b wants a whole number from 0 to 5, is -1");
+
     EXPECT_EQ(whole, 7);
 
     SentenceFields strict(object);

@@ -81,6 +81,7 @@ TEST_F(MappedFileDeathTest, AFaultInAMapIsOneSentenceAndExitOne) {
         volatile std::byte last = file.bytes().back();
         (void)last;
     };
+
     EXPECT_EXIT(read_shortened(), testing::ExitedWithCode(1),
                 "^moex-hub: .*moex-mapped-.*: had 100000 bytes when it was opened, has 4096 now; "
                 "put the file back .*and start again\n$");

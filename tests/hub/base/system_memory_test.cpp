@@ -39,6 +39,7 @@ TEST_F(SystemMemoryTest, IsWhatTheNarrowestGroupLeaves) {
     EXPECT_EQ(memory_available(root_), 500u << 10);
     write("sys/fs/cgroup/memory.max", "300000\n");
     write("sys/fs/cgroup/memory.current", "100000\n");
+
     EXPECT_EQ(memory_available(root_), 200000u);
     write("sys/fs/cgroup/system.slice/moex.service/memory.max", "90000\n");
     write("sys/fs/cgroup/system.slice/moex.service/memory.current", "40000\n");

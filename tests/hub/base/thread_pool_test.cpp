@@ -37,6 +37,7 @@ TEST(ThreadPoolTest, ManyShortJobsFollowEachOther) {
         pool.parallel_for(values.size(), 4, [&](std::size_t begin, std::size_t end) {
             for (std::size_t i = begin; i < end; ++i) values[i] += i + job;
         });
+
     for (std::size_t i = 0; i < values.size(); ++i)
         EXPECT_EQ(values[i], num_jobs * i + num_jobs * (num_jobs - 1) / 2);
 }
@@ -53,6 +54,7 @@ TEST(ThreadPoolTest, CallersShareThePoolAndNestedCallsRunInline) {
                                       [&](std::size_t from, std::size_t to) { sum += to - from; });
                 });
         });
+
     for (std::thread& caller : callers) caller.join();
     EXPECT_EQ(sum, 4u * 200u * 32u);
 }

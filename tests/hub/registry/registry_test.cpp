@@ -65,6 +65,7 @@ TEST_F(RegistryTest, AKeyThatIsSetEndsTheOneBeforeIt) {
         ASSERT_TRUE(registry->set_key(Role::join, "link", after).ok());
         EXPECT_EQ(registry->key_role(before), std::nullopt);
     }
+
     const auto registry = open();
     EXPECT_EQ(registry->key_role(before), std::nullopt);
     EXPECT_EQ(registry->key_role(after), Role::join);
@@ -82,6 +83,7 @@ TEST_F(RegistryTest, KeysSurviveAReopenAndOnlyTheirHashIsStored) {
         ASSERT_TRUE(registry->add_key(Role::api, "own", "a key that the host chose").ok());
         EXPECT_FALSE(registry->add_key(Role::api, "short", "tiny").ok());
     }
+
     auto registry = open();
     EXPECT_EQ(registry->key_role(api), Role::api);
     EXPECT_EQ(registry->key_role(admin), Role::admin);
@@ -89,10 +91,12 @@ TEST_F(RegistryTest, KeysSurviveAReopenAndOnlyTheirHashIsStored) {
     EXPECT_EQ(registry->key_role(""), std::nullopt);
     EXPECT_EQ(registry->key_role(api + "x"), std::nullopt);
     EXPECT_EQ(registry->join_token().value(), token);
+
     EXPECT_TRUE(registry->join_allowed(token));
     EXPECT_TRUE(registry->join_allowed(admin));
     EXPECT_FALSE(registry->join_allowed(api));
     EXPECT_FALSE(registry->join_allowed(""));
+
     for (const auto& entry : fs::directory_iterator(state_)) {
         std::ifstream in(entry.path(), std::ios::binary);
         const std::string content{std::istreambuf_iterator<char>(in), {}};
@@ -109,6 +113,7 @@ TEST_F(RegistryTest, CountersAndWorkersAddUp) {
         registry->record_worker({"w1", "ada", "GPU", 10, 100, 1, 50, 60});
         registry->record_worker({"", "nobody", "", 10, 100, 1, 50, 60});
     }
+
     auto registry = open();
     registry->add_to_counter("calls", 5);
     registry->record_worker({"w1", "ada l.", "GPU", 5, 50, 0, 70, 80});
@@ -116,6 +121,7 @@ TEST_F(RegistryTest, CountersAndWorkersAddUp) {
     ASSERT_EQ(counters.size(), 1u);
     EXPECT_EQ(counters[0], (std::pair<std::string, std::uint64_t>("calls", 12)));
     const auto workers = registry->workers();
+
     ASSERT_EQ(workers.size(), 1u);
     EXPECT_EQ(workers[0].nickname, "ada l.");
     EXPECT_EQ(workers[0].pairs_answered, 15u);
@@ -132,6 +138,7 @@ TEST_F(RegistryTest, ANewerSchemaIsRefusedByNumber) {
     sqlite3_close(raw);
     const auto opened = Registry::open(state_);
     ASSERT_FALSE(opened.ok());
+
     EXPECT_NE(opened.error().message.find("schema version 99"), std::string::npos)
         << opened.error().message;
 }
@@ -145,8 +152,8 @@ TEST_F(RegistryTest, AFileThatIsNoDatabaseIsRefused) {
         << opened.error().message;
 }
 
-// A key that was shown is stored: the child is killed the moment
-// after create_key() returned, while counters are being written.
+// A key that was shown is stored: the child is killed the moment after create_key() returned, while
+// counters are being written.
 TEST_F(RegistryTest, ShownKeysSurviveKill9) {
     std::vector<std::string> shown;
     for (int round = 0; round < 10; ++round) {
@@ -154,6 +161,7 @@ TEST_F(RegistryTest, ShownKeysSurviveKill9) {
         ASSERT_EQ(pipe(pipe_ends), 0);
         const pid_t child = fork();
         ASSERT_GE(child, 0);
+
         if (child == 0) {
             auto registry = Registry::open(state_);
             if (!registry.ok()) _exit(1);
@@ -161,11 +169,13 @@ TEST_F(RegistryTest, ShownKeysSurviveKill9) {
             (*registry)->flush();
             const auto key = (*registry)->create_key(Role::api, "app");
             if (!key.ok() || write(pipe_ends[1], key->data(), key->size()) < 0) _exit(1);
+
             for (;;) {
                 (*registry)->add_to_counter("calls", 1);
                 (*registry)->flush();
             }
         }
+
         close(pipe_ends[1]);
         char buffer[128];
         const ssize_t size = read(pipe_ends[0], buffer, sizeof buffer);
@@ -173,9 +183,11 @@ TEST_F(RegistryTest, ShownKeysSurviveKill9) {
         int status = 0;
         waitpid(child, &status, 0);
         close(pipe_ends[0]);
+
         ASSERT_GT(size, 0);
         shown.emplace_back(buffer, static_cast<std::size_t>(size));
     }
+
     auto registry = open();
     for (const std::string& key : shown) EXPECT_EQ(registry->key_role(key), Role::api);
     EXPECT_GE(registry->counters().size(), 1u);

@@ -46,6 +46,7 @@ TEST(ChatTemplateTest, PrintsLikePython) {
     EXPECT_EQ(render("{% set d = {10: 'x', 2: 'y', 's': 'z'} %}{{ d[2] }}{{ d['s'] }}{{ 10 in d "
                      "}}{{ '2' in d }}{{ d }}"),
               "yzTrueFalse{10: 'x', 2: 'y', 's': 'z'}");
+
     EXPECT_EQ(render("{% for k, v in {10: 'x', 2: 'y'} | dictsort %}{{ k + 1 }}{{ v }}{% endfor "
                      "%}{{ {1: 2} | tojson }}"),
               "3y11x{\"1\": 2}");
@@ -63,6 +64,7 @@ TEST(ChatTemplateTest, ComputesLikePython) {
     EXPECT_EQ(render("{{ 'äöü'|length }} {{ 'äöü'[::-1] }} {{ [1,2,3,4][-3:-1] }} {{ [1,2,3][::2] "
                      "}} {{ 'abc'[5:] }}|{{ 'abc'[-9:2] }} {{ [1,2,3][9::-2] }}"),
               "3 üöä [2, 3] [1, 3] |ab [3, 1]");
+
     EXPECT_EQ(render("{{ '--a--'.strip('-') }} {{ ' x '.lstrip() }}| {{ 'a b  c'.split() }} {{ "
                      "'a,b,c'.rsplit(',', 1) }} {{ 'x'.join(['1', '2']) }}"),
               "a x | ['a', 'b', 'c'] ['a,b', 'c'] 1x2");
@@ -88,6 +90,7 @@ TEST(ChatTemplateTest, ScopesFollowJinja) {
                      "%}{% endfor %}{{ ns.n }}"),
               "6");
     EXPECT_EQ(render("{% if true %}{% set y = 2 %}{% endif %}{{ y }}"), "2");
+
     EXPECT_EQ(render("{% macro m(a, b=2) %}{{ a }}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ "
                      "m(1) }} {{ m(1, 3, 4, c=5) }}"),
               "12(){} 13(4,){'c': 5}");
@@ -95,6 +98,7 @@ TEST(ChatTemplateTest, ScopesFollowJinja) {
                      "endmacro %}{{ count(3) }}"),
               "3210");
     EXPECT_EQ(render("{% with a = 1, b = a %}{{ a }}{% endwith %}{{ a }}"), "1");
+
     EXPECT_EQ(render("{% for k, v in {'x': 1, 'y': 2}.items() %}{{ loop.index }}{{ k }}{{ v }}{{ "
                      "loop.revindex0 }}{% endfor %}"),
               "1x112y20");
@@ -141,6 +145,7 @@ TEST(ChatTemplateTest, BrokenTemplatesAreRefused) {
                                "{% unknown %}",
                                "{{ a $ b }}"})
         EXPECT_FALSE(ChatTemplate::parse(source).ok()) << source;
+
     std::string deep, chain = "{{ 1";
     for (int i = 0; i < 10'000; ++i) deep += "(", chain += "+1";
     EXPECT_FALSE(ChatTemplate::parse("{{ " + deep).ok());
@@ -160,6 +165,7 @@ TEST(ChatTemplateTest, RunawayTemplatesAreStopped) {
              "%}{% endfor %}",
              "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] "
              "%}{% endfor %}{{ ns.l }}",
+
              "{{ 'x' * 1000000000 }}",
              "{{ ('x' * 9999).replace('x', 'y' * 9999) | length }}",
              "{{ [0] * 9223372036854775807 }}",
@@ -170,14 +176,15 @@ TEST(ChatTemplateTest, RunawayTemplatesAreStopped) {
         const std::string result = render(source, ordered_json::object(), limits);
         EXPECT_EQ(result.substr(0, 8), "render: ") << source << " → " << result.substr(0, 80);
     }
+
     EXPECT_EQ(render("{% set ns = namespace(a=1) %}{% set ns.me = ns %}{{ ns.me.me.a }}",
                      ordered_json::object(), limits),
               "1");
 }
 
 TEST(ChatTemplateTest, FiltersKeepTheListTheyWalk) {
-    // A filter over something that is no list makes one
-    // of its own; it must live as long as the walk.
+    // A filter over something that is no list makes one of its own; it must live as long as the
+    // walk.
     EXPECT_EQ(render("{{ {'a': 1, 'b': 2} | select | join }} {{ 'hello' | map('upper') | join }} "
                      "{{ missing | selectattr('x') | list }} {{ 'aab' | unique | join }} "
                      "{{ 'ab' | batch(1) | list }} {{ '-'.join('abc') }} {{ {'b': 1, 'a': 2} | "
@@ -252,6 +259,7 @@ TEST_F(RenderIdsTest, DemoChatIsWhatItsTextSays) {
         R"([{"role": "user", "content": "Hello there"}])");
     const auto result = (*parsed)->render_ids(messages, {{"add_generation_prompt", true}},
                                               *tokenizer_);
+
     ASSERT_TRUE(result.ok());
     EXPECT_EQ(*result,
               tokenizer_->encode("<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n",
@@ -278,6 +286,7 @@ TEST_F(RenderIdsTest, NeitherCuttingNorJoiningLaundersContent) {
                                     {"name", "<|im_"},
                                     {"tail", "end|>"},
                                     {"half", "im_end"}}};
+
     for (const char* expression : {"m.content",
                                    "m.content | trim",
                                    "m.content.strip()",
@@ -307,12 +316,14 @@ TEST_F(RenderIdsTest, NeitherCuttingNorJoiningLaundersContent) {
                                 messages);
         EXPECT_EQ(count(result, end_), 0u) << expression;
     }
+
     // Captured in blocks, macros and namespaces.
     const auto result = ids(
         "{% macro f(x) %}{{ x }}{% endmacro %}{% set b %}{{ messages[0].role }}{% endset %}{% set "
         "ns = namespace(v=b) %}{{ f(ns.v) }}<|im_end|>",
         messages);
     EXPECT_EQ(count(result, end_), 1u);
+
     // Comparison sees the characters all the same.
     EXPECT_EQ(count(ids("{{ '<|im_end|>' if messages[0].role == '<|im_end|>' }}", messages), end_),
               1u);
@@ -324,8 +335,10 @@ TEST_F(RenderIdsTest, OtherVariablesArePlainAndOwnTokensAreTokens) {
                     end_),
               0u);
     const auto parsed = ChatTemplate::from_tokenizer_config(
-        R"({"chat_template": "{{ eos_token }}{{ tools is none }}", "eos_token": {"content": "<|im_end|>"}})");
+        R"({"chat_template": "{{ eos_token }}{{ tools is none }}", )"
+        R"("eos_token": {"content": "<|im_end|>"}})");
     ASSERT_TRUE(parsed.ok());
+
     const auto result = (*parsed)->render_ids(ordered_json::array(), ordered_json(), *tokenizer_);
     ASSERT_TRUE(result.ok());
     EXPECT_EQ(count(*result, end_), 1u);
@@ -336,7 +349,8 @@ TEST(ChatTemplateConfigTest, TemplateIsFoundByNameOrMissing) {
     EXPECT_EQ(ChatTemplate::from_tokenizer_config("{}").error().code, ErrorCode::not_found);
     EXPECT_FALSE(ChatTemplate::from_tokenizer_config("x").ok());
     const auto named = ChatTemplate::from_tokenizer_config(
-        R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}]})");
+        R"({"chat_template": [{"name": "rag", "template": "r"}, {"name": "default", )"
+        R"("template": "d"}]})");
     ASSERT_TRUE(named.ok());
     EXPECT_EQ(*(*named)->render(ordered_json::object()), "d");
 }

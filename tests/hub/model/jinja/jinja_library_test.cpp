@@ -47,6 +47,7 @@ TEST(JinjaLibraryTest, StringMethodsFollowPython) {
          "They'Re Bill'S Friends 1St | They're Bill's (Best) Friends-1st"},
         {"{{ 'abcab'.rindex('ab') }} {{ 'abcab'.index('ab') }}", "3 0"},
     };
+
     expect_rendered(cases);
 }
 
@@ -64,6 +65,7 @@ TEST(JinjaLibraryTest, FiltersFollowJinja) {
          "&lt;a href=&#34;x&#34;&gt;&amp;&#39;&lt;/a&gt; 5 &lt;"},
         {"[{{ 'ab' | center(6) }}] [{{ 'x' | center | length }}]", "[  ab  ] [80]"},
     };
+
     expect_rendered(cases);
 }
 
@@ -88,6 +90,7 @@ TEST(JinjaLibraryTest, FormatsFollowPython) {
          "a 'b' 005 -6 7 1e+16 0.5 1.000000 2."},
         {"{{ '%05s|%-06d|%+.1e' % ('ab', 42, -0.00123) }}", "   ab|42    |-1.2e-03"},
     };
+
     expect_rendered(cases);
 }
 
@@ -104,6 +107,7 @@ TEST(JinjaLibraryTest, LoopsRememberAndRecurse) {
          "loop(v.items()) }}]{% else %}.{% endfor %}",
          "a[b[.]]c[.]"},
     };
+
     expect_rendered(cases);
 }
 
@@ -122,6 +126,7 @@ TEST(JinjaLibraryTest, CyclersAndJoinersKeepTheirState) {
          "undefined }}",
          "2 1 3 True"},
     };
+
     expect_rendered(cases);
 }
 
@@ -159,6 +164,7 @@ TEST(JinjaLibraryTest, MisuseIsRefusedInASentence) {
         {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "deep"},
         {"{% for x in [1] %}{{ loop([1]) }}{% endfor %}", "the function 'loop'"},
     };
+
     for (const auto& [source, wanted] : cases)
         EXPECT_NE(refusal(source).find(wanted), std::string::npos) << source << "\n"
                                                                    << refusal(source);

@@ -21,6 +21,7 @@ TEST(GoldenPackagesTest, EmbeddedDemoIsWholeAndSmall) {
     EXPECT_EQ(package->name(), "moex-demo");
     EXPECT_EQ(package->expert_shape(), (ExpertShape{384, 256, 128}));
     EXPECT_EQ(package->expert_blob_bytes(), 156'672u);
+
     EXPECT_TRUE(package->tokenizer_file("tokenizer.json"));
     EXPECT_EQ(package->generation_defaults().eos_token_ids,
               (std::vector<std::uint32_t>{8191, 8189}));
@@ -38,6 +39,7 @@ TEST(GoldenPackagesTest, DemoCheckpointPacksToTheEmbeddedBytes) {
     ThreadPool threads;
     const auto report = pack_checkpoint(checkpoint, folder / "out", {.name = "moex-demo"}, threads,
                                         {});
+
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_EQ(test::read_file(folder / "out/manifest.json"),
               test::read_file(source_folder / "static/models/demo/manifest.json"));
@@ -54,6 +56,7 @@ TEST(GoldenPackagesTest, GoldenCheckpointPacksInEveryType) {
         const auto package = *ModelPackage::open(out);
         EXPECT_EQ(package->name(), "qwen3-tiny");
         EXPECT_EQ(package->config().layer_is_moe, (std::vector<std::uint8_t>{0, 1, 0, 1}));
+
         EXPECT_TRUE(package->config().attention_bias);
         EXPECT_EQ(package->config().head_dim, 64u);
         EXPECT_TRUE(verify_package(out, {}).ok());

@@ -1,5 +1,5 @@
-// The packer as a process: killed at any moment it goes
-// on where it stopped, and its memory stays small.
+// The packer as a process: killed at any moment it goes on where it stopped, and its memory stays
+// small.
 #include <cstdlib>
 #include <fstream>
 
@@ -23,8 +23,8 @@ using test::CheckpointBuilder;
 using test::TempFolder;
 namespace fs = std::filesystem;
 
-// Packs in a child that stops at its `stop_at`-th progress
-// event and is killed there. False when it ended before.
+// Packs in a child that stops at its `stop_at`-th progress event and is killed there. False when it
+// ended before.
 bool pack_and_kill(const fs::path& in, const fs::path& out, std::uint64_t stop_at) {
     int reached[2];
     EXPECT_EQ(::pipe(reached), 0);
@@ -38,8 +38,10 @@ bool pack_and_kill(const fs::path& in, const fs::path& out, std::uint64_t stop_a
             if (::write(reached[1], &byte, 1) != 1) ::_exit(3);
             for (;;) ::pause();
         }));
+
         ::_exit(0);
     }
+
     ::close(reached[1]);
     char byte = 0;
     const bool stopped = ::read(reached[0], &byte, 1) == 1;
@@ -47,6 +49,7 @@ bool pack_and_kill(const fs::path& in, const fs::path& out, std::uint64_t stop_a
     if (stopped) ::kill(child, SIGKILL);
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
+
     return stopped;
 }
 
@@ -67,12 +70,14 @@ TEST(PackerProcessTest, KilledPackerGoesOnAndGivesTheSamePackage) {
         ThreadPool threads(2);
         ASSERT_TRUE(pack_checkpoint(folder / "in", folder / "whole", {}, threads, {}).ok());
     }
+
     const std::string wanted = test::read_file(folder / "whole/manifest.json");
     std::uint64_t kills = 0;
     std::uint32_t resumed_max = 0;
     for (std::uint64_t stop_at = 1; stop_at < 60; stop_at += 3) {
         const fs::path out = folder / text("out-", stop_at);
         if (!pack_and_kill(folder / "in", out, stop_at)) break;
+
         ++kills;
         const auto half = ModelPackage::open(out);
         ASSERT_FALSE(half.ok()) << "stopped at event " << stop_at;
@@ -80,23 +85,28 @@ TEST(PackerProcessTest, KilledPackerGoesOnAndGivesTheSamePackage) {
             << half.error().message;
         const auto before = inodes(out / "weights");
         ThreadPool threads(2);
+
         const auto report = pack_checkpoint(folder / "in", out, {}, threads, {});
         ASSERT_TRUE(report.ok()) << report.error().message;
         EXPECT_EQ(test::read_file(out / "manifest.json"), wanted) << "stopped at event " << stop_at;
         EXPECT_TRUE(verify_package(out, {}).ok());
-        // Four experts a layer: everything before the layer
-        // that was under way is kept, not written again.
+
+        // Four experts a layer: everything before the layer that was under way is kept, not written
+        // again.
         EXPECT_EQ(report->layers_resumed, std::min<std::uint64_t>((stop_at - 1) / 4, 4))
             << "stopped at event " << stop_at;
         resumed_max = std::max(resumed_max, report->layers_resumed);
+
         for (const auto& [name, inode] : inodes(out / "weights"))
             if (!name.starts_with(".tmp-") && before.contains(name)) {
                 EXPECT_EQ(before.at(name), inode) << name;
             }
+
         EXPECT_FALSE(fs::exists(out / ".pack-state"));
         for (const auto& entry : fs::recursive_directory_iterator(out))
             EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));
     }
+
     EXPECT_GE(kills, 8u);
     EXPECT_EQ(resumed_max, 4u);
 }
@@ -112,8 +122,8 @@ bool changes_a_folder(std::uint64_t call) {
 }
 
 enum class Traced { ended, killed, not_allowed };
-// Packs in a child on one thread that is killed right before its
-// `kill_at`-th call that makes, renames or removes a folder's entry.
+// Packs in a child on one thread that is killed right before its `kill_at`-th call that makes,
+// renames or removes a folder's entry.
 Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint64_t kill_at) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -122,10 +132,12 @@ Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint6
         ThreadPool threads(1);
         ::_exit(pack_checkpoint(in, out, {}, threads, {}).ok() ? 0 : 1);
     }
+
     int status = 0;
     std::uint64_t calls = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     if (WIFEXITED(status)) return Traced::not_allowed;
+
     ::ptrace(PTRACE_SETOPTIONS, child, nullptr, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL);
     for (long signal = 0;;) {
         ::ptrace(PTRACE_SYSCALL, child, nullptr, signal);
@@ -134,8 +146,10 @@ Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint6
             EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
             return Traced::ended;
         }
+
         signal = WSTOPSIG(status) == (SIGTRAP | 0x80) ? 0 : WSTOPSIG(status);
         if (signal != 0) continue;
+
         __ptrace_syscall_info info{};
         if (::ptrace(PTRACE_GET_SYSCALL_INFO, child, reinterpret_cast<void*>(sizeof info), &info) <=
             0) {
@@ -143,17 +157,19 @@ Traced pack_and_kill_at_call(const fs::path& in, const fs::path& out, std::uint6
             ::waitpid(child, &status, __WALL);
             return Traced::not_allowed;
         }
+
         if (info.op != PTRACE_SYSCALL_INFO_ENTRY || !changes_a_folder(info.entry.nr) ||
             ++calls < kill_at)
             continue;
+
         ::kill(child, SIGKILL);
         EXPECT_EQ(::waitpid(child, &status, __WALL), child);
         return Traced::killed;
     }
 }
 
-// The last steps too: what is there is a whole package, or one that
-// the same command finishes and another checkpoint never takes over.
+// The last steps too: what is there is a whole package, or one that the same command finishes and
+// another checkpoint never takes over.
 TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
     TempFolder folder("steps");
     CheckpointBuilder({.num_layers = 2, .mlp_only_layers = {}}).write(folder / "in");
@@ -162,38 +178,45 @@ TEST(PackerProcessTest, KilledBeforeAnyStepItIsWholeOrGoesOn) {
         test::write_file(folder / name / "generation_config.json", "{}");
     ThreadPool threads(1);
     ASSERT_TRUE(pack_checkpoint(folder / "in", folder / "in-whole", {}, threads, {}).ok());
+
     ASSERT_TRUE(pack_checkpoint(folder / "other", folder / "other-whole", {}, threads, {}).ok());
     const auto manifest = [](const fs::path& package) {
         return test::read_file(package / "manifest.json");
     };
+
     std::uint64_t whole = 0, half = 0;
     for (std::uint64_t kill_at = 1;; ++kill_at) {
         const fs::path out = folder / text("out-", kill_at), copy = folder / text("copy-", kill_at);
         const Traced traced = pack_and_kill_at_call(folder / "in", out, kill_at);
         if (traced == Traced::not_allowed) GTEST_SKIP() << "SKIPPED: ptrace is not allowed here";
         if (traced == Traced::ended) break;
+
         if (fs::exists(out)) fs::copy(out, copy, fs::copy_options::recursive);
         const auto found = ModelPackage::open(out);
         ++(found.ok() ? whole : half);
         if (found.ok()) {
             EXPECT_TRUE(verify_package(out, {}).ok()) << kill_at;
         }
+
         const auto again = pack_checkpoint(folder / "in", out, {}, threads, {});
         if (!again.ok()) {
             EXPECT_TRUE(found.ok()) << kill_at;
             EXPECT_NE(again.error().message.find("holds a package already"), std::string::npos)
                 << kill_at << ": " << again.error().message;
         }
+
         EXPECT_TRUE(verify_package(out, {}).ok()) << kill_at;
         EXPECT_EQ(manifest(out), manifest(folder / "in-whole")) << kill_at;
         for (const auto& entry : fs::recursive_directory_iterator(out))
             EXPECT_FALSE(entry.path().filename().string().starts_with("."))
                 << kill_at << ": " << entry.path();
+
         if (pack_checkpoint(folder / "other", copy, {}, threads, {}).ok()) {
             EXPECT_EQ(manifest(copy), manifest(folder / "other-whole")) << kill_at;
             EXPECT_TRUE(verify_package(copy, {}).ok()) << kill_at;
         }
     }
+
     std::printf("%llu kills left a half package, %llu a whole one\n",
                 static_cast<unsigned long long>(half), static_cast<unsigned long long>(whole));
     EXPECT_GE(half, 15u);
@@ -209,6 +232,7 @@ TEST(PackerProcessTest, RecordsWithoutTheirInputAreNobodys) {
     ASSERT_TRUE(pack_checkpoint(folder / "other", folder / "wanted", {}, threads, {}).ok());
     ASSERT_TRUE(pack_and_kill(folder / "in", folder / "out", 7));
     ASSERT_TRUE(fs::exists(folder / "out/.pack-state/layer-0"));
+
     fs::remove(folder / "out/.pack-state/input");
     const auto report = pack_checkpoint(folder / "other", folder / "out", {}, threads, {});
     ASSERT_TRUE(report.ok()) << report.error().message;
@@ -225,6 +249,7 @@ TEST(PackerProcessTest, UnfinishedPackageBelongsToItsInputAndOptions) {
     auto report = pack_checkpoint(folder / "in", folder / "out",
                                   {.expert_dtype = ExpertDtype::bf16}, threads, {});
     ASSERT_FALSE(report.ok());
+
     EXPECT_NE(report.error().message.find("other options"), std::string::npos)
         << report.error().message;
     CheckpointBuilder({.seed = 2}).write(folder / "in");
@@ -239,6 +264,7 @@ TEST(PackerProcessTest, TwoPackersNeverShareAFolder) {
     CheckpointBuilder{test::CheckpointOptions{}}.write(folder / "in");
     ThreadPool threads(1);
     std::string second;
+
     const auto report = pack_checkpoint(
         folder / "in", folder / "out", {}, threads, [&](const PackProgress&) {
             if (!second.empty()) return;
@@ -246,6 +272,7 @@ TEST(PackerProcessTest, TwoPackersNeverShareAFolder) {
             const auto refused = pack_checkpoint(folder / "in", folder / "out", {}, other, {});
             second = refused.ok() ? "packed" : refused.error().message;
         });
+
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_NE(second.find("another packer"), std::string::npos) << second;
 }
@@ -257,10 +284,12 @@ std::uint64_t peak_bytes_of_packing(const fs::path& in, const fs::path& out) {
         const auto report = pack_checkpoint(in, out, {}, threads, {});
         ::_exit(report.ok() ? 0 : 1);
     }
+
     int status = 0;
     struct rusage usage {};
     EXPECT_EQ(::wait4(child, &status, 0, &usage), child);
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+
     return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
 }
 

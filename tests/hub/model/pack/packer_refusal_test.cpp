@@ -20,16 +20,18 @@ namespace fs = std::filesystem;
 
 class PackerRefusalTest : public testing::Test {
   protected:
-    // Packs "in" and expects an error that holds every one
-    // of `words`; the output must not exist afterwards.
+    // Packs "in" and expects an error that holds every one of `words`; the output must not exist
+    // afterwards.
     Error refused(std::initializer_list<std::string_view> words, const PackOptions& options = {}) {
         const auto report = pack_checkpoint(folder_ / "in", folder_ / "out", options, threads_, {});
         EXPECT_FALSE(report.ok());
         if (report.ok()) return {ErrorCode::internal, ""};
+
         const std::string& message = report.error().message;
         for (const std::string_view word : words)
             EXPECT_NE(message.find(word), std::string::npos)
                 << "\"" << word << "\" not in: " << message;
+
         EXPECT_EQ(message.find('\n'), std::string::npos) << message;
         EXPECT_LT(message.size(), 600u) << message;
         EXPECT_FALSE(fs::exists(folder_ / "out")) << message;
@@ -66,6 +68,7 @@ TEST_F(PackerRefusalTest, WrongShapes) {
              "num_experts, hidden_size"});
     CheckpointBuilder expert{CheckpointOptions{}};
     expert.tensor("model.layers.2.mlp.experts.1.down_proj.weight").shape = {32, 64};
+
     expert.write(folder_ / "in");
     refused({"experts.1.down_proj", "is [32, 64]", "wants [64, 32]"});
     CheckpointBuilder config{CheckpointOptions{}};
@@ -81,6 +84,7 @@ TEST_F(PackerRefusalTest, NotFiniteWeightsNameTensorAndIndex) {
         float value;
         const char* shown;
     };
+
     for (const Case& c :
          {Case{"model.layers.2.mlp.experts.3.up_proj.weight", 5 * 64 + 7, NAN, "[5, 7]"},
           Case{"model.embed_tokens.weight", 95 * 64 + 63, INFINITY, "[95, 63]"},
@@ -91,12 +95,14 @@ TEST_F(PackerRefusalTest, NotFiniteWeightsNameTensorAndIndex) {
         builder.write(folder_ / "in");
         EXPECT_EQ(refused({c.name, c.shown, "finite"}).code, ErrorCode::non_finite);
     }
+
     for (const char* dtype : {"F16", "F32"}) {
         CheckpointBuilder builder({.dtype = dtype});
         builder.tensor("model.layers.0.mlp.experts.0.down_proj.weight").values[32] = NAN;
         builder.write(folder_ / "in");
         refused({"down_proj", "[1, 0]", "finite"});
     }
+
     CheckpointBuilder fused({.fused = true});
     fused.tensor("model.layers.2.mlp.experts.gate_up_proj").values[3 * 64 * 64 + 40 * 64 + 9] = NAN;
     fused.write(folder_ / "in");
@@ -120,11 +126,13 @@ TEST_F(PackerRefusalTest, TruncatedShards) {
         const fs::path shard = folder_ / "in" /
                                (num_shards == 1 ? "model.safetensors" : "model-2.safetensors");
         const std::uint64_t whole = fs::file_size(shard);
+
         for (const std::uint64_t size : {whole - 1, whole / 2, std::uint64_t{200}, std::uint64_t{8},
                                          std::uint64_t{5}, std::uint64_t{0}}) {
             fs::resize_file(shard, size);
             refused({shard.filename().string(), "truncated"});
         }
+
         fs::remove_all(folder_ / "in");
     }
 }
@@ -134,25 +142,30 @@ TEST_F(PackerRefusalTest, IndexThatLies) {
     builder.write(folder_ / "in");
     const fs::path index_path = folder_ / "in/model.safetensors.index.json";
     const auto good = nlohmann::json::parse(test::read_file(index_path));
+
     const auto patched = [&](const std::string& tensor, const nlohmann::json& file) {
         auto index = good;
         index["weight_map"][tensor] = file;
         test::write_file(index_path, index.dump());
     };
+
     patched("model.norm.weight", "model-1.safetensors");
     refused({"model.norm.weight", "model-1.safetensors"});
     patched("model.norm.weight", "model-9.safetensors");
     refused({"model-9.safetensors", "No such file"});
+
     for (const nlohmann::json file :
          {nlohmann::json("../../etc/passwd"), nlohmann::json("/etc/passwd"), nlohmann::json(7),
           nlohmann::json(""), nlohmann::json("..")}) {
         patched("model.norm.weight", file);
         refused({"model.norm.weight", "file name"});
     }
+
     for (const char* text : {"{}", "[]", "{\"weight_map\": []}", "{\"weight_map\": {}}", "", "{"}) {
         test::write_file(index_path, text);
         refused({"model.safetensors.index.json"});
     }
+
     test::write_file(index_path, good.dump());
     fs::copy_file(folder_ / "in/model-1.safetensors", folder_ / "in/model-2.safetensors",
                   fs::copy_options::overwrite_existing);
@@ -177,6 +190,7 @@ TEST_F(PackerRefusalTest, Configurations) {
     test::write_file(folder_ / "in/config.json", "{\"hidden_size\": 64, \"hidden_size\": 32}");
     refused({"config.json", "hidden_size", "twice"});
     test::write_file(folder_ / "in/config.json", std::string(100000, '['));
+
     refused({"config.json", "nested"});
     fs::remove(folder_ / "in/config.json");
     refused({"config.json", "No such file"});
@@ -246,28 +260,33 @@ TEST_F(PackerRefusalTest, DiskTooSmallIsSaidBeforeAnythingIsMade) {
     CheckpointBuilder builder({.tied = true});
     const std::uint64_t hidden = 65504, vocab = free_bytes / (2 * hidden) + 1000;
     if (vocab > 1u << 24) GTEST_SKIP() << "SKIPPED: the disk has room for any vocabulary";
+
     builder.config["hidden_size"] = hidden;
     builder.config["vocab_size"] = vocab;
     builder.write(folder_ / "in");
     nlohmann::json header;
     std::uint64_t end = 0;
+
     for (const test::TestTensor& tensor : builder.tensors) {
         std::vector<std::uint64_t> shape = tensor.shape;
         for (std::uint64_t& size : shape)
             size = size == 64 && tensor.name.find("self_attn") == std::string::npos ? hidden
                    : size == 96                                                     ? vocab
                                                                                     : size;
+
         if (tensor.name.ends_with("o_proj.weight"))
             shape = {hidden, 64};
         else if (tensor.name.ends_with("_proj.weight") &&
                  tensor.name.find("self_attn") != std::string::npos)
             shape = {shape[0], hidden};
+
         std::uint64_t bytes = 2;
         for (const std::uint64_t size : shape) bytes *= size;
         header[tensor.name] = {
             {"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end, end + bytes}}};
         end += bytes;
     }
+
     const std::string start = test::raw_safetensors(header.dump(), "");
     test::write_file(folder_ / "in/model.safetensors", start);
     std::error_code error;
@@ -283,6 +302,7 @@ TEST_F(PackerRefusalTest, OutputsThatAreNotOurs) {
         const auto report = pack_checkpoint(folder_ / "in", folder_ / out, {}, threads_, {});
         return report.ok() ? std::string() : report.error().message;
     };
+
     test::write_file(folder_ / "file", "x");
     EXPECT_NE(message("file").find("is a file"), std::string::npos);
     fs::create_directory(folder_ / "full");
@@ -291,6 +311,7 @@ TEST_F(PackerRefusalTest, OutputsThatAreNotOurs) {
     EXPECT_EQ(test::read_file(folder_ / "full/notes.txt"), "precious");
     EXPECT_NE(message("in").find("not empty"), std::string::npos)
         << "a checkpoint is never packed over itself";
+
     EXPECT_EQ(message("done"), "");
     EXPECT_NE(message("done").find("holds a package already"), std::string::npos);
     EXPECT_TRUE(verify_package(folder_ / "done", {}).ok());

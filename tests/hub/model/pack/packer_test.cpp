@@ -30,11 +30,13 @@ class PackerTest : public testing::Test {
         const auto report = pack_checkpoint(checkpoint, folder_ / out, options, threads_, {});
         EXPECT_TRUE(report.ok()) << report.error().message;
         if (!report.ok()) return nullptr;
+
         report_ = *report;
         const Status verified = verify_package(folder_ / out, {});
         EXPECT_TRUE(verified.ok()) << verified.error().message;
         auto package = ModelPackage::open(folder_ / out);
         EXPECT_TRUE(package.ok()) << package.error().message;
+
         return package.ok() ? *package : nullptr;
     }
     static std::vector<float> floats_of(const ModelPackage& package, std::string_view name) {
@@ -58,14 +60,17 @@ TEST_F(PackerTest, PackageHoldsWhatTheCheckpointHeld) {
     ASSERT_TRUE(package);
     EXPECT_EQ(package->name(), "tiny-test");
     EXPECT_EQ(package->expert_dtype(), ExpertDtype::f32);
+
     EXPECT_EQ(package->expert_shape(), (ExpertShape{64, 32, 0}));
     EXPECT_EQ(package->config().layer_is_moe, (std::vector<std::uint8_t>{1, 0, 1}));
     EXPECT_DOUBLE_EQ(package->config().rope_theta, 50000.0);
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
+
     for (const char* name :
          {"model.embed_tokens.weight", "lm_head.weight", "model.layers.1.mlp.down_proj.weight",
           "model.layers.2.mlp.gate.weight", "model.layers.0.self_attn.q_proj.bias"})
         EXPECT_EQ(floats_of(*package, name), builder.tensor(name).values) << name;
+
     for (const std::uint32_t layer : {0u, 2u}) {
         for (std::uint32_t expert = 0; expert < 4; ++expert) {
             const auto blob = package->blob(layer, expert);
@@ -73,15 +78,18 @@ TEST_F(PackerTest, PackageHoldsWhatTheCheckpointHeld) {
             const auto view = view_expert_blob(*blob, package->expert_shape(), ExpertDtype::f32);
             ASSERT_TRUE(view.ok()) << view.error().message;
             const std::string at = text("model.layers.", layer, ".mlp.experts.", expert, ".");
+
             const auto same = [&](const std::byte* data, const std::string& name) {
                 const auto& wanted = builder.tensor(at + name).values;
                 EXPECT_EQ(std::memcmp(data, wanted.data(), wanted.size() * 4), 0) << at << name;
             };
+
             same(view->gate_up_codes, "gate_proj.weight");
             same(view->gate_up_codes + 32 * 64 * 4, "up_proj.weight");
             same(view->down_codes, "down_proj.weight");
         }
     }
+
     EXPECT_FALSE(package->tensor("model.layers.0.mlp.experts.0.up_proj.weight").ok());
     EXPECT_FALSE(package->tokenizer_file("tokenizer.json"));
     ASSERT_EQ(report_.warnings.size(), 1u);
@@ -98,6 +106,7 @@ TEST_F(PackerTest, Int4BlobsHoldTheQuantisedRows) {
     EXPECT_EQ(package->expert_shape().group_size, 32u);  // 128 and 64 do not divide 32
     const auto view = view_expert_blob(*package->blob(2, 3), package->expert_shape(),
                                        ExpertDtype::int4);
+
     ASSERT_TRUE(view.ok());
     std::vector<std::uint32_t> codes(64 / 8), scale_zero(64 / 32);
     const auto& up = builder.tensor("model.layers.2.mlp.experts.3.up_proj.weight").values;
@@ -115,6 +124,7 @@ TEST_F(PackerTest, ElementTypesAndSpellingsOfTheSameWeightsGiveTheSameBlobs) {
                                           {.newer_config = true, .num_shards = 4},
                                           {.dtype = "F32", .fused = true, .num_shards = 2}};
     int index = 0;
+
     for (const CheckpointOptions& options : variants) {
         const std::string name = text("variant-", index++);
         const auto package = pack(checkpoint(name, options), "out-" + name, {.name = "m"});
@@ -123,6 +133,7 @@ TEST_F(PackerTest, ElementTypesAndSpellingsOfTheSameWeightsGiveTheSameBlobs) {
             for (std::uint32_t expert = 0; expert < 4; ++expert)
                 EXPECT_EQ(package->blob_hash(layer, expert), reference->blob_hash(layer, expert))
                     << name;
+
         EXPECT_EQ(floats_of(*package, "model.embed_tokens.weight"),
                   floats_of(*reference, "model.embed_tokens.weight"))
             << name;
@@ -137,6 +148,7 @@ TEST_F(PackerTest, F16WeightsAreReadAndTheSensitiveOnesStayPrecise) {
     builder.write(folder_ / "in");
     const auto package = pack(folder_ / "in", "out", {.expert_dtype = ExpertDtype::f32});
     ASSERT_TRUE(package);
+
     EXPECT_EQ(package->tensor("model.norm.weight")->dtype, TensorDtype::f32);
     EXPECT_EQ(package->tensor("model.embed_tokens.weight")->dtype, TensorDtype::bf16);
     EXPECT_EQ(floats_of(*package, "model.norm.weight")[0], 1.0f + 0x1p-10f);
@@ -144,6 +156,7 @@ TEST_F(PackerTest, F16WeightsAreReadAndTheSensitiveOnesStayPrecise) {
     std::memcpy(&up, package->blob(0, 0)->data() + 32 * 64 * 4, 4);
     EXPECT_EQ(up, 1.0f + 0x1p-10f);
     const auto precise = pack(folder_ / "in", "precise", {.hub_f32 = true});
+
     ASSERT_TRUE(precise);
     EXPECT_EQ(precise->tensor("model.embed_tokens.weight")->dtype, TensorDtype::f32);
 }
@@ -172,6 +185,7 @@ TEST_F(PackerTest, EqualExpertsAreOneFile) {
     for (const char* part : {"gate_proj", "up_proj", "down_proj"})
         builder.tensor(text("model.layers.0.mlp.experts.1.", part, ".weight")).values =
             builder.tensor(text("model.layers.2.mlp.experts.3.", part, ".weight")).values;
+
     builder.write(folder_ / "in");
     const auto package = pack(folder_ / "in", "out");
     ASSERT_TRUE(package);
@@ -189,6 +203,7 @@ TEST_F(PackerTest, ProgressGrowsToTheTotal) {
                                             total = progress.total_bytes;
                                             ++events;
                                         });
+
     ASSERT_TRUE(report.ok());
     EXPECT_EQ(last, total);
     EXPECT_EQ(total, report->input_bytes);
@@ -200,6 +215,7 @@ TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
     std::vector<fs::path> files{folder_ / "out/hub.safetensors"};
     for (const auto& entry : fs::directory_iterator(folder_ / "out/weights"))
         files.push_back(entry.path());
+
     for (const fs::path& path : files) {
         const std::string good = test::read_file(path);
         std::string bad = good;
@@ -208,10 +224,12 @@ TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
         const Status status = verify_package(folder_ / "out", {});
         ASSERT_FALSE(status.ok()) << path;
         EXPECT_EQ(status.error().code, ErrorCode::hash_mismatch);
+
         EXPECT_NE(status.error().message.find(path.filename().string()), std::string::npos)
             << status.error().message;
         test::write_file(path, good);
     }
+
     EXPECT_TRUE(verify_package(folder_ / "out", {}).ok());
     fs::resize_file(files[1], 100);
     EXPECT_NE(verify_package(folder_ / "out", {}).error().message.find("100 bytes"),
@@ -220,14 +238,15 @@ TEST_F(PackerTest, VerifyFindsAnyFlippedByte) {
               std::string::npos);
 }
 
-// A host may serve the blobs from elsewhere: the package
-// opens, and what computes here says what is missing.
+// A host may serve the blobs from elsewhere: the package opens, and what computes here says what is
+// missing.
 TEST_F(PackerTest, PackagesOpenWithoutTheirBlobs) {
     const auto whole = pack(checkpoint("in", {}), "out");
     ASSERT_TRUE(whole);
     EXPECT_TRUE(whole->holds_all_blobs() && whole->require_all_blobs().ok());
     EXPECT_EQ(whole->num_blobs(), 8u);
     fs::remove(whole->blob_path(whole->blob_hash(2, 1)));
+
     for (const std::uint32_t missing : {1u, 8u}) {
         if (missing == 8) fs::remove_all(folder_ / "out/weights");
         const auto opened = ModelPackage::open(folder_ / "out");
@@ -236,6 +255,7 @@ TEST_F(PackerTest, PackagesOpenWithoutTheirBlobs) {
         EXPECT_FALSE(package.holds_all_blobs());
         EXPECT_EQ(package.num_missing_blobs(), missing);
         EXPECT_FALSE(package.has_blob(package.blob_hash(2, 1)));
+
         EXPECT_EQ(package.has_blob(package.blob_hash(0, 0)), missing == 1);
         EXPECT_EQ(package.blob(2, 1).error().code, ErrorCode::not_found);
         EXPECT_EQ(package.blob(0, 0).ok(), missing == 1);
@@ -256,6 +276,7 @@ TEST_F(PackerTest, BlobsOfAllThreadsAreOneMap) {
     threads_.parallel_for(seen.size(), 1, [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = begin; i < end; ++i) seen[i] = package->blob(0, i % 4)->data();
     });
+
     for (std::size_t i = 0; i < seen.size(); ++i) {
         EXPECT_EQ(seen[i], package->blob(0, i % 4)->data());
         EXPECT_EQ(seen[i], package->blob(package->blob_hash(0, i % 4))->data());
@@ -265,11 +286,13 @@ TEST_F(PackerTest, BlobsOfAllThreadsAreOneMap) {
 TEST_F(PackerTest, TextsAreCopiedWordForWord) {
     const fs::path in = checkpoint("in", {});
     const std::string generation =
-        R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": [5, 9]})";
+        R"({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, )"
+        R"("eos_token_id": [5, 9]})";
     test::write_file(in / "generation_config.json", generation);
     const auto package = pack(in, "out");
     ASSERT_TRUE(package);
     EXPECT_EQ(package->tokenizer_file("generation_config.json"), generation);
+
     const GenerationDefaults& defaults = package->generation_defaults();
     EXPECT_TRUE(defaults.do_sample);
     EXPECT_DOUBLE_EQ(defaults.temperature, 0.6);
@@ -277,6 +300,7 @@ TEST_F(PackerTest, TextsAreCopiedWordForWord) {
     EXPECT_EQ(defaults.sample_top_k, 20u);
     EXPECT_EQ(defaults.eos_token_ids, (std::vector<std::uint32_t>{5, 9}));
     EXPECT_EQ(defaults.min_p, 0.0);
+
     EXPECT_EQ(defaults.repetition_penalty, 1.0);
 }
 
@@ -288,6 +312,7 @@ TEST_F(PackerTest, SamplingDefaultsReachThePackage) {
     const auto package = pack(in, "out");
     ASSERT_TRUE(package);
     EXPECT_DOUBLE_EQ(package->generation_defaults().min_p, 0.05);
+
     EXPECT_DOUBLE_EQ(package->generation_defaults().repetition_penalty, 1.1);
     // config.json's
     EXPECT_EQ(package->generation_defaults().eos_token_ids, std::vector<std::uint32_t>{7});
@@ -308,6 +333,7 @@ TEST_F(PackerTest, ChatTemplateFileWins) {
                              *package->tokenizer_file("tokenizer_config.json"))["chat_template"]
                        : nlohmann::json();
     };
+
     EXPECT_EQ(template_of("alone"), "from the file");
     test::write_file(in / "tokenizer_config.json",
                      R"({"eos_token": "x", "chat_template": "from the configuration"})");
@@ -315,6 +341,7 @@ TEST_F(PackerTest, ChatTemplateFileWins) {
     const std::string same = R"({"chat_template":   "from the file"})";
     test::write_file(in / "tokenizer_config.json", same);
     EXPECT_EQ(template_of("same"), "from the file");
+
     EXPECT_EQ(test::read_file(folder_ / "same/tokenizer_config.json"), same);
 }
 
@@ -327,22 +354,26 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
     EXPECT_TRUE(verify_package(folder_ / "a", {}).ok());
     EXPECT_EQ(test::read_file(folder_ / "a/manifest.json"),
               test::read_file(folder_ / "b/manifest.json"));
+
     EXPECT_NE(test::read_file(folder_ / "a/manifest.json"),
               test::read_file(folder_ / "c/manifest.json"));
     const auto package = ModelPackage::open(folder_ / "a");
     ASSERT_TRUE(package.ok()) << package.error().message;
     for (const float norm : floats_of(**package, "model.norm.weight")) EXPECT_EQ(norm, 1.0f);
+
     // Standard deviation as promised, in the embeddings and in an expert.
     const auto deviation = [](std::span<const float> values) {
         double squares = 0;
         for (const float value : values) squares += double{value} * value;
         return std::sqrt(squares / static_cast<double>(values.size()));
     };
+
     EXPECT_NEAR(deviation(floats_of(**package, "model.embed_tokens.weight")), 0.02, 0.001);
     const auto view = view_expert_blob(*(*package)->blob(1, 7), (*package)->expert_shape(),
                                        ExpertDtype::int4);
     std::vector<float> row(64);
     double squares = 0;
+
     for (std::uint32_t r = 0; r < 64; ++r) {
         dequantize_int4_row(
             reinterpret_cast<const std::uint32_t*>(view->gate_up_codes) + r * 8,
@@ -350,6 +381,7 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
             row.data());
         squares += std::pow(deviation(row), 2) / 64;
     }
+
     EXPECT_NEAR(std::sqrt(squares), 0.02, 0.002);
 }
 
@@ -359,6 +391,7 @@ TEST_F(PackerTest, SynthShapesAreWholeAndCanBeShortened) {
         ASSERT_TRUE(config.ok()) << shape;
         EXPECT_TRUE(parse_model_config(to_json(*config)).ok()) << shape;
     }
+
     EXPECT_NE(synth_shape("huge").error().message.find("bench-moe"), std::string::npos);
     ASSERT_TRUE(synth_package(with_num_layers(*synth_shape("demo"), 1), "demo-1", 1,
                               folder_ / "demo-1", {}, threads_, {})

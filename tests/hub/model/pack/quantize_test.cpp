@@ -21,6 +21,7 @@ double squared_error(const std::vector<float>& row, std::uint32_t group_size,
     std::vector<float> out(row.size());
     dequantize_int4_row(codes.data(), scale_zero.data(), static_cast<std::uint32_t>(row.size()),
                         group_size, out.data());
+
     double error = 0;
     for (std::size_t i = 0; i < row.size(); ++i) error += std::pow(double{out[i]} - row[i], 2);
     if (back != nullptr) *back = out;
@@ -34,6 +35,7 @@ TEST(QuantizeTest, RandomRowsAreOffByHalfAStepAtMost) {
         std::normal_distribution<float> normal(0.001f * static_cast<float>(seed), 0.02f);
         std::vector<float> row(512), back;
         for (float& value : row) value = normal(random);
+
         for (const std::uint32_t group_size : {32u, 64u, 128u}) {
             squared_error(row, group_size, &back);
             for (std::size_t begin = 0; begin < row.size(); begin += group_size) {
@@ -66,11 +68,13 @@ TEST(QuantizeTest, WeightsOnAnIntegerGridComeBackExactly) {
 TEST(QuantizeTest, OddGroupsKeepTheirMeaning) {
     std::vector<float> back;
     EXPECT_EQ(squared_error(std::vector<float>(128, 0.0f), 128, &back), 0.0);
+
     // One value everywhere: the f16 scale alone rounds it.
     squared_error(std::vector<float>(64, 0.7f), 64, &back);
     EXPECT_NEAR(back[0], 0.7f, 0.7f * 0x1p-10f);
     squared_error(std::vector<float>(64, -3.0f), 64, &back);
     EXPECT_NEAR(back[0], -3.0f, 3.0f * 0x1p-8f);
+
     // Far below the smallest scale: zero, not garbage.
     squared_error(std::vector<float>(32, 1e-9f), 32, &back);
     EXPECT_NEAR(back[0], 0.0f, 0x1p-14f);
@@ -81,6 +85,7 @@ TEST(QuantizeTest, WeightsTooLargeForAScaleAreRefused) {
     std::uint32_t codes[4], scale_zero[1];
     row[5] = 900'000.0f;
     EXPECT_TRUE(quantize_int4_row(row, 32, codes, scale_zero));
+
     for (const float large : {1.1e6f, 3e38f}) {
         row[5] = large;
         row[6] = -large;  // their difference is infinite

@@ -9,10 +9,16 @@ using nlohmann::json;
 
 json qwen3_30b() {
     return json::parse(
-        R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
-        "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 40960, "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
-        "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4, "rms_norm_eps": 1e-06,
-        "rope_scaling": null, "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_sliding_window": false, "vocab_size": 151936})");
+        R"({"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false,
+        "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 40960,
+        "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+        "norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": null, "rope_theta": 1000000.0, "sliding_window": null,
+        "tie_word_embeddings": false, "torch_dtype": "bfloat16", "use_sliding_window": false,
+        "vocab_size": 151936})");
 }
 
 TEST(ConfigTest, OlderSpellingIsRead) {
@@ -23,6 +29,7 @@ TEST(ConfigTest, OlderSpellingIsRead) {
     EXPECT_EQ(config->num_heads, 32u);
     EXPECT_EQ(config->num_kv_heads, 4u);
     EXPECT_EQ(config->head_dim, 128u);
+
     EXPECT_EQ(config->num_experts, 128u);
     EXPECT_EQ(config->top_k, 8u);
     EXPECT_EQ(config->moe_intermediate_size, 768u);
@@ -30,6 +37,7 @@ TEST(ConfigTest, OlderSpellingIsRead) {
     EXPECT_TRUE(config->norm_topk_prob);
     EXPECT_FALSE(config->tied_embeddings);
     EXPECT_DOUBLE_EQ(config->rope_theta, 1e6);
+
     EXPECT_EQ(config->layer_is_moe, std::vector<std::uint8_t>(48, 1));
 }
 
@@ -41,6 +49,7 @@ TEST(ConfigTest, NewerSpellingMeansTheSame) {
     for (const char* gone : {"num_experts", "rope_theta", "rope_scaling", "torch_dtype"})
         newer.erase(gone);
     const auto config = parse_hf_config(newer);
+
     ASSERT_TRUE(config.ok()) << config.error().message;
     EXPECT_EQ(to_json(*config), to_json(*parse_hf_config(qwen3_30b())));
 }
@@ -92,6 +101,7 @@ TEST_P(BadConfigTest, IsRefusedByName) {
         << config.error().message;
     EXPECT_NE(config.error().message.find(GetParam().found), std::string::npos)
         << config.error().message;
+
     EXPECT_LT(config.error().message.size(), 300u);
 }
 
@@ -108,9 +118,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{R"({"rope_scaling": {"type": "linear", "factor": 4.0}})", "rope_scaling",
                   "linear"},
         BadConfig{R"({"rope_parameters": {"rope_type": "llama3"}})", "rope_parameters", "llama3"},
-        BadConfig{
-            R"({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}})",
-            "rope_parameters", "full_attention"},
+        BadConfig{R"({"rope_parameters": {"full_attention": {"rope_type": "default", )"
+                  R"("rope_theta": 1e6}}})",
+                  "rope_parameters", "full_attention"},
         BadConfig{R"({"layer_types": ["full_attention", "sliding_attention"]})", "layer_types",
                   "sliding_attention"},
         BadConfig{R"({"rope_parameters": 7})", "rope_parameters", "7"},
@@ -171,6 +181,7 @@ TEST(ConfigTest, ErrorsNameTheKeyOfTheUsersFile) {
         {R"({"head_dim": null, "num_attention_heads": null})",
          "config: num_attention_heads is null, wanted a whole number from 1 to 1024"},
     };
+
     for (const auto& [patch, sentence] : cases) {
         json object = qwen3_30b();
         object.update(json::parse(patch));

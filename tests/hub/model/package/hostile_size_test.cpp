@@ -1,7 +1,6 @@
-// Files made to be slow: whatever a checkpoint or a package
-// holds, pack and open answer within the 3 s of the requirement.
-// Measured in processor seconds, with room for a slow
-// machine: what is quadratic here takes minutes.
+// Files made to be slow: whatever a checkpoint or a package holds, pack and open answer within the
+// 3 s of the requirement. Measured in processor seconds, with room for a slow machine: what is
+// quadratic here takes minutes.
 #include <ctime>
 #include <functional>
 
@@ -71,6 +70,7 @@ TEST_F(HostileSizeTest, SafetensorsHeaders) {
         write_file(folder_ / "in/model.safetensors", raw_safetensors(header, ""));
         return pack(what);
     };
+
     EXPECT_SAYS(with_header("200,000 tensors", many(200'000, "{", empty_tensor, "}")),
                 "model.embed_tokens.weight is missing");
     EXPECT_SAYS(with_header("200,000 tensors of one name",
@@ -79,6 +79,7 @@ TEST_F(HostileSizeTest, SafetensorsHeaders) {
                 "stands twice");
     EXPECT_SAYS(with_header("1,900,000 numbers", many(1'900'000, "{", member_0, "}")),
                 "wanted {dtype");
+
     EXPECT_SAYS(with_header("3,000,000 values",
                             many(
                                 3'000'000, "{\"a\":[", [](std::size_t) { return "0"; }, "]}")),
@@ -87,6 +88,7 @@ TEST_F(HostileSizeTest, SafetensorsHeaders) {
                             many(
                                 1'900'000, "{\"a\":[", [](std::size_t) { return "{}"; }, "]}")),
                 "wanted {dtype");
+
     EXPECT_SAYS(with_header("metadata that is a list", many(
                                                            1'900'000, "{\"__metadata__\":[",
                                                            [](std::size_t) { return "{}"; }, "]}")),
@@ -98,6 +100,7 @@ TEST_F(HostileSizeTest, SafetensorsHeaders) {
                 1'000'000, "{\"__metadata__\":{",
                 [](std::size_t i) { return text('"', std::string(40, 'k'), i, "\":\"\""); }, "}}")),
         "model.embed_tokens.weight is missing");
+
     EXPECT_SAYS(with_header("one name of 60 MB", "{\"" + std::string(60'000'000, 'n') + "\":0}"),
                 "wanted {dtype");
 }
@@ -109,6 +112,7 @@ TEST_F(HostileSizeTest, IndexAndManyShards) {
     const auto entry = [](std::size_t i) {
         return text("\"tensor.", i, "\":\"model-1.safetensors\"");
     };
+
     write_file(index, many(200'000, "{\"weight_map\":{", entry, "}}"));
     EXPECT_SAYS(pack("index of 200,000 tensors"),
                 "tensor.0 is missing, but model.safetensors.index.json puts it there");
@@ -118,16 +122,19 @@ TEST_F(HostileSizeTest, IndexAndManyShards) {
                               return text("\"tensor.", i, "\":\"model-", i, ".safetensors\"");
                           },
                           "}}"));
+
     EXPECT_SAYS(pack("index of 200,000 shards"), "model-0.safetensors: No such file");
     // One file of 20 MB under many names: the sum is bounded.
     const auto strings = [](std::size_t i) {
         return text('"', std::string(20, 'k'), i, "\":\"\"");
     };
+
     write_file(folder_ / "in/many.safetensors",
                raw_safetensors(many(700'000, "{\"__metadata__\":{", strings, "}}"), ""));
     for (int i = 0; i < 100; ++i)
         fs::create_symlink("many.safetensors",
                            folder_ / "in" / text("model-", 100 + i, ".safetensors"));
+
     write_file(index, many(
                           100, "{\"weight_map\":{",
                           [](std::size_t i) {
@@ -147,13 +154,16 @@ TEST_F(HostileSizeTest, TextFiles) {
             fs::remove(folder_ / "in" / name);
         return message;
     };
+
     const std::string keys = many(600'000, "", member_0, ""),
                       objects = many(
                           1'900'000, "[", [](std::size_t) { return "{}"; }, "]");
     const std::string tokenizer =
-        R"({"added_tokens":[],"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE","merges":[],"vocab":{)";
+        R"({"added_tokens":[],"pre_tokenizer":{"type":"ByteLevel"},"model":{"type":"BPE",)"
+        R"("merges":[],"vocab":{)";
     EXPECT_SAYS(with_file("config.json of 600,000 keys", "config.json", "{" + keys + "}"),
                 "config.json");
+
     EXPECT_SAYS(with_file("config.json with a list of objects", "config.json",
                           R"({"model_type":"qwen3_moe","quantization_config":)" + objects + "}"),
                 "quantization_config");
@@ -162,6 +172,7 @@ TEST_F(HostileSizeTest, TextFiles) {
     EXPECT_SAYS(with_file("generation_config.json of 600,000 keys", "generation_config.json",
                           "{\"top_k\":-1," + keys + "}"),
                 "top_k");
+
     EXPECT_SAYS(with_file("generation_config.json with a list of objects", "generation_config.json",
                           "{\"eos_token_id\":" + objects + "}"),
                 "eos_token_id");
@@ -172,6 +183,7 @@ TEST_F(HostileSizeTest, TextFiles) {
                                   [](std::size_t i) { return text("\"t", i, "\":", i); }, "") +
                               "}}}"),
                 "at most 1000000");
+
     EXPECT_SAYS(with_file("tokenizer.json of 1,000,000 tokens", "tokenizer.json",
                           tokenizer +
                               many(
@@ -179,6 +191,7 @@ TEST_F(HostileSizeTest, TextFiles) {
                                   [](std::size_t i) { return text("\"t", i, "\":", i); }, "") +
                               "}}}"),
                 "vocab_size");
+
     EXPECT_SAYS(with_file("tokenizer.json with the last id", "tokenizer.json",
                           tokenizer + "\"a\":16777215}}}"),
                 "vocab_size");
@@ -192,6 +205,7 @@ TEST_F(HostileSizeTest, TextFiles) {
                               },
                               "]}")),
                 "vocab_size");
+
     fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "static/models/demo/tokenizer.json",
                   folder_ / "in/tokenizer.json");
     EXPECT_SAYS(with_file("tokenizer_config.json of 600,000 keys", "tokenizer_config.json",
@@ -205,6 +219,7 @@ TEST_F(HostileSizeTest, Manifest) {
         write_file(folder_ / "package/manifest.json", manifest);
         return timed(what, [&] { return ModelPackage::open(folder_ / "package").error().message; });
     };
+
     const std::string keys = many(1'900'000, "", member_0, "");
     EXPECT_SAYS(open("manifest of 1,900,000 keys", "{" + keys + "}"), "not a package manifest");
     ASSERT_EQ(pack("a good checkpoint"), "");
@@ -212,15 +227,18 @@ TEST_F(HostileSizeTest, Manifest) {
     auto many_files = manifest;
     many_files["files"] = "FILES";
     std::string with_files = many_files.dump();
+
     EXPECT_SAYS(open("manifest of 1,900,000 files",
                      with_files.replace(with_files.find("\"FILES\""), 7, "{" + keys + "}")),
                 "which no package holds");
+
     // As many blobs as 64 MB can name; the first tensor that is looked for has another shape.
     constexpr std::size_t layers = 220, experts = 4096;
     manifest["config"].update({{"num_layers", layers},
                                {"num_experts", experts},
                                {"layer_is_moe", std::vector<int>(layers, 1)},
                                {"vocab_size", 97}});
+
     const auto layer = [&](std::size_t l) {
         return many(
             experts, "[",
@@ -229,6 +247,7 @@ TEST_F(HostileSizeTest, Manifest) {
             },
             "]");
     };
+
     manifest["experts"] = "EXPERTS";
     std::string with_experts = manifest.dump();
     with_experts.replace(with_experts.find("\"EXPERTS\""), 9, many(layers, "[", layer, "]"));

@@ -51,6 +51,7 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
         const char* message;
     };
     const std::string hash(64, 'a');
+
     const Case table[] = {
         {"/format", "zip", "format"},
         {"/format_version", 2, "format_version is 2"},
@@ -99,6 +100,7 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
         {"/experts/0/0", std::string(64, 'g'), "experts[0][0]"},
         {"/experts/0/0", 3, "experts[0][0]"},
     };
+
     for (const Case& c : table) {
         json object = json::parse(good_);
         object[json::json_pointer(c.pointer)] = c.value;
@@ -107,6 +109,7 @@ TEST_F(ManifestTest, HostileFieldsAreRefusedByName) {
             << c.pointer << " = " << c.value.dump().substr(0, 80) << ": \"" << message << "\"";
         EXPECT_LT(message.size(), 600u) << c.pointer;
     }
+
     EXPECT_EQ(open_error(good_), "");
 }
 
@@ -153,6 +156,7 @@ TEST_F(ManifestTest, TensorsAtOddBytesAreRefused) {
         json object = json::parse(good_);
         object["hub"]["bytes"] = hub.size();
         const std::string message = open_error(object.dump());
+
         if (pad == 2 || pad == 4) {
             EXPECT_EQ(message, "") << pad;  // all are bf16
         } else {

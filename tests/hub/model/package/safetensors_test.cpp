@@ -17,12 +17,14 @@ Status read(const std::string& file) {
 
 TEST(SafetensorsTest, EntriesPointAtTheirBytes) {
     const std::string header =
-        R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1],"data_offsets":[4,8]},"a":{"dtype":"BF16","shape":[2,1],"data_offsets":[0,4]}})";
+        R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1],)"
+        R"("data_offsets":[4,8]},"a":{"dtype":"BF16","shape":[2,1],"data_offsets":[0,4]}})";
     const std::string file = raw_safetensors(header, "12345678");
     const auto entries = parse_safetensors_header(*safetensors_header_of(as_byte_view(file), "f"),
                                                   file.size(), "f");
     ASSERT_TRUE(entries.ok()) << entries.error().message;
     ASSERT_EQ(entries->size(), 2u);
+
     EXPECT_EQ((*entries)[0].name, "a");
     EXPECT_EQ(file.substr((*entries)[0].offset_bytes, (*entries)[0].size_bytes), "1234");
     EXPECT_EQ((*entries)[0].shape, (std::vector<std::uint64_t>{2, 1}));
@@ -37,6 +39,7 @@ TEST(SafetensorsTest, OurHeaderReadsBackAligned) {
     const auto entries = parse_safetensors_header(*safetensors_header_of(as_byte_view(file), "f"),
                                                   file.size(), "f");
     ASSERT_TRUE(entries.ok()) << entries.error().message;
+
     for (int i = 0; i < 2; ++i) {
         EXPECT_EQ((*entries)[i].offset_bytes, tensors[i].offset_bytes);
         EXPECT_EQ((*entries)[i].size_bytes, tensors[i].size_bytes);
@@ -51,6 +54,7 @@ TEST(SafetensorsTest, HostileFilesAreRefusedWithASentence) {
     const auto one = [](const std::string& entry, std::size_t data_bytes = 4) {
         return raw_safetensors("{\"t\":" + entry + "}", std::string(data_bytes, 'x'));
     };
+
     std::string huge(16, '\xff');
     std::string deep = "{\"t\":" + std::string(100000, '[') + std::string(100000, ']') + "}";
     const Hostile table[] = {
@@ -65,7 +69,8 @@ TEST(SafetensorsTest, HostileFilesAreRefusedWithASentence) {
         {"deep nesting", raw_safetensors(deep, ""), "nested"},
         {"name twice",
          raw_safetensors(
-             R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+             R"({"t":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"t":{"dtype":"F32",)"
+             R"("shape":[1],"data_offsets":[0,4]}})",
              "1234"),
          "twice"},
         {"entry is a number", one("3"), "wanted {dtype"},
@@ -83,17 +88,20 @@ TEST(SafetensorsTest, HostileFilesAreRefusedWithASentence) {
         {"backwards", one(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})"), "[begin, end]"},
         {"past the end", one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,8]})"), "truncated"},
         {"far past the end",
-         one(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551608,18446744073709551612]})"),
+         one(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551608,)"
+             R"(18446744073709551612]})"),
          "truncated"},
         {"wrong length", one(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})"), "wanted 8"},
         {"overlap",
          raw_safetensors(
-             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})",
+             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32",)"
+             R"("shape":[1],"data_offsets":[2,6]}})",
              "123456"),
          "overlap"},
         {"same bytes twice",
          raw_safetensors(
-             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+             R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32",)"
+             R"("shape":[1],"data_offsets":[0,4]}})",
              "1234"),
          "overlap"},
         {"hole",
@@ -102,6 +110,7 @@ TEST(SafetensorsTest, HostileFilesAreRefusedWithASentence) {
         {"bytes left over", one(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 9),
          "belong to none"},
     };
+
     for (const Hostile& hostile : table) {
         const Status status = read(hostile.file);
         ASSERT_FALSE(status.ok()) << hostile.what;
@@ -121,6 +130,7 @@ TEST(SafetensorsTest, ElementsOfEveryTypeBecomeFloats) {
     EXPECT_EQ(out[0], 1.0f);
     EXPECT_EQ(out[1], -2.0f);
     elements_to_float(TensorDtype::bf16, bf16, out);
+
     EXPECT_EQ(out[0], 1.0f);
     EXPECT_EQ(out[1], -2.0f);
 }

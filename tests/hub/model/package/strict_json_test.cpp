@@ -19,6 +19,7 @@ TEST(StrictJsonTest, WhatIsNotJsonIsRefusedInOurWords) {
     EXPECT_EQ(error_of("{\n  \"a\": x}"), "config.json: not JSON, at line 2, column 8");
     EXPECT_EQ(error_of("nonsense"), "config.json: not JSON, at line 1, column 2");
     EXPECT_EQ(error_of("{} {}"), "config.json: not JSON, at line 1, column 4");
+
     EXPECT_EQ(error_of("[1e400]"), "config.json: a number too large, at line 1, column 6");
     EXPECT_EQ(error_of("{\"a\": \"\xff\"}").find("json.exception"), std::string::npos);
 }

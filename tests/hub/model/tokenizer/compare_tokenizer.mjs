@@ -1,6 +1,8 @@
-// Our tokenizer against npm @huggingface/tokenizers: the same ids for golden prompts and for thousands of generated lines of mixed
-// scripts, emoji, code, white space, combining marks, special tokens and broken bytes; the same text back.
-// usage: MOEX_NPM=DIR node compare_tokenizer.mjs --probe PROGRAM --tokenizer tokenizer.json --config tokenizer_config.json [--golden golden.json]
+// Our tokenizer against npm @huggingface/tokenizers: the same ids for golden prompts and for thousands of generated
+// lines of mixed scripts, emoji, code, white space, combining marks, special tokens and broken bytes; the same text
+// back.
+// usage: MOEX_NPM=DIR node compare_tokenizer.mjs --probe PROGRAM --tokenizer tokenizer.json
+//        --config tokenizer_config.json [--golden golden.json]
 //   [--lines N] [--seed N] [--scratch FOLDER: also with the pre-tokenizers, merges and added tokens of other families]
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -16,21 +18,31 @@ const random = seeded(seed);
 
 const demo_json = JSON.parse(readFileSync(options.tokenizer, 'utf8'));
 const config_json = options.config ? JSON.parse(readFileSync(options.config, 'utf8')) : {};
-const added = [...demo_json.added_tokens.map((token) => token.content), '<think>', '<|lstrip|>', '<|rstrip|>', 'word', 'Ångström'];
+const added = [...demo_json.added_tokens.map((token) => token.content), '<think>', '<|lstrip|>', '<|rstrip|>', 'word',
+  'Ångström'];
 
 const blocks = [
-  [0x20, 0x7e], [0x20, 0x7e], [0xa1, 0xff], [0x100, 0x17f], [0x370, 0x3ff], [0x400, 0x4ff], [0x531, 0x556], [0x5d0, 0x5ea],
-  [0x620, 0x64a], [0x660, 0x669], [0x904, 0x939], [0x93e, 0x94d], [0xe01, 0xe3a], [0xe40, 0xe4e], [0x10d0, 0x10fa], [0x1100, 0x1175],
-  [0x1e00, 0x1eff], [0x2010, 0x2027], [0x2070, 0x2071], [0x20a0, 0x20bf], [0x2100, 0x214f], [0x2190, 0x23ff], [0x2600, 0x27bf], [0x3041, 0x3096],
-  [0x30a1, 0x30fa], [0x4e00, 0x9fa5], [0xac00, 0xd7a3], [0xf900, 0xfa2d], [0xfb00, 0xfb06], [0xff01, 0xff5e], [0x1d400, 0x1d454],
+  [0x20, 0x7e], [0x20, 0x7e], [0xa1, 0xff], [0x100, 0x17f], [0x370, 0x3ff], [0x400, 0x4ff], [0x531, 0x556],
+  [0x5d0, 0x5ea],
+  [0x620, 0x64a], [0x660, 0x669], [0x904, 0x939], [0x93e, 0x94d], [0xe01, 0xe3a], [0xe40, 0xe4e], [0x10d0, 0x10fa],
+  [0x1100, 0x1175],
+  [0x1e00, 0x1eff], [0x2010, 0x2027], [0x2070, 0x2071], [0x20a0, 0x20bf], [0x2100, 0x214f], [0x2190, 0x23ff],
+  [0x2600, 0x27bf], [0x3041, 0x3096],
+  [0x30a1, 0x30fa], [0x4e00, 0x9fa5], [0xac00, 0xd7a3], [0xf900, 0xfa2d], [0xfb00, 0xfb06], [0xff01, 0xff5e],
+  [0x1d400, 0x1d454],
   [0x1f300, 0x1f64f], [0x1f900, 0x1f9ff], [0x20000, 0x20050],
 ];
-const marks = [[0x300, 0x36f], [0x591, 0x5bd], [0x64b, 0x652], [0x200b, 0x200f], [0xfe0e, 0xfe0f], [0x1f3fb, 0x1f3ff], [0x3099, 0x309a], [0x1161, 0x1175]];
-const spaces = [' ', ' ', '  ', '    ', '\t', '\n', '\r\n', '\n\n', '\u00a0', '\u2003', '\u3000', '\u0085', '\u2028', '\u180e', '\ufeff', '\u200b', '\v', '\f'];
+const marks = [[0x300, 0x36f], [0x591, 0x5bd], [0x64b, 0x652], [0x200b, 0x200f], [0xfe0e, 0xfe0f], [0x1f3fb, 0x1f3ff],
+  [0x3099, 0x309a], [0x1161, 0x1175]];
+const spaces = [' ', ' ', '  ', '    ', '\t', '\n', '\r\n', '\n\n', '\u00a0', '\u2003', '\u3000', '\u0085', '\u2028',
+  '\u180e', '\ufeff', '\u200b', '\v', '\f'];
 const words = [
-  "don't", "I'LL", "we've", "it's", "THEY'RE", "'\u017f", "hello", "World", "naïve", "cafe\u0301", "Ångström", "straße", "ﬁne", "0x1F", "3.14159", "１２３", "²³½",
-  "for (int i = 0; i < n; ++i) {", "}\n\n\n", "return x->y;", "def f(a, *b):", "#include <vector>", "// comment", "\\n", "'''", "```", "<div class=\"a\">", "&amp;",
-  "https://example.org/a?b=c&d=%20", "user@example.org", "👩‍👩‍👧‍👦", "🇩🇪", "👍🏽", "❤️", "한국어", "각", "日本語テスト", "が", "ไทย", "हिन्दी", "עִבְרִית", "العربية", "Ελληνικά", "русский",
+  "don't", "I'LL", "we've", "it's", "THEY'RE", "'\u017f", "hello", "World", "naïve", "cafe\u0301", "Ångström", "straße",
+  "ﬁne", "0x1F", "3.14159", "１２３", "²³½",
+  "for (int i = 0; i < n; ++i) {", "}\n\n\n", "return x->y;", "def f(a, *b):", "#include <vector>", "// comment", "\\n",
+  "'''", "```", "<div class=\"a\">", "&amp;",
+  "https://example.org/a?b=c&d=%20", "user@example.org", "👩‍👩‍👧‍👦", "🇩🇪", "👍🏽", "❤️", "한국어", "각", "日本語テスト", "が", "ไทย",
+  "हिन्दी", "עִבְרִית", "العربية", "Ελληνικά", "русский",
   "…", "—", "“quoted”", "\u0000", "\u001b[0m", "a".repeat(70), "!?".repeat(40), "-".repeat(100),
 ];
 const from = ([low, high]) => String.fromCodePoint(low + random.below(high - low + 1));
@@ -40,12 +52,16 @@ function fragment() {
     case 1: return random.pick(words);
     case 2: return added.length ? random.pick(added) : '';
     case 3: return random.pick(marks.map(from)).repeat(1 + random.below(3));
-    case 4: { const token = added.length ? random.pick(added) : 'x'; return token.slice(0, random.below(token.length + 1)); }
+    case 4: {
+      const token = added.length ? random.pick(added) : 'x';
+      return token.slice(0, random.below(token.length + 1));
+    }
     case 5: return String(random.below(1000000));
     default: {
       const block = random.pick(blocks);
       let text = '';
-      for (let i = random.below(8); i >= 0; --i) text += from(block) + (random.below(12) === 0 ? from(random.pick(marks)) : '');
+      for (let i = random.below(8); i >= 0; --i) text += from(block)
+        + (random.below(12) === 0 ? from(random.pick(marks)) : '');
       return text;
     }
   }
@@ -59,64 +75,86 @@ function line_bytes(index) {
     for (let i = 1 + random.below(6); i > 0; --i) {
       const at = random.below(bytes.length + 1);
       if (random.below(2)) bytes.splice(at, random.below(3));
-      else bytes.splice(at, 0, ...[[0xff], [0xc0, 0x80], [0xe2, 0x82], [0xf0, 0x9f, 0x98], [0xed, 0xa0, 0x80], [0x80], [0xf4, 0x90], [0xe0, 0x80]][random.below(8)]);
+      else bytes.splice(at, 0, ...[[0xff], [0xc0, 0x80], [0xe2, 0x82], [0xf0, 0x9f, 0x98], [0xed, 0xa0, 0x80], [0x80],
+        [0xf4, 0x90], [0xe0, 0x80]][random.below(8)]);
     }
   }
   return Buffer.from(bytes);
 }
 
 const inputs = [];
-for (const text of ['', ' ', '\n', 'hello', ' '.repeat(300), '\n'.repeat(50) + 'x', 'e\u0301'.repeat(50), 'a\u0315\u0300\u05ae\u0062', 'x'.repeat(5000), '\ufeffx', '\u0300'.repeat(200)])
+for (const text of ['', ' ', '\n', 'hello', ' '.repeat(300), '\n'.repeat(50) + 'x', 'e\u0301'.repeat(50),
+  'a\u0315\u0300\u05ae\u0062', 'x'.repeat(5000), '\ufeffx', '\u0300'.repeat(200)])
   inputs.push(Buffer.from(text));
 if (options.golden && existsSync(options.golden)) {
   const golden = JSON.parse(readFileSync(options.golden, 'utf8'));
   const collect = (value) => {
     if (typeof value === 'string') inputs.push(Buffer.from(value));
-    else if (value && typeof value === 'object') for (const inner of Object.values(value)) if (!Array.isArray(inner) || typeof inner[0] !== 'number') collect(inner);
+    else if (value && typeof value === 'object')
+      for (const inner of Object.values(value))
+        if (!Array.isArray(inner) || typeof inner[0] !== 'number') collect(inner);
   };
   collect(golden);
 }
 for (let i = 0; i < num_lines; ++i) inputs.push(line_bytes(i));
 
 // The same vocabulary as other families would set it up.
-const split = (regex, behavior = 'Isolated', invert = false) => ({ type: 'Split', pattern: { Regex: regex }, behavior, invert });
-const byte_level = (use_regex, add_prefix_space = false) => ({ type: 'ByteLevel', add_prefix_space, trim_offsets: true, use_regex });
+const split = (regex, behavior = 'Isolated', invert = false) => ({ type: 'Split', pattern: { Regex: regex }, behavior,
+  invert });
+const byte_level = (use_regex, add_prefix_space = false) => ({ type: 'ByteLevel', add_prefix_space, trim_offsets: true,
+  use_regex });
 const sequence = (...pretokenizers) => ({ type: 'Sequence', pretokenizers });
-const token = (id, content, flags) => ({ id, content, single_word: false, lstrip: false, rstrip: false, normalized: false, special: false, ...flags });
+const token = (id, content, flags) => ({ id, content, single_word: false, lstrip: false, rstrip: false,
+  normalized: false, special: false, ...flags });
 const special_token = (id) => ({ SpecialToken: { id, type_id: 0 } });
 const variants = {
   gpt2: { pre_tokenizer: byte_level(true), normalizer: null, script_spaces: true },
   prefix_space: { pre_tokenizer: byte_level(true, true), normalizer: null, script_spaces: true },
   llama3: {
-    pre_tokenizer: sequence(split("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"), byte_level(false)),
+    pre_tokenizer: sequence(
+      split("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
+        + " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"),
+      byte_level(false)),
     normalizer: null, ignore_merges: true,
   },
   deepseek: {
     pre_tokenizer: sequence(split('\\p{N}{1,3}'), split('[一-龥぀-ゟ゠-ヿ]+'),
-      split("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"), byte_level(false)),
+      split("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+        + " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"),
+      byte_level(false)),
     normalizer: { type: 'Sequence', normalizers: [] },
   },
   o200k: {
-    pre_tokenizer: sequence(split("[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"), byte_level(false)),
+    pre_tokenizer: sequence(
+      split("[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+        + "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        + "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+        + "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+        + "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"),
+      byte_level(false)),
     normalizer: null,
   },
   added: {
     script_spaces: true,
-    added: [token(8192, '<think>', {}), token(8193, '<|lstrip|>', { lstrip: true }), token(8194, '<|rstrip|>', { rstrip: true, special: true }),
+    added: [token(8192, '<think>', {}), token(8193, '<|lstrip|>', { lstrip: true }),
+      token(8194, '<|rstrip|>', { rstrip: true, special: true }),
       token(8195, 'word', {}), token(8196, 'Ångström', { normalized: true })],
   },
   string_merges: { merges_as_strings: true },
   bos: {
     post_processor: {
-      type: 'Sequence', processors: [{ type: 'ByteLevel', add_prefix_space: true, trim_offsets: false, use_regex: true },
-        { type: 'TemplateProcessing', single: [special_token('<s>'), { Sequence: { id: 'A', type_id: 0 } }, special_token('</s>')], pair: [],
-          special_tokens: { '<s>': { id: '<s>', ids: [8192], tokens: ['<s>'] }, '</s>': { id: '</s>', ids: [8193], tokens: ['</s>'] } } }],
+      type: 'Sequence', processors: [{ type: 'ByteLevel', add_prefix_space: true, trim_offsets: false,
+        use_regex: true },
+        { type: 'TemplateProcessing', single: [special_token('<s>'), { Sequence: { id: 'A', type_id: 0 } },
+          special_token('</s>')], pair: [],
+          special_tokens: { '<s>': { id: '<s>', ids: [8192], tokens: ['<s>'] },
+            '</s>': { id: '</s>', ids: [8193], tokens: ['</s>'] } } }],
     },
     added: [token(8192, '<s>', { special: true }), token(8193, '</s>', { special: true })],
   },
 };
-// script_spaces: there the npm package takes JavaScript's idea of white space, which has U+FEFF and lacks U+0085; tokenizers itself,
-// and we, go by Unicode's White_Space. Texts with these two are left out.
+// script_spaces: there the npm package takes JavaScript's idea of white space, which has U+FEFF and lacks U+0085;
+// tokenizers itself, and we, go by Unicode's White_Space. Texts with these two are left out.
 const cases = [[options.tokenizer, demo_json, inputs]];
 if (options.scratch) {
   mkdirSync(options.scratch, { recursive: true });
@@ -125,11 +163,13 @@ if (options.scratch) {
     for (const key of ['pre_tokenizer', 'normalizer', 'post_processor']) if (key in variant) json[key] = variant[key];
     if (variant.ignore_merges) json.model.ignore_merges = true;
     if (variant.added) json.added_tokens.push(...variant.added);
-    if (variant.merges_as_strings) json.model.merges = json.model.merges.map((merge) => (Array.isArray(merge) ? merge.join(' ') : merge));
+    if (variant.merges_as_strings)
+      json.model.merges = json.model.merges.map((merge) => (Array.isArray(merge) ? merge.join(' ') : merge));
     const path = join(options.scratch, `tokenizer_${name}.json`);
     writeFileSync(path, JSON.stringify(json));
     const some = inputs.filter((input, i) => i % 4 === 0 || input.length < 40);
-    cases.push([path, json, variant.script_spaces ? some.filter((input) => !/[\ufeff\u0085]/.test(input.toString('utf8'))) : some]);
+    cases.push([path, json, variant.script_spaces
+      ? some.filter((input) => !/[\ufeff\u0085]/.test(input.toString('utf8'))) : some]);
   }
 }
 
@@ -138,7 +178,8 @@ const probe = new NativeProbe(options.probe);
 let failures = 0, tokens = 0;
 function fail(what, input, ours, theirs) {
   if (++failures > 10) return;
-  console.error(`${what} differs for ${JSON.stringify(decoder.decode(input).slice(0, 300))} (hex ${input.toString('hex').slice(0, 400)})`);
+  const shown = JSON.stringify(decoder.decode(input).slice(0, 300));
+  console.error(`${what} differs for ${shown} (hex ${input.toString('hex').slice(0, 400)})`);
   console.error(`  ours   ${JSON.stringify(ours).slice(0, 500)}\n  theirs ${JSON.stringify(theirs).slice(0, 500)}`);
 }
 for (const [path, json, texts] of cases) {
@@ -152,7 +193,8 @@ for (const [path, json, texts] of cases) {
     tokens += ours.length;
     if (JSON.stringify(ours) !== JSON.stringify(theirs)) fail('encode', input, ours, theirs);
     const theirs_with_special = reference.encode(decoder.decode(input), { add_special_tokens: true }).ids;
-    if (JSON.stringify(prompt) !== JSON.stringify(theirs_with_special)) fail('encode_prompt', input, prompt, theirs_with_special);
+    if (JSON.stringify(prompt) !== JSON.stringify(theirs_with_special))
+      fail('encode_prompt', input, prompt, theirs_with_special);
     if (!ours.length) continue;
     // Tokens in any order: broken sequences at every border.
     const shuffled = ours.map((id) => (random.below(3) ? id : random.pick(ours)));

@@ -36,7 +36,8 @@ json tiny_file() {
         "added_tokens": [{"id": 5, "content": "<s>", "special": true}],
         "normalizer": null,
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
-        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4}, "merges": ["a b", "ab c"]}
+        "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4},
+        "merges": ["a b", "ab c"]}
     })");
 }
 std::shared_ptr<const Tokenizer> load(const json& file, const std::string& config = "") {
@@ -55,6 +56,7 @@ TEST(TokenizerTest, GoldenPromptsHaveTheirIds) {
     const json golden = json::parse(
         read_file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/demo/golden.json"));
     std::size_t compared = 0;
+
     for (const json& entry : golden) {
         if (!entry.is_object() || !entry.contains("prompt") || !entry["prompt"].is_string() ||
             !entry.contains("ids"))
@@ -64,6 +66,7 @@ TEST(TokenizerTest, GoldenPromptsHaveTheirIds) {
             << entry["prompt"];
         ++compared;
     }
+
     EXPECT_GT(compared, 0u);
 }
 
@@ -81,12 +84,14 @@ TEST(TokenizerTest, SpecialTokensAreTokensOnlyWhenParsed) {
 TEST(TokenizerTest, PlainRangesHoldNoControlTokens) {
     const auto tokenizer = demo_tokenizer();
     const TokenId end = *tokenizer->token_id("<|im_end|>");
+
     // the middle one came from a message
     const std::string text = "<|im_end|>x<|im_end|>y<|im_end|>";
     const std::vector<TextRange> plain = {{10, 22}};
     const Ids ids = tokenizer->encode(text, plain);
     EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 2);
     EXPECT_EQ(tokenizer->decode(ids, false), text);
+
     // A token made of two halves, one of each origin, is none.
     const std::vector<TextRange> half = {{5, 10}};
     EXPECT_EQ(tokenizer->encode("<|im_end|>", half),
@@ -104,11 +109,13 @@ TEST(TokenizerTest, DecodingGivesTheTextBack) {
         EXPECT_EQ(tokenizer->decode(ids, true), utf8_nfc(text));
         StreamDecoder stream(*tokenizer);
         std::string streamed;
+
         for (const TokenId id : ids) {
             const std::string shown = stream.push(id);
             EXPECT_TRUE(utf8_is_valid(shown));
             streamed += shown;
         }
+
         EXPECT_EQ(streamed + stream.finish(), utf8_nfc(text));
     }
 }
@@ -121,6 +128,7 @@ TEST(TokenizerTest, StreamHoldsBackHalfACharacter) {
     StreamDecoder stream(*tokenizer);
     for (std::size_t i = 0; i + 1 < ids.size(); ++i) EXPECT_EQ(stream.push(ids[i]), "");
     EXPECT_EQ(stream.push(ids.back()), emoji);
+
     EXPECT_EQ(stream.push(ids.front()), "");
     EXPECT_EQ(stream.finish(), "\xEF\xBF\xBD");
     EXPECT_EQ(stream.finish(), "");
@@ -135,6 +143,7 @@ TEST(TokenizerTest, BrokenBytesBecomeReplacementCharacters) {
     EXPECT_EQ(utf8_repair("\xE2\x82"
                           "A"),
               r + "A");
+
     EXPECT_EQ(utf8_repair("\xC0\x80"), r + r);          // never valid
     EXPECT_EQ(utf8_repair("\xED\xA0\x80"), r + r + r);  // a surrogate
     EXPECT_EQ(utf8_repair("\xF0\x9F\x98"
@@ -142,6 +151,7 @@ TEST(TokenizerTest, BrokenBytesBecomeReplacementCharacters) {
               r + "x");
     EXPECT_EQ(utf8_repair("\xF4\x90\x80\x80"), r + r + r + r);  // beyond U+10FFFF
     const auto tokenizer = demo_tokenizer();
+
     EXPECT_EQ(tokenizer->encode("a\xFF"
                                 "b",
                                 SpecialTokens::parse),
@@ -150,14 +160,15 @@ TEST(TokenizerTest, BrokenBytesBecomeReplacementCharacters) {
 
 TEST(TokenizerTest, HostileLengthsStayFast) {
     const auto tokenizer = demo_tokenizer();
-    // Each of these is quadratic in a careless tokenizer: long
-    // words, long runs of marks in falling order, blanks.
+    // Each of these is quadratic in a careless tokenizer: long words, long runs of marks in falling
+    // order, blanks.
     std::string marks = "a";
     for (int i = 0; i < 60'000; ++i) marks += i % 2 ? "\xCC\x81" : "\xCC\xA3";
     EXPECT_EQ(
         tokenizer->decode(tokenizer->encode(std::string(400'000, 'a'), SpecialTokens::parse), true)
             .size(),
         400'000u);
+
     EXPECT_FALSE(tokenizer->encode(marks, SpecialTokens::parse).empty());
     EXPECT_FALSE(tokenizer->encode(std::string(400'000, ' ') + "x", SpecialTokens::parse).empty());
     std::string opens;
@@ -166,13 +177,14 @@ TEST(TokenizerTest, HostileLengthsStayFast) {
 }
 
 TEST(TokenizerTest, LongAndShortMergesAgree) {
-    // The heap takes over beyond 48 symbols; a space keeps
-    // words short, so the halves of one text go both ways.
+    // The heap takes over beyond 48 symbols; a space keeps words short, so the halves of one text
+    // go both ways.
     const auto tokenizer = demo_tokenizer();
     const std::string word = "internationalisation";
     std::string longer;
     for (int i = 0; i < 5; ++i) longer += word;
     const Ids ids = tokenizer->encode(longer, SpecialTokens::parse);
+
     EXPECT_EQ(tokenizer->decode(ids, true), longer);
     EXPECT_EQ(load(tiny_file())->encode("abcab", SpecialTokens::parse), (Ids{4, 3}));
     std::string many;
@@ -197,6 +209,7 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
         file[json::json_pointer(pointer)] = value;
         return load_error(file.dump());
     };
+
     EXPECT_NE(changed("/model/type", "Unigram").find("Unigram"), std::string::npos);
     EXPECT_NE(changed("/model/byte_fallback", true).find("byte_fallback"), std::string::npos);
     EXPECT_NE(changed("/normalizer", {{"type", "Lowercase"}}).find("Lowercase"), std::string::npos);
@@ -204,6 +217,7 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
               std::string::npos);
     EXPECT_NE(changed("/pre_tokenizer", nullptr).find("ByteLevel"), std::string::npos);
     EXPECT_NE(changed("/added_tokens/0/single_word", true).find("single_word"), std::string::npos);
+
     const json split = {
         {"type", "Split"}, {"behavior", "MergedWithNext"}, {"pattern", {{"Regex", "a"}}}};
     EXPECT_NE(changed("/pre_tokenizer", split).find("MergedWithNext"), std::string::npos);
@@ -212,6 +226,7 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
         json value;
         const char* message;
     };
+
     for (
         const Case& c :
         {Case{"/model/dropout", 0.1, "model.dropout"},
@@ -227,11 +242,11 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
          Case{"/post_processor",
               {{"type", "RobertaProcessing"}},
               "post_processor \"RobertaProcessing\""},
-         Case{
-             "/post_processor",
-             json::parse(
-                 R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}], "special_tokens": {}})"),
-             "no ids"},
+         Case{"/post_processor",
+              json::parse(
+                  R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}], )"
+                  R"("special_tokens": {}})"),
+              "no ids"},
          Case{"/post_processor",
               json::parse(
                   R"({"type": "TemplateProcessing", "single": [{"Sequence": {"id": "B"}}]})"),
@@ -240,6 +255,7 @@ TEST(TokenizerTest, UnsupportedPartsAreNamed) {
               "lacks the text"}})
         EXPECT_NE(changed(c.pointer, c.value).find(c.message), std::string::npos)
             << c.message << " not in: " << changed(c.pointer, c.value);
+
     json fused = tiny_file();
     fused["model"]["unk_token"] = "<s>";
     fused["model"]["fuse_unk"] = true;
@@ -258,6 +274,7 @@ TEST(TokenizerTest, UnknownTokenStandsForMissingBytes) {
                               {"fuse_unk", false}});
     file["truncation"] = {
         {"max_length", 1}, {"strategy", "LongestFirst"}, {"stride", 0}, {"direction", "Right"}};
+
     file["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [{"type": "ByteLevel"}]})");
     EXPECT_EQ(load(file)->encode("a!b", SpecialTokens::parse), (Ids{0, 5, 1}));
 }
@@ -267,9 +284,12 @@ TEST(TokenizerTest, PostProcessorGoesAroundPromptsOnly) {
     file["added_tokens"].push_back({{"id", 6}, {"content", "</s>"}, {"special", true}});
     file["post_processor"] = json::parse(R"({"type": "Sequence", "processors": [
         {"type": "ByteLevel", "trim_offsets": false},
-        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
-         "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [5], "tokens": ["<s>"]}, "</s>": {"id": "</s>", "ids": [6], "tokens": ["</s>"]}}}]})");
+        {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}],
+         "pair": [], "special_tokens": {"<s>": {"id": "<s>", "ids": [5], "tokens": ["<s>"]},
+         "</s>": {"id": "</s>", "ids": [6], "tokens": ["</s>"]}}}]})");
     EXPECT_EQ(load(file)->encode_prompt("abc"), (Ids{5, 4, 6}));
+
     EXPECT_EQ(load(file)->encode_prompt(""), (Ids{5, 6}));
     EXPECT_EQ(load(file)->encode("abc", SpecialTokens::parse), Ids{4});
     EXPECT_EQ(load(tiny_file())->encode_prompt("abc"), Ids{4});
@@ -283,13 +303,16 @@ TEST(TokenizerTest, PartsAreBounded) {
         EXPECT_LT(message.size(), 600u);
         return message;
     };
+
     const json split = {{"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", "a"}}}};
     EXPECT_NE(changed("/pre_tokenizer",
                       {{"type", "Sequence"}, {"pretokenizers", std::vector<json>(65, split)}})
                   .find("more than 64 steps"),
               std::string::npos);
     const json bos = json::parse(
-        R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [5]}}})");
+        R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, )"
+        R"({"Sequence": {"id": "A"}}], "special_tokens": {"<s>": {"ids": [5]}}})");
+
     EXPECT_NE(changed("/post_processor",
                       {{"type", "Sequence"}, {"processors", std::vector<json>(65, bos)}})
                   .find("more than 64 tokens"),
@@ -298,6 +321,7 @@ TEST(TokenizerTest, PartsAreBounded) {
               std::string::npos);
     EXPECT_NE(changed("/model/vocab", {{std::string(100'000, 'x'), -1}}).find("the id of"),
               std::string::npos);
+
     EXPECT_NE(changed("/pre_tokenizer", {{"type", "Split"},
                                          {"behavior", "Isolated"},
                                          {"pattern", {{"Regex", std::string(100'000, 'x')}}}})
@@ -319,6 +343,7 @@ TEST(TokenizerTest, BrokenFilesAreRefused) {
         file[json::json_pointer(pointer)] = value;
         return load_error(file.dump());
     };
+
     EXPECT_FALSE(load_error("").empty());
     EXPECT_FALSE(load_error("[]").empty());
     EXPECT_FALSE(load_error("{").empty());
@@ -326,6 +351,7 @@ TEST(TokenizerTest, BrokenFilesAreRefused) {
     EXPECT_FALSE(changed("/model/vocab", json::array()).empty());
     EXPECT_FALSE(changed("/model/vocab/a", -1).empty());
     EXPECT_FALSE(changed("/model/vocab/a", 4'000'000'000u).empty());
+
     EXPECT_FALSE(changed("/model/vocab/a", 1).empty());  // two tokens, one id
     EXPECT_NE(changed("/model/merges/0", "a x").find("vocabulary lacks"), std::string::npos);
     EXPECT_FALSE(changed("/model/merges/0", "ab").empty());
@@ -342,10 +368,11 @@ TEST(TokenizerTest, ConfigAddsTokensAndNamesSpecialOnes) {
     json file = tiny_file();
     file["added_tokens"][0]["special"] = false;
     const auto tokenizer = load(
-        file,
-        R"({"eos_token": {"content": "<s>"}, "added_tokens_decoder": {"9": {"content": "<x>", "special": true}}})");
+        file, R"({"eos_token": {"content": "<s>"}, )"
+              R"("added_tokens_decoder": {"9": {"content": "<x>", "special": true}}})");
     EXPECT_TRUE(tokenizer->is_special(5));
     EXPECT_TRUE(tokenizer->is_special(9));
+
     EXPECT_EQ(tokenizer->vocab_size(), 10u);
     EXPECT_EQ(tokenizer->encode("a<x>b<s>", SpecialTokens::parse), (Ids{0, 9, 1, 5}));
     EXPECT_EQ(tokenizer->decode(Ids{0, 9, 7, 1, 5}, true), "ab");
@@ -361,9 +388,11 @@ TEST(TokenizerTest, PatternsKeepOnigurumasMeaning) {
     for (const char* pattern :
          {R"(\w+)", R"(\bx)", "[a[b]]", "[a&&b]", "(?<name>a)", "(?x)a", "[a", "a)", "\\"})
         EXPECT_FALSE(pcre2_spelling(pattern).ok()) << pattern;
+
     const auto pattern = SplitPattern::compile_regex(R"(\s)");
     ASSERT_TRUE(pattern.ok());
     std::vector<SplitPattern::Range> matches;
+
     // U+0085 is white space, U+180E and U+FEFF are not
     pattern->find("\xC2\x85\xE1\xA0\x8E\xEF\xBB\xBF", matches);
     EXPECT_EQ(matches, (std::vector<SplitPattern::Range>{{0, 2}}));
