@@ -38,7 +38,6 @@ const AnyJson& member(const AnyJson& object, std::string_view name) {
 template <class AnyJson>
 std::optional<std::int64_t> whole_number(const AnyJson& value) {
     constexpr auto value_max = std::numeric_limits<std::int64_t>::max();
-
     if (value.is_number_unsigned()) {
         const auto number = value.template get<std::uint64_t>();
         if (number > static_cast<std::uint64_t>(value_max)) return std::nullopt;

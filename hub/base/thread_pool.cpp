@@ -101,8 +101,8 @@ void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
     if (count == 0) return;
     const std::size_t chunk = std::max(
         {grain, std::size_t{1}, (count + 4 * num_threads() - 1) / (4 * num_threads())});
-    const std::size_t num_chunks = (count + chunk - 1) / chunk;
 
+    const std::size_t num_chunks = (count + chunk - 1) / chunk;
     if (num_chunks == 1 || state_->threads.empty() || inside_pool) {
         body(0, count);
         return;

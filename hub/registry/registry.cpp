@@ -364,8 +364,8 @@ Result<std::string> Registry::join_token() {
         char buffer[256];
         const ssize_t size = ::read(descriptor, buffer, sizeof buffer);
         ::close(descriptor);
-        std::string token(buffer, size > 0 ? static_cast<std::size_t>(size) : 0);
 
+        std::string token(buffer, size > 0 ? static_cast<std::size_t>(size) : 0);
         while (!token.empty() &&
                (token.back() == '\n' || token.back() == '\r' || token.back() == ' '))
             token.pop_back();

@@ -106,8 +106,8 @@ ExpressionPointer ExpressionParser::parse_product() {
         {"/", Operator::divide},
         {"//", Operator::floor_divide},
         {"%", Operator::modulo}};
-    ExpressionPointer left = parse_power();
 
+    ExpressionPointer left = parse_power();
     for (;;) {
         const auto found = std::find_if(std::begin(symbols), std::end(symbols),
                                         [&](const auto& entry) { return at_symbol(entry.first); });

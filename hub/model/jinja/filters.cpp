@@ -112,8 +112,8 @@ Value filter_unique(Renderer& renderer, const Value& operand, const CallArgument
     const bool case_sensitive = flag(arguments, 0, "case_sensitive");
     std::set<std::string> seen_texts;
     std::vector<Value> seen, out;
-    const ListPointer all = renderer.items_of(operand);
 
+    const ListPointer all = renderer.items_of(operand);
     for (const Value& item : all->items) {
         const Value key = sort_key(renderer, item, attribute, case_sensitive);
         if (key.text()) {
@@ -134,12 +134,12 @@ Value filter_unique(Renderer& renderer, const Value& operand, const CallArgument
 
 Value filter_join(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
     const Value* separator_value = arguments.find(0, "d");
+
     const Value* attribute = arguments.find(1, "attribute");
     const MarkedText separator = separator_value ? print(*separator_value) : MarkedText();
     MarkedText out;
     bool first = true;
     const ListPointer all = renderer.items_of(operand);
-
     for (const Value& item : all->items) {
         if (!first) out.append(separator);
         first = false;
@@ -154,9 +154,9 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
     std::vector<Value> out;
     const Value* attribute = arguments.find(arguments.positional.size(), "attribute");
     const Value* otherwise = arguments.find(arguments.positional.size(), "default");
+
     CallArguments inner;
     std::string name;
-
     if (!attribute) {
         if (arguments.positional.empty()) fail("map wants a filter or an attribute");
         name = text_argument(arguments.positional[0], "map").bytes();
@@ -184,9 +184,9 @@ Value choose(Renderer& renderer, const Value& operand, const CallArguments& argu
              bool by_attribute, bool keep) {
     const std::size_t first = by_attribute ? 1 : 0;
     if (arguments.positional.size() < first) fail("selectattr and rejectattr want an attribute");
+
     CallArguments inner;
     std::string test;
-
     if (arguments.positional.size() > first) {
         test = text_argument(arguments.positional[first], "a test").bytes();
         if (!is_known_test(test)) fail(text("the test '", test, "' is not supported"));
@@ -342,9 +342,9 @@ Value filter_round(Renderer&, const Value& operand, const CallArguments& argumen
 Value filter_sum(Renderer& renderer, const Value& operand, const CallArguments& arguments) {
     const Value* attribute = arguments.find(0, "attribute");
     const Value* start = arguments.find(1, "start");
+
     Value total = start ? *start : make_integer(0);
     const ListPointer all = renderer.items_of(operand);
-
     for (const Value& item : all->items)
         total = renderer.binary(
             Operator::add, total,
@@ -358,9 +358,9 @@ Value filter_batch(Renderer& renderer, const Value& operand, const CallArguments
     const Value* fill = arguments.find(1, "fill_with");
     const std::int64_t size = size_value ? integer_argument(*size_value, "batch") : 0;
     if (size < 1 || size > 1'000'000) fail("batch wants a positive size");
+
     std::vector<Value> rows, row;
     const ListPointer all = renderer.items_of(operand);
-
     for (const Value& item : all->items) {
         renderer.charge(1);
         row.push_back(item);

@@ -366,8 +366,8 @@ Value strftime_now(const Renderer& renderer, const CallArguments& arguments) {
     if (!format) fail("strftime_now() wants a format");
     const std::string& pattern = text_argument(*format, "strftime_now()").bytes();
     if (pattern.size() > 200) fail("strftime_now(): the format is too long");
-    std::tm parts{};
 
+    std::tm parts{};
     if (renderer.limits().now_unix_s) {
         const auto now = static_cast<std::time_t>(*renderer.limits().now_unix_s);
         gmtime_r(&now, &parts);

@@ -237,8 +237,8 @@ Value Renderer::run_captured(const Statement& statement, Scope& scope) {
     auto inner = new_scope(&scope);
     MarkedText captured;
     run_body(statement.body, *inner, captured);
-    Value value = make_text(std::move(captured));
 
+    Value value = make_text(std::move(captured));
     if (statement.expression) {
         inner->set(captured_text_name, value);
         value = evaluate(*statement.expression, *inner);
@@ -439,9 +439,9 @@ Value Renderer::evaluate_slice(const Expression& expression, Scope& scope) {
 
     const std::int64_t step = parts[2].value_or(1);
     if (step == 0) fail("a slice with step 0");
+
     std::vector<std::size_t> starts;
     std::int64_t length = 0;
-
     if (object.text()) {
         charge_bytes(4 * object.text()->size());
         starts = code_point_starts(object.text()->bytes());

@@ -163,8 +163,8 @@ class PercentFormatter {
         const std::vector<std::size_t> starts = code_point_starts(shown.bytes());
         const std::size_t length = std::min(starts.size() - 1,
                                             spec.precision.value_or(starts.size() - 1));
-        const std::string padding(spec.width > length ? spec.width - length : 0, ' ');
 
+        const std::string padding(spec.width > length ? spec.width - length : 0, ' ');
         if (!spec.left) out_.append(padding, false);
         out_.append(shown, 0, starts[length]);
         if (spec.left) out_.append(padding, false);
@@ -215,8 +215,8 @@ class PercentFormatter {
                                                 : "") +
                                   prefix;
         const std::size_t size = front.size() + digits.size();
-        const std::size_t missing = spec.width > size ? spec.width - size : 0;
 
+        const std::size_t missing = spec.width > size ? spec.width - size : 0;
         if (spec.left)
             out_.append(front + digits + std::string(missing, ' '), false);
         else if (spec.zero)

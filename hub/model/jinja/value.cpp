@@ -392,9 +392,9 @@ std::string print_float(double value) {
 
     std::string digits(1, scientific[0]);
     if (e > 2) digits += scientific.substr(2, e - 2);
+
     const int exponent = std::stoi(std::string(scientific.substr(e + 1)));
     std::string out = std::signbit(value) ? "-" : "";
-
     if (exponent < -4 || exponent >= 16) {
         out += digits[0];
         if (digits.size() > 1) out += text('.', std::string_view(digits).substr(1));

@@ -112,8 +112,8 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& directory) {
     checkpoint.directory_ = directory;
     const std::filesystem::path index_path = directory / "model.safetensors.index.json",
                                 single_path = directory / "model.safetensors";
-    std::error_code ignored;
 
+    std::error_code ignored;
     if (!std::filesystem::exists(index_path, ignored)) {
         if (!std::filesystem::exists(single_path, ignored))
             return Error{

@@ -233,7 +233,6 @@ class SynthWriter {
         const SafetensorsEntry& entry = entries_[index];
         const bool is_norm = entry.name.ends_with("norm.weight");
         Random random(seed_, index);
-
         for (std::uint64_t at = 0; at < entry.size_bytes; at += window_.size()) {
             window_.resize(std::min(window_bytes, entry.size_bytes - at));
             if (is_norm)

@@ -314,8 +314,8 @@ Status verify_package(const std::filesystem::path& directory,
         {directory / "hub.safetensors", manifest.hub.sha256, manifest.hub.size_bytes}};
     for (const auto& [name, file] : manifest.files)
         checks.push_back({directory / name, file.sha256, file.size_bytes});
-    std::set<Sha256> seen;
 
+    std::set<Sha256> seen;
     for (const auto& layer : manifest.experts)
         for (const Sha256& hash : layer)
             if (seen.insert(hash).second)

@@ -273,8 +273,8 @@ void BpeModel::merge_long(std::vector<TokenId>& symbols) const {
     const auto num_symbols = static_cast<std::uint32_t>(symbols.size());
     std::vector<Link> links(num_symbols);
     std::vector<bool> gone(num_symbols);
-    std::priority_queue<Candidate> queue;
 
+    std::priority_queue<Candidate> queue;
     const auto offer = [&](std::uint32_t at) {
         const std::uint32_t next = links[at].next;
         if (next == none) return;

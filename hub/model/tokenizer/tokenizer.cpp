@@ -283,7 +283,6 @@ std::vector<TokenId> Tokenizer::State::encode(std::string_view text, bool contro
         // count only if they may anywhere.
         const bool same = view == section;
         const auto offset = static_cast<std::size_t>(section.data() - text.data());
-
         const auto accept_normalized = [&](const AddedToken& token, std::size_t begin,
                                            std::size_t end) {
             return same ? accept(token, offset + begin, offset + end)

@@ -25,7 +25,6 @@ Utf8Step utf8_step(std::string_view text, std::size_t at) {
     // bounds of the second byte keep out overlong forms, surrogates and > U+10FFFF
     std::uint8_t lower = 0x80, upper = 0xBF;
     char32_t code_point = 0;
-
     if (lead >= 0xC2 && lead <= 0xDF) {
         needed = 1, code_point = lead & 0x1F;
     } else if (lead >= 0xE0 && lead <= 0xEF) {

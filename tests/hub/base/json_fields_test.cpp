@@ -16,12 +16,12 @@ using SentenceFields = JsonFields<Json, Sentences>;
 
 TEST(JsonFieldsTest, AbsentAndNullLeaveTheTargetAlone) {
     const Json object = Json::parse(R"({"null": null})");
+
     SentenceFields fields(object);
     double real = 1.5;
     int whole = 2;
     bool flag = true;
     std::string word = "kept";
-
     for (const char* name : {"null", "absent"}) {
         fields.real(name, 0, 1, real);
         fields.positive(name, real);

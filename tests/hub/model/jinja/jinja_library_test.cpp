@@ -159,7 +159,7 @@ TEST(JinjaLibraryTest, MisuseIsRefusedInASentence) {
         {"{{ cycler() }}", "at least one item"},
         {"{{ joiner().next() }}", "undefined"},
         {"{% set ns = namespace() %}{% for x in [[]] recursive %}{% set ns.l = loop %}"
-         "{% endfor %}{{ ns.l([1]) }}",
+         "{% endfor %}{% set kept = ns.l %}{{ kept([1]) }}",
          "from inside it"},
         {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "deep"},
         {"{% for x in [1] %}{{ loop([1]) }}{% endfor %}", "the function 'loop'"},

@@ -84,8 +84,8 @@ TEST(PackerProcessTest, KilledPackerGoesOnAndGivesTheSamePackage) {
         EXPECT_NE(half.error().message.find("not finished"), std::string::npos)
             << half.error().message;
         const auto before = inodes(out / "weights");
-        ThreadPool threads(2);
 
+        ThreadPool threads(2);
         const auto report = pack_checkpoint(folder / "in", out, {}, threads, {});
         ASSERT_TRUE(report.ok()) << report.error().message;
         EXPECT_EQ(test::read_file(out / "manifest.json"), wanted) << "stopped at event " << stop_at;
@@ -262,9 +262,9 @@ TEST(PackerProcessTest, UnfinishedPackageBelongsToItsInputAndOptions) {
 TEST(PackerProcessTest, TwoPackersNeverShareAFolder) {
     TempFolder folder("two");
     CheckpointBuilder{test::CheckpointOptions{}}.write(folder / "in");
+
     ThreadPool threads(1);
     std::string second;
-
     const auto report = pack_checkpoint(
         folder / "in", folder / "out", {}, threads, [&](const PackProgress&) {
             if (!second.empty()) return;

@@ -125,8 +125,8 @@ TEST_F(PackerRefusalTest, TruncatedShards) {
         CheckpointBuilder({.num_shards = num_shards}).write(folder_ / "in");
         const fs::path shard = folder_ / "in" /
                                (num_shards == 1 ? "model.safetensors" : "model-2.safetensors");
-        const std::uint64_t whole = fs::file_size(shard);
 
+        const std::uint64_t whole = fs::file_size(shard);
         for (const std::uint64_t size : {whole - 1, whole / 2, std::uint64_t{200}, std::uint64_t{8},
                                          std::uint64_t{5}, std::uint64_t{0}}) {
             fs::resize_file(shard, size);
@@ -140,9 +140,9 @@ TEST_F(PackerRefusalTest, TruncatedShards) {
 TEST_F(PackerRefusalTest, IndexThatLies) {
     CheckpointBuilder builder({.num_shards = 2});
     builder.write(folder_ / "in");
+
     const fs::path index_path = folder_ / "in/model.safetensors.index.json";
     const auto good = nlohmann::json::parse(test::read_file(index_path));
-
     const auto patched = [&](const std::string& tensor, const nlohmann::json& file) {
         auto index = good;
         index["weight_map"][tensor] = file;
@@ -153,7 +153,6 @@ TEST_F(PackerRefusalTest, IndexThatLies) {
     refused({"model.norm.weight", "model-1.safetensors"});
     patched("model.norm.weight", "model-9.safetensors");
     refused({"model-9.safetensors", "No such file"});
-
     for (const nlohmann::json file :
          {nlohmann::json("../../etc/passwd"), nlohmann::json("/etc/passwd"), nlohmann::json(7),
           nlohmann::json(""), nlohmann::json("..")}) {

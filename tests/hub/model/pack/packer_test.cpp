@@ -77,8 +77,8 @@ TEST_F(PackerTest, PackageHoldsWhatTheCheckpointHeld) {
             ASSERT_TRUE(blob.ok()) << blob.error().message;
             const auto view = view_expert_blob(*blob, package->expert_shape(), ExpertDtype::f32);
             ASSERT_TRUE(view.ok()) << view.error().message;
-            const std::string at = text("model.layers.", layer, ".mlp.experts.", expert, ".");
 
+            const std::string at = text("model.layers.", layer, ".mlp.experts.", expert, ".");
             const auto same = [&](const std::byte* data, const std::string& name) {
                 const auto& wanted = builder.tensor(at + name).values;
                 EXPECT_EQ(std::memcmp(data, wanted.data(), wanted.size() * 4), 0) << at << name;
@@ -123,8 +123,8 @@ TEST_F(PackerTest, ElementTypesAndSpellingsOfTheSameWeightsGiveTheSameBlobs) {
                                           {.fused = true},
                                           {.newer_config = true, .num_shards = 4},
                                           {.dtype = "F32", .fused = true, .num_shards = 2}};
-    int index = 0;
 
+    int index = 0;
     for (const CheckpointOptions& options : variants) {
         const std::string name = text("variant-", index++);
         const auto package = pack(checkpoint(name, options), "out-" + name, {.name = "m"});
@@ -371,9 +371,9 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
     EXPECT_NEAR(deviation(floats_of(**package, "model.embed_tokens.weight")), 0.02, 0.001);
     const auto view = view_expert_blob(*(*package)->blob(1, 7), (*package)->expert_shape(),
                                        ExpertDtype::int4);
+
     std::vector<float> row(64);
     double squares = 0;
-
     for (std::uint32_t r = 0; r < 64; ++r) {
         dequantize_int4_row(
             reinterpret_cast<const std::uint32_t*>(view->gate_up_codes) + r * 8,

@@ -155,8 +155,8 @@ TEST_F(ManifestTest, TensorsAtOddBytesAreRefused) {
         test::write_file(folder_ / "out/hub.safetensors", hub);
         json object = json::parse(good_);
         object["hub"]["bytes"] = hub.size();
-        const std::string message = open_error(object.dump());
 
+        const std::string message = open_error(object.dump());
         if (pad == 2 || pad == 4) {
             EXPECT_EQ(message, "") << pad;  // all are bf16
         } else {

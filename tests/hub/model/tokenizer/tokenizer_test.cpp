@@ -55,8 +55,8 @@ TEST(TokenizerTest, GoldenPromptsHaveTheirIds) {
     const auto tokenizer = demo_tokenizer();
     const json golden = json::parse(
         read_file(std::string(MOEX_SOURCE_DIR) + "/tests/golden/demo/golden.json"));
-    std::size_t compared = 0;
 
+    std::size_t compared = 0;
     for (const json& entry : golden) {
         if (!entry.is_object() || !entry.contains("prompt") || !entry["prompt"].is_string() ||
             !entry.contains("ids"))
@@ -107,9 +107,9 @@ TEST(TokenizerTest, DecodingGivesTheTextBack) {
           "for (;;) { x += 1; }\r\n"}) {
         const Ids ids = tokenizer->encode(text, SpecialTokens::parse);
         EXPECT_EQ(tokenizer->decode(ids, true), utf8_nfc(text));
+
         StreamDecoder stream(*tokenizer);
         std::string streamed;
-
         for (const TokenId id : ids) {
             const std::string shown = stream.push(id);
             EXPECT_TRUE(utf8_is_valid(shown));
