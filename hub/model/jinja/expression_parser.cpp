@@ -3,7 +3,7 @@
 #include <array>
 #include <charconv>
 
-#include "hub/model/jinja/parser.h"
+#include "hub/model/jinja/known_names.h"
 
 namespace moex::jinja {
 

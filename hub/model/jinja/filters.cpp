@@ -5,7 +5,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "hub/model/jinja/parser.h"
+#include "hub/model/jinja/known_names.h"
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/jinja/text_values.h"
 #include "hub/model/tokenizer/utf8.h"

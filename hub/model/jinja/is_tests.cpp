@@ -1,7 +1,7 @@
 // Tests behind "is".
 #include <unordered_map>
 
-#include "hub/model/jinja/parser.h"
+#include "hub/model/jinja/known_names.h"
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/jinja/text_values.h"
 #include "protocol/text.h"

@@ -4,7 +4,7 @@
 #include <ctime>
 #include <unordered_map>
 
-#include "hub/model/jinja/parser.h"
+#include "hub/model/jinja/known_names.h"
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/jinja/text_format.h"
 #include "hub/model/jinja/text_values.h"

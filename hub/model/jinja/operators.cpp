@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hub/model/jinja/parser.h"
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/jinja/text_format.h"
 #include "hub/model/tokenizer/utf8.h"

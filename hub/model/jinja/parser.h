@@ -11,10 +11,4 @@ namespace moex::jinja {
 // Throws Failure.
 Body parse_template(std::string_view source);
 
-// What the evaluator knows; the parser refuses other names.
-bool is_known_filter(std::string_view name);
-bool is_known_test(std::string_view name);
-bool is_known_function(std::string_view name);
-bool is_known_method(std::string_view name);  // of any kind of value
-
 }  // namespace moex::jinja

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "hub/model/jinja/parser.h"
+#include "hub/model/jinja/known_names.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
 

@@ -1,7 +1,6 @@
 #include "hub/model/package/manifest.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "hub/base/json_fields.h"
 #include "hub/model/strict_json.h"

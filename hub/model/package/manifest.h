@@ -7,7 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "hub/model/package/package.h"
+#include "hub/model/config.h"
+#include "hub/model/package/generation_defaults.h"
+#include "protocol/sha256.h"
+#include "protocol/tensor_format.h"
 
 namespace moex {
 

@@ -19,18 +19,11 @@
 #include <vector>
 
 #include "hub/model/config.h"
+#include "hub/model/package/generation_defaults.h"
 #include "hub/model/package/tensor.h"
 #include "protocol/sha256.h"
 
 namespace moex {
-
-struct GenerationDefaults {  // generation_config.json
-    bool do_sample = false;
-    double temperature = 1.0, top_p = 1.0;
-    std::uint32_t sample_top_k = 0;  // 0: off
-    double min_p = 0.0, repetition_penalty = 1.0;
-    std::vector<std::uint32_t> eos_token_ids;
-};
 
 class ModelPackage {
   public:

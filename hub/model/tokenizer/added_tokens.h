@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "hub/model/tokenizer/tokenizer.h"
+#include "hub/model/tokenizer/token_id.h"
 
 namespace moex {
 

@@ -15,13 +15,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hub/model/tokenizer/tokenizer.h"
+#include "hub/model/tokenizer/token_id.h"
 #include "protocol/result.h"
 
 namespace moex {
-
-// beyond any vocabulary; keeps tables small when a file lies
-constexpr TokenId token_id_max = (1u << 24) - 1;
 
 // "Ġhello" → " hello"; nullopt when a character is not of the byte alphabet.
 std::optional<std::string> byte_level_to_bytes(std::string_view token);

@@ -13,12 +13,11 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/model/tokenizer/token_id.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/result.h"
 
 namespace moex {
-
-using TokenId = std::uint32_t;
 
 // Whether "<|im_end|>" in the text is the token or plain characters.
 // Control tokens are the special ones and added markers such as <think>; other added tokens (words,

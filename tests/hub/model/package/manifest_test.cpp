@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "hub/model/pack/packer.h"
+#include "hub/model/package/package.h"
 #include "hub/model/package/safetensors.h"
 #include "tests/support/checkpoint_builder.h"
 

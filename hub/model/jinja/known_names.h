@@ -1,0 +1,14 @@
+// The names that templates may use. The parser refuses others; each table is in the file that
+// carries it out: filters.cpp, is_tests.cpp, methods.cpp.
+#pragma once
+
+#include <string_view>
+
+namespace moex::jinja {
+
+bool is_known_filter(std::string_view name);
+bool is_known_test(std::string_view name);
+bool is_known_function(std::string_view name);
+bool is_known_method(std::string_view name);  // of any kind of value
+
+}  // namespace moex::jinja
