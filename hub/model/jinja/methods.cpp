@@ -22,6 +22,13 @@ bool is_one_of(std::string_view name, const std::string_view (&names)[N]) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+// The list's own text of `name`, which outlives every template; empty when it is not there.
+template <std::size_t N>
+std::string_view own_name(std::string_view name, const std::string_view (&names)[N]) {
+    const auto* const found = std::find(std::begin(names), std::end(names), name);
+    return found == std::end(names) ? std::string_view() : *found;
+}
+
 // One call of a string's method.
 struct TextCall {
     Renderer& renderer;
@@ -391,19 +398,24 @@ bool is_known_method(std::string_view name) {
 
 bool is_known_function(std::string_view name) { return is_one_of(name, functions); }
 
-bool has_method(const Value& object, std::string_view name) {
-    if (object.text()) return text_methods().contains(name);
-    if (object.list()) return is_one_of(name, list_methods);
-    if (object.dict()) return is_one_of(name, dict_methods);
-    if (object.loop()) return is_one_of(name, loop_methods);
+std::string_view method_of(const Value& object, std::string_view name) {
+    if (object.text()) {
+        const auto found = text_methods().find(name);
+        return found == text_methods().end() ? std::string_view() : found->first;
+    }
+    if (object.list()) return own_name(name, list_methods);
+    if (object.dict()) return own_name(name, dict_methods);
+    if (object.loop()) return own_name(name, loop_methods);
     const Namespace* state = object.name_space();
-    return state && state->kind == Namespace::Kind::cycler && is_one_of(name, cycler_methods);
+    const bool is_cycler = state && state->kind == Namespace::Kind::cycler;
+    return is_cycler ? own_name(name, cycler_methods) : std::string_view();
 }
 
 Value Renderer::call_method(const Value& self, std::string_view name,
                             const CallArguments& arguments) {
     charge(weight_of(self));
-    if (!has_method(self, name)) fail(text("'", kind_name(self), "' has no method '", name, "'"));
+    if (method_of(self, name).empty())
+        fail(text("'", kind_name(self), "' has no method '", name, "'"));
 
     if (self.text()) return text_methods().at(name)({*this, *self.text(), name, arguments});
     if (self.dict()) return call_dict_method(*this, *self.dict(), name, arguments);

@@ -238,6 +238,7 @@ ListPointer Renderer::items_of(const Value& value) {
 
 namespace {
 
+// `name` is one of method_of(): a name that the template put together would be gone by the call.
 Value bound_method(const Value& object, std::string_view name) {
     auto callable = std::make_shared<Callable>();
     callable->name = name;
@@ -273,17 +274,17 @@ Value Renderer::attribute_of(const Value& object, std::string_view name) {
     if (const Undefined* undefined = std::get_if<Undefined>(&object.data))
         fail(text("'", undefined->name, "' is undefined, so it has no '", name, "'"));
 
+    if (const std::string_view method = method_of(object, name); !method.empty())
+        return bound_method(object, method);
+
     if (const Namespace* state = object.name_space()) {
         if (state->kind == Namespace::Kind::cycler && name == "current")
             return state->items[state->position];
-        if (has_method(object, name)) return bound_method(object, name);
         const auto found = state->attributes.find(name);
         return found == state->attributes.end() ? make_undefined(std::string(name)) : found->second;
     }
 
-    if (const Loop* loop = object.loop(); loop && !has_method(object, name))
-        return loop_attribute(*loop, name);
-    if (has_method(object, name)) return bound_method(object, name);
+    if (const Loop* loop = object.loop()) return loop_attribute(*loop, name);
     if (object.dict())
         if (const Value* item = object.dict()->find(name)) return *item;
 

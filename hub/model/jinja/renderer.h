@@ -106,8 +106,9 @@ class Renderer {
 };
 
 [[noreturn]] void fail(const std::string& message);
-// Whether the kind of value that `object` is has such a method.
-bool has_method(const Value& object, std::string_view name);
+// The method's name, if the kind of value that `object` is has it, as a text that outlives the
+// rendering; empty when it has none.
+std::string_view method_of(const Value& object, std::string_view name);
 // Arguments with a wanted kind; fail() names the filter or method.
 const MarkedText& text_argument(const Value& value, std::string_view what);
 std::int64_t integer_argument(const Value& value, std::string_view what);

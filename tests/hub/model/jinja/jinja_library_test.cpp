@@ -170,6 +170,16 @@ TEST(JinjaLibraryTest, MisuseIsRefusedInASentence) {
                                                                    << refusal(source);
 }
 
+// The bound method once kept a view of a name that was gone when it was called.
+TEST(JinjaLibraryTest, AMethodMayBeNamedByAnExpression) {
+    static constexpr LibraryCase cases[] = {
+        {"{{ 'abc'['up' ~ 'per']() }} {{ [1, 1]['co' ~ 'unt'](1) }}", "ABC 2"},
+        {"{% set shout = 'abc'['swap' ~ 'case' ~ ''] %}{{ 'x' * 40 }}{{ shout() }}",
+         "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxABC"},
+    };
+    expect_rendered(cases);
+}
+
 // A letter that grows must not move the marks of what stands beside it.
 TEST(JinjaLibraryTest, LettersKeepTheirOriginWhenTheyGrow) {
     jinja::MarkedText mixed("ß");
