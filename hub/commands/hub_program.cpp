@@ -188,7 +188,7 @@ ExpertBackend& HubProgram::experts() {
 
 void HubProgram::join_rooms() {
     swarm_.emplace(swarm_options_of(settings_, model_.package, *registry_), server_->swarm_host(),
-                   model_.local.get(), [this](const WorkerEvent& event, const WorkerView*) {
+                   model_.local.get(), [this](const WorkerEvent& event) {
                        server_->on_worker_event(event);
                        log_worker_event(event);
                    });

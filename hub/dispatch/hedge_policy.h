@@ -1,5 +1,4 @@
-// How many attempts a call gets at once. Adaptive and delayed
-// policies come next; they will answer the same question per round.
+// How many attempts a call gets at once; asked when a round opens.
 // Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged requests.
 #pragma once
 
@@ -13,7 +12,7 @@ namespace moex {
 
 inline constexpr std::uint32_t hedge_copies_max = 8;
 
-enum class HedgeMode { off, fixed };  // adaptive and delayed come next
+enum class HedgeMode { off, fixed };
 struct HedgePolicy {
     HedgeMode mode = HedgeMode::off;
     // fixed: attempts at once, on different workers

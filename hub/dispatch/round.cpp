@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "protocol/half.h"
 
@@ -37,27 +38,28 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     top_k = batch.top_k;
     copies = num_copies;
     unsummed = options.rounding.deterministic || copies > 1;
-    dtype = options.rounding.wire_dtype;
     const std::size_t num_values = std::size_t{num_tokens} * hidden_size;
     // the local backend may still read the old one
     if (!x || x.use_count() > 1) x = std::make_shared<std::vector<float>>();
     x->assign(batch.x.begin(), batch.x.begin() + static_cast<std::ptrdiff_t>(num_values));
 
     x_rms.resize(num_tokens);
-    float largest = 0;
+    row_order.clear();
+    std::vector<std::uint32_t> wide_rows;  // beyond the wire's dtype: bf16, in blocks of their own
     for (std::uint32_t row = 0; row < num_tokens; ++row) {
-        const float* values = x->data() + std::size_t{row} * hidden_size;
-        const double sum = square_sum(values, hidden_size);
+        const std::span<float> values(x->data() + std::size_t{row} * hidden_size, hidden_size);
+        const double sum = square_sum(values.data(), hidden_size);
         if (!std::isfinite(sum))
             return Error{ErrorCode::invalid_argument,
                          text("layer ", layer, ": row ", row, " of x is not finite")};
         x_rms[row] = std::sqrt(sum / std::max(1u, hidden_size));
-        for (std::uint32_t i = 0; i < hidden_size; ++i)
-            largest = std::max(largest, std::fabs(values[i]));
+
+        const Dtype dtype = options.rounding.dtype_of(values);
+        (dtype == options.rounding.wire_dtype ? row_order : wide_rows).push_back(row);
+        if (options.rounding.deterministic) round_rows(dtype, values, hidden_size);
     }
-    // f16 ends at 65504. Such rows travel as bf16 instead: fewer digits, but no infinity.
-    if (dtype == Dtype::f16 && largest >= 65520.0f) dtype = Dtype::bf16;
-    if (options.rounding.deterministic) round_rows(dtype, *x, hidden_size);
+    const auto num_narrow = static_cast<std::uint32_t>(row_order.size());
+    row_order.insert(row_order.end(), wide_rows.begin(), wide_rows.end());
 
     const std::uint32_t num_experts = options.limits.num_experts;
     const std::uint32_t block_rows = std::max(
@@ -69,15 +71,19 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     std::size_t num_pieces = 0;
     std::vector<std::uint32_t> begin_of(num_experts + 1);
     std::uint32_t pair_base = 0;
-    for (std::uint32_t row0 = 0, block = 0; row0 < num_tokens; row0 += block_rows, ++block) {
-        const std::uint32_t row1 = std::min(num_tokens, row0 + block_rows);
+    for (std::uint32_t begin = 0, end = 0, block = 0; begin < num_tokens; begin = end, ++block) {
+        const bool wide = begin >= num_narrow;
+        end = std::min(wide ? num_tokens : num_narrow, begin + block_rows);
+        const auto rows = std::span(row_order).subspan(begin, end - begin);
+
         std::fill(begin_of.begin(), begin_of.end(), 0u);
-        for (std::size_t i = std::size_t{row0} * top_k; i < std::size_t{row1} * top_k; ++i) {
-            MOEX_CHECK(
-                batch.expert_ids[i] < num_experts,
-                text("expert ", batch.expert_ids[i], " of ", num_experts, " in layer ", layer));
-            ++begin_of[batch.expert_ids[i] + 1];
-        }
+        for (const std::uint32_t row : rows)
+            for (const std::uint16_t expert :
+                 batch.expert_ids.subspan(std::size_t{row} * top_k, top_k)) {
+                MOEX_CHECK(expert < num_experts,
+                           text("expert ", expert, " of ", num_experts, " in layer ", layer));
+                ++begin_of[expert + 1];
+            }
         for (std::uint32_t expert = 0; expert < num_experts; ++expert) {
             const std::uint32_t count = begin_of[expert + 1];
             begin_of[expert + 1] += begin_of[expert];
@@ -91,10 +97,11 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
             piece.unit = unit_base + expert;
             piece.expert = static_cast<std::uint16_t>(expert);
             piece.block = block;
+            piece.dtype = wide ? Dtype::bf16 : options.rounding.wire_dtype;
             piece.pair_begin = pair_base + begin_of[expert];
             piece.pair_end = piece.pair_begin + count;
         }
-        for (std::uint32_t row = row0; row < row1; ++row)
+        for (const std::uint32_t row : rows)
             for (std::uint32_t k = 0; k < top_k; ++k) {
                 const std::size_t i = std::size_t{row} * top_k + k;
                 const std::uint32_t pair = pair_base + begin_of[batch.expert_ids[i]]++;
@@ -104,14 +111,14 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
                                       ? half_to_float(float_to_half(gate))
                                       : gate;
             }
-        pair_base += (row1 - row0) * top_k;
+        pair_base += (end - begin) * top_k;
     }
     pieces.resize(num_pieces);
     pieces_left = static_cast<std::uint32_t>(num_pieces);
     attempts.clear();
     answers.clear();
     waiting = false;
-    wait_until = retry_at = holder_until = TimePoint{};
+    wait_until = retry_at = give_up_at = std::nullopt;
     return {};
 }
 
@@ -150,7 +157,7 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     attempt.shape = GroupShape{.layer = static_cast<std::uint16_t>(layer),
                                .num_tokens = static_cast<std::uint32_t>(attempt.tokens.size()),
                                .hidden_dim = static_cast<std::uint16_t>(hidden_size),
-                               .dtype = dtype,
+                               .dtype = pieces[attempt.pieces.front()].dtype,
                                .unsummed = unsummed,
                                .num_pairs = attempt.num_pairs,
                                .num_experts = static_cast<std::uint16_t>(attempt.pieces.size())};
@@ -220,9 +227,20 @@ void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
             if (piece.hedged) ++from.pairs_hedged;
         }
     }
-    for (const RoundAnswer& answer : answers) {
-        if (answer.pieces.empty()) continue;
-        if (answer.worker != 0) provenance.workers.push_back(answer.worker);
+    std::vector<std::size_t> named(num_tokens);  // the last answer that was counted for a row, + 1
+    for (std::size_t a = 0; a < answers.size(); ++a) {
+        const RoundAnswer& answer = answers[a];
+        if (answer.worker == 0 || answer.pieces.empty()) continue;
+        provenance.workers.push_back(answer.worker);
+        for (const std::uint32_t index : answer.pieces) {
+            const Piece& piece = pieces[index];
+            if (piece.answer != static_cast<std::int32_t>(a)) continue;  // another was first
+            for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
+                const std::uint32_t row = pair_row[pair];
+                if (std::exchange(named[row], a + 1) != a + 1)
+                    provenance.row_workers.push_back({.row = row, .worker = answer.worker});
+            }
+        }
     }
     if (!unsummed) {
         // By first piece, not by arrival: a sum that does not depend on who was faster.

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "hub/dispatch/swarm_types.h"
@@ -18,11 +19,14 @@ namespace moex {
 struct Piece {
     std::uint32_t unit = 0;  // of the placement
     std::uint16_t expert = 0;
-    std::uint32_t block = 0;  // its rows lie in one block of rows
+    std::uint32_t block = 0;   // its rows lie in one block of rows
+    Dtype dtype = Dtype::f16;  // of its rows, and so of its block; retry_in_bf16() may widen it
     std::uint32_t pair_begin = 0, pair_end = 0;
     std::uint32_t live = 0;        // attempts that may still answer it
     std::uint32_t dispatches = 0;  // how often it was given out, hedges not counted
     bool done = false, hedged = false;
+    // since when it waits for a unit that no worker holds or loads
+    std::optional<TimePoint> unheld_since;
     std::int32_t answer = -1;       // into Round::answers
     std::uint32_t answer_pair = 0;  // first of its pairs in an unsummed answer
     std::vector<WorkerId> tried;    // live there, or failed there
@@ -57,16 +61,16 @@ struct Attempt {
 struct Round {
     RoundId id = 0;
     TimePoint started{}, deadline{};
-    TimePoint wait_until{};    // set when a call first had to wait for a worker
-    TimePoint retry_at{};      // after every replica failed: not before this
-    TimePoint holder_until{};  // set while it lacks a unit that no worker holds or loads
+    std::optional<TimePoint> wait_until;  // set when a call first had to wait for a worker
+    std::optional<TimePoint> retry_at;    // after every replica failed: not before this
+    std::optional<TimePoint> give_up_at;  // set while it lacks a unit that nobody holds or loads
     std::uint32_t layer = 0, num_tokens = 0, hidden_size = 0, top_k = 0;
     bool unsummed = true, waiting = false;
-    Dtype dtype = Dtype::f16;
     std::uint32_t copies = 1;
 
     std::shared_ptr<std::vector<float>> x;  // [num_tokens, hidden_size]
     std::vector<double> x_rms;              // [num_tokens]
+    std::vector<std::uint32_t> row_order;   // [num_tokens], rows of the wire's dtype first
     std::vector<std::uint16_t> pair_row;    // [num_pairs], by (block, expert, row)
     std::vector<float> pair_gate;           // [num_pairs]
     std::vector<Piece> pieces;              // by (block, expert)

@@ -2,10 +2,20 @@
 #include <algorithm>
 
 #include "hub/dispatch/swarm_state.h"
+#include "protocol/lz4_block.h"
 
 namespace moex {
 namespace {
 constexpr std::size_t reserve_max = 64;  // attempts kept for reuse
+
+// No answer to a group of this shape is a longer frame, compressed or not, and no RESULT of the
+// five messages either, whose question has one row per pair.
+std::uint64_t answer_frame_bytes(const GroupShape& shape) {
+    constexpr std::uint64_t headers_bytes_max = 64;  // RESULT has 28, GROUP_RESULT 32
+    const std::uint32_t rows = shape.unsummed ? shape.num_pairs : shape.num_tokens;
+    return headers_bytes_max +
+           lz4_block_bytes_max(wire_rows_bytes(shape.dtype, rows, shape.hidden_dim));
+}
 }  // namespace
 
 Attempt* SwarmCore::State::find_attempt(AttemptId id) {
@@ -55,9 +65,11 @@ void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
             ++piece.dispatches;
         }
         piece.tried.push_back(worker.id);
+        piece.unheld_since.reset();
     }
     round.fill_group(attempt, group);
-    attempt.sequence_id = worker.ids.issue(attempt.id);
+    attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape));
+    tell_frame_limit(worker, actions);
     attempt.sent_at = now;
     attempt.deadline = now + worker.attempt_timeout(attempt.num_pairs, options);
     set_timer(attempt.deadline, TimerKind::attempt, attempt.id);

@@ -45,7 +45,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     SwarmCore core;
     SwarmHost& host;
     const ExpertCompute* local;
-    std::function<void(const WorkerEvent&, const WorkerView*)> on_event;
+    std::function<void(const WorkerEvent&)> on_event;
     std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
     std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
     std::optional<TimePoint> timer_at;
@@ -58,7 +58,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     std::thread local_thread;
 
     State(SwarmOptions options, SwarmHost& swarm_host, const ExpertCompute* local_experts,
-          std::function<void(const WorkerEvent&, const WorkerView*)> event)
+          std::function<void(const WorkerEvent&)> event)
         : core(std::move(options)),
           host(swarm_host),
           local(local_experts),
@@ -92,6 +92,10 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         auto node = links.extract(action.worker);
         if (node) node.mapped()->close(action.code, action.reason);
     }
+    void act(SetFrameLimit& action) {
+        const auto link = links.find(action.worker);
+        if (link != links.end()) link->second->set_frame_limit(action.bytes);
+    }
     void act(ComputeLocally& action) {
         {
             const std::lock_guard lock(jobs_mutex);
@@ -110,7 +114,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         std::erase_if(jobs, [&](const ComputeLocally& job) { return job.round == round; });
     }
     void act(WorkerEvent& action) {
-        if (on_event) on_event(action, action.view.get());
+        if (on_event) on_event(action);
     }
 
     void arm_timer() {
@@ -210,7 +214,7 @@ class SwarmRound : public ExpertRound {
 }  // namespace
 
 SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
-                           std::function<void(const WorkerEvent&, const WorkerView*)> on_event)
+                           std::function<void(const WorkerEvent&)> on_event)
     : state_(std::make_shared<State>(std::move(options), host, local, std::move(on_event))) {
     if (local != nullptr)
         state_->local_thread = std::thread([state = state_.get()] { state->run_local(); });

@@ -29,13 +29,16 @@ class WorkerLink {
     // an outbox beyond its byte cap closes the connection
     virtual void send(Bytes frame) = 0;
     virtual void close(CloseCode code, const std::string& reason) = 0;
+    // A longer frame ends the connection with 1009, from the next frame header on: a read that
+    // waits for one already is bound by it as well.
+    virtual void set_frame_limit(std::uint64_t bytes) = 0;
 };
 
 class SwarmBackend : public ExpertBackend {
   public:
     // `local` may be null when the hub holds no expert weights. `on_event` runs on the strand.
     SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
-                 std::function<void(const WorkerEvent&, const WorkerView*)> on_event);
+                 std::function<void(const WorkerEvent&)> on_event);
     ~SwarmBackend() override;
 
     // from the engine's thread

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "hub/dispatch/swarm_state.h"
 
@@ -34,9 +35,9 @@ SwarmCore::State::State(SwarmOptions given)
     }
     holders.resize(moe_layers.size() * options.limits.num_experts);
     ready.resize(holders.size());
-    wire_frame_bytes_max = std::max<std::uint64_t>(
-        tensor_frame_bytes_max(options.limits),
-        unauthenticated_frame_bytes_max + 65535ull * sizeof(Unit));
+    held_until.resize(holders.size());
+    control_bytes_max = unauthenticated_frame_bytes_max +
+                        std::min<std::uint64_t>(holders.size(), 65535) * sizeof(Unit);
 }
 
 void SwarmCore::State::send(Worker& worker, Bytes frame, Actions& actions) {
@@ -44,6 +45,12 @@ void SwarmCore::State::send(Worker& worker, Bytes frame, Actions& actions) {
     counts.bytes_sent += frame.size();
     ++counts.frames_sent;
     actions.push_back(SendFrame{.worker = worker.id, .frame = std::move(frame)});
+}
+
+void SwarmCore::State::tell_frame_limit(Worker& worker, Actions& actions) {
+    const std::uint64_t bytes = std::max(control_bytes_max, worker.ids.answer_bytes_max());
+    if (!worker.welcomed || std::exchange(worker.frame_limit, bytes) == bytes) return;
+    actions.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
 }
 
 void SwarmCore::State::event(const Worker& worker, WorkerEvent::Kind kind, std::string detail,
@@ -65,11 +72,11 @@ void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Ki
         std::get<WorkerEvent>(actions.back()).code = code;
     }
     if (worker->welcomed && kind == WorkerEvent::Kind::removed) ++counts.removed;
-    if (!worker->units.empty()) forget_holder(*worker);
+    if (!worker->units.empty()) forget_holder(now, *worker);
     std::vector<RoundId> touched;
     const auto live = worker->ids.live();
-    for (const auto& [sequence_id, attempt_id] : live) {
-        Attempt& attempt = *find_attempt(attempt_id);
+    for (const SequenceIds::Live& one : live) {
+        Attempt& attempt = *find_attempt(one.attempt);
         touched.push_back(attempt.round);
         drop_attempt(now, attempt, Failure::disconnect, actions);
     }
@@ -98,6 +105,7 @@ void SwarmCore::State::send_heartbeat(TimePoint now, Worker& worker,
 
 void SwarmCore::State::on_heartbeat_time(TimePoint now, Worker& worker, Actions& actions) {
     worker.ids.expire(now);
+    tell_frame_limit(worker, actions);
     if (worker.loading_in_order() && now - worker.heard_at < loading_silence_max) {
         set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
         return;
@@ -232,6 +240,7 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
     state.counts.bytes_received += frame.size();
     worker->bytes_received += frame.size();
     state.on_frame(now, *worker, frame, actions);
+    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(*still, actions);
     state.settle(now, actions);
 }
 
@@ -358,12 +367,6 @@ std::optional<TimePoint> SwarmCore::next_deadline() const {
         timers.pop();
     }
     return std::nullopt;
-}
-
-std::uint64_t SwarmCore::frame_bytes_max(WorkerId id) const {
-    const Worker* worker = state_->pool.find(id);
-    return worker != nullptr && worker->welcomed ? state_->wire_frame_bytes_max
-                                                 : unauthenticated_frame_bytes_max;
 }
 
 bool SwarmCore::welcomed(WorkerId id) const {

@@ -46,10 +46,7 @@ class SwarmCore {
     void on_tick(TimePoint now, std::vector<SwarmAction>& actions);
     std::optional<TimePoint> next_deadline() const;
 
-    // The largest frame this worker may send now; the reader's limit.
-    std::uint64_t frame_bytes_max(WorkerId worker) const;
-
-    // Whether the worker was sent a WELCOME, or let in without one (five-message peers).
+    // Whether the worker was sent a WELCOME, or let in without one (published peers).
     bool welcomed(WorkerId worker) const;
 
     SwarmCounters counters() const;

@@ -18,10 +18,34 @@ Round* SwarmCore::State::find_round(RoundId id) {
     return found == rounds.end() ? nullptr : found->second.get();
 }
 
-bool SwarmCore::State::eligible(const Worker& worker, const Round& round, TimePoint now) const {
+bool SwarmCore::State::eligible(const Worker& worker, TimePoint now) const {
     return worker.state() == WorkerState::active && worker.ids.num_live() < worker.queue_depth &&
            worker.busy_until <= now && worker.unheard < worker.cancelled_unheard_max() &&
-           worker.accepts(round.dtype) && !worker.loading_in_order();
+           !worker.loading_in_order();
+}
+
+// With a local backend at hand a piece waits for a worker only where one that could take it will
+// be free before the round's patience ends, and where not too many rounds wait already.
+bool SwarmCore::State::has_worker_worth_waiting_for(const Round& round, const Piece& piece,
+                                                    TimePoint now) const {
+    if (round.wait_until && now >= *round.wait_until) return false;
+    if (!round.waiting && waiting.size() >= options.rounds_waiting_max) return false;
+
+    const TimePoint free_by = round.wait_until.value_or(now + options.queue_wait);
+    return std::any_of(
+        ready[piece.unit].begin(), ready[piece.unit].end(), [&](const Worker* worker) {
+            return worker->state() == WorkerState::active && worker->accepts(piece.dtype) &&
+                   piece.num_pairs() <= worker->pairs_max && !piece.was_tried(worker->id) &&
+                   worker->busy_until <= free_by;
+        });
+}
+
+// Whether somebody who holds or loads its unit takes pieces of this size.
+bool SwarmCore::State::has_taker(const Piece& piece) const {
+    const std::vector<Worker*>& by = holders[piece.unit];
+    return std::any_of(by.begin(), by.end(), [&](const Worker* worker) {
+        return piece.num_pairs() <= worker->pairs_max;
+    });
 }
 
 // Gives out every piece that nobody works on. Called when a round
@@ -33,7 +57,7 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
     if (open.empty()) {
         std::erase(waiting, round.id);
         round.waiting = false;
-        round.holder_until = TimePoint{};
+        round.give_up_at.reset();
         if (round.pieces_left == 0) finish_round(now, round, actions);
         return;
     }
@@ -45,7 +69,7 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
             return true;
         });
     }
-    if (round.retry_at <= now) {
+    if (!round.retry_at || *round.retry_at <= now) {
         std::vector<std::uint32_t> cover = open;
         for (std::uint32_t copy = 0; copy < round.copies && !cover.empty(); ++copy) {
             std::vector<std::uint32_t> left = cover;
@@ -59,22 +83,9 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
     // Without a free worker: is there one to wait for?
     if (options.local_fallback) {
         std::erase_if(open, [&](std::uint32_t i) {
-            const Piece& piece = round.pieces[i];
-            const bool worth_waiting =
-                (round.wait_until == TimePoint{} || now < round.wait_until) &&
-                (round.waiting || waiting.size() < options.rounds_waiting_max) &&
-                std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(),
-                            [&](const Worker* worker) {
-                                return worker->state() == WorkerState::active &&
-                                       worker->accepts(round.dtype) &&
-                                       piece.num_pairs() <= worker->pairs_max &&
-                                       !piece.was_tried(worker->id) &&
-                                       (round.wait_until == TimePoint{}
-                                            ? worker->busy_until <= now + options.queue_wait
-                                            : worker->busy_until <= round.wait_until);
-                            });
-            if (!worth_waiting) local.push_back(i);
-            return !worth_waiting;
+            if (has_worker_worth_waiting_for(round, round.pieces[i], now)) return false;
+            local.push_back(i);
+            return true;
         });
     }
     if (!local.empty()) compute_locally(now, round, std::move(local), actions);
@@ -86,7 +97,7 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
     if (open.empty()) {
         if (round.waiting) std::erase(waiting, round.id);
         round.waiting = false;
-        round.holder_until = TimePoint{};
+        round.give_up_at.reset();
         return;
     }
     if (!round.waiting) {
@@ -101,24 +112,18 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
         round.waiting = true;
     }
     if (options.local_fallback) {
-        if (round.wait_until == TimePoint{}) {
+        if (!round.wait_until) {
             round.wait_until = now + options.queue_wait;
-            set_timer(round.wait_until, TimerKind::round, round.id);
+            set_timer(*round.wait_until, TimerKind::round, round.id);
         }
         return;
     }
     // Nothing but workers. A piece that became too large
     // for all who hold it is cut finer by a new round.
-    const auto no_taker = [&](std::uint32_t i) {
-        const std::vector<Worker*>& by = holders[round.pieces[i].unit];
-        return std::none_of(by.begin(), by.end(), [&](const Worker* worker) {
-            return round.pieces[i].num_pairs() <= worker->pairs_max;
-        });
-    };
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
         if (piece.num_pairs() > WorkerPool::piece_pairs_min && !holders[piece.unit].empty() &&
-            no_taker(i)) {
+            !has_taker(piece)) {
             fail_round(now, round,
                        {ErrorCode::num_tokens_range,
                         text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert,
@@ -128,22 +133,33 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
         }
     }
     // Those who load a unit are worth the round's deadline; one that nobody even loads is not.
-    const auto unheld = std::find_if(open.begin(), open.end(), no_taker);
-    if (unheld == open.end()) {
-        round.holder_until = TimePoint{};
-    } else if (round.holder_until == TimePoint{}) {
-        round.holder_until = now + options.holder_wait;
-        set_timer(round.holder_until, TimerKind::round, round.id);
-    } else if (round.holder_until <= now) {
-        fail_round(now, round,
-                   {ErrorCode::unavailable,
-                    text("no worker holds expert ", round.pieces[*unheld].expert, " of layer ",
-                         round.layer, ", and local fallback is off")},
-                   actions);
-        return;
+    std::optional<TimePoint> give_up_at;
+    for (const std::uint32_t i : open) {
+        Piece& piece = round.pieces[i];
+        if (has_taker(piece)) {
+            piece.unheld_since.reset();
+            continue;
+        }
+        if (!piece.unheld_since) piece.unheld_since = now;
+
+        const TimePoint until = *piece.unheld_since +
+                                holder_wait_of(piece.unit, *piece.unheld_since);
+        if (until <= now) {
+            fail_round(
+                now, round,
+                {ErrorCode::unavailable, text("no worker holds expert ", piece.expert, " of layer ",
+                                              round.layer, ", and local fallback is off")},
+                actions);
+            return;
+        }
+        give_up_at = std::min(give_up_at.value_or(until), until);
     }
+    if (give_up_at && give_up_at != round.give_up_at)
+        set_timer(*give_up_at, TimerKind::round, round.id);
+    round.give_up_at = give_up_at;
+
     // Those that failed get another chance, after a breath.
-    if (round.retry_at > now) return;
+    if (round.retry_at && *round.retry_at > now) return;
     bool any_forgiven = false;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
@@ -153,7 +169,7 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
     }
     if (any_forgiven) {
         round.retry_at = now + retry_after;
-        set_timer(round.retry_at, TimerKind::round, round.id);
+        set_timer(*round.retry_at, TimerKind::round, round.id);
     }
 }
 
@@ -167,14 +183,15 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
     std::uint32_t total_pairs = 0;
     const auto can_take = [&](const Worker& worker, const Piece& piece) {
         return worker.mark == mark && worker.has(piece.unit, Worker::ready) &&
-               piece.num_pairs() <= worker.pairs_max && !piece.was_tried(worker.id);
+               piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
+               !piece.was_tried(worker.id);
     };
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
         total_pairs += piece.num_pairs();
         for (Worker* worker : ready[piece.unit]) {
             if (worker->mark != mark) {
-                if (!eligible(*worker, round, now)) continue;
+                if (!eligible(*worker, now) || !worker->accepts(piece.dtype)) continue;
                 worker->mark = mark;
                 worker->gain_pairs = 0;
                 worker->plan = -1;
@@ -245,14 +262,17 @@ void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool h
                                  std::vector<std::uint32_t>& unsent, Actions& actions) {
     std::sort(plan.pieces.begin(), plan.pieces.end());  // by block, then expert
     const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, plan.worker->pairs_max);
+    const auto belong_together = [](const Piece& a, const Piece& b) {
+        return a.block == b.block && a.dtype == b.dtype;
+    };
     std::size_t begin = 0;
     while (begin < plan.pieces.size() && plan.worker->ids.num_live() < plan.worker->queue_depth) {
         std::size_t end = begin;
         std::uint32_t num_pairs = 0;
-        const std::uint32_t block = round.pieces[plan.pieces[begin]].block;
+        const Piece& first = round.pieces[plan.pieces[begin]];
         while (end < plan.pieces.size()) {
             const Piece& piece = round.pieces[plan.pieces[end]];
-            if (end > begin && (plan.worker->published_only || piece.block != block ||
+            if (end > begin && (plan.worker->published_only || !belong_together(first, piece) ||
                                 num_pairs + piece.num_pairs() > pairs_max))
                 break;
             num_pairs += piece.num_pairs();

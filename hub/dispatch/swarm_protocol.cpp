@@ -25,9 +25,7 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
 }
 }  // namespace
 
-// An answer that f16 cannot carry is no fault of who computed it: what is
-// still open of the round goes on in bf16. False when that does not help.
-bool SwarmCore::State::widen(Round& round, const Attempt& attempt) const {
+bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const {
     // deterministic: rounded to the wire's dtype, whoever answers
     if (attempt.shape.dtype != Dtype::f16 || options.rounding.deterministic) return false;
     const bool carried =
@@ -37,8 +35,11 @@ bool SwarmCore::State::widen(Round& round, const Attempt& attempt) const {
                    std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(),
                                [](const Worker* worker) { return worker->accepts(Dtype::bf16); });
         });
-    if (carried) round.dtype = Dtype::bf16;
-    return carried;
+    if (!carried) return false;
+
+    for (Piece& piece : round.pieces)
+        if (!piece.done) piece.dtype = Dtype::bf16;
+    return true;
 }
 
 void SwarmCore::State::refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code,
@@ -236,6 +237,14 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
     worker.worker_key = capabilities->worker_key;
     worker.dtypes = dtype_bits_of(capabilities->dtypes) &
                     static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
+    if (!worker.accepts(options.rounding.wire_dtype)) {
+        refuse(now, worker,
+               {ErrorCode::unsupported,
+                text("this hub sends ", dtype_name(options.rounding.wire_dtype),
+                     ", which is not among the peer's dtypes")},
+               CloseCode::protocol_error, actions);
+        return;
+    }
     // it never said that it can
     worker.lz4 = false;
     // the field is optional for it
@@ -248,6 +257,7 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
 void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) {
     worker.welcomed = true;
     worker.joined_at = worker.heard_at = now;
+    tell_frame_limit(worker, actions);
     worker.units.assign(holders.size(), 0);
     worker.capacity_units = capacity_of(worker);
     event(worker, WorkerEvent::Kind::joined, text("room for ", worker.capacity_units, " experts"),
@@ -403,7 +413,7 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         // f16 overflows there. No lie, but no answer either.
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
-        const bool again = widen(round, attempt);
+        const bool again = retry_in_bf16(round, attempt);
         drop_attempt(now, attempt, again ? Failure::busy : Failure::error, actions);
         dispatch(now, round, actions);
         return;
@@ -509,7 +519,8 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
             worker.pairs_max = std::min(worker.pairs_max, taken);
             failure = Failure::busy;
         }
-    } else if (error->code == error_code_name(ErrorCode::non_finite) && widen(round, attempt)) {
+    } else if (error->code == error_code_name(ErrorCode::non_finite) &&
+               retry_in_bf16(round, attempt)) {
         failure = Failure::busy;
     }
     worker.ids.release(attempt.sequence_id);
@@ -530,7 +541,7 @@ void SwarmCore::State::on_worker_drain(TimePoint now, Worker& worker, ByteView f
     if (std::exchange(worker.leaving, true)) return;
     leavers.push_back(worker.id);
     set_timer(now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
-    forget_holder(worker);
+    forget_holder(now, worker);
     worker.assign_pending = false;
     std::vector<PlacementChange> changes;
     placement.leave(worker.id, changes);

@@ -31,6 +31,9 @@ struct SwarmCore::State {
     void set_timer(TimePoint at, TimerKind kind, std::uint64_t id) { timers.push({at, kind, id}); }
     void on_timer(TimePoint now, const Timer& timer, Actions& actions);
     void send(Worker& worker, Bytes frame, Actions& actions);
+    // A frame may be as large as the answers that are outstanding. Told before the question goes
+    // out, so that an honest answer, late or not, is never above the limit.
+    void tell_frame_limit(Worker& worker, Actions& actions);
     void event(const Worker& worker, WorkerEvent::Kind kind, std::string detail, Actions& actions);
     // The end of a connection, by us (`code` given) or by
     // the other side. Its attempts are given to others.
@@ -62,7 +65,9 @@ struct SwarmCore::State {
     void on_budget(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
     std::uint32_t capacity_of(const Worker& worker) const;
     void on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
-    bool widen(Round& round, const Attempt& attempt) const;
+    // An answer that f16 cannot carry is no fault of who computed it: what is still
+    // open of the round goes on in bf16. False when that does not help.
+    bool retry_in_bf16(Round& round, const Attempt& attempt) const;
     // Tells the peer what was wrong, then closes.
     void refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code,
                 Actions& actions);
@@ -80,10 +85,11 @@ struct SwarmCore::State {
     void mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
                     Actions& actions);
     void mark_not_ready(Worker& worker, std::uint32_t unit);
-    void unassign(Worker& worker, std::uint32_t unit);
+    void unassign(TimePoint now, Worker& worker, std::uint32_t unit);
     // Lets go of what a worker holds beyond its share once enough others are ready.
     void release_surplus(TimePoint now, std::uint32_t unit, Actions& actions);
-    void forget_holder(Worker& worker);
+    void forget_holder(TimePoint now, Worker& worker);
+    Duration holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const;
     void units_freed(TimePoint now, Actions& actions);
 
     // ---- swarm_dispatch.cpp: who computes what
@@ -92,7 +98,9 @@ struct SwarmCore::State {
         std::vector<std::uint32_t> pieces;
         std::uint32_t num_pairs = 0;
     };
-    bool eligible(const Worker& worker, const Round& round, TimePoint now) const;
+    bool eligible(const Worker& worker, TimePoint now) const;
+    bool has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now) const;
+    bool has_taker(const Piece& piece) const;
     void dispatch(TimePoint now, Round& round, Actions& actions);
     // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`.
     void plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open, bool hedge,
@@ -126,7 +134,8 @@ struct SwarmCore::State {
     SwarmOptions options;
     SwarmCounters counts;
     LatencyHistogram group_latency;
-    std::uint64_t wire_frame_bytes_max = 0;
+    // READY of every unit, with room to spare: what a worker may send unasked
+    std::uint64_t control_bytes_max = 0;
 
     WorkerPool pool;
     WorkerId last_worker = 0;
@@ -136,7 +145,8 @@ struct SwarmCore::State {
     std::vector<std::uint32_t> moe_layers;
     std::vector<std::vector<Worker*>> holders;  // [units] assigned
     std::vector<std::vector<Worker*>> ready;    // [units] said READY
-    std::vector<std::uint32_t> surplus_check;   // units whose surplus holders may go now
+    std::vector<TimePoint> held_until;  // [units] when a worker last ceased to hold or load it
+    std::vector<std::uint32_t> surplus_check;  // units whose surplus holders may go now
 
     std::unordered_map<RoundId, std::unique_ptr<Round>> rounds;
     std::unordered_map<AttemptId, std::unique_ptr<Attempt>> attempts;

@@ -47,8 +47,12 @@ struct SwarmOptions {
     Duration queue_wait = 50ms;
     std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at a time
     Duration round_deadline = 10s;  // then the rest goes to the local backend, or the round fails
-    Duration holder_wait = 2s;  // without local fallback: how long a round waits for a unit that no
-                                // worker holds or loads
+    // Without local fallback: how long a round waits for a unit that no worker holds or loads.
+    // Longer where one did a moment ago (a tab whose GPU was reset is back in seconds) than where
+    // nobody ever did. Both end before `round_deadline`, and so does the request.
+    Duration holder_wait = 8s;
+    Duration holder_wait_unseen = 2s;
+    Duration holder_seen_within = 60s;
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;
@@ -74,6 +78,11 @@ struct CloseWorker {
     WorkerId worker;
     CloseCode code;
     std::string reason;
+};
+// The largest frame that this worker may send from now on; its reader enforces it.
+struct SetFrameLimit {
+    WorkerId worker;
+    std::uint64_t bytes;
 };
 // Compute these pairs with the local backend and answer with on_local().
 // x and gates are rounded for the wire already when deterministic.
@@ -114,7 +123,8 @@ struct WorkerEvent {
     std::shared_ptr<const WorkerView> view;  // the worker as it was then; never null
     std::optional<CloseCode> code{};         // of removed and left: how we closed it
 };
-using SwarmAction = std::variant<SendFrame, CloseWorker, ComputeLocally, RoundDone, WorkerEvent>;
+using SwarmAction =
+    std::variant<SendFrame, CloseWorker, SetFrameLimit, ComputeLocally, RoundDone, WorkerEvent>;
 
 struct SwarmCounters {
     // a call: one (layer, expert) of a round

@@ -152,12 +152,13 @@ void SwarmCore::State::mark_not_ready(Worker& worker, std::uint32_t unit) {
     std::erase(ready[unit], &worker);
 }
 
-void SwarmCore::State::unassign(Worker& worker, std::uint32_t unit) {
+void SwarmCore::State::unassign(TimePoint now, Worker& worker, std::uint32_t unit) {
     if (!worker.has(unit, Worker::assigned)) return;
     mark_not_ready(worker, unit);
     worker.units[unit] &= static_cast<std::uint8_t>(~Worker::assigned);
     --worker.num_assigned;
     std::erase(holders[unit], &worker);
+    held_until[unit] = now;
 }
 
 void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Actions& actions) {
@@ -175,19 +176,28 @@ void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Action
                                                          : owners.size();
         const bool copies_elsewhere = !owners.empty() && ready_owners >= enough;
         if (worker.has(unit, Worker::ready) && !copies_elsewhere) continue;
-        unassign(worker, unit);
+        unassign(now, worker, unit);
         if (!worker.published_only) send(worker, encode_release({wire_unit(unit)}), actions);
         if (worker.assign_pending) send_assignments(now, worker, actions);
     }
 }
 
-void SwarmCore::State::forget_holder(Worker& worker) {
+void SwarmCore::State::forget_holder(TimePoint now, Worker& worker) {
     for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit) {
         if (worker.has(unit, Worker::ready)) std::erase(ready[unit], &worker);
-        if (worker.has(unit, Worker::assigned)) std::erase(holders[unit], &worker);
+        if (worker.has(unit, Worker::assigned)) {
+            std::erase(holders[unit], &worker);
+            held_until[unit] = now;
+        }
         worker.units[unit] = 0;
     }
     worker.num_assigned = worker.num_ready = 0;
+}
+
+Duration SwarmCore::State::holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const {
+    const bool seen = held_until[unit] != TimePoint{} &&
+                      unheld_since - held_until[unit] <= options.holder_seen_within;
+    return seen ? options.holder_wait : options.holder_wait_unseen;
 }
 
 }  // namespace moex

@@ -1,6 +1,7 @@
 #include "hub/dispatch/worker_pool.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace moex {
 namespace {
@@ -14,30 +15,53 @@ std::size_t size_class_of(std::uint32_t num_pairs) {
     return num_pairs <= 8 ? 0 : num_pairs <= 64 ? 1 : num_pairs <= 512 ? 2 : 3;
 }
 
-std::uint32_t SequenceIds::issue(AttemptId attempt) {
+std::size_t SizeCounts::class_of(std::uint64_t bytes) {
+    const std::uint64_t at_least_4 = std::max<std::uint64_t>(bytes, 4);
+    const auto width = static_cast<std::size_t>(std::bit_width(at_least_4));
+    const std::size_t quarter = (at_least_4 >> (width - 3)) & 3;
+    return std::min(4 * (width - 3) + quarter, num_classes - 1);
+}
+
+std::uint64_t SizeCounts::max() const {
+    for (std::size_t i = num_classes; i-- > 0;)
+        if (counts_[i] > 0) return ((std::uint64_t{4} + i % 4 + 1) << (i / 4)) - 1;
+    return 0;
+}
+
+std::uint32_t SequenceIds::issue(AttemptId attempt, std::uint64_t answer_bytes) {
     std::uint32_t id = next_;
     while (id == no_sequence_id || find_live(id) != nullptr || cancelled_.contains(id)) ++id;
     next_ = id + 1;
     if (next_ <= id) wrapped_ = true;
-    live_.emplace_back(id, attempt);
+    live_.push_back({.id = id, .attempt = attempt, .answer_bytes = answer_bytes});
+    answer_sizes_.add(answer_bytes);
     return id;
 }
 
 AttemptId* SequenceIds::find_live(std::uint32_t id) {
-    for (auto& [live_id, attempt] : live_)
-        if (live_id == id) return &attempt;
+    for (Live& live : live_)
+        if (live.id == id) return &live.attempt;
     return nullptr;
 }
 
 void SequenceIds::release(std::uint32_t id) {
-    std::erase_if(live_, [&](const auto& entry) { return entry.first == id; });
+    const auto found = std::find_if(live_.begin(), live_.end(),
+                                    [&](const Live& live) { return live.id == id; });
+    if (found == live_.end()) return;
+    answer_sizes_.remove(found->answer_bytes);
+    live_.erase(found);
 }
 
 void SequenceIds::cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs,
                          TimePoint now) {
-    release(id);
-    cancelled_[id] = {
-        .sent_at = sent_at, .expires_at = now + cancelled_kept, .num_pairs = num_pairs};
+    const auto found = std::find_if(live_.begin(), live_.end(),
+                                    [&](const Live& live) { return live.id == id; });
+    if (found == live_.end()) return;
+    cancelled_[id] = {.sent_at = sent_at,
+                      .expires_at = now + cancelled_kept,
+                      .num_pairs = num_pairs,
+                      .answer_bytes = found->answer_bytes};
+    live_.erase(found);
     cancel_order_.emplace_back(id, now + cancelled_kept);
     expire(now);
 }
@@ -47,7 +71,12 @@ const SequenceIds::Cancelled* SequenceIds::find_cancelled(std::uint32_t id) cons
     return found == cancelled_.end() ? nullptr : &found->second;
 }
 
-void SequenceIds::release_cancelled(std::uint32_t id) { cancelled_.erase(id); }
+void SequenceIds::release_cancelled(std::uint32_t id) {
+    const auto found = cancelled_.find(id);
+    if (found == cancelled_.end()) return;
+    answer_sizes_.remove(found->second.answer_bytes);
+    cancelled_.erase(found);
+}
 
 bool SequenceIds::was_issued(std::uint32_t id) const {
     if (id == no_sequence_id) return false;
@@ -59,7 +88,7 @@ void SequenceIds::expire(TimePoint now) {
            (cancel_order_.front().second <= now || cancel_order_.size() > cancelled_kept_max)) {
         const auto found = cancelled_.find(cancel_order_.front().first);
         if (found != cancelled_.end() && found->second.expires_at == cancel_order_.front().second)
-            cancelled_.erase(found);
+            release_cancelled(found->first);
         cancel_order_.pop_front();
     }
 }

@@ -23,6 +23,20 @@ namespace moex {
 inline constexpr std::size_t num_size_classes = 4;
 std::size_t size_class_of(std::uint32_t num_pairs);  // up to 8, 64, 512, more
 
+// The largest of some sizes in bytes, while sizes come and go. Kept in classes, four to a power of
+// two: O(1) however many there are, and what it says is at most a quarter too large.
+class SizeCounts {
+  public:
+    void add(std::uint64_t bytes) { ++counts_[class_of(bytes)]; }
+    void remove(std::uint64_t bytes) { --counts_[class_of(bytes)]; }
+    std::uint64_t max() const;  // 0 without sizes
+
+  private:
+    static constexpr std::size_t num_classes = 4 * 40;  // up to 2^40
+    static std::size_t class_of(std::uint64_t bytes);
+    std::array<std::uint32_t, num_classes> counts_{};
+};
+
 // Hands out sequence ids: +1 mod 2^32, skipping live ones and
 // no_sequence_id. An id is live until its answer, or 60 s after its CANCEL.
 class SequenceIds {
@@ -30,10 +44,16 @@ class SequenceIds {
     struct Cancelled {
         TimePoint sent_at, expires_at;
         std::uint32_t num_pairs = 0;
+        std::uint64_t answer_bytes = 0;
+    };
+    struct Live {
+        std::uint32_t id;
+        AttemptId attempt;
+        std::uint64_t answer_bytes;  // no answer to it is a longer frame
     };
     explicit SequenceIds(std::uint32_t first) : first_(first), next_(first) {}
 
-    std::uint32_t issue(AttemptId attempt);
+    std::uint32_t issue(AttemptId attempt, std::uint64_t answer_bytes = 0);
     AttemptId* find_live(std::uint32_t id);  // null when it is not live
     void release(std::uint32_t id);          // answered
     void cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_pairs, TimePoint now);
@@ -43,15 +63,18 @@ class SequenceIds {
     void expire(TimePoint now);
     std::size_t num_live() const { return live_.size(); }
     std::size_t num_cancelled() const { return cancelled_.size(); }
-    const std::vector<std::pair<std::uint32_t, AttemptId>>& live() const { return live_; }
+    const std::vector<Live>& live() const { return live_; }
+    // The longest answer to any id that is live or cancelled, within a quarter.
+    std::uint64_t answer_bytes_max() const { return answer_sizes_.max(); }
 
   private:
     std::uint32_t first_, next_;
     bool wrapped_ = false;
-    std::vector<std::pair<std::uint32_t, AttemptId>> live_;  // few: the worker's queue depth
+    std::vector<Live> live_;  // few: the worker's queue depth
     std::unordered_map<std::uint32_t, Cancelled> cancelled_;
     // (id, expires_at), oldest first
     std::deque<std::pair<std::uint32_t, TimePoint>> cancel_order_;
+    SizeCounts answer_sizes_;  // of both
 };
 
 struct Worker {
@@ -88,6 +111,7 @@ struct Worker {
 
     SequenceIds ids;
     std::uint32_t queue_depth = 2;
+    std::uint64_t frame_limit = 0;  // as it was told to the connection
     // of one group; less once it said that a group was too large
     std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
     std::uint32_t unheard = 0;  // attempts cancelled since its last sign of life

@@ -240,7 +240,11 @@ Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
         sum.pairs_hedged += one.pairs_hedged;
         sum.pairs_verified += one.pairs_verified;
     }
-    result.workers.insert(result.workers.end(), waited->workers.begin(), waited->workers.end());
+    for (const RowWorker& from : waited->row_workers) {
+        std::vector<std::uint64_t>& workers = result.row_workers[batch.first_row + from.row];
+        const auto at = std::lower_bound(workers.begin(), workers.end(), from.worker);
+        if (at == workers.end() || *at != from.worker) workers.insert(at, from.worker);
+    }
     result.experts_waited += waited->waited;
     return {};
 }
@@ -295,6 +299,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     }
     StepResult result;
     result.rows.resize(rows.size());
+    result.row_workers.resize(rows.size());
     if (rows.empty()) return result;
     state.package->require_unchanged();
 
@@ -332,9 +337,6 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
         for (MicroBatch& part : state.micro_batches) part.round.reset();
         return status.error();
     }
-    std::sort(result.workers.begin(), result.workers.end());
-    result.workers.erase(std::unique(result.workers.begin(), result.workers.end()),
-                         result.workers.end());
     state.head(batch, result);
     for (const StepRows& one : batch) one.kv->commit(static_cast<std::uint32_t>(one.tokens.size()));
     return result;

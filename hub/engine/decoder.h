@@ -41,8 +41,8 @@ struct RouteView {
 struct StepResult {
     // [sum of asked rows, vocab_size], in the order of the batch
     std::vector<float> logits;
-    std::vector<RowProvenance> rows;     // [num_rows], summed over layers
-    std::vector<std::uint64_t> workers;  // distinct, sorted
+    std::vector<RowProvenance> rows;                      // [num_rows], summed over layers
+    std::vector<std::vector<std::uint64_t>> row_workers;  // [num_rows], each distinct and sorted
     Duration experts_waited{};
 };
 

@@ -185,11 +185,12 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result,
         stats.pairs_local += result.rows[row].pairs_local;
         stats.pairs_hedged += result.rows[row].pairs_hedged;
         stats.pairs_verified += result.rows[row].pairs_verified;
+
+        std::vector<std::uint64_t> workers;
+        std::set_union(stats.workers.begin(), stats.workers.end(), result.row_workers[row].begin(),
+                       result.row_workers[row].end(), std::back_inserter(workers));
+        stats.workers = std::move(workers);
     }
-    std::vector<std::uint64_t> workers;
-    std::set_union(stats.workers.begin(), stats.workers.end(), result.workers.begin(),
-                   result.workers.end(), std::back_inserter(workers));
-    stats.workers = std::move(workers);
 
     const auto prompt_part = [&](std::uint32_t tokens) {
         return std::min(tokens, stats.prompt_tokens);

@@ -4,6 +4,8 @@
 // and SwarmBackend (hub/dispatch/swarm_backend.h).
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -37,16 +39,21 @@ struct ExpertBatch {
     std::span<const ExpertHint> hints;
 };
 
-// Where a row's answers came from. Workers are counted over
-// all pairs of the row; ids index ExpertAnswer::workers.
+// Where a row's answers came from, counted over all its pairs.
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
     std::uint16_t pairs_hedged = 0;    // had more than one attempt
     std::uint16_t pairs_verified = 0;  // compared with a second answer
 };
+// A worker that computed pairs of a row.
+struct RowWorker {
+    std::uint32_t row = 0;
+    std::uint64_t worker = 0;
+};
 struct ExpertAnswer {
     std::vector<RowProvenance> rows;     // [num_tokens]
     std::vector<std::uint64_t> workers;  // distinct ids that contributed to this round
+    std::vector<RowWorker> row_workers;  // in no order; a pair of both may stand here twice
     Duration waited{};                   // from submit to complete
 };
 
@@ -86,6 +93,20 @@ class ExpertCompute {
 struct ExpertRounding {
     bool deterministic = false;
     Dtype wire_dtype = Dtype::f16;
+
+    // How a row of x, and the answers to it, travel: as `wire_dtype`; where that is f16, which ends
+    // at 65504, a row with a larger value goes as bf16: fewer digits, but no infinity. The row
+    // alone decides, so that its neighbours change nothing. A row that was rounded so keeps its
+    // dtype.
+    Dtype dtype_of(std::span<const float> row) const {
+        if (wire_dtype != Dtype::f16) return wire_dtype;
+
+        constexpr float rounds_to_infinity =
+            65520.0f;  // the first value that f16 has no number for
+        float largest = 0;
+        for (const float value : row) largest = std::max(largest, std::fabs(value));
+        return largest >= rounds_to_infinity ? Dtype::bf16 : Dtype::f16;
+    }
 };
 
 }  // namespace moex

@@ -173,7 +173,7 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
             for (std::size_t token = begin; token < end; ++token) {
                 std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
                 if (state.rounding.deterministic)
-                    round_rows(state.rounding.wire_dtype, rounded, hidden_size);
+                    round_rows(state.rounding.dtype_of(rounded), rounded, hidden_size);
                 float* first = one_row ? x : x + slot_of_pair[token * batch.top_k] * x_floats;
                 state.prepare_row(first, rounded.data(), hidden_size);
                 for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
@@ -191,13 +191,15 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
                 std::copy_n(slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
                             batch.top_k, slots.begin());
                 std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
+                const Dtype dtype = state.rounding.dtype_of(
+                    batch.x.subspan(token * hidden_size, hidden_size));
                 for (const std::uint32_t slot : slots) {
                     const std::span<float> answer{y + std::size_t{slot} * hidden_size, hidden_size};
                     const float gate = batch.expert_weights[pair_of_slot[slot]];
                     if (state.rounding.deterministic) {
                         // gates are f16 on the wire whatever the rows are
                         scale_by(answer, half_to_float(float_to_half(gate)));
-                        round_rows(state.rounding.wire_dtype, answer, hidden_size);
+                        round_rows(dtype, answer, hidden_size);
                         add_to(sum, answer);
                     } else {
                         add_scaled_to(sum, answer, gate);
@@ -224,9 +226,13 @@ Status LocalExperts::compute(std::uint32_t layer, std::uint32_t expert, std::spa
         state.prepare_row(prepared + row * x_floats, x.data() + row * hidden_size, hidden_size);
     const ExpertRows rows{expert, 0, num_rows};
     MOEX_TRY(state.run(layer, {&rows, 1}, prepared, false, y.data()));
-    for (std::size_t row = 0; row < num_rows; ++row)
-        scale_by(y.subspan(row * hidden_size, hidden_size), gates[row]);
-    if (state.rounding.deterministic) round_rows(state.rounding.wire_dtype, y, hidden_size);
+    for (std::size_t row = 0; row < num_rows; ++row) {
+        const std::span<float> answer = y.subspan(row * hidden_size, hidden_size);
+        scale_by(answer, gates[row]);
+        if (state.rounding.deterministic)
+            round_rows(state.rounding.dtype_of(x.subspan(row * hidden_size, hidden_size)), answer,
+                       hidden_size);
+    }
     return {};
 }
 

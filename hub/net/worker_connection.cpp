@@ -43,15 +43,18 @@ void WorkerConnection::on_accepted() {
 
         self->joined_ = true;
         self->id_ = swarm->on_connect(self, self->address_, self->authorized_);
-        const std::uint64_t limit = std::min<std::uint64_t>(
-            swarm->core().frame_bytes_max(self->id_), unauthenticated_frame_bytes_max);
-        asio::post(self->executor_, [self, limit] { self->read_next(limit); });
+        asio::post(self->executor_, [self] { self->read_next(); });
     });
 }
 
-void WorkerConnection::read_next(std::uint64_t frame_bytes_max) {
+void WorkerConnection::set_frame_limit(std::uint64_t bytes) {
+    asio::post(executor_, [self = shared_from_this(), bytes] {
+        if (!self->ended_) self->socket_->set_read_limit(bytes);
+    });
+}
+
+void WorkerConnection::read_next() {
     if (ended_ || close_sent_) return;
-    socket_->set_read_limit(std::max<std::uint64_t>(frame_bytes_max, frame_header_bytes));
     socket_->read([self = shared_from_this()](NetError error, Bytes frame, bool binary) {
         self->on_read(error, std::move(frame), binary);
     });
@@ -84,10 +87,7 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
         swarm->on_frame(self->id_, frame);
         if (swarm->core().welcomed(self->id_)) self->welcomed_ = true;
 
-        std::uint64_t limit = swarm->core().frame_bytes_max(self->id_);
-        if (!self->welcomed_)
-            limit = std::min<std::uint64_t>(limit, unauthenticated_frame_bytes_max);
-        asio::post(self->executor_, [self, limit] { self->read_next(limit); });
+        asio::post(self->executor_, [self] { self->read_next(); });
     });
 }
 

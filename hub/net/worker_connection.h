@@ -1,7 +1,7 @@
 // One worker's WebSocket: frames in, frames out, and the rules about
 // text, size and silence. What frames mean is the swarm's business.
-// One frame at a time goes to the swarm; the next is read
-// when it was taken, under the size limit that then holds.
+// One frame at a time goes to the swarm; the next is read when it was taken.
+// How long a frame may be is told by the swarm, and rises while a read is pending.
 // Owner: the socket's strand. WorkerLink's calls come from the swarm's strand and are posted here.
 #pragma once
 
@@ -23,10 +23,11 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
 
     void send(Bytes frame) override;
     void close(CloseCode code, const std::string& reason) override;
+    void set_frame_limit(std::uint64_t bytes) override;
 
   private:
     void on_accepted();
-    void read_next(std::uint64_t frame_bytes_max);
+    void read_next();
     void on_read(NetError error, Bytes frame, bool binary);
     void write_next();
     void begin_close(CloseCode code, const std::string& reason);

@@ -52,6 +52,7 @@ struct SimSwarm::State {
         UnitLedger ledger;
         std::vector<Bytes> received;
         std::optional<CloseCode> closed;
+        std::uint64_t frame_limit = unauthenticated_frame_bytes_max;
     };
     struct Event {
         TimePoint at;
@@ -151,6 +152,12 @@ struct SimSwarm::State {
         worker.closed = action.code;
         worker.alive = false;
         removed_now.insert(action.worker);
+    }
+    void act(SetFrameLimit& action) {
+        const auto found = workers.find(action.worker);
+        if (found == workers.end())
+            return violation(text("a frame limit for the unknown worker ", action.worker));
+        found->second.frame_limit = action.bytes;
     }
     void act(ComputeLocally& action) {
         note("local computes", action.attempt);
@@ -253,6 +260,11 @@ struct SimSwarm::State {
     void hub_reads(WorkerId id, const Bytes& frame) {
         if (!workers.at(id).alive) return;
         note("hub reads", id, frame);
+        // A socket would have ended here with 1009. A network that doubles frames or loses the
+        // question delivers what a stream never could.
+        if (frame.size() > workers.at(id).frame_limit && !network_reorders())
+            violation(text("worker ", id, " sends ", frame.size(), " bytes, its limit is ",
+                           workers.at(id).frame_limit));
         workers.at(id).ledger.hub_reads(frame, limits);
         std::vector<SwarmAction> actions;
         core->on_frame(now, id, frame, actions);
@@ -633,6 +645,9 @@ std::vector<WorkerId> SimSwarm::answered_by(RoundId round) const {
 }
 std::optional<CloseCode> SimSwarm::closed_with(WorkerId worker) const {
     return state_->workers.at(worker).closed;
+}
+std::uint64_t SimSwarm::frame_limit(WorkerId worker) const {
+    return state_->workers.at(worker).frame_limit;
 }
 std::vector<Bytes> SimSwarm::frames_to(WorkerId worker) const {
     return state_->workers.at(worker).received;

@@ -112,6 +112,8 @@ class SimSwarm {
     // 0 stands for the local backend
     std::vector<WorkerId> answered_by(RoundId round) const;
     std::optional<CloseCode> closed_with(WorkerId worker) const;
+    // the longest frame that the hub reads of it now
+    std::uint64_t frame_limit(WorkerId worker) const;
     // what the hub sent, while `log`
     std::vector<Bytes> frames_to(WorkerId worker) const;
     std::vector<WorkerId> workers_alive() const;

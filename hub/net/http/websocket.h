@@ -24,7 +24,8 @@ class WebSocket {
     virtual ~WebSocket() = default;
     virtual asio::any_io_executor executor() = 0;
     virtual void accept(const GatedRequest& request, std::function<void(NetError)> handler) = 0;
-    // A longer message ends the connection with 1009.
+    // A longer message ends the connection with 1009. Holds from the next frame header on,
+    // for a read that is pending as well.
     virtual void set_read_limit(std::uint64_t bytes) = 0;
     // `frame` is handed over whole; `binary` is false for a text message.
     virtual void read(std::function<void(NetError, Bytes frame, bool binary)> handler) = 0;

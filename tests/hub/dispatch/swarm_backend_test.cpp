@@ -110,6 +110,7 @@ class InstantWorker : public WorkerLink {
         }
     }
     void close(CloseCode, const std::string&) override {}
+    void set_frame_limit(std::uint64_t) override {}
     SwarmBackend* backend = nullptr;
     WorkerId id = 0;
 
@@ -143,11 +144,11 @@ TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
     ThreadHost host;
     const SwarmOptions options = small_options();
     std::vector<WorkerEvent::Kind> events;
-    auto backend = std::make_unique<SwarmBackend>(
-        options, host, nullptr, [&](const WorkerEvent& event, const WorkerView* view) {
-            EXPECT_NE(view, nullptr);
-            events.push_back(event.kind);
-        });
+    auto backend = std::make_unique<SwarmBackend>(options, host, nullptr,
+                                                  [&](const WorkerEvent& event) {
+                                                      EXPECT_NE(event.view, nullptr);
+                                                      events.push_back(event.kind);
+                                                  });
     const auto worker = std::make_shared<InstantWorker>(host, options.limits);
     host.post([&] {
         worker->backend = backend.get();

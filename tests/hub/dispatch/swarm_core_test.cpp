@@ -340,7 +340,7 @@ TEST(SwarmCoreTest, WithoutLocalWeightsAndHoldersARoundEndsUnavailableAfterAShor
         << swarm.outcome(round).answer->error().message;
 }
 
-TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundEndsAfterTheSameWait) {
+TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundWaitsForItsReturn) {
     SimOptions options = two_workers();
     options.num_workers = 1;
     options.swarm.local_fallback = false;
@@ -353,8 +353,42 @@ TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundEndsAfterTheSameWai
     const TimePoint left = swarm.now();
     swarm.leave(worker);
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);
-    EXPECT_NEAR(to_ms(swarm.now() - left), 2000, 100);
+    EXPECT_NEAR(to_ms(swarm.now() - left), 8000, 100);
     EXPECT_FALSE(swarm.outcome(round).answer->ok());
+}
+
+// A tab whose GPU was reset needs a few seconds; the chat that was waiting for it went on after
+// two and ended with "no worker holds expert 0".
+TEST(SwarmCoreTest, ASoleHolderThatComesBackAfterFiveSecondsAnswersTheRound) {
+    SimOptions options = two_workers();
+    options.num_workers = 0;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    const WorkerId first = swarm.join(Peer::ours, "10.0.0.1", "the tab");
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.leave(first);
+    swarm.run_for(1s);
+    const RoundId round = swarm.submit();
+    swarm.run_for(5s);
+    EXPECT_FALSE(swarm.outcome(round).answer.has_value());
+    const WorkerId again = swarm.join(Peer::ours, "10.0.0.1", "the tab");
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, round);
+    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{again});
+}
+
+TEST(SwarmCoreTest, AHolderOfLongAgoIsNotWaitedFor) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.leave(swarm.workers_alive().front());
+    swarm.run_for(61s);
+    const TimePoint start = swarm.now();
+    const RoundId round = swarm.submit();
+    while (!swarm.outcome(round).answer) swarm.run_for(10ms);
+    EXPECT_NEAR(to_ms(swarm.now() - start), 2000, 20);
 }
 
 TEST(SwarmCoreTest, AHolderThatCameAndLeftGivesTheNextOneItsTimeAgain) {
@@ -370,8 +404,61 @@ TEST(SwarmCoreTest, AHolderThatCameAndLeftGivesTheNextOneItsTimeAgain) {
     ASSERT_FALSE(swarm.outcome(round).answer.has_value());
     const TimePoint left = swarm.now();
     swarm.leave(worker);
+    // eight seconds from here, but the whole round no longer than ten
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);
-    EXPECT_NEAR(to_ms(swarm.now() - left), 2000, 100);
+    EXPECT_NEAR(to_ms(swarm.now() - left), 7950, 100);
+}
+
+// Frames that nobody asked for may not be long; an answer may, for as long as it may still come.
+TEST(SwarmCoreTest, AWorkersFrameLimitFollowsWhatItWasAsked) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.hidden_size = 512;
+    options.swarm.timeout_max = 30s;
+    SimSwarm swarm(options);
+    const WorkerId worker = swarm.workers_alive().front();
+    ASSERT_TRUE(swarm.run_until_ready());
+    const std::uint64_t control = swarm.frame_limit(worker);
+    EXPECT_GE(control, 65536u);
+    EXPECT_LT(control, 70000u);
+
+    swarm.slow_down(worker, 10s);
+    const RoundId large = swarm.submit({.num_tokens = 64});  // 64 x 4 pairs of 512 halves
+    const std::uint64_t answer = 64 * 4 * 512 * 2;
+    EXPECT_GE(swarm.frame_limit(worker), answer);
+    EXPECT_LT(swarm.frame_limit(worker), answer * 3 / 2);
+    swarm.run_for(1s);
+    swarm.cancel(large);
+    swarm.run_for(1s);
+    EXPECT_GE(swarm.frame_limit(worker), answer);  // on its way when the CANCEL came
+    swarm.run_for(61s);
+    EXPECT_EQ(swarm.frame_limit(worker), control);
+
+    swarm.slow_down(worker, 3ms);
+    const RoundId small = swarm.submit({.num_tokens = 1});
+    EXPECT_EQ(swarm.frame_limit(worker), control);
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, small);
+    const RoundId again = swarm.submit({.num_tokens = 64});
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_exact(swarm, again);
+    EXPECT_EQ(swarm.frame_limit(worker), control);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+TEST(SwarmCoreTest, AnAnswerAfterItsTimeoutIsWithinTheLimit) {
+    SimOptions options = two_workers();
+    options.num_workers = 1;
+    options.hidden_size = 512;
+    SimSwarm swarm(options);
+    const WorkerId worker = swarm.workers_alive().front();
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.slow_down(worker, 600ms);  // beyond the timeout of 500 ms: no CANCEL stops it in time
+    const RoundId round = swarm.submit({.num_tokens = 64});
+    ASSERT_TRUE(swarm.run_until_idle());
+    swarm.run_for(5s);
+    expect_exact(swarm, round);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
 TEST(SwarmCoreTest, AHolderThatAnswersNothingIsWorthTheWholeDeadline) {

@@ -207,6 +207,22 @@ TEST(SwarmSessionTest, ASwarmOfFiveMessagePeersServes) {
     EXPECT_TRUE(swarm.violations().empty());
 }
 
+// It was let in, given units and never asked: every round of them failed.
+TEST(SwarmSessionTest, AFiveMessagePeerWithoutTheWiresDtypeIsRefusedByName) {
+    SimOptions options = no_workers();
+    options.swarm.rounding.wire_dtype = Dtype::bf16;
+    SimSwarm swarm(options);
+    const WorkerId peer = swarm.join(Peer::published);
+    EXPECT_EQ(swarm.closed_with(peer), CloseCode::protocol_error);
+    EXPECT_NE(swarm.log().back().find("hub closes"), std::string::npos) << swarm.log().back();
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 0u);
+
+    const WorkerId able = swarm.connect(true);
+    swarm.say(able,
+              encode_heartbeat(0, "{\"device\":{\"backend\":\"sim\"},\"dtypes\":[\"bf16\"]}"));
+    EXPECT_FALSE(swarm.closed_with(able).has_value());
+}
+
 TEST(SwarmSessionTest, AMixedSwarmAnswersTheSame) {
     SimSwarm swarm(no_workers());
     swarm.join(Peer::published, "10.0.0.1");

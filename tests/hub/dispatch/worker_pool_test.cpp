@@ -35,6 +35,39 @@ TEST(SequenceIdsTest, AnIdIsLiveForAMinuteAfterItsCancel) {
     EXPECT_FALSE(ids.was_issued(id - 1));
 }
 
+TEST(SequenceIdsTest, TheLongestAnswerIsThatOfTheIdsWhichMayStillBeAnswered) {
+    SequenceIds ids(1);
+    const TimePoint start{100s};
+    EXPECT_EQ(ids.answer_bytes_max(), 0u);
+    const std::uint32_t small = ids.issue(1, 1000), large = ids.issue(2, 1'000'000),
+                        late = ids.issue(3, 500'000);
+    const auto within_a_quarter = [&](std::uint64_t bytes) {
+        return ids.answer_bytes_max() >= bytes && ids.answer_bytes_max() <= bytes * 5 / 4;
+    };
+    EXPECT_TRUE(within_a_quarter(1'000'000)) << ids.answer_bytes_max();
+    ids.release(large);
+    EXPECT_TRUE(within_a_quarter(500'000)) << ids.answer_bytes_max();
+    ids.cancel(late, start, 8, start);
+    ids.expire(start + 59s);
+    EXPECT_TRUE(within_a_quarter(500'000)) << ids.answer_bytes_max();
+    ids.expire(start + 60s);
+    EXPECT_TRUE(within_a_quarter(1000)) << ids.answer_bytes_max();
+    ids.cancel(small, start, 8, start);
+    ids.release_cancelled(small);
+    EXPECT_EQ(ids.answer_bytes_max(), 0u);
+}
+
+TEST(SizeCountsTest, NoSizeIsAboveWhatItSays) {
+    for (std::uint64_t bytes = 1; bytes < (1ull << 27); bytes = bytes * 9 / 8 + 1) {
+        SizeCounts sizes;
+        sizes.add(bytes);
+        EXPECT_GE(sizes.max(), bytes);
+        EXPECT_LE(sizes.max(), bytes * 5 / 4 + 4);
+        sizes.remove(bytes);
+        EXPECT_EQ(sizes.max(), 0u);
+    }
+}
+
 TEST(LatencyHistogramTest, QuantilesAreWithinAnEighth) {
     LatencyHistogram histogram;
     for (int us = 1; us <= 1000; ++us) histogram.record(std::chrono::microseconds(us * 10));

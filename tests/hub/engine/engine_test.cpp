@@ -104,6 +104,38 @@ class GatedExperts : public ExpertBackend {
     Duration delay_{0};
 };
 
+// Answers as the local experts do and says that a row's first expert is the worker who did it.
+class ExpertsAsWorkers : public ExpertBackend {
+  public:
+    explicit ExpertsAsWorkers(LocalExperts& local) : local_(local) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        return std::make_unique<Named>(batch, local_.submit(batch));
+    }
+    const char* name() const override { return "named"; }
+
+  private:
+    class Named : public ExpertRound {
+      public:
+        Named(const ExpertBatch& batch, std::unique_ptr<ExpertRound> round)
+            : batch_(batch),
+              round_(std::move(round)) {}
+        Result<ExpertAnswer> wait(std::stop_token stop) override {
+            Result<ExpertAnswer> answer = round_->wait(stop);
+            for (std::uint32_t row = 0; answer.ok() && row < batch_.num_tokens; ++row) {
+                const std::uint64_t worker = 1u + batch_.expert_ids[row * batch_.top_k];
+                answer->workers.push_back(worker);
+                answer->row_workers.push_back({.row = row, .worker = worker});
+            }
+            return answer;
+        }
+
+      private:
+        const ExpertBatch batch_;
+        std::unique_ptr<ExpertRound> round_;
+    };
+    LocalExperts& local_;
+};
+
 // What one generation gave.
 struct Outcome {
     std::vector<TokenId> ids;
@@ -207,6 +239,31 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
     EXPECT_EQ(counters.generated_tokens, 240u);
     EXPECT_EQ(counters.kv_pages_used, 0u);
     EXPECT_EQ(counters.running, 0u);
+}
+
+// "Answered by N contributors" counted whoever answered the step, other people's rows included.
+TEST_F(EngineTest, AGenerationNamesTheWorkersOfItsOwnRowsOnly) {
+    ExpertsAsWorkers named(local_);
+    const auto workers_of = [&](std::vector<GenerationRequest> requests) {
+        engine_ = std::make_unique<Engine>(*decoder_, named, EngineOptions{.sequences_max = 4});
+        std::vector<Pending> pending;
+        for (auto& request : requests) pending.push_back(submit(std::move(request)));
+        std::vector<std::vector<std::uint64_t>> workers;
+        for (Pending& one : pending) workers.push_back(get(one).end.stats.workers);
+        return workers;
+    };
+    const auto short_one = [] { return greedy({17}, 1); };
+    const auto alone = workers_of({short_one()}).front();
+    const auto crowd = [&] {
+        std::vector<GenerationRequest> requests{short_one()};
+        for (std::uint32_t i = 0; i < 3; ++i)
+            requests.push_back(greedy(test::random_tokens(60, 256, i), 1));
+        return requests;
+    };
+    const auto together = workers_of(crowd());
+    EXPECT_EQ(together.front(), alone);
+    EXPECT_LE(alone.size(), 3u);            // one row in three MoE layers
+    EXPECT_GT(together.back().size(), 3u);  // sixty rows
 }
 
 TEST_F(EngineTest, FewerRowsThanSequencesStillServesAll) {

@@ -1,5 +1,6 @@
 #include "hub/engine/local_experts.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "protocol/expert_reference.h"
@@ -120,6 +121,50 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
                 << "token " << token;
         }
     }
+}
+
+// f16 ends at 65504. A row beyond it goes over the wire as bf16, and so do its answers; the local
+// backend made infinities of the row, and f16 of the answers.
+TEST_P(LocalExpertsTest, RowsBeyondF16AreRoundedAsTheWireDoes) {
+    const std::uint32_t hidden = package_->config().hidden_size;
+    LocalExperts experts(package_, test::compute_threads(),
+                         {.deterministic = true, .wire_dtype = Dtype::f16});
+    auto x = test::random_floats(2 * hidden, 5);
+    const std::vector<float> ordinary(x.begin() + hidden, x.end());
+    x[3] = 70000.0f;
+    const std::vector<std::uint16_t> ids{1, 6, 1, 6};
+    const std::vector<float> weights{0.5f, 0.25f, 0.5f, 0.25f};
+    const auto run = [&](std::span<const float> rows) {
+        std::vector<float> y(rows.size());
+        const auto num_tokens = static_cast<std::uint32_t>(rows.size() / hidden);
+        const auto answer = experts
+                                .submit({.layer = 0,
+                                         .num_tokens = num_tokens,
+                                         .hidden_size = hidden,
+                                         .top_k = 2,
+                                         .x = rows,
+                                         .expert_ids = std::span(ids).first(2 * num_tokens),
+                                         .expert_weights = std::span(weights).first(2 * num_tokens),
+                                         .y = y,
+                                         .hints = {}})
+                                ->wait();
+        EXPECT_TRUE(answer.ok());
+        return y;
+    };
+    const std::vector<float> both = run(x), alone = run(ordinary);
+    EXPECT_EQ(std::memcmp(both.data() + hidden, alone.data(), hidden * sizeof(float)), 0);
+
+    std::vector<float> row(x.begin(), x.begin() + hidden), sum(hidden, 0.0f), one(hidden);
+    round_rows(Dtype::bf16, row, hidden);
+    for (const std::uint32_t i : {0u, 1u}) {
+        ASSERT_TRUE(experts.compute(0, ids[i], row, std::span(weights).subspan(i, 1), one).ok());
+        std::vector<float> as_bf16 = one;
+        round_rows(Dtype::bf16, as_bf16, hidden);
+        EXPECT_EQ(one, as_bf16);
+        for (std::uint32_t j = 0; j < hidden; ++j) sum[j] += one[j];
+    }
+    EXPECT_EQ(std::memcmp(both.data(), sum.data(), hidden * sizeof(float)), 0);
+    for (const float value : both) EXPECT_TRUE(std::isfinite(value));
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryDtype, LocalExpertsTest,

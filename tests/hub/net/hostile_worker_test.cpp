@@ -231,6 +231,26 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
         EXPECT_NE(metrics.find(row), std::string::npos) << row << '\n' << metrics;
 }
 
+// A peer that announced a long frame and sent no more of it held the memory for all of it: after
+// WELCOME a frame may be as long as the answers that are outstanding, and these peers have none.
+TEST_F(HostileWorkerTest, AFrameThatNobodyAskedForMayNotBeLong) {
+    std::vector<std::unique_ptr<RawClient>> peers;
+    for (int i = 0; i < 14; ++i) {
+        peers.push_back(std::make_unique<RawClient>(hub_.port()));
+        ASSERT_TRUE(peers.back()->upgrade(hub_.port(), hub_.page_origin()));
+        Hello hello = good_hello(hub_.token());
+        hello.worker_key = text("peer ", i);
+        peers.back()->send_frame(op_binary, as_string(encode_hello(hello)));
+        const RawFrame answer = peers.back()->read_frame();
+        ASSERT_EQ(answer.opcode, op_binary);
+        ASSERT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
+        // 900,000 bytes, of which the first four are sent
+        ASSERT_TRUE(peers.back()->send(std::string("\x82\xff\0\0\0\0\0\x0d\xbb\xa0MASKMoEx", 18)));
+    }
+    for (auto& peer : peers) EXPECT_EQ(peer->read_close(5s).close_code(), 1009);
+    EXPECT_TRUE(hub_.healthy());
+}
+
 TEST_F(HostileWorkerTest, PingsAreAnsweredAndFragmentsJoined) {
     const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
     RawClient client(hub_.port());

@@ -52,9 +52,7 @@ TestHub::TestHub(TestHubOptions options) {
     local_ = std::make_unique<LocalExperts>(package_, *threads_, swarm.rounding);
     swarm_ = std::make_unique<SwarmBackend>(
         swarm, server_->swarm_host(), local_.get(),
-        [server = server_.get()](const WorkerEvent& event, const WorkerView*) {
-            server->on_worker_event(event);
-        });
+        [server = server_.get()](const WorkerEvent& event) { server->on_worker_event(event); });
 
     decoder_ = must(Decoder::create(package_, *threads_));
     engine_ = std::make_unique<Engine>(*decoder_, *swarm_, EngineOptions{});
