@@ -120,7 +120,7 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     add_points(member);
     fill_missing(changes);
     take_share(member, changes);
-    relieve(changes);
+    shed_above_bound(changes);
 }
 
 void Placement::add_points(Member& member) {
@@ -162,7 +162,7 @@ void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
     for (std::uint32_t unit = options_.num_units; unit-- > 0 && member.load > member.capacity;)
         let_go(unit);
 
-    // No relieve(): beside larger workers its fair share may be far less than what it still holds.
+    // No shed_above_bound(): beside larger workers its fair share may be far less than what it still holds.
     fill_missing(changes);
     if (member.capacity > 0) take_share(member, changes);
 }
@@ -270,7 +270,7 @@ void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& chang
             const std::uint32_t after = collisions(unit, owner->given.worker, prefix);
             if (after <= before)
                 owner->candidates.push_back(
-                    {.relieves = after < before, .distance = distance, .unit = unit});
+                    {.spreads_prefixes = after < before, .distance = distance, .unit = unit});
         }
     }
     const auto fill = [&](const Member& member) {
@@ -281,9 +281,9 @@ void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& chang
         if (!member.candidates.empty()) fullest.emplace(fill(member), worker, &member);
     // A newcomer takes few units of each donor: a heap gives them without sorting the rest.
     const auto worse = [](const Candidate& a, const Candidate& b) {
-        return a.relieves != b.relieves   ? b.relieves
-               : a.distance != b.distance ? a.distance > b.distance
-                                          : a.unit > b.unit;
+        return a.spreads_prefixes != b.spreads_prefixes ? b.spreads_prefixes
+               : a.distance != b.distance               ? a.distance > b.distance
+                                                        : a.unit > b.unit;
     };
     while (newcomer.load < share && !fullest.empty()) {
         Member& donor = *std::get<Member*>(fullest.top());
@@ -309,7 +309,7 @@ void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& chang
 
 // Where capacity was scarce, a worker may be full of units whose second copy the newcomer just
 // took: it has none to give to the newcomer, but others, who gave, have room for some of its own.
-void Placement::relieve(std::vector<PlacementChange>& changes) {
+void Placement::shed_above_bound(std::vector<PlacementChange>& changes) {
     for (auto& [worker, member] : members_) {
         for (std::uint32_t unit = 0; unit < options_.num_units && member.load > bound(member);
              ++unit) {

@@ -75,7 +75,7 @@ class Placement {
 
   private:
     struct Candidate {           // a unit that a newcomer may take over
-        bool relieves;           // fewer copies on one prefix afterwards
+        bool spreads_prefixes;   // fewer copies on one prefix afterwards
         std::uint64_t distance;  // from the unit to the newcomer on the ring
         std::uint32_t unit;
     };
@@ -98,7 +98,7 @@ class Placement {
     void fill_missing(std::vector<PlacementChange>& changes);
     Member* choose_owner(std::uint32_t unit);
     void take_share(Member& newcomer, std::vector<PlacementChange>& changes);
-    void relieve(std::vector<PlacementChange>& changes);
+    void shed_above_bound(std::vector<PlacementChange>& changes);
 
     PlacementOptions options_;
     std::map<WorkerId, Member> members_;

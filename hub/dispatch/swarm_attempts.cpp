@@ -77,7 +77,7 @@ void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
     ++worker.groups_sent;
     ++counts.groups_sent;
     if (hedge) ++counts.hedges_sent;
-    if (worker.published_only) {
+    if (worker.published_peer) {
         const Piece& piece = round.pieces[pieces.front()];
         Dispatch single{.sequence_id = attempt.sequence_id,
                         .layer = attempt.shape.layer,
@@ -144,7 +144,7 @@ void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure fai
             case Failure::timeout:
                 ++worker->timeouts;
                 ++counts.timeouts;
-                ++worker->unheard;
+                ++worker->cancels_since_heard;
                 worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, now);
                 ++counts.cancels;
                 send(*worker, encode_cancel(attempt.sequence_id), actions);
@@ -171,7 +171,7 @@ void SwarmCore::State::cancel_attempt(TimePoint now, Attempt& attempt, Actions& 
         capacity_freed = true;
         // It drops cancelled work without a word. One that has not been heard
         // of for a while is asked whether it is there, and gets no more.
-        if (++worker->unheard == worker->cancelled_unheard_max() &&
+        if (++worker->cancels_since_heard == worker->cancels_since_heard_max() &&
             worker->heartbeats.size() < options.heartbeats_missed_max)
             send_heartbeat(now, *worker, {}, actions);
     }

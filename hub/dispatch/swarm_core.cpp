@@ -16,7 +16,7 @@ std::uint32_t num_moe_layers(const SwarmOptions& options) {
 }
 // times heartbeats_missed_max: nobody is there any more
 constexpr std::uint32_t heartbeats_missed_close = 5;
-// of a five-message peer, which says nothing between two batches of weights
+// of a published peer, which says nothing between two batches of weights
 constexpr Duration loading_silence_max = 10min;
 }  // namespace
 
@@ -176,7 +176,7 @@ void SwarmCore::State::on_timer(TimePoint now, const Timer& timer, Actions& acti
     }
 }
 
-void SwarmCore::State::settle(TimePoint now, Actions& actions) {
+void SwarmCore::State::close_drained(TimePoint now, Actions& actions) {
     std::erase_if(leavers, [&](WorkerId id) {
         const Worker* worker = pool.find(id);
         if (worker != nullptr && worker->ids.num_live() > 0) return false;
@@ -241,13 +241,13 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
     worker->bytes_received += frame.size();
     state.on_frame(now, *worker, frame, actions);
     if (Worker* still = state.pool.find(id)) state.tell_frame_limit(*still, actions);
-    state.settle(now, actions);
+    state.close_drained(now, actions);
 }
 
 void SwarmCore::on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions) {
     state_->remove_worker(now, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt,
                           actions);
-    state_->settle(now, actions);
+    state_->close_drained(now, actions);
 }
 
 RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
@@ -298,7 +298,7 @@ void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmActi
     Round* round = state_->find_round(id);
     if (round == nullptr) return;
     state_->close_round(now, *round, actions);
-    state_->settle(now, actions);
+    state_->close_drained(now, actions);
 }
 
 void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
@@ -323,7 +323,7 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
         return;
     }
     state.accept_answer(now, *attempt, std::move(y).value(), true, actions);
-    state.settle(now, actions);
+    state.close_drained(now, actions);
 }
 
 void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions) {
@@ -333,7 +333,7 @@ void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmActi
     const auto deadline_ms = static_cast<std::uint32_t>(
         std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
     for (const auto& [id, worker] : state.pool.all())
-        if (worker->welcomed && !worker->published_only)
+        if (worker->welcomed && !worker->published_peer)
             state.send(*worker, encode_drain(deadline_ms), actions);
     if (deadline > Duration::zero()) {
         state.set_timer(state.drain_at, State::TimerKind::drain, 0);
@@ -349,7 +349,7 @@ void SwarmCore::on_tick(TimePoint now, std::vector<SwarmAction>& actions) {
         state.timers.pop();
         state.on_timer(now, timer, actions);
     }
-    state.settle(now, actions);
+    state.close_drained(now, actions);
 }
 
 std::optional<TimePoint> SwarmCore::next_deadline() const {

@@ -20,7 +20,8 @@ Round* SwarmCore::State::find_round(RoundId id) {
 
 bool SwarmCore::State::eligible(const Worker& worker, TimePoint now) const {
     return worker.state() == WorkerState::active && worker.ids.num_live() < worker.queue_depth &&
-           worker.busy_until <= now && worker.unheard < worker.cancelled_unheard_max() &&
+           worker.busy_until <= now &&
+           worker.cancels_since_heard < worker.cancels_since_heard_max() &&
            !worker.loading_in_order();
 }
 
@@ -272,7 +273,7 @@ void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool h
         const Piece& first = round.pieces[plan.pieces[begin]];
         while (end < plan.pieces.size()) {
             const Piece& piece = round.pieces[plan.pieces[end]];
-            if (end > begin && (plan.worker->published_only || !belong_together(first, piece) ||
+            if (end > begin && (plan.worker->published_peer || !belong_together(first, piece) ||
                                 num_pairs + piece.num_pairs() > pairs_max))
                 break;
             num_pairs += piece.num_pairs();

@@ -44,7 +44,7 @@ bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const
 
 void SwarmCore::State::refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code,
                               Actions& actions) {
-    if (!worker.published_only)
+    if (!worker.published_peer)
         send(worker,
              encode_error(
                  {.code = error_code_name(error.code), .found = error.message, .fatal = true}),
@@ -63,7 +63,7 @@ void SwarmCore::State::on_frame(TimePoint now, Worker& worker, ByteView frame, A
         on_first_frame(now, worker, *header, frame, actions);
         return;
     }
-    worker.unheard = 0;
+    worker.cancels_since_heard = 0;
     worker.heard_at = now;
     switch (header->type) {
         case FrameType::heartbeat:
@@ -217,7 +217,7 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
                CloseCode::policy, actions);
         return;
     }
-    worker.published_only = true;
+    worker.published_peer = true;
     const Result<Hello> capabilities = frame.size() == frame_header_bytes
                                            ? Hello{.dtypes = {Dtype::f16}}
                                            : decode_capabilities(frame);
@@ -233,7 +233,7 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
     }
     worker.device = capabilities->device;
     worker.nickname = capabilities->nickname;
-    worker.client = capabilities->client.empty() ? "five messages" : capabilities->client;
+    worker.client = capabilities->client.empty() ? "published peer" : capabilities->client;
     worker.worker_key = capabilities->worker_key;
     worker.dtypes = dtype_bits_of(capabilities->dtypes) &
                     static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
@@ -279,7 +279,7 @@ void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) 
                    changes);
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
-        if (!ghost->published_only)
+        if (!ghost->published_peer)
             send(*ghost,
                  encode_error({.code = error_code_name(replaced.code),
                                .found = replaced.message,
@@ -315,7 +315,7 @@ void SwarmCore::State::on_budget(TimePoint now, Worker& worker, ByteView frame, 
     std::vector<std::uint32_t> spare;
     for (const Unit& unit : budget->dropped)
         if (is_unit(unit)) spare.push_back(unit_of(unit.layer, unit.expert));
-    for (const std::uint32_t unit : spare) unassign(worker, unit);
+    for (const std::uint32_t unit : spare) unassign(now, worker, unit);
     // then what it has not loaded yet: nobody misses that
     for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
         if (worker.has(unit, Worker::wanted) && !worker.has(unit, Worker::ready))
@@ -378,9 +378,9 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
     std::vector<float> y;
     std::string wrong;
     std::optional<Error> broken;
-    if (worker.published_only != (header.type == FrameType::result)) {
+    if (worker.published_peer != (header.type == FrameType::result)) {
         wrong = "the answer is of another type than the question";
-    } else if (worker.published_only) {
+    } else if (worker.published_peer) {
         unsummed = true;
         Result<ExpertResult> answer = decode_result(frame, options.limits);
         if (!answer.ok())
@@ -408,7 +408,7 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         refuse(now, worker, *broken, close_code_for(broken->code), actions);
         return;
     }
-    if (broken && worker.published_only) {
+    if (broken && worker.published_peer) {
         // It has no ERROR to say so with: an infinity is how
         // f16 overflows there. No lie, but no answer either.
         ++worker.errors;
@@ -474,8 +474,8 @@ void SwarmCore::State::on_busy(TimePoint now, Worker& worker, const FrameHeader&
 // The worker does not hold something of this attempt: nothing of it is asked
 // there until READY names it again. It is assigned anew, so that a worker that
 // lost its weights fetches them; one that goes on saying so is left alone.
-void SwarmCore::State::lacks(TimePoint now, Worker& worker, const Attempt& attempt,
-                             const Round& round, Actions& actions) {
+void SwarmCore::State::on_missing_units(TimePoint now, Worker& worker, const Attempt& attempt,
+                                        const Round& round, Actions& actions) {
     constexpr std::uint64_t errors_max = 16;
     std::vector<std::uint32_t> again;
     for (const std::uint32_t piece : attempt.pieces) {
@@ -510,7 +510,7 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
     Failure failure = Failure::error;
     if (error->code == error_code_name(ErrorCode::unknown_expert) ||
         error->code == error_code_name(ErrorCode::not_found)) {
-        lacks(now, worker, attempt, round, actions);
+        on_missing_units(now, worker, attempt, round, actions);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
         // Its memory is less than the limits allow. Smaller groups
         // may go there; what cannot be split goes elsewhere.
@@ -529,7 +529,7 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
 }
 
 // It leaves: what it holds goes to others now, what it was asked
-// it may answer. settle() closes the connection after that.
+// it may answer. close_drained() closes the connection after that.
 void SwarmCore::State::on_worker_drain(TimePoint now, Worker& worker, ByteView frame,
                                        Actions& actions) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);

@@ -46,7 +46,7 @@ struct SwarmCore::State {
     void add_failure(TimePoint now, Worker& worker, const char* why, Actions& actions);
     // Ends the connections of workers that sent DRAIN
     // and have answered; then serves those who wait.
-    void settle(TimePoint now, Actions& actions);
+    void close_drained(TimePoint now, Actions& actions);
 
     // ---- swarm_protocol.cpp: frames in
     void on_frame(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
@@ -80,8 +80,8 @@ struct SwarmCore::State {
     void send_assignments(TimePoint now, Worker& worker, Actions& actions);
     void send_assign(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
                      Actions& actions);
-    void lacks(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round,
-               Actions& actions);
+    void on_missing_units(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round,
+                          Actions& actions);
     void mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
                     Actions& actions);
     void mark_not_ready(Worker& worker, std::uint32_t unit);

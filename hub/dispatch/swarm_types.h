@@ -107,7 +107,7 @@ struct WorkerView {                                // for status, metrics and th
     WorkerState state = WorkerState::connecting;
     DeviceInfo device;
     std::string nickname, client, worker_key, address;
-    bool published_only = false;  // speaks the five published messages
+    bool published_peer = false;  // speaks the five published messages
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
     std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
                   errors = 0, busy = 0, late = 0, bad_answers = 0;

@@ -104,7 +104,7 @@ void SwarmCore::State::send_assign(TimePoint now, Worker& worker,
         const Unit unit = wire_unit(number);
         const Sha256 blob = options.blob_hash ? options.blob_hash(unit.layer, unit.expert)
                                               : Sha256{};
-        if (worker.published_only) {
+        if (worker.published_peer) {
             send(worker,
                  encode_weight_sync(
                      {.sequence_id = 0, .layer = unit.layer, .expert = unit.expert, .blob = blob},
@@ -177,7 +177,7 @@ void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Action
         const bool copies_elsewhere = !owners.empty() && ready_owners >= enough;
         if (worker.has(unit, Worker::ready) && !copies_elsewhere) continue;
         unassign(now, worker, unit);
-        if (!worker.published_only) send(worker, encode_release({wire_unit(unit)}), actions);
+        if (!worker.published_peer) send(worker, encode_release({wire_unit(unit)}), actions);
         if (worker.assign_pending) send_assignments(now, worker, actions);
     }
 }

@@ -82,7 +82,7 @@ struct Worker {
     struct Heartbeat {
         std::uint32_t id = 0;
         TimePoint sent_at;
-        // five-message peers: the echo says that these are loaded
+        // published peers: the echo says that these are loaded
         std::vector<std::uint32_t> units;
     };
 
@@ -93,7 +93,7 @@ struct Worker {
     WorkerId id;
     std::string address;
     std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()
-    bool authorized = false, welcomed = false, published_only = false, unhealthy = false;
+    bool authorized = false, welcomed = false, published_peer = false, unhealthy = false;
     // it sent DRAIN: holds nothing any more, ends when its attempts are answered
     bool leaving = false;
     bool lz4 = false;
@@ -114,7 +114,7 @@ struct Worker {
     std::uint64_t frame_limit = 0;  // as it was told to the connection
     // of one group; less once it said that a group was too large
     std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
-    std::uint32_t unheard = 0;  // attempts cancelled since its last sign of life
+    std::uint32_t cancels_since_heard = 0;  // attempts cancelled since its last sign of life
     std::uint32_t failures_in_row = 0;
     // Work given so far, weighted by its own latency: ties between
     // workers go to the smaller, so that fast ones get more.
@@ -132,7 +132,7 @@ struct Worker {
 
     WorkerState state() const;
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
-    // A five-message peer works in order: until the echo that
+    // A published peer works in order: until the echo that
     // says that its units are loaded it answers nothing else.
     bool loading_in_order() const;
     bool has(std::uint32_t unit, UnitFlag flag) const { return (units[unit] & flag) != 0; }
@@ -141,7 +141,7 @@ struct Worker {
     // timeout_max]; the maximum while there are few samples.
     Duration attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const;
     double pair_cost_ms(std::uint32_t num_pairs) const;  // p50 per pair, a guess without samples
-    std::uint32_t cancelled_unheard_max() const { return 4 * queue_depth + 4; }
+    std::uint32_t cancels_since_heard_max() const { return 4 * queue_depth + 4; }
     WorkerView view() const;
 };
 

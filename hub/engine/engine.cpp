@@ -183,7 +183,7 @@ bool Engine::State::begin_step() {
             for (auto& generation : running)
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(running, nullptr);
-            for (auto& generation : waiting)  // stepped back since it was cancelled
+            for (auto& generation : waiting)  // preempted since it was cancelled
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(waiting, nullptr);
             cancelled.clear();  // ids that ended before are forgotten as well

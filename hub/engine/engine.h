@@ -1,7 +1,7 @@
 // Continuous batching: takes generations from anyone, runs
 // steps on its own thread, hands tokens back as they come.
 // Admission while the KV budget has room for the prompt; pages grow with the answer,
-// and when they run out the youngest sequence steps back into the queue and is
+// and when they run out the youngest sequence is preempted: it goes back into the queue and is
 // computed again later. Prefill in chunks mixed with decode rows; a bounded queue.
 // Cancel frees within a step or about 50 ms, whichever is shorter: a
 // longer step is stopped and begun again without the cancelled one (later,
@@ -32,7 +32,7 @@ struct EngineCounters {  // all monotonic but running and waiting
     // by a cancel, to be begun again without the cancelled one
     std::uint64_t steps_stopped = 0;
     // sequences that lost their pages to an older one, for a while
-    std::uint64_t stepped_back = 0;
+    std::uint64_t preempted = 0;
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0;
     Duration step_time{}, experts_waited{};
 };

@@ -31,7 +31,7 @@ struct Generation {
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
     }
     // Tokens that the cache lacks: 1 while it decodes, more while its
-    // prompt, or what it had before it stepped back, is computed.
+    // prompt, or what it had before it was preempted, is computed.
     std::uint32_t missing() const {
         return static_cast<std::uint32_t>(tokens.size()) - kv->num_tokens();
     }

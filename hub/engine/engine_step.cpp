@@ -50,7 +50,7 @@ void Engine::State::share_rows() {
 }
 
 // Pages for the rows of this step. When they run out, the one admitted
-// last steps back into the queue: it keeps its tokens and loses its cache.
+// last is preempted: back in the queue it keeps its tokens and loses its cache.
 // The first always goes on: no request is taken that the whole budget could not hold.
 void Engine::State::grow_pages() {
     for (std::size_t i = 0; i < running.size(); ++i) {
@@ -61,7 +61,7 @@ void Engine::State::grow_pages() {
             last->kv.reset();
             last->step_tokens = 0;
             const std::lock_guard lock(mutex);
-            ++counters.stepped_back;
+            ++counters.preempted;
             waiting.push_front(std::move(last));
         }
     }
@@ -154,7 +154,7 @@ void Engine::State::step() {
             const std::vector<TokenId>& prompt = generation.request.prompt;
             const std::uint32_t first = generation.kv->num_tokens() - generation.step_tokens;
             for (std::size_t row = 0; row < count && first + row + 1 < prompt.size(); ++row) {
-                // scored before it stepped back
+                // scored before it was preempted
                 if (first + row != generation.prompt_nll.size()) continue;
                 const auto one = logits.subspan(row * vocab_size, vocab_size);
                 generation.prompt_nll.push_back(log_sum_exp(one) - one[prompt[first + row + 1]]);

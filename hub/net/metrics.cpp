@@ -161,9 +161,9 @@ std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     counter("moex_steps_total", "Passes of the model.", {{{}, number(engine.steps)}});
     counter("moex_steps_stopped_total", "Passes begun again because a member was cancelled.",
             {{{}, number(engine.steps_stopped)}});
-    counter("moex_sequences_stepped_back_total",
+    counter("moex_sequences_preempted_total",
             "Sequences that lost their pages to an older one for a while.",
-            {{{}, number(engine.stepped_back)}});
+            {{{}, number(engine.preempted)}});
     counter("moex_steps_multi_sequence_total", "Passes that served two sequences or more.",
             {{{}, number(engine.steps_multi_sequence)}});
     counter("moex_step_rows_total", "Rows over all passes.", {{{}, number(engine.rows)}});

@@ -22,12 +22,12 @@
 //   "coverage": {"units","covered","replicas_min","replicas_mean"},
 //   "replicas": [[..num_experts..], ..per layer; [] for dense layers..],
 //   "engine":
-//   {"running","waiting","steps","steps_multi_sequence","steps_stopped","stepped_back","rows","prompt_tokens","generated_tokens","kv_pages_used","kv_pages","decode_tokens_per_s"},
+//   {"running","waiting","steps","steps_multi_sequence","steps_stopped","preempted","rows","prompt_tokens","generated_tokens","kv_pages_used","kv_pages","decode_tokens_per_s"},
 //   "calls":
 //   {"rounds","calls","remote","local","groups_sent","groups_answered","hedges_sent","hedges_won","redispatched","timeouts","late","bad_answers",
 //             "bytes_sent","bytes_received","frames_sent","frames_received","p50_ms","p99_ms"},
 //   "workers":
-//   [{"id","state","nickname","client","backend","vendor","description","software","published_only","units_assigned","units_ready","in_flight",
+//   [{"id","state","nickname","client","backend","vendor","description","software","published_peer","units_assigned","units_ready","in_flight",
 //                "groups_answered","pairs_answered","timeouts","errors","bad_answers","bytes_sent","bytes_received","p50_ms","p99_ms","connected_s"}],
 //   "join_url"                      // with its token; only for admin or loopback
 // }

@@ -147,7 +147,7 @@ test("a peer that speaks only the five published messages takes part", async (t)
   assert.equal(answer.text, (await generateText(prompt, 8)).text);
   const status = await hub.status();
   assert.equal(status.workers.length, 1);
-  assert.equal(status.workers[0].published_only, true);
+  assert.equal(status.workers[0].published_peer, true);
   assert.equal(status.calls.local, 0);
   const unpublished = [...peer.types_received].filter((type) => type > 5);
   assert.deepEqual(unpublished, [], "the hub sent it published messages only");

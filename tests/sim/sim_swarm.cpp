@@ -220,7 +220,7 @@ struct SimSwarm::State {
             violation(text(counts.rounds_waiting, " rounds wait"));
         for (const WorkerView& view : core->workers()) {
             const std::size_t bound = options.swarm.queue_depth *
-                                      (view.published_only ? limits.num_experts : 1);
+                                      (view.published_peer ? limits.num_experts : 1);
             in_flight_most = std::max<std::size_t>(in_flight_most, view.in_flight);
             if (view.in_flight > bound)
                 violation(

@@ -84,7 +84,7 @@ class SimSwarm {
     void stall_compute(WorkerId worker, bool stalled = true);
     // holds nothing of what it said READY for
     void forget_weights(WorkerId worker);
-    // of a five-message peer, which does nothing else meanwhile
+    // of a published peer, which does nothing else meanwhile
     void slow_download(WorkerId worker, Duration per_unit);
     // larger groups are answered num_tokens_range
     void take_at_most(WorkerId worker, std::uint32_t num_pairs);

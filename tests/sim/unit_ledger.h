@@ -84,7 +84,7 @@ class UnitLedger {
         if (assigned_.contains(unit)) ready_.insert(unit);
     }
     std::set<Unit> assigned_, ready_, synced_;
-    // five-message peers: what was synced before this HEARTBEAT
+    // published peers: what was synced before this HEARTBEAT
     std::map<std::uint32_t, std::set<Unit>> before_beat_;
 };
 

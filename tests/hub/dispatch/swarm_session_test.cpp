@@ -188,11 +188,11 @@ TEST(SwarmSessionTest, TheHubIsFullBeyondWorkersMax) {
     EXPECT_EQ(swarm.closed_with(second), CloseCode::going_away);
 }
 
-TEST(SwarmSessionTest, ASwarmOfFiveMessagePeersServes) {
+TEST(SwarmSessionTest, ASwarmOfPublishedPeersServes) {
     SimSwarm swarm(no_workers());
     const WorkerId peer = swarm.join(Peer::published);
     ASSERT_TRUE(swarm.run_until_ready());
-    EXPECT_TRUE(swarm.core().worker(peer)->published_only);
+    EXPECT_TRUE(swarm.core().worker(peer)->published_peer);
     for (std::uint32_t i = 0; i < 12; ++i) {
         const RoundId round = swarm.submit({.layer = i % 3, .num_tokens = 1 + i % 4});
         ASSERT_TRUE(swarm.run_until_idle());
@@ -208,7 +208,7 @@ TEST(SwarmSessionTest, ASwarmOfFiveMessagePeersServes) {
 }
 
 // It was let in, given units and never asked: every round of them failed.
-TEST(SwarmSessionTest, AFiveMessagePeerWithoutTheWiresDtypeIsRefusedByName) {
+TEST(SwarmSessionTest, APublishedPeerWithoutTheWiresDtypeIsRefusedByName) {
     SimOptions options = no_workers();
     options.swarm.rounding.wire_dtype = Dtype::bf16;
     SimSwarm swarm(options);
@@ -356,7 +356,7 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
 
 // It was asked while it downloaded, answered nothing
 // in time, and three such calls made it unhealthy.
-TEST(SwarmSessionTest, AFiveMessagePeerThatDownloadsIsNotAskedAndStaysHealthy) {
+TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
     SimOptions options = no_workers();
     options.swarm.replicas = 1;
     SimSwarm swarm(options);
@@ -380,7 +380,7 @@ TEST(SwarmSessionTest, AFiveMessagePeerThatDownloadsIsNotAskedAndStaysHealthy) {
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
 }
 
-TEST(SwarmSessionTest, AFiveMessagePeerThatSaysNothingWhileItDownloadsIsGivenUp) {
+TEST(SwarmSessionTest, APublishedPeerThatSaysNothingWhileItDownloadsIsGivenUp) {
     SimSwarm swarm(no_workers());
     const WorkerId peer = swarm.join(Peer::published);
     swarm.stall(peer);
@@ -390,7 +390,7 @@ TEST(SwarmSessionTest, AFiveMessagePeerThatSaysNothingWhileItDownloadsIsGivenUp)
     EXPECT_EQ(swarm.closed_with(peer), CloseCode::going_away);
 }
 
-TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithFiveMessagePeersToo) {
+TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithPublishedPeersToo) {
     SimSwarm swarm(no_workers());
     swarm.join(Peer::published);
     swarm.join();

@@ -366,7 +366,7 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
     }
     const EngineCounters counters = engine_->counters();
     EXPECT_GE(counters.running_max, 3u);
-    EXPECT_GT(counters.stepped_back, 0u);
+    EXPECT_GT(counters.preempted, 0u);
     EXPECT_EQ(counters.prompt_tokens, 10u + 11 + 12 + 13 + 14);
     EXPECT_EQ(counters.kv_pages_used, 0u);
 }
