@@ -49,9 +49,8 @@ void SwarmCore::State::erase_attempt(AttemptId id) {
         attempt_reserve.push_back(std::move(node.mapped()));
 }
 
-void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
-                                    std::span<const std::uint32_t> pieces, bool hedge,
-                                    Actions& actions) {
+void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
+                                    std::span<const std::uint32_t> pieces, bool hedge) {
     Attempt& attempt = new_attempt(round, worker.id);
     attempt.hedge = hedge;
     attempt.pieces.assign(pieces.begin(), pieces.end());
@@ -69,10 +68,10 @@ void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
     }
     round.fill_group(attempt, group);
     attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape));
-    tell_frame_limit(worker, actions);
-    attempt.sent_at = now;
-    attempt.deadline = now + worker.attempt_timeout(attempt.num_pairs, options);
-    set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
+    tell_frame_limit(turn, worker);
+    attempt.sent_at = turn.now;
+    attempt.deadline = turn.now + worker.attempt_timeout(attempt.num_pairs, options);
+    turn.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
     worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs);
     ++worker.groups_sent;
     ++counts.groups_sent;
@@ -85,23 +84,23 @@ void SwarmCore::State::send_attempt(TimePoint now, Round& round, Worker& worker,
                         .dtype = attempt.shape.dtype};
         std::swap(single.x, group.x);  // the rows of one expert are its pairs, in order
         std::swap(single.gates, group.gates);
-        send(worker, encode_dispatch(single, round.hidden_size, worker.lz4), actions);
+        turn.send(worker, encode_dispatch(single, round.hidden_size, worker.lz4));
         std::swap(single.x, group.x);
         std::swap(single.gates, group.gates);
     } else {
         group.sequence_id = attempt.sequence_id;
-        send(worker, encode_group_dispatch(group, worker.lz4), actions);
+        turn.send(worker, encode_group_dispatch(group, worker.lz4));
     }
 }
 
-void SwarmCore::State::compute_locally(TimePoint now, Round& round,
-                                       std::vector<std::uint32_t> pieces, Actions& actions) {
+void SwarmCore::State::compute_locally(Turn& turn, Round& round,
+                                       std::vector<std::uint32_t> pieces) {
     std::sort(pieces.begin(), pieces.end(), [&](std::uint32_t a, std::uint32_t b) {
         return std::tuple(round.pieces[a].expert, a) < std::tuple(round.pieces[b].expert, b);
     });
     Attempt& attempt = new_attempt(round, 0);
     attempt.pieces = std::move(pieces);
-    attempt.sent_at = now;
+    attempt.sent_at = turn.now;
     attempt.num_pairs = 0;
     ComputeLocally call{.round = round.id,
                         .attempt = attempt.id,
@@ -122,11 +121,10 @@ void SwarmCore::State::compute_locally(TimePoint now, Round& round,
         call.gates.insert(call.gates.end(), round.pair_gate.begin() + piece.pair_begin,
                           round.pair_gate.begin() + piece.pair_end);
     }
-    actions.push_back(std::move(call));
+    turn.out.push_back(std::move(call));
 }
 
-void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure failure,
-                                    Actions& actions) {
+void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failure) {
     Round& round = *find_round(attempt.round);
     Worker* worker = pool.find(attempt.worker);
     for (const std::uint32_t i : attempt.pieces) {
@@ -145,13 +143,14 @@ void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure fai
                 ++worker->timeouts;
                 ++counts.timeouts;
                 ++worker->cancels_since_heard;
-                worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, now);
+                worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs,
+                                   turn.now);
                 ++counts.cancels;
-                send(*worker, encode_cancel(attempt.sequence_id), actions);
-                add_failure(now, *worker, "timeout", actions);
+                turn.send(*worker, encode_cancel(attempt.sequence_id));
+                add_failure(turn, *worker, "timeout");
                 break;
-            case Failure::error: add_failure(now, *worker, "error", actions); break;
-            case Failure::bad_answer: add_failure(now, *worker, "bad answer", actions); break;
+            case Failure::error: add_failure(turn, *worker, "error"); break;
+            case Failure::bad_answer: add_failure(turn, *worker, "bad answer"); break;
             case Failure::busy:
             case Failure::disconnect: break;
         }
@@ -161,26 +160,26 @@ void SwarmCore::State::drop_attempt(TimePoint now, Attempt& attempt, Failure fai
 }
 
 // The attempt is not needed any more.
-void SwarmCore::State::cancel_attempt(TimePoint now, Attempt& attempt, Actions& actions) {
+void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
     for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
     if (Worker* worker = pool.find(attempt.worker)) {
-        worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, now);
+        worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, turn.now);
         ++counts.cancels;
-        send(*worker, encode_cancel(attempt.sequence_id), actions);
+        turn.send(*worker, encode_cancel(attempt.sequence_id));
         capacity_freed = true;
         // It drops cancelled work without a word. One that has not been heard
         // of for a while is asked whether it is there, and gets no more.
         if (++worker->cancels_since_heard == worker->cancels_since_heard_max() &&
             worker->heartbeats.size() < options.heartbeats_missed_max)
-            send_heartbeat(now, *worker, {}, actions);
+            send_heartbeat(turn, *worker, {});
     }
     std::erase(round.attempts, attempt.id);
     erase_attempt(attempt.id);
 }
 
-void SwarmCore::State::accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y,
-                                     bool unsummed, Actions& actions) {
+void SwarmCore::State::accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y,
+                                     bool unsummed) {
     Round& round = *find_round(attempt.round);
     const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed);
     if (attempt.hedge && num_new > 0) ++counts.hedges_won;
@@ -188,13 +187,12 @@ void SwarmCore::State::accept_answer(TimePoint now, Attempt& attempt, std::vecto
     std::erase(round.attempts, attempt.id);
     erase_attempt(attempt.id);
     if (round.pieces_left == 0) {
-        finish_round(now, round, actions);
+        finish_round(turn, round);
         return;
     }
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId id : others)
-        if (Attempt& other = *find_attempt(id); round.covered(other))
-            cancel_attempt(now, other, actions);
+        if (Attempt& other = *find_attempt(id); round.covered(other)) cancel_attempt(turn, other);
 }
 
 }  // namespace moex

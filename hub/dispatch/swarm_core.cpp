@@ -40,45 +40,44 @@ SwarmCore::State::State(SwarmOptions given)
                         std::min<std::uint64_t>(holders.size(), 65535) * sizeof(Unit);
 }
 
-void SwarmCore::State::send(Worker& worker, Bytes frame, Actions& actions) {
+void SwarmCore::State::Turn::send(Worker& worker, Bytes frame) {
     worker.bytes_sent += frame.size();
-    counts.bytes_sent += frame.size();
-    ++counts.frames_sent;
-    actions.push_back(SendFrame{.worker = worker.id, .frame = std::move(frame)});
+    state.counts.bytes_sent += frame.size();
+    ++state.counts.frames_sent;
+    out.push_back(SendFrame{.worker = worker.id, .frame = std::move(frame)});
 }
 
-void SwarmCore::State::tell_frame_limit(Worker& worker, Actions& actions) {
+void SwarmCore::State::tell_frame_limit(Turn& turn, Worker& worker) {
     const std::uint64_t bytes = std::max(control_bytes_max, worker.ids.answer_bytes_max());
     if (!worker.welcomed || std::exchange(worker.frame_limit, bytes) == bytes) return;
-    actions.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
+    turn.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
 }
 
-void SwarmCore::State::event(const Worker& worker, WorkerEvent::Kind kind, std::string detail,
-                             Actions& actions) {
-    actions.push_back(WorkerEvent{.kind = kind,
-                                  .worker = worker.id,
-                                  .detail = std::move(detail),
-                                  .view = std::make_shared<const WorkerView>(worker.view())});
+void SwarmCore::State::Turn::event(const Worker& worker, WorkerEvent::Kind kind,
+                                   std::string detail) {
+    out.push_back(WorkerEvent{.kind = kind,
+                              .worker = worker.id,
+                              .detail = std::move(detail),
+                              .view = std::make_shared<const WorkerView>(worker.view())});
 }
 
-void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Kind kind,
-                                     std::string reason, std::optional<CloseCode> code,
-                                     Actions& actions) {
+void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind,
+                                     std::string reason, std::optional<CloseCode> code) {
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
-    if (code) actions.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
+    if (code) turn.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
     if (worker->welcomed) {
-        event(*worker, kind, std::move(reason), actions);
-        std::get<WorkerEvent>(actions.back()).code = code;
+        turn.event(*worker, kind, std::move(reason));
+        std::get<WorkerEvent>(turn.out.back()).code = code;
     }
     if (worker->welcomed && kind == WorkerEvent::Kind::removed) ++counts.removed;
-    if (!worker->units.empty()) forget_holder(now, *worker);
+    if (!worker->units.empty()) forget_holder(turn.now, *worker);
     std::vector<RoundId> touched;
     const auto live = worker->ids.live();
     for (const SequenceIds::Live& one : live) {
         Attempt& attempt = *find_attempt(one.attempt);
         touched.push_back(attempt.round);
-        drop_attempt(now, attempt, Failure::disconnect, actions);
+        drop_attempt(turn, attempt, Failure::disconnect);
     }
     if (kind == WorkerEvent::Kind::removed) {
         // What it said in rounds still open is not believed either.
@@ -88,103 +87,100 @@ void SwarmCore::State::remove_worker(TimePoint now, WorkerId id, WorkerEvent::Ki
     std::vector<PlacementChange> changes;
     placement.leave(id, changes);
     // at the end nobody takes over
-    if (!draining || drain_at > now) apply(now, changes, actions);
+    if (!draining || drain_at > turn.now) apply(turn, changes);
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const RoundId round_id : touched)
-        if (Round* round = find_round(round_id)) dispatch(now, *round, actions);
+        if (Round* round = find_round(round_id)) dispatch(turn, *round);
     capacity_freed = true;
 }
 
-void SwarmCore::State::send_heartbeat(TimePoint now, Worker& worker,
-                                      std::vector<std::uint32_t> units, Actions& actions) {
+void SwarmCore::State::send_heartbeat(Turn& turn, Worker& worker,
+                                      std::vector<std::uint32_t> units) {
     const std::uint32_t id = worker.next_heartbeat_id++;
-    worker.heartbeats.push_back({.id = id, .sent_at = now, .units = std::move(units)});
-    send(worker, encode_heartbeat(id), actions);
+    worker.heartbeats.push_back({.id = id, .sent_at = turn.now, .units = std::move(units)});
+    turn.send(worker, encode_heartbeat(id));
 }
 
-void SwarmCore::State::on_heartbeat_time(TimePoint now, Worker& worker, Actions& actions) {
-    worker.ids.expire(now);
-    tell_frame_limit(worker, actions);
-    if (worker.loading_in_order() && now - worker.heard_at < loading_silence_max) {
-        set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
+    worker.ids.expire(turn.now);
+    tell_frame_limit(turn, worker);
+    if (worker.loading_in_order() && turn.now - worker.heard_at < loading_silence_max) {
+        turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
         return;
     }
     worker.heartbeats_missed = static_cast<std::uint32_t>(worker.heartbeats.size());
     if (worker.heartbeats_missed >= heartbeats_missed_close * options.heartbeats_missed_max) {
-        remove_worker(now, worker.id, WorkerEvent::Kind::left,
+        remove_worker(turn, worker.id, WorkerEvent::Kind::left,
                       text("no heartbeat for ", worker.heartbeats_missed, " periods"),
-                      CloseCode::going_away, actions);
+                      CloseCode::going_away);
         return;
     }
     if (worker.heartbeats_missed >= options.heartbeats_missed_max)
-        set_unhealthy(now, worker, text(worker.heartbeats_missed, " heartbeats missed"), actions);
-    send_heartbeat(now, worker, {}, actions);
-    set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+        set_unhealthy(turn, worker, text(worker.heartbeats_missed, " heartbeats missed"));
+    send_heartbeat(turn, worker, {});
+    turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 }
 
-void SwarmCore::State::set_unhealthy(TimePoint now, Worker& worker, std::string why,
-                                     Actions& actions) {
+void SwarmCore::State::set_unhealthy(Turn& turn, Worker& worker, std::string why) {
     if (worker.unhealthy) return;
     worker.unhealthy = true;
-    worker.unhealthy_since = now;
-    event(worker, WorkerEvent::Kind::unhealthy, std::move(why), actions);
+    worker.unhealthy_since = turn.now;
+    turn.event(worker, WorkerEvent::Kind::unhealthy, std::move(why));
 }
 
-void SwarmCore::State::add_failure(TimePoint now, Worker& worker, const char* why,
-                                   Actions& actions) {
+void SwarmCore::State::add_failure(Turn& turn, Worker& worker, const char* why) {
     if (++worker.failures_in_row >= options.failures_max)
-        set_unhealthy(now, worker,
-                      text(worker.failures_in_row, " failures in a row, the last: ", why), actions);
+        set_unhealthy(turn, worker,
+                      text(worker.failures_in_row, " failures in a row, the last: ", why));
 }
 
-void SwarmCore::State::on_timer(TimePoint now, const Timer& timer, Actions& actions) {
+void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
     switch (timer.kind) {
         case TimerKind::hello:
             if (Worker* worker = pool.find(timer.id); worker != nullptr && !worker->welcomed)
-                refuse(now, *worker,
+                refuse(turn, *worker,
                        {ErrorCode::timeout,
                         text("no HELLO within ", options.hello_within / 1ms, " ms")},
-                       CloseCode::policy, actions);
+                       CloseCode::policy);
             break;
         case TimerKind::heartbeat:
-            if (Worker* worker = pool.find(timer.id)) on_heartbeat_time(now, *worker, actions);
+            if (Worker* worker = pool.find(timer.id)) on_heartbeat_time(turn, *worker);
             break;
         case TimerKind::busy: capacity_freed = true; break;
         case TimerKind::attempt:
             if (Attempt* attempt = find_attempt(timer.id);
-                attempt != nullptr && attempt->deadline <= now) {
+                attempt != nullptr && attempt->deadline <= turn.now) {
                 Round& round = *find_round(attempt->round);
-                drop_attempt(now, *attempt, Failure::timeout, actions);
-                dispatch(now, round, actions);
+                drop_attempt(turn, *attempt, Failure::timeout);
+                dispatch(turn, round);
             }
             break;
         case TimerKind::round:
-            if (Round* round = find_round(timer.id)) on_round_time(now, *round, actions);
+            if (Round* round = find_round(timer.id)) on_round_time(turn, *round);
             break;
         case TimerKind::drain:
             if (timer.id != 0) {
-                remove_worker(now, timer.id, WorkerEvent::Kind::left,
-                              "it drained, its time is over", CloseCode::going_away, actions);
+                remove_worker(turn, timer.id, WorkerEvent::Kind::left,
+                              "it drained, its time is over", CloseCode::going_away);
                 break;
             }
-            if (!draining || drain_at > now) break;
+            if (!draining || drain_at > turn.now) break;
             while (!pool.all().empty())
-                remove_worker(now, pool.all().begin()->first, WorkerEvent::Kind::left,
-                              "the hub stops", CloseCode::going_away, actions);
+                remove_worker(turn, pool.all().begin()->first, WorkerEvent::Kind::left,
+                              "the hub stops", CloseCode::going_away);
             break;
     }
 }
 
-void SwarmCore::State::close_drained(TimePoint now, Actions& actions) {
+void SwarmCore::State::close_drained(Turn& turn) {
     std::erase_if(leavers, [&](WorkerId id) {
         const Worker* worker = pool.find(id);
         if (worker != nullptr && worker->ids.num_live() > 0) return false;
-        remove_worker(now, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away,
-                      actions);
+        remove_worker(turn, id, WorkerEvent::Kind::left, "it drained", CloseCode::going_away);
         return true;
     });
-    serve_waiting(now, actions);
+    serve_waiting(turn);
 }
 
 namespace {
@@ -210,6 +206,7 @@ SwarmCore::~SwarmCore() = default;
 WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authorized,
                                std::vector<SwarmAction>& actions) {
     State& state = *state_;
+    State::Turn turn{state, now, actions};
     const WorkerId id = ++state.last_worker;
     Worker& worker = state.pool.add(id, state.options.first_sequence_id);
     worker.prefix = address_prefix(address);
@@ -218,41 +215,43 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
     worker.authorized = authorized;
     worker.connected_at = now;
     if (state.draining)
-        state.refuse(now, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
-                     CloseCode::going_away, actions);
+        state.refuse(turn, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
+                     CloseCode::going_away);
     // ghosts among them: judged when it says who it is
     else if (state.pool.all().size() > 2 * std::size_t{state.options.workers_max})
-        state.refuse(now, worker,
+        state.refuse(turn, worker,
                      {ErrorCode::overloaded, text("the hub has its ", state.options.workers_max,
                                                   " workers; try again later")},
-                     CloseCode::going_away, actions);
+                     CloseCode::going_away);
     else
-        state.set_timer(now + state.options.hello_within, State::TimerKind::hello, id);
+        turn.set_timer(now + state.options.hello_within, State::TimerKind::hello, id);
     return id;
 }
 
 void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
                          std::vector<SwarmAction>& actions) {
     State& state = *state_;
+    State::Turn turn{state, now, actions};
     Worker* worker = state.pool.find(id);
     if (worker == nullptr) return;  // closed meanwhile
     ++state.counts.frames_received;
     state.counts.bytes_received += frame.size();
     worker->bytes_received += frame.size();
-    state.on_frame(now, *worker, frame, actions);
-    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(*still, actions);
-    state.close_drained(now, actions);
+    state.on_frame(turn, *worker, frame);
+    if (Worker* still = state.pool.find(id)) state.tell_frame_limit(turn, *still);
+    state.close_drained(turn);
 }
 
 void SwarmCore::on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions) {
-    state_->remove_worker(now, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt,
-                          actions);
-    state_->close_drained(now, actions);
+    State::Turn turn{*state_, now, actions};
+    state_->remove_worker(turn, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt);
+    state_->close_drained(turn);
 }
 
 RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
                             std::vector<SwarmAction>& actions) {
     State& state = *state_;
+    State::Turn turn{state, now, actions};
     MOEX_CHECK(batch.layer < state.moe_index.size() && state.moe_index[batch.layer] >= 0,
                text("layer ", batch.layer, " has no experts"));
     MOEX_CHECK(batch.hidden_size == state.options.limits.hidden_size && batch.num_tokens <= 65535,
@@ -281,7 +280,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
                                      state.pool.piece_pairs_max());
     if (!opened.ok()) {
         round.attempts.clear();
-        state.fail_round(now, round, opened.error(), actions);
+        state.fail_round(turn, round, opened.error());
         return id;
     }
     std::vector<bool> called(state.options.limits.num_experts);
@@ -289,26 +288,28 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
         if (!called[piece.expert]) ++state.counts.calls;
         called[piece.expert] = true;
     }
-    state.set_timer(round.deadline, State::TimerKind::round, id);
-    state.dispatch(now, round, actions);
+    turn.set_timer(round.deadline, State::TimerKind::round, id);
+    state.dispatch(turn, round);
     return id;
 }
 
 void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmAction>& actions) {
+    State::Turn turn{*state_, now, actions};
     Round* round = state_->find_round(id);
     if (round == nullptr) return;
-    state_->close_round(now, *round, actions);
-    state_->close_drained(now, actions);
+    state_->close_round(turn, *round);
+    state_->close_drained(turn);
 }
 
 void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
                          Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {
     State& state = *state_;
+    State::Turn turn{state, now, actions};
     Attempt* attempt = state.find_attempt(attempt_id);
     if (attempt == nullptr || attempt->worker != 0) return;  // its round has ended
     Round& round = *state.find_round(attempt->round);
     if (!y.ok()) {
-        state.fail_round(now, round, y.error(), actions);
+        state.fail_round(turn, round, y.error());
         return;
     }
     MOEX_CHECK(y->size() == std::size_t{attempt->num_pairs} * round.hidden_size,
@@ -316,40 +317,41 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
                     " pairs of ", round.hidden_size));
     if (!within_norm_bound(round, *attempt, *y, true, std::numeric_limits<double>::max())) {
         state.fail_round(
-            now, round,
+            turn, round,
             {ErrorCode::non_finite,
-             text("layer ", round.layer, ": the local backend's answer is not finite")},
-            actions);
+             text("layer ", round.layer, ": the local backend's answer is not finite")});
         return;
     }
-    state.accept_answer(now, *attempt, std::move(y).value(), true, actions);
-    state.close_drained(now, actions);
+    state.accept_answer(turn, *attempt, std::move(y).value(), true);
+    state.close_drained(turn);
 }
 
 void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions) {
     State& state = *state_;
+    State::Turn turn{state, now, actions};
     state.draining = true;
     state.drain_at = now + deadline;
     const auto deadline_ms = static_cast<std::uint32_t>(
         std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
     for (const auto& [id, worker] : state.pool.all())
         if (worker->welcomed && !worker->published_peer)
-            state.send(*worker, encode_drain(deadline_ms), actions);
+            turn.send(*worker, encode_drain(deadline_ms));
     if (deadline > Duration::zero()) {
-        state.set_timer(state.drain_at, State::TimerKind::drain, 0);
+        turn.set_timer(state.drain_at, State::TimerKind::drain, 0);
     } else {
-        state.on_timer(now, {now, State::TimerKind::drain, 0}, actions);
+        state.on_timer(turn, {now, State::TimerKind::drain, 0});
     }
 }
 
 void SwarmCore::on_tick(TimePoint now, std::vector<SwarmAction>& actions) {
     State& state = *state_;
+    State::Turn turn{state, now, actions};
     while (!state.timers.empty() && state.timers.top().at <= now) {
         const State::Timer timer = state.timers.top();
         state.timers.pop();
-        state.on_timer(now, timer, actions);
+        state.on_timer(turn, timer);
     }
-    state.close_drained(now, actions);
+    state.close_drained(turn);
 }
 
 std::optional<TimePoint> SwarmCore::next_deadline() const {

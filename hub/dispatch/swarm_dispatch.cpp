@@ -51,7 +51,7 @@ bool SwarmCore::State::has_taker(const Piece& piece) const {
 
 // Gives out every piece that nobody works on. Called when a round
 // opens, when an attempt failed, and when a worker became free.
-void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
+void SwarmCore::State::dispatch(Turn& turn, Round& round) {
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
         if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
@@ -59,7 +59,7 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
         std::erase(waiting, round.id);
         round.waiting = false;
         round.give_up_at.reset();
-        if (round.pieces_left == 0) finish_round(now, round, actions);
+        if (round.pieces_left == 0) finish_round(turn, round);
         return;
     }
     std::vector<std::uint32_t> local;
@@ -70,11 +70,11 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
             return true;
         });
     }
-    if (!round.retry_at || *round.retry_at <= now) {
+    if (!round.retry_at || *round.retry_at <= turn.now) {
         std::vector<std::uint32_t> cover = open;
         for (std::uint32_t copy = 0; copy < round.copies && !cover.empty(); ++copy) {
             std::vector<std::uint32_t> left = cover;
-            plan_cover(now, round, left, copy > 0, actions);
+            plan_cover(turn, round, left, copy > 0);
             std::erase_if(cover, [&](std::uint32_t i) {
                 return std::binary_search(left.begin(), left.end(), i);
             });
@@ -84,17 +84,17 @@ void SwarmCore::State::dispatch(TimePoint now, Round& round, Actions& actions) {
     // Without a free worker: is there one to wait for?
     if (options.local_fallback) {
         std::erase_if(open, [&](std::uint32_t i) {
-            if (has_worker_worth_waiting_for(round, round.pieces[i], now)) return false;
+            if (has_worker_worth_waiting_for(round, round.pieces[i], turn.now)) return false;
             local.push_back(i);
             return true;
         });
     }
-    if (!local.empty()) compute_locally(now, round, std::move(local), actions);
-    wait_for_workers(now, round, open, actions);
+    if (!local.empty()) compute_locally(turn, round, std::move(local));
+    wait_for_workers(turn, round, open);
 }
 
-void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
-                                        std::vector<std::uint32_t>& open, Actions& actions) {
+void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
+                                        std::vector<std::uint32_t>& open) {
     if (open.empty()) {
         if (round.waiting) std::erase(waiting, round.id);
         round.waiting = false;
@@ -104,9 +104,8 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
     if (!round.waiting) {
         if (waiting.size() >= options.rounds_waiting_max) {
             fail_round(
-                now, round,
-                {ErrorCode::overloaded, text(waiting.size(), " rounds wait for a worker already")},
-                actions);
+                turn, round,
+                {ErrorCode::overloaded, text(waiting.size(), " rounds wait for a worker already")});
             return;
         }
         waiting.push_back(round.id);
@@ -114,8 +113,8 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
     }
     if (options.local_fallback) {
         if (!round.wait_until) {
-            round.wait_until = now + options.queue_wait;
-            set_timer(*round.wait_until, TimerKind::round, round.id);
+            round.wait_until = turn.now + options.queue_wait;
+            turn.set_timer(*round.wait_until, TimerKind::round, round.id);
         }
         return;
     }
@@ -125,11 +124,10 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
         const Piece& piece = round.pieces[i];
         if (piece.num_pairs() > WorkerPool::piece_pairs_min && !holders[piece.unit].empty() &&
             !has_taker(piece)) {
-            fail_round(now, round,
+            fail_round(turn, round,
                        {ErrorCode::num_tokens_range,
                         text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert,
-                             " of layer ", round.layer, " at a time")},
-                       actions);
+                             " of layer ", round.layer, " at a time")});
             return;
         }
     }
@@ -141,26 +139,25 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
             piece.unheld_since.reset();
             continue;
         }
-        if (!piece.unheld_since) piece.unheld_since = now;
+        if (!piece.unheld_since) piece.unheld_since = turn.now;
 
         const TimePoint until = *piece.unheld_since +
                                 holder_wait_of(piece.unit, *piece.unheld_since);
-        if (until <= now) {
+        if (until <= turn.now) {
             fail_round(
-                now, round,
+                turn, round,
                 {ErrorCode::unavailable, text("no worker holds expert ", piece.expert, " of layer ",
-                                              round.layer, ", and local fallback is off")},
-                actions);
+                                              round.layer, ", and local fallback is off")});
             return;
         }
         give_up_at = std::min(give_up_at.value_or(until), until);
     }
     if (give_up_at && give_up_at != round.give_up_at)
-        set_timer(*give_up_at, TimerKind::round, round.id);
+        turn.set_timer(*give_up_at, TimerKind::round, round.id);
     round.give_up_at = give_up_at;
 
     // Those that failed get another chance, after a breath.
-    if (round.retry_at && *round.retry_at > now) return;
+    if (round.retry_at && *round.retry_at > turn.now) return;
     bool any_forgiven = false;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
@@ -169,16 +166,16 @@ void SwarmCore::State::wait_for_workers(TimePoint now, Round& round,
         any_forgiven = true;
     }
     if (any_forgiven) {
-        round.retry_at = now + retry_after;
-        set_timer(*round.retry_at, TimerKind::round, round.id);
+        round.retry_at = turn.now + retry_after;
+        turn.set_timer(*round.retry_at, TimerKind::round, round.id);
     }
 }
 
 // Greedy set cover: again and again the worker that can take most of what is open,
 // ties to the less loaded, then to the one that has worked less. A share per worker
 // keeps large rounds balanced. One frame per worker where the limits allow it.
-void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open,
-                                  bool hedge, Actions& actions) {
+void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
+                                  bool hedge) {
     ++mark;
     candidates.clear();
     std::uint32_t total_pairs = 0;
@@ -192,7 +189,7 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
         total_pairs += piece.num_pairs();
         for (Worker* worker : ready[piece.unit]) {
             if (worker->mark != mark) {
-                if (!eligible(*worker, now) || !worker->accepts(piece.dtype)) continue;
+                if (!eligible(*worker, turn.now) || !worker->accepts(piece.dtype)) continue;
                 worker->mark = mark;
                 worker->gain_pairs = 0;
                 worker->plan = -1;
@@ -252,15 +249,14 @@ void SwarmCore::State::plan_cover(TimePoint now, Round& round, std::vector<std::
         least->pieces.push_back(i);
         least->num_pairs += round.pieces[i].num_pairs();
     }
-    for (std::size_t i = 0; i < num_plans; ++i)
-        send_plan(now, round, plans[i], hedge, open, actions);
+    for (std::size_t i = 0; i < num_plans; ++i) send_plan(turn, round, plans[i], hedge, open);
     std::sort(open.begin(), open.end());
 }
 
 // Cuts a plan by the wire limits into frames; what the
 // worker's queue has no room for goes back to `unsent`.
-void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool hedge,
-                                 std::vector<std::uint32_t>& unsent, Actions& actions) {
+void SwarmCore::State::send_plan(Turn& turn, Round& round, Plan& plan, bool hedge,
+                                 std::vector<std::uint32_t>& unsent) {
     std::sort(plan.pieces.begin(), plan.pieces.end());  // by block, then expert
     const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, plan.worker->pairs_max);
     const auto belong_together = [](const Piece& a, const Piece& b) {
@@ -279,18 +275,18 @@ void SwarmCore::State::send_plan(TimePoint now, Round& round, Plan& plan, bool h
             num_pairs += piece.num_pairs();
             ++end;
         }
-        send_attempt(now, round, *plan.worker, std::span(plan.pieces).subspan(begin, end - begin),
-                     hedge, actions);
+        send_attempt(turn, round, *plan.worker, std::span(plan.pieces).subspan(begin, end - begin),
+                     hedge);
         begin = end;
     }
     unsent.insert(unsent.end(), plan.pieces.begin() + static_cast<std::ptrdiff_t>(begin),
                   plan.pieces.end());
 }
 
-void SwarmCore::State::finish_round(TimePoint now, Round& round, Actions& actions) {
+void SwarmCore::State::finish_round(Turn& turn, Round& round) {
     RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
     round.finish(done.y, *done.answer);
-    done.answer->waited = now - round.started;
+    done.answer->waited = turn.now - round.started;
     // A call counts as local when any part of it was; only rounds
     // beyond the wire's row limit have calls in several parts.
     std::vector<std::uint8_t> from(options.limits.num_experts);
@@ -301,29 +297,29 @@ void SwarmCore::State::finish_round(TimePoint now, Round& round, Actions& action
         if (origin == 1) ++counts.calls_remote;
         if (origin >= 2) ++counts.calls_local;
     }
-    close_round(now, round, actions);
-    actions.push_back(std::move(done));
+    close_round(turn, round);
+    turn.out.push_back(std::move(done));
 }
 
-void SwarmCore::State::fail_round(TimePoint now, Round& round, Error error, Actions& actions) {
+void SwarmCore::State::fail_round(Turn& turn, Round& round, Error error) {
     ++counts.rounds_failed;
     RoundDone done{.round = round.id, .answer = std::move(error)};
-    close_round(now, round, actions);
-    actions.push_back(std::move(done));
+    close_round(turn, round);
+    turn.out.push_back(std::move(done));
 }
 
-void SwarmCore::State::close_round(TimePoint now, Round& round, Actions& actions) {
+void SwarmCore::State::close_round(Turn& turn, Round& round) {
     const std::vector<AttemptId> live = round.attempts;
-    for (const AttemptId id : live) cancel_attempt(now, *find_attempt(id), actions);
+    for (const AttemptId id : live) cancel_attempt(turn, *find_attempt(id));
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
     auto node = rounds.extract(round.id);
     if (round_reserve.size() < reserve_max) round_reserve.push_back(std::move(node.mapped()));
 }
 
-void SwarmCore::State::on_round_time(TimePoint now, Round& round, Actions& actions) {
-    if (now < round.deadline) {
-        dispatch(now, round, actions);  // its wait or its pause is over
+void SwarmCore::State::on_round_time(Turn& turn, Round& round) {
+    if (turn.now < round.deadline) {
+        dispatch(turn, round);  // its wait or its pause is over
         return;
     }
     std::vector<AttemptId> remote;
@@ -335,28 +331,27 @@ void SwarmCore::State::on_round_time(TimePoint now, Round& round, Actions& actio
             round.pieces.begin(), round.pieces.end(),
             [](const Piece& piece) { return !piece.done && piece.live == 0; });
         if (open || !remote.empty())
-            fail_round(now, round,
+            fail_round(turn, round,
                        {ErrorCode::unavailable,
                         text("layer ", round.layer, ": no worker answered ", round.pieces_left,
                              " of ", round.pieces.size(), " expert calls within ",
-                             options.round_deadline / 1ms, " ms, and local fallback is off")},
-                       actions);
+                             options.round_deadline / 1ms, " ms, and local fallback is off")});
         return;
     }
-    for (const AttemptId id : remote) cancel_attempt(now, *find_attempt(id), actions);
+    for (const AttemptId id : remote) cancel_attempt(turn, *find_attempt(id));
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
         if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
-    if (!open.empty()) compute_locally(now, round, std::move(open), actions);
+    if (!open.empty()) compute_locally(turn, round, std::move(open));
 }
 
-void SwarmCore::State::serve_waiting(TimePoint now, Actions& actions) {
+void SwarmCore::State::serve_waiting(Turn& turn) {
     if (!std::exchange(capacity_freed, false) || waiting.empty()) return;
     const std::vector<RoundId> order = waiting;
     for (const RoundId id : order)
-        if (Round* round = find_round(id)) dispatch(now, *round, actions);
+        if (Round* round = find_round(id)) dispatch(turn, *round);
 }
 
 }  // namespace moex

@@ -42,88 +42,86 @@ bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const
     return true;
 }
 
-void SwarmCore::State::refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code,
-                              Actions& actions) {
+void SwarmCore::State::refuse(Turn& turn, Worker& worker, const Error& error, CloseCode code) {
     if (!worker.published_peer)
-        send(worker,
-             encode_error(
-                 {.code = error_code_name(error.code), .found = error.message, .fatal = true}),
-             actions);
-    remove_worker(now, worker.id, WorkerEvent::Kind::removed, error.message, code, actions);
+        turn.send(worker, encode_error({.code = error_code_name(error.code),
+                                        .found = error.message,
+                                        .fatal = true}));
+    remove_worker(turn, worker.id, WorkerEvent::Kind::removed, error.message, code);
 }
 
-void SwarmCore::State::on_frame(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
     const Result<FrameHeader> header = decode_frame_header(frame);
     if (!header.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, header.error(), close_code_for(header.error().code), actions);
+        refuse(turn, worker, header.error(), close_code_for(header.error().code));
         return;
     }
     if (!worker.welcomed) {
-        on_first_frame(now, worker, *header, frame, actions);
+        on_first_frame(turn, worker, *header, frame);
         return;
     }
     worker.cancels_since_heard = 0;
-    worker.heard_at = now;
+    worker.heard_at = turn.now;
     switch (header->type) {
         case FrameType::heartbeat:
             if (const Status empty = decode_heartbeat(frame); !empty.ok()) {
                 ++counts.bad_frames;
-                refuse(now, worker, empty.error(), close_code_for(empty.error().code), actions);
+                refuse(turn, worker, empty.error(), close_code_for(empty.error().code));
                 return;
             }
-            on_heartbeat(now, worker, *header, actions);
+            on_heartbeat(turn, worker, *header);
             return;
         case FrameType::result:
-        case FrameType::group_result: on_result(now, worker, *header, frame, actions); return;
-        case FrameType::busy: on_busy(now, worker, *header, frame, actions); return;
-        case FrameType::error: on_error(now, worker, frame, actions); return;
+        case FrameType::group_result: on_result(turn, worker, *header, frame); return;
+        case FrameType::busy: on_busy(turn, worker, *header, frame); return;
+        case FrameType::error: on_error(turn, worker, frame); return;
         case FrameType::ready: {
             const Result<std::vector<Unit>> units = decode_units(frame, options.limits);
             if (!units.ok()) {
                 ++counts.bad_frames;
-                refuse(now, worker, units.error(), close_code_for(units.error().code), actions);
+                refuse(turn, worker, units.error(), close_code_for(units.error().code));
                 return;
             }
             std::vector<std::uint32_t> indices;
             for (const Unit& unit : *units)
                 if (is_unit(unit)) indices.push_back(unit_of(unit.layer, unit.expert));
-            mark_ready(now, worker, indices, actions);
+            mark_ready(turn, worker, indices);
             return;
         }
-        case FrameType::drain: on_worker_drain(now, worker, frame, actions); return;
+        case FrameType::drain: on_worker_drain(turn, worker, frame); return;
         case FrameType::budget:
-            if (worker.published_only) break;
-            on_budget(now, worker, frame, actions);
+            if (worker.published_peer) break;
+            on_budget(turn, worker, frame);
             return;
         default: break;
     }
     ++counts.bad_frames;
-    refuse(now, worker,
+    refuse(turn, worker,
            {ErrorCode::unknown_type,
             text(frame_type_name(header->type), " is not a worker's to send")},
-           CloseCode::protocol_error, actions);
+           CloseCode::protocol_error);
 }
 
-void SwarmCore::State::on_first_frame(TimePoint now, Worker& worker, const FrameHeader& header,
-                                      ByteView frame, Actions& actions) {
+void SwarmCore::State::on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header,
+                                      ByteView frame) {
     if ((header.type == FrameType::hello || header.type == FrameType::heartbeat) &&
         frame.size() > hello_bytes_max) {
         ++counts.bad_frames;
-        refuse(now, worker,
+        refuse(turn, worker,
                {ErrorCode::payload_size,
                 text("a first frame of ", frame.size(), " bytes, at most ", hello_bytes_max)},
-               CloseCode::too_big, actions);
+               CloseCode::too_big);
     } else if (header.type == FrameType::hello) {
-        on_hello(now, worker, frame, actions);
+        on_hello(turn, worker, frame);
     } else if (header.type == FrameType::heartbeat) {
-        on_published_peer(now, worker, frame, actions);
+        on_published_peer(turn, worker, frame);
     } else {
         ++counts.bad_frames;
-        refuse(now, worker,
+        refuse(turn, worker,
                {ErrorCode::unknown_type,
                 text("the first frame is ", frame_type_name(header.type), ", want HELLO")},
-               CloseCode::protocol_error, actions);
+               CloseCode::protocol_error);
     }
 }
 
@@ -145,24 +143,24 @@ std::optional<Error> SwarmCore::State::no_place_for(const Worker& worker,
     return std::nullopt;
 }
 
-void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     const Result<Hello> hello = decode_hello(frame);
     if (!hello.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, hello.error(), close_code_for(hello.error().code), actions);
+        refuse(turn, worker, hello.error(), close_code_for(hello.error().code));
         return;
     }
     if (!worker.authorized && !(options.token_ok && options.token_ok(hello->token))) {
-        refuse(now, worker,
+        refuse(turn, worker,
                {ErrorCode::unauthorized, "the join token is not right; open the join link again"},
-               CloseCode::policy, actions);
+               CloseCode::policy);
         return;
     }
     if (hello->version_min > protocol_version || hello->version_max < protocol_version) {
         const Error error{ErrorCode::unsupported_version,
                           text("the worker speaks versions ", hello->version_min, " to ",
                                hello->version_max, ", the hub ", protocol_version)};
-        refuse(now, worker, error, CloseCode::protocol_error, actions);
+        refuse(turn, worker, error, CloseCode::protocol_error);
         return;
     }
     worker.dtypes = dtype_bits_of(hello->dtypes);
@@ -172,14 +170,14 @@ void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, A
     const bool groups = std::find(hello->caps.begin(), hello->caps.end(), "group") !=
                         hello->caps.end();
     if (!groups || !worker.accepts(options.rounding.wire_dtype)) {
-        refuse(now, worker,
+        refuse(turn, worker,
                {ErrorCode::unsupported, text("want the capability group and the dtype ",
                                              dtype_name(options.rounding.wire_dtype))},
-               CloseCode::protocol_error, actions);
+               CloseCode::protocol_error);
         return;
     }
     if (const auto full = no_place_for(worker, hello->worker_key)) {
-        refuse(now, worker, *full, CloseCode::going_away, actions);
+        refuse(turn, worker, *full, CloseCode::going_away);
         return;
     }
     worker.device = hello->device;
@@ -188,33 +186,32 @@ void SwarmCore::State::on_hello(TimePoint now, Worker& worker, ByteView frame, A
     worker.worker_key = hello->worker_key;
     worker.lz4 = options.lz4 && hello->lz4;
     worker.queue_depth = std::max(1u, options.queue_depth);
-    send(worker,
-         encode_welcome({.version = protocol_version,
-                         .worker_id = worker.id,
-                         .model_name = options.model_name,
-                         .package_sha256 = options.package_sha256,
-                         .limits = options.limits,
-                         .expert_shape = options.expert_shape,
-                         .top_k = options.top_k,
-                         .expert_blob_bytes = options.expert_blob_bytes,
-                         .dtype = options.rounding.wire_dtype,
-                         .lz4 = worker.lz4,
-                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
-                         .queue_depth = worker.queue_depth,
-                         .caps = {"budget"}}),
-         actions);
-    welcome(now, worker, actions);
+    turn.send(
+        worker,
+        encode_welcome({.version = protocol_version,
+                        .worker_id = worker.id,
+                        .model_name = options.model_name,
+                        .package_sha256 = options.package_sha256,
+                        .limits = options.limits,
+                        .expert_shape = options.expert_shape,
+                        .top_k = options.top_k,
+                        .expert_blob_bytes = options.expert_blob_bytes,
+                        .dtype = options.rounding.wire_dtype,
+                        .lz4 = worker.lz4,
+                        .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
+                        .queue_depth = worker.queue_depth,
+                        .caps = {"budget"}}));
+    welcome(turn, worker);
 }
 
 // A peer with the five published messages: its token came with
 // the upgrade, its capabilities come in its first HEARTBEAT.
-void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView frame,
-                                         Actions& actions) {
+void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
     if (!worker.authorized) {
-        refuse(now, worker,
+        refuse(turn, worker,
                {ErrorCode::unauthorized,
                 "a first frame HEARTBEAT needs the token at the upgrade (Authorization: Bearer)"},
-               CloseCode::policy, actions);
+               CloseCode::policy);
         return;
     }
     worker.published_peer = true;
@@ -223,12 +220,11 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
                                            : decode_capabilities(frame);
     if (!capabilities.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, capabilities.error(), close_code_for(capabilities.error().code),
-               actions);
+        refuse(turn, worker, capabilities.error(), close_code_for(capabilities.error().code));
         return;
     }
     if (const auto full = no_place_for(worker, capabilities->worker_key)) {
-        refuse(now, worker, *full, CloseCode::going_away, actions);
+        refuse(turn, worker, *full, CloseCode::going_away);
         return;
     }
     worker.device = capabilities->device;
@@ -238,11 +234,11 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
     worker.dtypes = dtype_bits_of(capabilities->dtypes) &
                     static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
     if (!worker.accepts(options.rounding.wire_dtype)) {
-        refuse(now, worker,
+        refuse(turn, worker,
                {ErrorCode::unsupported,
                 text("this hub sends ", dtype_name(options.rounding.wire_dtype),
                      ", which is not among the peer's dtypes")},
-               CloseCode::protocol_error, actions);
+               CloseCode::protocol_error);
         return;
     }
     // it never said that it can
@@ -251,18 +247,18 @@ void SwarmCore::State::on_published_peer(TimePoint now, Worker& worker, ByteView
     if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;
     // one frame per expert, so rounds, not frames, are bounded
     worker.queue_depth = std::max(1u, options.queue_depth) * options.limits.num_experts;
-    welcome(now, worker, actions);
+    welcome(turn, worker);
 }
 
-void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) {
+void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
     worker.welcomed = true;
-    worker.joined_at = worker.heard_at = now;
-    tell_frame_limit(worker, actions);
+    worker.joined_at = worker.heard_at = turn.now;
+    tell_frame_limit(turn, worker);
     worker.units.assign(holders.size(), 0);
     worker.capacity_units = capacity_of(worker);
-    event(worker, WorkerEvent::Kind::joined, text("room for ", worker.capacity_units, " experts"),
-          actions);
-    set_timer(now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+    turn.event(worker, WorkerEvent::Kind::joined,
+               text("room for ", worker.capacity_units, " experts"));
+    turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
     std::vector<PlacementChange> changes;
     // A worker that comes back before the hub has noticed that it was
     // gone: its old connection is a ghost, and hands over its place.
@@ -280,15 +276,13 @@ void SwarmCore::State::welcome(TimePoint now, Worker& worker, Actions& actions) 
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
         if (!ghost->published_peer)
-            send(*ghost,
-                 encode_error({.code = error_code_name(replaced.code),
-                               .found = replaced.message,
-                               .fatal = true}),
-                 actions);
-        remove_worker(now, ghost->id, WorkerEvent::Kind::left, replaced.message, CloseCode::policy,
-                      actions);
+            turn.send(*ghost, encode_error({.code = error_code_name(replaced.code),
+                                            .found = replaced.message,
+                                            .fatal = true}));
+        remove_worker(turn, ghost->id, WorkerEvent::Kind::left, replaced.message,
+                      CloseCode::policy);
     }
-    apply(now, changes, actions);
+    apply(turn, changes);
 }
 
 std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
@@ -299,11 +293,11 @@ std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
 
 // Another memory limit on a connection that serves. What the worker let go of is asked of it no
 // more from here on; the placement keeps the rest where it is.
-void SwarmCore::State::on_budget(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
     const Result<Budget> budget = decode_budget(frame, options.limits);
     if (!budget.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, budget.error(), close_code_for(budget.error().code), actions);
+        refuse(turn, worker, budget.error(), close_code_for(budget.error().code));
         return;
     }
     if (worker.leaving) return;
@@ -315,7 +309,7 @@ void SwarmCore::State::on_budget(TimePoint now, Worker& worker, ByteView frame, 
     std::vector<std::uint32_t> spare;
     for (const Unit& unit : budget->dropped)
         if (is_unit(unit)) spare.push_back(unit_of(unit.layer, unit.expert));
-    for (const std::uint32_t unit : spare) unassign(now, worker, unit);
+    for (const std::uint32_t unit : spare) unassign(turn, worker, unit);
     // then what it has not loaded yet: nobody misses that
     for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
         if (worker.has(unit, Worker::wanted) && !worker.has(unit, Worker::ready))
@@ -324,11 +318,10 @@ void SwarmCore::State::on_budget(TimePoint now, Worker& worker, ByteView frame, 
     std::vector<PlacementChange> changes;
     placement.resize(worker.id, worker.capacity_units, spare, changes);
     worker.assign_pending = true;  // a unit may be wanted here that was just let go
-    apply(now, changes, actions);
+    apply(turn, changes);
 }
 
-void SwarmCore::State::on_heartbeat(TimePoint now, Worker& worker, const FrameHeader& header,
-                                    Actions& actions) {
+void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {
     const auto echoed = std::find_if(
         worker.heartbeats.begin(), worker.heartbeats.end(),
         [&](const auto& beat) { return beat.id == header.sequence_id; });
@@ -344,27 +337,27 @@ void SwarmCore::State::on_heartbeat(TimePoint now, Worker& worker, const FrameHe
         worker.unhealthy = false;
         worker.failures_in_row = 0;
         capacity_freed = true;
-        event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back", actions);
+        turn.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
     }
-    mark_ready(now, worker, loaded, actions);
+    mark_ready(turn, worker, loaded);
     capacity_freed = true;  // its silence is over
 }
 
-void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeader& header,
-                                 ByteView frame, Actions& actions) {
+void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& header,
+                                 ByteView frame) {
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) {
         if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(
                 header.sequence_id)) {
             // late, but it tells how long such work takes
-            worker.record_latency(now - cancelled->sent_at, cancelled->num_pairs);
+            worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs);
             worker.ids.release_cancelled(header.sequence_id);
         } else if (!worker.ids.was_issued(header.sequence_id)) {
             ++counts.bad_frames;
-            refuse(now, worker,
+            refuse(turn, worker,
                    {ErrorCode::bad_field,
                     text("an answer to ", header.sequence_id, ", which was never asked")},
-                   CloseCode::protocol_error, actions);
+                   CloseCode::protocol_error);
             return;
         }
         ++worker.late;
@@ -405,7 +398,7 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         // Bytes that are no answer at all: the connection
         // is of no use. Its attempts are given to others.
         ++counts.bad_frames;
-        refuse(now, worker, *broken, close_code_for(broken->code), actions);
+        refuse(turn, worker, *broken, close_code_for(broken->code));
         return;
     }
     if (broken && worker.published_peer) {
@@ -414,8 +407,8 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         ++worker.errors;
         worker.ids.release(attempt.sequence_id);
         const bool again = retry_in_bf16(round, attempt);
-        drop_attempt(now, attempt, again ? Failure::busy : Failure::error, actions);
-        dispatch(now, round, actions);
+        drop_attempt(turn, attempt, again ? Failure::busy : Failure::error);
+        dispatch(turn, round);
         return;
     }
     if (broken) wrong = broken->message;
@@ -426,17 +419,17 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
         ++counts.bad_answers;
         const RoundId round_id = round.id;
         worker.ids.release(attempt.sequence_id);
-        drop_attempt(now, attempt, Failure::bad_answer, actions);
+        drop_attempt(turn, attempt, Failure::bad_answer);
         if (worker.bad_answers >= options.bad_answers_max)
             refuse(
-                now, worker,
+                turn, worker,
                 {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
-                CloseCode::policy, actions);
-        if (Round* open = find_round(round_id)) dispatch(now, *open, actions);
+                CloseCode::policy);
+        if (Round* open = find_round(round_id)) dispatch(turn, *open);
         return;
     }
     worker.ids.release(attempt.sequence_id);
-    const Duration latency = now - attempt.sent_at;
+    const Duration latency = turn.now - attempt.sent_at;
     worker.record_latency(latency, attempt.num_pairs);
     group_latency.record(latency);
     worker.failures_in_row = 0;
@@ -444,20 +437,20 @@ void SwarmCore::State::on_result(TimePoint now, Worker& worker, const FrameHeade
     worker.pairs_answered += attempt.num_pairs;
     ++counts.groups_answered;
     capacity_freed = true;
-    accept_answer(now, attempt, std::move(y), unsummed, actions);
+    accept_answer(turn, attempt, std::move(y), unsummed);
 }
 
-void SwarmCore::State::on_busy(TimePoint now, Worker& worker, const FrameHeader& header,
-                               ByteView frame, Actions& actions) {
+void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& header,
+                               ByteView frame) {
     const Result<std::uint32_t> retry_ms = decode_busy(frame);
     if (!retry_ms.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, retry_ms.error(), close_code_for(retry_ms.error().code), actions);
+        refuse(turn, worker, retry_ms.error(), close_code_for(retry_ms.error().code));
         return;
     }
-    worker.busy_until = now +
+    worker.busy_until = turn.now +
                         std::clamp<Duration>(std::chrono::milliseconds(*retry_ms), 1ms, busy_max);
-    set_timer(worker.busy_until, TimerKind::busy, worker.id);
+    turn.set_timer(worker.busy_until, TimerKind::busy, worker.id);
     ++worker.busy;
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) {
@@ -467,15 +460,15 @@ void SwarmCore::State::on_busy(TimePoint now, Worker& worker, const FrameHeader&
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(now, attempt, Failure::busy, actions);
-    dispatch(now, round, actions);
+    drop_attempt(turn, attempt, Failure::busy);
+    dispatch(turn, round);
 }
 
 // The worker does not hold something of this attempt: nothing of it is asked
 // there until READY names it again. It is assigned anew, so that a worker that
 // lost its weights fetches them; one that goes on saying so is left alone.
-void SwarmCore::State::on_missing_units(TimePoint now, Worker& worker, const Attempt& attempt,
-                                        const Round& round, Actions& actions) {
+void SwarmCore::State::on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt,
+                                        const Round& round) {
     constexpr std::uint64_t errors_max = 16;
     std::vector<std::uint32_t> again;
     for (const std::uint32_t piece : attempt.pieces) {
@@ -483,21 +476,20 @@ void SwarmCore::State::on_missing_units(TimePoint now, Worker& worker, const Att
         mark_not_ready(worker, unit);
         if (worker.has(unit, Worker::assigned)) again.push_back(unit);
     }
-    if (worker.errors <= errors_max) send_assign(now, worker, again, actions);
+    if (worker.errors <= errors_max) send_assign(turn, worker, again);
 }
 
-void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, Actions& actions) {
+void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
     const Result<ErrorMessage> error = decode_error(frame);
     if (!error.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, error.error(), close_code_for(error.error().code), actions);
+        refuse(turn, worker, error.error(), close_code_for(error.error().code));
         return;
     }
     ++worker.errors;
     if (error->fatal) {
-        remove_worker(now, worker.id, WorkerEvent::Kind::left,
-                      text("its error: ", error->code, ' ', error->found), CloseCode::going_away,
-                      actions);
+        remove_worker(turn, worker.id, WorkerEvent::Kind::left,
+                      text("its error: ", error->code, ' ', error->found), CloseCode::going_away);
         return;
     }
     const AttemptId* live = worker.ids.find_live(error->sequence_id);
@@ -510,7 +502,7 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
     Failure failure = Failure::error;
     if (error->code == error_code_name(ErrorCode::unknown_expert) ||
         error->code == error_code_name(ErrorCode::not_found)) {
-        on_missing_units(now, worker, attempt, round, actions);
+        on_missing_units(turn, worker, attempt, round);
     } else if (error->code == error_code_name(ErrorCode::num_tokens_range)) {
         // Its memory is less than the limits allow. Smaller groups
         // may go there; what cannot be split goes elsewhere.
@@ -524,28 +516,27 @@ void SwarmCore::State::on_error(TimePoint now, Worker& worker, ByteView frame, A
         failure = Failure::busy;
     }
     worker.ids.release(attempt.sequence_id);
-    drop_attempt(now, attempt, failure, actions);
-    dispatch(now, round, actions);
+    drop_attempt(turn, attempt, failure);
+    dispatch(turn, round);
 }
 
-// It leaves: what it holds goes to others now, what it was asked
+// It leaves: what it holds goes to others turn.now, what it was asked
 // it may answer. close_drained() closes the connection after that.
-void SwarmCore::State::on_worker_drain(TimePoint now, Worker& worker, ByteView frame,
-                                       Actions& actions) {
+void SwarmCore::State::on_worker_drain(Turn& turn, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
     if (!deadline_ms.ok()) {
         ++counts.bad_frames;
-        refuse(now, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code), actions);
+        refuse(turn, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code));
         return;
     }
     if (std::exchange(worker.leaving, true)) return;
     leavers.push_back(worker.id);
-    set_timer(now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
-    forget_holder(now, worker);
+    turn.set_timer(turn.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
+    forget_holder(turn.now, worker);
     worker.assign_pending = false;
     std::vector<PlacementChange> changes;
     placement.leave(worker.id, changes);
-    if (!draining) apply(now, changes, actions);
+    if (!draining) apply(turn, changes);
 }
 
 }  // namespace moex

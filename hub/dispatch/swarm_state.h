@@ -28,69 +28,72 @@ struct SwarmCore::State {
             return std::tie(at, id, kind) > std::tie(other.at, other.id, other.kind);
         }
     };
-    void set_timer(TimePoint at, TimerKind kind, std::uint64_t id) { timers.push({at, kind, id}); }
-    void on_timer(TimePoint now, const Timer& timer, Actions& actions);
-    void send(Worker& worker, Bytes frame, Actions& actions);
+
+    // One event as it is handled: when it came, and the actions that follow from it.
+    struct Turn {
+        State& state;
+        TimePoint now;
+        Actions& out;
+
+        void send(Worker& worker, Bytes frame);
+        void event(const Worker& worker, WorkerEvent::Kind kind, std::string detail);
+        void set_timer(TimePoint at, TimerKind kind, std::uint64_t id) {
+            state.timers.push({at, kind, id});
+        }
+    };
+
+    void on_timer(Turn& turn, const Timer& timer);
     // A frame may be as large as the answers that are outstanding. Told before the question goes
     // out, so that an honest answer, late or not, is never above the limit.
-    void tell_frame_limit(Worker& worker, Actions& actions);
-    void event(const Worker& worker, WorkerEvent::Kind kind, std::string detail, Actions& actions);
+    void tell_frame_limit(Turn& turn, Worker& worker);
     // The end of a connection, by us (`code` given) or by
     // the other side. Its attempts are given to others.
-    void remove_worker(TimePoint now, WorkerId id, WorkerEvent::Kind kind, std::string reason,
-                       std::optional<CloseCode> code, Actions& actions);
-    void on_heartbeat_time(TimePoint now, Worker& worker, Actions& actions);
-    void send_heartbeat(TimePoint now, Worker& worker, std::vector<std::uint32_t> units,
-                        Actions& actions);
-    void set_unhealthy(TimePoint now, Worker& worker, std::string why, Actions& actions);
-    void add_failure(TimePoint now, Worker& worker, const char* why, Actions& actions);
+    void remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind, std::string reason,
+                       std::optional<CloseCode> code);
+    void on_heartbeat_time(Turn& turn, Worker& worker);
+    void send_heartbeat(Turn& turn, Worker& worker, std::vector<std::uint32_t> units);
+    void set_unhealthy(Turn& turn, Worker& worker, std::string why);
+    void add_failure(Turn& turn, Worker& worker, const char* why);
     // Ends the connections of workers that sent DRAIN
     // and have answered; then serves those who wait.
-    void close_drained(TimePoint now, Actions& actions);
+    void close_drained(Turn& turn);
 
     // ---- swarm_protocol.cpp: frames in
-    void on_frame(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
-    void on_first_frame(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
-                        Actions& actions);
+    void on_frame(Turn& turn, Worker& worker, ByteView frame);
+    void on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     std::optional<Error> no_place_for(const Worker& worker, const std::string& worker_key);
-    void on_hello(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
-    void on_published_peer(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
-    void welcome(TimePoint now, Worker& worker, Actions& actions);
-    void on_heartbeat(TimePoint now, Worker& worker, const FrameHeader& header, Actions& actions);
-    void on_result(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
-                   Actions& actions);
-    void on_busy(TimePoint now, Worker& worker, const FrameHeader& header, ByteView frame,
-                 Actions& actions);
-    void on_error(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
-    void on_budget(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
+    void on_hello(Turn& turn, Worker& worker, ByteView frame);
+    void on_published_peer(Turn& turn, Worker& worker, ByteView frame);
+    void welcome(Turn& turn, Worker& worker);
+    void on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header);
+    void on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
+    void on_busy(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
+    void on_error(Turn& turn, Worker& worker, ByteView frame);
+    void on_budget(Turn& turn, Worker& worker, ByteView frame);
     std::uint32_t capacity_of(const Worker& worker) const;
-    void on_worker_drain(TimePoint now, Worker& worker, ByteView frame, Actions& actions);
+    void on_worker_drain(Turn& turn, Worker& worker, ByteView frame);
     // An answer that f16 cannot carry is no fault of who computed it: what is still
     // open of the round goes on in bf16. False when that does not help.
     bool retry_in_bf16(Round& round, const Attempt& attempt) const;
     // Tells the peer what was wrong, then closes.
-    void refuse(TimePoint now, Worker& worker, const Error& error, CloseCode code,
-                Actions& actions);
+    void refuse(Turn& turn, Worker& worker, const Error& error, CloseCode code);
 
     // ---- swarm_units.cpp: who holds what
     std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;  // layer is MoE
     Unit wire_unit(std::uint32_t unit) const;
     bool is_unit(const Unit& unit) const;
-    void apply(TimePoint now, const std::vector<PlacementChange>& changes, Actions& actions);
-    void send_assignments(TimePoint now, Worker& worker, Actions& actions);
-    void send_assign(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
-                     Actions& actions);
-    void on_missing_units(TimePoint now, Worker& worker, const Attempt& attempt, const Round& round,
-                          Actions& actions);
-    void mark_ready(TimePoint now, Worker& worker, std::span<const std::uint32_t> units,
-                    Actions& actions);
+    void apply(Turn& turn, const std::vector<PlacementChange>& changes);
+    void send_assignments(Turn& turn, Worker& worker);
+    void send_assign(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
+    void on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt, const Round& round);
+    void mark_ready(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
     void mark_not_ready(Worker& worker, std::uint32_t unit);
-    void unassign(TimePoint now, Worker& worker, std::uint32_t unit);
+    void unassign(Turn& turn, Worker& worker, std::uint32_t unit);
     // Lets go of what a worker holds beyond its share once enough others are ready.
-    void release_surplus(TimePoint now, std::uint32_t unit, Actions& actions);
+    void release_surplus(Turn& turn, std::uint32_t unit);
     void forget_holder(TimePoint now, Worker& worker);
     Duration holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const;
-    void units_freed(TimePoint now, Actions& actions);
+    void units_freed(Turn& turn);
 
     // ---- swarm_dispatch.cpp: who computes what
     struct Plan {
@@ -101,35 +104,31 @@ struct SwarmCore::State {
     bool eligible(const Worker& worker, TimePoint now) const;
     bool has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now) const;
     bool has_taker(const Piece& piece) const;
-    void dispatch(TimePoint now, Round& round, Actions& actions);
+    void dispatch(Turn& turn, Round& round);
     // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`.
-    void plan_cover(TimePoint now, Round& round, std::vector<std::uint32_t>& open, bool hedge,
-                    Actions& actions);
-    void send_plan(TimePoint now, Round& round, Plan& plan, bool hedge,
-                   std::vector<std::uint32_t>& unsent, Actions& actions);
-    void wait_for_workers(TimePoint now, Round& round, std::vector<std::uint32_t>& open,
-                          Actions& actions);
-    void finish_round(TimePoint now, Round& round, Actions& actions);
-    void fail_round(TimePoint now, Round& round, Error error, Actions& actions);
-    void close_round(TimePoint now, Round& round, Actions& actions);
-    void on_round_time(TimePoint now, Round& round, Actions& actions);
-    void serve_waiting(TimePoint now, Actions& actions);
+    void plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open, bool hedge);
+    void send_plan(Turn& turn, Round& round, Plan& plan, bool hedge,
+                   std::vector<std::uint32_t>& unsent);
+    void wait_for_workers(Turn& turn, Round& round, std::vector<std::uint32_t>& open);
+    void finish_round(Turn& turn, Round& round);
+    void fail_round(Turn& turn, Round& round, Error error);
+    void close_round(Turn& turn, Round& round);
+    void on_round_time(Turn& turn, Round& round);
+    void serve_waiting(Turn& turn);
     Round* find_round(RoundId id);
 
     // ---- swarm_attempts.cpp: what is under way
     Attempt& new_attempt(Round& round, WorkerId worker);
     Attempt* find_attempt(AttemptId id);
     void erase_attempt(AttemptId id);
-    void send_attempt(TimePoint now, Round& round, Worker& worker,
-                      std::span<const std::uint32_t> pieces, bool hedge, Actions& actions);
-    void compute_locally(TimePoint now, Round& round, std::vector<std::uint32_t> pieces,
-                         Actions& actions);
+    void send_attempt(Turn& turn, Round& round, Worker& worker,
+                      std::span<const std::uint32_t> pieces, bool hedge);
+    void compute_locally(Turn& turn, Round& round, std::vector<std::uint32_t> pieces);
     // Ends one attempt without an answer; the caller dispatches the round again.
     enum class Failure { timeout, error, bad_answer, busy, disconnect };
-    void drop_attempt(TimePoint now, Attempt& attempt, Failure failure, Actions& actions);
-    void cancel_attempt(TimePoint now, Attempt& attempt, Actions& actions);
-    void accept_answer(TimePoint now, Attempt& attempt, std::vector<float> y, bool unsummed,
-                       Actions& actions);
+    void drop_attempt(Turn& turn, Attempt& attempt, Failure failure);
+    void cancel_attempt(Turn& turn, Attempt& attempt);
+    void accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y, bool unsummed);
 
     SwarmOptions options;
     SwarmCounters counts;

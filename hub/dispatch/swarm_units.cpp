@@ -26,8 +26,7 @@ bool SwarmCore::State::is_unit(const Unit& unit) const {
            unit.expert < options.limits.num_experts;
 }
 
-void SwarmCore::State::apply(TimePoint now, const std::vector<PlacementChange>& changes,
-                             Actions& actions) {
+void SwarmCore::State::apply(Turn& turn, const std::vector<PlacementChange>& changes) {
     for (const PlacementChange& change : changes) {
         Worker* worker = pool.find(change.worker);
         if (worker == nullptr) continue;
@@ -39,22 +38,22 @@ void SwarmCore::State::apply(TimePoint now, const std::vector<PlacementChange>& 
             surplus_check.push_back(change.unit);
         }
     }
-    units_freed(now, actions);
+    units_freed(turn);
     for (const auto& [id, worker] : pool.all())
-        if (worker->assign_pending) send_assignments(now, *worker, actions);
+        if (worker->assign_pending) send_assignments(turn, *worker);
 }
 
-void SwarmCore::State::units_freed(TimePoint now, Actions& actions) {
+void SwarmCore::State::units_freed(Turn& turn) {
     while (!surplus_check.empty()) {
         const std::uint32_t unit = surplus_check.back();
         surplus_check.pop_back();
-        release_surplus(now, unit, actions);
+        release_surplus(turn, unit);
     }
 }
 
 // Sends what the placement wants of this worker and its budget has room
 // for. Uncovered units first, so that every expert is served soon.
-void SwarmCore::State::send_assignments(TimePoint now, Worker& worker, Actions& actions) {
+void SwarmCore::State::send_assignments(Turn& turn, Worker& worker) {
     worker.assign_pending = false;
     const std::uint32_t room = worker.capacity_units -
                                std::min(worker.capacity_units, worker.num_assigned);
@@ -93,11 +92,11 @@ void SwarmCore::State::send_assignments(TimePoint now, Worker& worker, Actions& 
         holders[wish.unit].push_back(&worker);
         units.push_back(wish.unit);
     }
-    send_assign(now, worker, units, actions);
+    send_assign(turn, worker, units);
 }
 
-void SwarmCore::State::send_assign(TimePoint now, Worker& worker,
-                                   std::span<const std::uint32_t> units, Actions& actions) {
+void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
+                                   std::span<const std::uint32_t> units) {
     std::vector<AssignedUnit> frame;
     std::vector<std::uint32_t> synced;
     for (const std::uint32_t number : units) {
@@ -105,28 +104,28 @@ void SwarmCore::State::send_assign(TimePoint now, Worker& worker,
         const Sha256 blob = options.blob_hash ? options.blob_hash(unit.layer, unit.expert)
                                               : Sha256{};
         if (worker.published_peer) {
-            send(worker,
-                 encode_weight_sync(
-                     {.sequence_id = 0, .layer = unit.layer, .expert = unit.expert, .blob = blob},
-                     options.limits.hidden_size),
-                 actions);
+            turn.send(
+                worker,
+                encode_weight_sync(
+                    {.sequence_id = 0, .layer = unit.layer, .expert = unit.expert, .blob = blob},
+                    options.limits.hidden_size));
             synced.push_back(number);
             if (synced.size() == sync_units_max)
-                send_heartbeat(now, worker, std::exchange(synced, {}), actions);
+                send_heartbeat(turn, worker, std::exchange(synced, {}));
             continue;
         }
         frame.push_back({.layer = unit.layer, .expert = unit.expert, .blob = blob});
         if (frame.size() == assign_units_max) {
-            send(worker, encode_assign(frame), actions);
+            turn.send(worker, encode_assign(frame));
             frame.clear();
         }
     }
-    if (!frame.empty()) send(worker, encode_assign(frame), actions);
-    if (!synced.empty()) send_heartbeat(now, worker, std::move(synced), actions);
+    if (!frame.empty()) turn.send(worker, encode_assign(frame));
+    if (!synced.empty()) send_heartbeat(turn, worker, std::move(synced));
 }
 
-void SwarmCore::State::mark_ready(TimePoint now, Worker& worker,
-                                  std::span<const std::uint32_t> units, Actions& actions) {
+void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
+                                  std::span<const std::uint32_t> units) {
     const std::uint32_t before = worker.num_ready;
     for (const std::uint32_t unit : units) {
         // released meanwhile, or said twice
@@ -139,10 +138,10 @@ void SwarmCore::State::mark_ready(TimePoint now, Worker& worker,
     if (worker.num_ready == before) return;
     if (before == 0) worker.work = std::max(worker.work, pool.least_work());
     if (before == 0 || worker.num_ready == worker.num_assigned)
-        event(worker, WorkerEvent::Kind::ready,
-              text(worker.num_ready, " of ", worker.num_assigned, " experts"), actions);
+        turn.event(worker, WorkerEvent::Kind::ready,
+                   text(worker.num_ready, " of ", worker.num_assigned, " experts"));
     capacity_freed = true;
-    units_freed(now, actions);
+    units_freed(turn);
 }
 
 void SwarmCore::State::mark_not_ready(Worker& worker, std::uint32_t unit) {
@@ -152,16 +151,16 @@ void SwarmCore::State::mark_not_ready(Worker& worker, std::uint32_t unit) {
     std::erase(ready[unit], &worker);
 }
 
-void SwarmCore::State::unassign(TimePoint now, Worker& worker, std::uint32_t unit) {
+void SwarmCore::State::unassign(Turn& turn, Worker& worker, std::uint32_t unit) {
     if (!worker.has(unit, Worker::assigned)) return;
     mark_not_ready(worker, unit);
     worker.units[unit] &= static_cast<std::uint8_t>(~Worker::assigned);
     --worker.num_assigned;
     std::erase(holders[unit], &worker);
-    held_until[unit] = now;
+    held_until[unit] = turn.now;
 }
 
-void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Actions& actions) {
+void SwarmCore::State::release_surplus(Turn& turn, std::uint32_t unit) {
     const auto owners = placement.owners(unit);
     std::size_t ready_owners = 0;
     for (const Worker* worker : ready[unit])
@@ -176,9 +175,9 @@ void SwarmCore::State::release_surplus(TimePoint now, std::uint32_t unit, Action
                                                          : owners.size();
         const bool copies_elsewhere = !owners.empty() && ready_owners >= enough;
         if (worker.has(unit, Worker::ready) && !copies_elsewhere) continue;
-        unassign(now, worker, unit);
-        if (!worker.published_peer) send(worker, encode_release({wire_unit(unit)}), actions);
-        if (worker.assign_pending) send_assignments(now, worker, actions);
+        unassign(turn, worker, unit);
+        if (!worker.published_peer) turn.send(worker, encode_release({wire_unit(unit)}));
+        if (worker.assign_pending) send_assignments(turn, worker);
     }
 }
 
