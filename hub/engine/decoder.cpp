@@ -11,6 +11,12 @@
 namespace moex {
 namespace {
 
+// How much one compute thread takes at a time: below this the work is done sooner than a second
+// thread wakes for it (some 10 us).
+constexpr std::size_t norm_rows_grain = 16;         // one walk over a row of hidden_size
+constexpr std::size_t rotate_rows_grain = 8;        // bias, norm and rotation of q, k and v
+constexpr std::size_t attend_floats_grain = 65536;  // keys and values that are read
+
 struct Row {
     KvCache::Sequence* kv = nullptr;
     std::uint32_t position = 0;
@@ -86,12 +92,13 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
 
 void Decoder::State::norm_rows(MicroBatch& batch, std::span<const float> weight) {
     rows_out(batch.normed, config.hidden_size, batch.rows.size());
-    threads.parallel_for(batch.rows.size(), 16, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t r = begin; r < end; ++r)
-            rms_norm(row_of(batch.normed, r, config.hidden_size),
-                     row_of(batch.x, r, config.hidden_size), weight,
-                     static_cast<float>(config.rms_norm_eps));
-    });
+    threads.parallel_for(batch.rows.size(), norm_rows_grain,
+                         [&](std::size_t begin, std::size_t end) {
+                             for (std::size_t r = begin; r < end; ++r)
+                                 rms_norm(row_of(batch.normed, r, config.hidden_size),
+                                          row_of(batch.x, r, config.hidden_size), weight,
+                                          static_cast<float>(config.rms_norm_eps));
+                         });
 }
 
 void Decoder::State::embed(MicroBatch& batch) {
@@ -117,7 +124,7 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
                              {rows_out(batch.v, kv_size(), num_rows), layer.v, normed}};
     matmul(qkv, threads);
 
-    threads.parallel_for(num_rows, 8, [&](std::size_t begin, std::size_t end) {
+    threads.parallel_for(num_rows, rotate_rows_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
             const Row& row = batch.rows[r];
             const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()),
@@ -147,8 +154,8 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
                                      config.head_dim;
     std::uint32_t longest = 0;
     for (const Row& row : batch.rows) longest = std::max(longest, row.position + 1);
-    // Short contexts are done sooner than a second thread wakes.
-    const std::size_t grain = std::max<std::size_t>(1, 65536 / (longest * group_floats));
+    const std::size_t grain = std::max<std::size_t>(1,
+                                                    attend_floats_grain / (longest * group_floats));
     threads.parallel_for(
         num_rows * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
             for (std::size_t i = begin; i < end; ++i) {

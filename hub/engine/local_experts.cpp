@@ -26,6 +26,10 @@ Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero, std:
             reinterpret_cast<const std::uint32_t*>(scale_zero), num_out, num_in, group_size};
 }
 
+// How much one compute thread takes at a time: a row is a few microseconds, waking a thread is ten.
+constexpr std::size_t silu_pairs_grain = 8;  // one walk over [moe_intermediate_size]
+constexpr std::size_t token_rows_grain = 4;  // top_k walks over [hidden_size]
+
 // Buffers of one round; a calling thread keeps its own and reuses them.
 struct Scratch {
     std::vector<float> x, gate_up, inner, inner_prepared, y;
@@ -107,7 +111,7 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
         }
     }
     dtype == ExpertDtype::int4 ? matmul_int4(int4_up, threads) : matmul(plain_up, threads);
-    threads.parallel_for(num_pairs, 8, [&](std::size_t begin, std::size_t end) {
+    threads.parallel_for(num_pairs, silu_pairs_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t pair = begin; pair < end; ++pair) {
             const float* gate = gate_up + pair * 2 * intermediate;
             silu_mul({inner + pair * intermediate, intermediate}, {gate, intermediate},
@@ -168,45 +172,49 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
         const bool one_row = batch.num_tokens == 1;
         float* x = at_least(buffers.x, (one_row ? 1 : num_pairs) * x_floats);
         float* y = at_least(buffers.y, std::size_t{num_pairs} * hidden_size);
-        state.threads.parallel_for(batch.num_tokens, 4, [&](std::size_t begin, std::size_t end) {
-            std::vector<float> rounded(hidden_size);
-            for (std::size_t token = begin; token < end; ++token) {
-                std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
-                if (state.rounding.deterministic)
-                    round_rows(state.rounding.dtype_of(rounded), rounded, hidden_size);
-                float* first = one_row ? x : x + slot_of_pair[token * batch.top_k] * x_floats;
-                state.prepare_row(first, rounded.data(), hidden_size);
-                for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
-                    std::memcpy(x + slot_of_pair[token * batch.top_k + i] * x_floats, first,
-                                x_floats * sizeof(float));
-            }
-        });
+        state.threads.parallel_for(
+            batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
+                std::vector<float> rounded(hidden_size);
+                for (std::size_t token = begin; token < end; ++token) {
+                    std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
+                    if (state.rounding.deterministic)
+                        round_rows(state.rounding.dtype_of(rounded), rounded, hidden_size);
+                    float* first = one_row ? x : x + slot_of_pair[token * batch.top_k] * x_floats;
+                    state.prepare_row(first, rounded.data(), hidden_size);
+                    for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
+                        std::memcpy(x + slot_of_pair[token * batch.top_k + i] * x_floats, first,
+                                    x_floats * sizeof(float));
+                }
+            });
         MOEX_TRY(state.run(batch.layer, experts, x, one_row, y));
 
-        state.threads.parallel_for(batch.num_tokens, 4, [&](std::size_t begin, std::size_t end) {
-            std::vector<std::uint32_t> slots(batch.top_k);
-            for (std::size_t token = begin; token < end; ++token) {
-                const std::span<float> sum = batch.y.subspan(token * hidden_size, hidden_size);
-                std::fill(sum.begin(), sum.end(), 0.0f);
-                std::copy_n(slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
-                            batch.top_k, slots.begin());
-                std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
-                const Dtype dtype = state.rounding.dtype_of(
-                    batch.x.subspan(token * hidden_size, hidden_size));
-                for (const std::uint32_t slot : slots) {
-                    const std::span<float> answer{y + std::size_t{slot} * hidden_size, hidden_size};
-                    const float gate = batch.expert_weights[pair_of_slot[slot]];
-                    if (state.rounding.deterministic) {
-                        // gates are f16 on the wire whatever the rows are
-                        scale_by(answer, half_to_float(float_to_half(gate)));
-                        round_rows(dtype, answer, hidden_size);
-                        add_to(sum, answer);
-                    } else {
-                        add_scaled_to(sum, answer, gate);
+        state.threads.parallel_for(
+            batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
+                std::vector<std::uint32_t> slots(batch.top_k);
+                for (std::size_t token = begin; token < end; ++token) {
+                    const std::span<float> sum = batch.y.subspan(token * hidden_size, hidden_size);
+                    std::fill(sum.begin(), sum.end(), 0.0f);
+                    std::copy_n(
+                        slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
+                        batch.top_k, slots.begin());
+                    std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
+                    const Dtype dtype = state.rounding.dtype_of(
+                        batch.x.subspan(token * hidden_size, hidden_size));
+                    for (const std::uint32_t slot : slots) {
+                        const std::span<float> answer{y + std::size_t{slot} * hidden_size,
+                                                      hidden_size};
+                        const float gate = batch.expert_weights[pair_of_slot[slot]];
+                        if (state.rounding.deterministic) {
+                            // gates are f16 on the wire whatever the rows are
+                            scale_by(answer, half_to_float(float_to_half(gate)));
+                            round_rows(dtype, answer, hidden_size);
+                            add_to(sum, answer);
+                        } else {
+                            add_scaled_to(sum, answer, gate);
+                        }
                     }
                 }
-            }
-        });
+            });
         ExpertAnswer answer;
         answer.rows.assign(batch.num_tokens,
                            RowProvenance{.pairs_local = static_cast<std::uint16_t>(batch.top_k)});
