@@ -8,8 +8,8 @@
 namespace moex {
 namespace {
 constexpr std::size_t assign_units_max = 512;  // a frame
-constexpr std::size_t sync_units_max =
-    16;  // WEIGHT_SYNCs before the HEARTBEAT that asks whether they are loaded
+// WEIGHT_SYNCs before the HEARTBEAT that asks whether they are loaded
+constexpr std::size_t sync_units_max = 16;
 }  // namespace
 
 std::uint32_t SwarmCore::State::unit_of(std::uint32_t layer, std::uint32_t expert) const {
@@ -38,6 +38,7 @@ void SwarmCore::State::apply(Turn& turn, const std::vector<PlacementChange>& cha
             surplus_check.push_back(change.unit);
         }
     }
+
     units_freed(turn);
     for (const auto& [id, worker] : pool.all())
         if (worker->assign_pending) send_assignments(turn, *worker);
@@ -62,29 +63,28 @@ void SwarmCore::State::send_assignments(Turn& turn, Worker& worker) {
         std::uint64_t order;
         std::uint32_t unit;
     };
+
     std::vector<Wish> wishes;
     for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
         if (worker.has(unit, Worker::wanted) && !worker.has(unit, Worker::assigned))
             wishes.push_back(
                 {ready[unit].size(), holders[unit].size(), mix_hash(worker.id, unit), unit});
+
     if (wishes.empty()) return;
+
     std::sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) {
         return std::tie(a.num_ready, a.num_holders, a.order) <
                std::tie(b.num_ready, b.num_holders, b.order);
     });
+
     if (wishes.size() > room) {
         worker.assign_pending = true;  // when a unit has been released
         wishes.resize(room);
-        for (const auto& [unit, flags] : [&] {
-                 std::vector<std::pair<std::uint32_t, std::uint8_t>> held;
-                 for (std::uint32_t i = 0; i < worker.units.size(); ++i)
-                     if ((worker.units[i] & (Worker::wanted | Worker::assigned)) ==
-                         Worker::assigned)
-                         held.emplace_back(i, worker.units[i]);
-                 return held;
-             }())
-            surplus_check.push_back(unit);
+        for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
+            if (worker.has(unit, Worker::assigned) && !worker.has(unit, Worker::wanted))
+                surplus_check.push_back(unit);
     }
+
     std::vector<std::uint32_t> units;
     for (const Wish& wish : wishes) {
         worker.units[wish.unit] |= Worker::assigned;
@@ -92,6 +92,7 @@ void SwarmCore::State::send_assignments(Turn& turn, Worker& worker) {
         holders[wish.unit].push_back(&worker);
         units.push_back(wish.unit);
     }
+
     send_assign(turn, worker, units);
 }
 
@@ -103,6 +104,7 @@ void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
         const Unit unit = wire_unit(number);
         const Sha256 blob = options.blob_hash ? options.blob_hash(unit.layer, unit.expert)
                                               : Sha256{};
+
         if (worker.published_peer) {
             turn.send(
                 worker,
@@ -114,12 +116,14 @@ void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
                 send_heartbeat(turn, worker, std::exchange(synced, {}));
             continue;
         }
+
         frame.push_back({.layer = unit.layer, .expert = unit.expert, .blob = blob});
         if (frame.size() == assign_units_max) {
             turn.send(worker, encode_assign(frame));
             frame.clear();
         }
     }
+
     if (!frame.empty()) turn.send(worker, encode_assign(frame));
     if (!synced.empty()) send_heartbeat(turn, worker, std::move(synced));
 }
@@ -135,11 +139,14 @@ void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
         ready[unit].push_back(&worker);
         surplus_check.push_back(unit);
     }
+
     if (worker.num_ready == before) return;
+
     if (before == 0) worker.work = std::max(worker.work, pool.least_work());
     if (before == 0 || worker.num_ready == worker.num_assigned)
         turn.event(worker, WorkerEvent::Kind::ready,
                    text(worker.num_ready, " of ", worker.num_assigned, " experts"));
+
     capacity_freed = true;
     units_freed(turn);
 }
@@ -166,16 +173,20 @@ void SwarmCore::State::release_surplus(Turn& turn, std::uint32_t unit) {
     for (const Worker* worker : ready[unit])
         if (worker->has(unit, Worker::wanted) && worker->state() == WorkerState::active)
             ++ready_owners;
+
     for (std::size_t i = holders[unit].size(); i-- > 0;) {
         Worker& worker = *holders[unit][i];
         if (worker.has(unit, Worker::wanted)) continue;
+
         // A worker that has no room for what it should
         // hold may go as soon as one other copy is ready.
         const std::size_t enough = worker.assign_pending ? std::min<std::size_t>(1, owners.size())
                                                          : owners.size();
         const bool copies_elsewhere = !owners.empty() && ready_owners >= enough;
         if (worker.has(unit, Worker::ready) && !copies_elsewhere) continue;
+
         unassign(turn, worker, unit);
+
         if (!worker.published_peer) turn.send(worker, encode_release({wire_unit(unit)}));
         if (worker.assign_pending) send_assignments(turn, worker);
     }
