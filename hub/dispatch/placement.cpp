@@ -76,6 +76,7 @@ double Placement::fair_share(WorkerId worker) const {
 
 double Placement::fair(const Member& member) const {
     if (capacity_total_ == 0) return 0;
+
     const auto copies = std::min<std::uint64_t>(options_.replicas, members_.size());
     const auto wanted = std::min<std::uint64_t>(copies * options_.num_units, capacity_total_);
     return static_cast<double>(wanted) * member.capacity / static_cast<double>(capacity_total_);
@@ -97,6 +98,7 @@ std::uint32_t Placement::collisions(std::uint32_t unit, WorkerId without,
 void Placement::own(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
     owners_[unit].push_back(member.given.worker);
     owner_members_[unit].push_back(&member);
+
     ++member.load;
     ++load_total_;
     changes.push_back({.worker = member.given.worker, .unit = unit, .added = true});
@@ -105,6 +107,7 @@ void Placement::own(Member& member, std::uint32_t unit, std::vector<PlacementCha
 void Placement::disown(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
     std::erase(owners_[unit], member.given.worker);
     std::erase(owner_members_[unit], &member);
+
     --member.load;
     --load_total_;
     changes.push_back({.worker = member.given.worker, .unit = unit, .added = false});
@@ -112,11 +115,14 @@ void Placement::disown(Member& member, std::uint32_t unit, std::vector<Placement
 
 void Placement::join(const PlacementMember& given, std::vector<PlacementChange>& changes) {
     MOEX_CHECK(!members_.contains(given.worker), text("worker ", given.worker, " joined twice"));
+
     Member& member = members_[given.worker];
     member.given = given;
     member.capacity = std::min(given.capacity_units, options_.num_units);
     capacity_total_ += member.capacity;
+
     if (member.capacity == 0) return;
+
     add_points(member);
     fill_missing(changes);
     take_share(member, changes);
@@ -131,10 +137,12 @@ void Placement::add_points(Member& member) {
         member.points.push_back(mix_hash(mix_hash(options_.seed, given.ring_key), i));
         ring_.emplace_back(member.points.back(), given.worker);
     }
+
     std::sort(member.points.begin(), member.points.end());
     std::sort(ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
     std::inplace_merge(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(ring_old),
                        ring_.end());
+
 }
 
 // The member's points on the ring stay those of its first capacity: a limit that is moved up and
@@ -170,6 +178,7 @@ void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
 void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
     const auto found = members_.find(worker);
     if (found == members_.end()) return;
+
     if (found->second.load > 0) {
         for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
             auto& owners = owners_[unit];
@@ -181,6 +190,7 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
         }
         load_total_ -= found->second.load;
     }
+
     std::erase_if(ring_, [&](const auto& point) { return point.second == worker; });
     capacity_total_ -= found->second.capacity;
     members_.erase(found);
@@ -192,17 +202,20 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
 void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::sort(missing_.begin(), missing_.end());
     missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
+
     for (std::uint32_t copy = 1; copy <= options_.replicas; ++copy) {
         if (copy > members_.size()) break;
         for (const std::uint32_t unit : missing_) {
             // else each missing unit would walk the whole ring in vain
             if (load_total_ >= capacity_total_) break;
+
             if (owners_[unit].size() >= copy) continue;
             Member* owner = choose_owner(unit);
             if (owner == nullptr) continue;  // those with room hold it already
             own(*owner, unit, changes);
         }
     }
+
     std::erase_if(missing_,
                   [&](std::uint32_t unit) { return owners_[unit].size() >= options_.replicas; });
 }
@@ -211,37 +224,48 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
 // holds no copy, on a new address prefix if one is near.
 Placement::Member* Placement::choose_owner(std::uint32_t unit) {
     if (ring_.empty()) return nullptr;
+
     constexpr std::size_t prefix_steps_max = 256;  // how far to look for another prefix
     const std::size_t start = static_cast<std::size_t>(
         std::lower_bound(ring_.begin(), ring_.end(),
                          std::pair<std::uint64_t, WorkerId>(unit_points_[unit], 0)) -
         ring_.begin());
+
     Member* same_prefix = nullptr;
     WorkerId last = 0;
     for (std::size_t step = 0; step < ring_.size(); ++step) {
         if (same_prefix != nullptr && step >= prefix_steps_max) break;
+
         const WorkerId worker = ring_[(start + step) % ring_.size()].second;
         if (worker == last) continue;
         last = worker;
+
         Member& member = members_.at(worker);
         if (member.load >= bound(member)) continue;
+
         const auto& owners = owners_[unit];
         if (std::find(owners.begin(), owners.end(), worker) != owners.end()) continue;
+
         if (collisions(unit, 0, member.given.address_prefix) == 0) return &member;
         if (same_prefix == nullptr) same_prefix = &member;
     }
+
     if (same_prefix != nullptr) return same_prefix;
+
     // Everyone near its bound holds a copy already:
     // whoever has room at all, the least filled first.
     Member* best = nullptr;
+
     for (auto& [worker, member] : members_) {
         if (member.load >= member.capacity) continue;
+
         const auto& owners = owners_[unit];
         if (std::find(owners.begin(), owners.end(), worker) != owners.end()) continue;
         if (best == nullptr || std::uint64_t{member.load} * best->capacity <
                                    std::uint64_t{best->load} * member.capacity)
             best = &member;
     }
+
     return best;
 }
 
@@ -251,19 +275,24 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit) {
 void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& changes) {
     const auto share = static_cast<std::uint32_t>(std::floor(fair(newcomer) + 1e-9));
     if (newcomer.load >= share) return;
+
     const std::uint64_t prefix = newcomer.given.address_prefix;
+
     for (auto& [worker, member] : members_) {
         member.candidates.clear();
         member.is_heap = false;
     }
+
     for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
         const auto& owners = owner_members_[unit];
         if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;
+
         auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(),
                                       unit_points_[unit]);
         const std::uint64_t distance = (point == newcomer.points.end() ? newcomer.points.front()
                                                                        : *point) -
                                        unit_points_[unit];
+
         for (Member* owner : owners) {
             const std::uint32_t before = collisions(unit, owner->given.worker,
                                                     owner->given.address_prefix);
@@ -273,36 +302,45 @@ void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& chang
                     {.spreads_prefixes = after < before, .distance = distance, .unit = unit});
         }
     }
+
     const auto fill = [&](const Member& member) {
         return member.load / std::max(1e-9, fair(member));
     };
+
     std::priority_queue<std::tuple<double, WorkerId, Member*>> fullest;
     for (auto& [worker, member] : members_)
         if (!member.candidates.empty()) fullest.emplace(fill(member), worker, &member);
+
     // A newcomer takes few units of each donor: a heap gives them without sorting the rest.
     const auto worse = [](const Candidate& a, const Candidate& b) {
         return a.spreads_prefixes != b.spreads_prefixes ? b.spreads_prefixes
                : a.distance != b.distance               ? a.distance > b.distance
                                                         : a.unit > b.unit;
     };
+
     while (newcomer.load < share && !fullest.empty()) {
         Member& donor = *std::get<Member*>(fullest.top());
         fullest.pop();
+
         if (fill(donor) <= fill(newcomer)) break;
         auto& candidates = donor.candidates;
         if (!std::exchange(donor.is_heap, true))
             std::make_heap(candidates.begin(), candidates.end(), worse);
+
         while (!candidates.empty()) {
             const std::uint32_t unit = candidates.front().unit;
             std::pop_heap(candidates.begin(), candidates.end(), worse);
             candidates.pop_back();
+
             const auto& owners = owner_members_[unit];
             // taken from another owner
             if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;
+
             disown(donor, unit, changes);
             own(newcomer, unit, changes);
             break;
         }
+
         if (!candidates.empty()) fullest.emplace(fill(donor), donor.given.worker, &donor);
     }
 }
@@ -315,8 +353,10 @@ void Placement::shed_above_bound(std::vector<PlacementChange>& changes) {
              ++unit) {
             const auto& owners = owner_members_[unit];
             if (std::find(owners.begin(), owners.end(), &member) == owners.end()) continue;
+
             Member* const other = choose_owner(unit);
             if (other == nullptr || other->load >= bound(*other)) continue;
+
             disown(member, unit, changes);
             own(*other, unit, changes);
         }

@@ -132,6 +132,7 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
                               pair_row.begin() + piece.pair_end);
         attempt.num_pairs += piece.num_pairs();
     }
+
     std::sort(attempt.tokens.begin(), attempt.tokens.end());
     attempt.tokens.erase(std::unique(attempt.tokens.begin(), attempt.tokens.end()),
                          attempt.tokens.end());
@@ -143,6 +144,7 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
         const Piece& piece = pieces[index];
         out.experts.push_back(GroupExpert{
             .expert = piece.expert, .num_rows = static_cast<std::uint16_t>(piece.num_pairs())});
+
         auto at = attempt.tokens.begin();
         for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
             at = std::lower_bound(at, attempt.tokens.end(), pair_row[pair]);
@@ -150,10 +152,12 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
             out.gates.push_back(float_to_half(pair_gate[pair]));
         }
     }
+
     out.x.resize(attempt.tokens.size() * hidden_size);
     for (std::size_t i = 0; i < attempt.tokens.size(); ++i)
         std::copy_n(x->data() + std::size_t{attempt.tokens[i]} * hidden_size, hidden_size,
                     out.x.data() + i * hidden_size);
+
     attempt.shape = GroupShape{.layer = static_cast<std::uint16_t>(layer),
                                .num_tokens = static_cast<std::uint32_t>(attempt.tokens.size()),
                                .hidden_dim = static_cast<std::uint16_t>(hidden_size),
@@ -161,6 +165,7 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
                                .unsummed = unsummed,
                                .num_pairs = attempt.num_pairs,
                                .num_experts = static_cast<std::uint16_t>(attempt.pieces.size())};
+
     out.shape = attempt.shape;
 }
 
@@ -177,9 +182,11 @@ std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool a
         }
         pair += piece.num_pairs();
     }
+
     if (num_new == 0) return 0;
     MOEX_CHECK(answer_unsummed || num_new == attempt.pieces.size(),
                "a summed answer may not be used in part");
+
     pieces_left -= num_new;
     answers.push_back(RoundAnswer{.worker = attempt.worker,
                                   .unsummed = answer_unsummed,
@@ -187,6 +194,7 @@ std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool a
                                   .pieces = attempt.pieces,
                                   .tokens = attempt.tokens,
                                   .y = std::move(y)});
+
     return num_new;
 }
 
@@ -199,8 +207,10 @@ std::uint32_t Round::reject_answers_of(WorkerId worker) {
         piece.answer = -1;
         ++num_open;
     }
+
     for (RoundAnswer& answer : answers)
         if (answer.worker == worker) answer.pieces.clear();
+
     pieces_left += num_open;
     return num_open;
 }
@@ -213,28 +223,35 @@ bool Round::covered(const Attempt& attempt) const {
 void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
     y.assign(std::size_t{num_tokens} * hidden_size, 0.0f);
     provenance.rows.assign(num_tokens, RowProvenance{});
+
     for (const Piece& piece : pieces) {  // ascending by expert within a row
         const RoundAnswer& answer = answers[static_cast<std::size_t>(piece.answer)];
         const bool local = answer.worker == 0;
+
         for (std::uint32_t i = 0; i < piece.num_pairs(); ++i) {
             const std::size_t row = pair_row[piece.pair_begin + i];
             if (answer.unsummed)
                 add_row(y.data() + row * hidden_size,
                         answer.y.data() + std::size_t{piece.answer_pair + i} * hidden_size,
                         hidden_size);
+
             RowProvenance& from = provenance.rows[row];
             ++(local ? from.pairs_local : from.pairs_remote);
             if (piece.hedged) ++from.pairs_hedged;
         }
     }
+
     std::vector<std::size_t> named(num_tokens);  // the last answer that was counted for a row, + 1
     for (std::size_t a = 0; a < answers.size(); ++a) {
         const RoundAnswer& answer = answers[a];
         if (answer.worker == 0 || answer.pieces.empty()) continue;
+
         provenance.workers.push_back(answer.worker);
+
         for (const std::uint32_t index : answer.pieces) {
             const Piece& piece = pieces[index];
             if (piece.answer != static_cast<std::int32_t>(a)) continue;  // another was first
+
             for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
                 const std::uint32_t row = pair_row[pair];
                 if (std::exchange(named[row], a + 1) != a + 1)
@@ -242,19 +259,23 @@ void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
             }
         }
     }
+
     if (!unsummed) {
         // By first piece, not by arrival: a sum that does not depend on who was faster.
         std::vector<const RoundAnswer*> summed;
         for (const RoundAnswer& answer : answers)
             if (!answer.unsummed && !answer.pieces.empty()) summed.push_back(&answer);
+
         std::sort(summed.begin(), summed.end(), [](const RoundAnswer* a, const RoundAnswer* b) {
             return a->first_piece < b->first_piece;
         });
+
         for (const RoundAnswer* answer : summed)
             for (std::size_t i = 0; i < answer->tokens.size(); ++i)
                 add_row(y.data() + std::size_t{answer->tokens[i]} * hidden_size,
                         answer->y.data() + i * hidden_size, hidden_size);
     }
+
     std::sort(provenance.workers.begin(), provenance.workers.end());
     provenance.workers.erase(std::unique(provenance.workers.begin(), provenance.workers.end()),
                              provenance.workers.end());
@@ -269,17 +290,20 @@ bool within_norm_bound(const Round& round, const Attempt& attempt, const std::ve
         return std::isfinite(sum) && std::sqrt(sum / static_cast<double>(hidden)) <=
                                          norm_bound * std::max(1.0, round.x_rms[x_row]);
     };
+
     if (!unsummed) {
         for (std::size_t i = 0; i < attempt.tokens.size(); ++i)
             if (!fits(i, attempt.tokens[i])) return false;
         return true;
     }
+
     std::size_t y_row = 0;
     for (const std::uint32_t index : attempt.pieces) {
         const Piece& piece = round.pieces[index];
         for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair)
             if (!fits(y_row++, round.pair_row[pair])) return false;
     }
+
     return true;
 }
 

@@ -31,6 +31,7 @@ Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
         fresh = std::move(attempt_reserve.back());
         attempt_reserve.pop_back();
     }
+
     Attempt& attempt = *fresh;
     attempt.id = ++last_attempt;
     attempt.round = round.id;
@@ -40,6 +41,7 @@ Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
     attempt.tokens.clear();
     attempts[attempt.id] = std::move(fresh);
     round.attempts.push_back(attempt.id);
+
     return attempt;
 }
 
@@ -54,6 +56,7 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     Attempt& attempt = new_attempt(round, worker.id);
     attempt.hedge = hedge;
     attempt.pieces.assign(pieces.begin(), pieces.end());
+
     for (const std::uint32_t i : pieces) {
         Piece& piece = round.pieces[i];
         ++piece.live;
@@ -66,16 +69,20 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
         piece.tried.push_back(worker.id);
         piece.unheld_since.reset();
     }
+
     round.fill_group(attempt, group);
     attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape));
     tell_frame_limit(turn, worker);
+
     attempt.sent_at = turn.now;
     attempt.deadline = turn.now + worker.attempt_timeout(attempt.num_pairs, options);
     turn.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
+
     worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs);
     ++worker.groups_sent;
     ++counts.groups_sent;
     if (hedge) ++counts.hedges_sent;
+
     if (worker.published_peer) {
         const Piece& piece = round.pieces[pieces.front()];
         Dispatch single{.sequence_id = attempt.sequence_id,
@@ -98,35 +105,42 @@ void SwarmCore::State::compute_locally(Turn& turn, Round& round,
     std::sort(pieces.begin(), pieces.end(), [&](std::uint32_t a, std::uint32_t b) {
         return std::tuple(round.pieces[a].expert, a) < std::tuple(round.pieces[b].expert, b);
     });
+
     Attempt& attempt = new_attempt(round, 0);
     attempt.pieces = std::move(pieces);
     attempt.sent_at = turn.now;
     attempt.num_pairs = 0;
+
     ComputeLocally call{.round = round.id,
                         .attempt = attempt.id,
                         .layer = static_cast<std::uint16_t>(round.layer),
                         .x = round.x};
+
     for (const std::uint32_t i : attempt.pieces) {
         Piece& piece = round.pieces[i];
         ++piece.live;
         if (piece.dispatches > 0) ++counts.redispatched;
         ++piece.dispatches;
         attempt.num_pairs += piece.num_pairs();
+
         if (call.experts.empty() || call.experts.back().expert != piece.expert)
             call.experts.push_back({.expert = piece.expert});
         call.experts.back().num_rows = static_cast<std::uint16_t>(call.experts.back().num_rows +
                                                                   piece.num_pairs());
+
         call.rows.insert(call.rows.end(), round.pair_row.begin() + piece.pair_begin,
                          round.pair_row.begin() + piece.pair_end);
         call.gates.insert(call.gates.end(), round.pair_gate.begin() + piece.pair_begin,
                           round.pair_gate.begin() + piece.pair_end);
     }
+
     turn.out.push_back(std::move(call));
 }
 
 void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failure) {
     Round& round = *find_round(attempt.round);
     Worker* worker = pool.find(attempt.worker);
+
     for (const std::uint32_t i : attempt.pieces) {
         Piece& piece = round.pieces[i];
         --piece.live;
@@ -136,7 +150,9 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
                 --piece.dispatches;  // and that was no attempt
         }
     }
+
     capacity_freed = true;
+
     if (worker != nullptr) {
         switch (failure) {
             case Failure::timeout:
@@ -155,6 +171,7 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
             case Failure::disconnect: break;
         }
     }
+
     std::erase(round.attempts, attempt.id);
     erase_attempt(attempt.id);
 }
@@ -163,17 +180,20 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
 void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
     for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
+
     if (Worker* worker = pool.find(attempt.worker)) {
         worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, turn.now);
         ++counts.cancels;
         turn.send(*worker, encode_cancel(attempt.sequence_id));
         capacity_freed = true;
+
         // It drops cancelled work without a word. One that has not been heard
         // of for a while is asked whether it is there, and gets no more.
         if (++worker->cancels_since_heard == worker->cancels_since_heard_max() &&
             worker->heartbeats.size() < options.heartbeats_missed_max)
             send_heartbeat(turn, *worker, {});
     }
+
     std::erase(round.attempts, attempt.id);
     erase_attempt(attempt.id);
 }
@@ -185,11 +205,14 @@ void SwarmCore::State::accept_answer(Turn& turn, Attempt& attempt, std::vector<f
     if (attempt.hedge && num_new > 0) ++counts.hedges_won;
     for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
     std::erase(round.attempts, attempt.id);
+
     erase_attempt(attempt.id);
+
     if (round.pieces_left == 0) {
         finish_round(turn, round);
         return;
     }
+
     const std::vector<AttemptId> others = round.attempts;
     for (const AttemptId id : others)
         if (Attempt& other = *find_attempt(id); round.covered(other)) cancel_attempt(turn, other);

@@ -28,14 +28,17 @@ SwarmCore::State::State(SwarmOptions given)
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
                text("layer_is_moe has ", options.layer_is_moe.size(), " layers, the limits say ",
                     options.limits.num_layers));
+
     for (std::uint32_t layer = 0; layer < options.limits.num_layers; ++layer) {
         const bool is_moe = options.layer_is_moe[layer] != 0;
         moe_index.push_back(is_moe ? static_cast<std::int32_t>(moe_layers.size()) : -1);
         if (is_moe) moe_layers.push_back(layer);
     }
+
     holders.resize(moe_layers.size() * options.limits.num_experts);
     ready.resize(holders.size());
     held_until.resize(holders.size());
+
     control_bytes_max = unauthenticated_frame_bytes_max +
                         std::min<std::uint64_t>(holders.size(), 65535) * sizeof(Unit);
 }
@@ -66,12 +69,15 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
     if (code) turn.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
+
     if (worker->welcomed) {
         turn.event(*worker, kind, std::move(reason));
         std::get<WorkerEvent>(turn.out.back()).code = code;
     }
     if (worker->welcomed && kind == WorkerEvent::Kind::removed) ++counts.removed;
+
     if (!worker->units.empty()) forget_holder(turn.now, *worker);
+
     std::vector<RoundId> touched;
     const auto live = worker->ids.live();
     for (const SequenceIds::Live& one : live) {
@@ -79,15 +85,19 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
         touched.push_back(attempt.round);
         drop_attempt(turn, attempt, Failure::disconnect);
     }
+
     if (kind == WorkerEvent::Kind::removed) {
         // What it said in rounds still open is not believed either.
         for (auto& [round_id, round] : rounds)
             if (round->reject_answers_of(id) > 0) touched.push_back(round_id);
     }
+
     std::vector<PlacementChange> changes;
     placement.leave(id, changes);
+
     // at the end nobody takes over
     if (!draining || drain_at > turn.now) apply(turn, changes);
+
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
     for (const RoundId round_id : touched)
@@ -104,11 +114,14 @@ void SwarmCore::State::send_heartbeat(Turn& turn, Worker& worker,
 
 void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
     worker.ids.expire(turn.now);
+
     tell_frame_limit(turn, worker);
+
     if (worker.loading_in_order() && turn.now - worker.heard_at < loading_silence_max) {
         turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
         return;
     }
+
     worker.heartbeats_missed = static_cast<std::uint32_t>(worker.heartbeats.size());
     if (worker.heartbeats_missed >= heartbeats_missed_close * options.heartbeats_missed_max) {
         remove_worker(turn, worker.id, WorkerEvent::Kind::left,
@@ -116,8 +129,10 @@ void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
                       CloseCode::going_away);
         return;
     }
+
     if (worker.heartbeats_missed >= options.heartbeats_missed_max)
         set_unhealthy(turn, worker, text(worker.heartbeats_missed, " heartbeats missed"));
+
     send_heartbeat(turn, worker, {});
     turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 }
@@ -146,8 +161,11 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
             break;
         case TimerKind::heartbeat:
             if (Worker* worker = pool.find(timer.id)) on_heartbeat_time(turn, *worker);
+
             break;
+
         case TimerKind::busy: capacity_freed = true; break;
+
         case TimerKind::attempt:
             if (Attempt* attempt = find_attempt(timer.id);
                 attempt != nullptr && attempt->deadline <= turn.now) {
@@ -156,15 +174,18 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
                 dispatch(turn, round);
             }
             break;
+
         case TimerKind::round:
             if (Round* round = find_round(timer.id)) on_round_time(turn, *round);
             break;
+
         case TimerKind::drain:
             if (timer.id != 0) {
                 remove_worker(turn, timer.id, WorkerEvent::Kind::left,
                               "it drained, its time is over", CloseCode::going_away);
                 break;
             }
+
             if (!draining || drain_at > turn.now) break;
             while (!pool.all().empty())
                 remove_worker(turn, pool.all().begin()->first, WorkerEvent::Kind::left,
@@ -209,11 +230,13 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
     State::Turn turn{state, now, actions};
     const WorkerId id = ++state.last_worker;
     Worker& worker = state.pool.add(id, state.options.first_sequence_id);
+
     worker.prefix = address_prefix(address);
     worker.owner = address_owner(address);
     worker.address = std::move(address);
     worker.authorized = authorized;
     worker.connected_at = now;
+
     if (state.draining)
         state.refuse(turn, worker, {ErrorCode::unavailable, "the hub is stopping; try again later"},
                      CloseCode::going_away);
@@ -225,6 +248,7 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
                      CloseCode::going_away);
     else
         turn.set_timer(now + state.options.hello_within, State::TimerKind::hello, id);
+
     return id;
 }
 
@@ -234,9 +258,11 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
     State::Turn turn{state, now, actions};
     Worker* worker = state.pool.find(id);
     if (worker == nullptr) return;  // closed meanwhile
+
     ++state.counts.frames_received;
     state.counts.bytes_received += frame.size();
     worker->bytes_received += frame.size();
+
     state.on_frame(turn, *worker, frame);
     if (Worker* still = state.pool.find(id)) state.tell_frame_limit(turn, *still);
     state.close_drained(turn);
@@ -252,6 +278,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
                             std::vector<SwarmAction>& actions) {
     State& state = *state_;
     State::Turn turn{state, now, actions};
+
     MOEX_CHECK(batch.layer < state.moe_index.size() && state.moe_index[batch.layer] >= 0,
                text("layer ", batch.layer, " has no experts"));
     MOEX_CHECK(batch.hidden_size == state.options.limits.hidden_size && batch.num_tokens <= 65535,
@@ -261,6 +288,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
                    batch.expert_ids.size() >= std::size_t{batch.num_tokens} * batch.top_k &&
                    batch.expert_weights.size() >= std::size_t{batch.num_tokens} * batch.top_k,
                "the batch's spans are shorter than its sizes say");
+
     std::unique_ptr<Round> fresh;
     if (state.round_reserve.empty()) {
         fresh = std::make_unique<Round>();
@@ -268,6 +296,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
         fresh = std::move(state.round_reserve.back());
         state.round_reserve.pop_back();
     }
+
     Round& round = *fresh;
     round.id = ++state.last_round;
     const RoundId id = round.id;
@@ -275,6 +304,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
     round.deadline = now + state.options.round_deadline;
     state.rounds[id] = std::move(fresh);
     ++state.counts.rounds;
+
     const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0),
                                      state.options.hedge.attempts_at_once(),
                                      state.pool.piece_pairs_max());
@@ -283,11 +313,13 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
         state.fail_round(turn, round, opened.error());
         return id;
     }
+
     std::vector<bool> called(state.options.limits.num_experts);
     for (const Piece& piece : round.pieces) {
         if (!called[piece.expert]) ++state.counts.calls;
         called[piece.expert] = true;
     }
+
     turn.set_timer(round.deadline, State::TimerKind::round, id);
     state.dispatch(turn, round);
     return id;
@@ -297,6 +329,7 @@ void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmActi
     State::Turn turn{*state_, now, actions};
     Round* round = state_->find_round(id);
     if (round == nullptr) return;
+
     state_->close_round(turn, *round);
     state_->close_drained(turn);
 }
@@ -307,14 +340,17 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
     State::Turn turn{state, now, actions};
     Attempt* attempt = state.find_attempt(attempt_id);
     if (attempt == nullptr || attempt->worker != 0) return;  // its round has ended
+
     Round& round = *state.find_round(attempt->round);
     if (!y.ok()) {
         state.fail_round(turn, round, y.error());
         return;
     }
+
     MOEX_CHECK(y->size() == std::size_t{attempt->num_pairs} * round.hidden_size,
                text("local answer has ", y->size(), " values for ", attempt->num_pairs,
                     " pairs of ", round.hidden_size));
+
     if (!within_norm_bound(round, *attempt, *y, true, std::numeric_limits<double>::max())) {
         state.fail_round(
             turn, round,
@@ -322,6 +358,7 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
              text("layer ", round.layer, ": the local backend's answer is not finite")});
         return;
     }
+
     state.accept_answer(turn, *attempt, std::move(y).value(), true);
     state.close_drained(turn);
 }
@@ -329,13 +366,16 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
 void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions) {
     State& state = *state_;
     State::Turn turn{state, now, actions};
+
     state.draining = true;
     state.drain_at = now + deadline;
+
     const auto deadline_ms = static_cast<std::uint32_t>(
         std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
     for (const auto& [id, worker] : state.pool.all())
         if (worker->welcomed && !worker->published_peer)
             turn.send(*worker, encode_drain(deadline_ms));
+
     if (deadline > Duration::zero()) {
         turn.set_timer(state.drain_at, State::TimerKind::drain, 0);
     } else {

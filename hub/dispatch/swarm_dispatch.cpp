@@ -55,6 +55,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
         if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
+
     if (open.empty()) {
         std::erase(waiting, round.id);
         round.waiting = false;
@@ -62,6 +63,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
         if (round.pieces_left == 0) finish_round(turn, round);
         return;
     }
+
     std::vector<std::uint32_t> local;
     if (options.local_fallback) {
         std::erase_if(open, [&](std::uint32_t i) {
@@ -70,6 +72,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
             return true;
         });
     }
+
     if (!round.retry_at || *round.retry_at <= turn.now) {
         std::vector<std::uint32_t> cover = open;
         for (std::uint32_t copy = 0; copy < round.copies && !cover.empty(); ++copy) {
@@ -81,6 +84,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
             if (copy == 0) open = left;
         }
     }
+
     // Without a free worker: is there one to wait for?
     if (options.local_fallback) {
         std::erase_if(open, [&](std::uint32_t i) {
@@ -89,6 +93,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
             return true;
         });
     }
+
     if (!local.empty()) compute_locally(turn, round, std::move(local));
     wait_for_workers(turn, round, open);
 }
@@ -101,6 +106,7 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
         round.give_up_at.reset();
         return;
     }
+
     if (!round.waiting) {
         if (waiting.size() >= options.rounds_waiting_max) {
             fail_round(
@@ -111,6 +117,7 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
         waiting.push_back(round.id);
         round.waiting = true;
     }
+
     if (options.local_fallback) {
         if (!round.wait_until) {
             round.wait_until = turn.now + options.queue_wait;
@@ -118,6 +125,7 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
         }
         return;
     }
+
     // Nothing but workers. A piece that became too large
     // for all who hold it is cut finer by a new round.
     for (const std::uint32_t i : open) {
@@ -131,6 +139,7 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
             return;
         }
     }
+
     // Those who load a unit are worth the round's deadline; one that nobody even loads is not.
     std::optional<TimePoint> give_up_at;
     for (const std::uint32_t i : open) {
@@ -152,12 +161,14 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
         }
         give_up_at = std::min(give_up_at.value_or(until), until);
     }
+
     if (give_up_at && give_up_at != round.give_up_at)
         turn.set_timer(*give_up_at, TimerKind::round, round.id);
     round.give_up_at = give_up_at;
 
     // Those that failed get another chance, after a breath.
     if (round.retry_at && *round.retry_at > turn.now) return;
+
     bool any_forgiven = false;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
@@ -165,6 +176,7 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
         piece.tried.clear();
         any_forgiven = true;
     }
+
     if (any_forgiven) {
         round.retry_at = turn.now + retry_after;
         turn.set_timer(*round.retry_at, TimerKind::round, round.id);
@@ -179,11 +191,13 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
     ++mark;
     candidates.clear();
     std::uint32_t total_pairs = 0;
+
     const auto can_take = [&](const Worker& worker, const Piece& piece) {
         return worker.mark == mark && worker.has(piece.unit, Worker::ready) &&
                piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
                !piece.was_tried(worker.id);
     };
+
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
         total_pairs += piece.num_pairs();
@@ -198,10 +212,13 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
             if (can_take(*worker, piece)) worker->gain_pairs += piece.num_pairs();
         }
     }
+
     if (candidates.empty()) return;
+
     const auto share = std::max<std::uint32_t>(
         group_pairs_min,
         static_cast<std::uint32_t>((total_pairs + candidates.size() - 1) / candidates.size()));
+
     num_plans = 0;
     std::vector<std::uint32_t> left = std::move(open);
     open.clear();
@@ -215,13 +232,16 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
             };
             if (best == nullptr || key(worker) < key(best)) best = worker;
         }
+
         if (best == nullptr) break;
+
         if (plans.size() <= num_plans) plans.emplace_back();
         Plan& plan = plans[num_plans];
         plan.worker = best;
         plan.pieces.clear();
         plan.num_pairs = 0;
         best->plan = static_cast<std::int32_t>(num_plans++);
+
         std::erase_if(left, [&](std::uint32_t i) {
             const Piece& piece = round.pieces[i];
             if (!can_take(*best, piece) ||
@@ -234,6 +254,7 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
             return true;
         });
     }
+
     // What the shares left over goes to those who hold it and have least.
     for (const std::uint32_t i : left) {
         Plan* least = nullptr;
@@ -249,6 +270,7 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
         least->pieces.push_back(i);
         least->num_pairs += round.pieces[i].num_pairs();
     }
+
     for (std::size_t i = 0; i < num_plans; ++i) send_plan(turn, round, plans[i], hedge, open);
     std::sort(open.begin(), open.end());
 }
@@ -259,14 +281,17 @@ void SwarmCore::State::send_plan(Turn& turn, Round& round, Plan& plan, bool hedg
                                  std::vector<std::uint32_t>& unsent) {
     std::sort(plan.pieces.begin(), plan.pieces.end());  // by block, then expert
     const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, plan.worker->pairs_max);
+
     const auto belong_together = [](const Piece& a, const Piece& b) {
         return a.block == b.block && a.dtype == b.dtype;
     };
+
     std::size_t begin = 0;
     while (begin < plan.pieces.size() && plan.worker->ids.num_live() < plan.worker->queue_depth) {
         std::size_t end = begin;
         std::uint32_t num_pairs = 0;
         const Piece& first = round.pieces[plan.pieces[begin]];
+
         while (end < plan.pieces.size()) {
             const Piece& piece = round.pieces[plan.pieces[end]];
             if (end > begin && (plan.worker->published_peer || !belong_together(first, piece) ||
@@ -275,10 +300,12 @@ void SwarmCore::State::send_plan(Turn& turn, Round& round, Plan& plan, bool hedg
             num_pairs += piece.num_pairs();
             ++end;
         }
+
         send_attempt(turn, round, *plan.worker, std::span(plan.pieces).subspan(begin, end - begin),
                      hedge);
         begin = end;
     }
+
     unsent.insert(unsent.end(), plan.pieces.begin() + static_cast<std::ptrdiff_t>(begin),
                   plan.pieces.end());
 }
@@ -287,6 +314,7 @@ void SwarmCore::State::finish_round(Turn& turn, Round& round) {
     RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
     round.finish(done.y, *done.answer);
     done.answer->waited = turn.now - round.started;
+
     // A call counts as local when any part of it was; only rounds
     // beyond the wire's row limit have calls in several parts.
     std::vector<std::uint8_t> from(options.limits.num_experts);
@@ -297,6 +325,7 @@ void SwarmCore::State::finish_round(Turn& turn, Round& round) {
         if (origin == 1) ++counts.calls_remote;
         if (origin >= 2) ++counts.calls_local;
     }
+
     close_round(turn, round);
     turn.out.push_back(std::move(done));
 }
@@ -304,6 +333,7 @@ void SwarmCore::State::finish_round(Turn& turn, Round& round) {
 void SwarmCore::State::fail_round(Turn& turn, Round& round, Error error) {
     ++counts.rounds_failed;
     RoundDone done{.round = round.id, .answer = std::move(error)};
+
     close_round(turn, round);
     turn.out.push_back(std::move(done));
 }
@@ -311,8 +341,10 @@ void SwarmCore::State::fail_round(Turn& turn, Round& round, Error error) {
 void SwarmCore::State::close_round(Turn& turn, Round& round) {
     const std::vector<AttemptId> live = round.attempts;
     for (const AttemptId id : live) cancel_attempt(turn, *find_attempt(id));
+
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
+
     auto node = rounds.extract(round.id);
     if (round_reserve.size() < reserve_max) round_reserve.push_back(std::move(node.mapped()));
 }
@@ -322,9 +354,11 @@ void SwarmCore::State::on_round_time(Turn& turn, Round& round) {
         dispatch(turn, round);  // its wait or its pause is over
         return;
     }
+
     std::vector<AttemptId> remote;
     for (const AttemptId id : round.attempts)
         if (find_attempt(id)->worker != 0) remote.push_back(id);
+
     if (!options.local_fallback) {
         // What the local backend has begun before it was switched off may still end well.
         const bool open = std::any_of(
@@ -338,17 +372,22 @@ void SwarmCore::State::on_round_time(Turn& turn, Round& round) {
                              options.round_deadline / 1ms, " ms, and local fallback is off")});
         return;
     }
+
     for (const AttemptId id : remote) cancel_attempt(turn, *find_attempt(id));
+
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
         if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
+
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
+
     if (!open.empty()) compute_locally(turn, round, std::move(open));
 }
 
 void SwarmCore::State::serve_waiting(Turn& turn) {
     if (!std::exchange(capacity_freed, false) || waiting.empty()) return;
+
     const std::vector<RoundId> order = waiting;
     for (const RoundId id : order)
         if (Round* round = find_round(id)) dispatch(turn, *round);

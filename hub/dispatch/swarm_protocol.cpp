@@ -28,6 +28,7 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
 bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const {
     // deterministic: rounded to the wire's dtype, whoever answers
     if (attempt.shape.dtype != Dtype::f16 || options.rounding.deterministic) return false;
+
     const bool carried =
         options.local_fallback ||
         std::all_of(round.pieces.begin(), round.pieces.end(), [&](const Piece& piece) {
@@ -57,12 +58,15 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
         refuse(turn, worker, header.error(), close_code_for(header.error().code));
         return;
     }
+
     if (!worker.welcomed) {
         on_first_frame(turn, worker, *header, frame);
         return;
     }
+
     worker.cancels_since_heard = 0;
     worker.heard_at = turn.now;
+
     switch (header->type) {
         case FrameType::heartbeat:
             if (const Status empty = decode_heartbeat(frame); !empty.ok()) {
@@ -83,6 +87,7 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
                 refuse(turn, worker, units.error(), close_code_for(units.error().code));
                 return;
             }
+
             std::vector<std::uint32_t> indices;
             for (const Unit& unit : *units)
                 if (is_unit(unit)) indices.push_back(unit_of(unit.layer, unit.expert));
@@ -96,6 +101,7 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
             return;
         default: break;
     }
+
     ++counts.bad_frames;
     refuse(turn, worker,
            {ErrorCode::unknown_type,
@@ -150,12 +156,14 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
         refuse(turn, worker, hello.error(), close_code_for(hello.error().code));
         return;
     }
+
     if (!worker.authorized && !(options.token_ok && options.token_ok(hello->token))) {
         refuse(turn, worker,
                {ErrorCode::unauthorized, "the join token is not right; open the join link again"},
                CloseCode::policy);
         return;
     }
+
     if (hello->version_min > protocol_version || hello->version_max < protocol_version) {
         const Error error{ErrorCode::unsupported_version,
                           text("the worker speaks versions ", hello->version_min, " to ",
@@ -163,10 +171,12 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
         refuse(turn, worker, error, CloseCode::protocol_error);
         return;
     }
+
     worker.dtypes = dtype_bits_of(hello->dtypes);
     // tests: every worker of ours has it
     if (options.rounding.wire_dtype == Dtype::f32)
         worker.dtypes |= 1u << static_cast<unsigned>(Dtype::f32);
+
     const bool groups = std::find(hello->caps.begin(), hello->caps.end(), "group") !=
                         hello->caps.end();
     if (!groups || !worker.accepts(options.rounding.wire_dtype)) {
@@ -176,16 +186,19 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                CloseCode::protocol_error);
         return;
     }
+
     if (const auto full = no_place_for(worker, hello->worker_key)) {
         refuse(turn, worker, *full, CloseCode::going_away);
         return;
     }
+
     worker.device = hello->device;
     worker.nickname = hello->nickname;
     worker.client = hello->client;
     worker.worker_key = hello->worker_key;
     worker.lz4 = options.lz4 && hello->lz4;
     worker.queue_depth = std::max(1u, options.queue_depth);
+
     turn.send(
         worker,
         encode_welcome({.version = protocol_version,
@@ -201,6 +214,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
                         .caps = {"budget"}}));
+
     welcome(turn, worker);
 }
 
@@ -214,7 +228,9 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
                CloseCode::policy);
         return;
     }
+
     worker.published_peer = true;
+
     const Result<Hello> capabilities = frame.size() == frame_header_bytes
                                            ? Hello{.dtypes = {Dtype::f16}}
                                            : decode_capabilities(frame);
@@ -223,16 +239,19 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
         refuse(turn, worker, capabilities.error(), close_code_for(capabilities.error().code));
         return;
     }
+
     if (const auto full = no_place_for(worker, capabilities->worker_key)) {
         refuse(turn, worker, *full, CloseCode::going_away);
         return;
     }
+
     worker.device = capabilities->device;
     worker.nickname = capabilities->nickname;
     worker.client = capabilities->client.empty() ? "published peer" : capabilities->client;
     worker.worker_key = capabilities->worker_key;
     worker.dtypes = dtype_bits_of(capabilities->dtypes) &
                     static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
+
     if (!worker.accepts(options.rounding.wire_dtype)) {
         refuse(turn, worker,
                {ErrorCode::unsupported,
@@ -241,38 +260,46 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
                CloseCode::protocol_error);
         return;
     }
+
     // it never said that it can
     worker.lz4 = false;
     // the field is optional for it
     if (worker.device.budget_bytes == 0) worker.device.budget_bytes = 1ull << 30;
     // one frame per expert, so rounds, not frames, are bounded
     worker.queue_depth = std::max(1u, options.queue_depth) * options.limits.num_experts;
+
     welcome(turn, worker);
 }
 
 void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
     worker.welcomed = true;
     worker.joined_at = worker.heard_at = turn.now;
+
     tell_frame_limit(turn, worker);
     worker.units.assign(holders.size(), 0);
     worker.capacity_units = capacity_of(worker);
+
     turn.event(worker, WorkerEvent::Kind::joined,
                text("room for ", worker.capacity_units, " experts"));
     turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
+
     std::vector<PlacementChange> changes;
     // A worker that comes back before the hub has noticed that it was
     // gone: its old connection is a ghost, and hands over its place.
     Worker* ghost = worker.worker_key.empty() ? nullptr
                                               : pool.find_key(worker.worker_key, worker.id);
     if (ghost != nullptr) placement.leave(ghost->id, changes);
+
     // The worker's own key places it where it was before.
     const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id)
                                                              : text_hash(worker.worker_key);
+
     placement.join({.worker = worker.id,
                     .ring_key = ring_key,
                     .capacity_units = worker.capacity_units,
                     .address_prefix = worker.prefix},
                    changes);
+
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
         if (!ghost->published_peer)
@@ -282,6 +309,7 @@ void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
         remove_worker(turn, ghost->id, WorkerEvent::Kind::left, replaced.message,
                       CloseCode::policy);
     }
+
     apply(turn, changes);
 }
 
@@ -326,19 +354,23 @@ void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeade
         worker.heartbeats.begin(), worker.heartbeats.end(),
         [&](const auto& beat) { return beat.id == header.sequence_id; });
     if (echoed == worker.heartbeats.end()) return;  // not an echo
+
     const TimePoint sent_at = echoed->sent_at;
     std::vector<std::uint32_t> loaded;
     for (auto beat = worker.heartbeats.begin(); beat <= echoed; ++beat)
         loaded.insert(loaded.end(), beat->units.begin(), beat->units.end());
     // it works in order: an echo answers for the earlier ones
+
     worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);
     worker.heartbeats_missed = 0;
+
     if (worker.unhealthy && sent_at >= worker.unhealthy_since) {
         worker.unhealthy = false;
         worker.failures_in_row = 0;
         capacity_freed = true;
         turn.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
     }
+
     mark_ready(turn, worker, loaded);
     capacity_freed = true;  // its silence is over
 }
@@ -365,12 +397,15 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
         capacity_freed = true;
         return;
     }
+
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
+
     bool unsummed = round.unsummed;
     std::vector<float> y;
     std::string wrong;
     std::optional<Error> broken;
+
     if (worker.published_peer != (header.type == FrameType::result)) {
         wrong = "the answer is of another type than the question";
     } else if (worker.published_peer) {
@@ -394,6 +429,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
         else
             y = std::move(answer->y);
     }
+
     if (broken && broken->code != ErrorCode::non_finite) {
         // Bytes that are no answer at all: the connection
         // is of no use. Its attempts are given to others.
@@ -401,6 +437,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
         refuse(turn, worker, *broken, close_code_for(broken->code));
         return;
     }
+
     if (broken && worker.published_peer) {
         // It has no ERROR to say so with: an infinity is how
         // f16 overflows there. No lie, but no answer either.
@@ -411,9 +448,11 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
         dispatch(turn, round);
         return;
     }
+
     if (broken) wrong = broken->message;
     if (wrong.empty() && !within_norm_bound(round, attempt, y, unsummed, options.norm_bound))
         wrong = "the answer is beyond the norm bound";
+
     if (!wrong.empty()) {
         ++worker.bad_answers;
         ++counts.bad_answers;
@@ -428,15 +467,18 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
         if (Round* open = find_round(round_id)) dispatch(turn, *open);
         return;
     }
+
     worker.ids.release(attempt.sequence_id);
     const Duration latency = turn.now - attempt.sent_at;
     worker.record_latency(latency, attempt.num_pairs);
+
     group_latency.record(latency);
     worker.failures_in_row = 0;
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;
     ++counts.groups_answered;
     capacity_freed = true;
+
     accept_answer(turn, attempt, std::move(y), unsummed);
 }
 
@@ -448,17 +490,21 @@ void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& he
         refuse(turn, worker, retry_ms.error(), close_code_for(retry_ms.error().code));
         return;
     }
+
     worker.busy_until = turn.now +
                         std::clamp<Duration>(std::chrono::milliseconds(*retry_ms), 1ms, busy_max);
     turn.set_timer(worker.busy_until, TimerKind::busy, worker.id);
     ++worker.busy;
+
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) {
         worker.ids.release_cancelled(header.sequence_id);
         return;
     }
+
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
+
     worker.ids.release(attempt.sequence_id);
     drop_attempt(turn, attempt, Failure::busy);
     dispatch(turn, round);
@@ -470,12 +516,14 @@ void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& he
 void SwarmCore::State::on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt,
                                         const Round& round) {
     constexpr std::uint64_t errors_max = 16;
+
     std::vector<std::uint32_t> again;
     for (const std::uint32_t piece : attempt.pieces) {
         const std::uint32_t unit = round.pieces[piece].unit;
         mark_not_ready(worker, unit);
         if (worker.has(unit, Worker::assigned)) again.push_back(unit);
     }
+
     if (worker.errors <= errors_max) send_assign(turn, worker, again);
 }
 
@@ -486,19 +534,23 @@ void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
         refuse(turn, worker, error.error(), close_code_for(error.error().code));
         return;
     }
+
     ++worker.errors;
     if (error->fatal) {
         remove_worker(turn, worker.id, WorkerEvent::Kind::left,
                       text("its error: ", error->code, ' ', error->found), CloseCode::going_away);
         return;
     }
+
     const AttemptId* live = worker.ids.find_live(error->sequence_id);
     if (live == nullptr) {
         worker.ids.release_cancelled(error->sequence_id);
         return;
     }
+
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
+
     Failure failure = Failure::error;
     if (error->code == error_code_name(ErrorCode::unknown_expert) ||
         error->code == error_code_name(ErrorCode::not_found)) {
@@ -515,12 +567,13 @@ void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
                retry_in_bf16(round, attempt)) {
         failure = Failure::busy;
     }
+
     worker.ids.release(attempt.sequence_id);
     drop_attempt(turn, attempt, failure);
     dispatch(turn, round);
 }
 
-// It leaves: what it holds goes to others turn.now, what it was asked
+// It leaves: what it holds goes to others now; what it was asked
 // it may answer. close_drained() closes the connection after that.
 void SwarmCore::State::on_worker_drain(Turn& turn, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
@@ -530,11 +583,14 @@ void SwarmCore::State::on_worker_drain(Turn& turn, Worker& worker, ByteView fram
         return;
     }
     if (std::exchange(worker.leaving, true)) return;
+
     leavers.push_back(worker.id);
     turn.set_timer(turn.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
     forget_holder(turn.now, worker);
+
     worker.assign_pending = false;
     std::vector<PlacementChange> changes;
+
     placement.leave(worker.id, changes);
     if (!draining) apply(turn, changes);
 }

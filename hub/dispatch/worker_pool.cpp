@@ -31,8 +31,10 @@ std::uint64_t SizeCounts::max() const {
 std::uint32_t SequenceIds::issue(AttemptId attempt, std::uint64_t answer_bytes) {
     std::uint32_t id = next_;
     while (id == no_sequence_id || find_live(id) != nullptr || cancelled_.contains(id)) ++id;
+
     next_ = id + 1;
     if (next_ <= id) wrapped_ = true;
+
     live_.push_back({.id = id, .attempt = attempt, .answer_bytes = answer_bytes});
     answer_sizes_.add(answer_bytes);
     return id;
@@ -48,6 +50,7 @@ void SequenceIds::release(std::uint32_t id) {
     const auto found = std::find_if(live_.begin(), live_.end(),
                                     [&](const Live& live) { return live.id == id; });
     if (found == live_.end()) return;
+
     answer_sizes_.remove(found->answer_bytes);
     live_.erase(found);
 }
@@ -57,10 +60,12 @@ void SequenceIds::cancel(std::uint32_t id, TimePoint sent_at, std::uint32_t num_
     const auto found = std::find_if(live_.begin(), live_.end(),
                                     [&](const Live& live) { return live.id == id; });
     if (found == live_.end()) return;
+
     cancelled_[id] = {.sent_at = sent_at,
                       .expires_at = now + cancelled_kept,
                       .num_pairs = num_pairs,
                       .answer_bytes = found->answer_bytes};
+
     live_.erase(found);
     cancel_order_.emplace_back(id, now + cancelled_kept);
     expire(now);
@@ -74,6 +79,7 @@ const SequenceIds::Cancelled* SequenceIds::find_cancelled(std::uint32_t id) cons
 void SequenceIds::release_cancelled(std::uint32_t id) {
     const auto found = cancelled_.find(id);
     if (found == cancelled_.end()) return;
+
     answer_sizes_.remove(found->second.answer_bytes);
     cancelled_.erase(found);
 }
@@ -115,7 +121,9 @@ Duration Worker::attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& op
     const Duration longest = device.software
                                  ? std::max(options.timeout_max, options.software_timeout_max)
                                  : options.timeout_max;
+
     const auto& histogram = latency[size_class_of(num_pairs)];
+
     if (!histogram || histogram->total() < latency_samples_min) return longest;
     return std::clamp(4 * histogram->p99(), std::min(options.timeout_min, longest), longest);
 }

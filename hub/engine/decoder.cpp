@@ -77,6 +77,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
                                                  ThreadPool& threads, DecoderOptions options) {
     MOEX_CHECK(options.micro_batches > 0, "a step has at least one part");
     MOEX_ASSIGN(weights, load_decoder_weights(*package));
+
     const ModelConfig config = package->config();
     std::unique_ptr<Decoder> decoder(new Decoder);
     decoder->state_.reset(new State{std::move(package),
@@ -86,6 +87,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
                                     std::move(weights),
                                     Rope(config.head_dim, config.rope_theta),
                                     {}});
+
     decoder->state_->micro_batches.resize(options.micro_batches);
     return decoder;
 }
@@ -104,6 +106,7 @@ void Decoder::State::norm_rows(MicroBatch& batch, std::span<const float> weight)
 void Decoder::State::embed(MicroBatch& batch) {
     rows_out(batch.x, config.hidden_size, batch.rows.size());
     rows_out(batch.cos_sin, config.head_dim, batch.rows.size());
+
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
         tensor_to_float(weights.embeddings, std::uint64_t{batch.rows[r].token} * config.hidden_size,
                         row_of(batch.x, r, config.hidden_size));
@@ -117,6 +120,7 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     const DecoderLayer& layer = weights.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();
     const float eps = static_cast<float>(config.rms_norm_eps);
+
     norm_rows(batch, layer.input_norm);
     const RowsIn normed = rows_in(batch.normed, config.hidden_size, num_rows);
     const MatmulJob qkv[] = {{rows_out(batch.q, q_size(), num_rows), layer.q, normed},
@@ -129,11 +133,13 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
             const Row& row = batch.rows[r];
             const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()),
                        v = row_of(batch.v, r, kv_size());
+
             if (config.attention_bias) {
                 add_to(q, layer.q_bias);
                 add_to(k, layer.k_bias);
                 add_to(v, layer.v_bias);
             }
+
             const auto turn = [&](std::span<float> heads, std::span<const float> norm) {
                 for (std::size_t at = 0; at < heads.size(); at += config.head_dim) {
                     const auto one = heads.subspan(at, config.head_dim);
@@ -141,8 +147,10 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
                     Rope::rotate(one, row_of(batch.cos_sin, r, config.head_dim));
                 }
             };
+
             turn(q, layer.q_norm);
             turn(k, layer.k_norm);
+
             std::copy(k.begin(), k.end(), row.kv->k(layer_index, row.position).begin());
             std::copy(v.begin(), v.end(), row.kv->v(layer_index, row.position).begin());
         }
@@ -152,10 +160,12 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
     const std::size_t group_floats = std::size_t{config.num_heads / config.num_kv_heads} *
                                      config.head_dim;
+
     std::uint32_t longest = 0;
     for (const Row& row : batch.rows) longest = std::max(longest, row.position + 1);
     const std::size_t grain = std::max<std::size_t>(1,
                                                     attend_floats_grain / (longest * group_floats));
+
     threads.parallel_for(
         num_rows * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
             for (std::size_t i = begin; i < end; ++i) {
@@ -167,9 +177,11 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
                        batch.rows[r].position, shape);
             }
         });
+
     const MatmulJob out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), layer.o,
                               rows_in(batch.attended, q_size(), num_rows)}};
     matmul(out, threads);
+
     for (std::size_t r = 0; r < num_rows; ++r) {
         if (config.attention_bias)
             add_to(row_of(batch.projected, r, config.hidden_size), layer.o_bias);
@@ -181,17 +193,21 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
 void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
     const std::size_t num_rows = batch.rows.size(), hidden = config.hidden_size,
                       inner = config.intermediate_size;
+
     norm_rows(batch, layer.post_attention_norm);
     const RowsIn normed = rows_in(batch.normed, hidden, num_rows);
     const MatmulJob gate_up[] = {{rows_out(batch.gate, inner, num_rows), layer.gate, normed},
                                  {rows_out(batch.up, inner, num_rows), layer.up, normed}};
     matmul(gate_up, threads);
+
     for (std::size_t r = 0; r < num_rows; ++r)
         silu_mul(row_of(batch.gate, r, inner), row_of(batch.gate, r, inner),
                  row_of(batch.up, r, inner));
+
     const MatmulJob down[] = {{rows_out(batch.projected, hidden, num_rows), layer.down,
                                rows_in(batch.gate, inner, num_rows)}};
     matmul(down, threads);
+
     for (std::size_t r = 0; r < num_rows; ++r)
         add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
 }
@@ -202,22 +218,27 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     const DecoderLayer& layer = weights.layers[layer_index];
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
     const std::size_t num_pairs = std::size_t{num_rows} * config.top_k;
+
     norm_rows(batch, layer.post_attention_norm);
     const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows),
                                  layer.router,
                                  rows_in(batch.normed, config.hidden_size, num_rows)}};
     matmul(router, threads);
+
     batch.expert_ids.resize(num_pairs);
     batch.expert_weights.resize(num_pairs);
     rows_out(batch.expert_y, config.hidden_size, num_rows);
+
     for (std::uint32_t r = 0; r < num_rows; ++r)
         route(row_of(batch.router_logits, r, config.num_experts),
               {config.top_k, config.norm_topk_prob},
               std::span(batch.expert_ids).subspan(std::size_t{r} * config.top_k, config.top_k),
               row_of(batch.expert_weights, r, config.top_k));
+
     if (watch)
         watch({layer_index, num_rows, config.top_k, config.num_experts, batch.expert_ids,
                std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts)});
+
     const std::size_t floats = std::size_t{num_rows} * config.hidden_size;
     batch.round = experts.submit({.layer = layer_index,
                                   .num_tokens = num_rows,
@@ -233,13 +254,17 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
 Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
                                       const std::stop_token& stop) {
     if (!batch.round) return {};
+
     auto waited = batch.round->wait(stop);
     batch.round.reset();
     if (!waited.ok()) return waited.error();
+
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
         add_to(row_of(batch.x, r, config.hidden_size),
                row_of(batch.expert_y, r, config.hidden_size));
+
         if (r >= waited->rows.size()) continue;
+
         RowProvenance& sum = result.rows[batch.first_row + r];
         const RowProvenance& one = waited->rows[r];
         sum.pairs_remote += one.pairs_remote;
@@ -247,11 +272,13 @@ Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
         sum.pairs_hedged += one.pairs_hedged;
         sum.pairs_verified += one.pairs_verified;
     }
+
     for (const RowWorker& from : waited->row_workers) {
         std::vector<std::uint64_t>& workers = result.row_workers[batch.first_row + from.row];
         const auto at = std::lower_bound(workers.begin(), workers.end(), from.worker);
         if (at == workers.end() || *at != from.worker) workers.insert(at, from.worker);
     }
+
     result.experts_waited += waited->waited;
     return {};
 }
@@ -266,7 +293,9 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
             if (!rows.no_logits && (rows.all_logits || i + 1 == count)) asked.push_back(first + i);
         first += count;
     }
+
     if (asked.empty()) return;
+
     std::vector<float> normed(asked.size() * config.hidden_size);
     std::size_t part = 0;
     for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -276,6 +305,7 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
                         config.hidden_size),
                  weights.final_norm, static_cast<float>(config.rms_norm_eps));
     }
+
     const MatmulJob job[] = {{rows_out(result.logits, config.vocab_size, asked.size()),
                               weights.head, rows_in(normed, config.hidden_size, asked.size())}};
     matmul(job, threads);
@@ -285,6 +315,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                                  const std::function<void(const RouteView&)>& watch,
                                  std::stop_token stop) {
     State& state = *state_;
+
     std::vector<Row> rows;
     for (const StepRows& one : batch) {
         const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
@@ -292,9 +323,11 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
             return Error{ErrorCode::invalid_argument,
                          text("the sequence would have ", end, " tokens, the context is ",
                               state.config.context_tokens)};
+
         if (!one.kv->reserve(static_cast<std::uint32_t>(end)))
             return Error{ErrorCode::overloaded,
                          text("no key/value pages left for ", end, " tokens")};
+
         for (std::size_t i = 0; i < one.tokens.size(); ++i) {
             if (one.tokens[i] >= state.config.vocab_size)
                 return Error{ErrorCode::invalid_argument,
@@ -304,6 +337,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                 {one.kv, one.kv->num_tokens() + static_cast<std::uint32_t>(i), one.tokens[i]});
         }
     }
+
     StepResult result;
     result.rows.resize(rows.size());
     result.row_workers.resize(rows.size());
@@ -319,14 +353,17 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
         state.micro_batches[part].rows = std::span<const Row>(rows).subspan(begin, end - begin);
         state.micro_batches[part].first_row = static_cast<std::uint32_t>(begin);
     }
+
     const auto run = [&]() -> Status {
         for (MicroBatch& part : state.micro_batches) state.embed(part);
+
         for (std::uint32_t layer = 0; layer < state.config.num_layers; ++layer)
             for (MicroBatch& part : state.micro_batches) {
                 if (part.rows.empty()) continue;
                 if (stop.stop_requested())
                     return Error{ErrorCode::cancelled,
                                  text("the step was stopped at layer ", layer)};
+
                 MOEX_TRY(state.finish_experts(part, result, stop));
                 state.attention(part, layer);
                 if (state.config.is_moe(layer))
@@ -334,16 +371,19 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                 else
                     state.dense_mlp(part, state.weights.layers[layer]);
             }
+
         for (MicroBatch& part : state.micro_batches)
             MOEX_TRY(state.finish_experts(part, result, stop));
         return {};
     };
+
     const Status status = run();
     if (!status.ok()) {
         // cancels what is still in flight
         for (MicroBatch& part : state.micro_batches) part.round.reset();
         return status.error();
     }
+
     state.head(batch, result);
     for (const StepRows& one : batch) one.kv->commit(static_cast<std::uint32_t>(one.tokens.size()));
     return result;

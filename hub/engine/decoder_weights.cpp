@@ -40,6 +40,7 @@ class Loader {
             return {found.data.data(), WeightDtype::bf16, num_out, num_in};
         if (found.dtype == TensorDtype::f32)
             return {found.data.data(), WeightDtype::f32, num_out, num_in};
+
         const std::uint64_t count = found.num_elements();
         weights_.converted.emplace_back(new float[count]);
         tensor_to_float(found, 0, {weights_.converted.back().get(), count});
@@ -56,6 +57,7 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
     const std::string at = text("model.layers.", index, ".");
     const std::uint32_t hidden = config.hidden_size, q_size = config.num_heads * config.head_dim,
                         kv_size = config.num_kv_heads * config.head_dim;
+
     MOEX_TRY(load.vector(layer.input_norm, at + "input_layernorm.weight", hidden));
     MOEX_TRY(
         load.vector(layer.post_attention_norm, at + "post_attention_layernorm.weight", hidden));
@@ -65,14 +67,17 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
     MOEX_TRY(load.matrix(layer.k, at + "self_attn.k_proj.weight", kv_size, hidden));
     MOEX_TRY(load.matrix(layer.v, at + "self_attn.v_proj.weight", kv_size, hidden));
     MOEX_TRY(load.matrix(layer.o, at + "self_attn.o_proj.weight", hidden, q_size));
+
     if (config.attention_bias) {
         MOEX_TRY(load.vector(layer.q_bias, at + "self_attn.q_proj.bias", q_size));
         MOEX_TRY(load.vector(layer.k_bias, at + "self_attn.k_proj.bias", kv_size));
         MOEX_TRY(load.vector(layer.v_bias, at + "self_attn.v_proj.bias", kv_size));
         MOEX_TRY(load.vector(layer.o_bias, at + "self_attn.o_proj.bias", hidden));
     }
+
     if (config.is_moe(index))
         return load.matrix(layer.router, at + "mlp.gate.weight", config.num_experts, hidden);
+
     MOEX_TRY(
         load.matrix(layer.gate, at + "mlp.gate_proj.weight", config.intermediate_size, hidden));
     MOEX_TRY(load.matrix(layer.up, at + "mlp.up_proj.weight", config.intermediate_size, hidden));
@@ -85,18 +90,23 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package) {
     const ModelConfig& config = package.config();
     DecoderWeights weights;
     Loader load(package, weights);
+
     MOEX_ASSIGN(embeddings,
                 load.tensor("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}));
     weights.embeddings = embeddings;
+
     MOEX_TRY(load.vector(weights.final_norm, "model.norm.weight", config.hidden_size));
+
     if (config.tied_embeddings)
         weights.head = load.matrix_of(weights.embeddings, config.vocab_size, config.hidden_size);
     else
         MOEX_TRY(
             load.matrix(weights.head, "lm_head.weight", config.vocab_size, config.hidden_size));
+
     weights.layers.resize(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         MOEX_TRY(load_layer(load, weights.layers[layer], config, layer));
+
     return weights;
 }
 

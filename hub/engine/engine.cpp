@@ -60,37 +60,46 @@ Engine::~Engine() {
 Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink sink) {
     State& state = *state_;
     const ModelConfig& config = state.decoder.config();
+
     if (request.prompt.empty())
         return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};
+
     for (const TokenId id : request.prompt)
         if (id >= config.vocab_size)
             return Error{
                 ErrorCode::invalid_argument,
                 text("token ", id, " in the prompt, the vocabulary has ", config.vocab_size)};
+
     const std::uint64_t budget_tokens = std::uint64_t{state.num_pages} * state.options.page_tokens;
     const std::uint64_t prompt_tokens = request.prompt.size(),
                         room = std::min<std::uint64_t>(config.context_tokens, budget_tokens);
+
     if (prompt_tokens >= config.context_tokens)
         return Error{
             ErrorCode::invalid_argument,
             text("the prompt has ", prompt_tokens, " tokens, the context of this model is ",
                  config.context_tokens, " and must hold the answer too")};
+
     if (prompt_tokens >= room)
         return Error{ErrorCode::invalid_argument,
                      text("the prompt has ", prompt_tokens,
                           " tokens, this hub's key/value budget holds ", budget_tokens)};
+
     request.max_tokens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
 
     GenerationId id = 0;
     {
         const std::lock_guard lock(state.mutex);
+
         if (state.draining || state.stopping)
             return Error{ErrorCode::unavailable, "the hub is shutting down"};
+
         if (state.waiting.size() >= state.options.queue_max)
             return Error{ErrorCode::overloaded,
                          text("the queue is full: ", state.waiting.size(),
                               " requests wait, at most ", state.options.queue_max)};
+
         id = state.next_id++;
         ++state.open;
         state.waiting.push_back(
@@ -107,6 +116,7 @@ void Engine::cancel(GenerationId id) {
         const std::lock_guard lock(state.mutex);
         const auto found = std::find_if(state.waiting.begin(), state.waiting.end(),
                                         [&](const auto& one) { return one->id == id; });
+
         if (found != state.waiting.end()) {  // its place in the queue is free at once
             state.dropped.push_back(std::move(*found));
             state.waiting.erase(found);
@@ -138,11 +148,13 @@ void Engine::State::run() {
     while (begin_step()) step();
     for (auto& generation : running) end(std::move(generation), FinishReason::cancelled);
     running.clear();
+
     std::unique_lock lock(mutex);
     while (!waiting.empty() || !dropped.empty()) {
         auto& from = waiting.empty() ? dropped.back() : waiting.front();
         std::unique_ptr<Generation> generation = std::move(from);
         waiting.empty() ? dropped.pop_back() : waiting.pop_front();
+
         lock.unlock();
         end(std::move(generation), FinishReason::cancelled);
         lock.lock();
@@ -153,16 +165,20 @@ void Engine::State::run() {
 // was cancelled and the step takes too long to wait for its end.
 void Engine::State::watch_cancels() {
     std::unique_lock lock(mutex);
+
     const auto wanted = [&] {
         return stepping && !step_stop.stop_requested() &&
                std::any_of(step_ids.begin(), step_ids.end(),
                            [&](GenerationId id) { return cancelled.count(id) != 0; });
     };
+
     for (;;) {
         watch_wake.wait(lock, [&] { return stopping || wanted(); });
+
         const std::uint64_t number = step_number;
         watch_wake.wait_until(lock, step_started + patience,
                               [&] { return stopping || !stepping || step_number != number; });
+
         if (stopping || (stepping && step_number == number)) step_stop.request_stop();
         if (stopping) return;
     }
@@ -174,22 +190,30 @@ bool Engine::State::begin_step() {
         std::vector<std::unique_ptr<Generation>> ended;
         {
             std::unique_lock lock(mutex);
+
             wake.wait(lock, [&] {
                 return stopping || !running.empty() || !waiting.empty() || !dropped.empty();
             });
+
             if (stopping) return false;
+
             ended = std::move(dropped);
             dropped.clear();
+
             for (auto& generation : running)
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(running, nullptr);
+
             for (auto& generation : waiting)  // preempted since it was cancelled
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(waiting, nullptr);
+
             cancelled.clear();  // ids that ended before are forgotten as well
+
             for (auto& generation : ended) generation->kv.reset();
             admit();
         }
+
         for (auto& generation : ended) end(std::move(generation), FinishReason::cancelled);
         publish_gauges();
         if (!running.empty()) return true;
@@ -204,13 +228,17 @@ void Engine::State::admit() {
         Generation& next = *waiting.front();
         const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                               next.tokens_max());
+
         if (cache.pages_for(tokens) + running.size() > cache.pages_free()) break;
+
         next.kv = std::make_unique<KvCache::Sequence>(cache);
         next.kv->reserve(tokens);
+
         if (next.admitted == TimePoint{}) {
             next.admitted = now_steady();
             next.stats.queued = next.admitted - next.submitted;
         }
+
         running.push_back(std::move(waiting.front()));
         waiting.pop_front();
     }
@@ -227,9 +255,11 @@ void Engine::State::publish_gauges() {
 void Engine::State::end_running(GenerationId id, FinishReason reason, Error error) {
     const auto found = std::find_if(running.begin(), running.end(),
                                     [&](const auto& one) { return one->id == id; });
+
     std::unique_ptr<Generation> generation = std::move(*found);
     running.erase(found);
     generation->kv.reset();
+
     publish_gauges();  // before the sink hears of it: what it frees is free
     end(std::move(generation), reason, std::move(error));
 }
@@ -238,6 +268,7 @@ void Engine::State::end(std::unique_ptr<Generation> generation, FinishReason rea
     if (generation->sink.on_end)
         generation->sink.on_end({reason, std::move(error), std::move(generation->stats),
                                  std::move(generation->prompt_nll)});
+
     const std::lock_guard lock(mutex);
     --open;
 }

@@ -19,7 +19,9 @@ constexpr std::uint32_t steps_recut_max = 3;
 void Engine::State::share_rows() {
     std::uint32_t rows_left = std::max(1u, options.step_rows_max);
     for (auto& generation : running) generation->step_tokens = 0;
+
     turn = turn >= running.size() ? 0 : turn;
+
     std::size_t decoding = 0;
     std::vector<Generation*> prompts;
     for (std::size_t i = 0; i < running.size(); ++i) {
@@ -32,15 +34,19 @@ void Engine::State::share_rows() {
             ++decoding;
         }
     }
+
     // Only where not all fit does the turn matter; it goes on behind the last one served.
     if (rows_left == 0) turn += decoding;
+
     // The shortest first: what it leaves of its share goes to the longer ones.
     const auto wants = [](const Generation& one) {
         return one.scores_prompt() ? std::min(one.missing(), scored_rows_max) : one.missing();
     };
+
     std::stable_sort(prompts.begin(), prompts.end(), [&](const Generation* a, const Generation* b) {
         return wants(*a) < wants(*b);
     });
+
     for (std::size_t i = 0; i < prompts.size() && rows_left > 0; ++i) {
         const std::uint32_t share = std::max(
             1u, rows_left / static_cast<std::uint32_t>(prompts.size() - i));
@@ -60,6 +66,7 @@ void Engine::State::grow_pages() {
             running.pop_back();
             last->kv.reset();
             last->step_tokens = 0;
+
             const std::lock_guard lock(mutex);
             ++counters.preempted;
             waiting.push_front(std::move(last));
@@ -70,14 +77,18 @@ void Engine::State::grow_pages() {
 std::vector<StepRows> Engine::State::compose() {
     share_rows();
     grow_pages();
+
     std::vector<StepRows> batch;
     for (auto& generation : running) {
         if (generation->step_tokens == 0) continue;
+
         StepRows rows{.kv = generation->kv.get()};
         rows.tokens = std::span<const TokenId>(generation->tokens)
                           .subspan(generation->kv->num_tokens(), generation->step_tokens);
+
         rows.all_logits = generation->scores_prompt();
         rows.no_logits = !rows.all_logits && generation->step_tokens < generation->missing();
+
         batch.push_back(rows);
     }
     return batch;
@@ -86,6 +97,7 @@ std::vector<StepRows> Engine::State::compose() {
 Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch) {
     std::stop_token stop;
     const TimePoint started = now_steady();
+
     {
         const std::lock_guard lock(mutex);
         stepping = true;
@@ -98,26 +110,34 @@ Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch) {
         if (stopping) step_stop.request_stop();
         if (!cancelled.empty()) watch_wake.notify_all();
     }
+
     Result<StepResult> result = decoder.step(batch, experts, {}, stop);
+
     const std::lock_guard lock(mutex);
     stepping = false;
     if (!cancelled.empty()) watch_wake.notify_all();
+
     ++counters.steps;
     counters.step_time += now_steady() - started;
+
     if (!result.ok()) return result;
+
     patience = patience_min;
     steps_recut = 0;
     counters.steps_multi_sequence += batch.size() >= 2;
     counters.rows += result->rows.size();
     counters.experts_waited += result->experts_waited;
+
     return result;
 }
 
 void Engine::State::step() {
     const std::vector<StepRows> batch = compose();
+
     std::vector<Generation*> members;
     for (auto& generation : running)
         if (generation->step_tokens != 0) members.push_back(generation.get());
+
     const Result<StepResult> result = run_step(batch);
     if (!result.ok()) {
         // Stopped for the sake of one that was cancelled: the next step begins without it.
@@ -131,8 +151,10 @@ void Engine::State::step() {
             const std::lock_guard lock(mutex);
             patience = patience_min;
         }
+
         if (result.error().code == ErrorCode::num_tokens_range && ++steps_recut <= steps_recut_max)
             return;
+
         std::vector<GenerationId> ids;
         for (const Generation* generation : members) ids.push_back(generation->id);
         for (const GenerationId id : ids) end_running(id, FinishReason::error, result.error());
@@ -146,10 +168,13 @@ void Engine::State::step() {
         Generation& generation = *members[i];
         take_rows(generation, *result, row_at);
         row_at += generation.step_tokens;
+
         if (batch[i].no_logits) continue;
+
         const std::size_t count = batch[i].all_logits ? generation.step_tokens : 1;
         const auto logits = std::span(result->logits).subspan(logits_at, count * vocab_size);
         logits_at += logits.size();
+
         if (batch[i].all_logits) {
             const std::vector<TokenId>& prompt = generation.request.prompt;
             const std::uint32_t first = generation.kv->num_tokens() - generation.step_tokens;
@@ -160,18 +185,22 @@ void Engine::State::step() {
                 generation.prompt_nll.push_back(log_sum_exp(one) - one[prompt[first + row + 1]]);
             }
         }
+
         if (generation.missing() > 0) continue;
+
         if (const auto reason = take_token(generation, logits.last(vocab_size)))
             (*reason == FinishReason::stop    ? finished_stop
              : *reason == FinishReason::error ? broken
                                               : finished_length)
                 .push_back(generation.id);
     }
+
     for (const GenerationId id : broken)
         end_running(
             id, FinishReason::error,
             {ErrorCode::non_finite,
              "the model's logits are not finite: a weight or an expert's answer is out of range"});
+
     for (const GenerationId id : finished_stop) end_running(id, FinishReason::stop);
     for (const GenerationId id : finished_length) end_running(id, FinishReason::length);
 }
@@ -195,7 +224,9 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result,
     const auto prompt_part = [&](std::uint32_t tokens) {
         return std::min(tokens, stats.prompt_tokens);
     };
+
     const std::uint32_t reached = std::max(generation.furthest, generation.kv->num_tokens());
+
     const std::lock_guard lock(mutex);
     counters.prompt_tokens += prompt_part(reached) - prompt_part(generation.furthest);
     generation.furthest = reached;
@@ -205,26 +236,35 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result,
 std::optional<FinishReason> Engine::State::take_token(Generation& generation,
                                                       std::span<const float> logits) {
     const TimePoint now = now_steady();
+
     const GenerationRequest& request = generation.request;
+
     if (generation.stats.completion_tokens == 0) {
         generation.first_token = now;
         generation.stats.prefill = now - generation.admitted;
     }
+
     generation.stats.decode = now - generation.first_token;
+
     if (request.max_tokens == 0) return FinishReason::length;
+
     TokenEvent event{generation.sampler.sample(logits, request.logprobs ? request.top_logprobs : 0),
                      generation.stats.completion_tokens};
     if (!std::isfinite(event.token.logprob)) return FinishReason::error;
+
     if (std::find(request.stop_ids.begin(), request.stop_ids.end(), event.token.id) !=
         request.stop_ids.end())
         return FinishReason::stop;
+
     generation.tokens.push_back(event.token.id);
     generation.sampler.accept(event.token.id);
     ++generation.stats.completion_tokens;
+
     {
         const std::lock_guard lock(mutex);
         ++counters.generated_tokens;
     }
+
     if (generation.sink.on_token) generation.sink.on_token(event);
     if (generation.stats.completion_tokens >= request.max_tokens) return FinishReason::length;
     return std::nullopt;

@@ -61,14 +61,17 @@ bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
     const std::uint32_t wanted = cache_->pages_for(num_tokens);
     if (wanted <= pages_.size()) return true;
     if (wanted - pages_.size() > cache_->free_.size()) return false;
+
     while (pages_.size() < wanted) {
         const std::uint32_t page = cache_->free_.back();
         cache_->free_.pop_back();
+
         // Not cleared: a row is written before it is read, and untouched memory costs nothing.
         if (!cache_->pages_[page])
             cache_->pages_[page].reset(new float[cache_->page_bytes() / sizeof(float)]);
         pages_.push_back(page);
     }
+
     return true;
 }
 
@@ -81,6 +84,7 @@ void KvCache::Sequence::commit(std::uint32_t num_tokens) {
 void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
     MOEX_CHECK(num_tokens <= num_tokens_,
                text("rolled back to ", num_tokens, " of ", num_tokens_, " tokens"));
+
     num_tokens_ = num_tokens;
     for (const std::uint32_t kept = cache_->pages_for(num_tokens); pages_.size() > kept;
          pages_.pop_back())
@@ -106,47 +110,59 @@ Bytes KvCache::Sequence::serialize() const {
     const ModelConfig& config = cache_->config_;
     const std::size_t row_bytes = cache_->row_floats() * sizeof(float);
     ByteWriter out(24 + std::size_t{2} * config.num_layers * num_tokens_ * row_bytes);
+
     for (const std::uint32_t value : {serial_magic, serial_version, config.num_layers,
                                       config.num_kv_heads, config.head_dim, num_tokens_})
         out.u32(value);
+
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         for (std::uint32_t position = 0; position < num_tokens_; ++position) {
             out.raw(std::as_bytes(k(layer, position)));
             out.raw(std::as_bytes(v(layer, position)));
         }
+
     return std::move(out).take();
 }
 
 Result<KvCache::Sequence> KvCache::Sequence::deserialize(KvCache& cache, ByteView bytes) {
     const ModelConfig& config = cache.config_;
     ByteReader in(bytes);
+
     const std::uint32_t magic = in.u32(), version = in.u32(), layers = in.u32(), heads = in.u32(),
                         head_dim = in.u32(), tokens = in.u32();
+
     if (in.overrun() || magic != serial_magic)
         return Error{ErrorCode::bad_file, "not a saved key/value state"};
+
     if (version != serial_version)
         return Error{ErrorCode::bad_file, text("saved state has version ", version,
                                                ", this build reads ", serial_version)};
+
     if (layers != config.num_layers || heads != config.num_kv_heads || head_dim != config.head_dim)
         return Error{ErrorCode::bad_file,
                      text("saved state is of ", layers, " layers x ", heads, " heads x ", head_dim,
                           ", the model has ", config.num_layers, " x ", config.num_kv_heads, " x ",
                           config.head_dim)};
+
     const std::size_t row_bytes = cache.row_floats() * sizeof(float);
     const std::uint64_t wanted = std::uint64_t{2} * layers * tokens * row_bytes;
+
     if (in.remaining_bytes() != wanted)
         return Error{ErrorCode::bad_file,
                      text("saved state of ", tokens, " tokens has ", in.remaining_bytes(),
                           " bytes of rows, wanted ", wanted)};
+
     Sequence sequence(cache);
     if (!sequence.reserve(tokens))
         return Error{ErrorCode::overloaded, text("saved state needs ", cache.pages_for(tokens),
                                                  " pages, ", cache.pages_free(), " are free")};
+
     for (std::uint32_t layer = 0; layer < layers; ++layer)
         for (std::uint32_t position = 0; position < tokens; ++position) {
             std::memcpy(sequence.k(layer, position).data(), in.take(row_bytes).data(), row_bytes);
             std::memcpy(sequence.v(layer, position).data(), in.take(row_bytes).data(), row_bytes);
         }
+
     sequence.commit(tokens);
     return sequence;
 }

@@ -79,6 +79,7 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
                       inner_floats = input_floats(intermediate);
     const std::uint32_t num_pairs = experts.empty() ? 0
                                                     : experts.back().first + experts.back().count;
+
     Scratch& buffers = scratch();
     float* gate_up = at_least(buffers.gate_up, std::size_t{num_pairs} * 2 * intermediate);
     float* inner = at_least(buffers.inner, std::size_t{num_pairs} * intermediate);
@@ -89,11 +90,13 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
     for (const ExpertRows& rows : experts) {
         MOEX_ASSIGN(blob, package->blob(layer, rows.expert));
         MOEX_ASSIGN(view, view_expert_blob(blob, shape, dtype));
+
         const RowsIn in{one_row ? x : x + rows.first * x_floats, x_floats, rows.count};
         const RowsIn between{inner_prepared + rows.first * inner_floats, inner_floats, rows.count};
         const RowsOut up{gate_up + std::size_t{rows.first} * 2 * intermediate,
                          std::size_t{2} * intermediate};
         const RowsOut down{y + std::size_t{rows.first} * hidden_size, hidden_size};
+
         if (dtype == ExpertDtype::int4) {
             int4_up.push_back({up,
                                int4_matrix(view.gate_up_codes, view.gate_up_scale_zero,
@@ -110,6 +113,7 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
                 {down, weight_matrix(view.down_codes, dtype, hidden_size, intermediate), between});
         }
     }
+
     dtype == ExpertDtype::int4 ? matmul_int4(int4_up, threads) : matmul(plain_up, threads);
     threads.parallel_for(num_pairs, silu_pairs_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t pair = begin; pair < end; ++pair) {
@@ -120,6 +124,7 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
                         intermediate);
         }
     });
+
     dtype == ExpertDtype::int4 ? matmul_int4(int4_down, threads) : matmul(plain_down, threads);
     return {};
 }
@@ -151,6 +156,7 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
         const State& state = *state_;
         const std::uint32_t hidden_size = state.hidden(),
                             num_pairs = batch.num_tokens * batch.top_k;
+
         // Pairs by expert, ascending; within an expert by row.
         std::vector<std::uint32_t> pair_of_slot(num_pairs), slot_of_pair(num_pairs);
         for (std::uint32_t pair = 0; pair < num_pairs; ++pair) pair_of_slot[pair] = pair;
@@ -158,6 +164,7 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
                          [&](std::uint32_t a, std::uint32_t b) {
                              return batch.expert_ids[a] < batch.expert_ids[b];
                          });
+
         std::vector<ExpertRows> experts;
         for (std::uint32_t slot = 0; slot < num_pairs; ++slot) {
             slot_of_pair[pair_of_slot[slot]] = slot;
@@ -172,15 +179,19 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
         const bool one_row = batch.num_tokens == 1;
         float* x = at_least(buffers.x, (one_row ? 1 : num_pairs) * x_floats);
         float* y = at_least(buffers.y, std::size_t{num_pairs} * hidden_size);
+
         state.threads.parallel_for(
             batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
                 std::vector<float> rounded(hidden_size);
+
                 for (std::size_t token = begin; token < end; ++token) {
                     std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
                     if (state.rounding.deterministic)
                         round_rows(state.rounding.dtype_of(rounded), rounded, hidden_size);
+
                     float* first = one_row ? x : x + slot_of_pair[token * batch.top_k] * x_floats;
                     state.prepare_row(first, rounded.data(), hidden_size);
+
                     for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
                         std::memcpy(x + slot_of_pair[token * batch.top_k + i] * x_floats, first,
                                     x_floats * sizeof(float));
@@ -191,15 +202,19 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
         state.threads.parallel_for(
             batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
                 std::vector<std::uint32_t> slots(batch.top_k);
+
                 for (std::size_t token = begin; token < end; ++token) {
                     const std::span<float> sum = batch.y.subspan(token * hidden_size, hidden_size);
                     std::fill(sum.begin(), sum.end(), 0.0f);
+
                     std::copy_n(
                         slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
                         batch.top_k, slots.begin());
                     std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
+
                     const Dtype dtype = state.rounding.dtype_of(
                         batch.x.subspan(token * hidden_size, hidden_size));
+
                     for (const std::uint32_t slot : slots) {
                         const std::span<float> answer{y + std::size_t{slot} * hidden_size,
                                                       hidden_size};
@@ -215,6 +230,7 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
                     }
                 }
             });
+
         ExpertAnswer answer;
         answer.rows.assign(batch.num_tokens,
                            RowProvenance{.pairs_local = static_cast<std::uint16_t>(batch.top_k)});
@@ -229,11 +245,14 @@ Status LocalExperts::compute(std::uint32_t layer, std::uint32_t expert, std::spa
     const std::uint32_t hidden_size = state.hidden();
     const auto num_rows = static_cast<std::uint32_t>(gates.size());
     const std::size_t x_floats = state.input_floats(hidden_size);
+
     float* prepared = at_least(scratch().x, num_rows * x_floats);
     for (std::size_t row = 0; row < num_rows; ++row)
         state.prepare_row(prepared + row * x_floats, x.data() + row * hidden_size, hidden_size);
+
     const ExpertRows rows{expert, 0, num_rows};
     MOEX_TRY(state.run(layer, {&rows, 1}, prepared, false, y.data()));
+
     for (std::size_t row = 0; row < num_rows; ++row) {
         const std::span<float> answer = y.subspan(row * hidden_size, hidden_size);
         scale_by(answer, gates[row]);

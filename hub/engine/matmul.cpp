@@ -16,11 +16,13 @@ void share_out(std::span<const Job> jobs, ThreadPool& threads, const Run& run) {
     std::vector<std::size_t> first_unit(jobs.size() + 1, 0);
     for (std::size_t j = 0; j < jobs.size(); ++j)
         first_unit[j + 1] = first_unit[j] + (jobs[j].weights.num_out + unit_outs - 1) / unit_outs;
+
     threads.parallel_for(first_unit.back(), 1, [&](std::size_t begin, std::size_t end) {
         std::size_t j = static_cast<std::size_t>(
                             std::upper_bound(first_unit.begin(), first_unit.end(), begin) -
                             first_unit.begin()) -
                         1;
+
         for (; begin < end; ++j) {
             const std::size_t stop = std::min(end, first_unit[j + 1]);
             if (stop <= begin) continue;
@@ -28,6 +30,7 @@ void share_out(std::span<const Job> jobs, ThreadPool& threads, const Run& run) {
             const auto out_end = std::min(
                 jobs[j].weights.num_out,
                 static_cast<std::uint32_t>((stop - first_unit[j]) * unit_outs));
+
             run(jobs[j], out_begin, out_end);
             begin = stop;
         }

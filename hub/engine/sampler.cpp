@@ -58,6 +58,7 @@ std::span<const float> Sampler::adjust(std::span<const float> logits) {
             logit = static_cast<float>(logit > 0 ? logit / options_.repetition_penalty
                                                  : logit * options_.repetition_penalty);
         };
+
         for (const TokenId id : prompt_tokens_)
             if (id < scratch_.size()) penalize(id);
         for (const auto& [id, count] : output_counts_)
@@ -65,13 +66,16 @@ std::span<const float> Sampler::adjust(std::span<const float> logits) {
                 !std::binary_search(prompt_tokens_.begin(), prompt_tokens_.end(), id))
                 penalize(id);
     }
+
     if (counted)
         for (const auto& [id, count] : output_counts_)
             if (id < scratch_.size())
                 scratch_[id] -= static_cast<float>(options_.presence_penalty +
                                                    count * options_.frequency_penalty);
+
     for (const auto& [id, bias] : options_.logit_bias)
         if (id < scratch_.size()) scratch_[id] += bias;
+
     return scratch_;
 }
 
@@ -85,8 +89,10 @@ TokenId Sampler::draw(std::span<const float> logits) {
     const auto probability = [&](std::uint32_t id) {
         return std::exp((logits[id] - most) / options_.temperature);
     };
+
     const double log_floor = std::max(
         log_ratio_min, options_.min_p > 0 ? std::log(options_.min_p) : log_ratio_min);
+
     order_.clear();
     for (std::uint32_t id = 0; id < logits.size(); ++id)
         if ((logits[id] - most) / options_.temperature >= log_floor) order_.push_back(id);
@@ -96,6 +102,7 @@ TokenId Sampler::draw(std::span<const float> logits) {
     const auto before = [&](std::uint32_t a, std::uint32_t b) {
         return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
     };
+
     std::size_t sorted = 0;
     const auto sort_up_to = [&](std::size_t count) {
         count = std::min(count, order_.size());
@@ -105,10 +112,12 @@ TokenId Sampler::draw(std::span<const float> logits) {
         std::sort(first, last, before);
         sorted = count;
     };
+
     if (options_.sample_top_k != 0 && options_.sample_top_k < order_.size()) {
         sort_up_to(options_.sample_top_k);
         order_.resize(options_.sample_top_k);
     }
+
     double sum = 0;
     for (const std::uint32_t id : order_) sum += probability(id);
     if (options_.top_p < 1.0) {
@@ -122,6 +131,7 @@ TokenId Sampler::draw(std::span<const float> logits) {
         order_.resize(count);
         sum = reached;
     }
+
     double left = static_cast<double>(next_random(random_state_) >> 11) * 0x1p-53 * sum;
     for (std::size_t i = 0; i + 1 < order_.size(); ++i) {
         left -= probability(order_[i]);
@@ -135,17 +145,21 @@ SampledToken Sampler::sample(std::span<const float> logits, std::uint32_t top_lo
     SampledToken sampled;
     sampled.id = draw(adjust(logits));
     sampled.logprob = logits[sampled.id] - normalizer;
+
     if (top_logprobs > 0) {
         const std::size_t count = std::min<std::size_t>(top_logprobs, logits.size());
         order_.resize(logits.size());
         for (std::uint32_t id = 0; id < logits.size(); ++id) order_[id] = id;
+
         std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count),
                           order_.end(), [&](std::uint32_t a, std::uint32_t b) {
                               return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
                           });
+
         for (std::size_t i = 0; i < count; ++i)
             sampled.top.push_back({order_[i], logits[order_[i]] - normalizer});
     }
+
     return sampled;
 }
 
