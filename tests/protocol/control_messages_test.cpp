@@ -125,6 +125,7 @@ TEST(HelloTest, BadHellosAreRefused) {
     EXPECT_EQ(with("/lz4", "yes"), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(25, 'n')), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(24, 'n')), "ok");
+
     for (const char* json : {"", "{", "[]", "null", "\"versions\"", "{\"versions\":[1,1]} x",
                              "{\"a\":\"\xff\"}", "{'a':1}", "{\"a\":1,}"})
         EXPECT_EQ(verdict(decode_hello(frame_of(FrameType::hello, json))), "bad_json") << json;
@@ -142,6 +143,7 @@ TEST(CapabilitiesTest, AFirstHeartbeatNeedsNoField) {
     const auto empty = decode_capabilities(encode_heartbeat(0, "{}"));
     ASSERT_TRUE(empty.ok());
     EXPECT_EQ(empty->dtypes, std::vector<Dtype>{Dtype::f16});
+
     const auto full = decode_capabilities(encode_heartbeat(
         0, R"({"device":{"vendor":"v"},"token":"t","caps":["group"],"lz4":true})"));
     ASSERT_TRUE(full.ok());
@@ -203,6 +205,7 @@ TEST(WelcomeTest, BadWelcomesAreRefused) {
     EXPECT_EQ(with("/dtype", "f8"), "unknown_dtype");
     EXPECT_EQ(with("/heartbeat_ms", 0), "bad_field");
     EXPECT_EQ(with("/queue_depth", 0), "bad_field");
+
     for (const char* path : {"version", "worker_id", "model", "limits", "dtype"})
         EXPECT_EQ(verdict(decode_welcome(
                       changed(frame, FrameType::welcome, [&](Json& json) { json.erase(path); }))),
@@ -221,9 +224,11 @@ TEST(AssignTest, ComesBackUpToItsMaximum) {
     }
     const Bytes frame = encode_assign(sent);
     EXPECT_LE(frame.size(), unauthenticated_frame_bytes_max);
+
     const auto got = decode_assign(frame, limits);
     ASSERT_TRUE(got.ok()) << got.error().message;
     ASSERT_EQ(got->size(), sent.size());
+
     for (std::size_t i = 0; i < sent.size(); ++i) {
         EXPECT_EQ((*got)[i].layer, sent[i].layer);
         EXPECT_EQ((*got)[i].expert, sent[i].expert);
@@ -248,6 +253,7 @@ TEST(AssignTest, BadAssignsAreRefused) {
     EXPECT_EQ(refused(R"({"units":[[4,0,")" + hash + R"("]]})"), "unknown_expert");
     EXPECT_EQ(refused(R"({"units":[[0,8,")" + hash + R"("]]})"), "unknown_expert");
     EXPECT_EQ(refused(R"({"units":[[0,0,")" + hash + R"("]]})"), "ok");
+
     std::string many = R"({"units":[0)";
     for (int i = 0; i < 512; ++i) many += ",0";
     EXPECT_EQ(refused(many + "]}"), "bad_field");
@@ -265,6 +271,7 @@ TEST(UnitsTest, ComeBackAndBadOnesAreRefused) {
         RC_ASSERT(ready.ok() && *ready == sent);
         RC_ASSERT(release.ok() && *release == sent);
     }));
+
     const Bytes frame = encode_ready({{1, 2}, {3, 7}});
     const auto decode = [](ByteView bytes) { return decode_units(bytes, small_limits()); };
     expect_truncations_refused(frame, decode);
@@ -307,6 +314,7 @@ TEST(PrefetchTest, ComesBackAndBadOnesAreRefused) {
     const auto got = decode(frame);
     ASSERT_TRUE(got.ok());
     ASSERT_EQ(got->size(), 2u);
+
     for (std::size_t i = 0; i < 2; ++i) {
         EXPECT_EQ((*got)[i].unit, sent[i].unit);
         EXPECT_EQ((*got)[i].deadline_ms, sent[i].deadline_ms);
@@ -342,6 +350,7 @@ TEST(ErrorTest, ComesBackAndIsShortened) {
     EXPECT_EQ(got->found, sent.found);
     EXPECT_EQ(got->wanted, sent.wanted);
     EXPECT_TRUE(got->fatal);
+
     for (const std::string fill : {"x", "\x01", "\"", "\xff", "é"}) {
         ErrorMessage longer = sent;
         for (std::string* text : {&longer.code, &longer.field, &longer.found, &longer.wanted}) {

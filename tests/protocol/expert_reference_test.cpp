@@ -45,12 +45,15 @@ TEST(ExpertReferenceTest, TinyCaseByHand) {
     const double first = 3 / (1 + std::exp(-3.0)) * 2, second = -1 / (1 + std::exp(1.0)) * 4;
     EXPECT_NEAR(intermediate[0], 5.715444760934593, 1e-12);
     EXPECT_NEAR(intermediate[1], -1.0757656854799804, 1e-12);
+
     expert_down(y, weights, intermediate);
     EXPECT_DOUBLE_EQ(y[0], first);
     EXPECT_DOUBLE_EQ(y[1], first + second);
+
     std::vector<double> both(2);
     expert_reference(std::span<double>(both), weights, std::span<const double>(x));
     EXPECT_EQ(both, y);
+
     const std::vector<float> x_float{1, 2};
     std::vector<float> y_float(2);
     expert_reference(std::span<float>(y_float), weights, std::span<const float>(x_float));
@@ -104,6 +107,7 @@ TEST(QuantizeTest, ZeroConstantTinyAndOneSidedGroupsKeepTheirValues) {
     }
     const Bytes blob = quantize_expert_int4(weights);
     const ExpertWeights back = dequantize_expert(*view_expert_blob(blob, shape, ExpertDtype::int4));
+
     for (std::size_t i = 0; i < 1024; ++i) {
         EXPECT_NEAR(back.gate[i], weights.gate[i], 0.003f);
         EXPECT_NEAR(back.down[i], 5.0f, 0.005f);

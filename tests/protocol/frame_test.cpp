@@ -36,6 +36,7 @@ TEST(FrameTest, TensorHeaderComesBackAndIsNotPayload) {
     const Bytes frame = finish_frame(std::move(out));
     ASSERT_EQ(frame.size(), 29u);
     EXPECT_EQ(decode_frame_header(frame)->payload_bytes, 1u);
+
     const auto header = decode_tensor_header(frame);
     ASSERT_TRUE(header.ok());
     EXPECT_EQ(header->layer, 1);

@@ -78,6 +78,7 @@ TEST(GroupDispatchTest, ViewBorrowsTheFrameOrTheScratch) {
     EXPECT_EQ(view.x_bytes.data(), plain.data() + x_at);
     EXPECT_EQ(view.x_bytes.size(), 3u * 32 * 2);
     EXPECT_TRUE(scratch.empty());
+
     GroupDispatch flat = sample_group();
     std::fill(flat.x.begin(), flat.x.end(), 1.0f);
     const Bytes packed = encode_group_dispatch(flat, true);
@@ -92,6 +93,7 @@ TEST(GroupDispatchTest, BadHeadersAreRefused) {
     ASSERT_EQ(frame.size(), x_at + 3 * 32 * 2);
     const auto decode = decoder();
     ASSERT_EQ(verdict(decode(frame)), "ok");
+
     expect_truncations_refused(frame, decode);
     for (std::ptrdiff_t size = 16; size < 32; ++size)
         EXPECT_EQ(verdict(decode(resized(frame, size - static_cast<std::ptrdiff_t>(frame.size())))),
@@ -101,13 +103,16 @@ TEST(GroupDispatchTest, BadHeadersAreRefused) {
     EXPECT_EQ(verdict(decode(resized(frame, 1))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u16(frame, 6, 22))), "unknown_type");
     EXPECT_EQ(verdict(decode(with_u16(frame, 16, 4))), "unknown_expert");  // layer
+
     for (const unsigned num_experts : {0u, 9u, 0xffffu})
         EXPECT_EQ(verdict(decode(with_u16(frame, 18, num_experts))), "bad_field");
     EXPECT_EQ(verdict(decode(with_u16(frame, 18, 2))), "payload_size");
+
     for (const std::uint32_t num_tokens : {0u, 7u, 0xffffffffu})
         EXPECT_EQ(verdict(decode(with_u32(frame, 20, num_tokens))), "num_tokens_range");
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 2))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 64))), "bad_field");
+
     for (const unsigned dtype : {0u, 4u, 6u, 255u})
         EXPECT_EQ(verdict(decode(with_byte(frame, 26, dtype))), "unknown_dtype");
     for (const unsigned flags : {4u, 8u, 128u, 255u})
@@ -122,6 +127,7 @@ TEST(GroupDispatchTest, BadTablesAreRefused) {
     const auto decode = decoder();
     // experts 1, 1, 7
     EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 1))), "bad_order");
+
     // experts 1, 0, 7
     EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 4, 0))), "bad_order");
     EXPECT_EQ(verdict(decode(with_u16(frame, experts_at + 8, 8))), "unknown_expert");
@@ -152,12 +158,14 @@ TEST(GroupDispatchTest, Lz4ShortLongAndBombAreRefused) {
     const Bytes frame = encode_group_dispatch(flat, true);
     const auto decode = decoder();
     ASSERT_EQ(verdict(decode(frame)), "ok");
+
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(resized(frame, -1))), "bad_compression");
     EXPECT_EQ(verdict(decode(resized(frame, 1))), "bad_compression");
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 2))), "bad_compression");
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 4))), "bad_compression");
     EXPECT_EQ(verdict(decode(resized(frame, 2000))), "payload_size");
+
     // an empty block
     EXPECT_EQ(verdict(decode(resized(frame, 32 - static_cast<std::ptrdiff_t>(frame.size())))),
               "bad_compression");
@@ -211,6 +219,7 @@ TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {
     const Bytes frame = encode_group_result(result, false);
     EXPECT_LE(frame.size(), tensor_frame_bytes_max(limits));
     EXPECT_TRUE(decode_group_result(frame, limits).ok());
+
     // 64 rows for 64 experts each: a question of 2 MiB whose answer would have 128 MiB.
     const WireLimits wide{8192, 1, 64, 64, 4096};
     GroupDispatch question{.sequence_id = 3, .shape = {0, 64, 8192, Dtype::f32, true, 4096, 64}};
@@ -222,6 +231,7 @@ TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {
     question.x = exact_rows(64 * 8192);
     EXPECT_EQ(verdict(decode_group_dispatch(encode_group_dispatch(question, false), wide)),
               "payload_size");
+
     limits.hidden_size = 0xffff;
     limits.num_pairs_max = 0xffffffff;
     EXPECT_EQ(tensor_frame_bytes_max(limits), frame_bytes_max);

@@ -54,6 +54,7 @@ TEST(RowsTest, HalvesAreThoseOfThePlainTwin) {
         if (std::isfinite(value) && std::isfinite(next)) values.push_back(value / 2 + next / 2);
     }
     values.insert(values.end(), {65519.99f, 65520.0f, 1e30f, -1e30f, 1e-30f, 3e-8f, -0.0f});
+
     for (std::size_t skip = 0; skip < 9; ++skip) {
         const std::span<const float> some = std::span<const float>(values).subspan(skip);
         Bytes wire(2 * some.size());
@@ -75,6 +76,7 @@ TEST(RowsTest, HalvesAreThoseOfThePlainTwin) {
         }
     }
     const std::vector<float> broken(9, std::numeric_limits<float>::quiet_NaN());
+
     for (std::size_t at = 0; at < broken.size(); ++at) {
         std::vector<float> row(broken.size(), 1.0f), back(row.size());
         row[at] = broken[at];
@@ -220,6 +222,7 @@ TEST(BlobTest, GroupSizeIsTheLargestThatDividesBoth) {
     EXPECT_EQ(*choose_group_size(64, 128, 128), 64u);
     EXPECT_FALSE(choose_group_size(2048, 768, 31).ok());
     EXPECT_FALSE(choose_group_size(0, 0, 128).ok());
+
     const Result<std::uint32_t> refused = choose_group_size(100, 768, 128);
     ASSERT_FALSE(refused.ok());
     EXPECT_NE(refused.error().message.find("100"), std::string::npos);

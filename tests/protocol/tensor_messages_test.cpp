@@ -68,6 +68,7 @@ TEST(DispatchTest, BadHeadersAreRefused) {
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 4))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u16(frame, 24, 31))), "bad_field");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 0))), "unknown_dtype");
+
     // as int8 it would be shorter
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 3))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 4))), "unknown_dtype");
@@ -122,24 +123,29 @@ TEST(Lz4MessageTest, ShortLongDamagedAndBombBlocksAreRefused) {
     const Bytes frame = encode_result(sent, 32, true);
     ASSERT_EQ(std::to_integer<unsigned>(frame[27]), flag_lz4);
     ASSERT_LT(frame.size(), 28u + 128);
+
     const auto decode = decoder_of_result();
     ASSERT_EQ(verdict(decode(frame)), "ok");
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(resized(frame, -1))), "bad_compression");
     EXPECT_EQ(verdict(decode(resized(frame, 1))), "bad_compression");
+
     // decodes to more than one token
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "bad_compression");
     // and to fewer than three
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 3))), "bad_compression");
+
     // above the bound of a block
     EXPECT_EQ(verdict(decode(resized(frame, 4000))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 27, 0))), "payload_size");  // the flag is lost
+
     // A block that claims far more than it can hold is refused by its size.
     WireLimits wide = small_limits();
     wide.hidden_size = 0x8000;
     wide.num_tokens_max = 512;
     Bytes bomb = with_u16(with_u32(frame, 20, 512), 24, 0x8000);
     EXPECT_EQ(verdict(decode_result(bomb, wide)), "bad_compression");
+
     wide.num_tokens_max = 0xffffffff;
     // above the cap
     EXPECT_EQ(verdict(decode_result(with_u32(bomb, 20, 0xffffffff), wide)), "payload_size");
@@ -152,6 +158,7 @@ TEST(WeightSyncTest, ComesBackAndBadOnesAreRefused) {
     sent.expert = 6;
     for (std::size_t i = 0; i < 32; ++i) sent.blob[i] = static_cast<std::byte>(i * 7);
     const Bytes frame = encode_weight_sync(sent, 32);
+
     const auto decode = [](ByteView bytes) { return decode_weight_sync(bytes, small_limits()); };
     const auto got = decode(frame);
     ASSERT_TRUE(got.ok());
@@ -159,6 +166,7 @@ TEST(WeightSyncTest, ComesBackAndBadOnesAreRefused) {
     EXPECT_EQ(got->layer, 1);
     EXPECT_EQ(got->expert, 6);
     EXPECT_EQ(got->blob, sent.blob);
+
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(with_u32(frame, 20, 1))), "num_tokens_range");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 1))), "unknown_dtype");

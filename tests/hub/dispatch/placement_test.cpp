@@ -111,6 +111,7 @@ TEST(PlacementTest, AJoinMovesItsShareAndNoMore) {
             changes.begin(), changes.end(), [](const auto& change) { return !change.added; }));
         EXPECT_LE(moved, 1.5 / static_cast<double>(id) * 2 * 6144) << "join of " << id;
     }
+
     for (WorkerId id = 1; id <= 400; ++id)
         EXPECT_NEAR(placement.load(id), placement.fair_share(id),
                     0.1 * placement.fair_share(id) + 1);
@@ -177,6 +178,7 @@ TEST(PlacementTest, AReturningWorkerFavoursTheUnitsItHadBefore) {
     back.ring_key = 4 * 77;
     placement.join(back, changes);
     std::size_t same = 0;
+
     for (const std::uint32_t unit : before)
         for (const WorkerId owner : placement.owners(unit)) same += owner == 99;
     // by chance it would be a fifth

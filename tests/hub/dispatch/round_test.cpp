@@ -84,6 +84,7 @@ TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {
     round.finish(y, answer);
     EXPECT_EQ(answer.workers, (std::vector<std::uint64_t>{7, 8}));
     ASSERT_EQ(answer.row_workers.size(), 2u);
+
     for (const RowWorker& from : answer.row_workers) EXPECT_EQ(from.worker, 7u + from.row);
     EXPECT_EQ(y, std::vector<float>(2 * hidden, 2.0f));
 }

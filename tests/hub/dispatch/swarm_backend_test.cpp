@@ -161,6 +161,7 @@ TEST(SwarmBackendTest, AWorkerAnswersTheEnginesThread) {
     std::vector<float> want(32), part(32);
     sim::sim_expert(0, 3, row.x.data(), 0.75f, 32, true, want.data());
     sim::sim_expert(0, 6, row.x.data(), 0.25f, 32, true, part.data());
+
     for (std::size_t i = 0; i < 32; ++i) want[i] += part[i];
     for (int i = 0; i < 200; ++i) {
         std::fill(row.y.begin(), row.y.end(), -1.0f);
@@ -183,6 +184,7 @@ TEST(SwarmBackendTest, DroppedRoundsAndADestroyedBackendLeaveNobodyWaiting) {
         backend->submit(row.batch());
     }
     OneRow row;
+
     auto round = backend->submit(row.batch());
     std::thread engine([&] {
         const auto answer = round->wait();

@@ -34,6 +34,7 @@ TEST(SwarmCoreTest, OneFrameEachWayPerRoundWhenOneWorkerHoldsAll) {
     EXPECT_EQ(swarm.core().counters().groups_sent, 10u);
     EXPECT_EQ(swarm.core().counters().calls_remote, 40u);
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
+
     // they take turns
     for (const WorkerView& worker : swarm.core().workers()) EXPECT_EQ(worker.groups_answered, 5u);
 }
@@ -44,6 +45,7 @@ TEST(SwarmCoreTest, SecondWorkerAnswersWhenTheFirstIsStalledAndHedgeTwoCostsNoTi
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const auto workers = swarm.workers_alive();
     swarm.stall_compute(workers[0]);
     for (int i = 0; i < 100; ++i) {
@@ -64,9 +66,11 @@ TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     options.latency = 20ms;  // the CANCEL comes after the work is done
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.slow_down(swarm.workers_alive()[0], 15ms);
     const RoundId round = swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
+
     expect_exact(swarm, round);
     EXPECT_EQ(swarm.core().counters().late, 1u);
     EXPECT_EQ(swarm.outcome(round).times_done, 1u);
@@ -82,6 +86,7 @@ TEST(SwarmCoreTest, DisconnectMidRoundIsRedispatchedAtOnce) {
     const WorkerId asked = views[0].in_flight > 0 ? views[0].id : views[1].id;
     swarm.leave(asked);
     ASSERT_TRUE(swarm.run_until_idle());
+
     expect_exact(swarm, round);
     ASSERT_EQ(swarm.answered_by(round).size(), 1u);
     EXPECT_NE(swarm.answered_by(round)[0], asked);
@@ -94,6 +99,7 @@ TEST(SwarmCoreTest, AWorkerThatLostItsWeightsIsGivenThemAnew) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const auto workers = swarm.workers_alive();
     const std::uint32_t held = swarm.core().worker(workers[0])->units_ready;
     swarm.forget_weights(workers[0]);
@@ -114,6 +120,7 @@ TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const WorkerId stalled = swarm.workers_alive()[0];
     swarm.stall(stalled);  // it reads nothing, so its heartbeats fail as well
     for (int i = 0; i < 20; ++i) {
@@ -123,6 +130,7 @@ TEST(SwarmCoreTest, ATimeoutGoesToTheOtherReplicaAndThreeInARowMakeUnhealthy) {
     }
     EXPECT_EQ(swarm.core().counters().timeouts, 3u);
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::unhealthy);
+
     swarm.stall(stalled, false);
     swarm.run_for(3s);  // its next good heartbeat
     EXPECT_EQ(swarm.core().worker(stalled)->state, WorkerState::active);
@@ -192,6 +200,7 @@ TEST(SwarmCoreTest, AWorkerThatTakesSmallGroupsGetsSmallGroups) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const WorkerId small = swarm.workers_alive()[0];
     swarm.take_at_most(small, 16);
     for (int i = 0; i < 4; ++i) {
@@ -208,6 +217,7 @@ TEST(SwarmCoreTest, WhatAWorkerCannotTakeInSmallerGroupsGoesElsewhere) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const WorkerId small = swarm.workers_alive()[0], large = swarm.workers_alive()[1];
     swarm.take_at_most(small, 1);
     for (int i = 0; i < 4; ++i) {
@@ -230,6 +240,7 @@ TEST(SwarmCoreTest, ACallThatNobodyTakesAtOnceIsCutFinerByTheNextRound) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.take_at_most(swarm.workers_alive()[0], 20);
     const auto ask = [&] {
         RoundSpec spec{.num_tokens = 40};  // calls of forty pairs
@@ -243,6 +254,7 @@ TEST(SwarmCoreTest, ACallThatNobodyTakesAtOnceIsCutFinerByTheNextRound) {
     ASSERT_FALSE(swarm.outcome(first).answer->ok());
     EXPECT_EQ(swarm.outcome(first).answer->error().code, ErrorCode::num_tokens_range);
     EXPECT_LT(to_ms(swarm.now() - start), 500);
+
     for (int i = 0; i < 3; ++i) {
         const RoundId again = ask();
         ASSERT_TRUE(swarm.run_until_idle());
@@ -257,6 +269,7 @@ TEST_P(OverflowTest, AnAnswerBeyondF16IsAskedForInBf16AndIsNoLie) {
     SimSwarm swarm(options);
     const WorkerId worker = swarm.join(GetParam());
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.overflow_f16(worker);
     if (GetParam() == Peer::published) {
         // It knows f16 alone: nobody can answer, but it is no liar, and its other answers count.
@@ -266,6 +279,7 @@ TEST_P(OverflowTest, AnAnswerBeyondF16IsAskedForInBf16AndIsNoLie) {
         EXPECT_FALSE(swarm.closed_with(worker).has_value());
         return;
     }
+
     for (int i = 0; i < 6; ++i) {
         const RoundId round = swarm.submit({.num_tokens = 3});
         ASSERT_TRUE(swarm.run_until_idle());
@@ -318,6 +332,7 @@ TEST(SwarmCoreTest, WithoutLocalWeightsARoundWaitsForAWorkerToJoin) {
     const RoundId round = swarm.submit();
     swarm.run_for(1s);
     EXPECT_FALSE(swarm.outcome(round).answer.has_value());
+
     const WorkerId saviour = swarm.join();
     ASSERT_TRUE(swarm.run_until_idle());
     expect_exact(swarm, round);
@@ -331,6 +346,7 @@ TEST(SwarmCoreTest, WithoutLocalWeightsAndHoldersARoundEndsUnavailableAfterAShor
     SimSwarm swarm(options);
     const TimePoint start = swarm.now();
     const RoundId round = swarm.submit();
+
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);
     EXPECT_NEAR(to_ms(swarm.now() - start), 2000, 20);
     ASSERT_FALSE(swarm.outcome(round).answer->ok());
@@ -346,12 +362,14 @@ TEST(SwarmCoreTest, WhenTheLastHolderLeavesInMidRoundTheRoundWaitsForItsReturn) 
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const WorkerId worker = swarm.workers_alive().front();
     swarm.stall_compute(worker);
     const RoundId round = swarm.submit();
     swarm.run_for(100ms);
     const TimePoint left = swarm.now();
     swarm.leave(worker);
+
     while (!swarm.outcome(round).answer) swarm.run_for(10ms);
     EXPECT_NEAR(to_ms(swarm.now() - left), 8000, 100);
     EXPECT_FALSE(swarm.outcome(round).answer->ok());
@@ -366,11 +384,13 @@ TEST(SwarmCoreTest, ASoleHolderThatComesBackAfterFiveSecondsAnswersTheRound) {
     SimSwarm swarm(options);
     const WorkerId first = swarm.join(Peer::ours, "10.0.0.1", "the tab");
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.leave(first);
     swarm.run_for(1s);
     const RoundId round = swarm.submit();
     swarm.run_for(5s);
     EXPECT_FALSE(swarm.outcome(round).answer.has_value());
+
     const WorkerId again = swarm.join(Peer::ours, "10.0.0.1", "the tab");
     ASSERT_TRUE(swarm.run_until_idle());
     expect_exact(swarm, round);
@@ -383,6 +403,7 @@ TEST(SwarmCoreTest, AHolderOfLongAgoIsNotWaitedFor) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.leave(swarm.workers_alive().front());
     swarm.run_for(61s);
     const TimePoint start = swarm.now();
@@ -402,6 +423,7 @@ TEST(SwarmCoreTest, AHolderThatCameAndLeftGivesTheNextOneItsTimeAgain) {
     swarm.stall_compute(worker);
     swarm.run_for(350ms);
     ASSERT_FALSE(swarm.outcome(round).answer.has_value());
+
     const TimePoint left = swarm.now();
     swarm.leave(worker);
     // eight seconds from here, but the whole round no longer than ten
@@ -418,6 +440,7 @@ TEST(SwarmCoreTest, AWorkersFrameLimitFollowsWhatItWasAsked) {
     SimSwarm swarm(options);
     const WorkerId worker = swarm.workers_alive().front();
     ASSERT_TRUE(swarm.run_until_ready());
+
     const std::uint64_t control = swarm.frame_limit(worker);
     EXPECT_GE(control, 65536u);
     EXPECT_LT(control, 70000u);
@@ -427,10 +450,12 @@ TEST(SwarmCoreTest, AWorkersFrameLimitFollowsWhatItWasAsked) {
     const std::uint64_t answer = 64 * 4 * 512 * 2;
     EXPECT_GE(swarm.frame_limit(worker), answer);
     EXPECT_LT(swarm.frame_limit(worker), answer * 3 / 2);
+
     swarm.run_for(1s);
     swarm.cancel(large);
     swarm.run_for(1s);
     EXPECT_GE(swarm.frame_limit(worker), answer);  // on its way when the CANCEL came
+
     swarm.run_for(61s);
     EXPECT_EQ(swarm.frame_limit(worker), control);
 
@@ -438,9 +463,11 @@ TEST(SwarmCoreTest, AWorkersFrameLimitFollowsWhatItWasAsked) {
     const RoundId small = swarm.submit({.num_tokens = 1});
     EXPECT_EQ(swarm.frame_limit(worker), control);
     ASSERT_TRUE(swarm.run_until_idle());
+
     expect_exact(swarm, small);
     const RoundId again = swarm.submit({.num_tokens = 64});
     ASSERT_TRUE(swarm.run_until_idle());
+
     expect_exact(swarm, again);
     EXPECT_EQ(swarm.frame_limit(worker), control);
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
@@ -453,9 +480,11 @@ TEST(SwarmCoreTest, AnAnswerAfterItsTimeoutIsWithinTheLimit) {
     SimSwarm swarm(options);
     const WorkerId worker = swarm.workers_alive().front();
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.slow_down(worker, 600ms);  // beyond the timeout of 500 ms: no CANCEL stops it in time
     const RoundId round = swarm.submit({.num_tokens = 64});
     ASSERT_TRUE(swarm.run_until_idle());
+
     swarm.run_for(5s);
     expect_exact(swarm, round);
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
@@ -467,6 +496,7 @@ TEST(SwarmCoreTest, AHolderThatAnswersNothingIsWorthTheWholeDeadline) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.stall_compute(swarm.workers_alive().front());
     const TimePoint start = swarm.now();
     const RoundId round = swarm.submit();
@@ -483,13 +513,16 @@ TEST(SwarmCoreTest, AFullQueueWaitsShortlyThenGoesLocal) {
     options.swarm.timeout_max = 5s;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const RoundId first = swarm.submit(), second = swarm.submit(), third = swarm.submit();
     EXPECT_EQ(swarm.core().counters().in_flight, 2u);
     EXPECT_EQ(swarm.core().counters().rounds_waiting, 1u);
+
     swarm.run_for(100ms);
     expect_exact(swarm, third);
     EXPECT_EQ(swarm.answered_by(third), std::vector<WorkerId>{0});
     ASSERT_TRUE(swarm.run_until_idle());
+
     expect_exact(swarm, first);
     expect_exact(swarm, second);
     EXPECT_EQ(swarm.frames_at_once_max(), 2u);
@@ -503,10 +536,12 @@ TEST(SwarmCoreTest, GroupsAreSplitByTheWireLimits) {
     options.swarm.queue_depth = 100;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     const RoundId round = swarm.submit({.num_tokens = 11});
     ASSERT_TRUE(swarm.run_until_idle());
     expect_exact(swarm, round);
     EXPECT_GE(swarm.core().counters().groups_sent, 44u / 6);
+
     // the worker's decoder holds the limits against every frame
     EXPECT_EQ(swarm.core().counters().bad_frames, 0u);
     EXPECT_EQ(swarm.workers_alive().size(), 1u);
@@ -543,6 +578,7 @@ TEST(SwarmCoreTest, SummedAnswersOfSeveralWorkersAddUp) {
     options.swarm.rounding.deterministic = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     for (int i = 0; i < 30; ++i) {
         const RoundId round = swarm.submit(
             {.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 8});
@@ -571,12 +607,14 @@ TEST(SwarmCoreTest, ReplicasMoveToANewWorkerWithoutLosingTheLastReadyCopy) {
     options.swarm.local_fallback = false;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.join(Peer::ours, "10.9.0.1");
     for (int i = 0; i < 400; ++i) {
         swarm.run_for(1ms);
         EXPECT_GE(swarm.core().coverage().replicas_min, 1u);
     }
     swarm.run_for(2s);
+
     for (const WorkerView& worker : swarm.core().workers()) EXPECT_NEAR(worker.units_ready, 24, 3);
     const RoundId round = swarm.submit({.num_tokens = 4});
     ASSERT_TRUE(swarm.run_until_idle());

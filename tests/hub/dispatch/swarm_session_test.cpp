@@ -193,12 +193,14 @@ TEST(SwarmSessionTest, ASwarmOfPublishedPeersServes) {
     const WorkerId peer = swarm.join(Peer::published);
     ASSERT_TRUE(swarm.run_until_ready());
     EXPECT_TRUE(swarm.core().worker(peer)->published_peer);
+
     for (std::uint32_t i = 0; i < 12; ++i) {
         const RoundId round = swarm.submit({.layer = i % 3, .num_tokens = 1 + i % 4});
         ASSERT_TRUE(swarm.run_until_idle());
         EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
         EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
     }
+
     for (const Bytes& frame : swarm.frames_to(peer)) {
         const auto header = decode_frame_header(frame);
         ASSERT_TRUE(header.ok());
@@ -242,6 +244,7 @@ TEST(SwarmSessionTest, SequenceIdsWrapInMidService) {
     SimSwarm swarm(options);
     const WorkerId worker = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
+
     for (int i = 0; i < 12; ++i) {
         const RoundId round = swarm.submit();
         ASSERT_TRUE(swarm.run_until_idle());
@@ -254,13 +257,16 @@ TEST(SwarmSessionTest, DrainSaysSoServesOnAndClosesAtItsDeadline) {
     SimSwarm swarm(no_workers());
     const WorkerId worker = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.drain(3s);
     const RoundId round = swarm.submit();  // streams that fit end whole
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{worker});
+
     const auto header = decode_frame_header(
         swarm.frames_to(worker).at(swarm.frames_to(worker).size() - 2));
     EXPECT_EQ(header->type, FrameType::drain);
+
     const WorkerId newcomer = swarm.connect(false);
     EXPECT_EQ(swarm.closed_with(newcomer), CloseCode::going_away);
     swarm.run_for(3s);
@@ -287,21 +293,25 @@ TEST(SwarmSessionTest, AWorkerThatDrainsHandsOverItsExpertsAnswersAndIsClosed) {
     SimSwarm swarm(options);
     for (int i = 0; i < 3; ++i) swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
+
     const RoundId round = swarm.submit({.num_tokens = 6});
     swarm.run_for(1ms);
     WorkerId leaver = 0;
     for (const WorkerView& view : swarm.core().workers())
         if (view.in_flight > 0) leaver = view.id;
     ASSERT_NE(leaver, 0u);
+
     swarm.say(leaver, encode_drain(10000));
     EXPECT_EQ(swarm.core().worker(leaver)->state, WorkerState::draining);
     EXPECT_EQ(swarm.core().worker(leaver)->units_assigned, 0u);
     EXPECT_FALSE(swarm.closed_with(leaver).has_value());
+
     std::uint32_t assigned = 0;
     for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
     EXPECT_EQ(assigned, 2u * 48u);  // two copies of every expert, on those who stay
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
+
     const auto answered = swarm.answered_by(round);
     EXPECT_NE(std::find(answered.begin(), answered.end(), leaver), answered.end());
     EXPECT_EQ(swarm.closed_with(leaver), CloseCode::going_away);
@@ -315,12 +325,14 @@ TEST(SwarmSessionTest, AWorkerThatDrainsAndStallsIsClosedAtItsDeadline) {
     SimSwarm swarm(options);
     const WorkerId worker = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.stall_compute(worker);
     swarm.submit();
     swarm.run_for(10ms);
     swarm.say(worker, encode_drain(1500));
     swarm.run_for(1400ms);
     EXPECT_FALSE(swarm.closed_with(worker).has_value());
+
     swarm.run_for(200ms);
     EXPECT_EQ(swarm.closed_with(worker), CloseCode::going_away);
     EXPECT_TRUE(swarm.run_until_idle());
@@ -334,6 +346,7 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     const WorkerId other = swarm.join(Peer::ours, "10.0.0.1", "other");
     const WorkerId ghost = swarm.join(Peer::ours, "10.0.0.2", "mine");
     ASSERT_TRUE(swarm.run_until_ready());
+
     const std::uint32_t others = swarm.core().worker(other)->units_assigned,
                         share = swarm.core().worker(ghost)->units_assigned;
     swarm.stall(ghost);
@@ -342,10 +355,12 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     EXPECT_EQ(swarm.closed_with(ghost), CloseCode::policy);
     EXPECT_EQ(swarm.core().worker(back)->units_assigned, share);
     EXPECT_EQ(swarm.core().worker(other)->units_assigned, others);
+
     // nothing moved to others and back
     EXPECT_EQ(swarm.frames_to(other).size(), frames_before);
     EXPECT_EQ(swarm.core().counters().removed, 0u);
     ASSERT_TRUE(swarm.run_until_ready());
+
     for (int i = 0; i < 6; ++i) {
         const RoundId round = swarm.submit({.num_tokens = 4});
         ASSERT_TRUE(swarm.run_until_idle());
@@ -362,6 +377,7 @@ TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
     SimSwarm swarm(options);
     const WorkerId peer = swarm.join(Peer::published), other = swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.slow_download(peer, 400ms);
     // its share is the peer's now: ten seconds of work
     swarm.leave(other);
@@ -372,9 +388,11 @@ TEST(SwarmSessionTest, APublishedPeerThatDownloadsIsNotAskedAndStaysHealthy) {
         EXPECT_EQ(swarm.outcome(round).y, swarm.outcome(round).want);
     }
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+
     for (const WorkerEvent& event : swarm.worker_events())
         EXPECT_NE(event.kind, WorkerEvent::Kind::unhealthy) << event.detail;
     ASSERT_TRUE(swarm.run_until_ready());
+
     const RoundId round = swarm.submit();
     ASSERT_TRUE(swarm.run_until_idle());
     EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
@@ -395,12 +413,15 @@ TEST(SwarmSessionTest, CopiesBeyondTheWishAreReleasedWithPublishedPeersToo) {
     swarm.join(Peer::published);
     swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
+
     swarm.join(Peer::published);
     swarm.join();
     ASSERT_TRUE(swarm.run_until_ready());
+
     std::uint32_t assigned = 0;
     for (const WorkerView& view : swarm.core().workers()) assigned += view.units_assigned;
     EXPECT_EQ(assigned, 2u * 48u);
+
     for (int i = 0; i < 12; ++i)
         swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 3});
     ASSERT_TRUE(swarm.run_until_idle());

@@ -55,6 +55,7 @@ TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesM
     WireLimits limits{.hidden_size = 32, .num_layers = 3, .num_experts = story_experts};
     const auto held = held_of_layer(swarm, limits);
     ASSERT_EQ(held.size(), 3u);
+
     std::map<std::uint32_t, int> copies;
     for (const auto& [worker, experts] : held) {
         EXPECT_GT(experts.size(), 0u);
@@ -62,6 +63,7 @@ TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesM
             << "worker " << worker << " holds the whole layer";
         for (const std::uint32_t expert : experts) ++copies[expert];
     }
+
     for (std::uint32_t expert = 0; expert < story_experts; ++expert)
         ASSERT_EQ(copies[expert], 2) << "expert " << expert;
 
@@ -71,9 +73,11 @@ TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesM
     const RoundId round = swarm.submit(all_experts_once());
     swarm.run_for(1ms);
     WorkerId leaver = 0;
+
     for (const WorkerView& view : swarm.core().workers())
         if (view.in_flight > 0) leaver = view.id;
     ASSERT_NE(leaver, 0u);
+
     swarm.leave(leaver);
     ASSERT_TRUE(swarm.run_until_idle());
 
@@ -82,12 +86,14 @@ TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesM
     EXPECT_EQ(outcome.times_done, 1u);
     EXPECT_EQ(outcome.y, outcome.want);
     EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+
     for (const RowProvenance& row : (*outcome.answer)->rows) {
         EXPECT_EQ(row.pairs_remote, 4u);
         EXPECT_EQ(row.pairs_local, 0u);
     }
     for (const WorkerId worker : swarm.answered_by(round)) EXPECT_NE(worker, leaver);
     // Each expert was asked once of one who stayed; of
+
     // the leaver's, the other holder was asked instead.
     std::map<std::uint32_t, int> asked_of_stayers;
     for (const auto& [worker, begin] : frames_before) {
@@ -99,6 +105,7 @@ TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesM
                 if (worker != leaver) ++asked_of_stayers[unit.expert];
             }
     }
+
     for (std::uint32_t expert = 0; expert < story_experts; ++expert)
         EXPECT_EQ(asked_of_stayers[expert], 1) << "expert " << expert;
     EXPECT_GT(swarm.core().counters().redispatched, 0u);

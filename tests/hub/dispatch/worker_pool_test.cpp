@@ -26,6 +26,7 @@ TEST(SequenceIdsTest, AnIdIsLiveForAMinuteAfterItsCancel) {
     ids.cancel(id, start, 8, start);
     EXPECT_EQ(ids.find_live(id), nullptr);
     ASSERT_NE(ids.find_cancelled(id), nullptr);
+
     ids.expire(start + 59s);
     EXPECT_NE(ids.find_cancelled(id), nullptr);
     ids.expire(start + 60s);
@@ -39,17 +40,20 @@ TEST(SequenceIdsTest, TheLongestAnswerIsThatOfTheIdsWhichMayStillBeAnswered) {
     SequenceIds ids(1);
     const TimePoint start{100s};
     EXPECT_EQ(ids.answer_bytes_max(), 0u);
+
     const std::uint32_t small = ids.issue(1, 1000), large = ids.issue(2, 1'000'000),
                         late = ids.issue(3, 500'000);
     const auto within_a_quarter = [&](std::uint64_t bytes) {
         return ids.answer_bytes_max() >= bytes && ids.answer_bytes_max() <= bytes * 5 / 4;
     };
     EXPECT_TRUE(within_a_quarter(1'000'000)) << ids.answer_bytes_max();
+
     ids.release(large);
     EXPECT_TRUE(within_a_quarter(500'000)) << ids.answer_bytes_max();
     ids.cancel(late, start, 8, start);
     ids.expire(start + 59s);
     EXPECT_TRUE(within_a_quarter(500'000)) << ids.answer_bytes_max();
+
     ids.expire(start + 60s);
     EXPECT_TRUE(within_a_quarter(1000)) << ids.answer_bytes_max();
     ids.cancel(small, start, 8, start);
@@ -80,10 +84,12 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     const SwarmOptions options{
         .timeout_min = 100ms, .timeout_max = 500ms, .software_timeout_max = 5s};
     EXPECT_EQ(worker.attempt_timeout(8, options), 500ms);  // nothing known yet
+
     for (int i = 0; i < 50; ++i) worker.record_latency(50ms, 8);
     EXPECT_NEAR(to_ms(worker.attempt_timeout(8, options)), 200, 30);
     // another size of group is another matter
     EXPECT_EQ(worker.attempt_timeout(600, options), 500ms);
+
     for (int i = 0; i < 6000; ++i) worker.record_latency(1ms, 8);  // old samples fade
     EXPECT_EQ(worker.attempt_timeout(8, options), 100ms);
     worker.device.software = true;

@@ -71,6 +71,7 @@ TEST_F(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
         solo.push_back(logits(*decoder_, alone, ids[i], 4));
         sequences.emplace_back(cache_);
     }
+
     for (const std::uint32_t parts : {1u, 2u, 3u}) {
         const auto decoder = make({.micro_batches = parts});
         for (auto& sequence : sequences) sequence.roll_back(0);
@@ -101,6 +102,7 @@ TEST_F(DecoderTest, LogitsComeForTheRowsThatAskedInTheirOrder) {
     const auto step = decoder_->step(batch, experts_);
     ASSERT_TRUE(step.ok());
     ASSERT_EQ(step->logits.size(), 5u * 256);
+
     expect_same_bits(std::span(step->logits).first(256), std::span(wanted_a).last(256));
     expect_same_bits(std::span(step->logits).subspan(256), wanted_c);
     EXPECT_EQ(sb.num_tokens(), 3u);
@@ -113,6 +115,7 @@ TEST_F(DecoderTest, RolledBackAndContinuedEqualsFresh) {
     logits(*decoder_, rolled, std::span(ids).first(18), 18);
     logits(*decoder_, rolled, draft, 9);  // rejected
     rolled.roll_back(18);
+
     auto restored = KvCache::Sequence::deserialize(cache_, rolled.serialize());
     ASSERT_TRUE(restored.ok());
     const auto rest = logits(*decoder_, rolled, std::span(ids).subspan(18), 5);
@@ -128,9 +131,11 @@ TEST_F(DecoderTest, ErrorsLeaveTheSequencesAsTheyWere) {
     ASSERT_FALSE(refused.ok());
     EXPECT_NE(refused.error().message.find("257"), std::string::npos);
     EXPECT_NE(refused.error().message.find("256"), std::string::npos);
+
     const std::vector<TokenId> foreign{1, 256};
     const StepRows bad{.kv = &sequence, .tokens = foreign};
     EXPECT_EQ(decoder_->step({&bad, 1}, experts_).error().code, ErrorCode::invalid_argument);
+
     KvCache small(package_->config(), {5, 2});
     KvCache::Sequence crowded(small);
     const StepRows many{.kv = &crowded, .tokens = std::span(ids).first(11)};

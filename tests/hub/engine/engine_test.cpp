@@ -217,12 +217,14 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
         if (i % 2 == 1) requests.back().sampling = {.temperature = 0.9, .top_p = 0.9, .seed = i};
     }
     std::vector<Outcome> alone;
+
     for (const auto& request : requests) alone.push_back(solo(request));
     EXPECT_EQ(engine_->counters().steps_multi_sequence, 0u);
     experts_.close();  // until all are in
     std::vector<Pending> together;
     for (const auto& request : requests) together.push_back(submit(request));
     experts_.open();
+
     for (std::size_t i = 0; i < together.size(); ++i) {
         const Outcome outcome = get(together[i]);
         EXPECT_EQ(outcome.ids, alone[i].ids);
@@ -252,6 +254,7 @@ TEST_F(EngineTest, AGenerationNamesTheWorkersOfItsOwnRowsOnly) {
         for (Pending& one : pending) workers.push_back(get(one).end.stats.workers);
         return workers;
     };
+
     const auto short_one = [] { return greedy({17}, 1); };
     const auto alone = workers_of({short_one()}).front();
     const auto crowd = [&] {
@@ -295,6 +298,7 @@ TEST_F(EngineTest, TheContextBoundsPromptAndAnswer) {
     EXPECT_NE(refused.error().message.find("256"), std::string::npos);
     EXPECT_FALSE(engine_->submit(greedy({}, 8), {}).ok());
     EXPECT_FALSE(engine_->submit(greedy({1, 256}, 8), {}).ok());
+
     const Outcome cut = solo(greedy(test::random_tokens(250, 256, 1), 100));
     EXPECT_EQ(cut.ids.size(), 6u);
     EXPECT_EQ(cut.end.reason, FinishReason::length);
@@ -310,16 +314,19 @@ TEST_F(EngineTest, TheQueueIsBoundedAndCancelFreesAPlaceAtOnce) {
     const auto refused = engine_->submit(greedy({1}, 4), {});
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::overloaded);
+
     engine_->cancel(first.id);
     auto third = submit(greedy(test::random_tokens(4, 256, 4), 4));
     engine_->cancel(running.id);
     experts_.open();
     EXPECT_EQ(get(first).end.reason, FinishReason::cancelled);
+
     const Outcome cancelled = get(running);
     EXPECT_EQ(cancelled.end.reason, FinishReason::cancelled);
     EXPECT_LE(cancelled.ids.size(), 1u);  // one step at most after the call
     EXPECT_EQ(get(second).ids.size(), 4u);
     EXPECT_EQ(get(third).ids.size(), 4u);
+
     engine_->cancel(third.id);  // long over: nothing happens
     EXPECT_EQ(solo(greedy({5}, 3)).ids.size(), 3u);
 }
@@ -330,6 +337,7 @@ TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
     const auto refused = engine_->submit(greedy(test::random_tokens(60, 256, 1), 8), {});
     ASSERT_FALSE(refused.ok());
     EXPECT_NE(refused.error().message.find("48"), std::string::npos);
+
     std::vector<Pending> pending;
     // two pages each: one at a time
     for (std::uint32_t i = 0; i < 4; ++i)
@@ -349,12 +357,14 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
     requests[4].prompt_logprobs = true;
     start({});
     std::vector<Outcome> alone;
+
     for (const auto& request : requests) alone.push_back(solo(request));
     engine_.reset();
     // two of five whole sequences
     start({.sequences_max = 5, .step_rows_max = 24, .kv_bytes_max = 9 * probe.page_bytes()});
     experts_.close();
     std::vector<Pending> together;
+
     for (const auto& request : requests) together.push_back(submit(request));
     experts_.open();
     for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -378,6 +388,7 @@ TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     experts_.wait_for_round();
     std::atomic<bool> long_began{false}, short_was_first{false};
     std::promise<void> long_done, short_done;
+
     const auto hear = [](std::function<void()> first, std::promise<void>& done) {
         return GenerationSink{.on_token =
                                   [first](const TokenEvent& event) {
@@ -393,6 +404,7 @@ TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
                     ->submit(greedy(test::random_tokens(12, 256, 2), 2),
                              hear([&] { short_was_first = !long_began; }, short_done))
                     .ok());
+
     experts_.open();
     long_done.get_future().wait();
     short_done.get_future().wait();
@@ -407,13 +419,16 @@ TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
     experts_.stall(true);
     auto a = submit(greedy(test::random_tokens(40, 256, 1), 30));
     auto b = submit(request);
+
     auto c = submit(greedy(test::random_tokens(5, 256, 4), 3));  // waits for a place
     experts_.wait_for_stall();
     engine_->cancel(a.id);
     EXPECT_EQ(get(a).end.reason, FinishReason::cancelled);  // while the stall goes on
+
     experts_.wait_for_stall();
     engine_->cancel(b.id);
     EXPECT_EQ(get(b).end.reason, FinishReason::cancelled);
+
     auto again = submit(request);
     experts_.stall(false);
     const Outcome outcome = get(again);
@@ -433,6 +448,7 @@ TEST_F(EngineTest, CancelsWithoutEndDoNotStarveALongStep) {
     experts_.delay(150ms);
     auto victim = submit(request);
     std::uint64_t cancels = 0;
+
     while (victim.outcome.wait_for(0s) != std::future_status::ready) {
         auto nuisance = submit(greedy(test::random_tokens(4, 256, 3), 30));
         do experts_.wait_for_round();
@@ -490,11 +506,13 @@ TEST_F(EngineTest, PromptLogprobsAndLogprobsAreTheModels) {
     request.top_logprobs = 5;
     const Outcome outcome = solo(request);
     ASSERT_EQ(outcome.end.prompt_nll.size(), 19u);
+
     KvCache cache(package_->config(), {16, 8});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = request.prompt, .all_logits = true};
     const auto step = decoder_->step({&rows, 1}, local_);
     ASSERT_TRUE(step.ok());
+
     std::vector<float> logprobs(256);
     for (std::size_t i = 0; i < 19; ++i) {
         log_softmax(std::span(step->logits).subspan(i * 256, 256), logprobs);

@@ -94,6 +94,7 @@ TEST(GoldenTest, QwenTinyWithF32ExpertsAgreesWithin1em4) {
     const std::size_t vocab_size = model.package->config().vocab_size;
     double worst = 0;
     std::size_t compared = 0;
+
     for (const auto& entry : read_json(source_folder / "tests/golden/qwen3-tiny/golden.json")) {
         const auto ids = entry.at("ids").get<std::vector<TokenId>>();
         auto forced = ids;
@@ -128,6 +129,7 @@ TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
     const std::size_t vocab_size = config.vocab_size;
     double worst_nll = 0, worst_top = 0;
     std::size_t routes_compared = 0, routes_seen = 0;
+
     for (const auto& entry : read_json(source_folder / "tests/golden/demo/golden.json")) {
         const auto ids = entry.at("ids").get<std::vector<TokenId>>();
         auto forced = ids;
@@ -181,13 +183,16 @@ TEST(GoldenTest, Int4DemoPerplexityIsWithinOnePercentOfBf16) {
     const auto tokenizer = Tokenizer::load(*model.package->tokenizer_file("tokenizer.json"),
                                            *model.package->tokenizer_file("tokenizer_config.json"));
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+
     std::ifstream in(source_folder / "tests/golden/demo/val_excerpt.txt", std::ios::binary);
     const std::string excerpt((std::istreambuf_iterator<char>(in)), {});
     ASSERT_EQ(excerpt.size(), 200000u);
+
     const auto ids = (*tokenizer)->encode(excerpt, SpecialTokens::as_text);
     const auto measured = measure_perplexity(*model.decoder, *model.experts, ids,
                                              {.window_tokens = 512, .num_windows = 24}, {});
     ASSERT_TRUE(measured.ok()) << measured.error().message;
+
     std::cout << "backend " << model.experts->name() << ": perplexity " << measured->perplexity
               << " over " << measured->num_predictions << " predictions (bf16: 24.964)\n";
     EXPECT_EQ(measured->num_predictions, 24u * 511u);

@@ -103,6 +103,7 @@ TEST(KernelsTest, ARowIsTheSameBitsInAnyBatch) {
     const std::size_t stride = int4_prepared_floats(num_in, group_size);
     std::vector<float> prepared(num_rows * stride), together(num_rows * num_out), alone(num_out);
     int4_prepare({prepared.data(), stride}, {x.data(), num_in, num_rows}, num_in, group_size);
+
     const auto compare = [&](const char* what, std::uint32_t row) {
         ASSERT_EQ(
             std::memcmp(alone.data(), together.data() + row * num_out, num_out * sizeof(float)), 0)
@@ -110,6 +111,7 @@ TEST(KernelsTest, ARowIsTheSameBitsInAnyBatch) {
     };
     const WeightMatrix wide{weights.data(), WeightDtype::f32, num_out, num_in},
         half_width{narrow.data(), WeightDtype::bf16, num_out, num_in};
+
     for (std::uint32_t count = 1; count <= num_rows; ++count)
         for (std::uint32_t row = 0; row < count; ++row) {
             for (const auto& matrix : {wide, half_width}) {
@@ -162,6 +164,7 @@ TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
     KvCache::Sequence sequence(cache);
     constexpr std::uint32_t num_tokens = 39;
     ASSERT_TRUE(sequence.reserve(num_tokens));
+
     const std::size_t row = config.num_kv_heads * config.head_dim;
     const auto k = random_floats(num_tokens * row, 10), v = random_floats(num_tokens * row, 11);
     for (std::uint32_t t = 0; t < num_tokens; ++t) {
@@ -171,6 +174,7 @@ TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
     const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
     const std::uint32_t heads = shape.num_heads / shape.num_kv_heads;
     const auto q = random_floats(std::size_t{heads} * config.head_dim, 12);
+
     for (const std::uint32_t position : {0u, 3u, 4u, 37u, 38u})
         for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
             std::vector<float> mine(q.size()), twin(q.size());

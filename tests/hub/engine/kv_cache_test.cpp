@@ -108,6 +108,7 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
     KvCache cache(config, {4, 8});
     KvCache::Sequence sequence(cache);
     ASSERT_TRUE(sequence.reserve(5));
+
     for (std::uint32_t p = 0; p < 5; ++p)
         for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
             std::ranges::fill(sequence.k(layer, p), 1.0f);
@@ -116,16 +117,19 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
     sequence.commit(5);
     const Bytes saved = sequence.serialize();
     const std::uint32_t free_before = cache.pages_free();
+
     for (std::size_t size = 0; size < saved.size(); ++size)
         EXPECT_FALSE(KvCache::Sequence::deserialize(cache, ByteView(saved).first(size)).ok())
             << size;
     Bytes longer = saved;
     longer.push_back(std::byte{0});
     EXPECT_FALSE(KvCache::Sequence::deserialize(cache, longer).ok());
+
     Bytes huge = saved;
     // a token count beyond any memory
     std::fill(huge.begin() + 20, huge.begin() + 24, std::byte{0xff});
     EXPECT_FALSE(KvCache::Sequence::deserialize(cache, huge).ok());
+
     ModelConfig other = config;
     other.num_kv_heads = 1;
     KvCache foreign(other, {4, 8});
@@ -133,6 +137,7 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::bad_file);
     EXPECT_EQ(cache.pages_free(), free_before);
+
     KvCache full(config, {4, 1});
     EXPECT_EQ(KvCache::Sequence::deserialize(full, saved).error().code, ErrorCode::overloaded);
 }

@@ -73,6 +73,7 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
             ids.push_back(static_cast<std::uint16_t>((token * 3 + (1 - i) * 5) % 8));
             weights.push_back(0.3f + 0.1f * static_cast<float>(i));
         }
+
     for (const bool deterministic : {false, true}) {
         LocalExperts experts(package_, test::compute_threads(),
                              {.deterministic = deterministic, .wire_dtype = Dtype::f16});
@@ -134,6 +135,7 @@ TEST_P(LocalExpertsTest, RowsBeyondF16AreRoundedAsTheWireDoes) {
     x[3] = 70000.0f;
     const std::vector<std::uint16_t> ids{1, 6, 1, 6};
     const std::vector<float> weights{0.5f, 0.25f, 0.5f, 0.25f};
+
     const auto run = [&](std::span<const float> rows) {
         std::vector<float> y(rows.size());
         const auto num_tokens = static_cast<std::uint32_t>(rows.size() / hidden);

@@ -16,10 +16,12 @@ TEST(RouterTest, ChoosesByProbabilityAndBreaksTiesByLowerId) {
     std::vector<float> weights(3);
     route(logits, {3, false}, ids, weights);
     EXPECT_EQ(ids, (std::vector<std::uint16_t>{1, 3, 2}));
+
     double sum = 0;
     for (const float logit : logits) sum += std::exp(logit);
     EXPECT_NEAR(weights[0], std::exp(2.0) / sum, 1e-6);
     EXPECT_NEAR(weights[2], std::exp(1.0) / sum, 1e-6);
+
     route(logits, {3, true}, ids, weights);
     EXPECT_NEAR(weights[0] + weights[1] + weights[2], 1.0f, 1e-6);
     EXPECT_NEAR(weights[0] / weights[2], std::exp(1.0), 1e-5);

@@ -89,14 +89,17 @@ TEST(SamplerTest, TopKTopPAndMinPCutTheTail) {
     EXPECT_LT(chi_square(draw_many(logs(base), {.sample_top_k = 3, .seed = 5}, draws),
                          normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
               chi_square_99_9);
+
     // 0.30 + 0.25 < 0.7 <= 0.30 + 0.25 + 0.20: the fewest that reach it.
     EXPECT_LT(chi_square(draw_many(logs(base), {.top_p = 0.7, .seed = 6}, draws),
                          normalized({0.30, 0, 0.20, 0, 0.25, 0, 0}), draws),
               chi_square_99_9);
+
     // At least 0.2 of the largest, 0.06.
     EXPECT_LT(chi_square(draw_many(logs(base), {.min_p = 0.2, .seed = 7}, draws),
                          normalized({0.30, 0, 0.20, 0.10, 0.25, 0.07, 0}), draws),
               chi_square_99_9);
+
     const auto seen = draw_many(logs(base), {.top_p = 1e-9, .seed = 8}, 100);
     EXPECT_EQ(seen[0], 100);  // one token is always left
 }
@@ -109,6 +112,7 @@ TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewestThatReachIt) {
     for (std::size_t i = 0; i < vocab_size; ++i)
         logits[i * 7 % vocab_size] = i < likely ? 5.0f + 0.001f * static_cast<float>(i % 97) : 0.0f;
     std::vector<std::size_t> order(vocab_size);
+
     for (std::size_t i = 0; i < vocab_size; ++i) order[i] = i;
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return logits[a] > logits[b]; });
@@ -116,11 +120,13 @@ TEST(SamplerTest, TopPOfAWideVocabularyKeepsTheFewestThatReachIt) {
     for (const float logit : logits) sum += std::exp(logit);
     std::size_t kept = 0;
     std::vector<double> wanted(vocab_size, 0.0);
+
     while (reached < top_p * sum) {
         wanted[order[kept]] = std::exp(logits[order[kept]]);
         reached += wanted[order[kept++]];
     }
     ASSERT_GT(kept, 500u);
+
     const auto seen = draw_many(logits, {.top_p = top_p, .seed = 9}, draws);
     for (std::size_t i = 0; i < vocab_size; ++i)
         EXPECT_EQ(seen[i] > 0, wanted[i] > 0) << "token " << i;
