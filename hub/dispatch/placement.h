@@ -105,8 +105,8 @@ class Placement {
     std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // sorted
     std::vector<std::uint64_t> unit_points_;                // [num_units]
     std::vector<std::vector<WorkerId>> owners_;             // [num_units]
-    std::vector<std::vector<Member*>>
-        owner_members_;  // [num_units], beside owners_: a join asks for each of them
+    // [num_units], beside owners_: a join asks for each of them.
+    std::vector<std::vector<Member*>> owner_members_;
     std::vector<std::uint32_t> missing_;  // units that may lack a copy
     std::uint64_t capacity_total_ = 0, load_total_ = 0;
 };

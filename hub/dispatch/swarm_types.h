@@ -135,13 +135,12 @@ struct SwarmCounters {
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
-    double group_p50_ms = 0,
-           group_p99_ms = 0;  // frame queued to answer checked, recent groups of all workers
+    // From frame queued to answer checked, over recent groups of all workers.
+    double group_p50_ms = 0, group_p99_ms = 0;
 };
 struct Coverage {  // of (layer, expert) units
-    std::uint32_t units = 0,
-                  covered =
-                      0;  // covered: an active worker is ready, or the local backend may answer
+    std::uint32_t units = 0;
+    std::uint32_t covered = 0;       // an active worker is ready, or the local backend may answer
     std::uint32_t replicas_min = 0;  // by workers alone
     double replicas_mean = 0;
 };

@@ -153,8 +153,8 @@ class WorkerPool {
     std::unique_ptr<Worker> take(WorkerId id);
     const std::map<WorkerId, std::unique_ptr<Worker>>& all() const { return workers_; }
     Worker* find_key(const std::string& worker_key, WorkerId except);  // welcomed
-    // So many pairs of one expert at most in a piece, that every worker may take it; not
-    // below a bound, so that one odd worker does not cut everybody's work to shreds.
+    // The most pairs of one expert in a piece, so that every worker may take it. Not below
+    // piece_pairs_min: one odd worker does not cut everybody's work to shreds.
     static constexpr std::uint32_t piece_pairs_min = 16;
     std::uint32_t piece_pairs_max() const;
     std::size_t num_welcomed() const;

@@ -47,9 +47,9 @@ struct StepResult {
 };
 
 struct DecoderOptions {
-    // A step's rows in so many parts: while one waits for its
-    // experts, the hub computes the attention of the next.
-    // Pays when experts are remote; results are the same bit for bit.
+    // Into how many parts a step's rows are cut: while one waits for its experts, the hub
+    // computes the attention of the next. Pays when experts are remote.
+    // Results are the same bit for bit.
     std::uint32_t micro_batches = 1;
 };
 

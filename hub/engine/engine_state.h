@@ -47,8 +47,8 @@ struct Generation {
     std::vector<TokenId> tokens;            // the prompt, then what was sampled
     std::unique_ptr<KvCache::Sequence> kv;  // while it runs
     std::uint32_t step_tokens = 0;          // its rows in the current step; 0: not in it
-    std::uint32_t furthest =
-        0;  // the most tokens its cache ever held: what lies before is not counted twice
+    // The most tokens that its cache ever held: what lies before is not counted twice.
+    std::uint32_t furthest = 0;
     TimePoint submitted, admitted{}, first_token;
     GenerationStats stats;
     std::vector<float> prompt_nll;

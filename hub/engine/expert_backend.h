@@ -34,8 +34,8 @@ struct ExpertBatch {
     std::span<const float> x;                   // [num_tokens, hidden_size], already normalised
     std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], distinct within a row
     std::span<const float> expert_weights;      // [num_tokens, top_k]
-    std::span<float>
-        y;  // [num_tokens, hidden_size], overwritten with the weighted sum over experts
+    // [num_tokens, hidden_size], overwritten with the weighted sum over experts
+    std::span<float> y;
     std::span<const ExpertHint> hints;
 };
 

@@ -19,10 +19,10 @@ struct GenerationRequest {
     SamplingOptions sampling;
     std::uint32_t top_logprobs = 0;
     bool logprobs = false;  // fill TokenEvent::token.logprob and top
-    bool prompt_logprobs =
-        false;  // echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens
-    std::vector<TokenId>
-        stop_ids;  // end-of-sequence ids: end the generation without a TokenEvent of their own
+    // Echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens.
+    bool prompt_logprobs = false;
+    // End-of-sequence ids: end the generation without a TokenEvent of their own.
+    std::vector<TokenId> stop_ids;
 };
 
 enum class FinishReason { stop, length, cancelled, error };
