@@ -126,21 +126,33 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
         return;
     }
 
-    // Nothing but workers. A piece that became too large
-    // for all who hold it is cut finer by a new round.
+    if (fail_what_nobody_takes(turn, round, open) || fail_what_nobody_holds(turn, round, open))
+        return;
+
+    forgive(turn, round, open);
+}
+
+// A piece that became too large for all who hold it is cut finer by a new round.
+bool SwarmCore::State::fail_what_nobody_takes(Turn& turn, Round& round,
+                                              std::span<const std::uint32_t> open) {
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
-        if (piece.num_pairs() > WorkerPool::piece_pairs_min && !holders[piece.unit].empty() &&
-            !has_taker(piece)) {
-            fail_round(turn, round,
-                       {ErrorCode::num_tokens_range,
-                        text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert,
-                             " of layer ", round.layer, " at a time")});
-            return;
-        }
-    }
+        if (piece.num_pairs() <= WorkerPool::piece_pairs_min || holders[piece.unit].empty() ||
+            has_taker(piece))
+            continue;
 
-    // Those who load a unit are worth the round's deadline; one that nobody even loads is not.
+        fail_round(turn, round,
+                   {ErrorCode::num_tokens_range,
+                    text("nobody takes ", piece.num_pairs(), " pairs of expert ", piece.expert,
+                         " of layer ", round.layer, " at a time")});
+        return true;
+    }
+    return false;
+}
+
+// Those who load a unit are worth the round's deadline; one that nobody even loads is not.
+bool SwarmCore::State::fail_what_nobody_holds(Turn& turn, Round& round,
+                                              std::span<const std::uint32_t> open) {
     std::optional<TimePoint> give_up_at;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
@@ -157,7 +169,7 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
                 turn, round,
                 {ErrorCode::unavailable, text("no worker holds expert ", piece.expert, " of layer ",
                                               round.layer, ", and local fallback is off")});
-            return;
+            return true;
         }
         give_up_at = std::min(give_up_at.value_or(until), until);
     }
@@ -165,8 +177,11 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
     if (give_up_at && give_up_at != round.give_up_at)
         turn.set_timer(*give_up_at, TimerKind::round, round.id);
     round.give_up_at = give_up_at;
+    return false;
+}
 
-    // Those that failed get another chance, after a breath.
+// Those that failed get another chance, after a breath.
+void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open) {
     if (round.retry_at && *round.retry_at > turn.now) return;
 
     bool any_forgiven = false;

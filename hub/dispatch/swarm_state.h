@@ -110,6 +110,10 @@ struct SwarmCore::State {
     void send_plan(Turn& turn, Round& round, Plan& plan, bool hedge,
                    std::vector<std::uint32_t>& unsent);
     void wait_for_workers(Turn& turn, Round& round, std::vector<std::uint32_t>& open);
+    // These two end the round and say true when there is no use in waiting.
+    bool fail_what_nobody_takes(Turn& turn, Round& round, std::span<const std::uint32_t> open);
+    bool fail_what_nobody_holds(Turn& turn, Round& round, std::span<const std::uint32_t> open);
+    void forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open);
     void finish_round(Turn& turn, Round& round);
     void fail_round(Turn& turn, Round& round, Error error);
     void close_round(Turn& turn, Round& round);

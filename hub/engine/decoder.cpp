@@ -59,8 +59,10 @@ struct Decoder::State {
     std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
 
+    Result<std::vector<Row>> rows_of(std::span<const StepRows> batch) const;
     void norm_rows(MicroBatch& batch, std::span<const float> weight);
     void embed(MicroBatch& batch);
+    void project(MicroBatch& batch, std::uint32_t layer);
     void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -114,9 +116,8 @@ void Decoder::State::embed(MicroBatch& batch) {
     }
 }
 
-// x += o(attention(norm(x))); the rows' keys and values enter
-// the cache first, so rows of one sequence see each other.
-void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
+// q, k and v of norm(x), normed and rotated; k and v enter the cache.
+void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
     const DecoderLayer& layer = weights.layers[layer_index];
     const std::size_t num_rows = batch.rows.size();
     const float eps = static_cast<float>(config.rms_norm_eps);
@@ -155,6 +156,14 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
             std::copy(v.begin(), v.end(), row.kv->v(layer_index, row.position).begin());
         }
     });
+}
+
+// x += o(attention(norm(x))); the rows' keys and values enter
+// the cache first, so rows of one sequence see each other.
+void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
+    const DecoderLayer& layer = weights.layers[layer_index];
+    const std::size_t num_rows = batch.rows.size();
+    project(batch, layer_index);
 
     rows_out(batch.attended, q_size(), num_rows);
     const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
@@ -311,32 +320,38 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     matmul(job, threads);
 }
 
-Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts,
-                                 const std::function<void(const RouteView&)>& watch,
-                                 std::stop_token stop) {
-    State& state = *state_;
-
+// Room in the cache for every row of the batch, and where each of them stands.
+Result<std::vector<Row>> Decoder::State::rows_of(std::span<const StepRows> batch) const {
     std::vector<Row> rows;
     for (const StepRows& one : batch) {
         const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
-        if (end > state.config.context_tokens)
+        if (end > config.context_tokens)
             return Error{ErrorCode::invalid_argument,
                          text("the sequence would have ", end, " tokens, the context is ",
-                              state.config.context_tokens)};
+                              config.context_tokens)};
 
         if (!one.kv->reserve(static_cast<std::uint32_t>(end)))
             return Error{ErrorCode::overloaded,
                          text("no key/value pages left for ", end, " tokens")};
 
         for (std::size_t i = 0; i < one.tokens.size(); ++i) {
-            if (one.tokens[i] >= state.config.vocab_size)
-                return Error{ErrorCode::invalid_argument,
-                             text("token ", one.tokens[i], ", the vocabulary has ",
-                                  state.config.vocab_size)};
+            if (one.tokens[i] >= config.vocab_size)
+                return Error{
+                    ErrorCode::invalid_argument,
+                    text("token ", one.tokens[i], ", the vocabulary has ", config.vocab_size)};
             rows.push_back(
                 {one.kv, one.kv->num_tokens() + static_cast<std::uint32_t>(i), one.tokens[i]});
         }
     }
+
+    return rows;
+}
+
+Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts,
+                                 const std::function<void(const RouteView&)>& watch,
+                                 std::stop_token stop) {
+    State& state = *state_;
+    MOEX_ASSIGN(rows, state.rows_of(batch));
 
     StepResult result;
     result.rows.resize(rows.size());

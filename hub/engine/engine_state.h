@@ -111,6 +111,7 @@ struct Engine::State {
     void grow_pages();
     std::vector<StepRows> compose();
     void step();
+    void on_failed_step(const Error& error, std::span<Generation* const> members);
     Result<StepResult> run_step(std::span<const StepRows> batch);
     void take_rows(Generation& generation, const StepResult& result, std::size_t first_row);
     std::optional<FinishReason> take_token(Generation& generation, std::span<const float> logits);

@@ -131,6 +131,27 @@ Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch) {
     return result;
 }
 
+// Ends the members of a step that failed for good; one that was stopped is begun anew.
+void Engine::State::on_failed_step(const Error& error, std::span<Generation* const> members) {
+    // Stopped for the sake of one that was cancelled: the next step begins without it.
+    if (error.code == ErrorCode::cancelled && step_stop.stop_requested()) {
+        const std::lock_guard lock(mutex);
+        ++counters.steps_stopped;
+        patience *= 2;
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex);
+        patience = patience_min;
+    }
+
+    if (error.code == ErrorCode::num_tokens_range && ++steps_recut <= steps_recut_max) return;
+
+    std::vector<GenerationId> ids;
+    for (const Generation* generation : members) ids.push_back(generation->id);
+    for (const GenerationId id : ids) end_running(id, FinishReason::error, error);
+}
+
 void Engine::State::step() {
     const std::vector<StepRows> batch = compose();
 
@@ -139,27 +160,7 @@ void Engine::State::step() {
         if (generation->step_tokens != 0) members.push_back(generation.get());
 
     const Result<StepResult> result = run_step(batch);
-    if (!result.ok()) {
-        // Stopped for the sake of one that was cancelled: the next step begins without it.
-        if (result.error().code == ErrorCode::cancelled && step_stop.stop_requested()) {
-            const std::lock_guard lock(mutex);
-            ++counters.steps_stopped;
-            patience *= 2;
-            return;
-        }
-        {
-            const std::lock_guard lock(mutex);
-            patience = patience_min;
-        }
-
-        if (result.error().code == ErrorCode::num_tokens_range && ++steps_recut <= steps_recut_max)
-            return;
-
-        std::vector<GenerationId> ids;
-        for (const Generation* generation : members) ids.push_back(generation->id);
-        for (const GenerationId id : ids) end_running(id, FinishReason::error, result.error());
-        return;
-    }
+    if (!result.ok()) return on_failed_step(result.error(), members);
 
     std::size_t logits_at = 0, row_at = 0;
     const std::size_t vocab_size = decoder.config().vocab_size;

@@ -131,6 +131,33 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
 
 namespace {
 
+// A round's pairs in slots: by expert, ascending; within an expert by row.
+struct PairOrder {
+    std::vector<std::uint32_t> pair_of_slot, slot_of_pair;
+    std::vector<ExpertRows> experts;
+};
+
+PairOrder order_of(const ExpertBatch& batch) {
+    const std::uint32_t num_pairs = batch.num_tokens * batch.top_k;
+    PairOrder order;
+    order.pair_of_slot.resize(num_pairs);
+    order.slot_of_pair.resize(num_pairs);
+    for (std::uint32_t pair = 0; pair < num_pairs; ++pair) order.pair_of_slot[pair] = pair;
+    std::stable_sort(order.pair_of_slot.begin(), order.pair_of_slot.end(),
+                     [&](std::uint32_t a, std::uint32_t b) {
+                         return batch.expert_ids[a] < batch.expert_ids[b];
+                     });
+
+    for (std::uint32_t slot = 0; slot < num_pairs; ++slot) {
+        order.slot_of_pair[order.pair_of_slot[slot]] = slot;
+        const std::uint32_t expert = batch.expert_ids[order.pair_of_slot[slot]];
+        if (order.experts.empty() || order.experts.back().expert != expert)
+            order.experts.push_back({expert, slot, 0});
+        ++order.experts.back().count;
+    }
+    return order;
+}
+
 // All work happens in wait(): a local round has nothing to overlap
 // with. It is not stopped in the middle: a layer is the shortest step.
 class LocalRound : public ExpertRound {
@@ -156,23 +183,7 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
         const State& state = *state_;
         const std::uint32_t hidden_size = state.hidden(),
                             num_pairs = batch.num_tokens * batch.top_k;
-
-        // Pairs by expert, ascending; within an expert by row.
-        std::vector<std::uint32_t> pair_of_slot(num_pairs), slot_of_pair(num_pairs);
-        for (std::uint32_t pair = 0; pair < num_pairs; ++pair) pair_of_slot[pair] = pair;
-        std::stable_sort(pair_of_slot.begin(), pair_of_slot.end(),
-                         [&](std::uint32_t a, std::uint32_t b) {
-                             return batch.expert_ids[a] < batch.expert_ids[b];
-                         });
-
-        std::vector<ExpertRows> experts;
-        for (std::uint32_t slot = 0; slot < num_pairs; ++slot) {
-            slot_of_pair[pair_of_slot[slot]] = slot;
-            const std::uint32_t expert = batch.expert_ids[pair_of_slot[slot]];
-            if (experts.empty() || experts.back().expert != expert)
-                experts.push_back({expert, slot, 0});
-            ++experts.back().count;
-        }
+        const PairOrder order = order_of(batch);
 
         Scratch& buffers = scratch();
         const std::size_t x_floats = state.input_floats(hidden_size);
@@ -183,21 +194,21 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
         state.threads.parallel_for(
             batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
                 std::vector<float> rounded(hidden_size);
-
                 for (std::size_t token = begin; token < end; ++token) {
                     std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
                     if (state.rounding.deterministic)
                         round_rows(state.rounding.dtype_of(rounded), rounded, hidden_size);
 
-                    float* first = one_row ? x : x + slot_of_pair[token * batch.top_k] * x_floats;
+                    float* first = one_row ? x
+                                           : x + order.slot_of_pair[token * batch.top_k] * x_floats;
                     state.prepare_row(first, rounded.data(), hidden_size);
 
                     for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
-                        std::memcpy(x + slot_of_pair[token * batch.top_k + i] * x_floats, first,
-                                    x_floats * sizeof(float));
+                        std::memcpy(x + order.slot_of_pair[token * batch.top_k + i] * x_floats,
+                                    first, x_floats * sizeof(float));
                 }
             });
-        MOEX_TRY(state.run(batch.layer, experts, x, one_row, y));
+        MOEX_TRY(state.run(batch.layer, order.experts, x, one_row, y));
 
         state.threads.parallel_for(
             batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
@@ -207,9 +218,9 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
                     const std::span<float> sum = batch.y.subspan(token * hidden_size, hidden_size);
                     std::fill(sum.begin(), sum.end(), 0.0f);
 
-                    std::copy_n(
-                        slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
-                        batch.top_k, slots.begin());
+                    std::copy_n(order.slot_of_pair.begin() +
+                                    static_cast<std::ptrdiff_t>(token * batch.top_k),
+                                batch.top_k, slots.begin());
                     std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
 
                     const Dtype dtype = state.rounding.dtype_of(
@@ -218,7 +229,7 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
                     for (const std::uint32_t slot : slots) {
                         const std::span<float> answer{y + std::size_t{slot} * hidden_size,
                                                       hidden_size};
-                        const float gate = batch.expert_weights[pair_of_slot[slot]];
+                        const float gate = batch.expert_weights[order.pair_of_slot[slot]];
                         if (state.rounding.deterministic) {
                             // gates are f16 on the wire whatever the rows are
                             scale_by(answer, half_to_float(float_to_half(gate)));

@@ -45,16 +45,14 @@ void one(unsigned choice, ByteView bytes) {
         case FrameType::dispatch:
             if (const auto message = decode_dispatch(frame, limits());
                 message.ok() && message->dtype != Dtype::int8) {
-                const auto again = decode_dispatch(
-                    encode_dispatch(*message, 32, (choice & 0x40) != 0), limits());
+                const auto again = decode_dispatch(encode_dispatch(*message, 32, lz4), limits());
                 require(again.ok() && again->x == message->x && again->gates == message->gates);
             }
             break;
         case FrameType::result:
             if (const auto message = decode_result(frame, limits());
                 message.ok() && message->dtype != Dtype::int8) {
-                const auto again = decode_result(encode_result(*message, 32, (choice & 0x40) != 0),
-                                                 limits());
+                const auto again = decode_result(encode_result(*message, 32, lz4), limits());
                 require(again.ok() && again->y == message->y);
             }
             break;
@@ -69,8 +67,8 @@ void one(unsigned choice, ByteView bytes) {
             const auto message = decode_group_dispatch(frame, limits());
             require(viewed || !message.ok());
             if (message.ok() && message->shape.dtype != Dtype::int8) {
-                const auto again = decode_group_dispatch(
-                    encode_group_dispatch(*message, (choice & 0x40) != 0), limits());
+                const auto again = decode_group_dispatch(encode_group_dispatch(*message, lz4),
+                                                         limits());
                 require(again.ok() && again->x == message->x && again->rows == message->rows &&
                         again->shape == message->shape);
             }
@@ -79,11 +77,17 @@ void one(unsigned choice, ByteView bytes) {
         case FrameType::group_result:
             if (const auto message = decode_group_result(frame, limits());
                 message.ok() && message->shape.dtype != Dtype::int8) {
-                const auto again = decode_group_result(
-                    encode_group_result(*message, (choice & 0x40) != 0), limits());
+                const auto again = decode_group_result(encode_group_result(*message, lz4),
+                                                       limits());
                 require(again.ok() && again->y == message->y && again->shape == message->shape);
             }
             break;
+        default: break;
+    }
+}
+
+void one_control(FrameType type, const Bytes& frame) {
+    switch (type) {
         case FrameType::hello:
             if (const auto message = decode_hello(frame); message.ok()) {
                 const Bytes encoded = encode_hello(*message);
@@ -120,8 +124,26 @@ void one(unsigned choice, ByteView bytes) {
             if (const auto message = decode_error(frame); message.ok())
                 require(decode_error(encode_error(*message)).ok());
             break;
-        default: (void)decode_cancel(frame); break;
+        case FrameType::cancel: (void)decode_cancel(frame); break;
+        default: break;
     }
+}
+
+void one(unsigned choice, ByteView bytes) {
+    static constexpr FrameType types[] = {
+        FrameType::dispatch,       FrameType::result,       FrameType::weight_sync,
+        FrameType::group_dispatch, FrameType::group_result, FrameType::hello,
+        FrameType::heartbeat,      FrameType::welcome,      FrameType::assign,
+        FrameType::ready,          FrameType::prefetch,     FrameType::busy,
+        FrameType::drain,          FrameType::error,        FrameType::cancel,
+        FrameType::release};
+    const FrameType type = types[choice % 16];
+    const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())
+                                             : repaired(bytes, type);
+    (void)decode_frame_header(frame);
+    (void)decode_tensor_header(frame);
+    one_tensor(type, frame, (choice & 0x40) != 0);
+    one_control(type, frame);
 }
 
 }  // namespace

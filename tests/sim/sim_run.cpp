@@ -37,9 +37,9 @@ Result<Faults> parse_faults(std::string_view list) {
     return faults;
 }
 
-SimReport run_simulation(const SimRun& run) {
-    std::mt19937_64 random(run.seed * 0x9e3779b97f4a7c15ull + 1);
-    const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+namespace {
+
+SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
     SimOptions options{.num_workers = run.num_workers,
                        .seed = run.seed,
                        .published_share = 0.15,
@@ -55,6 +55,29 @@ SimReport run_simulation(const SimRun& run) {
     options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 3);
     options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
+    return options;
+}
+
+// Every round is answered exactly once; with a local backend at hand it does not fail.
+void judge(const RoundOutcome& outcome, RoundId id, bool local_fallback, SimReport& report) {
+    if (outcome.cancelled) return;
+    if (outcome.times_done != 1)
+        report.violations.push_back(
+            text("round ", id, " was answered ", outcome.times_done, " times"));
+    if (!outcome.answer) return;
+
+    ++(outcome.answer->ok() ? report.rounds_ok : report.rounds_failed);
+    if (!outcome.answer->ok() && local_fallback)
+        report.violations.push_back(
+            text("round ", id, " failed: ", outcome.answer->error().message));
+}
+
+}  // namespace
+
+SimReport run_simulation(const SimRun& run) {
+    std::mt19937_64 random(run.seed * 0x9e3779b97f4a7c15ull + 1);
+    const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+    const SimOptions options = drawn_options(run, random);
     SimSwarm swarm(options);
     std::vector<RoundId> rounds;
     const TimePoint start = swarm.now();
@@ -96,18 +119,10 @@ SimReport run_simulation(const SimRun& run) {
     report.violations = swarm.violations();
     if (!all_ended)
         report.violations.push_back("rounds are open a minute after the last was submitted");
-    for (const RoundId id : rounds) {
-        const RoundOutcome& outcome = swarm.outcome(id);
-        if (outcome.cancelled) continue;
-        if (outcome.times_done != 1)
-            report.violations.push_back(
-                text("round ", id, " was answered ", outcome.times_done, " times"));
-        if (!outcome.answer) continue;
-        ++(outcome.answer->ok() ? report.rounds_ok : report.rounds_failed);
-        if (!outcome.answer->ok() && options.swarm.local_fallback)
-            report.violations.push_back(
-                text("round ", id, " failed: ", outcome.answer->error().message));
-    }
+
+    for (const RoundId id : rounds)
+        judge(swarm.outcome(id), id, options.swarm.local_fallback, report);
+
     report.rounds = rounds.size();
     report.counters = swarm.core().counters();
     report.workers_left = static_cast<std::uint32_t>(swarm.workers_alive().size());

@@ -23,6 +23,19 @@ float row_value(int sequence, std::uint32_t generation, std::uint32_t layer, std
                               layer * 1024 + position);
 }
 
+// `generations`: which operation wrote each position of the sequence.
+void check_rows(const KvCache::Sequence& sequence, int index,
+                const std::vector<std::uint32_t>& generations, std::uint32_t num_layers) {
+    RC_ASSERT(sequence.num_tokens() == generations.size());
+    for (std::uint32_t p = 0; p < generations.size(); ++p)
+        for (std::uint32_t layer = 0; layer < num_layers; ++layer) {
+            for (const float value : sequence.k(layer, p))
+                RC_ASSERT(value == row_value(index, generations[p], layer, p, false));
+            for (const float value : sequence.v(layer, p))
+                RC_ASSERT(value == row_value(index, generations[p], layer, p, true));
+        }
+}
+
 TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
     EXPECT_TRUE(rc::check([] {
         const ModelConfig config = small_config();
@@ -86,15 +99,7 @@ TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
             std::uint32_t used = 0;
             for (int i = 0; i < 3; ++i) {
                 used += reserved[i];
-                RC_ASSERT(sequences[i].num_tokens() == model[i].size());
-                for (std::uint32_t p = 0; p < model[i].size(); ++p)
-                    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-                        const KvCache::Sequence& view = sequences[i];
-                        for (const float value : view.k(layer, p))
-                            RC_ASSERT(value == row_value(i, model[i][p], layer, p, false));
-                        for (const float value : view.v(layer, p))
-                            RC_ASSERT(value == row_value(i, model[i][p], layer, p, true));
-                    }
+                check_rows(sequences[i], i, model[i], config.num_layers);
             }
             RC_ASSERT(cache.pages_free() == num_pages - used);
         }
