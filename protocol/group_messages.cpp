@@ -52,6 +52,7 @@ Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const Wi
     if (frame_header.payload_bytes < group_header_bytes)
         return Error{ErrorCode::truncated_frame,
                      text(frame_type_name(type), " ends inside its group header")};
+
     ByteReader in(frame.subspan(frame_header_bytes));
     GroupHeader header;
     GroupShape& shape = header.shape;
@@ -63,14 +64,17 @@ Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const Wi
     const std::uint8_t dtype = in.u8();
     const std::uint8_t flags = in.u8();
     shape.num_pairs = in.u32();
+
     if (dtype < 1 || dtype > 5 || dtype == static_cast<std::uint8_t>(Dtype::int4))
         return Error{ErrorCode::unknown_dtype,
                      text("dtype ", dtype, " in ", frame_type_name(type), ", want 1, 2, 3 or 5")};
     if ((flags & ~(flag_lz4 | flag_unsummed)) != 0)
         return Error{ErrorCode::unknown_flags, text("flags ", flags, ", bits 0 and 1 are known")};
+
     shape.dtype = static_cast<Dtype>(dtype);
     shape.unsummed = (flags & flag_unsummed) != 0;
     header.lz4 = (flags & flag_lz4) != 0;
+
     MOEX_TRY(
         check_rows(shape.num_tokens, limits.num_tokens_max, shape.hidden_dim, limits.hidden_size));
     MOEX_TRY(check_unit(shape.layer, 0, limits.num_layers, limits.num_experts));
@@ -103,6 +107,7 @@ Status check_tables(const GroupShape& shape, const std::vector<GroupExpert>& exp
     if (num_rows != shape.num_pairs)
         return Error{ErrorCode::bad_field,
                      text("num_pairs ", shape.num_pairs, ", the experts' rows sum to ", num_rows)};
+
     std::size_t pair = 0;
     for (const GroupExpert& expert : experts) {
         std::int32_t previous = -1;
@@ -116,6 +121,7 @@ Status check_tables(const GroupShape& shape, const std::vector<GroupExpert>& exp
             previous = rows[pair];
         }
     }
+
     std::uint32_t non_finite = 0;
     for (const half gate : gates) non_finite |= (gate & 0x7c00u) == 0x7c00u ? 1u : 0u;
     if (non_finite != 0)
@@ -141,9 +147,11 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
         text(message.experts.size(), " experts, ", message.rows.size(), " rows, ",
              message.gates.size(), " gates, ", message.x.size(), " values for ", shape.num_experts,
              " experts, ", shape.num_pairs, " pairs, ", shape.num_tokens, " x ", shape.hidden_dim));
+
     const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens,
                                                      shape.hidden_dim);
     const std::uint64_t raw_bytes = table_bytes(shape) + rows_bytes;
+
     const auto fill = [&](std::span<std::byte> raw) {
         std::byte* to = raw.data();
         std::memcpy(to, message.experts.data(), 4 * message.experts.size());
@@ -153,11 +161,13 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
         std::memcpy(to, message.gates.data(), 2 * message.gates.size());
         encode_rows(shape.dtype, message.x, shape.hidden_dim, raw.last(rows_bytes));
     };
+
     if (lz4 && lz4_can_encode) {
         Bytes raw(raw_bytes);
         fill(raw);
         return group_frame(FrameType::group_dispatch, message.sequence_id, shape, raw, true);
     }
+
     ByteWriter out(body_offset_bytes + raw_bytes);
     begin_frame(out, FrameType::group_dispatch, message.sequence_id);
     write_group_header(out, shape, 0);
@@ -169,6 +179,7 @@ Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const 
                                   Bytes& scratch) {
     MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_dispatch, limits));
     const GroupShape& shape = header.shape;
+
     // A small question may have an answer that no frame can hold.
     if (const std::uint64_t answer_bytes =
             body_offset_bytes + wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim);
@@ -179,6 +190,7 @@ Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const 
                                                      shape.hidden_dim);
     MOEX_ASSIGN(raw, open_payload(frame.subspan(body_offset_bytes), header.lz4,
                                   table_bytes(shape) + rows_bytes, scratch));
+
     out.sequence_id = header.sequence_id;
     out.shape = shape;
     const std::byte* from = raw.data();
@@ -193,6 +205,7 @@ Result<GroupDispatch> decode_group_dispatch(ByteView frame, const WireLimits& li
     GroupDispatchView view;
     Bytes scratch;
     MOEX_TRY(decode_group_dispatch_into(view, frame, limits, scratch));
+
     GroupDispatch message;
     message.sequence_id = view.sequence_id;
     message.shape = view.shape;
@@ -200,6 +213,7 @@ Result<GroupDispatch> decode_group_dispatch(ByteView frame, const WireLimits& li
     message.rows = std::move(view.rows);
     message.gates = std::move(view.gates);
     message.x.resize(std::size_t{view.shape.num_tokens} * view.shape.hidden_dim);
+
     if (!decode_rows(view.shape.dtype, view.x_bytes, view.shape.hidden_dim, message.x))
         return Error{ErrorCode::non_finite, "GROUP_DISPATCH holds a value that is not finite"};
     return message;
@@ -238,10 +252,12 @@ Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits
     MOEX_ASSIGN(raw,
                 open_payload(frame.subspan(body_offset_bytes), header.lz4,
                              wire_rows_bytes(shape.dtype, num_rows, shape.hidden_dim), scratch));
+
     GroupResult message;
     message.sequence_id = header.sequence_id;
     message.shape = shape;
     message.y.resize(num_rows * shape.hidden_dim);
+
     if (!decode_rows(shape.dtype, raw, shape.hidden_dim, message.y))
         return Error{ErrorCode::non_finite, "GROUP_RESULT holds a value that is not finite"};
     return message;

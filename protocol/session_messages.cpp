@@ -51,6 +51,7 @@ std::string wire_text(std::string_view text, std::size_t bytes_max) {
                                       nullptr, false);
     const auto* value = repaired.get_ptr<const Json::string_t*>();
     std::string out(value == nullptr ? std::string_view() : clip_utf8(*value, bytes_max));
+
     for (char& c : out)
         if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
     return out;
@@ -60,6 +61,7 @@ Json hello_json(const Hello& message, std::size_t bytes_max) {
     Json dtypes = Json::array(), caps = Json::array();
     for (const Dtype dtype : message.dtypes) dtypes.push_back(dtype_name(dtype));
     for (const std::string& cap : message.caps) caps.push_back(wire_text(cap, 32));
+
     const DeviceInfo& device = message.device;
     Json json = Json::object();
     json["versions"] = Json::array({message.version_min, message.version_max});
@@ -72,6 +74,7 @@ Json hello_json(const Hello& message, std::size_t bytes_max) {
                       {"budget_bytes", device.budget_bytes},
                       {"max_buffer_bytes", device.max_buffer_bytes},
                       {"max_binding_bytes", device.max_binding_bytes}};
+
     json["dtypes"] = std::move(dtypes);
     json["lz4"] = message.lz4;
     json["caps"] = std::move(caps);
@@ -97,10 +100,12 @@ Status read_device(DeviceInfo& device, const Json& object) {
 // Strings of `object[name]`; unknown ones are the reader's to skip.
 Status read_list(std::vector<std::string>& out, const Json& object, const char* name) {
     const Json* list = find_member(object, name);
+
     if (list == nullptr) return {};
     if (!list->is_array() || list->size() > list_items_max)
         return Error{ErrorCode::bad_field,
                      text("\"", name, "\" is not a list of at most ", list_items_max, " strings")};
+
     out.clear();
     for (const Json& item : *list) {
         const auto* value = item.get_ptr<const Json::string_t*>();
@@ -118,6 +123,7 @@ Status read_capabilities(Hello& out, const Json& json) {
         if (!device->is_object()) return Error{ErrorCode::bad_field, "\"device\" is not an object"};
         MOEX_TRY(read_device(out.device, *device));
     }
+
     if (find_member(json, "dtypes") != nullptr) {
         std::vector<std::string> names;
         MOEX_TRY(read_list(names, json, "dtypes"));
@@ -127,15 +133,18 @@ Status read_capabilities(Hello& out, const Json& json) {
             const Result<Dtype> dtype = parse_dtype(name);
             if (dtype.ok() && *dtype != Dtype::int4) out.dtypes.push_back(*dtype);
         }
+
         if (out.dtypes.empty())
             return Error{ErrorCode::bad_field, "\"dtypes\" names none of f16, bf16, int8"};
     }
+
     MOEX_TRY(read_flag(out.lz4, json, "lz4"));
     MOEX_TRY(read_text(out.kernel_version, json, "kernel_version", text_bytes_max));
     MOEX_TRY(read_text(out.nickname, json, "nickname", 4 * nickname_characters_max));
     if (count_characters(out.nickname) > nickname_characters_max)
         return Error{ErrorCode::bad_field,
                      text("\"nickname\" has more than ", nickname_characters_max, " characters")};
+
     MOEX_TRY(read_text(out.client, json, "client", text_bytes_max));
     return read_text(out.worker_key, json, "worker_key", text_bytes_max);
 }
@@ -150,6 +159,7 @@ Bytes encode_hello(const Hello& message) {
         json = dump_json(hello_json(message, bytes_max));
         if (frame_header_bytes + json.size() <= hello_bytes_max) break;
     }
+
     MOEX_CHECK(frame_header_bytes + json.size() <= hello_bytes_max,
                text("HELLO of ", json.size(), " bytes"));
     return json_frame(FrameType::hello, 0, json);
@@ -160,25 +170,30 @@ Result<Hello> decode_hello(ByteView frame) {
         return Error{ErrorCode::payload_size,
                      text("HELLO of ", frame.size(), " bytes, at most ", hello_bytes_max)};
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::hello, hello_bytes_max));
+
     Hello message;
     message.caps.clear();  // what is not said is not there
     message.lz4 = false;
     message.dtypes = {Dtype::f16};
+
     const Json* versions = find_member(json, "versions");
     if (versions == nullptr || !versions->is_array() || versions->size() != 2 ||
         !(*versions)[0].is_number_unsigned() || !(*versions)[1].is_number_unsigned())
         return Error{ErrorCode::bad_field, "\"versions\" is not [min, max]"};
+
     const std::uint64_t version_min = *(*versions)[0].get_ptr<const Json::number_unsigned_t*>();
     const std::uint64_t version_max = *(*versions)[1].get_ptr<const Json::number_unsigned_t*>();
     if (version_min > version_max || version_max > 0xffff)
         return Error{ErrorCode::bad_field,
                      text("\"versions\" is [", version_min, ", ", version_max, "]")};
+
     message.version_min = static_cast<std::uint16_t>(version_min);
     message.version_max = static_cast<std::uint16_t>(version_max);
     if (version_min > protocol_version || version_max < protocol_version)
         return Error{ErrorCode::unsupported_version,
                      text("worker speaks versions ", version_min, "..", version_max,
                           ", this side speaks ", protocol_version)};
+
     MOEX_TRY(read_text(message.token, json, "token", text_bytes_max));
     MOEX_TRY(read_list(message.caps, json, "caps"));
     MOEX_TRY(read_capabilities(message, json));
@@ -190,10 +205,12 @@ Result<Hello> decode_capabilities(ByteView frame) {
         return Error{ErrorCode::payload_size,
                      text("HEARTBEAT of ", frame.size(), " bytes, at most ", hello_bytes_max)};
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::heartbeat, hello_bytes_max));
+
     Hello message;
     message.caps.clear();
     message.lz4 = false;
     message.dtypes = {Dtype::f16};
+
     MOEX_TRY(read_capabilities(message, json));
     return message;
 }
@@ -211,8 +228,10 @@ Bytes encode_welcome(const Welcome& message) {
                      {"moe_intermediate_size", message.expert_shape.moe_intermediate_size},
                      {"group_size", message.expert_shape.group_size},
                      {"expert_blob_bytes", message.expert_blob_bytes}};
+
     json["limits"] = {{"num_tokens_max", message.limits.num_tokens_max},
                       {"num_pairs_max", message.limits.num_pairs_max}};
+
     json["dtype"] = dtype_name(message.dtype);
     json["lz4"] = message.lz4;
     json["heartbeat_ms"] = message.heartbeat_ms;
@@ -224,19 +243,24 @@ Bytes encode_welcome(const Welcome& message) {
 
 Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::welcome, json_bytes_max));
+
     constexpr auto required = Presence::required;
     Welcome message;
     MOEX_TRY(read_integer_as(message.version, json, "version", protocol_version, protocol_version,
                              required));
     MOEX_TRY(read_integer_as(message.worker_id, json, "worker_id", 0, any_u64, required));
+
     const Json* model = find_member(json, "model");
     if (model == nullptr || !model->is_object())
         return Error{ErrorCode::bad_field, "\"model\" is not an object"};
+
     WireLimits& wire = message.limits;
     ExpertShape& shape = message.expert_shape;
+
     MOEX_TRY(read_text(message.model_name, *model, "name", text_bytes_max, required));
     MOEX_TRY(read_text(message.package_sha256, *model, "package_sha256", 64, required));
     if (!message.package_sha256.empty()) MOEX_TRY(parse_sha256(message.package_sha256));
+
     MOEX_TRY(read_integer_as(wire.hidden_size, *model, "hidden_size", 32, 0xffff, required));
     MOEX_TRY(read_integer_as(wire.num_layers, *model, "num_layers", 1, 0x10000, required));
     MOEX_TRY(read_integer_as(wire.num_experts, *model, "num_experts", 1, 0xffff, required));
@@ -244,6 +268,7 @@ Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_TRY(read_integer_as(shape.moe_intermediate_size, *model, "moe_intermediate_size", 32,
                              1u << 20, required));
     MOEX_TRY(read_integer_as(shape.group_size, *model, "group_size", 32, 128, required));
+
     shape.hidden_size = wire.hidden_size;
     const Result<std::uint32_t> group_size = choose_group_size(
         shape.hidden_size, shape.moe_intermediate_size, shape.group_size);
@@ -251,21 +276,25 @@ Result<Welcome> decode_welcome(ByteView frame) {
         return Error{ErrorCode::bad_field,
                      text("\"group_size\" ", shape.group_size, " does not fit ", shape.hidden_size,
                           " and ", shape.moe_intermediate_size)};
+
     const std::uint64_t blob_bytes = expert_blob_layout(shape).size_bytes;
     MOEX_TRY(read_integer_as(message.expert_blob_bytes, *model, "expert_blob_bytes", blob_bytes,
                              blob_bytes, required));
+
     const Json* limits = find_member(json, "limits");
     if (limits == nullptr || !limits->is_object())
         return Error{ErrorCode::bad_field, "\"limits\" is not an object"};
     // Row indices are u16.
     MOEX_TRY(read_integer_as(wire.num_tokens_max, *limits, "num_tokens_max", 1, 0xffff, required));
     MOEX_TRY(read_integer_as(wire.num_pairs_max, *limits, "num_pairs_max", 1, 1u << 20, required));
+
     std::string dtype_text;
     MOEX_TRY(read_text(dtype_text, json, "dtype", 16, required));
     MOEX_ASSIGN(dtype, parse_dtype(dtype_text));
     if (!is_row_dtype(dtype))
         return Error{ErrorCode::bad_field, "\"dtype\" int4 is not for activations"};
     message.dtype = dtype;
+
     MOEX_TRY(read_flag(message.lz4, json, "lz4"));
     MOEX_TRY(read_integer_as(message.heartbeat_ms, json, "heartbeat_ms", 1, 3'600'000));
     MOEX_TRY(read_integer_as(message.queue_depth, json, "queue_depth", 1, 1024));
@@ -277,9 +306,11 @@ Result<Welcome> decode_welcome(ByteView frame) {
 Bytes encode_assign(const std::vector<AssignedUnit>& units) {
     MOEX_CHECK(units.size() <= assigned_units_max,
                text("ASSIGN of ", units.size(), " units, at most ", assigned_units_max));
+
     Json list = Json::array();
     for (const AssignedUnit& unit : units)
         list.push_back(Json::array({unit.layer, unit.expert, to_hex(unit.blob)}));
+
     Json json = Json::object();
     json["units"] = std::move(list);
     return json_frame(FrameType::assign, 0, dump_json(json));
@@ -287,10 +318,12 @@ Bytes encode_assign(const std::vector<AssignedUnit>& units) {
 
 Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits& limits) {
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::assign, json_bytes_max));
+
     const Json* list = find_member(json, "units");
     if (list == nullptr || !list->is_array() || list->size() > assigned_units_max)
         return Error{ErrorCode::bad_field,
                      text("\"units\" is not a list of at most ", assigned_units_max)};
+
     std::vector<AssignedUnit> units;
     units.reserve(list->size());
     for (const Json& item : *list) {
@@ -298,10 +331,12 @@ Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits
             !item[1].is_number_unsigned() || !item[2].is_string())
             return Error{ErrorCode::bad_field,
                          "\"units\" holds what is not [layer, expert, sha256]"};
+
         const std::uint64_t layer = *item[0].get_ptr<const Json::number_unsigned_t*>();
         const std::uint64_t expert = *item[1].get_ptr<const Json::number_unsigned_t*>();
         if (layer > 0xffff || expert > 0xffff)
             return Error{ErrorCode::bad_field, text("unit [", layer, ", ", expert, "]")};
+
         AssignedUnit unit;
         unit.layer = static_cast<std::uint16_t>(layer);
         unit.expert = static_cast<std::uint16_t>(expert);
@@ -310,11 +345,13 @@ Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits
         unit.blob = blob;
         units.push_back(unit);
     }
+
     return units;
 }
 
 Bytes encode_error(const ErrorMessage& message) {
     std::string text;
+
     for (std::size_t bytes_max = 400; bytes_max > 0; bytes_max /= 2) {
         Json json = Json::object();
         json["code"] = wire_text(message.code, 64);
@@ -331,8 +368,10 @@ Bytes encode_error(const ErrorMessage& message) {
 Result<ErrorMessage> decode_error(ByteView frame) {
     MOEX_ASSIGN(header, decode_header_of(frame, FrameType::error));
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::error, error_json_bytes_max));
+
     ErrorMessage message;
     message.sequence_id = header.sequence_id;
+
     MOEX_TRY(read_text(message.code, json, "code", 64, Presence::required));
     MOEX_TRY(read_text(message.field, json, "field", error_json_bytes_max));
     MOEX_TRY(read_text(message.found, json, "found", error_json_bytes_max));

@@ -59,6 +59,7 @@ void encode_int8_row(const float* row, std::uint32_t row_size, std::byte* codes,
         std::memset(codes, 0, row_size);
         return;
     }
+
     // Adding 1.5 * 2^23 rounds to an integer (nearest even) and leaves it in the low bits.
     constexpr float rounder = 12582912.0f;
     for (std::uint32_t i = 0; i < row_size; ++i)
@@ -114,8 +115,10 @@ MOEX_WIDE_LOOPS void encode_rows(Dtype dtype, std::span<const float> rows, std::
                    num_rows * row_size == rows.size(),
                text(rows.size(), " values in rows of ", row_size, " into ", out.size(),
                     " bytes of ", dtype_name(dtype)));
+
     const float* in = rows.data();
     std::byte* to = out.data();
+
     switch (dtype) {
         case Dtype::f16: halves_of_floats(in, rows.size(), to); return;
         case Dtype::bf16:
@@ -142,9 +145,11 @@ MOEX_WIDE_LOOPS bool decode_rows(Dtype dtype, ByteView in, std::uint32_t row_siz
                    num_rows * row_size == rows.size(),
                text(in.size(), " bytes of ", dtype_name(dtype), " into ", rows.size(),
                     " values in rows of ", row_size));
+
     const std::byte* from = in.data();
     float* out = rows.data();
     std::uint32_t non_finite = 0;
+
     switch (dtype) {
         case Dtype::f16: return floats_of_halves(from, rows.size(), out);
         case Dtype::bf16:
@@ -184,6 +189,7 @@ MOEX_WIDE_LOOPS void round_rows(Dtype dtype, std::span<float> rows, std::uint32_
         case Dtype::f32: return;
         default: break;
     }
+
     Bytes wire(wire_rows_bytes(dtype, row_size == 0 ? 0 : rows.size() / row_size, row_size));
     encode_rows(dtype, rows, row_size, wire);
     (void)decode_rows(dtype, wire, row_size, rows);
@@ -226,12 +232,14 @@ ExpertBlobLayout expert_blob_layout(const ExpertShape& shape, ExpertDtype dtype)
     MOEX_CHECK(
         !int4 || (group != 0 && hidden % group == 0 && intermediate % group == 0 && group % 8 == 0),
         text("group_size ", group, " does not divide ", hidden, " x ", intermediate));
+
     const std::uint64_t bits = int4 ? 4 : dtype == ExpertDtype::bf16 ? 16 : 32;
     ExpertBlobLayout layout;
     const auto append = [&layout](BlobSection& section, std::uint64_t size_bytes) {
         section = {layout.size_bytes, size_bytes};
         layout.size_bytes = aligned(layout.size_bytes + size_bytes);
     };
+
     append(layout.gate_up_codes, 2 * intermediate * hidden * bits / 8);
     append(layout.gate_up_scale_zero, int4 ? 2 * intermediate * (hidden / group) * 4 : 0);
     append(layout.down_codes, hidden * intermediate * bits / 8);
@@ -247,9 +255,11 @@ Result<ExpertBlobView> view_expert_blob(ByteView blob, const ExpertShape& shape,
                      text("expert blob of ", blob.size(), " bytes, hidden_size ", shape.hidden_size,
                           ", moe_intermediate_size ", shape.moe_intermediate_size,
                           " and group_size ", shape.group_size, " want ", layout.size_bytes)};
+
     if (reinterpret_cast<std::uintptr_t>(blob.data()) % 4 != 0)
         return Error{ErrorCode::invalid_argument,
                      "expert blob is not aligned to 4 bytes in memory"};
+
     ExpertBlobView view;
     view.shape = shape;
     view.dtype = dtype;
@@ -266,6 +276,7 @@ void dequantize_int4_row(const std::uint32_t* codes, const std::uint32_t* scale_
     for (std::uint32_t group = 0; group < row_size / group_size; ++group) {
         const float scale = half_to_float(static_cast<half>(scale_zero[group]));
         const float zero = half_to_float(static_cast<half>(scale_zero[group] >> 16));
+
         for (std::uint32_t word = 0; word < words_per_group; ++word) {
             const std::uint32_t packed = *codes++;
             for (std::uint32_t k = 0; k < 8; ++k)

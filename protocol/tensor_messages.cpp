@@ -37,16 +37,19 @@ Result<TensorFrame> decode_tensor_frame(ByteView frame, FrameType type, const Wi
                                         std::uint32_t tail_bytes_per_token, Bytes& scratch) {
     MOEX_ASSIGN(frame_header, decode_header_of(frame, type));
     MOEX_ASSIGN(header, decode_tensor_header(frame));
+
     if (header.dtype == Dtype::int4)
         return Error{ErrorCode::unknown_dtype, text("int4 rows in ", frame_type_name(type))};
     MOEX_TRY(check_rows(header.num_tokens, limits.num_tokens_max, header.hidden_dim,
                         limits.hidden_size));
     MOEX_TRY(check_unit(header.layer, header.expert, limits.num_layers, limits.num_experts));
+
     const std::uint64_t raw_bytes = wire_rows_bytes(header.dtype, header.num_tokens,
                                                     header.hidden_dim) +
                                     std::uint64_t{header.num_tokens} * tail_bytes_per_token;
     MOEX_ASSIGN(raw, open_payload(frame.subspan(tensor_header_bytes),
                                   (header.flags & flag_lz4) != 0, raw_bytes, scratch));
+
     TensorFrame decoded;
     decoded.sequence_id = frame_header.sequence_id;
     decoded.header = header;
@@ -77,10 +80,12 @@ Bytes encode_dispatch(const Dispatch& message, std::uint32_t hidden_size, bool l
     const std::uint32_t num_tokens = rows_in(message.x.size(), hidden_size, "DISPATCH");
     MOEX_CHECK(message.gates.size() == num_tokens,
                text(message.gates.size(), " gates for ", num_tokens, " tokens"));
+
     const std::uint64_t rows_bytes = wire_rows_bytes(message.dtype, num_tokens, hidden_size);
     Bytes raw(rows_bytes + num_tokens * sizeof(half));
     encode_rows(message.dtype, message.x, hidden_size, std::span(raw).first(rows_bytes));
     std::memcpy(raw.data() + rows_bytes, message.gates.data(), num_tokens * sizeof(half));
+
     const TensorHeader header{message.layer, message.expert,
                               num_tokens,    static_cast<std::uint16_t>(hidden_size),
                               message.dtype, 0};
@@ -91,9 +96,11 @@ Result<Dispatch> decode_dispatch(ByteView frame, const WireLimits& limits) {
     Bytes scratch;
     MOEX_ASSIGN(decoded,
                 decode_tensor_frame(frame, FrameType::dispatch, limits, sizeof(half), scratch));
+
     const TensorHeader& header = decoded.header;
     const std::uint64_t rows_bytes = wire_rows_bytes(header.dtype, header.num_tokens,
                                                      header.hidden_dim);
+
     Dispatch message;
     message.sequence_id = decoded.sequence_id;
     message.layer = header.layer;
@@ -101,13 +108,16 @@ Result<Dispatch> decode_dispatch(ByteView frame, const WireLimits& limits) {
     message.dtype = header.dtype;
     message.x.resize(std::size_t{header.num_tokens} * header.hidden_dim);
     message.gates.resize(header.num_tokens);
+
     std::memcpy(message.gates.data(), decoded.raw.data() + rows_bytes,
                 header.num_tokens * sizeof(half));
+
     if (!decode_rows(header.dtype, decoded.raw.first(rows_bytes), header.hidden_dim, message.x))
         return Error{ErrorCode::non_finite, "DISPATCH holds a value that is not finite"};
     for (const half gate : message.gates)
         if ((gate & 0x7c00u) == 0x7c00u)
             return Error{ErrorCode::non_finite, "DISPATCH holds a gate that is not finite"};
+
     return message;
 }
 
@@ -115,6 +125,7 @@ Bytes encode_result(const ExpertResult& message, std::uint32_t hidden_size, bool
     const std::uint32_t num_tokens = rows_in(message.y.size(), hidden_size, "RESULT");
     Bytes raw(wire_rows_bytes(message.dtype, num_tokens, hidden_size));
     encode_rows(message.dtype, message.y, hidden_size, raw);
+
     const TensorHeader header{message.layer, message.expert,
                               num_tokens,    static_cast<std::uint16_t>(hidden_size),
                               message.dtype, 0};
@@ -125,12 +136,14 @@ Result<ExpertResult> decode_result(ByteView frame, const WireLimits& limits) {
     Bytes scratch;
     MOEX_ASSIGN(decoded, decode_tensor_frame(frame, FrameType::result, limits, 0, scratch));
     const TensorHeader& header = decoded.header;
+
     ExpertResult message;
     message.sequence_id = decoded.sequence_id;
     message.layer = header.layer;
     message.expert = header.expert;
     message.dtype = header.dtype;
     message.y.resize(std::size_t{header.num_tokens} * header.hidden_dim);
+
     if (!decode_rows(header.dtype, decoded.raw, header.hidden_dim, message.y))
         return Error{ErrorCode::non_finite, "RESULT holds a value that is not finite"};
     return message;
@@ -165,22 +178,26 @@ Bytes encode_weight_sync(const WeightSync& message, std::uint32_t hidden_size) {
 Result<WeightSync> decode_weight_sync(ByteView frame, const WireLimits& limits) {
     MOEX_ASSIGN(frame_header, decode_header_of(frame, FrameType::weight_sync));
     MOEX_ASSIGN(header, decode_tensor_header(frame));
+
     if (header.dtype != Dtype::int4)
         return Error{ErrorCode::unknown_dtype,
                      text("WEIGHT_SYNC of ", dtype_name(header.dtype), ", want int4")};
     if (header.flags != 0)
         return Error{ErrorCode::unknown_flags, "WEIGHT_SYNC is never compressed"};
+
     if (header.num_tokens != 0)
         return Error{ErrorCode::num_tokens_range,
                      text("WEIGHT_SYNC with num_tokens ", header.num_tokens, ", want 0")};
     if (header.hidden_dim != limits.hidden_size)
         return Error{ErrorCode::bad_field, text("hidden_dim ", header.hidden_dim,
                                                 ", the model has ", limits.hidden_size)};
+
     MOEX_TRY(check_unit(header.layer, header.expert, limits.num_layers, limits.num_experts));
     WeightSync message;
     if (frame_header.payload_bytes != message.blob.size())
         return Error{ErrorCode::payload_size, text("WEIGHT_SYNC with ", frame_header.payload_bytes,
                                                    " bytes, want a SHA-256 of 32")};
+
     message.sequence_id = frame_header.sequence_id;
     message.layer = header.layer;
     message.expert = header.expert;

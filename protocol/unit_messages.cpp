@@ -12,6 +12,7 @@ Bytes units_frame(FrameType type, const std::vector<Unit>& units) {
     ByteWriter out(frame_header_bytes + 2 + 4 * units.size());
     begin_frame(out, type, 0);
     out.u16(static_cast<std::uint16_t>(units.size()));
+
     for (const Unit& unit : units) {
         out.u16(unit.layer);
         out.u16(unit.expert);
@@ -49,17 +50,20 @@ Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits)
     if (header.type != FrameType::ready && header.type != FrameType::release)
         return Error{ErrorCode::unknown_type,
                      text(frame_type_name(header.type), " where READY or RELEASE is wanted")};
+
     ByteReader in(frame.subspan(frame_header_bytes));
     const std::size_t num_units = in.u16();
     if (in.overrun()) return wrong_size(header.type, header.payload_bytes, 2).error();
     if (in.remaining_bytes() != 4 * num_units)
         return wrong_size(header.type, header.payload_bytes, 2 + 4 * num_units).error();
+
     std::vector<Unit> units(num_units);
     for (Unit& unit : units) {
         unit.layer = in.u16();
         unit.expert = in.u16();
         MOEX_TRY(check_unit(unit.layer, unit.expert, limits.num_layers, limits.num_experts));
     }
+
     return units;
 }
 
@@ -108,6 +112,7 @@ Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>
     begin_frame(out, FrameType::prefetch, sequence_id);
     out.u16(static_cast<std::uint16_t>(hints.size()));
     out.u16(0);
+
     for (const PrefetchHint& hint : hints) {
         out.u16(hint.unit.layer);
         out.u16(hint.unit.expert);
@@ -115,17 +120,20 @@ Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>
         out.u8(hint.confidence);
         out.u8(0);
     }
+
     return finish_frame(std::move(out));
 }
 
 Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimits& limits) {
     MOEX_ASSIGN(header, decode_header_of(frame, FrameType::prefetch));
+
     ByteReader in(frame.subspan(frame_header_bytes));
     const std::size_t num_hints = in.u16();
     unsigned pad = in.u16();
     if (in.overrun()) return wrong_size(header.type, header.payload_bytes, 4).error();
     if (in.remaining_bytes() != hint_bytes * num_hints)
         return wrong_size(header.type, header.payload_bytes, 4 + hint_bytes * num_hints).error();
+
     std::vector<PrefetchHint> hints(num_hints);
     for (PrefetchHint& hint : hints) {
         hint.unit.layer = in.u16();
@@ -136,6 +144,7 @@ Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimi
         MOEX_TRY(
             check_unit(hint.unit.layer, hint.unit.expert, limits.num_layers, limits.num_experts));
     }
+
     if (pad != 0) return Error{ErrorCode::bad_field, "PREFETCH: pad bytes are not zero"};
     return hints;
 }
