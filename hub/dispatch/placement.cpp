@@ -142,7 +142,6 @@ void Placement::add_points(Member& member) {
     std::sort(ring_.begin() + static_cast<std::ptrdiff_t>(ring_old), ring_.end());
     std::inplace_merge(ring_.begin(), ring_.begin() + static_cast<std::ptrdiff_t>(ring_old),
                        ring_.end());
-
 }
 
 // The member's points on the ring stay those of its first capacity: a limit that is moved up and
@@ -170,7 +169,8 @@ void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
     for (std::uint32_t unit = options_.num_units; unit-- > 0 && member.load > member.capacity;)
         let_go(unit);
 
-    // No shed_above_bound(): beside larger workers its fair share may be far less than what it still holds.
+    // No shed_above_bound(): beside larger workers its fair share may be far less than what it
+    // still holds.
     fill_missing(changes);
     if (member.capacity > 0) take_share(member, changes);
 }
