@@ -26,7 +26,10 @@ int main(int argc, char** argv) {
     try {
         auto parsed = parse_command_line({argv + 1, argv + argc}, environment);
         if (const auto* stop = std::get_if<ParsedExit>(&parsed)) {
-            std::fputs(stop->text.c_str(), stop->code == exit_stopped ? stdout : stderr);
+            if (stop->code == exit_stopped)
+                (void)print_now(stop->text);
+            else
+                std::fputs(stop->text.c_str(), stderr);
             return finish_output(stop->code);
         }
 

@@ -5,6 +5,7 @@
 
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
+#include "hub/commands/output.h"
 #include "hub/commands/progress.h"
 
 namespace moex {
@@ -66,7 +67,7 @@ void print_json(const ModelPackage& package, const PackageFacts& facts) {
                          {"repetition_penalty", defaults.repetition_penalty},
                          {"eos_token_ids", defaults.eos_token_ids}};
     if (facts.first_blob) out["first_blob"] = to_hex(*facts.first_blob);
-    std::printf("%s\n", out.dump(2).c_str());
+    (void)print_now(out.dump(2) + '\n');
 }
 
 void print_line(const char* name, const std::string& value) {
