@@ -151,6 +151,11 @@ const Setting swarm_settings[] = {
      "an attempt at one worker; adaptive below it", 1, 600000},
     {"round-deadline-s", number, command_serve, "S", "10",
      "one layer without an answer and without local fallback ends the request", 1, 3600},
+    {"holder-wait-s", number, command_serve, "S", "8",
+     "without local fallback: wait for an expert that a worker held or loaded a minute ago", 0,
+     3600},
+    {"holder-wait-unseen-s", number, command_serve, "S", "2",
+     "the same for an expert that nobody held: then the request ends", 0, 3600},
 };
 
 const Setting engine_settings[] = {

@@ -88,6 +88,8 @@ SwarmOptions swarm_options_of(const Settings& settings,
     options.timeout_max = std::chrono::milliseconds(settings.number("timeout-ms"));
     options.timeout_min = std::min(options.timeout_min, options.timeout_max);
     options.round_deadline = std::chrono::seconds(settings.number("round-deadline-s"));
+    options.holder_wait = std::chrono::seconds(settings.number("holder-wait-s"));
+    options.holder_wait_unseen = std::chrono::seconds(settings.number("holder-wait-unseen-s"));
     return options;
 }
 

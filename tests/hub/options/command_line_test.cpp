@@ -1,10 +1,18 @@
 // argv to a command: what runs, what is printed, which exit code.
 #include "hub/commands/command_line.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
 #include <gtest/gtest.h>
 
 #include "hub/commands/qr.h"
 #include "hub/commands/self_signed.h"
+#include "hub/commands/serve_options.h"
+#include "hub/commands/version.h"
 
 namespace moex {
 namespace {
@@ -104,6 +112,50 @@ TEST(CommandLineTest, PrintConfigNeedsNoPositionals) {
     ASSERT_TRUE(std::holds_alternative<ParsedExit>(parsed));
     EXPECT_EQ(std::get<ParsedExit>(parsed).code, exit_stopped);
     EXPECT_NE(std::get<ParsedExit>(parsed).text.find("expert_dtype = \"int4\""), std::string::npos);
+}
+
+// The swarm's options as `moex-hub serve FLAGS` gives them.
+SwarmOptions swarm_options(std::vector<std::string> flags) {
+    const auto folder = std::filesystem::temp_directory_path() /
+                        text("moex-serve-options-", ::getpid());
+    const auto package = ModelPackage::open(MOEX_SOURCE_DIR "/static/models/demo");
+    auto registry = Registry::open(folder);
+    MOEX_CHECK(package.ok() && registry.ok(), "the demo and a fresh state folder open");
+
+    flags.insert(flags.begin(), "serve");
+    const auto parsed = parse(flags);
+    SwarmOptions options = swarm_options_of(std::get<ParsedCommand>(parsed).invocation.settings,
+                                            *package, **registry);
+    options.token_ok = nullptr;  // it asks the registry, which goes now
+    (*registry).reset();
+    std::filesystem::remove_all(folder);
+    return options;
+}
+
+TEST(ServeOptionsTest, HowLongARoundWaitsForAHolderIsASetting) {
+    EXPECT_EQ(swarm_options({}).holder_wait, 8s);
+    EXPECT_EQ(swarm_options({}).holder_wait_unseen, 2s);
+
+    const SwarmOptions given = swarm_options(
+        {"--holder-wait-s", "5", "--holder-wait-unseen-s", "1"});
+    EXPECT_EQ(given.holder_wait, 5s);
+    EXPECT_EQ(given.holder_wait_unseen, 1s);
+}
+
+TEST(VersionTest, ItStandsInCMakeAndInNoSource) {
+    namespace fs = std::filesystem;
+    for (const char* folder : {"hub", "web-worker", "static/js"})
+        for (const auto& entry :
+             fs::recursive_directory_iterator(fs::path(MOEX_SOURCE_DIR) / folder)) {
+            const auto extension = entry.path().extension();
+            if (extension != ".cpp" && extension != ".h" && extension != ".js") continue;
+
+            std::ifstream file(entry.path());
+            const std::string content{std::istreambuf_iterator<char>(file), {}};
+            for (const char* before : {" ", "\""})
+                EXPECT_EQ(content.find(text(before, moex_version())), std::string::npos)
+                    << entry.path();
+        }
 }
 
 TEST(CertificateTest, NamesAndAddressesBecomeItsSubjects) {
