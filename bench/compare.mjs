@@ -62,6 +62,9 @@ const benches = {
   },
 };
 
+// The cells of one line; a quoted one may hold commas.
+const cells = (line) => line.split(/,(?=(?:[^"]*"[^"]*")*[^"]*$)/);
+
 // The CSV that one bench prints, as objects; blank lines and comments are skipped.
 function runBench(bench, build) {
   const [program, ...args] = bench.command(build);
@@ -75,14 +78,18 @@ function runBench(bench, build) {
     child.on("close", (code) => {
       if (code !== 0) return fail(new Error(`${program} ended with ${code}`));
       const [head, ...lines] = text.split("\n").filter((line) => line && !line.startsWith("#"));
-      const columns = head.split(",");
-      return done(lines.map((line) => Object.fromEntries(line.split(",").map((cell, i) => [columns[i], cell]))));
+      const columns = cells(head);
+      return done(lines.map((line) => Object.fromEntries(cells(line).map((cell, i) => [columns[i], cell]))));
     });
   });
 }
 
 const sorted = (values) => [...values].sort((a, b) => a - b);
-const median = (values) => sorted(values)[values.length >> 1];
+function median(values) {
+  const ordered = sorted(values);
+  const middle = ordered.length >> 1;
+  return ordered.length % 2 ? ordered[middle] : (ordered[middle - 1] + ordered[middle]) / 2;
+}
 const shown = (value) => String(Number(value.toPrecision(5)));
 
 function report(name, bench, turns) {
