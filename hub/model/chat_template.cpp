@@ -1,5 +1,7 @@
 #include "hub/model/chat_template.h"
 
+#include <algorithm>
+
 #include "hub/model/jinja/parser.h"
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/strict_json.h"
@@ -11,8 +13,56 @@ namespace moex {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+namespace {
+
+// transformers always passes these, and templates ask "is not none".
+Result<ordered_json> chat_context(const ordered_json& messages, const ordered_json& extra) {
+    if (!extra.is_null() && !extra.is_object())
+        return Error{ErrorCode::invalid_argument, "extra template variables are a JSON object"};
+
+    ordered_json context = {
+        {"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", false}};
+    if (extra.is_object())
+        for (const auto& [name, value] : extra.items()) context[name] = value;
+    context["messages"] = messages;
+    return context;
+}
+
+std::string_view without_blanks(std::string_view text, bool at_end) {
+    constexpr std::string_view blanks = " \t\n\r\f\v";
+    const std::size_t begin = std::min(text.find_first_not_of(blanks), text.size());
+    const std::size_t end = text.find_last_not_of(blanks) + 1;
+    return at_end ? text.substr(begin, std::max(begin, end) - begin) : text.substr(begin);
+}
+
+bool holds(const std::vector<TextRange>& ranges, std::size_t begin, std::size_t end) {
+    return std::any_of(ranges.begin(), ranges.end(), [&](const TextRange& range) {
+        return range.begin <= begin && end <= range.end;
+    });
+}
+
+// Where the last occurrence of `words` in what messages brought ends; templates may trim them.
+std::optional<std::size_t> end_of_words(const jinja::MarkedText& rendered, std::string_view words) {
+    const std::string_view bytes(rendered.bytes());
+    const std::string_view trimmed = without_blanks(words, true);
+    const std::string_view with_end = without_blanks(words, false);
+    if (trimmed.empty()) return std::nullopt;
+
+    std::size_t at = bytes.rfind(trimmed);
+    while (at != std::string_view::npos && !holds(rendered.outside(), at, at + trimmed.size()))
+        at = at == 0 ? std::string_view::npos : bytes.rfind(trimmed, at - 1);
+    if (at == std::string_view::npos) return std::nullopt;
+
+    const bool keeps_end = bytes.substr(at).starts_with(with_end) &&
+                           holds(rendered.outside(), at, at + with_end.size());
+    return at + (keeps_end ? with_end.size() : trimmed.size());
+}
+
+}  // namespace
+
 struct ChatTemplate::State {
     jinja::Body body;
+    std::string source;
     // Control tokens of the checkpoint, e.g. bos_token:
     // the template's own words, never a message's.
     std::vector<std::pair<std::string, std::string>> own_tokens;
@@ -28,6 +78,7 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::parse(std::string_view
     std::shared_ptr<ChatTemplate> chat_template(new ChatTemplate());
     try {
         chat_template->state_->body = jinja::parse_template(source);
+        chat_template->state_->source = source;
     } catch (const jinja::Failure& failure) {
         return Error{failure.code, text("chat template: ", failure.message)};
     }
@@ -97,18 +148,30 @@ Result<std::vector<TokenId>> ChatTemplate::render_ids(const ordered_json& messag
                                                       const ordered_json& extra,
                                                       const Tokenizer& tokenizer,
                                                       const TemplateLimits& limits) const {
-    if (!extra.is_null() && !extra.is_object())
-        return Error{ErrorCode::invalid_argument, "extra template variables are a JSON object"};
-
-    // transformers always passes these, and templates ask "is not none".
-    ordered_json context = {
-        {"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", false}};
-    if (extra.is_object())
-        for (const auto& [name, value] : extra.items()) context[name] = value;
-    context["messages"] = messages;
+    MOEX_ASSIGN(context, chat_context(messages, extra));
     MOEX_ASSIGN(rendered, state_->render(context, limits));
 
     return tokenizer.encode(rendered.bytes(), rendered.outside());
+}
+
+Result<std::vector<TokenId>> ChatTemplate::render_open_ids(const ordered_json& messages,
+                                                           const ordered_json& extra,
+                                                           std::string_view last_words,
+                                                           const Tokenizer& tokenizer,
+                                                           const TemplateLimits& limits) const {
+    MOEX_ASSIGN(context, chat_context(messages, extra));
+    MOEX_ASSIGN(rendered, state_->render(context, limits));
+
+    const std::optional<std::size_t> end = end_of_words(rendered, last_words);
+    if (!end)
+        return Error{ErrorCode::not_found,
+                     "the chat template does not show the last message as it is"};
+    const jinja::MarkedText open = rendered.part(0, *end);
+    return tokenizer.encode(open.bytes(), open.outside());
+}
+
+bool ChatTemplate::mentions(std::string_view words) const {
+    return state_->source.find(words) != std::string::npos;
 }
 
 }  // namespace moex

@@ -41,6 +41,18 @@ class ChatTemplate {
                                             const Tokenizer& tokenizer,
                                             const TemplateLimits& limits = {}) const;
 
+    // The same, cut right behind the last place where the messages' own text says `last_words`:
+    // the generation goes on with that very turn. not_found when the template shows them nowhere.
+    // Source: transformers' apply_chat_template(continue_final_message=True).
+    Result<std::vector<TokenId>> render_open_ids(const nlohmann::ordered_json& messages,
+                                                 const nlohmann::ordered_json& extra,
+                                                 std::string_view last_words,
+                                                 const Tokenizer& tokenizer,
+                                                 const TemplateLimits& limits = {}) const;
+
+    // Whether the template's own text has `words`, e.g. "</think>".
+    bool mentions(std::string_view words) const;
+
   private:
     ChatTemplate();
     struct State;
