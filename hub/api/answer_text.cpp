@@ -14,12 +14,14 @@ std::string StopFilter::push(std::string_view piece) {
     held_ += piece;
     std::size_t first = std::string::npos;
     for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
+
     if (first != std::string::npos) {
         stopped_ = true;
         std::string shown = held_.substr(0, first);
         held_.clear();
         return shown;
     }
+
     // The longest end of the text that begins some stop string stays
     // back. It starts where a stop starts, so never inside a character.
     std::size_t kept = 0;
@@ -31,6 +33,7 @@ std::string StopFilter::push(std::string_view piece) {
                 kept = length;
         }
     }
+
     std::string shown = held_.substr(0, held_.size() - kept);
     held_.erase(0, held_.size() - kept);
     return shown;
@@ -48,10 +51,12 @@ AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stop
 AnswerText::Shown AnswerText::push(const SampledToken& token) {
     std::string piece = decoder_ ? decoder_->push(token.id)
                                  : text(num_tokens_ > 0 ? " " : "", token.id);
+
     ++num_tokens_;
     if (keep_tokens_)
         waiting_.push_back(
             {token.id, piece, token.logprob, token.top, decoded_bytes_, decoded_characters_});
+
     decoded_bytes_ += piece.size();
     // pieces are whole UTF-8
     decoded_characters_ += static_cast<std::uint64_t>(
@@ -64,11 +69,13 @@ AnswerText::Shown AnswerText::finish() {
         const std::string rest = decoder_->finish();  // a sequence that the last tokens left broken
         if (!rest.empty() && !waiting_.empty()) waiting_.back().text += rest;
         decoded_bytes_ += rest.size();
+
         Shown shown = release(filter_.push(rest) + filter_.finish());
         for (TokenText& left : waiting_) shown.tokens.push_back(std::move(left));
         waiting_.clear();
         return shown;
     }
+
     Shown shown = release(filter_.finish());
     for (TokenText& left : waiting_) {  // the token in which a stop string began
         if (left.offset_bytes >= shown_bytes_) break;
@@ -82,6 +89,7 @@ AnswerText::Shown AnswerText::finish() {
 AnswerText::Shown AnswerText::release(std::string text) {
     Shown shown{.text = std::move(text)};
     shown_bytes_ += shown.text.size();
+
     while (!waiting_.empty() &&
            waiting_.front().offset_bytes + waiting_.front().text.size() <= shown_bytes_) {
         // A piece that a stop string swallowed whole begins

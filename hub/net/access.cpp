@@ -42,9 +42,11 @@ bool is_loopback_address(std::string_view address) {
 
 std::optional<Authority> parse_authority(std::string_view raw) {
     if (raw.empty() || raw.size() > 300) return std::nullopt;
+
     Authority out;
     std::string_view rest;
     boost::system::error_code error;
+
     if (raw[0] == '[') {
         const std::size_t end = raw.find(']');
         if (end == std::string_view::npos) return std::nullopt;
@@ -67,6 +69,7 @@ std::optional<Authority> parse_authority(std::string_view raw) {
         asio::ip::make_address_v4(out.host, error);
         out.is_address = !error;
     }
+
     if (rest.empty()) return out;
     if (rest[0] != ':' || rest.size() < 2 || rest.size() > 6) return std::nullopt;
     out.port = std::string(rest.substr(1));
@@ -85,9 +88,11 @@ bool AccessPolicy::host_allowed(std::string_view host_header) const {
     if (!authority) return false;
     if (authority->host == "localhost" || authority->host == options_.listen_address) return true;
     if (authority->is_address && is_loopback_address(authority->host)) return true;
+
     // Rebinding needs a name that the attacker owns; on a wildcard
     // listener an address is as good as the one we would print.
     if (authority->is_address && is_wildcard(options_.listen_address)) return true;
+
     return std::any_of(options_.hosts.begin(), options_.hosts.end(), [&](const std::string& known) {
         if (!known.starts_with("*.")) return known == authority->host;
         const std::size_t dot = authority->host.find('.');
@@ -101,10 +106,12 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
     for (const auto& [name, value] : request.headers) count += name == "origin";
     if (count == 0) return Origin::none;
     if (count > 1) return Origin::foreign;
+
     const std::string origin = lower(*request.header("origin"));
     if (std::find(options_.cors_origins.begin(), options_.cors_origins.end(), origin) !=
         options_.cors_origins.end())
         return Origin::allowed;
+
     std::string_view rest(origin);
     std::string default_port;
     // Our own page has our own scheme: over TLS a plain page of the same name may
@@ -115,6 +122,7 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
         rest.remove_prefix(7), default_port = "80";
     else
         return Origin::foreign;  // "null" too
+
     const std::optional<Authority> from = parse_authority(rest);
     const std::optional<Authority> own = parse_authority(request.header("host").value_or(""));
     if (!from || !own) return Origin::foreign;
@@ -134,6 +142,7 @@ std::optional<std::string> plain_address(std::string_view raw) {
     } else if (std::count(text.begin(), text.end(), ':') == 1) {
         text.resize(text.find(':'));
     }
+
     boost::system::error_code error;
     const auto address = asio::ip::make_address(text, error);
     if (error || text.find('%') != std::string::npos) return std::nullopt;
@@ -157,6 +166,7 @@ Client TrustedProxies::client_of(
     const std::vector<std::pair<std::string, std::string>>& headers) const {
     Client client{std::string(peer), is_loopback_address(peer), secure};
     if (!trusts(peer)) return client;
+
     // a proxy on this machine speaks for others, also where it forgets to say for whom
     client.loopback = false;
     std::vector<std::string_view> hops;  // in the order in which proxies added them
@@ -165,6 +175,7 @@ Client TrustedProxies::client_of(
         if (name == "x-forwarded-for") hops.insert(hops.end(), items.begin(), items.end());
         if (name == "x-forwarded-proto") client.secure = lower(items.back()) == "https";
     }
+
     for (auto hop = hops.rbegin(); hop != hops.rend(); ++hop) {
         const auto address = plain_address(*hop);
         if (!address) break;

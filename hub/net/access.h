@@ -1,6 +1,6 @@
 // Who may ask: Host against DNS rebinding, Origin against
 // foreign pages, content types, and what a bearer may do. Pure.
-// Source: design section 7; targets S6.
+// Source: RFC 6454 (origins), the Fetch standard; DNS rebinding as in Jackson et al., CCS 2007.
 #pragma once
 
 #include <optional>

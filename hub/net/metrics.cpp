@@ -43,6 +43,138 @@ MetricFamily family(const char* name, const char* help, MetricType type,
     }
     return out;
 }
+
+// The families of one answer, in the order in which they are shown.
+class Families {
+  public:
+    explicit Families(std::vector<MetricFamily>& out) : out_(out) {}
+    template <class Number>
+    void gauge(const char* name, const char* help, Number value) {
+        gauges(name, help, {{{}, static_cast<double>(value)}});
+    }
+    void gauges(const char* name, const char* help, const std::vector<Labelled>& rows) {
+        out_.push_back(family(name, help, MetricType::Gauge, rows));
+    }
+    template <class Number>
+    void counter(const char* name, const char* help, Number value) {
+        counters(name, help, {{{}, static_cast<double>(value)}});
+    }
+    void counters(const char* name, const char* help, const std::vector<Labelled>& rows) {
+        out_.push_back(family(name, help, MetricType::Counter, rows));
+    }
+
+  private:
+    std::vector<MetricFamily>& out_;
+};
+
+// One label and its value.
+Labelled labelled(const char* label, const char* value, double number) {
+    return {{{label, value}}, number};
+}
+
+double number(std::uint64_t value) { return static_cast<double>(value); }
+
+double seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+void add_engine(Families& out, const EngineCounters& engine) {
+    out.gauge("moex_num_requests_running", "Sequences in the batch.", engine.running);
+    out.gauge("moex_num_requests_waiting", "Sequences in the queue.", engine.waiting);
+    out.gauge("moex_kv_pages", "Pages of the KV cache.", engine.kv_pages);
+    out.gauge("moex_kv_pages_used", "Pages of the KV cache in use.", engine.kv_pages_used);
+
+    out.counter("moex_prompt_tokens_total", "Prompt tokens read.", engine.prompt_tokens);
+    out.counter("moex_generation_tokens_total", "Tokens generated.", engine.generated_tokens);
+    out.counter("moex_steps_total", "Passes of the model.", engine.steps);
+    out.counter("moex_steps_stopped_total", "Passes begun again because a member was cancelled.",
+                engine.steps_stopped);
+    out.counter("moex_sequences_preempted_total",
+                "Sequences that lost their pages to an older one for a while.", engine.preempted);
+    out.counter("moex_steps_multi_sequence_total", "Passes that served two sequences or more.",
+                engine.steps_multi_sequence);
+    out.counter("moex_step_rows_total", "Rows over all passes.", engine.rows);
+    out.counter("moex_step_seconds_total", "Time spent in passes.", seconds(engine.step_time));
+    out.counter("moex_experts_waited_seconds_total", "Time passes waited for experts.",
+                seconds(engine.experts_waited));
+}
+
+void add_workers(Families& out, const std::vector<WorkerView>& workers) {
+    std::map<std::pair<std::string, std::string>, double> by_state;
+    std::vector<double> p50;
+    double p99 = 0;
+    for (const WorkerView& worker : workers) {
+        const std::string& backend = worker.device.backend;
+        by_state[{backend.empty() ? "unknown" : backend, worker_state_name(worker.state)}] += 1;
+        if (worker.groups_answered == 0) continue;
+        p50.push_back(worker.latency_p50_ms / 1e3);
+        p99 = std::max(p99, worker.latency_p99_ms / 1e3);
+    }
+
+    std::vector<Labelled> rows;
+    for (const auto& [key, count] : by_state)
+        rows.push_back({{{"backend", key.first}, {"state", key.second}}, count});
+    if (rows.empty()) rows.push_back({{{"backend", "webgpu"}, {"state", "active"}}, 0});
+    out.gauges("moex_workers", "Connected workers.", rows);
+
+    std::sort(p50.begin(), p50.end());
+    const double median = p50.empty() ? 0 : p50[p50.size() / 2];
+    out.gauges("moex_call_latency_seconds",
+               "Groups at workers: median of the workers' medians, worst of their p99.",
+               {labelled("quantile", "0.5", median), labelled("quantile", "0.99", p99)});
+}
+
+void add_calls(Families& out, const SwarmCounters& swarm) {
+    const std::uint64_t hedges_lost = swarm.hedges_sent -
+                                      std::min(swarm.hedges_sent, swarm.hedges_won);
+    const std::uint64_t good_answers = swarm.groups_answered -
+                                       std::min(swarm.groups_answered, swarm.bad_answers);
+
+    out.counter("moex_rounds_total", "Layers exchanged with the workers.", swarm.rounds);
+    out.counter("moex_rounds_failed_total", "Rounds that nobody could answer.",
+                swarm.rounds_failed);
+    out.counters("moex_calls_total", "Expert calls, by who answered.",
+                 {labelled("result", "remote", number(swarm.calls_remote)),
+                  labelled("result", "local", number(swarm.calls_local))});
+    out.counter("moex_fallback_total", "Expert calls answered by the hub itself.",
+                swarm.calls_local);
+    out.counters("moex_groups_total", "Groups sent to and answered by workers.",
+                 {labelled("direction", "sent", number(swarm.groups_sent)),
+                  labelled("direction", "answered", number(swarm.groups_answered))});
+    out.counters("moex_hedges_total", "Second attempts, by whether they won.",
+                 {labelled("won", "true", number(swarm.hedges_won)),
+                  labelled("won", "false", number(hedges_lost))});
+    out.counter("moex_redispatched_total", "Groups sent again after a failure.",
+                swarm.redispatched);
+    out.counter("moex_timeouts_total", "Attempts that took too long.", swarm.timeouts);
+    out.counter("moex_cancels_total", "Attempts cancelled.", swarm.cancels);
+    out.counter("moex_late_total", "Answers that came after they were needed.", swarm.late);
+    out.counters("moex_verify_total", "Answers checked for shape, finite values and norm.",
+                 {{{{"method", "bounds"}, {"result", "ok"}}, number(good_answers)},
+                  {{{"method", "bounds"}, {"result", "bad"}}, number(swarm.bad_answers)}});
+}
+
+void add_wire(Families& out, const SwarmCounters& swarm) {
+    out.counter("moex_bad_frames_total", "Frames that could not be decoded.", swarm.bad_frames);
+    out.counters("moex_wire_bytes_total", "Bytes of frames.",
+                 {labelled("dir", "out", number(swarm.bytes_sent)),
+                  labelled("dir", "in", number(swarm.bytes_received))});
+    out.counters("moex_wire_frames_total", "Frames.",
+                 {labelled("dir", "out", number(swarm.frames_sent)),
+                  labelled("dir", "in", number(swarm.frames_received))});
+    out.gauge("moex_calls_in_flight", "Groups at workers now.", swarm.in_flight);
+    out.gauge("moex_rounds_open", "Rounds in progress.", swarm.rounds_open);
+}
+
+void add_experts(Families& out, const Coverage& coverage, std::vector<std::uint16_t> replicas) {
+    std::sort(replicas.begin(), replicas.end());
+    const double min = replicas.empty() ? 0 : replicas.front();
+    const double median = replicas.empty() ? 0 : replicas[replicas.size() / 2];
+    out.gauges("moex_expert_replicas", "Workers that are ready for an expert.",
+               {labelled("stat", "min", min), labelled("stat", "median", median)});
+    out.gauges(
+        "moex_expert_units", "Experts of all layers, and how many have an answerer.",
+        {labelled("state", "all", coverage.units), labelled("state", "covered", coverage.covered)});
+}
+
 const char* event_name(WorkerEvent::Kind kind) {
     switch (kind) {
         case WorkerEvent::Kind::joined: return "joined";
@@ -139,112 +271,16 @@ void Metrics::on_latency(double ttft_s, double e2e_s, double mean_inter_token_s,
 
 std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     std::vector<MetricFamily> families = state_->registry.Collect();
-    const auto gauge = [&](const char* name, const char* help, double value) {
-        families.push_back(family(name, help, MetricType::Gauge, {{{}, value}}));
-    };
-    const auto counter = [&](const char* name, const char* help,
-                             const std::vector<Labelled>& rows) {
-        families.push_back(family(name, help, MetricType::Counter, rows));
-    };
-    const auto number = [](auto value) { return static_cast<double>(value); };
-    const EngineCounters& engine = snapshot.engine;
-    const SwarmCounters& swarm = snapshot.swarm;
-    gauge("moex_uptime_seconds", "Since the hub started.", snapshot.uptime_s);
-    gauge("moex_num_requests_running", "Sequences in the batch.", engine.running);
-    gauge("moex_num_requests_waiting", "Sequences in the queue.", engine.waiting);
-    gauge("moex_kv_pages", "Pages of the KV cache.", engine.kv_pages);
-    gauge("moex_kv_pages_used", "Pages of the KV cache in use.", engine.kv_pages_used);
-    counter("moex_prompt_tokens_total", "Prompt tokens read.",
-            {{{}, number(engine.prompt_tokens)}});
-    counter("moex_generation_tokens_total", "Tokens generated.",
-            {{{}, number(engine.generated_tokens)}});
-    counter("moex_steps_total", "Passes of the model.", {{{}, number(engine.steps)}});
-    counter("moex_steps_stopped_total", "Passes begun again because a member was cancelled.",
-            {{{}, number(engine.steps_stopped)}});
-    counter("moex_sequences_preempted_total",
-            "Sequences that lost their pages to an older one for a while.",
-            {{{}, number(engine.preempted)}});
-    counter("moex_steps_multi_sequence_total", "Passes that served two sequences or more.",
-            {{{}, number(engine.steps_multi_sequence)}});
-    counter("moex_step_rows_total", "Rows over all passes.", {{{}, number(engine.rows)}});
-    counter("moex_step_seconds_total", "Time spent in passes.",
-            {{{}, std::chrono::duration<double>(engine.step_time).count()}});
-    counter("moex_experts_waited_seconds_total", "Time passes waited for experts.",
-            {{{}, std::chrono::duration<double>(engine.experts_waited).count()}});
-
-    std::map<std::pair<std::string, std::string>, double> by_state;
-    std::vector<double> p50;
-    double p99 = 0;
-    for (const WorkerView& worker : snapshot.workers) {
-        by_state[{worker.device.backend.empty() ? "unknown" : worker.device.backend,
-                  worker_state_name(worker.state)}] += 1;
-        if (worker.groups_answered == 0) continue;
-        p50.push_back(worker.latency_p50_ms / 1e3);
-        p99 = std::max(p99, worker.latency_p99_ms / 1e3);
-    }
-    std::vector<Labelled> workers;
-    for (const auto& [key, count] : by_state)
-        workers.push_back({{{"backend", key.first}, {"state", key.second}}, count});
-    if (workers.empty()) workers.push_back({{{"backend", "webgpu"}, {"state", "active"}}, 0});
-    families.push_back(family("moex_workers", "Connected workers.", MetricType::Gauge, workers));
-    std::sort(p50.begin(), p50.end());
-    families.push_back(family(
-        "moex_call_latency_seconds",
-        "Groups at workers: median of the workers' medians, worst of their p99.", MetricType::Gauge,
-        {{{{"quantile", "0.5"}}, p50.empty() ? 0 : p50[p50.size() / 2]},
-         {{{"quantile", "0.99"}}, p99}}));
-
-    counter("moex_rounds_total", "Layers exchanged with the workers.",
-            {{{}, number(swarm.rounds)}});
-    counter("moex_rounds_failed_total", "Rounds that nobody could answer.",
-            {{{}, number(swarm.rounds_failed)}});
-    counter("moex_calls_total", "Expert calls, by who answered.",
-            {{{{"result", "remote"}}, number(swarm.calls_remote)},
-             {{{"result", "local"}}, number(swarm.calls_local)}});
-    counter("moex_fallback_total", "Expert calls answered by the hub itself.",
-            {{{}, number(swarm.calls_local)}});
-    counter("moex_groups_total", "Groups sent to and answered by workers.",
-            {{{{"direction", "sent"}}, number(swarm.groups_sent)},
-             {{{"direction", "answered"}}, number(swarm.groups_answered)}});
-    counter("moex_hedges_total", "Second attempts, by whether they won.",
-            {{{{"won", "true"}}, number(swarm.hedges_won)},
-             {{{"won", "false"}},
-              number(swarm.hedges_sent - std::min(swarm.hedges_sent, swarm.hedges_won))}});
-    counter("moex_redispatched_total", "Groups sent again after a failure.",
-            {{{}, number(swarm.redispatched)}});
-    counter("moex_timeouts_total", "Attempts that took too long.", {{{}, number(swarm.timeouts)}});
-    counter("moex_cancels_total", "Attempts cancelled.", {{{}, number(swarm.cancels)}});
-    counter("moex_late_total", "Answers that came after they were needed.",
-            {{{}, number(swarm.late)}});
-    counter("moex_verify_total", "Answers checked for shape, finite values and norm.",
-            {{{{"method", "bounds"}, {"result", "ok"}},
-              number(swarm.groups_answered - std::min(swarm.groups_answered, swarm.bad_answers))},
-             {{{"method", "bounds"}, {"result", "bad"}}, number(swarm.bad_answers)}});
-    counter("moex_bad_frames_total", "Frames that could not be decoded.",
-            {{{}, number(swarm.bad_frames)}});
-    counter("moex_wire_bytes_total", "Bytes of frames.",
-            {{{{"dir", "out"}}, number(swarm.bytes_sent)},
-             {{{"dir", "in"}}, number(swarm.bytes_received)}});
-    counter("moex_wire_frames_total", "Frames.",
-            {{{{"dir", "out"}}, number(swarm.frames_sent)},
-             {{{"dir", "in"}}, number(swarm.frames_received)}});
-    gauge("moex_calls_in_flight", "Groups at workers now.", number(swarm.in_flight));
-    gauge("moex_rounds_open", "Rounds in progress.", number(swarm.rounds_open));
-
-    std::vector<std::uint16_t> replicas = snapshot.replicas;
-    std::sort(replicas.begin(), replicas.end());
-    families.push_back(family(
-        "moex_expert_replicas", "Workers that are ready for an expert.", MetricType::Gauge,
-        {{{{"stat", "min"}}, replicas.empty() ? 0 : number(replicas.front())},
-         {{{"stat", "median"}}, replicas.empty() ? 0 : number(replicas[replicas.size() / 2])}}));
-    families.push_back(family("moex_expert_units",
-                              "Experts of all layers, and how many have an answerer.",
-                              MetricType::Gauge,
-                              {{{{"state", "all"}}, number(snapshot.coverage.units)},
-                               {{{"state", "covered"}}, number(snapshot.coverage.covered)}}));
-    counter("moex_requests_refused_total",
-            "Requests refused by the gate, access rules or rate limits.",
-            {{{}, number(snapshot.requests_refused)}});
+    Families out(families);
+    out.gauge("moex_uptime_seconds", "Since the hub started.", snapshot.uptime_s);
+    add_engine(out, snapshot.engine);
+    add_workers(out, snapshot.workers);
+    add_calls(out, snapshot.swarm);
+    add_wire(out, snapshot.swarm);
+    add_experts(out, snapshot.coverage, snapshot.replicas);
+    out.counter("moex_requests_refused_total",
+                "Requests refused by the gate, access rules or rate limits.",
+                snapshot.requests_refused);
     return prometheus::TextSerializer().Serialize(families);
 }
 

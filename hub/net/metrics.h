@@ -1,7 +1,7 @@
 // /metrics in the Prometheus text format: histograms observed here,
 // the rest read from the counters of engine and swarm when asked.
 // Names follow vLLM's suffixes under `moex_`, so that dashboards
-// carry over. Thread-safe. Source: targets section 3.
+// carry over. Thread-safe.
 #pragma once
 
 #include <memory>

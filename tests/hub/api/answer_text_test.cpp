@@ -94,6 +94,7 @@ TEST(AnswerTextTest, ABrokenCharacterAtTheEndIsReplaced) {
     const Tokenizer& tokenizer = *DemoModel::get().tokenizer;
     auto ids = tokenizer.encode("\xF0\x9F\x91\xA9", SpecialTokens::parse);
     ASSERT_GT(ids.size(), 1u);
+
     ids.pop_back();
     AnswerText answer(&tokenizer, {}, true);
     std::string whole;
@@ -112,6 +113,7 @@ TEST(AnswerTextTest, ATokenThatAStopCutsKeepsItsShownPart) {
         for (const TokenText& token : shown.tokens) tokens += token.text;
         if (answer.stopped()) break;
     }
+
     const auto rest = answer.finish();
     for (const TokenText& token : rest.tokens) tokens += token.text;
     EXPECT_EQ(whole + rest.text, "It was da");
