@@ -16,6 +16,7 @@
 #include "hub/net/access.h"
 #include "hub/net/access_log.h"
 #include "hub/net/assets.h"
+#include "hub/net/health.h"
 #include "hub/net/http/asio.h"
 #include "hub/net/metrics.h"
 #include "hub/net/rate_limits.h"
@@ -132,6 +133,7 @@ struct HubContext {
     std::atomic<std::uint32_t> active_requests{0};
     std::atomic<std::uint64_t> requests_refused{0};
     std::atomic<double> decode_tokens_per_s{0};
+    HealthBoard health;  // of the swarm; see current_health()
     const std::shared_ptr<LiveConnections> http_connections = std::make_shared<LiveConnections>();
     const std::shared_ptr<LiveConnections> worker_connections = std::make_shared<LiveConnections>();
 };

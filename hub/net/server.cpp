@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "hub/base/log.h"
+#include "hub/net/health_watch.h"
 #include "hub/net/housekeeping.h"
 #include "hub/net/http/transport.h"
 #include "hub/net/listener.h"
@@ -62,6 +63,7 @@ struct Server::State {
           routes(hub),
           host(hub),
           housekeeping(hub),
+          health_watch(hub),
           drain_timer(hub.swarm_strand),
           signals(hub.swarm_strand) {}
 
@@ -69,6 +71,7 @@ struct Server::State {
     Routes routes;
     StrandHost host;
     Housekeeping housekeeping;
+    HealthWatch health_watch;
     std::unique_ptr<Listener> listener;
     asio::steady_timer drain_timer;
     asio::signal_set signals;
@@ -191,6 +194,7 @@ struct Server::State {
             return;
         }
         housekeeping.stop();
+        health_watch.stop();
         {
             const std::unique_lock rooms(hub.attached_mutex);
             hub.api = nullptr;  // engine and swarm may go once run() has returned
@@ -214,6 +218,7 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
     hosts.insert(hosts.end(), certified.begin(), certified.end());
     state_ = std::make_unique<State>(std::move(options), std::move(package), registry,
                                      std::move(hosts));
+
     HubContext& hub = state_->hub;
     const bool loopback = is_loopback_address(hub.options.listen_address);
     if (!loopback && !tls && !hub.options.insecure_http)
@@ -221,9 +226,11 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
             text(hub.options.listen_address,
                  ": off loopback the hub wants TLS (--tls-cert and --tls-key; `moex-hub cert` "
                  "makes them) or an explicit --insecure-http"));
+
     hub.keys_required = keys_required(hub.options);
     state_->listener = std::make_unique<Listener>(hub, state_->routes, tls);
     state_->name_urls(tls != nullptr, certified);
+
     const Result<std::string> token = registry.join_token();
     if (!token) throw std::runtime_error(token.error().message);
     hub.join_url = text(hub.base_url, "/join.html#token=", *token);
@@ -232,9 +239,11 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
 Server::~Server() {
     State& state = *state_;
     state.hub.swarm = nullptr;
+
     state.work.reset();
     state.hub.io.stop();
     for (std::thread& thread : state.threads) thread.join();
+
     // What still hangs in the queues lets go of its
     // connections here, while everything it refers to lives.
     state.hub.http_connections->shut_all();
@@ -253,6 +262,7 @@ void Server::attach(SwarmBackend& swarm, Engine& engine, Api& api) {
     state_->hub.engine = &engine;
     state_->hub.api = &api;
     state_->hub.swarm = &swarm;
+    state_->health_watch.look();
 }
 
 ApiObserver Server::api_observer() {
@@ -279,8 +289,11 @@ void Server::run(std::size_t num_threads) {
         for (const int number : {SIGINT, SIGTERM, SIGHUP}) state.signals.add(number, ignored);
         state.wait_signal();
     }
+
     state.listener->start();
     state.housekeeping.start();
+    state.health_watch.start();
+
     // The caller only waits: a wake-up meant for it could be taken by another thread. The
     // others go on serving the strand after run() has returned, for what is taken down then.
     for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i)

@@ -1,36 +1,7 @@
 // The hub's door: listens, gates requests, serves pages, blobs
 // and the API, upgrades /worker. Wires the swarm to sockets.
 //
-// Route table (deny by default; `server_routes()` lists it for the test that walks it):
-//   GET  /  /join.html  /status.html  /css/* /js/* /wasm/* /vendor/* /favicon.svg    public: pages,
-//   embedded in the binary (or from --static DIR) GET  /weights/<sha256>          public: blobs;
-//   Range, ETag, immutable GET  /worker                    WebSocket upgrade; token in HELLO or as
-//   Bearer GET  /health  /v1/health        public: 200 {"status":"ok",...} or 503
-//   {"status":"loading"|"uncovered"|"draining", ...} GET  /v1/models                 public GET
-//   /metrics                   admin key off loopback GET  /api/status                api or admin
-//   key off loopback; JSON below, for the status page GET  /api/info                  public:
-//   {"name","version","model","context_tokens","api_key_required","join_path"} for the pages POST
-//   /v1/chat/completions  /v1/completions  /tokenize  /detokenize               api key off
-//   loopback POST /api/test                  only with --test-routes (tests): {"hedge":"fixed 2"}
-//   or {"local_fallback":false}
-//
-// /api/status: {
-//   "version", "uptime_s", "model":
-//   {"name","num_layers","num_moe_layers","num_experts","top_k","hidden_size","context_tokens","expert_dtype","expert_blob_bytes"},
-//   "options": {"local_fallback","hedge","replicas","deterministic"},
-//   "health": "ok" | "uncovered" | "draining",
-//   "coverage": {"units","covered","replicas_min","replicas_mean"},
-//   "replicas": [[..num_experts..], ..per layer; [] for dense layers..],
-//   "engine":
-//   {"running","waiting","steps","steps_multi_sequence","steps_stopped","preempted","rows","prompt_tokens","generated_tokens","kv_pages_used","kv_pages","decode_tokens_per_s"},
-//   "calls":
-//   {"rounds","calls","remote","local","groups_sent","groups_answered","hedges_sent","hedges_won","redispatched","timeouts","late","bad_answers",
-//             "bytes_sent","bytes_received","frames_sent","frames_received","p50_ms","p99_ms"},
-//   "workers":
-//   [{"id","state","nickname","client","backend","vendor","description","software","published_peer","units_assigned","units_ready","in_flight",
-//                "groups_answered","pairs_answered","timeouts","errors","bad_answers","bytes_sent","bytes_received","p50_ms","p99_ms","connected_s"}],
-//   "join_url"                      // with its token; only for admin or loopback
-// }
+// Routes stand in routes.cpp, one row each; /openapi.json tells them to tools.
 #pragma once
 
 #include <cstdint>

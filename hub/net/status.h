@@ -1,4 +1,5 @@
-// The JSON of /health and /api/status; its shape is given in server.h. Swarm strand.
+// The JSON of /health and /api/status; tests/hub/net/status_test.cpp holds the shape
+// of the latter. Swarm strand, but where it says otherwise.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +8,7 @@
 
 namespace moex::net {
 
-nlohmann::json health_json(const HubContext& hub, unsigned& http_status);
+nlohmann::json health_json(const Health& health);  // any thread
 nlohmann::json status_json(HubContext& hub, bool with_join_url);
 MetricsSnapshot metrics_snapshot(const HubContext& hub);
 

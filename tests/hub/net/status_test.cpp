@@ -1,0 +1,153 @@
+// The shape of /api/status: every field that pages and scripts may read, and no other.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "protocol/messages.h"
+#include "tests/hub/net/hub_fixture.h"
+#include "tests/hub/net/raw_client.h"
+
+namespace moex::net {
+namespace {
+
+using nlohmann::json;
+
+// "a.b number" for every leaf; arrays are shown by their first element.
+void add_shape(const json& value, const std::string& name, std::vector<std::string>& lines) {
+    if (value.is_object()) {
+        for (const auto& [key, member] : value.items())
+            add_shape(member, name.empty() ? key : name + "." + key, lines);
+    } else if (value.is_array()) {
+        if (value.empty())
+            lines.push_back(name + "[]");
+        else
+            add_shape(value[0], name + "[]", lines);
+    } else {
+        lines.push_back(name + " " + (value.is_number() ? "number" : value.type_name()));
+    }
+}
+
+// Without the lines that only a worker brings.
+const std::vector<std::string> golden{"calls.bad_answers number",
+                                      "calls.bad_frames number",
+                                      "calls.bytes_received number",
+                                      "calls.bytes_sent number",
+                                      "calls.calls number",
+                                      "calls.frames_received number",
+                                      "calls.frames_sent number",
+                                      "calls.groups_answered number",
+                                      "calls.groups_sent number",
+                                      "calls.hedges_sent number",
+                                      "calls.hedges_won number",
+                                      "calls.in_flight number",
+                                      "calls.late number",
+                                      "calls.local number",
+                                      "calls.p50_ms number",
+                                      "calls.p99_ms number",
+                                      "calls.redispatched number",
+                                      "calls.remote number",
+                                      "calls.rounds number",
+                                      "calls.rounds_failed number",
+                                      "calls.timeouts number",
+                                      "coverage.covered number",
+                                      "coverage.replicas_mean number",
+                                      "coverage.replicas_min number",
+                                      "coverage.units number",
+                                      "engine.decode_tokens_per_s number",
+                                      "engine.generated_tokens number",
+                                      "engine.kv_pages number",
+                                      "engine.kv_pages_used number",
+                                      "engine.prompt_tokens number",
+                                      "engine.rows number",
+                                      "engine.running number",
+                                      "engine.running_max number",
+                                      "engine.preempted number",
+                                      "engine.steps number",
+                                      "engine.steps_multi_sequence number",
+                                      "engine.steps_stopped number",
+                                      "engine.waiting number",
+                                      "health string",
+                                      "join_url string",
+                                      "model.context_tokens number",
+                                      "model.expert_blob_bytes number",
+                                      "model.expert_dtype string",
+                                      "model.hidden_size number",
+                                      "model.name string",
+                                      "model.num_experts number",
+                                      "model.num_layers number",
+                                      "model.num_moe_layers number",
+                                      "model.top_k number",
+                                      "options.deterministic boolean",
+                                      "options.hedge string",
+                                      "options.local_fallback boolean",
+                                      "options.replicas number",
+                                      "replicas[][] number",
+                                      "uptime_s number",
+                                      "version string"};
+
+const std::vector<std::string> golden_worker{"workers[].backend string",
+                                             "workers[].bad_answers number",
+                                             "workers[].bytes_received number",
+                                             "workers[].bytes_sent number",
+                                             "workers[].client string",
+                                             "workers[].connected_s number",
+                                             "workers[].description string",
+                                             "workers[].errors number",
+                                             "workers[].groups_answered number",
+                                             "workers[].groups_sent number",
+                                             "workers[].id number",
+                                             "workers[].in_flight number",
+                                             "workers[].nickname string",
+                                             "workers[].p50_ms number",
+                                             "workers[].p99_ms number",
+                                             "workers[].pairs_answered number",
+                                             "workers[].published_peer boolean",
+                                             "workers[].software boolean",
+                                             "workers[].state string",
+                                             "workers[].timeouts number",
+                                             "workers[].units_assigned number",
+                                             "workers[].units_ready number",
+                                             "workers[].vendor string"};
+
+std::vector<std::string> shape_of(std::uint16_t port) {
+    std::vector<std::string> lines;
+    add_shape(json::parse(fetch(port, "GET", "/api/status").body), "", lines);
+    std::sort(lines.begin(), lines.end());
+    return lines;
+}
+
+Hello plain_hello(const std::string& token) {
+    Hello hello;
+    hello.token = token;
+    hello.device.backend = "vulkan";
+    hello.device.budget_bytes = 1 << 20;
+    hello.kernel_version = "1";
+    hello.client = "test 0.1.0";
+    hello.worker_key = "status";
+    return hello;
+}
+
+TEST(StatusTest, TheShapeIsTheOneThatPagesRead) {
+    TestHub hub;
+    std::vector<std::string> wanted = golden;
+    wanted.push_back("workers[]");
+    std::sort(wanted.begin(), wanted.end());
+    EXPECT_EQ(shape_of(hub.port()), wanted);
+
+    RawClient worker(hub.port());
+    ASSERT_TRUE(worker.upgrade(hub.port(), hub.bearer()));
+    constexpr int binary = 2;
+    ASSERT_TRUE(worker.send_frame(binary, as_text_view(encode_hello(plain_hello(hub.token())))));
+    ASSERT_EQ(worker.read_frame().opcode, binary) << "WELCOME";
+    wanted = golden;
+    wanted.insert(wanted.end(), golden_worker.begin(), golden_worker.end());
+    std::sort(wanted.begin(), wanted.end());
+    EXPECT_EQ(shape_of(hub.port()), wanted);
+}
+
+}  // namespace
+}  // namespace moex::net
