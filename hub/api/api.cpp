@@ -1,14 +1,17 @@
 #include "hub/api/api.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <random>
 
 #include "hub/api/completion_job.h"
 #include "hub/api/openai_request.h"
+#include "hub/api/reasoning.h"
 
 namespace moex {
 
-using Json = nlohmann::ordered_json;
+using Responder = std::shared_ptr<HttpResponder>;
 
 struct Api::State {
     std::shared_ptr<const ModelPackage> package;
@@ -18,29 +21,61 @@ struct Api::State {
     ApiOptions options;
     std::shared_ptr<const ApiObserver> observer;
     std::uint32_t context_tokens = 0;
+    std::uint64_t context_bytes_max = 0;  // no longer text fits the context; 0: no tokenizer
+    bool reasons = false;                 // the model knows <think> ... </think>
     std::vector<TokenId> stop_ids;
     std::int64_t started_s = 0;
 
     ParamLimits limits() const;
-    HttpResponse models(std::string_view id) const;
-    HttpResponse tokenize(const HttpRequest& request) const;
-    HttpResponse detokenize(const HttpRequest& request) const;
-    void complete(const HttpRequest& request, bool is_chat,
-                  std::shared_ptr<HttpResponder> responder) const;
-    std::variant<std::vector<std::vector<TokenId>>, ApiProblem> encode(
-        CompletionParams& params, std::vector<std::string>& echoes) const;
+    OrderedJson model_json() const;
+    Checked<HttpResponse> tokenize(const HttpRequest& request) const;
+    Checked<HttpResponse> detokenize(const HttpRequest& request) const;
+    void run_completion(const HttpRequest& request, bool is_chat, const Responder& responder) const;
+    Checked<std::shared_ptr<ApiJob>> prepare(const HttpRequest& request, bool is_chat,
+                                             const Responder& responder) const;
+    using Prompts = std::vector<std::vector<TokenId>>;
+    Checked<Prompts> encode_chat(const CompletionParams& params) const;
+    Checked<Prompts> encode_texts(CompletionParams& params, std::vector<std::string>& echoes) const;
+    Checked<void> check_bytes(std::uint64_t bytes, const char* source) const;
+    bool begins_in_reasoning(const CompletionParams& params,
+                             const std::vector<TokenId>& prompt) const;
+    Checked<void> check_model(const std::string& name) const;
+    Checked<void> check_fits(const std::vector<TokenId>& prompt, const char* source) const;
 };
 
 namespace {
 
-HttpResponse problem_response(const ApiProblem& problem) {
-    return api_error(problem.status, problem.message, problem.code, problem.param);
+// Bytes that no text within `context_tokens` has: composing characters (NFC) makes a
+// text at most three times shorter, and no token stands for more than the longest one's bytes.
+std::uint64_t bytes_within(std::uint32_t context_tokens, const Tokenizer& tokenizer) {
+    constexpr std::uint64_t composing_max = 3;
+    std::uint64_t longest = 1;
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
+        longest = std::max<std::uint64_t>(longest, tokenizer.token_bytes(id).size());
+    return context_tokens * longest * composing_max;
+}
+
+bool knows_reasoning(const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
+    return (tokenizer.token_id(think_open) && tokenizer.token_id(think_close)) ||
+           chat_template.mentions(think_close);
 }
 
 std::uint64_t random_seed() {
     std::random_device device;
     // within int64, so that a client can send it back
     return (std::uint64_t{device()} << 31) ^ device();
+}
+
+HttpResponse json_response(const OrderedJson& body) {
+    HttpResponse response;
+    response.body = dump_json(body);
+    return response;
+}
+
+// A flag of a body that may leave it out, or send nonsense, which counts as leaving it out.
+bool flag_of(const OrderedJson& body, const char* name, bool otherwise) {
+    const auto found = body.find(name);
+    return found != body.end() && found->is_boolean() ? found->get<bool>() : otherwise;
 }
 
 }  // namespace
@@ -54,151 +89,201 @@ ParamLimits Api::State::limits() const {
             .seed = random_seed()};
 }
 
-HttpResponse Api::State::models(std::string_view id) const {
-    const Json model{
-        {"id", package->name()},
-        {"object", "model"},
-        {"created", started_s},
-        {"owned_by", "moex"},
-        {"meta", {{"n_ctx", context_tokens}, {"vocab_size", package->config().vocab_size}}}};
-    HttpResponse response;
-    if (id.empty()) {
-        response.body = dump_json({{"object", "list"}, {"data", Json::array({model})}});
-        return response;
-    }
-    if (id != package->name())
-        return api_error(
-            404,
-            text("The model '", id, "' does not exist; this server has '", package->name(), "'."),
-            "model_not_found", "model");
-    response.body = dump_json(model);
-    return response;
+OrderedJson Api::State::model_json() const {
+    return {{"id", package->name()},
+            {"object", "model"},
+            {"created", started_s},
+            {"owned_by", "moex"},
+            {"meta", {{"n_ctx", context_tokens}, {"vocab_size", package->config().vocab_size}}}};
 }
 
-HttpResponse Api::State::tokenize(const HttpRequest& request) const {
-    if (!tokenizer) return api_error(400, "The package has no tokenizer.", "no_tokenizer");
-    auto parsed = parse_api_body(request.body, options.body_bytes_max);
-    if (const auto* problem = std::get_if<ApiProblem>(&parsed)) return problem_response(*problem);
-    const Json& body = std::get<Json>(parsed);
+Checked<void> Api::State::check_model(const std::string& name) const {
+    if (name.empty() || name == package->name()) return {};
+    return Refusal{
+        404,
+        text("The model '", name, "' does not exist; this server has '", package->name(), "'."),
+        "model_not_found", "model"};
+}
+
+Checked<HttpResponse> Api::State::tokenize(const HttpRequest& request) const {
+    if (!tokenizer) return Refusal{400, "The package has no tokenizer.", "no_tokenizer", ""};
+    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
+
     const auto content = body.find("content");
     if (content == body.end() || !content->is_string())
-        return api_error(400, "'content' has to be a string.", "invalid_value", "content");
-    const auto flag = [&](const char* name, bool otherwise) {
-        const auto found = body.find(name);
-        return found != body.end() && found->is_boolean() ? found->get<bool>() : otherwise;
-    };
-    const auto ids = tokenizer->encode(
-        content->get_ref<const std::string&>(),
-        flag("parse_special", true) ? SpecialTokens::parse : SpecialTokens::as_text);
-    Json tokens = Json::array();
-    const bool with_pieces = flag("with_pieces", false);
+        return Refusal{400, "'content' has to be a string.", "invalid_value", "content"};
+
+    const auto special = flag_of(body, "parse_special", true) ? SpecialTokens::parse
+                                                              : SpecialTokens::as_text;
+    const auto ids = tokenizer->encode(content->get_ref<const std::string&>(), special);
+
+    OrderedJson tokens = OrderedJson::array();
+    const bool with_pieces = flag_of(body, "with_pieces", false);
     for (const TokenId id : ids) {
         if (with_pieces)
             tokens.push_back({{"id", id}, {"piece", tokenizer->decode(std::span(&id, 1), false)}});
         else
             tokens.push_back(id);
     }
-    HttpResponse response;
-    response.body = dump_json({{"tokens", std::move(tokens)}});
-    return response;
+    return json_response({{"tokens", std::move(tokens)}});
 }
 
-HttpResponse Api::State::detokenize(const HttpRequest& request) const {
-    if (!tokenizer) return api_error(400, "The package has no tokenizer.", "no_tokenizer");
-    auto parsed = parse_api_body(request.body, options.body_bytes_max);
-    if (const auto* problem = std::get_if<ApiProblem>(&parsed)) return problem_response(*problem);
-    const Json& body = std::get<Json>(parsed);
+Checked<HttpResponse> Api::State::detokenize(const HttpRequest& request) const {
+    if (!tokenizer) return Refusal{400, "The package has no tokenizer.", "no_tokenizer", ""};
+    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
+
     const auto tokens = body.find("tokens");
     if (tokens == body.end() || !tokens->is_array())
-        return api_error(400, "'tokens' has to be an array of token ids.", "invalid_value",
-                         "tokens");
+        return Refusal{400, "'tokens' has to be an array of token ids.", "invalid_value", "tokens"};
+
     std::vector<TokenId> ids;
-    for (const Json& one : *tokens) {
+    for (const OrderedJson& one : *tokens) {
         if (!one.is_number_unsigned() || one.get<std::uint64_t>() >= tokenizer->vocab_size())
-            return api_error(400,
-                             text("'tokens' has to hold ids below ", tokenizer->vocab_size(), "."),
-                             "invalid_value", "tokens");
+            return Refusal{400,
+                           text("'tokens' has to hold ids below ", tokenizer->vocab_size(), "."),
+                           "invalid_value", "tokens"};
         ids.push_back(one.get<TokenId>());
     }
-    HttpResponse response;
-    response.body = dump_json({{"content", tokenizer->decode(ids, false)}});
-    return response;
+    return json_response({{"content", tokenizer->decode(ids, false)}});
 }
 
-// The prompts as ids; texts of completions may name special tokens, contents of messages may not.
-std::variant<std::vector<std::vector<TokenId>>, ApiProblem> Api::State::encode(
-    CompletionParams& params, std::vector<std::string>& echoes) const {
-    std::vector<std::vector<TokenId>> prompts;
-    if (params.is_chat) {
-        if (!tokenizer || !chat_template)
-            return ApiProblem{400, "The package has no chat template; use /v1/completions.",
-                              "no_chat_template", "messages"};
-        params.template_variables["add_generation_prompt"] = true;
-        auto ids = chat_template->render_ids(params.messages, params.template_variables,
-                                             *tokenizer);
-        if (!ids.ok())
-            return ApiProblem{
-                400,
-                text("The model's chat template refuses these messages: ", ids.error().message),
-                "chat_template", "messages"};
-        prompts.push_back(*std::move(ids));
-        return prompts;
-    }
+// A text may have more tokens than its length over that of the longest token, never fewer.
+Checked<void> Api::State::check_bytes(std::uint64_t bytes, const char* source) const {
+    if (bytes <= context_bytes_max) return {};
+    const std::uint64_t tokens_min = bytes * context_tokens / context_bytes_max;
+    return Refusal{
+        .status = 400,
+        .message = text("The prompt has ", bytes, " bytes, at least ", tokens_min,
+                        " tokens; the context of this model holds ", context_tokens,
+                        ", the answer included; shorten the ", source, "."),
+        .code = "context_length_exceeded",
+        .param = source,
+        .numbers = {
+            {"n_prompt_tokens", tokens_min}, {"n_prompt", tokens_min}, {"n_ctx", context_tokens}}};
+}
+
+namespace {
+
+// Where the generation goes on: the words of the last message, or its thoughts before any word.
+const std::string& last_words(const OrderedJson& message) {
+    const auto& content = message["content"].get_ref<const std::string&>();
+    const auto reasoning = message.find("reasoning_content");
+    return content.empty() && reasoning != message.end() ? reasoning->get_ref<const std::string&>()
+                                                         : content;
+}
+
+std::uint64_t text_bytes(const OrderedJson& messages) {
+    std::uint64_t bytes = 0;
+    for (const OrderedJson& message : messages)
+        for (const OrderedJson& field : message)
+            bytes += field.get_ref<const std::string&>().size();
+    return bytes;
+}
+
+}  // namespace
+
+// Contents of messages may not name special tokens.
+Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& params) const {
+    if (!tokenizer || !chat_template)
+        return Refusal{400, "The package has no chat template; use /v1/completions.",
+                       "no_chat_template", "messages"};
+
+    OrderedJson variables = params.template_variables;
+    variables["add_generation_prompt"] = params.add_generation_prompt;
+
+    // A template may leave words out: so its output is bounded, not what it is given.
+    TemplateLimits limits;
+    limits.output_bytes_max = std::min(limits.output_bytes_max, context_bytes_max);
+    auto ids = params.continues
+                   ? chat_template->render_open_ids(params.messages, variables,
+                                                    last_words(params.messages.back()), *tokenizer,
+                                                    limits)
+                   : chat_template->render_ids(params.messages, variables, *tokenizer, limits);
+    if (ids.ok()) return Prompts{*std::move(ids)};
+
+    if (ids.error().code == ErrorCode::overloaded)
+        MOEX_ADMIT(check_bytes(text_bytes(params.messages), "messages"));
+    if (ids.error().code == ErrorCode::not_found)
+        return Refusal{400,
+                       text("The last message cannot be continued: ", ids.error().message, "."),
+                       "chat_template", "messages"};
+    return Refusal{400,
+                   text("The model's chat template refuses these messages: ", ids.error().message),
+                   "chat_template", "messages"};
+}
+
+// Texts of completions may name special tokens.
+Checked<Api::State::Prompts> Api::State::encode_texts(CompletionParams& params,
+                                                      std::vector<std::string>& echoes) const {
+    Prompts prompts;
     for (auto& prompt : params.prompts) {
         if (auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
             if (params.echo && tokenizer) echoes.push_back(tokenizer->decode(*ids, true));
             prompts.push_back(std::move(*ids));
         } else if (tokenizer) {
             auto& words = std::get<std::string>(prompt);
+            MOEX_ADMIT(check_bytes(words.size(), "prompt"));
             prompts.push_back(tokenizer->encode_prompt(words));
             if (params.echo) echoes.push_back(std::move(words));
         } else {
-            return ApiProblem{400, "The package has no tokenizer; send token ids.", "no_tokenizer",
-                              "prompt"};
+            return Refusal{400, "The package has no tokenizer; send token ids.", "no_tokenizer",
+                           "prompt"};
         }
     }
+
     if (params.echo && echoes.size() != prompts.size())
-        return ApiProblem{400, "'echo' needs a tokenizer.", "no_tokenizer", "echo"};
+        return Refusal{400, "'echo' needs a tokenizer.", "no_tokenizer", "echo"};
     return prompts;
 }
 
-void Api::State::complete(const HttpRequest& request, bool is_chat,
-                          std::shared_ptr<HttpResponder> responder) const {
-    auto parsed = is_chat ? parse_chat_params(request.body, limits())
-                          : parse_completion_params(request.body, limits());
-    if (const auto* problem = std::get_if<ApiProblem>(&parsed))
-        return responder->respond(problem_response(*problem));
-    CompletionParams params = std::get<CompletionParams>(std::move(parsed));
-    if (!params.model.empty() && params.model != package->name()) {
-        return responder->respond(
-            api_error(404,
-                      text("The model '", params.model, "' does not exist; this server has '",
-                           package->name(), "'."),
-                      "model_not_found", "model"));
+// Whether the first token is a thought: in a block that the template opened, or one that the
+// continued message did not close.
+bool Api::State::begins_in_reasoning(const CompletionParams& params,
+                                     const std::vector<TokenId>& prompt) const {
+    if (params.continues) {
+        const OrderedJson& last = params.messages.back();
+        const std::string& content = last["content"].get_ref<const std::string&>();
+        const std::size_t open = content.rfind(think_open);
+        return content.empty() ||
+               (open != std::string::npos && content.find(think_close, open) == std::string::npos);
     }
+    constexpr std::size_t tail_tokens = 16;  // more than a tag and the line ends behind it take
+    const std::size_t tail = std::min(prompt.size(), tail_tokens);
+    return ends_in_open_block(tokenizer->decode(std::span(prompt).last(tail), false));
+}
+
+Checked<void> Api::State::check_fits(const std::vector<TokenId>& prompt, const char* source) const {
+    if (prompt.empty()) return Refusal{400, "The prompt is empty.", "invalid_value", source};
+    if (prompt.size() < context_tokens) return {};
+    return Refusal{.status = 400,
+                   .message = text("The prompt has ", prompt.size(),
+                                   " tokens, the context of this model holds ", context_tokens,
+                                   ", the answer included; shorten the ", source, "."),
+                   .code = "context_length_exceeded",
+                   .param = source,
+                   .numbers = {{"n_prompt_tokens", prompt.size()},
+                               {"n_prompt", prompt.size()},
+                               {"n_ctx", context_tokens}}};
+}
+
+Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request, bool is_chat,
+                                                     const Responder& responder) const {
+    MOEX_OR_REFUSE(params, is_chat ? parse_chat_params(request.body, limits())
+                                   : parse_completion_params(request.body, limits()));
+    MOEX_ADMIT(check_model(params.model));
+
     ApiJobInputs inputs;
-    auto prompts = encode(params, inputs.echoes);
-    if (const auto* problem = std::get_if<ApiProblem>(&prompts))
-        return responder->respond(problem_response(*problem));
-    inputs.prompts = std::get<std::vector<std::vector<TokenId>>>(std::move(prompts));
-    const char* source = is_chat ? "messages" : "prompt";
-    for (const auto& prompt : inputs.prompts) {
-        if (prompt.empty())
-            return responder->respond(
-                api_error(400, "The prompt is empty.", "invalid_value", source));
-        if (prompt.size() < context_tokens) continue;
-        HttpResponse response = api_error(
-            400,
-            text("The prompt has ", prompt.size(), " tokens, the context of this model holds ",
-                 context_tokens, ", the answer included; shorten the ", source, "."),
-            "context_length_exceeded", source);
-        Json body = Json::parse(response.body);
-        body["error"]["n_prompt"] = prompt.size();
-        body["error"]["n_ctx"] = context_tokens;
-        response.body = dump_json(body);
-        return responder->respond(std::move(response));
-    }
+    MOEX_OR_REFUSE(prompts, is_chat ? encode_chat(params) : encode_texts(params, inputs.echoes));
+    for (const auto& prompt : prompts)
+        MOEX_ADMIT(check_fits(prompt, is_chat ? "messages" : "prompt"));
     if (params.max_tokens == 0) params.max_tokens = options.default_max_tokens;
+    if (params.max_tokens == 0) params.max_tokens = context_tokens;
+
+    if (is_chat && reasons && params.splits_reasoning) {
+        inputs.splits_reasoning = true;
+        inputs.begins_in_reasoning = begins_in_reasoning(params, prompts[0]);
+    }
+    inputs.prompts = std::move(prompts);
     inputs.engine = engine;
     inputs.tokenizer = tokenizer;
     inputs.observer = observer;
@@ -207,13 +292,14 @@ void Api::State::complete(const HttpRequest& request, bool is_chat,
     inputs.stop_ids = stop_ids;
     inputs.context_tokens = context_tokens;
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
-    std::make_shared<ApiJob>(std::move(inputs), std::move(responder))->start();
+    return std::make_shared<ApiJob>(std::move(inputs), responder);
 }
 
 Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Tokenizer> tokenizer,
          std::shared_ptr<const ChatTemplate> chat_template, Engine& engine, ApiOptions options,
          ApiObserver observer)
-    : state_(std::make_shared<State>()) {
+    : state_(std::make_shared<State>()),
+      texts_(options.texts) {
     state_->package = std::move(package);
     state_->tokenizer = std::move(tokenizer);
     state_->chat_template = std::move(chat_template);
@@ -223,6 +309,11 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
     state_->context_tokens = state_->package->config().context_tokens;
     if (options.context_tokens > 0)
         state_->context_tokens = std::min(state_->context_tokens, options.context_tokens);
+    if (state_->tokenizer) {
+        state_->context_bytes_max = bytes_within(state_->context_tokens, *state_->tokenizer);
+        state_->reasons = state_->chat_template &&
+                          knows_reasoning(*state_->tokenizer, *state_->chat_template);
+    }
     for (const std::uint32_t id : state_->package->generation_defaults().eos_token_ids)
         state_->stop_ids.push_back(id);
     state_->started_s = std::chrono::duration_cast<std::chrono::seconds>(
@@ -232,30 +323,65 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
 
 Api::~Api() = default;
 
-void Api::handle(const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
-    std::string_view path = request.path;
-    if (path.starts_with("/v1/")) path.remove_prefix(3);
-    const bool is_models = path == "/models" || path.starts_with("/models/");
-    const bool is_post_route = path == "/chat/completions" || path == "/completions" ||
-                               path == "/tokenize" || path == "/detokenize";
-    if (!is_models && !is_post_route)
-        return responder->respond(
-            api_error(404, text("There is no route ", request.path, "."), "unknown_url"));
-    const bool method_fits = is_models ? request.method == "GET" || request.method == "HEAD"
-                                       : request.method == "POST";
-    if (!method_fits) {
-        HttpResponse response = api_error(
-            405, text(request.path, " takes ", is_models ? "GET" : "POST", "."),
-            "method_not_allowed");
-        response.headers.emplace_back("Allow", is_models ? "GET, HEAD" : "POST");
-        return responder->respond(std::move(response));
-    }
-    if (is_models)
-        return responder->respond(
-            state_->models(path.size() > 8 ? path.substr(8) : std::string_view()));
-    if (path == "/tokenize") return responder->respond(state_->tokenize(request));
-    if (path == "/detokenize") return responder->respond(state_->detokenize(request));
-    state_->complete(request, path == "/chat/completions", std::move(responder));
+// On a thread of the pool; not at all when the client has left meanwhile.
+void Api::State::run_completion(const HttpRequest& request, bool is_chat,
+                                const Responder& responder) const {
+    auto job = prepare(request, is_chat, responder);
+    if (!job.ok()) return responder->refuse(job.refusal());
+    (*job)->start();
+}
+
+void Api::queue_completion(HttpRequest request, bool is_chat, Responder responder) {
+    const auto has_left = std::make_shared<std::atomic<bool>>(false);
+    responder->on_disconnect([has_left] { *has_left = true; });
+
+    const std::string client = request.client;
+    const std::uint64_t bytes = request.body.size();
+    const Checked<void> queued = texts_.submit(
+        client, bytes,
+        [state = state_, request = std::move(request), is_chat, responder, has_left] {
+            if (!*has_left) state->run_completion(request, is_chat, responder);
+        });
+    if (!queued.ok()) responder->refuse(queued.refusal());
+}
+
+void Api::queue_answer(HttpRequest request, Responder responder, Answer answer) {
+    const std::string client = request.client;
+    const std::uint64_t bytes = request.body.size();
+    const Checked<void> queued = texts_.submit(
+        client, bytes, [state = state_, request = std::move(request), responder, answer] {
+            auto response = (*state.*answer)(request);
+            if (!response.ok()) return responder->refuse(response.refusal());
+            responder->respond(*std::move(response));
+        });
+    if (!queued.ok()) responder->refuse(queued.refusal());
+}
+
+void Api::chat(HttpRequest request, Responder responder) {
+    queue_completion(std::move(request), true, std::move(responder));
+}
+
+void Api::complete(HttpRequest request, Responder responder) {
+    queue_completion(std::move(request), false, std::move(responder));
+}
+
+void Api::tokenize(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &State::tokenize);
+}
+
+void Api::detokenize(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &State::detokenize);
+}
+
+void Api::models(HttpRequest, Responder responder) {
+    responder->respond(
+        json_response({{"object", "list"}, {"data", OrderedJson::array({state_->model_json()})}}));
+}
+
+void Api::model(HttpRequest request, Responder responder) {
+    if (const auto known = state_->check_model(request.rest); !known.ok())
+        return responder->refuse(known.refusal());
+    responder->respond(json_response(state_->model_json()));
 }
 
 }  // namespace moex

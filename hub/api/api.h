@@ -1,9 +1,9 @@
 // The OpenAI-compatible API over the engine: bodies in, texts
 // and events out. Knows requests and responders, not sockets.
-//   POST /v1/chat/completions, POST /v1/completions, GET /v1/models (and /v1/models/ID), POST
-//   /tokenize, POST /detokenize
 // The first byte of a stream leaves with its first token: what
 // fails before that is a plain answer with its own status.
+// Threads: bodies are read, templates rendered and texts tokenised
+// on the TextPool's threads; a handler only queues the request there.
 // Source: OpenAI API reference; llama.cpp's server tests for the order of a stream.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <string>
 
 #include "hub/api/http.h"
+#include "hub/api/text_pool.h"
 #include "hub/engine/engine.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/package/package.h"
@@ -18,12 +19,13 @@
 namespace moex {
 
 struct ApiOptions {
-    std::uint32_t default_max_tokens = 512;
+    std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
     std::uint32_t n_max = 8;
     std::uint32_t body_bytes_max = 1u << 20;
     std::uint32_t context_tokens = 0;  // prompt plus answer; 0: the model's own
-    bool prefer_greedy =
-        false;  // temperature 0 where the request names none (--deterministic does not set this)
+    // temperature 0 where the request names none (--deterministic does not set this)
+    bool prefer_greedy = false;
+    TextPoolOptions texts;
 };
 
 // Totals for /metrics, and latency samples handed to `observe`.
@@ -40,18 +42,26 @@ class Api {
     Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Tokenizer> tokenizer,
         std::shared_ptr<const ChatTemplate> chat_template, Engine& engine, ApiOptions options,
         ApiObserver observer = {});
-    ~Api();
-    // Handles a request whose path is one of ours; answers
-    // 404 or 405 otherwise. Never blocks, never throws.
-    void handle(const HttpRequest& request, std::shared_ptr<HttpResponder> responder);
+    ~Api();  // what waits for a thread is dropped
+
+    // One handler for each of our routes; who calls it has matched path and method.
+    // None blocks or throws; each answers, now or later, exactly once.
+    using Responder = std::shared_ptr<HttpResponder>;
+    void chat(HttpRequest request, Responder responder);
+    void complete(HttpRequest request, Responder responder);
+    void tokenize(HttpRequest request, Responder responder);
+    void detokenize(HttpRequest request, Responder responder);
+    void models(HttpRequest request, Responder responder);
+    void model(HttpRequest request, Responder responder);  // `request.rest` is its id
 
   private:
     struct State;
-    std::shared_ptr<State> state_;
-};
+    using Answer = Checked<HttpResponse> (State::*)(const HttpRequest&) const;
+    void queue_completion(HttpRequest request, bool is_chat, Responder responder);
+    void queue_answer(HttpRequest request, Responder responder, Answer answer);
 
-// {"error":{"message","type","code","param"}} with the type and status that OpenAI clients expect.
-HttpResponse api_error(unsigned status, std::string_view message, std::string_view code = {},
-                       std::string_view param = {});
+    std::shared_ptr<State> state_;
+    TextPool texts_;  // last, so that its threads end first
+};
 
 }  // namespace moex

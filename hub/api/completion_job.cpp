@@ -4,20 +4,6 @@
 
 namespace moex {
 
-using Json = nlohmann::ordered_json;
-
-HttpResponse engine_error_response(const Error& error) {
-    switch (error.code) {
-        case ErrorCode::invalid_argument: return api_error(400, error.message, "invalid_value", "");
-        case ErrorCode::overloaded: return api_error(429, error.message, "queue_full", "");
-        case ErrorCode::unavailable:
-        case ErrorCode::timeout:
-        case ErrorCode::cancelled:
-            return api_error(503, error.message, error_code_name(error.code), "");
-        default: return api_error(500, error.message, error_code_name(error.code), "");
-    }
-}
-
 ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     : inputs_(std::move(inputs)),
       responder_(std::move(responder)) {
@@ -25,6 +11,9 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
         choices_.push_back(
             {.text = AnswerText(inputs_.tokenizer.get(), params.stop, params.logprobs)});
+    if (inputs_.splits_reasoning)
+        for (Choice& choice : choices_) choice.splitter.emplace(inputs_.begins_in_reasoning);
+
     if (params.echo)
         for (std::size_t i = 0; i < choices_.size(); ++i)
             choices_[i].content = inputs_.echoes[i / params.n];
@@ -34,6 +23,7 @@ void ApiJob::start() {
     responder_->on_disconnect([weak = weak_from_this()] {
         if (const auto job = weak.lock()) job->give_up();
     });
+
     if (inputs_.params.stream) responder_->expect_stream();
     const auto self = shared_from_this();
     for (std::size_t i = 0; i < choices_.size(); ++i) {
@@ -42,11 +32,13 @@ void ApiJob::start() {
         request.max_tokens = std::min<std::uint32_t>(
             inputs_.params.max_tokens,
             inputs_.context_tokens - static_cast<std::uint32_t>(request.prompt.size()));
+
         request.sampling = inputs_.params.sampling;
         request.sampling.seed += i % inputs_.params.n;
         request.logprobs = inputs_.params.logprobs;
         request.top_logprobs = inputs_.params.top_logprobs;
         request.stop_ids = inputs_.stop_ids;
+
         GenerationSink sink;
         sink.on_token = [self, i](const TokenEvent& event) {
             self->deliver([self, i, token = event.token] { self->on_token(i, token); });
@@ -54,14 +46,16 @@ void ApiJob::start() {
         sink.on_end = [self, i](const GenerationEnd& end) {
             self->deliver([self, i, end] { self->on_end(i, end); });
         };
+
         auto id = inputs_.engine->submit(std::move(request), std::move(sink));
         if (!id.ok()) {
             answered_ = true;
-            responder_->respond(engine_error_response(id.error()));
+            responder_->refuse(refusal_of(id.error()));
             responder_.reset();
             give_up();
             break;
         }
+
         const std::lock_guard lock(mutex_);
         ids_.push_back(*id);
     }
@@ -93,6 +87,7 @@ void ApiJob::arm() {
         }
         for (const auto& event : events) event();
     }
+
     bool abandoned;
     {
         const std::lock_guard lock(mutex_);
@@ -108,6 +103,7 @@ void ApiJob::give_up() {
         abandoned_ = true;
         ids = ids_;
     }
+
     for (const GenerationId id : ids) inputs_.engine->cancel(id);
 }
 
@@ -127,10 +123,12 @@ void ApiJob::on_token(std::size_t index, const SampledToken& token) {
     if (std::find(inputs_.stop_ids.begin(), inputs_.stop_ids.end(), token.id) !=
         inputs_.stop_ids.end())
         return;
+
     const TimePoint now = now_steady();
     if (choice.text.num_tokens() == 0) choice.first_token_at = now;
     choice.last_token_at = now;
     show(index, choice.text.push(token));
+
     if (choice.text.stopped()) {
         choice.cancelling = true;
         cancel_choice(index);
@@ -141,6 +139,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     Choice& choice = choices_[index];
     if (answered_ || choice.ended) return;
     if (end.reason == FinishReason::error) return on_error(end.error);
+
     if (end.reason == FinishReason::cancelled && !choice.cancelling) {
         bool abandoned;
         {
@@ -156,93 +155,110 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
         }
         return;
     }
+
     choice.ended = true;
     choice.finish_reason = end.reason == FinishReason::length && !choice.cancelling ? "length"
                                                                                     : "stop";
-    totals_.queued = std::max(totals_.queued, end.stats.queued);
-    totals_.prefill = std::max(totals_.prefill, end.stats.prefill);
-    totals_.decode = std::max(totals_.decode, end.stats.decode);
-    totals_.pairs_remote += end.stats.pairs_remote;
-    totals_.pairs_local += end.stats.pairs_local;
-    totals_.pairs_hedged += end.stats.pairs_hedged;
-    totals_.pairs_verified += end.stats.pairs_verified;
-    totals_.workers.insert(totals_.workers.end(), end.stats.workers.begin(),
-                           end.stats.workers.end());
-    std::sort(totals_.workers.begin(), totals_.workers.end());
-    totals_.workers.erase(std::unique(totals_.workers.begin(), totals_.workers.end()),
-                          totals_.workers.end());
-    show(index, choice.text.finish());
+    add_totals(end.stats);
+    show(index, choice.text.finish(), true);
+
     const bool is_last = ++num_ended_ == choices_.size();
     if (inputs_.params.stream) {
         begin_stream();
-        Json last = chunk(index, inputs_.params.is_chat ? Json::object() : Json(""), nullptr,
-                          choice.finish_reason.c_str());
+        OrderedJson last = chunk(index,
+                                 inputs_.params.is_chat ? OrderedJson::object() : OrderedJson(""),
+                                 nullptr, choice.finish_reason.c_str());
         if (is_last && !inputs_.params.include_usage) {
             last["timings"] = timings_json(totals_, usage());
             last["moex"] = provenance_json(totals_);
         }
         responder_->send_event(dump_json(last));
     }
+
     if (inputs_.observer->on_finished) inputs_.observer->on_finished(choice.finish_reason.c_str());
     if (is_last) on_all_ended();
 }
 
 void ApiJob::on_error(const Error& error) {
     answered_ = true;
-    const HttpResponse response = engine_error_response(error);
+    const Refusal refusal = refusal_of(error);
     if (stream_begun_) {
-        responder_->send_event(response.body);
+        responder_->send_event(refusal_response(refusal).body);
         responder_->end_stream();
     } else {
-        responder_->respond(response);
+        responder_->refuse(refusal);
     }
     responder_.reset();
     give_up();
     if (inputs_.observer->on_finished) inputs_.observer->on_finished("error");
 }
 
+// All sequences of one request share their time; what they computed adds up.
+void ApiJob::add_totals(const GenerationStats& stats) {
+    totals_.queued = std::max(totals_.queued, stats.queued);
+    totals_.prefill = std::max(totals_.prefill, stats.prefill);
+    totals_.decode = std::max(totals_.decode, stats.decode);
+    totals_.pairs_remote += stats.pairs_remote;
+    totals_.pairs_local += stats.pairs_local;
+    totals_.pairs_hedged += stats.pairs_hedged;
+    totals_.pairs_verified += stats.pairs_verified;
+
+    std::vector<std::uint64_t>& workers = totals_.workers;
+    workers.insert(workers.end(), stats.workers.begin(), stats.workers.end());
+    std::sort(workers.begin(), workers.end());
+    workers.erase(std::unique(workers.begin(), workers.end()), workers.end());
+}
+
 void ApiJob::on_all_ended() {
     answered_ = true;
-    const CompletionParams& params = inputs_.params;
-    if (params.stream) {
-        if (params.include_usage) {
-            Json last = answer_object(inputs_.header, true);
-            last["usage"] = usage_json(usage());
-            last["timings"] = timings_json(totals_, usage());
-            last["moex"] = provenance_json(totals_);
-            responder_->send_event(dump_json(last));
-        }
+    if (inputs_.params.stream) {
+        if (inputs_.params.include_usage) send_usage();
         responder_->send_event("[DONE]");
         responder_->end_stream();
     } else {
-        Json body = answer_object(inputs_.header, false);
-        for (std::size_t i = 0; i < choices_.size(); ++i) {
-            Choice& choice = choices_[i];
-            const Json logprobs = params.logprobs ? logprobs_json(choice.tokens) : Json();
-            if (params.is_chat) {
-                body["choices"].push_back(
-                    {{"index", i},
-                     {"message",
-                      {{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}}},
-                     {"logprobs", logprobs},
-                     {"finish_reason", choice.finish_reason}});
-            } else {
-                body["choices"].push_back({{"index", i},
-                                           {"text", choice.content},
-                                           {"logprobs", logprobs},
-                                           {"finish_reason", choice.finish_reason}});
-            }
-        }
-        body["usage"] = usage_json(usage());
-        body["timings"] = timings_json(totals_, usage());
-        body["moex"] = provenance_json(totals_);
-        HttpResponse response;
-        response.body = dump_json(body);
-        responder_->respond(std::move(response));
+        send_whole();
     }
     responder_.reset();
+    if (inputs_.observer->on_latency) observe_latency();
+}
 
-    if (!inputs_.observer->on_latency) return;
+void ApiJob::send_usage() {
+    OrderedJson last = answer_object(inputs_.header, true);
+    last["usage"] = usage_json(usage());
+    last["timings"] = timings_json(totals_, usage());
+    last["moex"] = provenance_json(totals_);
+    responder_->send_event(dump_json(last));
+}
+
+void ApiJob::send_whole() {
+    OrderedJson body = answer_object(inputs_.header, false);
+    for (std::size_t i = 0; i < choices_.size(); ++i) body["choices"].push_back(whole_choice(i));
+    body["usage"] = usage_json(usage());
+    body["timings"] = timings_json(totals_, usage());
+    body["moex"] = provenance_json(totals_);
+
+    HttpResponse response;
+    response.body = dump_json(body);
+    responder_->respond(std::move(response));
+}
+
+OrderedJson ApiJob::whole_choice(std::size_t index) const {
+    const Choice& choice = choices_[index];
+    OrderedJson out{{"index", index}};
+    if (inputs_.params.is_chat) {
+        OrderedJson message{
+            {"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
+        if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
+        out["message"] = std::move(message);
+    } else {
+        out["text"] = choice.content;
+    }
+    out["logprobs"] = inputs_.params.logprobs ? logprobs_json(choice.tokens) : OrderedJson();
+    out["finish_reason"] = choice.finish_reason;
+    return out;
+}
+
+void ApiJob::observe_latency() const {
     TimePoint first = TimePoint::max(), last{};
     std::uint64_t gaps = 0;
     for (const Choice& choice : choices_) {
@@ -252,6 +268,7 @@ void ApiJob::on_all_ended() {
         gaps = std::max<std::uint64_t>(gaps, choice.text.num_tokens() - 1);
     }
     if (first == TimePoint::max()) return;
+
     const auto seconds = [](Duration duration) { return to_ms(duration) / 1e3; };
     inputs_.observer->on_latency(seconds(first - inputs_.received_at),
                                  seconds(now_steady() - inputs_.received_at),
@@ -259,21 +276,54 @@ void ApiJob::on_all_ended() {
                                  seconds(totals_.queued));
 }
 
-void ApiJob::show(std::size_t index, AnswerText::Shown shown) {
+// Blanks in front of the answer may turn out to stand in front of a block.
+void ApiJob::count_reasoning(Choice& choice) const {
+    if (!choice.splitter) return;
+    if (choice.splitter->undecided()) {
+        ++choice.undecided_tokens;
+    } else if (choice.splitter->in_reasoning()) {
+        choice.reasoning_tokens += std::exchange(choice.undecided_tokens, 0) + 1;
+    }
+}
+
+void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
     Choice& choice = choices_[index];
     const CompletionParams& params = inputs_.params;
+    ReasonedText parts;
+    if (choice.splitter) {
+        parts = choice.splitter->push(shown.text);
+        if (!is_last) count_reasoning(choice);
+        if (is_last) {
+            ReasonedText rest = choice.splitter->finish();
+            parts.reasoning += rest.reasoning;
+            parts.content += rest.content;
+        }
+    } else {
+        parts.content = std::move(shown.text);
+    }
+
     if (!params.stream) {
-        choice.content += shown.text;
+        choice.content += parts.content;
+        choice.reasoning += parts.reasoning;
         std::move(shown.tokens.begin(), shown.tokens.end(), std::back_inserter(choice.tokens));
         return;
     }
+
     begin_stream();
     // the echo
-    if (!choice.content.empty()) shown.text = std::exchange(choice.content, {}) + shown.text;
-    if (shown.text.empty() && shown.tokens.empty()) return;
-    const Json payload = params.is_chat ? Json{{"content", shown.text}} : Json(shown.text);
-    responder_->send_event(dump_json(
-        chunk(index, payload, params.logprobs ? logprobs_json(shown.tokens) : Json(), nullptr)));
+    if (!choice.content.empty()) parts.content = std::exchange(choice.content, {}) + parts.content;
+    if (parts.empty() && shown.tokens.empty()) return;
+    const OrderedJson logprobs = params.logprobs ? logprobs_json(shown.tokens) : OrderedJson();
+    responder_->send_event(
+        dump_json(chunk(index, chunk_payload(std::move(parts)), logprobs, nullptr)));
+}
+
+OrderedJson ApiJob::chunk_payload(ReasonedText text) const {
+    if (!inputs_.params.is_chat) return text.content;
+    OrderedJson delta = OrderedJson::object();
+    if (!text.reasoning.empty()) delta["reasoning_content"] = std::move(text.reasoning);
+    if (!text.content.empty() || delta.empty()) delta["content"] = std::move(text.content);
+    return delta;
 }
 
 void ApiJob::begin_stream() {
@@ -286,18 +336,19 @@ void ApiJob::begin_stream() {
             dump_json(chunk(i, {{"role", "assistant"}, {"content", nullptr}}, nullptr, nullptr)));
 }
 
-Json ApiJob::chunk(std::size_t index, Json payload, Json logprobs,
-                   const char* finish_reason) const {
-    Json out = answer_object(inputs_.header, true);
-    out["choices"].push_back({{"index", index},
-                              {inputs_.params.is_chat ? "delta" : "text", std::move(payload)},
-                              {"logprobs", std::move(logprobs)},
-                              {"finish_reason", finish_reason ? Json(finish_reason) : Json()}});
+OrderedJson ApiJob::chunk(std::size_t index, OrderedJson payload, OrderedJson logprobs,
+                          const char* finish_reason) const {
+    OrderedJson out = answer_object(inputs_.header, true);
+    out["choices"].push_back(
+        {{"index", index},
+         {inputs_.params.is_chat ? "delta" : "text", std::move(payload)},
+         {"logprobs", std::move(logprobs)},
+         {"finish_reason", finish_reason ? OrderedJson(finish_reason) : OrderedJson()}});
     if (inputs_.params.include_usage) out["usage"] = nullptr;
     return out;
 }
 
-Json ApiJob::logprobs_json(std::span<const TokenText> tokens) const {
+OrderedJson ApiJob::logprobs_json(std::span<const TokenText> tokens) const {
     return inputs_.params.is_chat ? chat_logprobs_json(tokens, inputs_.tokenizer.get())
                                   : legacy_logprobs_json(tokens, inputs_.tokenizer.get());
 }
@@ -305,7 +356,11 @@ Json ApiJob::logprobs_json(std::span<const TokenText> tokens) const {
 Usage ApiJob::usage() const {
     Usage usage;
     for (const auto& prompt : inputs_.prompts) usage.prompt_tokens += prompt.size();
-    for (const Choice& choice : choices_) usage.completion_tokens += choice.text.num_tokens();
+    for (const Choice& choice : choices_) {
+        usage.completion_tokens += choice.text.num_tokens();
+        if (choice.splitter)
+            usage.reasoning_tokens = usage.reasoning_tokens.value_or(0) + choice.reasoning_tokens;
+    }
     return usage;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "hub/api/api.h"
 #include "hub/api/openai_request.h"
 #include "hub/api/openai_response.h"
+#include "hub/api/reasoning.h"
 #include "hub/engine/engine.h"
 
 namespace moex {
@@ -28,6 +30,8 @@ struct ApiJobInputs {
     std::vector<std::vector<TokenId>> prompts;  // each answered params.n times
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
     std::vector<TokenId> stop_ids;
+    bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest
+    bool begins_in_reasoning = false;  // the prompt ends inside such a block
     std::uint32_t context_tokens = 0;
     TimePoint received_at{};
 };
@@ -40,7 +44,9 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
   private:
     struct Choice {
         AnswerText text;
-        std::string content;  // of a whole answer
+        std::optional<ReasoningSplitter> splitter;
+        std::string content, reasoning;  // of a whole answer
+        std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::vector<TokenText> tokens;
         std::string finish_reason;
         bool role_sent = false, ended = false, cancelling = false;
@@ -60,11 +66,18 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void on_error(const Error& error);
     void on_all_ended();
 
-    void show(std::size_t index, AnswerText::Shown shown);
+    void show(std::size_t index, AnswerText::Shown shown, bool is_last = false);
+    void count_reasoning(Choice& choice) const;
+    OrderedJson whole_choice(std::size_t index) const;
+    OrderedJson chunk_payload(ReasonedText text) const;
+    void add_totals(const GenerationStats& stats);
+    void send_usage();
+    void send_whole();
+    void observe_latency() const;
     void begin_stream();
-    nlohmann::ordered_json chunk(std::size_t index, nlohmann::ordered_json payload,
-                                 nlohmann::ordered_json logprobs, const char* finish_reason) const;
-    nlohmann::ordered_json logprobs_json(std::span<const TokenText> tokens) const;
+    OrderedJson chunk(std::size_t index, OrderedJson payload, OrderedJson logprobs,
+                      const char* finish_reason) const;
+    OrderedJson logprobs_json(std::span<const TokenText> tokens) const;
     Usage usage() const;
 
     ApiJobInputs inputs_;
@@ -80,8 +93,5 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     std::vector<std::function<void()>> early_;
     std::vector<GenerationId> ids_;  // [choices], grows while submitting
 };
-
-// The HTTP answer to an error of the engine.
-HttpResponse engine_error_response(const Error& error);
 
 }  // namespace moex

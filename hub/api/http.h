@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "hub/api/refusal.h"
 #include "hub/base/clock.h"
 
 namespace moex {
@@ -20,11 +21,14 @@ namespace moex {
 struct HttpRequest {
     std::string method;  // "GET", "POST", ...
     std::string path;    // decoded, without the query; begins with '/'
+    std::string rest;    // of the path: what the '*' of its route stands for
     std::string query;   // raw, without '?'
     std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
     std::string body;
     // the client's, without port: the peer, or whom a trusted proxy forwards
     std::string remote_address;
+    // whom work is counted for: clients with one name take turns as one
+    std::string client;
     // the client is this machine, as far as anybody can tell
     bool loopback = false;
     bool secure = false;  // it came over TLS, here or at a trusted proxy
@@ -56,6 +60,7 @@ class HttpResponder {
   public:
     virtual ~HttpResponder() = default;
     virtual void respond(HttpResponse response) = 0;
+    void refuse(const Refusal& refusal) { respond(refusal_response(refusal)); }
     // Server-sent events: headers go out at once; each event is
     // "data: ...\n\n"; a comment ping goes out after 15 s of silence.
     virtual void begin_stream() = 0;

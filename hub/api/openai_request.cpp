@@ -1,103 +1,49 @@
 #include "hub/api/openai_request.h"
 
-#include <cmath>
 #include <limits>
 #include <optional>
 
+#include "hub/base/json_fields.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// How a wrong field of a body is answered.
+struct BodyWording {
+    using Problem = Refusal;
+    Problem wrong(std::string_view param, std::string_view wanted, const OrderedJson* found) const {
+        return {400,
+                text("Invalid value for '", param, "': wanted ", wanted, ", found ",
+                     json_excerpt(found ? *found : OrderedJson()), "."),
+                "invalid_value", std::string(param)};
+    }
+};
 
-// Reads fields of one object; keeps the first problem. A
-// field that is absent or null leaves its target alone.
-class Fields {
+class Fields : public JsonFields<OrderedJson, BodyWording> {
   public:
-    explicit Fields(const Json& object) : object_(object) {}
+    using JsonFields::JsonFields;
+    using JsonFields::refuse;
 
-    const Json* find(std::string_view name) const {
-        const auto found = object_.find(name);
-        return found == object_.end() || found->is_null() ? nullptr : &*found;
-    }
-    void real(const char* name, double min, double max, double& out) {
-        const Json* value = find(name);
-        if (!value) return;
-        if (!value->is_number()) return wrong(name, "a number", *value);
-        const double number = value->get<double>();
-        if (!(number >= min && number <= max))
-            return wrong(name, text("a number from ", min, " to ", max), *value);
-        out = number;
-    }
-    template <class Integer>
-    void whole(const char* name, std::int64_t min, std::int64_t max, Integer& out) {
-        const Json* value = find(name);
-        if (!value) return;
-        const auto number = integer_of(*value);
-        if (!number) return wrong(name, "a whole number", *value);
-        if (*number < min || *number > max)
-            return wrong(name, text("a whole number from ", min, " to ", max), *value);
-        out = static_cast<Integer>(*number);
-    }
-    void boolean(const char* name, bool& out) {
-        const Json* value = find(name);
-        if (!value) return;
-        if (!value->is_boolean()) return wrong(name, "true or false", *value);
-        out = value->get<bool>();
-    }
-    void string(const char* name, std::string& out) {
-        const Json* value = find(name);
-        if (!value) return;
-        if (!value->is_string()) return wrong(name, "a string", *value);
-        out = value->get<std::string>();
-    }
-    void wrong(std::string_view param, std::string_view wanted, const Json& found) {
-        refuse(text("Invalid value for '", param, "': wanted ", wanted, ", found ",
-                    json_excerpt(found), "."),
-               "invalid_value", param);
-    }
     void unsupported(std::string_view param, std::string_view why) {
         refuse(text("'", param, "' is not supported by this server: ", why),
                "unsupported_parameter", param);
     }
     void refuse(std::string message, std::string_view code, std::string_view param) {
-        if (!problem_)
-            problem_ = ApiProblem{400, std::move(message), std::string(code), std::string(param)};
+        refuse(Refusal{400, std::move(message), std::string(code), std::string(param)});
     }
-    const std::optional<ApiProblem>& problem() const { return problem_; }
-
-    // Whole numbers that fit; 3.0 counts, as JavaScript and Lua write integers that way at times.
-    static std::optional<std::int64_t> integer_of(const Json& value) {
-        if (value.is_number_unsigned()) {
-            const auto number = value.get<std::uint64_t>();
-            if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-                return std::nullopt;
-            return static_cast<std::int64_t>(number);
-        }
-        if (value.is_number_integer()) return value.get<std::int64_t>();
-        if (value.is_number_float()) {
-            const double number = value.get<double>();
-            if (std::abs(number) < 9e15 && number == std::floor(number))
-                return static_cast<std::int64_t>(number);
-        }
-        return std::nullopt;
-    }
-
-  private:
-    const Json& object_;
-    std::optional<ApiProblem> problem_;
 };
 
 void read_stop(Fields& fields, std::vector<std::string>& out) {
-    const Json* stop = fields.find("stop");
+    const OrderedJson* stop = fields.find("stop");
     if (!stop) return;
     constexpr std::size_t stop_max = 4, stop_bytes_max = 1024;
+
     if (stop->is_string()) {
         out.push_back(stop->get<std::string>());
     } else if (stop->is_array()) {
         if (stop->size() > stop_max) return fields.wrong("stop", "at most 4 strings", *stop);
-        for (const Json& one : *stop) {
+        for (const OrderedJson& one : *stop) {
             if (!one.is_string())
                 return fields.wrong("stop", "a string or an array of at most 4 strings", one);
             out.push_back(one.get<std::string>());
@@ -105,6 +51,7 @@ void read_stop(Fields& fields, std::vector<std::string>& out) {
     } else {
         return fields.wrong("stop", "a string or an array of at most 4 strings", *stop);
     }
+
     // an empty stop would end everything at once; clients send it to mean none
     std::erase(out, std::string());
     for (const std::string& one : out)
@@ -115,10 +62,11 @@ void read_stop(Fields& fields, std::vector<std::string>& out) {
 }
 
 void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, float>& out) {
-    const Json* bias = fields.find("logit_bias");
+    const OrderedJson* bias = fields.find("logit_bias");
     if (!bias) return;
     if (!bias->is_object())
         return fields.wrong("logit_bias", "an object of token ids and biases", *bias);
+
     for (const auto& [key, value] : bias->items()) {
         std::uint64_t id = 0;
         bool digits = !key.empty() && key.size() <= 9;
@@ -126,10 +74,12 @@ void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, f
             digits = digits && c >= '0' && c <= '9';
             id = id * 10 + static_cast<std::uint64_t>(c - '0');
         }
+
         if (!digits || id >= vocab_size)
             return fields.refuse(text("Invalid key in 'logit_bias': wanted a token id below ",
-                                      vocab_size, ", found ", json_excerpt(Json(key)), "."),
+                                      vocab_size, ", found ", json_excerpt(OrderedJson(key)), "."),
                                  "invalid_value", "logit_bias");
+
         if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100))
             return fields.wrong("logit_bias", "biases from -100 to 100", value);
         out[static_cast<TokenId>(id)] = value.get<float>();
@@ -139,48 +89,52 @@ void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, f
 // What a request may carry and we cannot do. `harmless` values are what clients send by default.
 void refuse_unsupported(Fields& fields, bool is_chat) {
     const auto non_empty = [&](const char* name, const char* why) {
-        const Json* value = fields.find(name);
+        const OrderedJson* value = fields.find(name);
         if (value && !((value->is_array() || value->is_object()) && value->empty()))
             fields.unsupported(name, why);
     };
+
     if (is_chat) {
         const auto is_none = [&](const char* name) {
-            const Json* choice = fields.find(name);
+            const OrderedJson* choice = fields.find(name);
             return choice && *choice == "none";
         };
+
         if (!is_none("tool_choice"))
             non_empty("tools",
                       "tool calls are not implemented; \"tool_choice\": \"none\" leaves them out.");
         if (!is_none("function_call"))
             non_empty("functions", "function calls are not implemented.");
         for (const char* name : {"tool_choice", "function_call"})
-            if (const Json* value = fields.find(name);
+            if (const OrderedJson* value = fields.find(name);
                 value && *value != "none" && *value != "auto")
                 fields.unsupported(name, "tool calls are not implemented.");
-        if (const Json* format = fields.find("response_format");
-            format && !(format->is_object() && format->value("type", Json()) == "text"))
+
+        if (const OrderedJson* format = fields.find("response_format");
+            format && !(format->is_object() && format->value("type", OrderedJson()) == "text"))
             fields.unsupported("response_format", "only {\"type\":\"text\"} is.");
-        if (const Json* modalities = fields.find("modalities");
-            modalities && *modalities != Json::array({"text"}))
+        if (const OrderedJson* modalities = fields.find("modalities");
+            modalities && *modalities != OrderedJson::array({"text"}))
             fields.unsupported("modalities", "only [\"text\"] is.");
+
         non_empty("audio", "text only.");
         non_empty("prediction", "predicted outputs are not implemented.");
         non_empty("web_search_options", "there is no web search.");
-        if (const Json* effort = fields.find("reasoning_effort"); effort && *effort != "none")
+
+        if (const OrderedJson* effort = fields.find("reasoning_effort");
+            effort && *effort != "none")
             fields.unsupported("reasoning_effort", "models here have no such setting.");
-        if (const Json* prefill = fields.find("continue_final_message");
-            prefill && *prefill != false)
-            fields.unsupported("continue_final_message", "use /v1/completions to continue a text.");
     } else {
-        if (const Json* suffix = fields.find("suffix"); suffix && *suffix != "")
+        if (const OrderedJson* suffix = fields.find("suffix"); suffix && *suffix != "")
             fields.unsupported("suffix", "there is no infilling.");
-        if (const Json* best_of = fields.find("best_of"); best_of && *best_of != 1)
+        if (const OrderedJson* best_of = fields.find("best_of"); best_of && *best_of != 1)
             fields.unsupported("best_of", "only 1 is.");
     }
+
     for (const char* name : {"grammar", "json_schema", "guided_json", "guided_regex",
                              "guided_choice", "guided_grammar"})
         non_empty(name, "constrained decoding is not implemented.");
-    if (const Json* beams = fields.find("use_beam_search"); beams && *beams != false)
+    if (const OrderedJson* beams = fields.find("use_beam_search"); beams && *beams != false)
         fields.unsupported("use_beam_search", "there is no beam search.");
 }
 
@@ -192,9 +146,10 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
     sampling.sample_top_k = defaults.sample_top_k;
     sampling.min_p = defaults.min_p;
     sampling.repetition_penalty = defaults.repetition_penalty;
+
     fields.string("model", out.model);
     fields.boolean("stream", out.stream);
-    if (const Json* options = fields.find("stream_options")) {
+    if (const OrderedJson* options = fields.find("stream_options")) {
         if (!options->is_object())
             fields.wrong("stream_options", "an object", *options);
         else if (!out.stream)
@@ -208,24 +163,30 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
                 out.include_usage = usage->get<bool>();
         }
     }
+
     constexpr std::int64_t tokens_max = 1'000'000'000;
     fields.whole("max_tokens", 1, tokens_max, out.max_tokens);
     fields.whole("max_completion_tokens", 1, tokens_max, out.max_tokens);
     fields.whole("n", 1, limits.n_max, out.n);
+
     fields.real("temperature", 0, 2, sampling.temperature);
     fields.real("top_p", 0, 1, sampling.top_p);
+
     std::int64_t top_k = sampling.sample_top_k;
     fields.whole("top_k", -1, tokens_max, top_k);
     sampling.sample_top_k = top_k <= 0 ? 0 : static_cast<std::uint32_t>(top_k);
+
     fields.real("min_p", 0, 1, sampling.min_p);
     fields.real("presence_penalty", -2, 2, sampling.presence_penalty);
     fields.real("frequency_penalty", -2, 2, sampling.frequency_penalty);
     fields.real("repeat_penalty", 0.01, 100, sampling.repetition_penalty);
     fields.real("repetition_penalty", 0.01, 100, sampling.repetition_penalty);
+
     std::int64_t seed = static_cast<std::int64_t>(limits.seed);
     fields.whole("seed", std::numeric_limits<std::int64_t>::min(),
                  std::numeric_limits<std::int64_t>::max(), seed);
     sampling.seed = static_cast<std::uint64_t>(seed);
+
     std::string user;
     fields.string("user", user);
     read_stop(fields, out.stop);
@@ -234,28 +195,30 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
 }
 
 // The text of one message: a string, null for an assistant, or parts of type text.
-void read_content(Fields& fields, const Json& content, bool may_be_null, const std::string& where,
-                  std::string& out) {
+void read_content(Fields& fields, const OrderedJson& content, bool may_be_null,
+                  const std::string& where, std::string& out) {
     if (content.is_string()) {
         out = content.get<std::string>();
     } else if (content.is_array()) {
         for (std::size_t i = 0; i < content.size(); ++i) {
-            const Json& part = content[i];
+            const OrderedJson& part = content[i];
             const std::string param = text(where, "[", i, "]");
             if (!part.is_object())
                 return fields.wrong(param, "an object {\"type\":\"text\",\"text\":...}", part);
+
             const auto type = part.find("type");
             if (type == part.end() || !type->is_string())
                 return fields.wrong(text(param, ".type"), "\"text\"",
-                                    type == part.end() ? Json() : *type);
+                                    type == part.end() ? OrderedJson() : *type);
             if (*type != "text")
                 return fields.unsupported(
                     text(param, ".type"),
                     text("only parts of type text are, found ", json_excerpt(*type), "."));
+
             const auto value = part.find("text");
             if (value == part.end() || !value->is_string())
                 return fields.wrong(text(param, ".text"), "a string",
-                                    value == part.end() ? Json() : *value);
+                                    value == part.end() ? OrderedJson() : *value);
             out += value->get_ref<const std::string&>();
         }
     } else if (!(content.is_null() && may_be_null)) {
@@ -264,23 +227,27 @@ void read_content(Fields& fields, const Json& content, bool may_be_null, const s
 }
 
 void read_messages(Fields& fields, CompletionParams& out) {
-    const Json* messages = fields.find("messages");
+    const OrderedJson* messages = fields.find("messages");
     if (!messages)
         return fields.refuse("Missing required parameter: 'messages'.",
                              "missing_required_parameter", "messages");
+
     if (!messages->is_array() || messages->empty())
         return fields.wrong("messages", "a non-empty array of messages", *messages);
+
     constexpr std::size_t messages_max = 4096;
     if (messages->size() > messages_max)
         return fields.refuse(text("'messages' has ", messages->size(), " entries, at most ",
                                   messages_max, " are allowed."),
                              "invalid_value", "messages");
-    out.messages = Json::array();
+
+    out.messages = OrderedJson::array();
     for (std::size_t i = 0; i < messages->size(); ++i) {
-        const Json& message = (*messages)[i];
+        const OrderedJson& message = (*messages)[i];
         const std::string where = text("messages[", i, "]");
         if (!message.is_object())
             return fields.wrong(where, "an object with role and content", message);
+
         const auto role = message.find("role");
         if (role == message.end())
             return fields.refuse(text("Missing required parameter: '", where, ".role'."),
@@ -288,6 +255,7 @@ void read_messages(Fields& fields, CompletionParams& out) {
         if (!role->is_string())
             return fields.wrong(text(where, ".role"), "\"system\", \"user\" or \"assistant\"",
                                 *role);
+
         std::string name = role->get<std::string>();
         if (name == "developer") name = "system";
         if (name == "tool" || name == "function")
@@ -295,42 +263,95 @@ void read_messages(Fields& fields, CompletionParams& out) {
         if (name != "system" && name != "user" && name != "assistant")
             return fields.wrong(text(where, ".role"), "\"system\", \"user\" or \"assistant\"",
                                 *role);
+
         const auto calls = message.find("tool_calls");
         if (calls != message.end() && !calls->is_null() && !(calls->is_array() && calls->empty()))
             return fields.unsupported(text(where, ".tool_calls"),
                                       "tool calls are not implemented.");
+
         const auto content = message.find("content");
         std::string content_text;
         if (content == message.end() && name != "assistant")
             return fields.refuse(text("Missing required parameter: '", where, ".content'."),
                                  "missing_required_parameter", text(where, ".content"));
+
         if (content != message.end())
             read_content(fields, *content, name == "assistant", text(where, ".content"),
                          content_text);
         if (fields.problem()) return;
         out.messages.push_back({{"role", name}, {"content", content_text}});
+
+        const auto reasoning = message.find("reasoning_content");
+        if (name != "assistant" || reasoning == message.end() || reasoning->is_null()) continue;
+        if (!reasoning->is_string())
+            return fields.wrong(text(where, ".reasoning_content"), "a string", *reasoning);
+        out.messages.back()["reasoning_content"] = *reasoning;
     }
+}
+
+// Whose turn is generated: a new one of the assistant's, or the rest of the last message.
+// The fields mean what they mean to transformers and vLLM; a last message
+// of the assistant's is continued where neither is given.
+void read_turn(Fields& fields, CompletionParams& out) {
+    const OrderedJson* asked_new = fields.find("add_generation_prompt");
+    const OrderedJson* asked_rest = fields.find("continue_final_message");
+    bool adds = asked_new == nullptr, continues = false;
+    fields.boolean("add_generation_prompt", adds);
+    fields.boolean("continue_final_message", continues);
+    if (fields.problem()) return;
+
+    if (asked_new && adds && continues)
+        return fields.refuse(
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true.",
+            "invalid_value", "continue_final_message");
+
+    const OrderedJson& last = out.messages.back();
+    const bool ends_in_answer = last["role"] == "assistant";
+    if (continues && !ends_in_answer)
+        return fields.refuse("'continue_final_message' wants a last message of the assistant's.",
+                             "invalid_value", "continue_final_message");
+
+    const bool keeps_turn = asked_rest ? continues : ends_in_answer && !(asked_new && adds);
+    out.add_generation_prompt = adds && !keeps_turn;
+    out.continues = keeps_turn;
+
+    // Nothing was said yet: the turn begins as any other.
+    const bool is_empty = last["content"] == "" && last.value("reasoning_content", "").empty();
+    if (keeps_turn && is_empty && out.messages.size() > 1) {
+        out.messages.erase(out.messages.size() - 1);
+        out.continues = false;
+        out.add_generation_prompt = true;
+    }
+}
+
+void read_reasoning_format(Fields& fields, CompletionParams& out) {
+    std::string format = "auto";
+    fields.string("reasoning_format", format);
+    if (format != "auto" && format != "deepseek" && format != "none")
+        fields.wrong("reasoning_format", "\"auto\", \"deepseek\" or \"none\"", OrderedJson(format));
+    out.splits_reasoning = format != "none";
 }
 
 // The template sees these beside messages; names that we set ourselves stay ours.
 void read_template_variables(Fields& fields, CompletionParams& out) {
-    out.template_variables = Json::object();
-    const Json* variables = fields.find("chat_template_kwargs");
+    out.template_variables = OrderedJson::object();
+    const OrderedJson* variables = fields.find("chat_template_kwargs");
     if (!variables) return;
     if (!variables->is_object())
         return fields.wrong("chat_template_kwargs", "an object", *variables);
+
     for (const auto& [key, value] : variables->items())
         if (key != "messages" && key != "add_generation_prompt" && key != "bos_token" &&
             key != "eos_token")
             out.template_variables[key] = value;
 }
 
-std::optional<std::vector<TokenId>> read_ids(Fields& fields, const Json& array,
+std::optional<std::vector<TokenId>> read_ids(Fields& fields, const OrderedJson& array,
                                              std::size_t vocab_size) {
     std::vector<TokenId> ids;
     ids.reserve(array.size());
-    for (const Json& one : array) {
-        const auto id = Fields::integer_of(one);
+    for (const OrderedJson& one : array) {
+        const auto id = whole_number(one);
         if (!id || *id < 0 || static_cast<std::uint64_t>(*id) >= vocab_size) {
             fields.wrong("prompt", text("token ids from 0 to ", vocab_size - 1), one);
             return std::nullopt;
@@ -341,10 +362,11 @@ std::optional<std::vector<TokenId>> read_ids(Fields& fields, const Json& array,
 }
 
 void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& out) {
-    const Json* prompt = fields.find("prompt");
+    const OrderedJson* prompt = fields.find("prompt");
     if (!prompt)
         return fields.refuse("Missing required parameter: 'prompt'.", "missing_required_parameter",
                              "prompt");
+
     const auto wanted = "a string, an array of token ids, or an array of those";
     if (prompt->is_string()) {
         out.prompts.emplace_back(prompt->get<std::string>());
@@ -356,7 +378,7 @@ void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& o
             return fields.refuse(text("'prompt' has ", prompt->size(), " entries, at most ",
                                       limits.n_max, " are allowed."),
                                  "invalid_value", "prompt");
-        for (const Json& one : *prompt) {
+        for (const OrderedJson& one : *prompt) {
             if (one.is_string()) {
                 out.prompts.emplace_back(one.get<std::string>());
             } else if (one.is_array() && !one.empty()) {
@@ -370,6 +392,7 @@ void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& o
     } else {
         return fields.wrong("prompt", wanted, *prompt);
     }
+
     if (out.prompts.size() * out.n > limits.n_max)
         fields.refuse(text("'n' times the number of prompts is ", out.prompts.size() * out.n,
                            ", at most ", limits.n_max, " are allowed."),
@@ -378,55 +401,59 @@ void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& o
 
 }  // namespace
 
-std::variant<Json, ApiProblem> parse_api_body(std::string_view body, std::uint32_t bytes_max) {
+Checked<OrderedJson> parse_api_body(std::string_view body, std::uint32_t bytes_max) {
     if (body.size() > bytes_max)
-        return ApiProblem{413,
-                          text("The request body has ", body.size(), " bytes, at most ", bytes_max,
-                               " are allowed."),
-                          "request_too_large", ""};
+        return Refusal{413,
+                       text("The request body has ", body.size(), " bytes, at most ", bytes_max,
+                            " are allowed."),
+                       "request_too_large", ""};
+
     constexpr JsonLimits json_limits{.depth_max = 64, .values_max = 400'000, .keys_max = 4096};
-    auto parsed = parse_strict_json<Json>(body, "body", json_limits);
+    auto parsed = parse_strict_json<OrderedJson>(body, "body", json_limits);
     if (!parsed.ok())
-        return ApiProblem{
+        return Refusal{
             400, text("We could not parse the JSON body of your request: ", parsed.error().message),
             "invalid_json", ""};
+
     if (!parsed->is_object())
-        return ApiProblem{
-            400, text("The body has to be a JSON object, found ", json_excerpt(*parsed), "."),
-            "invalid_json", ""};
+        return Refusal{400,
+                       text("The body has to be a JSON object, found ", json_excerpt(*parsed), "."),
+                       "invalid_json", ""};
     return *std::move(parsed);
 }
 
-std::variant<CompletionParams, ApiProblem> parse_chat_params(std::string_view body,
-                                                             const ParamLimits& limits) {
-    auto parsed = parse_api_body(body, limits.body_bytes_max);
-    if (auto* problem = std::get_if<ApiProblem>(&parsed)) return std::move(*problem);
-    Fields fields(std::get<Json>(parsed));
+Checked<CompletionParams> parse_chat_params(std::string_view body, const ParamLimits& limits) {
+    MOEX_OR_REFUSE(object, parse_api_body(body, limits.body_bytes_max));
+    Fields fields(object);
     CompletionParams params;
     params.is_chat = true;
     read_messages(fields, params);
     read_common(fields, limits, params);
+
     fields.boolean("logprobs", params.logprobs);
     constexpr std::int64_t top_logprobs_max = 20;
     fields.whole("top_logprobs", 0, top_logprobs_max, params.top_logprobs);
     if (params.top_logprobs > 0 && !params.logprobs)
         fields.refuse("'top_logprobs' needs 'logprobs' to be true.", "invalid_value",
                       "top_logprobs");
+
     read_template_variables(fields, params);
+    if (!fields.problem()) read_turn(fields, params);
+    read_reasoning_format(fields, params);
     if (fields.problem()) return *fields.problem();
     return params;
 }
 
-std::variant<CompletionParams, ApiProblem> parse_completion_params(std::string_view body,
-                                                                   const ParamLimits& limits) {
-    auto parsed = parse_api_body(body, limits.body_bytes_max);
-    if (auto* problem = std::get_if<ApiProblem>(&parsed)) return std::move(*problem);
-    Fields fields(std::get<Json>(parsed));
+Checked<CompletionParams> parse_completion_params(std::string_view body,
+                                                  const ParamLimits& limits) {
+    MOEX_OR_REFUSE(object, parse_api_body(body, limits.body_bytes_max));
+    Fields fields(object);
     CompletionParams params;
     read_common(fields, limits, params);
     read_prompts(fields, limits, params);
+
     fields.boolean("echo", params.echo);
-    if (const Json* logprobs = fields.find("logprobs");
+    if (const OrderedJson* logprobs = fields.find("logprobs");
         logprobs && !(logprobs->is_boolean() && !logprobs->get<bool>())) {
         constexpr std::int64_t top_logprobs_max = 20;
         fields.whole("logprobs", 0, top_logprobs_max, params.top_logprobs);

@@ -14,16 +14,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "hub/api/refusal.h"
+#include "hub/base/json_fields.h"
 #include "hub/engine/sampler.h"
 #include "hub/model/package/package.h"
 
 namespace moex {
-
-// An answer of 4xx: the sentence, OpenAI's code and the parameter it is about.
-struct ApiProblem {
-    unsigned status = 400;
-    std::string message, code, param;
-};
 
 struct CompletionParams {
     bool is_chat = false;
@@ -37,8 +33,12 @@ struct CompletionParams {
     std::uint32_t top_logprobs = 0;
     bool echo = false;  // completions: the prompt in front of the text
     // chat
-    nlohmann::ordered_json messages;            // [{role, content: string}, ...]
-    nlohmann::ordered_json template_variables;  // chat_template_kwargs
+    // [{role, content: string}, ...]; an assistant's may have reasoning_content, a string
+    OrderedJson messages;
+    bool add_generation_prompt = true;  // the template opens the assistant's turn
+    bool continues = false;             // the last message is the beginning of the answer
+    bool splits_reasoning = true;       // reasoning_content apart from content
+    OrderedJson template_variables;     // chat_template_kwargs
     // completions: one or several prompts, as text or ids
     std::vector<std::variant<std::string, std::vector<TokenId>>> prompts;
 };
@@ -53,11 +53,8 @@ struct ParamLimits {
 };
 
 // JSON within bounds: size, depth, UTF-8. Any failure is a 4xx within milliseconds.
-std::variant<nlohmann::ordered_json, ApiProblem> parse_api_body(std::string_view body,
-                                                                std::uint32_t bytes_max);
-std::variant<CompletionParams, ApiProblem> parse_chat_params(std::string_view body,
-                                                             const ParamLimits& limits);
-std::variant<CompletionParams, ApiProblem> parse_completion_params(std::string_view body,
-                                                                   const ParamLimits& limits);
+Checked<OrderedJson> parse_api_body(std::string_view body, std::uint32_t bytes_max);
+Checked<CompletionParams> parse_chat_params(std::string_view body, const ParamLimits& limits);
+Checked<CompletionParams> parse_completion_params(std::string_view body, const ParamLimits& limits);
 
 }  // namespace moex

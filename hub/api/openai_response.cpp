@@ -3,18 +3,16 @@
 #include <chrono>
 #include <random>
 
-#include "hub/api/api.h"
+#include "protocol/text.h"
 
 namespace moex {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 std::string token_text(const Tokenizer* tokenizer, TokenId id) {
     return tokenizer ? tokenizer->decode(std::span(&id, 1), false) : std::to_string(id);
 }
-Json token_bytes(const Tokenizer* tokenizer, TokenId id) {
-    Json bytes = Json::array();
+OrderedJson token_bytes(const Tokenizer* tokenizer, TokenId id) {
+    OrderedJson bytes = OrderedJson::array();
     for (const char c : tokenizer ? tokenizer->token_bytes(id) : std::to_string(id))
         bytes.push_back(static_cast<unsigned char>(c));
     return bytes;
@@ -35,6 +33,7 @@ AnswerHeader make_answer_header(bool is_chat, std::string_view model,
     thread_local std::mt19937_64 generator{std::random_device{}()};
     std::string id = is_chat ? "chatcmpl-" : "cmpl-";
     for (int i = 0; i < 24; ++i) id += letters[generator() % (sizeof letters - 1)];
+
     const auto created = std::chrono::duration_cast<std::chrono::seconds>(
                              std::chrono::system_clock::now().time_since_epoch())
                              .count();
@@ -42,7 +41,7 @@ AnswerHeader make_answer_header(bool is_chat, std::string_view model,
             text("moex-", package_sha256.substr(0, 12))};
 }
 
-Json answer_object(const AnswerHeader& header, bool is_chunk) {
+OrderedJson answer_object(const AnswerHeader& header, bool is_chunk) {
     const char* object = header.is_chat ? (is_chunk ? "chat.completion.chunk" : "chat.completion")
                                         : "text_completion";
     return {{"id", header.id},
@@ -50,16 +49,19 @@ Json answer_object(const AnswerHeader& header, bool is_chunk) {
             {"created", header.created_s},
             {"model", header.model},
             {"system_fingerprint", header.fingerprint},
-            {"choices", Json::array()}};
+            {"choices", OrderedJson::array()}};
 }
 
-Json usage_json(const Usage& usage) {
-    return {{"prompt_tokens", usage.prompt_tokens},
-            {"completion_tokens", usage.completion_tokens},
-            {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+OrderedJson usage_json(const Usage& usage) {
+    OrderedJson out{{"prompt_tokens", usage.prompt_tokens},
+                    {"completion_tokens", usage.completion_tokens},
+                    {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+    if (usage.reasoning_tokens)
+        out["completion_tokens_details"] = {{"reasoning_tokens", *usage.reasoning_tokens}};
+    return out;
 }
 
-Json timings_json(const GenerationStats& stats, const Usage& usage) {
+OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
     // decode: first token to last, a gap fewer than tokens
     const double prompt_ms = to_ms(stats.prefill), predicted_ms = to_ms(stats.decode);
     return {
@@ -73,22 +75,22 @@ Json timings_json(const GenerationStats& stats, const Usage& usage) {
          per_second(usage.completion_tokens > 0 ? usage.completion_tokens - 1 : 0, predicted_ms)}};
 }
 
-Json provenance_json(const GenerationStats& stats) {
+OrderedJson provenance_json(const GenerationStats& stats) {
     return {{"workers", stats.workers.size()},
             {"calls_remote", stats.pairs_remote},
             {"calls_local", stats.pairs_local},
-            {"hedged", stats.pairs_hedged},
-            {"verified", stats.pairs_verified}};
+            {"hedged", stats.pairs_hedged}};
 }
 
-Json chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {
-    Json content = Json::array();
+OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {
+    OrderedJson content = OrderedJson::array();
     for (const TokenText& token : tokens) {
-        Json top = Json::array();
+        OrderedJson top = OrderedJson::array();
         for (const TokenLogprob& one : token.top)
             top.push_back({{"token", token_text(tokenizer, one.id)},
                            {"logprob", at_most_zero(one.logprob)},
                            {"bytes", token_bytes(tokenizer, one.id)}});
+
         content.push_back({{"token", token.text},
                            {"logprob", at_most_zero(token.logprob)},
                            {"bytes", token_bytes(tokenizer, token.id)},
@@ -97,14 +99,15 @@ Json chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* toke
     return {{"content", std::move(content)}, {"refusal", nullptr}};
 }
 
-Json legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {
-    Json texts = Json::array(), logprobs = Json::array(), tops = Json::array(),
-         offsets = Json::array();
+OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {
+    OrderedJson texts = OrderedJson::array(), logprobs = OrderedJson::array(),
+                tops = OrderedJson::array(), offsets = OrderedJson::array();
     for (const TokenText& token : tokens) {
         texts.push_back(token.text);
         logprobs.push_back(at_most_zero(token.logprob));
         offsets.push_back(token.offset_characters);
-        Json top = Json::object();
+
+        OrderedJson top = OrderedJson::object();
         for (const TokenLogprob& one : token.top)
             top[token_text(tokenizer, one.id)] = at_most_zero(one.logprob);
         tops.push_back(std::move(top));
@@ -113,36 +116,6 @@ Json legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* to
             {"token_logprobs", std::move(logprobs)},
             {"top_logprobs", std::move(tops)},
             {"text_offset", std::move(offsets)}};
-}
-
-std::string dump_json(const Json& value) {
-    return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-HttpResponse api_error(unsigned status, std::string_view message, std::string_view code,
-                       std::string_view param) {
-    const char* type = "invalid_request_error";
-    switch (status) {
-        case 401: type = "authentication_error"; break;
-        case 403: type = "permission_error"; break;
-        case 404: type = "not_found_error"; break;
-        case 429: type = "rate_limit_error"; break;
-        case 503: type = "unavailable_error"; break;
-        default:
-            if (status >= 500) type = "server_error";
-    }
-    const auto or_null = [](std::string_view value) {
-        return value.empty() ? Json() : Json(std::string(value));
-    };
-    HttpResponse response{.status = status};
-    response.body = dump_json({{"error",
-                                {{"message", std::string(message)},
-                                 {"type", type},
-                                 {"param", or_null(param)},
-                                 {"code", or_null(code)}}}});
-    if (status == 429) response.headers.emplace_back("Retry-After", "1");
-    if (status == 503) response.headers.emplace_back("Retry-After", "5");
-    return response;
 }
 
 }  // namespace moex

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +12,7 @@
 
 #include "hub/api/answer_text.h"
 #include "hub/api/http.h"
+#include "hub/base/json_fields.h"
 #include "hub/engine/engine.h"
 
 namespace moex {
@@ -27,21 +29,17 @@ AnswerHeader make_answer_header(bool is_chat, std::string_view model,
 
 // {"id","object","created","model","system_fingerprint","choices":[]};
 // a chunk's object for streams.
-nlohmann::ordered_json answer_object(const AnswerHeader& header, bool is_chunk);
+OrderedJson answer_object(const AnswerHeader& header, bool is_chunk);
 
 struct Usage {
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;
+    std::optional<std::uint64_t> reasoning_tokens;  // of them; none: the model does not reason
 };
-nlohmann::ordered_json usage_json(const Usage& usage);
+OrderedJson usage_json(const Usage& usage);
 // Sums of all sequences of one request.
-nlohmann::ordered_json timings_json(const GenerationStats& stats, const Usage& usage);
-nlohmann::ordered_json provenance_json(const GenerationStats& stats);
-nlohmann::ordered_json chat_logprobs_json(std::span<const TokenText> tokens,
-                                          const Tokenizer* tokenizer);
-nlohmann::ordered_json legacy_logprobs_json(std::span<const TokenText> tokens,
-                                            const Tokenizer* tokenizer);
-
-// Invalid UTF-8 cannot occur in our texts; should it, it is replaced and not thrown about.
-std::string dump_json(const nlohmann::ordered_json& value);
+OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
+OrderedJson provenance_json(const GenerationStats& stats);
+OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
+OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 
 }  // namespace moex

@@ -96,13 +96,16 @@ TextPool::TextPool(TextPoolOptions options) : state_(std::make_unique<State>()) 
         });
 }
 
-TextPool::~TextPool() {
+TextPool::~TextPool() { stop(); }
+
+void TextPool::stop() {
     {
         const std::lock_guard lock(state_->mutex);
         state_->stopping = true;
     }
     state_->wake.notify_all();
     for (std::thread& thread : state_->threads) thread.join();
+    state_->threads.clear();
 }
 
 Checked<void> TextPool::submit(const std::string& client, std::uint64_t bytes,
@@ -111,6 +114,9 @@ Checked<void> TextPool::submit(const std::string& client, std::uint64_t bytes,
     const TextPoolOptions& options = state.options;
     {
         const std::lock_guard lock(state.mutex);
+        if (state.stopping)
+            return refuse_for_now(503, "the hub stops and takes no new work", "unavailable", 2s);
+
         const auto found = state.by_client.find(client);
         const State::Waiting own = found == state.by_client.end() ? State::Waiting{}
                                                                   : found->second;

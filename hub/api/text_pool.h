@@ -25,7 +25,9 @@ struct TextPoolOptions {
 class TextPool {
   public:
     explicit TextPool(TextPoolOptions options = {});
-    ~TextPool();  // waits for what runs; what waits is dropped unrun
+    ~TextPool();  // as stop()
+    // Waits for what runs; what waits is dropped unrun, what comes is refused. Once.
+    void stop();
 
     // Runs `job` once, on a thread of the pool; it works on a text of `bytes`.
     // Refuses with 429 when this client has too much waiting, 503 when all have.

@@ -54,6 +54,9 @@ net::ServerOptions server_options_of(const Settings& settings) {
     options.connections_per_address_max = count_of(settings, "connections-per-address");
     options.workers_per_address_max = count_of(settings, "workers-per-address");
     options.body_bytes_in_flight_max = settings.number("request-memory-mb") << 20;
+    options.rates.text_bytes_per_minute = static_cast<double>(settings.number("text-mb-per-minute")
+                                                              << 20);
+    options.rates.text_bytes_burst = options.rates.text_bytes_per_minute / 4;
     options.drain_within = std::chrono::seconds(settings.number("drain-s"));
     return options;
 }

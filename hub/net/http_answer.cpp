@@ -206,7 +206,7 @@ void HttpConnection::end_stream(std::uint64_t serial) {
 void HttpConnection::drop_request(std::uint64_t serial) {
     if (!is_open(serial)) return;
     if (state_ == State::streaming) return close();
-    respond(serial, api_error(500, "the request was dropped"));
+    respond(serial, refusal_response({500, "the request was dropped", "", ""}));
 }
 
 void HttpConnection::push(std::string bytes) {

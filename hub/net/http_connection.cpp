@@ -106,8 +106,8 @@ void HttpConnection::on_shut() {
     if (state_ == State::finishing) return;
 
     auto handlers = std::exchange(disconnect_handlers_, {});
-    respond(serial_,
-            api_error(503, "the hub stopped before this answer was complete", "shutting_down"));
+    respond(serial_, refusal_response({503, "the hub stopped before this answer was complete",
+                                       "shutting_down", ""}));
     give_up(std::move(handlers));
 }
 
@@ -195,10 +195,10 @@ void HttpConnection::judge_head() {
     exchange_.cors_origin = routes_.cors_origin(request);
 
     const bool has_body = gate_.state() == RequestGate::State::body;
-    if (!routes_.is_upgrade(request))
-        exchange_.head_refusal = routes_.refuse_by_head(request);
-    else if (has_body)
-        exchange_.head_refusal = api_error(400, "an upgrade has no body", "upgrade_with_body");
+    Checked<Admission>& admission = exchange_.admission;
+    admission = routes_.admit(request);
+    if (admission.ok() && admission->is_upgrade && has_body)
+        admission = Refusal{400, "an upgrade has no body", "upgrade_with_body", ""};
 
     enter(State::reading_body);
     wait_at_most(hub_.options.clients.body_within);
@@ -206,10 +206,10 @@ void HttpConnection::judge_head() {
 
     const bool waits = gate_.take_expects_continue();
     const std::uint64_t body_bytes = gate_.body_bytes_left().value_or(drained_body_bytes_max + 1);
-    if (exchange_.head_refusal && (waits || body_bytes > drained_body_bytes_max))
-        return refuse_now(*std::exchange(exchange_.head_refusal, std::nullopt));
+    if (!admission.ok() && (waits || body_bytes > drained_body_bytes_max))
+        return refuse_now(Refusal(admission.refusal()));
 
-    if (exchange_.head_refusal || request.method != "POST") gate_.drop_body();
+    if (!admission.ok() || request.method != "POST") gate_.drop_body();
     if (waits) push("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
@@ -225,12 +225,12 @@ bool HttpConnection::hold_body() {
 void HttpConnection::release_body() { hub_.body_bytes.give(std::exchange(body_bytes_held_, 0)); }
 
 // Where the next request would begin is unknown, or not worth reading up to.
-void HttpConnection::refuse_now(const HttpResponse& response) {
+void HttpConnection::refuse_now(const Refusal& refusal) {
     gate_.drop_body();
     release_body();
     exchange_.keep_alive = exchange_.head_only = false;
     enter(State::answering);
-    respond(serial_, response);
+    respond(serial_, refusal_response(refusal));
 }
 
 void HttpConnection::refuse(const GateRefusal& refusal) {
@@ -240,10 +240,10 @@ void HttpConnection::refuse(const GateRefusal& refusal) {
     }
     ++hub_.requests_refused;
 
-    HttpResponse response = api_error(refusal.status, refusal.message, refusal.code);
-    if (refusal.status == 503) response.headers.emplace_back("Retry-After", "1");
-    if (refusal.status == 405) response.headers.emplace_back("Allow", "GET, HEAD, POST, OPTIONS");
-    refuse_now(response);
+    Refusal answer{refusal.status, refusal.message, refusal.code, ""};
+    if (refusal.status == 503) answer.headers = {{"Retry-After", "1"}};
+    if (refusal.status == 405) answer.headers = {{"Allow", "GET, HEAD, POST, OPTIONS"}};
+    refuse_now(answer);
 }
 
 void HttpConnection::handle(GatedRequest request) {
@@ -254,22 +254,22 @@ void HttpConnection::handle(GatedRequest request) {
     exchange_.is_counted = true;
     ++hub_.active_requests;
 
-    if (exchange_.head_refusal)
-        return respond(serial_, *std::exchange(exchange_.head_refusal, std::nullopt));
-    if (routes_.is_upgrade(request)) return upgrade(std::move(request));
-    routes_.handle(std::move(request), make_responder());
+    const Checked<Admission>& admission = exchange_.admission;
+    if (!admission.ok()) return respond(serial_, refusal_response(admission.refusal()));
+    if (admission->is_upgrade) return upgrade(std::move(request));
+    routes_.handle(*admission, std::move(request), make_responder());
     release_body();
 }
 
 void HttpConnection::upgrade(GatedRequest request) {
-    UpgradeVerdict verdict = routes_.judge_upgrade(request);
+    Checked<WorkerAdmission> worker = routes_.admit_worker(request);
     const bool has_company = read_pending_ || write_pending_ || !in_.empty();
-    if (!verdict.refusal && has_company)
-        verdict.refusal = api_error(
-            400, "bytes around the upgrade request; it wants a connection to itself", "early_data");
-    if (verdict.refusal) {
+    if (worker.ok() && has_company)
+        worker = Refusal{400, "bytes around the upgrade request; it wants a connection to itself",
+                         "early_data", ""};
+    if (!worker.ok()) {
         exchange_.keep_alive = false;
-        return respond(serial_, std::move(*verdict.refusal));
+        return respond(serial_, refusal_response(worker.refusal()));
     }
 
     release_request();
@@ -286,7 +286,7 @@ void HttpConnection::upgrade(GatedRequest request) {
         {to_ms(clients.header_within), to_ms(clients.worker_idle_within)});
     transport_.reset();
     std::make_shared<WorkerConnection>(hub_, std::move(socket), request.remote_address,
-                                       request.loopback, verdict.authorized)
+                                       request.loopback, worker->authorized)
         ->start(std::move(request));
 }
 

@@ -66,8 +66,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         bool expects_stream = false;  // see HttpResponder::expect_stream()
         bool is_counted = false;      // among the hub's active requests
         bool is_logged = false;
-        // Goes out once the body, which nobody keeps, has passed.
-        std::optional<HttpResponse> head_refusal;
+        // What its head was let in to; a refusal goes out
+        // once the body, which nobody keeps, has passed.
+        Checked<Admission> admission = Admission{};
     };
     // A stretch of the answer: bytes of its own, or borrowed ones with their owner.
     struct Chunk {
@@ -95,7 +96,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     bool hold_body();
     void release_body();
     void refuse(const GateRefusal& refusal);
-    void refuse_now(const HttpResponse& response);
+    void refuse_now(const Refusal& refusal);
     void handle(GatedRequest request);
     void upgrade(GatedRequest request);
     void on_peer_closed(bool clean);

@@ -15,26 +15,32 @@ struct Bucket {
     double level = -1;  // -1: not used yet, starts full
     TimePoint at{};
 
-    // Zero when a token was there, otherwise the time until there is one.
-    Duration take(TimePoint now, double per_minute, double burst) {
-        if (level < 0)
-            level = burst;
-        else
-            level = std::min(
-                burst, level + per_minute / 60.0 * std::chrono::duration<double>(now - at).count());
+    void refill(TimePoint now, double per_minute, double burst) {
+        const double minutes = std::chrono::duration<double>(now - at).count() / 60.0;
+        level = level < 0 ? burst : std::min(burst, level + per_minute * minutes);
         at = now;
-        if (level >= 1) {
-            level -= 1;
-            return Duration{0};
-        }
-        const double wait_s = per_minute > 0 ? (1 - level) * 60.0 / per_minute : 3600.0;
+    }
+    // Until `cost` is there; one beyond the burst waits for a full bucket.
+    Duration wait_for(double cost, double per_minute, double burst) const {
+        const double lacking = std::min(cost, burst) - level;
+        if (lacking <= 0) return Duration{0};
+        const double wait_s = per_minute > 0 ? lacking * 60.0 / per_minute : 3600.0;
         return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(wait_s)) +
                Duration{1};
+    }
+    void pay(double cost) { level = std::max(0.0, level - cost); }
+
+    // Zero when the tokens were there and are taken, otherwise the time until they are.
+    Duration take(TimePoint now, double per_minute, double burst, double cost = 1) {
+        refill(now, per_minute, burst);
+        const Duration wait = wait_for(cost, per_minute, burst);
+        if (wait == Duration{0}) pay(cost);
+        return wait;
     }
 };
 
 struct Address {
-    Bucket connects, failures, api;
+    Bucket connects, failures, api, texts;
     TimePoint banned_until{};
     std::list<std::string>::iterator place;
 };
@@ -47,6 +53,7 @@ std::string rate_key(std::string_view address) {
     if (error || parsed.is_v4()) return std::string(address);
     if (parsed.to_v6().is_v4_mapped())
         return asio::ip::make_address_v4(asio::ip::v4_mapped, parsed.to_v6()).to_string();
+
     auto bytes = parsed.to_v6().to_bytes();
     std::fill(bytes.begin() + 8, bytes.end(), 0);
     return asio::ip::address_v6(bytes).to_string() + "/64";
@@ -57,7 +64,7 @@ struct RateLimits::State {
     std::mutex mutex;
     std::unordered_map<std::string, Address> addresses;
     std::list<std::string> recent;  // front: seen last
-    std::unordered_map<std::string, Bucket> keys;
+    std::unordered_map<std::string, Bucket> keys, key_texts;
 
     Address& find(const std::string& address) {
         const std::string key = rate_key(address);
@@ -66,10 +73,12 @@ struct RateLimits::State {
             recent.splice(recent.begin(), recent, found->second.place);
             return found->second;
         }
+
         if (addresses.size() >= options.addresses_max) {
             addresses.erase(recent.back());
             recent.pop_back();
         }
+
         recent.push_front(key);
         Address& fresh = addresses[key];
         fresh.place = recent.begin();
@@ -104,6 +113,28 @@ Duration RateLimits::key_request(TimePoint now, const std::string& key, bool loo
     const double factor = state_->factor(loopback);
     return state_->keys[key].take(now, state_->options.key_requests_per_minute * factor,
                                   state_->options.key_requests_burst * factor);
+}
+
+Duration RateLimits::text_bytes(TimePoint now, const std::string& address, const std::string& key,
+                                bool loopback, std::uint64_t bytes) {
+    const std::lock_guard lock(state_->mutex);
+    const double factor = state_->factor(loopback), cost = static_cast<double>(bytes);
+    const double per_minute = state_->options.text_bytes_per_minute * factor;
+    const double burst = state_->options.text_bytes_burst * factor;
+    Bucket& texts = state_->find(address).texts;
+    if (key.empty()) return texts.take(now, per_minute, burst, cost);
+
+    // Both or neither: what one bucket refuses costs nothing in the other.
+    const double more = state_->options.key_text_bytes_factor;
+    Bucket& key_texts = state_->key_texts[key];
+    texts.refill(now, per_minute, burst);
+    key_texts.refill(now, per_minute * more, burst * more);
+    const Duration wait = std::max(texts.wait_for(cost, per_minute, burst),
+                                   key_texts.wait_for(cost, per_minute * more, burst * more));
+    if (wait > Duration{0}) return wait;
+    texts.pay(cost);
+    key_texts.pay(cost);
+    return wait;
 }
 
 void RateLimits::hello_failed(TimePoint now, const std::string& address, bool loopback) {

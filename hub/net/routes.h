@@ -1,5 +1,5 @@
-// Who may ask for what, and who answers: the route table, the
-// rules in front of it, and the handlers that are not the API's.
+// Who may ask for what, and who answers: the route table, the rules in front of it,
+// and the handlers that are not the API's. A request's route is decided once, from its head.
 // Deny by default: what is not in the table, or among the embedded pages, is 404.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "hub/api/refusal.h"
 #include "hub/net/hub_context.h"
 
 namespace moex::net {
@@ -19,8 +20,18 @@ class WireResponder : public HttpResponder {
                                std::shared_ptr<const void> keep) = 0;
 };
 
-struct UpgradeVerdict {
-    std::optional<HttpResponse> refusal;
+struct Route;  // a row of the table in routes.cpp
+
+// What a request's head was let in to.
+struct Admission {
+    const Route* route = nullptr;
+    bool is_preflight = false;  // OPTIONS: answered from the row alone
+    bool is_upgrade = false;    // a WebSocket is asked for; admit_worker() decides
+    std::string key_hash;       // of the API key that work counts against; empty: none is asked for
+};
+
+// What a worker's upgrade request was let in with.
+struct WorkerAdmission {
     bool authorized = false;  // a good token came as Bearer
 };
 
@@ -30,29 +41,41 @@ class Routes {
     // Everything that a request's head decides: Host, Origin, route,
     // method, key, content type, whether there is work to give, rate.
     // Counted and rated: ask once per request, before its body is read.
-    std::optional<HttpResponse> refuse_by_head(const HttpRequest& head) const;
-    // Requires that refuse_by_head() let it pass.
-    void handle(HttpRequest request, std::shared_ptr<WireResponder> responder) const;
-    bool is_upgrade(const HttpRequest& request) const {
-        return request.path == "/worker" && request.method == "GET";
-    }
-    UpgradeVerdict judge_upgrade(const HttpRequest& request) const;
+    Checked<Admission> admit(const HttpRequest& head) const;
+    // Answers what admit() let in, unless it is an upgrade.
+    void handle(const Admission& admission, HttpRequest request,
+                std::shared_ptr<WireResponder> responder) const;
+    // The further rules of an upgrade. Counted and rated, too.
+    Checked<WorkerAdmission> admit_worker(const HttpRequest& request) const;
     // The origin to name in Access-Control-Allow-Origin; empty when none.
     std::string cors_origin(const HttpRequest& request) const;
 
+    // The handlers that the table names.
+    using Responder = std::shared_ptr<WireResponder>;
+    void serve_asset(HttpRequest request, Responder responder) const;
+    void serve_blob(HttpRequest request, Responder responder) const;
+    void serve_health(HttpRequest request, Responder responder) const;
+    void serve_status(HttpRequest request, Responder responder) const;
+    void serve_metrics(HttpRequest request, Responder responder) const;
+    void serve_info(HttpRequest request, Responder responder) const;
+    void serve_openapi(HttpRequest request, Responder responder) const;
+    void serve_test(HttpRequest request, Responder responder) const;
+    void refuse_plain_worker(HttpRequest request, Responder responder) const;
+    template <void (Api::*method)(HttpRequest, Api::Responder)>
+    void ask_api(HttpRequest request, Responder responder) const;
+
   private:
-    enum class Access { open, api, admin };
-    std::optional<HttpResponse> judge_head(const HttpRequest& head) const;
-    std::optional<HttpResponse> refuse_by_origin(const HttpRequest& request) const;
-    std::optional<HttpResponse> refuse_by_key(const HttpRequest& request, Access access) const;
+    Checked<Admission> judge_head(const HttpRequest& head) const;
+    Checked<WorkerAdmission> judge_worker(const HttpRequest& request) const;
+    Checked<void> check_origin(const HttpRequest& request) const;
+    Checked<void> check_method(const HttpRequest& request, const Route& route) const;
+    Checked<void> check_key(const HttpRequest& request, Role role) const;
+    Checked<void> check_key_and_rate(const HttpRequest& request, Role role) const;
+    Checked<void> check_work(const HttpRequest& request, std::string& key_hash) const;
+    Checked<void> check_cost(const Admission& admission, const HttpRequest& request) const;
     bool is_admin(const HttpRequest& request) const;
-    void serve_asset(const HttpRequest& request, WireResponder& responder) const;
-    void serve_blob(const HttpRequest& request, WireResponder& responder) const;
-    void serve_health(std::shared_ptr<WireResponder> responder) const;
-    void serve_status(const HttpRequest& request, std::shared_ptr<WireResponder> responder) const;
-    void serve_metrics(std::shared_ptr<WireResponder> responder) const;
-    void serve_info(WireResponder& responder) const;
-    void serve_test(const HttpRequest& request, std::shared_ptr<WireResponder> responder) const;
+    void answer_preflight(const Route& route, const HttpRequest& request,
+                          WireResponder& responder) const;
 
     HubContext& hub_;
 };

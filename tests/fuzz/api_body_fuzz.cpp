@@ -15,12 +15,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const bool is_chat = data[0] % 2 == 0;
     const auto parsed = is_chat ? parse_chat_params(body, limits)
                                 : parse_completion_params(body, limits);
-    if (const auto* problem = std::get_if<ApiProblem>(&parsed)) {
-        if (problem->message.empty() || problem->status < 400 || problem->status > 499)
-            std::abort();
+    if (!parsed.ok()) {
+        const Refusal& refusal = parsed.refusal();
+        if (refusal.message.empty() || refusal.status < 400 || refusal.status > 499) std::abort();
         return 0;
     }
-    const auto& params = std::get<CompletionParams>(parsed);
+    const CompletionParams& params = *parsed;
     if (params.n < 1 || params.n > limits.n_max || params.top_logprobs > 20 ||
         params.stop.size() > 4)
         std::abort();

@@ -166,17 +166,19 @@ class ApiTest : public testing::Test {
         api_ = std::make_unique<Api>(model_.package, model_.tokenizer, model_.chat_template,
                                      *engine_, api_options, std::move(observer));
     }
-    std::shared_ptr<CapturedAnswer> start(std::string path, std::string body,
-                                          std::string method = "POST") {
+    using Handler = void (Api::*)(HttpRequest, Api::Responder);
+    std::shared_ptr<CapturedAnswer> start(Handler handler, std::string body,
+                                          std::string rest = {}) {
         auto answer = std::make_shared<CapturedAnswer>();
-        HttpRequest request{.method = std::move(method), .path = std::move(path)};
+        HttpRequest request;
+        request.rest = std::move(rest);
         request.body = std::move(body);
         request.received_at = now_steady();
-        api_->handle(request, answer);
+        ((*api_).*handler)(std::move(request), answer);
         return answer;
     }
-    std::shared_ptr<CapturedAnswer> ask(std::string path, const Json& body) {
-        auto answer = start(std::move(path), body.dump());
+    std::shared_ptr<CapturedAnswer> ask(Handler handler, const Json& body) {
+        auto answer = start(handler, body.dump());
         answer->wait();
         return answer;
     }
@@ -187,8 +189,8 @@ class ApiTest : public testing::Test {
         body.update(extra);
         return body;
     }
-    static constexpr const char* chat_path = "/v1/chat/completions";
-    static constexpr const char* text_path = "/v1/completions";
+    static constexpr Handler chat_path = &Api::chat;
+    static constexpr Handler text_path = &Api::complete;
 
     DemoModel& model_ = DemoModel::get();
     GatedExperts experts_{*model_.local};

@@ -129,6 +129,7 @@ TEST_F(ApiTest, HostileBodiesAreRefusedByName) {
         EXPECT_TRUE(error["type"].is_string());
         EXPECT_EQ(error["param"], one.param.empty() ? Json() : Json(one.param)) << error.dump();
     }
+
     EXPECT_EQ(ask(chat_path, chat("Hi", {{"max_tokens", 1}}))->status(), 200u) << "still serving";
 }
 
@@ -169,8 +170,8 @@ TEST_F(ApiTest, HostileTokenizerBodiesAreRefused) {
     for (const char* body :
          {"", "null", "{}", R"({"content":7})", R"({"tokens":"x"})", R"({"tokens":[-1]})",
           R"({"tokens":[99999999]})", R"({"tokens":[null]})"}) {
-        EXPECT_EQ(start("/tokenize", body)->wait().status(), 400u) << body;
-        EXPECT_EQ(start("/detokenize", body)->wait().status(), 400u) << body;
+        EXPECT_EQ(start(&Api::tokenize, body)->wait().status(), 400u) << body;
+        EXPECT_EQ(start(&Api::detokenize, body)->wait().status(), 400u) << body;
     }
 }
 
@@ -191,6 +192,7 @@ TEST_F(ApiTest, UnknownFieldsAndHarmlessOnesAreIgnored) {
                                                    {"max_tokens", 1.0},
                                                    {"top_k", -1},
                                                    {"stop", ""}}));
+
     EXPECT_EQ(answer->status(), 200u) << answer->response().body;
 }
 

@@ -30,6 +30,35 @@ TEST(RateLimitsTest, FailedHellosBanForAWhile) {
     EXPECT_EQ(limits.worker_connect(now + 10min, "192.0.2.1", false), Duration{0});
 }
 
+// Ten megabytes a second were within the limit on requests.
+TEST(RateLimitsTest, TextCostsItsBytes) {
+    constexpr std::uint64_t megabyte = 1 << 20;
+    RateLimits limits({.text_bytes_per_minute = 60.0 * megabyte,
+                       .text_bytes_burst = 4.0 * megabyte,
+                       .key_text_bytes_factor = 2});
+    TimePoint now{};
+    const auto ask = [&](const char* address, const char* key, std::uint64_t bytes) {
+        return limits.text_bytes(now, address, key, false, bytes);
+    };
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(ask("192.0.2.1", "", megabyte), Duration{0});
+    const Duration wait = ask("192.0.2.1", "", megabyte);
+    EXPECT_GT(wait, 900ms);
+    EXPECT_LE(wait, 1100ms);
+    EXPECT_GT(ask("192.0.2.1", "", 1000), Duration{0}) << "an empty bucket is empty";
+    now += wait;
+    EXPECT_EQ(ask("192.0.2.1", "", megabyte), Duration{0});
+
+    // A key's own bucket, whatever the addresses; what is refused costs nobody anything.
+    for (const char* address : {"192.0.2.2", "192.0.2.3"})
+        for (int i = 0; i < 4; ++i) EXPECT_EQ(ask(address, "key", megabyte), Duration{0});
+    EXPECT_GT(ask("192.0.2.4", "key", megabyte), Duration{0});
+    EXPECT_EQ(ask("192.0.2.4", "", 4 * megabyte), Duration{0});
+
+    // More than the bucket ever holds waits for a full one.
+    EXPECT_EQ(ask("192.0.2.5", "", 9 * megabyte), Duration{0});
+    EXPECT_GT(ask("192.0.2.5", "", 1), Duration{0});
+}
+
 TEST(RateLimitsTest, LoopbackIsGenerousButBounded) {
     RateLimits limits(
         {.api_requests_per_minute = 1, .api_requests_burst = 1, .loopback_factor = 10});

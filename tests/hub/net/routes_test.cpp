@@ -62,17 +62,32 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
         EXPECT_EQ(with_api == 403, admin_only) << with_api;
     }
     EXPECT_EQ(open, (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health",
-                                              "/v1/models", "/v1/models/*", "/api/info"}));
+                                              "/api/info", "/openapi.json", "/v1/models",
+                                              "/v1/models/*"}));
 }
 
 TEST(RoutesTest, WhatIsNotInTheTableIs404) {
     TestHub hub;
-    for (const char* path :
-         {"/nowhere", "/api", "/api/test", "/v1", "/static/models/demo/manifest.json",
-          "/models/demo/manifest.json", "/../etc/passwd", "/..%2f..%2fetc%2fpasswd",
-          "/js/../index.html", "/js/", "/css", "/weights/", "/weights/abc",
-          "/weights/../manifest.json", "/index.html/", "//", "/\\..\\x", "/%2e%2e/",
-          "/moex.sqlite"}) {
+    for (const char* path : {"/nowhere",
+                             "/api",
+                             "/api/test",
+                             "/v1",
+                             "/static/models/demo/manifest.json",
+                             "/models/demo/manifest.json",
+                             "/../etc/passwd",
+                             "/..%2f..%2fetc%2fpasswd",
+                             "/js/../index.html",
+                             "/js/",
+                             "/css",
+                             "/weights/",
+                             "/weights/abc",
+                             "/v1/models/",
+                             "/weights/../manifest.json",
+                             "/index.html/",
+                             "//",
+                             "/\\..\\x",
+                             "/%2e%2e/",
+                             "/moex.sqlite"}) {
         const RawResponse response = fetch(hub.port(), "GET", path);
         EXPECT_EQ(response.status, 404u) << path;
         EXPECT_EQ(nlohmann::json::parse(response.body)["error"]["type"], "not_found_error") << path;

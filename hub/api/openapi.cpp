@@ -1,0 +1,247 @@
+#include "hub/api/openapi.h"
+
+#include <nlohmann/json.hpp>
+
+#include "hub/base/json_fields.h"
+#include "protocol/check.h"
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+// Fields that chats and plain completions share.
+constexpr const char* sampling_fields = R"json({
+  "model": {"type": "string", "description": "May be left out; a name that is not served is 404."},
+  "stream": {"type": "boolean", "default": false},
+  "stream_options": {"type": "object", "properties": {"include_usage": {"type": "boolean"}}},
+  "max_tokens": {"type": "integer", "minimum": 1,
+    "description": "Default: as far as the context reaches, unless the host says otherwise."},
+  "max_completion_tokens": {"type": "integer", "minimum": 1},
+  "n": {"type": "integer", "minimum": 1, "maximum": 8},
+  "temperature": {"type": "number", "minimum": 0, "maximum": 2},
+  "top_p": {"type": "number", "minimum": 0, "maximum": 1},
+  "top_k": {"type": "integer", "minimum": -1},
+  "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+  "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+  "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+  "repetition_penalty": {"type": "number", "minimum": 0.01, "maximum": 100},
+  "seed": {"type": "integer"},
+  "stop": {"oneOf": [{"type": "string"},
+                     {"type": "array", "items": {"type": "string"}, "maxItems": 4}]},
+  "logit_bias": {"type": "object", "additionalProperties": {"type": "number"}}
+})json";
+
+constexpr const char* chat_fields = R"json({
+  "messages": {"type": "array", "minItems": 1, "maxItems": 4096,
+    "items": {"$ref": "#/components/schemas/Message"},
+    "description": "An assistant's turn at the end is continued."},
+  "logprobs": {"type": "boolean"},
+  "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
+  "continue_final_message": {"type": "boolean",
+    "description": "Default: whether the last message is the assistant's."},
+  "add_generation_prompt": {"type": "boolean"},
+  "reasoning_format": {"type": "string", "enum": ["auto", "deepseek", "none"],
+    "description": "none leaves <think> blocks in content."},
+  "chat_template_kwargs": {"type": "object"}
+})json";
+
+constexpr const char* completion_fields = R"json({
+  "prompt": {"oneOf": [{"type": "string"},
+                       {"type": "array", "items": {"type": ["string", "integer", "array"]}}],
+    "description": "A text, several, token ids, or several arrays of those."},
+  "logprobs": {"type": ["integer", "boolean"]},
+  "echo": {"type": "boolean"}
+})json";
+
+constexpr const char* other_schemas = R"json({
+  "Message": {"type": "object", "required": ["role"], "properties": {
+    "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
+    "content": {"oneOf": [{"type": "string"}, {"type": "null"},
+      {"type": "array", "items": {"$ref": "#/components/schemas/TextPart"}}]},
+    "reasoning_content": {"type": ["string", "null"]}}},
+  "TextPart": {"type": "object", "required": ["type", "text"], "properties": {
+    "type": {"const": "text"}, "text": {"type": "string"}}},
+  "ChatCompletion": {"type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage"],
+    "description": "With stream, events of chat.completion.chunk with a delta in each choice.",
+    "properties": {
+      "id": {"type": "string"}, "object": {"const": "chat.completion"},
+      "created": {"type": "integer"}, "model": {"type": "string"},
+      "system_fingerprint": {"type": "string"},
+      "choices": {"type": "array", "items": {"$ref": "#/components/schemas/ChatChoice"}},
+      "usage": {"$ref": "#/components/schemas/Usage"},
+      "timings": {"$ref": "#/components/schemas/Timings"},
+      "moex": {"$ref": "#/components/schemas/Provenance"}}},
+  "ChatChoice": {"type": "object", "required": ["index", "message", "finish_reason"],
+   "properties": {
+    "index": {"type": "integer"},
+    "message": {"type": "object", "required": ["role", "content"], "properties": {
+      "role": {"const": "assistant"}, "content": {"type": ["string", "null"]},
+      "reasoning_content": {"type": "string"}, "refusal": {"type": "null"}}},
+    "logprobs": {"type": ["object", "null"]},
+    "finish_reason": {"type": "string", "enum": ["stop", "length"]}}},
+  "Completion": {"type": "object",
+    "required": ["id", "object", "created", "model", "choices", "usage"],
+    "properties": {
+      "id": {"type": "string"}, "object": {"const": "text_completion"},
+      "created": {"type": "integer"}, "model": {"type": "string"},
+      "system_fingerprint": {"type": "string"},
+      "choices": {"type": "array", "items": {"type": "object",
+        "required": ["index", "text", "finish_reason"], "properties": {
+          "index": {"type": "integer"}, "text": {"type": "string"},
+          "logprobs": {"type": ["object", "null"]},
+          "finish_reason": {"type": "string", "enum": ["stop", "length"]}}}},
+      "usage": {"$ref": "#/components/schemas/Usage"},
+      "timings": {"$ref": "#/components/schemas/Timings"},
+      "moex": {"$ref": "#/components/schemas/Provenance"}}},
+  "Usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
+    "properties": {
+      "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"},
+      "total_tokens": {"type": "integer"},
+      "completion_tokens_details": {"type": "object", "properties": {
+        "reasoning_tokens": {"type": "integer"}}}}},
+  "Timings": {"type": "object", "properties": {
+    "queued_ms": {"type": "number"}, "prompt_n": {"type": "integer"},
+    "prompt_ms": {"type": "number"}, "prompt_per_second": {"type": "number"},
+    "predicted_n": {"type": "integer"}, "predicted_ms": {"type": "number"},
+    "predicted_per_second": {"type": "number"}}},
+  "Provenance": {"type": "object", "description": "Who computed the answer.",
+    "required": ["workers", "calls_remote", "calls_local", "hedged"], "properties": {
+      "workers": {"type": "integer"}, "calls_remote": {"type": "integer"},
+      "calls_local": {"type": "integer"}, "hedged": {"type": "integer"}}},
+  "TokenizeRequest": {"type": "object", "required": ["content"], "properties": {
+    "content": {"type": "string"}, "parse_special": {"type": "boolean", "default": true},
+    "with_pieces": {"type": "boolean", "default": false}}},
+  "Tokens": {"type": "object", "required": ["tokens"], "properties": {
+    "tokens": {"type": "array", "items": {"oneOf": [{"type": "integer"},
+      {"type": "object", "required": ["id", "piece"], "properties": {
+        "id": {"type": "integer"}, "piece": {"type": "string"}}}]}}}},
+  "DetokenizeRequest": {"type": "object", "required": ["tokens"], "properties": {
+    "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}}},
+  "Text": {"type": "object", "required": ["content"],
+    "properties": {"content": {"type": "string"}}},
+  "Model": {"type": "object", "required": ["id", "object"], "properties": {
+    "id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
+    "owned_by": {"type": "string"},
+    "meta": {"type": "object", "properties": {
+      "n_ctx": {"type": "integer"}, "vocab_size": {"type": "integer"}}}}},
+  "ModelList": {"type": "object", "required": ["object", "data"], "properties": {
+    "object": {"const": "list"},
+    "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
+  "Health": {"type": "object", "required": ["status"],
+    "description": "200 while ok. degraded: nobody who is asked answers.",
+    "properties": {
+      "status": {"type": "string", "enum": ["ok", "degraded", "uncovered", "loading", "draining"]},
+      "reason": {"type": "string"}, "units": {"type": "integer"},
+      "covered": {"type": "integer"}, "workers": {"type": "integer"}}},
+  "Info": {"type": "object", "required": ["name", "version", "model", "context_tokens"],
+    "properties": {
+      "name": {"type": "string"}, "version": {"type": "string"}, "model": {"type": "string"},
+      "context_tokens": {"type": "integer"}, "api_key_required": {"type": "boolean"},
+      "join_path": {"type": "string"}}},
+  "Status": {"type": "object",
+    "required": ["version", "uptime_s", "model", "health", "coverage", "engine", "calls",
+                 "workers"],
+    "properties": {
+      "version": {"type": "string"}, "uptime_s": {"type": "number"},
+      "model": {"type": "object"}, "options": {"type": "object"},
+      "health": {"type": "string"}, "coverage": {"type": "object"},
+      "replicas": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}}},
+      "engine": {"type": "object"}, "calls": {"type": "object"},
+      "workers": {"type": "array", "items": {"type": "object"}},
+      "join_url": {"type": "string", "description": "With its token; for admins and loopback."}}},
+  "Error": {"type": "object", "required": ["error"], "properties": {
+    "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
+      "message": {"type": "string"}, "type": {"type": "string"},
+      "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]},
+      "n_prompt_tokens": {"type": "integer"}, "n_ctx": {"type": "integer"}}}}}
+})json";
+
+OrderedJson request_schema(const char* own_fields, const char* required) {
+    OrderedJson properties = OrderedJson::parse(own_fields);
+    properties.update(OrderedJson::parse(sampling_fields));
+    return {{"type", "object"},
+            {"required", OrderedJson::array({required})},
+            {"properties", std::move(properties)}};
+}
+
+OrderedJson all_schemas() {
+    OrderedJson schemas = OrderedJson::parse(other_schemas);
+    schemas["ChatRequest"] = request_schema(chat_fields, "messages");
+    schemas["CompletionRequest"] = request_schema(completion_fields, "prompt");
+    return schemas;
+}
+
+OrderedJson json_content(const OrderedJson& schemas, const char* name) {
+    MOEX_CHECK(schemas.contains(name), text("openapi: no schema ", name));
+    const OrderedJson reference{{"$ref", text("#/components/schemas/", name)}};
+    return {{"application/json", {{"schema", reference}}}};
+}
+
+OrderedJson answer_of(const char* description, const OrderedJson& content) {
+    OrderedJson answer{{"description", description}};
+    if (!content.empty()) answer["content"] = content;
+    return answer;
+}
+
+OrderedJson operation_of(const DescribedRoute& route, const OrderedJson& schemas) {
+    OrderedJson out{{"summary", route.summary}};
+
+    const std::size_t open = route.path.find('{'), close = route.path.find('}');
+    if (open != std::string::npos)
+        out["parameters"] = {{{"name", route.path.substr(open + 1, close - open - 1)},
+                              {"in", "path"},
+                              {"required", true},
+                              {"schema", {{"type", "string"}}}}};
+    if (route.request)
+        out["requestBody"] = {{"required", true},
+                              {"content", json_content(schemas, route.request)}};
+
+    const OrderedJson error = json_content(schemas, "Error");
+    OrderedJson& answers = out["responses"];
+    answers["200"] = answer_of(
+        "Done.", route.answer ? json_content(schemas, route.answer) : OrderedJson::object());
+    if (route.request) answers["400"] = answer_of("The body is not what was wanted.", error);
+    if (route.takes_key) answers["401"] = answer_of("A key is needed, or another one.", error);
+    if (route.counts) {
+        answers["429"] = answer_of("Too much at once; Retry-After says when to come back.", error);
+        answers["503"] = answer_of("Nobody can answer now; see Retry-After.", error);
+    }
+
+    // Off loopback; on loopback a hub asks for no key unless told to.
+    if (route.takes_key)
+        out["security"] = OrderedJson::array(
+            {{{"bearer", OrderedJson::array()}}, {{"header", OrderedJson::array()}}});
+    return out;
+}
+
+}  // namespace
+
+std::string openapi_document(std::span<const DescribedRoute> routes, std::string_view version) {
+    const OrderedJson schemas = all_schemas();
+    OrderedJson paths = OrderedJson::object();
+    for (const DescribedRoute& route : routes) {
+        std::string method(route.method);
+        for (char& c : method) c = static_cast<char>(c - 'A' + 'a');
+        paths[route.path][method] = operation_of(route, schemas);
+    }
+
+    const OrderedJson document{
+        {"openapi", "3.1.0"},
+        {"info",
+         {{"title", "MoEx hub"},
+          {"version", std::string(version)},
+          {"description",
+           "OpenAI-compatible API of a Mixture-of-Experts model whose experts run "
+           "in browsers and workers."},
+          {"license", {{"name", "Apache-2.0"}, {"identifier", "Apache-2.0"}}}}},
+        {"paths", std::move(paths)},
+        {"components",
+         {{"schemas", schemas},
+          {"securitySchemes",
+           {{"bearer", {{"type", "http"}, {"scheme", "bearer"}}},
+            {"header", {{"type", "apiKey"}, {"in", "header"}, {"name", "x-api-key"}}}}}}}};
+    return document.dump();
+}
+
+}  // namespace moex
