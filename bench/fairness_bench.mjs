@@ -1,0 +1,117 @@
+// What one client that stays just inside every limit costs the others: ordinary chats of several
+// users, alone and beside it.
+//   node bench/fairness_bench.mjs [--users N] [--seconds S] [--pause MS] [--model DIR] [--header]
+// MOEX_HUB: the program [build/moex-hub]. The hub stands behind a proxy on loopback (--trusted-proxy), so that
+// each client has an address of its own and the limits of strangers. The greedy one sends one of five bodies of
+// a megabyte as fast as it is let to: it comes back when Retry-After says so. Users chat for 8 tokens, then pause.
+// CSV: see `columns`. ratio: p99 beside the greedy client over p99 alone, both measured in this run; the goal is 2.
+// example: node bench/fairness_bench.mjs --seconds 20 --header
+import { request as httpRequest, Agent } from 'node:http';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+process.env.MOEX_HUB ??= 'build/moex-hub';
+const options = { users: '3', seconds: '20', pause: '100', model: 'static/models/demo' };
+let withHeader = false;
+for (let i = 2; i < process.argv.length; i += 1) {
+  const name = process.argv[i].replace(/^--/, '');
+  if (name === 'header') withHeader = true;
+  else if (name in options && i + 1 < process.argv.length) options[name] = process.argv[i += 1];
+  else {
+    console.error(`fairness_bench: unknown flag ${process.argv[i]}; see the head of bench/fairness_bench.mjs`);
+    process.exit(2);
+  }
+}
+process.env.MOEX_MODEL = options.model;
+const { startHub } = await import('../tests/api/hub_process.mjs');
+
+const key = 'bench-key-0123456789abcdef';
+const megabyte = (1 << 20) - 4096;                             // under the limit on bodies, its JSON included
+const repeated = (part) => part.repeat(Math.floor(megabyte / Buffer.byteLength(part)));
+const chat = (messages, more = {}) => JSON.stringify({ messages, max_tokens: 1, temperature: 0, ...more });
+const user = (content) => ({ role: 'user', content });
+const bodies = {
+  'two-byte characters': ['/tokenize', JSON.stringify({ content: repeated('é') })],
+  'one word': ['/tokenize', JSON.stringify({ content: repeated('a'), with_pieces: true })],
+  'deep JSON': ['/v1/chat/completions', chat([user('Hi')], {
+    metadata: JSON.parse('['.repeat(60) + '1' + ']'.repeat(60)),
+    more: JSON.parse(`[${'[[1]],'.repeat(120_000)}1]`) })],
+  'many messages': ['/v1/chat/completions', chat(Array.from({ length: 4096 }, () => user('Hello there. '.repeat(15))))],
+  'many stop strings': ['/v1/chat/completions', chat([user('The sea was '.repeat(80_000))], {
+    stop: ['a', 'b', 'c', 'd'].map((c) => c.repeat(1024)) })],
+};
+
+// One POST as the client of an address: { status, retry_s }.
+const agent = new Agent({ keepAlive: true });
+function post(hub, address, path, body) {
+  return new Promise((resolve, reject) => {
+    const headers = {
+      'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body),
+      Authorization: `Bearer ${key}`, 'X-Forwarded-For': address,
+    };
+    const sent = httpRequest(hub.url + path, { method: 'POST', agent, headers }, (answer) => {
+      answer.resume();
+      answer.on('end', () => {
+        resolve({ status: answer.statusCode, retry_s: Number(answer.headers['retry-after'] ?? 0) });
+      });
+    });
+    sent.on('error', reject);
+    sent.end(body);
+  });
+}
+
+async function chatUntil(hub, address, until, took) {
+  const body = chat([user('Tell me a story about the sea')], { max_tokens: 8 });
+  while (performance.now() < until) {
+    const begun = performance.now();
+    const { status } = await post(hub, address, '/v1/chat/completions', body);
+    if (status !== 200) throw new Error(`a user's chat was answered ${status}`);
+    took.push(performance.now() - begun);
+    await sleep(Number(options.pause));
+  }
+}
+
+// Four requests in flight; told to wait, it waits no longer than it must.
+async function pressUntil(hub, [path, body], until, counts) {
+  const press = async () => {
+    while (performance.now() < until) {
+      const { status, retry_s } = await post(hub, '203.0.113.66', path, body);
+      counts[status === 429 || status === 503 ? 'refused' : 'taken'] += 1;
+      const left = Math.max(0, until - performance.now());
+      if (retry_s > 0) await sleep(Math.min(retry_s * 1000, left));
+    }
+  };
+  await Promise.all([press(), press(), press(), press()]);
+}
+
+async function measure(hub, greedy) {
+  const took = [], counts = { taken: 0, refused: 0 };
+  const until = performance.now() + Number(options.seconds) * 1000;
+  const users = Array.from({ length: Number(options.users) },
+    (_, i) => chatUntil(hub, `198.51.100.${i + 1}`, until, took));
+  if (greedy) users.push(pressUntil(hub, greedy, until, counts));
+  await Promise.all(users);
+  took.sort((a, b) => a - b);
+  const at = (share) => took[Math.min(took.length - 1, Math.floor(took.length * share))];
+  return { chats: took.length, p50: at(0.5), p99: at(0.99), ...counts };
+}
+
+const columns = 'body,users,chats_alone,p50_alone_ms,p99_alone_ms,chats_beside,p50_beside_ms,p99_beside_ms,'
+  + 'ratio_p50,ratio_p99,greedy_taken,greedy_refused';
+if (withHeader) console.log(columns);
+let worst = 0;
+for (const [name, greedy] of Object.entries(bodies)) {
+  const hub = await startHub(['--trusted-proxy', '127.0.0.1', '--backend', 'local', '--log-level', 'error'],
+    { MOEX_API_KEY: key });
+  try {
+    await post(hub, '198.51.100.1', '/v1/chat/completions', chat([user('Hi')]));   // warm
+    const alone = await measure(hub, null);
+    const beside = await measure(hub, greedy);
+    worst = Math.max(worst, beside.p99 / alone.p99);
+    console.log([name, options.users, alone.chats, alone.p50.toFixed(1), alone.p99.toFixed(1),
+      beside.chats, beside.p50.toFixed(1), beside.p99.toFixed(1), (beside.p50 / alone.p50).toFixed(2),
+      (beside.p99 / alone.p99).toFixed(2), beside.taken, beside.refused].join(','));
+  } finally {
+    await hub.stop();
+  }
+}
+console.error(`worst p99 ratio ${worst.toFixed(2)}; the goal is 2`);
