@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace moex::net {
@@ -13,12 +14,14 @@ struct HostileRequest {
     unsigned status;  // 0: no answer, the connection just ends
 };
 
-inline std::vector<HostileRequest> hostile_requests() {
+inline std::string hostile_post() {
+    return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
+}
+
+// Where the body ends, told by a coding.
+inline std::vector<HostileRequest> hostile_codings() {
     const std::string host = "Host: localhost\r\n";
-    const std::string post = "POST /v1/completions HTTP/1.1\r\n" + host +
-                             "Content-Type: application/json\r\n";
-    std::string many = "GET / HTTP/1.1\r\n" + host;
-    for (int i = 0; i < 100; ++i) many += "X-" + std::to_string(i) + ": 1\r\n";
+    const std::string post = hostile_post();
     return {
         {"identity coding", post + "Transfer-Encoding: identity\r\n\r\n", 501},
         {"chunked, identity", post + "Transfer-Encoding: chunked, identity\r\n\r\n", 501},
@@ -35,6 +38,13 @@ inline std::vector<HostileRequest> hostile_requests() {
         {"chunked in HTTP/1.0",
          "POST /v1/completions HTTP/1.0\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
          400},
+    };
+}
+
+// Lines, hosts and fields.
+inline std::vector<HostileRequest> hostile_heads() {
+    const std::string host = "Host: localhost\r\n";
+    return {
         {"folded line", "GET / HTTP/1.1\r\n" + host + "X-A: 1\r\n 2\r\n\r\n", 400},
         {"folded by a tab", "GET / HTTP/1.1\r\n" + host + "X-A: 1\r\n\t2\r\n\r\n", 400},
         {"first field folded", "GET / HTTP/1.1\r\n X-A: 1\r\n" + host + "\r\n", 400},
@@ -51,6 +61,13 @@ inline std::vector<HostileRequest> hostile_requests() {
         {"field without a name", "GET / HTTP/1.1\r\n" + host + ": x\r\n\r\n", 400},
         {"field without a colon", "GET / HTTP/1.1\r\n" + host + "nonsense\r\n\r\n", 400},
         {"field name with a bracket", "GET / HTTP/1.1\r\n" + host + "X(a): 1\r\n\r\n", 400},
+    };
+}
+
+// Where the body ends, told by a length or by chunks.
+inline std::vector<HostileRequest> hostile_bodies() {
+    const std::string post = hostile_post();
+    return {
         {"length with a sign", post + "Content-Length: +4\r\n\r\n{}{}", 400},
         {"negative length", post + "Content-Length: -1\r\n\r\n", 400},
         {"hex length", post + "Content-Length: 0x4\r\n\r\n{}{}", 400},
@@ -73,6 +90,16 @@ inline std::vector<HostileRequest> hostile_requests() {
         {"empty chunk size", post + "Transfer-Encoding: chunked\r\n\r\n\r\n", 400},
         {"trailer that is no field",
          post + "Transfer-Encoding: chunked\r\n\r\n0\r\nnonsense\r\n\r\n", 400},
+        {"unknown expectation", post + "Expect: a-miracle\r\nContent-Length: 2\r\n\r\n{}", 417},
+    };
+}
+
+// Request lines, and heads that are too large.
+inline std::vector<HostileRequest> hostile_request_lines() {
+    const std::string host = "Host: localhost\r\n";
+    std::string many = "GET / HTTP/1.1\r\n" + host;
+    for (int i = 0; i < 100; ++i) many += "X-" + std::to_string(i) + ": 1\r\n";
+    return {
         {"header beyond 8 KiB",
          "GET / HTTP/1.1\r\n" + host + "X-A: " + std::string(9000, 'a') + "\r\n\r\n", 431},
         {"more than 100 fields", many + "\r\n", 431},
@@ -92,6 +119,14 @@ inline std::vector<HostileRequest> hostile_requests() {
         {"empty first line", "\r\nGET / HTTP/1.1\r\n" + host + "\r\n", 400},
         {"two spaces", "GET  / HTTP/1.1\r\n" + host + "\r\n", 400},
         {"TLS hello", std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11), 400},
+    };
+}
+
+// Fields that are no lists, twice.
+inline std::vector<HostileRequest> hostile_repetitions() {
+    const std::string host = "Host: localhost\r\n";
+    const std::string post = hostile_post();
+    return {
         {"two keys", post + "Authorization: Bearer a\r\nAuthorization: Bearer b\r\n\r\n", 400},
         {"two equal keys", post + "X-Api-Key: a\r\nx-api-key: a\r\n\r\n", 400},
         {"two content types", post + "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
@@ -109,8 +144,15 @@ inline std::vector<HostileRequest> hostile_requests() {
          "GET /worker HTTP/1.1\r\n" + host +
              "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Version: 8\r\n\r\n",
          400},
-        {"unknown expectation", post + "Expect: a-miracle\r\nContent-Length: 2\r\n\r\n{}", 417},
     };
+}
+
+inline std::vector<HostileRequest> hostile_requests() {
+    std::vector<HostileRequest> all;
+    for (auto* part : {hostile_codings, hostile_heads, hostile_bodies, hostile_request_lines,
+                       hostile_repetitions})
+        for (HostileRequest& row : part()) all.push_back(std::move(row));
+    return all;
 }
 
 }  // namespace moex::net

@@ -33,6 +33,36 @@ class HostileWorkerTest : public testing::Test {
         options.swarm.hello_within = 300ms;
         return options;
     }
+    struct Row {
+        const char* name;
+        std::function<void(RawClient&)> act;
+        std::vector<int> codes;  // any of these; -1: the connection just ends
+    };
+    // Each row on a connection of its own.
+    void expect_closed(const std::vector<Row>& rows) {
+        for (const Row& row : rows) {
+            SCOPED_TRACE(row.name);
+            RawClient client(hub_.port());
+            ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
+            row.act(client);
+
+            const RawFrame end = client.read_close(3s);
+            const int code = end.opcode == 8 ? end.close_code() : -1;
+            EXPECT_NE(std::find(row.codes.begin(), row.codes.end(), code), row.codes.end())
+                << "closed with " << code << ' '
+                << end.payload.substr(std::min<std::size_t>(2, end.payload.size()));
+        }
+    }
+    // An honest worker is let in, whatever came before it; it leaves again.
+    void expect_welcome() {
+        RawClient client(hub_.port());
+        ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
+        client.send_frame(op_binary, as_string(encode_hello(good_hello(hub_.token()))));
+
+        const RawFrame answer = client.read_frame(3s);
+        ASSERT_EQ(answer.opcode, op_binary);
+        EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
+    }
     TestHub hub_{options()};
 };
 
@@ -102,44 +132,10 @@ TEST_F(HostileWorkerTest, AnUpgradeIsOfHttp11WithARealKeyAndWithoutABody) {
     EXPECT_TRUE(hub_.healthy());
 }
 
-TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
+TEST_F(HostileWorkerTest, FramesThatBreakTheWebSocketRules) {
     const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
-    std::string bad_magic = hello, bad_version = hello, bad_type = hello, long_payload = hello;
-    bad_magic[0] = 'X';
-    bad_version[4] = 9;
-    bad_type[6] = 99;
-    long_payload[8] = static_cast<char>(long_payload[8] + 1);
-
-    Hello wrong_token = good_hello("wrong"), future = good_hello(hub_.token());
-    future.version_min = future.version_max = 2;
-
-    ByteWriter bad_json(0);
-    begin_frame(bad_json, FrameType::hello, 0);
-    bad_json.raw(as_byte_view("{\"token\": "));
-
-    ByteWriter huge_hello(0);
-    begin_frame(huge_hello, FrameType::hello, 0);
-    huge_hello.raw(as_byte_view("{\"token\": \"" + std::string(5000, 'a') + "\"}"));
-
-    ByteWriter lying(0);
-    begin_frame(lying, FrameType::group_result, 1);
-    lying.raw(as_byte_view(std::string(100, 'x')));
-
-    struct Row {
-        const char* name;
-        std::function<void(RawClient&)> act;
-        std::vector<int> codes;  // any of these; -1: the connection just ends
-    };
-    const auto frame = [](std::string bytes) {
-        return
-            [bytes = std::move(bytes)](RawClient& client) { client.send_frame(op_binary, bytes); };
-    };
-
-    const std::vector<Row> rows{
+    expect_closed({
         {"text frame", [&](RawClient& c) { c.send_frame(op_text, "{}"); }, {1003}},
-        {"text frame after HELLO",
-         [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_text, "hi"); },
-         {1003}},
         {"unmasked frame", [&](RawClient& c) { c.send_frame(op_binary, hello, false); }, {1002}},
         {"reserved opcode 3", [&](RawClient& c) { c.send_frame(3, hello); }, {1002}},
         {"reserved control opcode 11", [&](RawClient& c) { c.send_frame(11, ""); }, {1002}},
@@ -181,6 +177,39 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
         {"a length in more bytes than it needs",
          [&](RawClient& c) { c.send(std::string("\x82\xfe\0\x02\1\2\3\4ab", 10)); },
          {1002}},
+    });
+    EXPECT_TRUE(hub_.healthy());
+    expect_welcome();
+}
+
+TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheProtocol) {
+    const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
+    std::string bad_magic = hello, bad_version = hello, bad_type = hello, long_payload = hello;
+    bad_magic[0] = 'X';
+    bad_version[4] = 9;
+    bad_type[6] = 99;
+    long_payload[8] = static_cast<char>(long_payload[8] + 1);
+
+    Hello wrong_token = good_hello("wrong"), future = good_hello(hub_.token());
+    future.version_min = future.version_max = 2;
+
+    ByteWriter bad_json(0);
+    begin_frame(bad_json, FrameType::hello, 0);
+    bad_json.raw(as_byte_view("{\"token\": "));
+
+    ByteWriter huge_hello(0);
+    begin_frame(huge_hello, FrameType::hello, 0);
+    huge_hello.raw(as_byte_view("{\"token\": \"" + std::string(5000, 'a') + "\"}"));
+
+    ByteWriter lying(0);
+    begin_frame(lying, FrameType::group_result, 1);
+    lying.raw(as_byte_view(std::string(100, 'x')));
+
+    const auto frame = [](std::string bytes) {
+        return
+            [bytes = std::move(bytes)](RawClient& client) { client.send_frame(op_binary, bytes); };
+    };
+    expect_closed({
         {"empty frame", frame(""), {1002}},
         {"15 bytes", frame(hello.substr(0, 15)), {1002}},
         {"bad magic", frame(bad_magic), {1002}},
@@ -196,34 +225,26 @@ TEST_F(HostileWorkerTest, FramesAndHellosThatBreakTheRules) {
         {"an answer before HELLO", frame(as_string(finish_frame(std::move(lying)))), {1002, 1008}},
         {"READY before HELLO", frame(as_string(encode_ready({{0, 0}}))), {1002, 1008}},
         {"HEARTBEAT without a token", frame(as_string(encode_heartbeat(1, "{}"))), {1002, 1008}},
+        {"no HELLO in time", [&](RawClient&) {}, {1008, 1002}},
+    });
+    EXPECT_TRUE(hub_.healthy());
+    expect_welcome();
+}
+
+// Events are counted: those that joined, and the welcomed
+// ones that were put out for a second HELLO, and for text.
+TEST_F(HostileWorkerTest, WelcomedWorkersThatArePutOutAreCounted) {
+    const std::string hello = as_string(encode_hello(good_hello(hub_.token())));
+    expect_closed({
+        {"text frame after HELLO",
+         [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_text, "hi"); },
+         {1003}},
         {"a second HELLO",
          [&](RawClient& c) { c.send_frame(op_binary, hello), c.send_frame(op_binary, hello); },
          {1002, 1008}},
-        {"no HELLO in time", [&](RawClient&) {}, {1008, 1002}},
-    };
-    for (const Row& row : rows) {
-        SCOPED_TRACE(row.name);
-        RawClient client(hub_.port());
-        ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
-        row.act(client);
-        const RawFrame end = client.read_close(3s);
-        const int code = end.opcode == 8 ? end.close_code() : -1;
-        EXPECT_NE(std::find(row.codes.begin(), row.codes.end(), code), row.codes.end())
-            << "closed with " << code << ' '
-            << end.payload.substr(std::min<std::size_t>(2, end.payload.size()));
-    }
-    EXPECT_TRUE(hub_.healthy());
+    });
+    expect_welcome();
 
-    // An honest worker is welcome after all that.
-    RawClient client(hub_.port());
-    ASSERT_TRUE(client.upgrade(hub_.port(), hub_.page_origin()));
-    client.send_frame(op_binary, hello);
-    const RawFrame answer = client.read_frame(3s);
-    ASSERT_EQ(answer.opcode, op_binary);
-    EXPECT_TRUE(decode_welcome(as_byte_view(answer.payload)).ok());
-
-    // Events are counted: those that joined, and the welcomed
-    // ones that were put out for a second HELLO, and for text.
     const std::string metrics = fetch(hub_.port(), "GET", "/metrics").body;
     for (const char* row : {"moex_worker_events_total{event=\"joined\"} 3",
                             "moex_worker_events_total{event=\"removed\"} 1",
