@@ -25,7 +25,7 @@ async function killGpuProcess() {
 test("a chat outlives the GPU process", async (t) => {
   const expected = await generateText(prompt, max_tokens);
   const hub = await Hub.start(["--local-fallback", "off", "--replicas", "1", "--deterministic",
-    "--timeout-ms", "60000", "--round-deadline-s", "300"]);
+    "--timeout-ms", "60000", "--round-deadline-s", "300", "--holder-wait-s", "300"]);
   t.after(() => hub.remove());
   const page = await openTab(await browser.newContext(), hub.join);
   const first = await tabStatus(page);
