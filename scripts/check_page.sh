@@ -10,6 +10,9 @@ bad=0
 
 # Longer than 70 lines on purpose: each is one story told in order, to be rewritten with what it serves.
 long_functions="SwarmCore::State::on_result SwarmCore::State::plan_cover Round::open ExpertRunner::run_group"
+# Tests that are still to be taken apart.
+long_functions+=" CheckpointBuilder::CheckpointBuilder RowsInWireFormAreThoseOfTheTwin"
+long_functions+=" RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne"
 
 tracked() { git ls-files -- "$@"; }   # of the paths that were asked for
 asked=("$@")
@@ -36,7 +39,7 @@ width() {
   shift
   [ $# -gt 0 ] || return 0
   LC_ALL=C.UTF-8 grep -nE "^.{$((limit + 1)),}" -- "$@" /dev/null | cut -d: -f1,2 \
-    | sed "s/^/check_page: wider than $limit: /"
+    | sed "s/^/check_page: wider than $limit: /" || true   # no such line is what is wanted
 }
 wide=$(width 100 "${cpp[@]}"; width 120 "${prose[@]}")
 [ -z "$wide" ] || { echo "$wide"; bad=1; }
@@ -61,10 +64,10 @@ long=$(awk -v limit=70 -v allowed=" $long_functions " '
   {
     if (head == "") { head = $0; column = indent($0) } else head = head " " $0
     if ($0 ~ /{$/) {
-      if (head ~ /\(/) {
+      if (head ~ /\(/ && head !~ /R"[a-z]*\(/) {
         open = 1; begin = FNR; name = head
         sub(/\(.*/, "", name); sub(/^.*[ *&]/, "", name)
-        if (head ~ /^ *TEST(_[FP])?\(/) { name = head; sub(/^[^(]*\(/, "", name); sub(/\).*/, "", name) }
+        if (head ~ /^ *TEST(_[FP])?\(/) { name = head; sub(/^[^(]*\([^,]*, */, "", name); sub(/\).*/, "", name) }
       }
       if (!open) head = ""
     }

@@ -5,7 +5,7 @@
 //   @binding(2) words         read        u32: the same arena, for scales and zeros (2×f16 a word: scale, zero)
 //   @binding(3) x             read        f32 [num_tokens, hidden_size]
 //   @binding(4) intermediate  read_write  f32 [num_pairs, moe_intermediate_size]
-//   @binding(5) place         uniform     arena and list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
+//   @binding(5) place         uniform     arena, list of tiles: GroupPlace in web-worker/gpu/round_layout.h, 16 bytes
 // A tile is up to tile_rows rows of one expert. A workgroup computes 4 outputs of a tile: 16 lanes share an output,
 // each takes every 16th chunk of 32 weights.
 // A row's sums do not depend on tile_rows, so that a batched answer is bit-equal to a single one.

@@ -40,7 +40,9 @@ test('chat answers with text and exact usage', async () => {
 test('a stream gives the same text, chunk by chunk', async () => {
   const request = { model, messages, max_tokens: 24, temperature: 0 };
   const whole = await client.chat.completions.create(request);
-  const stream = await client.chat.completions.create({ ...request, stream: true, stream_options: { include_usage: true } });
+  const stream = await client.chat.completions.create({
+    ...request, stream: true, stream_options: { include_usage: true },
+  });
   let text = '', chunks = 0, usage, finish;
   for await (const chunk of stream) {
     ++chunks;
@@ -72,13 +74,17 @@ test('a seed repeats a text, another seed gives another', async () => {
 });
 
 test('n gives that many choices', async () => {
-  const answer = await client.chat.completions.create({ model, messages, max_tokens: 8, temperature: 1, seed: 1, n: 3 });
+  const answer = await client.chat.completions.create({
+    model, messages, max_tokens: 8, temperature: 1, seed: 1, n: 3,
+  });
   assert.deepEqual(answer.choices.map((choice) => choice.index), [0, 1, 2]);
   assert.equal(answer.usage.completion_tokens, answer.choices.length * 8);
 });
 
 test('logprobs join to the content', async () => {
-  const answer = await client.chat.completions.create({ model, messages, max_tokens: 8, temperature: 0, logprobs: true, top_logprobs: 4 });
+  const answer = await client.chat.completions.create({
+    model, messages, max_tokens: 8, temperature: 0, logprobs: true, top_logprobs: 4,
+  });
   const tokens = answer.choices[0].logprobs.content;
   assert.equal(tokens.map((token) => token.token).join(''), answer.choices[0].message.content);
   for (const token of tokens) {
@@ -95,29 +101,56 @@ test('what clients send by default is taken', async () => {
   const words = messages[0].content.split(' ');
   const tool = { type: 'function', function: { name: 'f', parameters: { type: 'object', properties: {} } } };
   for (const extra of [
-    { tools: [], tool_choice: 'auto', parallel_tool_calls: false }, { tools: [tool], tool_choice: 'none' }, { response_format: { type: 'text' } }, { stop: '' }, { stop: [] }, { stop: null },
-    { store: true, metadata: { a: 'b' }, service_tier: 'auto', user: 'u', prompt_cache_key: 'k', safety_identifier: 's', something_new: { a: 1 } },
-    { max_tokens: undefined, max_completion_tokens: 6 }, { max_tokens: 100, max_completion_tokens: 6 }, { n: 1, logit_bias: {}, presence_penalty: 0, frequency_penalty: 0 },
-    { messages: [{ role: 'user', name: 'bob', content: [{ type: 'text', text: words[0] }, { type: 'text', text: ` ${words.slice(1).join(' ')}` }] }] },
-  ]) assert.equal((await client.chat.completions.create({ model, messages, max_tokens: 6, temperature: 0, ...extra })).choices[0].message.content, content, JSON.stringify(extra));
-  const roles = [{ role: 'system', content: 'a' }, { role: 'developer', content: 'b' }, ...messages, { role: 'assistant', content: null }, { role: 'user', content: '' }];
-  assert.equal((await client.chat.completions.create({ model, messages: roles, max_tokens: 2 })).choices[0].finish_reason, 'length');
+    { tools: [], tool_choice: 'auto', parallel_tool_calls: false },
+    { tools: [tool], tool_choice: 'none' },
+    { response_format: { type: 'text' } },
+    { stop: '' }, { stop: [] }, { stop: null },
+    { store: true, metadata: { a: 'b' }, service_tier: 'auto', user: 'u', prompt_cache_key: 'k' },
+    { safety_identifier: 's', something_new: { a: 1 } },
+    { max_tokens: undefined, max_completion_tokens: 6 },
+    { max_tokens: 100, max_completion_tokens: 6 },
+    { n: 1, logit_bias: {}, presence_penalty: 0, frequency_penalty: 0 },
+    { messages: [{ role: 'user', name: 'bob', content: [{ type: 'text', text: words[0] },
+      { type: 'text', text: ` ${words.slice(1).join(' ')}` }] }] },
+  ]) {
+    const request = { model, messages, max_tokens: 6, temperature: 0, ...extra };
+    const answer = await client.chat.completions.create(request);
+    assert.equal(answer.choices[0].message.content, content, JSON.stringify(extra));
+  }
+
+  const roles = [{ role: 'system', content: 'a' }, { role: 'developer', content: 'b' }, ...messages,
+    { role: 'assistant', content: null }, { role: 'user', content: '' }];
+  const answer = await client.chat.completions.create({ model, messages: roles, max_tokens: 2 });
+  assert.equal(answer.choices[0].finish_reason, 'length');
 });
 
 test('what this server cannot do is refused by the name of the field', async () => {
   const image = [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }];
   for (const [extra, param] of [
-    [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'], [{ response_format: { type: 'json_object' } }, 'response_format'], [{ max_tokens: 0 }, 'max_tokens'], [{ n: 0 }, 'n'],
-    [{ messages: [] }, 'messages'], [{ messages: [{ role: 'user', content: null }] }, 'messages[0].content'], [{ messages: [{ role: 'tool', tool_call_id: 'x', content: 'y' }] }, 'messages[0].role'],
-    [{ messages: image }, 'messages[0].content[0].type'], [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'], [{ stream_options: { include_usage: true } }, 'stream_options'],
+    [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'],
+    [{ response_format: { type: 'json_object' } }, 'response_format'],
+    [{ max_tokens: 0 }, 'max_tokens'],
+    [{ n: 0 }, 'n'],
+    [{ messages: [] }, 'messages'],
+    [{ messages: [{ role: 'user', content: null }] }, 'messages[0].content'],
+    [{ messages: [{ role: 'tool', tool_call_id: 'x', content: 'y' }] }, 'messages[0].role'],
+    [{ messages: image }, 'messages[0].content[0].type'],
+    [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'],
+    [{ stream_options: { include_usage: true } }, 'stream_options'],
     [{ top_logprobs: 2 }, 'top_logprobs'],
-  ]) await assert.rejects(client.chat.completions.create({ model, messages, ...extra }), (error) => error instanceof OpenAI.BadRequestError && error.param === param, param);
-  await assert.rejects(client.responses.create({ model, input: 'x' }), (error) => error instanceof OpenAI.NotFoundError);
+  ]) {
+    const named = (error) => error instanceof OpenAI.BadRequestError && error.param === param;
+    await assert.rejects(client.chat.completions.create({ model, messages, ...extra }), named, param);
+  }
+
+  await assert.rejects(client.responses.create({ model, input: 'x' }),
+    (error) => error instanceof OpenAI.NotFoundError);
   const bare = new OpenAI({ apiKey, baseURL: hub.url, maxRetries: 0 });
-  await assert.rejects(bare.chat.completions.create({ model, messages }), (error) => error instanceof OpenAI.NotFoundError && error.message.includes('/v1/chat/completions'));
+  await assert.rejects(bare.chat.completions.create({ model, messages }),
+    (error) => error instanceof OpenAI.NotFoundError && error.message.includes('/v1/chat/completions'));
 });
 
-test('every cut of a stop string gives the text in front of it, whole and streamed, with its logprobs', async () => {
+test('every cut of a stop string gives the text in front of it, whole, streamed, with logprobs', async () => {
   const request = { model, messages, max_tokens: 16, temperature: 0, logprobs: true };
   const text = (await client.chat.completions.create(request)).choices[0].message.content;
   for (const [begin, end] of [[0, 1], [0, 5], [2, 3], [3, 9], [5, 6], [7, 15], [text.length - 3, text.length]]) {
@@ -137,7 +170,10 @@ test('a stream of several choices keeps them apart and counts once', async () =>
   const whole = await client.chat.completions.create(request);
   const texts = ['', ''], roles = [0, 0];
   let usage;
-  for await (const chunk of await client.chat.completions.create({ ...request, stream: true, stream_options: { include_usage: true } })) {
+  const stream = await client.chat.completions.create({
+    ...request, stream: true, stream_options: { include_usage: true },
+  });
+  for await (const chunk of stream) {
     if (chunk.choices.length === 0) usage = chunk.usage;
     for (const choice of chunk.choices) {
       texts[choice.index] += choice.delta.content ?? '';
@@ -150,16 +186,19 @@ test('a stream of several choices keeps them apart and counts once', async () =>
 });
 
 test('a wrong model is not found', async () => {
-  await assert.rejects(client.chat.completions.create({ model: 'gpt-4o', messages }), (error) => error instanceof OpenAI.NotFoundError && error.code === 'model_not_found');
+  await assert.rejects(client.chat.completions.create({ model: 'gpt-4o', messages }),
+    (error) => error instanceof OpenAI.NotFoundError && error.code === 'model_not_found');
 });
 
 test('a wrong key is refused', async () => {
   const stranger = new OpenAI({ apiKey: 'wrong', baseURL: hub.api, maxRetries: 0 });
-  await assert.rejects(stranger.chat.completions.create({ model, messages }), (error) => error instanceof OpenAI.AuthenticationError);
+  await assert.rejects(stranger.chat.completions.create({ model, messages }),
+    (error) => error instanceof OpenAI.AuthenticationError);
 });
 
 test('a bad parameter is named', async () => {
-  await assert.rejects(client.chat.completions.create({ model, messages, temperature: 9 }), (error) => error instanceof OpenAI.BadRequestError && error.param === 'temperature');
+  await assert.rejects(client.chat.completions.create({ model, messages, temperature: 9 }),
+    (error) => error instanceof OpenAI.BadRequestError && error.param === 'temperature');
 });
 
 // The best of a few: the machine may be busy with something else, but a slot that is only freed later never makes it.
@@ -168,7 +207,9 @@ test('an aborted stream frees its slot within 100 ms', async (t) => {
   const freed_ms = [];
   while (freed_ms.length < 5 && !(freed_ms.at(-1) <= 100)) {
     const controller = new AbortController();
-    const stream = await client.chat.completions.create({ model, messages, max_tokens: 900, temperature: 0, logit_bias: bias, stream: true }, { signal: controller.signal });
+    const stream = await client.chat.completions.create(
+      { model, messages, max_tokens: 900, temperature: 0, logit_bias: bias, stream: true },
+      { signal: controller.signal });
     let chunks = 0, aborted_at;
     try {
       for await (const chunk of stream) {
