@@ -17,8 +17,8 @@
 namespace moex {
 namespace {
 
-// Below the model's threads, which everybody waits for: about a third of their share.
-constexpr int long_nice = 5;
+// Below the model's threads, which everybody waits for: about a tenth of their share.
+constexpr int long_nice = 10;
 constexpr Duration come_back_after = 1s;
 
 struct Job {

@@ -185,6 +185,19 @@ test('a stream of several choices keeps them apart and counts once', async () =>
   assert.deepEqual(usage, whole.usage);
 });
 
+test('a begun answer goes on, streamed as well', async () => {
+  const chat = (more) => client.chat.completions.create({ model, temperature: 0, ...more });
+  const whole = (await chat({ messages, max_tokens: 24 })).choices[0].message.content;
+  const begun = whole.slice(0, whole.indexOf(' ', whole.length / 2));
+  const request = { messages: [...messages, { role: 'assistant', content: begun }], max_tokens: 40 };
+  const rest = (await chat(request)).choices[0].message.content;
+  assert.ok((begun + rest).startsWith(whole), JSON.stringify([whole, begun, rest]));
+
+  let streamed = '';
+  for await (const chunk of await chat({ ...request, stream: true })) streamed += chunk.choices[0].delta.content ?? '';
+  assert.equal(streamed, rest);
+});
+
 test('a wrong model is not found', async () => {
   await assert.rejects(client.chat.completions.create({ model: 'gpt-4o', messages }),
     (error) => error instanceof OpenAI.NotFoundError && error.code === 'model_not_found');
