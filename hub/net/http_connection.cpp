@@ -257,8 +257,8 @@ void HttpConnection::handle(GatedRequest request) {
     const Checked<Admission>& admission = exchange_.admission;
     if (!admission.ok()) return respond(serial_, refusal_response(admission.refusal()));
     if (admission->is_upgrade) return upgrade(std::move(request));
+    release_body();  // it is read; who gets the answer may ask again at once
     routes_.handle(*admission, std::move(request), make_responder());
-    release_body();
 }
 
 void HttpConnection::upgrade(GatedRequest request) {

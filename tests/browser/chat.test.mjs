@@ -413,6 +413,7 @@ test("an answer that ends early says why: by its limit, by the context, by Stop"
   const figures = (total_tokens) => ({ usage: { prompt_tokens: 1, completion_tokens: 16, total_tokens } });
   await story(async ({ open, scripted }) => {
     const page = await open();
+    await page.locator("#pool.good").waitFor();      // who serves is known, and is told below
     const ended = page.locator(".message.assistant").last().locator(".ended");
     await ask(page, "No limit");
     await ended.waitFor();

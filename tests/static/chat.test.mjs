@@ -142,6 +142,8 @@ test("AFullContextCannotBeContinued", () => {
     assert.match(endWords(message).text, /context is full \(1,024 tokens/);
     assert.equal(endWords(message).action, "");
   }
+  const before_the_hub_was_asked = answered([say("a"), finish("length"), full], { limit: null });
+  assert.match(endWords(before_the_hub_was_asked).text, /context is full\. Go on/);
 });
 
 // ---- who computed it

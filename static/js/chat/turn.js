@@ -128,8 +128,8 @@ export class Turn {
   }
 
   endOfLength(limit, context_tokens) {
-    const is_full = limit === null || (this.usage?.total_tokens ?? 0) >= context_tokens;
-    if (context_tokens && is_full) return { reason: "context", words: "", limit: context_tokens };
+    const is_full = limit === null || (context_tokens && (this.usage?.total_tokens ?? 0) >= context_tokens);
+    if (is_full) return { reason: "context", words: "", limit: context_tokens };
     return { reason: "length", words: "", limit };
   }
 }

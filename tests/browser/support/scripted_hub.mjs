@@ -69,6 +69,7 @@ export class ScriptedHub {
     const { origin, ...headers } = request.headers;
     const onward = httpRequest({
       hostname, port, path: request.url, method: request.method,
+      agent: false,      // a kept connection may be closed by the hub just when it is used again
       headers: { ...headers, host: `${hostname}:${port}` },
     }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);
