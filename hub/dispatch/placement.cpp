@@ -203,21 +203,58 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
     std::sort(missing_.begin(), missing_.end());
     missing_.erase(std::unique(missing_.begin(), missing_.end()), missing_.end());
 
+    std::vector<std::uint32_t> gave_way;
     for (std::uint32_t copy = 1; copy <= options_.replicas; ++copy) {
         if (copy > members_.size()) break;
+        std::uint32_t donor = 0;
         for (const std::uint32_t unit : missing_) {
-            // else each missing unit would walk the whole ring in vain
-            if (load_total_ >= capacity_total_) break;
-
             if (owners_[unit].size() >= copy) continue;
-            Member* owner = choose_owner(unit);
-            if (owner == nullptr) continue;  // those with room hold it already
+
+            // else each missing unit would walk the whole ring in vain
+            Member* owner = load_total_ < capacity_total_ ? choose_owner(unit) : nullptr;
+            // those with room hold it already
+            if (owner == nullptr) owner = make_way(unit, copy, donor, gave_way, changes);
+            if (owner == nullptr) continue;
             own(*owner, unit, changes);
         }
+
+        missing_.insert(missing_.end(), gave_way.begin(), gave_way.end());
+        gave_way.clear();
     }
 
     std::erase_if(missing_,
                   [&](std::uint32_t unit) { return owners_[unit].size() >= options_.replicas; });
+}
+
+// Room for a `copy`-th copy of `unit` where nobody has any left: at a worker that holds a copy
+// beyond the `copy`-th of another unit, which goes. Of those that hold it the relatively fullest.
+// `donor`: the units before it have nothing to give; kept from call to call, so that a pass over
+// all missing units visits each donor once.
+Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy, std::uint32_t& donor,
+                                       std::vector<std::uint32_t>& gave_way,
+                                       std::vector<PlacementChange>& changes) {
+    for (std::uint32_t from = donor; from < options_.num_units; ++from) {
+        if (owners_[from].size() <= copy) {
+            if (from == donor) ++donor;
+            continue;
+        }
+
+        Member* fullest = nullptr;
+        for (Member* owner : owner_members_[from]) {
+            const auto& own_already = owner_members_[unit];
+            if (std::find(own_already.begin(), own_already.end(), owner) != own_already.end())
+                continue;
+            if (fullest == nullptr || std::uint64_t{owner->load} * fullest->capacity >
+                                          std::uint64_t{fullest->load} * owner->capacity)
+                fullest = owner;
+        }
+        if (fullest == nullptr) continue;
+
+        disown(*fullest, from, changes);
+        gave_way.push_back(from);
+        return fullest;
+    }
+    return nullptr;
 }
 
 // The next worker clockwise that is below its bound and

@@ -2,13 +2,15 @@
 // Owns the wish alone: what a worker has loaded is worker_pool's to know,
 // and moving a unit without losing its last ready copy is the core's work.
 //
+// What it is after, in this order: every unit once; every unit `replicas` times, on different
+// workers, and on different address prefixes where load allows; loads near the fair share; few
+// moves. A second copy gives way to a unit that has none.
+//
 // Consistent hashing with virtual nodes decides preference; bounded
 // load (110 % of a worker's fair share by capacity) decides balance.
 // The assignment is sticky: a leave moves only what the leaver held,
 // a join only the newcomer's share, taken from the fullest (and,
 // where capacity was scarce, what still lies above a member's bound).
-// Replicas of a unit lie on different workers, and on
-// different address prefixes where load allows it.
 // Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
 #pragma once
 
@@ -97,6 +99,8 @@ class Placement {
     void add_points(Member& member);
     void fill_missing(std::vector<PlacementChange>& changes);
     Member* choose_owner(std::uint32_t unit);
+    Member* make_way(std::uint32_t unit, std::uint32_t copy, std::uint32_t& donor,
+                     std::vector<std::uint32_t>& gave_way, std::vector<PlacementChange>& changes);
     void take_share(Member& newcomer, std::vector<PlacementChange>& changes);
     void shed_above_bound(std::vector<PlacementChange>& changes);
 

@@ -2,6 +2,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -70,7 +71,7 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
             total += std::min(units, num_units);
         }
         // Scarce capacity covers every unit once before any twice.
-        if (total >= num_units && replicas == 1)
+        if (total >= num_units)
             for (std::uint32_t unit = 0; unit < num_units; ++unit)
                 RC_ASSERT(!placement.owners(unit).empty());
     }
@@ -153,6 +154,32 @@ TEST(PlacementTest, ASmallerCapacityGivesTheSpareFirstAndALargerOneTakesItsShare
     EXPECT_NEAR(placement.load(7), placement.fair_share(7), 1.1);
     for (const PlacementChange& change : changes)
         EXPECT_TRUE(change.added || change.worker != 7) << "it gives nothing away";
+}
+
+// Three workers of half the model each, and one leaves: the two that stayed went on holding one
+// half of the units twice and the other half not at all.
+TEST(PlacementTest, ASecondCopyGivesWayToAUnitThatHasNone) {
+    for (const auto& [num_workers, capacity, num_left] :
+         std::vector<std::array<std::uint32_t, 3>>{{3, 500, 2}, {64, 49, 32}, {20, 60, 17}}) {
+        Placement placement({.num_units = 1000, .replicas = 2, .seed = 1});
+        Changes changes;
+        for (WorkerId id = 1; id <= num_workers; ++id)
+            placement.join(member(id, capacity, id), changes);
+        for (WorkerId id = num_workers; id > num_left; --id) placement.leave(id, changes);
+
+        for (std::uint32_t unit = 0; unit < 1000; ++unit)
+            EXPECT_FALSE(placement.owners(unit).empty()) << unit << " of " << num_workers;
+        for (WorkerId id = 1; id <= num_left; ++id) EXPECT_LE(placement.load(id), capacity);
+    }
+}
+
+TEST(PlacementTest, AThirdCopyGivesWayToASecond) {
+    Placement placement({.num_units = 100, .replicas = 3, .seed = 1});
+    Changes changes;
+    for (WorkerId id = 1; id <= 6; ++id) placement.join(member(id, 50, id), changes);
+    for (WorkerId id = 5; id <= 6; ++id) placement.leave(id, changes);
+    for (std::uint32_t unit = 0; unit < 100; ++unit)
+        EXPECT_EQ(placement.owners(unit).size(), 2u) << unit;
 }
 
 TEST(PlacementTest, ReplicasLieOnDifferentAddressPrefixesWhereThereAreSeveral) {
