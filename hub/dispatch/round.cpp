@@ -26,12 +26,22 @@ void add_row(float* sum, const float* row, std::size_t count) {
 
 }  // namespace
 
+void Piece::reset() {
+    // vectors are kept for their memory
+    Piece fresh;
+    std::swap(fresh.live, live);
+    std::swap(fresh.tried, tried);
+    fresh.live.clear();
+    fresh.tried.clear();
+    *this = std::move(fresh);
+}
+
 bool Piece::was_tried(WorkerId worker) const {
     return std::find(tried.begin(), tried.end(), worker) != tried.end();
 }
 
 Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base,
-                   std::uint32_t num_copies, std::uint32_t piece_pairs_max) {
+                   std::uint32_t num_copies, std::span<const std::uint32_t> piece_pairs_max) {
     layer = batch.layer;
     num_tokens = batch.num_tokens;
     hidden_size = batch.hidden_size;
@@ -63,8 +73,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
 
     const std::uint32_t num_experts = options.limits.num_experts;
     const std::uint32_t block_rows = std::max(
-        1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, piece_pairs_max,
-                      65535u}));
+        1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, 65535u}));
     const std::size_t num_pairs = std::size_t{num_tokens} * top_k;
     pair_row.resize(num_pairs);
     pair_gate.resize(num_pairs);
@@ -88,18 +97,22 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
             const std::uint32_t count = begin_of[expert + 1];
             begin_of[expert + 1] += begin_of[expert];
             if (count == 0) continue;
-            if (pieces.size() <= num_pieces) pieces.emplace_back();
-            Piece& piece = pieces[num_pieces++];
-            std::vector<WorkerId> reuse = std::move(piece.tried);
-            reuse.clear();
-            piece = Piece{};
-            piece.tried = std::move(reuse);
-            piece.unit = unit_base + expert;
-            piece.expert = static_cast<std::uint16_t>(expert);
-            piece.block = block;
-            piece.dtype = wide ? Dtype::bf16 : options.rounding.wire_dtype;
-            piece.pair_begin = pair_base + begin_of[expert];
-            piece.pair_end = piece.pair_begin + count;
+
+            // in stretches that somebody takes
+            const std::uint32_t stretch = piece_pairs_max.empty()
+                                              ? count
+                                              : std::max(1u, piece_pairs_max[expert]);
+            for (std::uint32_t at = 0; at < count; at += stretch) {
+                if (pieces.size() <= num_pieces) pieces.emplace_back();
+                Piece& piece = pieces[num_pieces++];
+                piece.reset();
+                piece.unit = unit_base + expert;
+                piece.expert = static_cast<std::uint16_t>(expert);
+                piece.block = block;
+                piece.dtype = wide ? Dtype::bf16 : options.rounding.wire_dtype;
+                piece.pair_begin = pair_base + begin_of[expert] + at;
+                piece.pair_end = piece.pair_begin + std::min(stretch, count - at);
+            }
         }
         for (const std::uint32_t row : rows)
             for (std::uint32_t k = 0; k < top_k; ++k) {
@@ -142,8 +155,10 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     out.gates.clear();
     for (const std::uint32_t index : attempt.pieces) {
         const Piece& piece = pieces[index];
-        out.experts.push_back(GroupExpert{
-            .expert = piece.expert, .num_rows = static_cast<std::uint16_t>(piece.num_pairs())});
+        if (out.experts.empty() || out.experts.back().expert != piece.expert)
+            out.experts.push_back(GroupExpert{.expert = piece.expert});
+        GroupExpert& expert = out.experts.back();
+        expert.num_rows = static_cast<std::uint16_t>(expert.num_rows + piece.num_pairs());
 
         auto at = attempt.tokens.begin();
         for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
@@ -164,28 +179,55 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
                                .dtype = pieces[attempt.pieces.front()].dtype,
                                .unsummed = unsummed,
                                .num_pairs = attempt.num_pairs,
-                               .num_experts = static_cast<std::uint16_t>(attempt.pieces.size())};
+                               .num_experts = static_cast<std::uint16_t>(out.experts.size())};
 
     out.shape = attempt.shape;
 }
 
+void Round::begin(const Attempt& attempt) {
+    for (const std::uint32_t index : attempt.pieces) pieces[index].live.push_back(attempt.id);
+}
+
+void Round::end(const Attempt& attempt) {
+    for (const std::uint32_t index : attempt.pieces) {
+        std::erase(pieces[index].live, attempt.id);
+        if (attempt.late) --pieces[index].num_late;
+    }
+    std::erase(attempts, attempt.id);
+}
+
+void Round::set_late(Attempt& attempt) {
+    if (std::exchange(attempt.late, true)) return;
+    for (const std::uint32_t index : attempt.pieces) ++pieces[index].num_late;
+}
+
 std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed) {
-    std::uint32_t num_new = 0;
+    const auto num_new = static_cast<std::uint32_t>(
+        std::count_if(attempt.pieces.begin(), attempt.pieces.end(),
+                      [&](std::uint32_t index) { return !pieces[index].done; }));
+    if (num_new == 0) return 0;
+
+    const auto number = static_cast<std::int32_t>(answers.size());
+    std::vector<std::int32_t> replaced;
     std::uint32_t pair = 0;
     for (const std::uint32_t index : attempt.pieces) {
         Piece& piece = pieces[index];
-        if (!piece.done) {
+        if (!piece.done || !answer_unsummed) {
+            if (piece.done) replaced.push_back(piece.answer);
             piece.done = true;
-            piece.answer = static_cast<std::int32_t>(answers.size());
+            piece.answer = number;
             piece.answer_pair = pair;
-            ++num_new;
         }
         pair += piece.num_pairs();
     }
 
-    if (num_new == 0) return 0;
-    MOEX_CHECK(answer_unsummed || num_new == attempt.pieces.size(),
-               "a summed answer may not be used in part");
+    for (const std::int32_t old : replaced) {
+        RoundAnswer& answer = answers[static_cast<std::size_t>(old)];
+        if (answer.unsummed) continue;  // its other pieces stay of use
+        for (const std::uint32_t index : answer.pieces)
+            MOEX_CHECK(pieces[index].answer == number, "a summed answer may not be used in part");
+        answer.pieces.clear();
+    }
 
     pieces_left -= num_new;
     answers.push_back(RoundAnswer{.worker = attempt.worker,
@@ -244,13 +286,13 @@ void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
     std::vector<std::size_t> named(num_tokens);  // the last answer that was counted for a row, + 1
     for (std::size_t a = 0; a < answers.size(); ++a) {
         const RoundAnswer& answer = answers[a];
-        if (answer.worker == 0 || answer.pieces.empty()) continue;
-
-        provenance.workers.push_back(answer.worker);
+        if (answer.worker == 0) continue;
 
         for (const std::uint32_t index : answer.pieces) {
             const Piece& piece = pieces[index];
             if (piece.answer != static_cast<std::int32_t>(a)) continue;  // another was first
+            if (provenance.workers.empty() || provenance.workers.back() != answer.worker)
+                provenance.workers.push_back(answer.worker);
 
             for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
                 const std::uint32_t row = pair_row[pair];

@@ -1,15 +1,20 @@
 // One round: a layer's pairs of (expert, row), cut into pieces, and the answers that cover them.
 //
-// A piece is one call, or a stretch of one where the wire limits split it: the
-// unit of completion. An attempt is a group of pieces sent to one worker: the unit
-// of hedging, cancelling, timeout and re-dispatch. The first answer to arrive for
-// a piece wins. Rounds that hedge use unsummed answers, so that parts of different
-// covers may be mixed; in a summed round a piece has one live attempt at a time.
+// A piece is one call, or a stretch of one where limits split it: the unit of
+// completion. An attempt is a group of pieces sent to one worker: the unit of
+// hedging, cancelling, timeout and re-dispatch.
+//
+// The first answer to arrive for a piece wins. A round that sends everything to several
+// workers at once asks for unsummed answers, so that parts of different covers may be mixed.
+// In a summed round an attempt that joins others lies within the last of them: of two
+// attempts that share a piece one covers the other. So a sum can always be used whole: it
+// takes the place of the answers within it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "hub/dispatch/swarm_types.h"
@@ -22,7 +27,9 @@ struct Piece {
     std::uint32_t block = 0;   // its rows lie in one block of rows
     Dtype dtype = Dtype::f16;  // of its rows, and so of its block; retry_in_bf16() may widen it
     std::uint32_t pair_begin = 0, pair_end = 0;
-    std::uint32_t live = 0;        // attempts that may still answer it
+    // attempts that may still answer it, in the order they were sent; of them beyond their time
+    std::vector<AttemptId> live;
+    std::uint32_t num_late = 0;
     std::uint32_t dispatches = 0;  // how often it was given out, hedges not counted
     bool done = false, hedged = false;
     // since when it waits for a unit that no worker holds or loads
@@ -31,8 +38,12 @@ struct Piece {
     std::uint32_t answer_pair = 0;  // first of its pairs in an unsummed answer
     std::vector<WorkerId> tried;    // live there, or failed there
 
+    void reset();
     std::uint32_t num_pairs() const { return pair_end - pair_begin; }
     bool was_tried(WorkerId worker) const;
+    // nobody works on it, or only such as should have answered by now
+    bool is_open() const { return !done && live.size() == num_late; }
+    AttemptId innermost() const { return live.empty() ? 0 : live.back(); }
 };
 
 // One attempt's answer as it came; kept until the round ends.
@@ -52,6 +63,7 @@ struct Attempt {
     std::uint32_t sequence_id = 0;
     TimePoint sent_at{}, deadline{};
     bool hedge = false;  // not the first cover
+    bool late = false;   // beyond its deadline; its answer counts all the same
     GroupShape shape;    // as sent; the answer echoes it
     std::uint32_t num_pairs = 0;
     std::vector<std::uint32_t> pieces;  // in the order of their pairs in the frame
@@ -80,14 +92,20 @@ struct Round {
 
     // Takes over what it needs of `batch`. `unit_base`:
     // the placement's unit of the layer's expert 0.
-    // No piece has more than `piece_pairs_max` pairs.
+    // `piece_pairs_max` [num_experts]: no piece of the expert has more pairs; empty: no such bound.
     // invalid_argument when a value of x is not finite.
     Status open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base,
-                std::uint32_t copies, std::uint32_t piece_pairs_max);
+                std::uint32_t copies, std::span<const std::uint32_t> piece_pairs_max);
     // Writes x of `rows` and the pairs of attempt.pieces as a group
     // (without sequence id); fills attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
-    // Marks what is still open of the attempt's pieces as answered; how many that were.
+    // Joins and leaves the pieces' lists of live attempts.
+    void begin(const Attempt& attempt);
+    void end(const Attempt& attempt);
+    // Its time is over: its pieces may go to others beside it.
+    void set_late(Attempt& attempt);
+    // Marks what is still open of the attempt's pieces as answered; how many that were. A sum
+    // takes the place of answers to pieces within it.
     std::uint32_t accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed);
     // Forgets the answers of a worker that turned out a liar; how many pieces opened again.
     std::uint32_t reject_answers_of(WorkerId worker);

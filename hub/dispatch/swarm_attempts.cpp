@@ -36,7 +36,7 @@ Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
     attempt.id = ++last_attempt;
     attempt.round = round.id;
     attempt.worker = worker;
-    attempt.hedge = false;
+    attempt.hedge = attempt.late = false;
     attempt.pieces.clear();
     attempt.tokens.clear();
     attempts[attempt.id] = std::move(fresh);
@@ -56,10 +56,10 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     Attempt& attempt = new_attempt(round, worker.id);
     attempt.hedge = hedge;
     attempt.pieces.assign(pieces.begin(), pieces.end());
+    round.begin(attempt);
 
     for (const std::uint32_t i : pieces) {
         Piece& piece = round.pieces[i];
-        ++piece.live;
         if (hedge) {
             piece.hedged = true;
         } else {
@@ -108,6 +108,7 @@ void SwarmCore::State::compute_locally(Turn& turn, Round& round,
 
     Attempt& attempt = new_attempt(round, 0);
     attempt.pieces = std::move(pieces);
+    round.begin(attempt);
     attempt.sent_at = turn.now;
     attempt.num_pairs = 0;
 
@@ -118,7 +119,6 @@ void SwarmCore::State::compute_locally(Turn& turn, Round& round,
 
     for (const std::uint32_t i : attempt.pieces) {
         Piece& piece = round.pieces[i];
-        ++piece.live;
         if (piece.dispatches > 0) ++counts.redispatched;
         ++piece.dispatches;
         attempt.num_pairs += piece.num_pairs();
@@ -143,7 +143,6 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
 
     for (const std::uint32_t i : attempt.pieces) {
         Piece& piece = round.pieces[i];
-        --piece.live;
         if (failure == Failure::busy) {
             std::erase(piece.tried, attempt.worker);  // it may be asked again
             if (!attempt.hedge && piece.dispatches > 0)
@@ -155,16 +154,6 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
 
     if (worker != nullptr) {
         switch (failure) {
-            case Failure::timeout:
-                ++worker->timeouts;
-                ++counts.timeouts;
-                ++worker->cancels_since_heard;
-                worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs,
-                                   turn.now);
-                ++counts.cancels;
-                turn.send(*worker, encode_cancel(attempt.sequence_id));
-                add_failure(turn, *worker, "timeout");
-                break;
             case Failure::error: add_failure(turn, *worker, "error"); break;
             case Failure::bad_answer: add_failure(turn, *worker, "bad answer"); break;
             case Failure::busy:
@@ -172,14 +161,26 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
         }
     }
 
-    std::erase(round.attempts, attempt.id);
+    round.end(attempt);
     erase_attempt(attempt.id);
+}
+
+// Its time is over. What it was asked goes to somebody else as well, and whoever answers first
+// is believed: a slow worker is no dead one.
+void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
+    Round& round = *find_round(attempt.round);
+    round.set_late(attempt);
+
+    Worker& worker = *pool.find(attempt.worker);
+    ++worker.timeouts;
+    ++counts.timeouts;
+    add_failure(turn, worker, "timeout");
+    dispatch(turn, round);
 }
 
 // The attempt is not needed any more.
 void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
-    for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
 
     if (Worker* worker = pool.find(attempt.worker)) {
         worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, turn.now);
@@ -194,7 +195,7 @@ void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
             send_heartbeat(turn, *worker, {});
     }
 
-    std::erase(round.attempts, attempt.id);
+    round.end(attempt);
     erase_attempt(attempt.id);
 }
 
@@ -203,9 +204,7 @@ void SwarmCore::State::accept_answer(Turn& turn, Attempt& attempt, std::vector<f
     Round& round = *find_round(attempt.round);
     const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed);
     if (attempt.hedge && num_new > 0) ++counts.hedges_won;
-    for (const std::uint32_t i : attempt.pieces) --round.pieces[i].live;
-    std::erase(round.attempts, attempt.id);
-
+    round.end(attempt);
     erase_attempt(attempt.id);
 
     if (round.pieces_left == 0) {

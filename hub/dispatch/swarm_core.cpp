@@ -116,6 +116,7 @@ void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
     worker.ids.expire(turn.now);
 
     tell_frame_limit(turn, worker);
+    check_loading(turn, worker);
 
     if (worker.loading_in_order() && turn.now - worker.heard_at < loading_silence_max) {
         turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
@@ -168,11 +169,8 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
 
         case TimerKind::attempt:
             if (Attempt* attempt = find_attempt(timer.id);
-                attempt != nullptr && attempt->deadline <= turn.now) {
-                Round& round = *find_round(attempt->round);
-                drop_attempt(turn, *attempt, Failure::timeout);
-                dispatch(turn, round);
-            }
+                attempt != nullptr && attempt->deadline <= turn.now)
+                on_attempt_late(turn, *attempt);
             break;
 
         case TimerKind::round:
@@ -307,7 +305,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
 
     const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0),
                                      state.options.hedge.attempts_at_once(),
-                                     state.pool.piece_pairs_max());
+                                     state.piece_pairs_max(batch.layer));
     if (!opened.ok()) {
         round.attempts.clear();
         state.fail_round(turn, round, opened.error());
@@ -424,6 +422,13 @@ SwarmCounters SwarmCore::counters() const {
     counts.group_p50_ms = to_ms(state_->group_latency.p50());
     counts.group_p99_ms = to_ms(state_->group_latency.p99());
     return counts;
+}
+
+std::size_t SwarmCore::num_rounds_open() const { return state_->rounds.size(); }
+
+std::size_t SwarmCore::in_flight(WorkerId id) const {
+    const Worker* worker = state_->pool.find(id);
+    return worker == nullptr ? 0 : worker->ids.num_live();
 }
 
 std::vector<WorkerView> SwarmCore::workers() const {

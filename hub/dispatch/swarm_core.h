@@ -56,6 +56,12 @@ class SwarmCore {
     // [num_layers * num_experts], active and ready workers; 0 for dense layers
     std::vector<std::uint16_t> replicas() const;
 
+    std::size_t num_rounds_open() const;
+    std::size_t in_flight(WorkerId worker) const;  // groups
+    // What the core holds to be true of its own state and is not; empty unless the core is wrong.
+    // `whole`: of every worker and unit, else of what is under way. Costs time: for tests.
+    std::vector<std::string> check_invariants(bool whole) const;
+
     // Test and operator switches, at run time.
     void set_hedge(const HedgePolicy& policy);  // for rounds that open later
     const SwarmOptions& options() const;        // as they stand now

@@ -1,6 +1,7 @@
 // Who computes what: covers of a round's open pieces
 // by few workers, waiting, and the ends of rounds.
 #include <algorithm>
+#include <limits>
 
 #include "hub/dispatch/swarm_state.h"
 
@@ -49,12 +50,27 @@ bool SwarmCore::State::has_taker(const Piece& piece) const {
     });
 }
 
+// The most pairs of each of a layer's experts that a worker who holds it takes in one group. A
+// weak one gets pieces that are small enough, and cuts nobody else's. Empty without weak ones.
+std::span<const std::uint32_t> SwarmCore::State::piece_pairs_max(std::uint32_t layer) {
+    const bool any_weak = std::any_of(pool.all().begin(), pool.all().end(), [](const auto& entry) {
+        return entry.second->pairs_max != std::numeric_limits<std::uint32_t>::max();
+    });
+    if (!any_weak) return {};
+
+    pairs_max_of.assign(options.limits.num_experts, WorkerPool::piece_pairs_min);
+    for (std::uint32_t expert = 0; expert < options.limits.num_experts; ++expert)
+        for (const Worker* worker : ready[unit_of(layer, expert)])
+            pairs_max_of[expert] = std::max(pairs_max_of[expert], worker->pairs_max);
+    return pairs_max_of;
+}
+
 // Gives out every piece that nobody works on. Called when a round
 // opens, when an attempt failed, and when a worker became free.
 void SwarmCore::State::dispatch(Turn& turn, Round& round) {
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
-        if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
+        if (round.pieces[i].is_open()) open.push_back(i);
 
     if (open.empty()) {
         std::erase(waiting, round.id);
@@ -138,7 +154,7 @@ bool SwarmCore::State::fail_what_nobody_takes(Turn& turn, Round& round,
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
         if (piece.num_pairs() <= WorkerPool::piece_pairs_min || holders[piece.unit].empty() ||
-            has_taker(piece))
+            has_taker(piece) || !piece.live.empty())
             continue;
 
         fail_round(turn, round,
@@ -156,7 +172,7 @@ bool SwarmCore::State::fail_what_nobody_holds(Turn& turn, Round& round,
     std::optional<TimePoint> give_up_at;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
-        if (has_taker(piece)) {
+        if (has_taker(piece) || !piece.live.empty()) {
             piece.unheld_since.reset();
             continue;
         }
@@ -187,9 +203,13 @@ void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::ui
     bool any_forgiven = false;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
-        if (piece.tried.empty()) continue;
-        piece.tried.clear();
-        any_forgiven = true;
+        const std::size_t num_tried = piece.tried.size();
+        // but for those who may answer still
+        std::erase_if(piece.tried, [&](WorkerId worker) {
+            return std::none_of(piece.live.begin(), piece.live.end(),
+                                [&](AttemptId id) { return find_attempt(id)->worker == worker; });
+        });
+        any_forgiven |= piece.tried.size() < num_tried;
     }
 
     if (any_forgiven) {
@@ -297,8 +317,9 @@ void SwarmCore::State::send_plan(Turn& turn, Round& round, Plan& plan, bool hedg
     std::sort(plan.pieces.begin(), plan.pieces.end());  // by block, then expert
     const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, plan.worker->pairs_max);
 
-    const auto belong_together = [](const Piece& a, const Piece& b) {
-        return a.block == b.block && a.dtype == b.dtype;
+    const auto belong_together = [&](const Piece& a, const Piece& b) {
+        return a.block == b.block && a.dtype == b.dtype &&
+               (round.unsummed || a.innermost() == b.innermost());
     };
 
     std::size_t begin = 0;
@@ -376,9 +397,8 @@ void SwarmCore::State::on_round_time(Turn& turn, Round& round) {
 
     if (!options.local_fallback) {
         // What the local backend has begun before it was switched off may still end well.
-        const bool open = std::any_of(
-            round.pieces.begin(), round.pieces.end(),
-            [](const Piece& piece) { return !piece.done && piece.live == 0; });
+        const bool open = std::any_of(round.pieces.begin(), round.pieces.end(),
+                                      [](const Piece& piece) { return piece.is_open(); });
         if (open || !remote.empty())
             fail_round(turn, round,
                        {ErrorCode::unavailable,
@@ -392,7 +412,7 @@ void SwarmCore::State::on_round_time(Turn& turn, Round& round) {
 
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
-        if (!round.pieces[i].done && round.pieces[i].live == 0) open.push_back(i);
+        if (round.pieces[i].is_open()) open.push_back(i);
 
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;

@@ -330,7 +330,6 @@ void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
     }
     if (worker.leaving) return;
     worker.device.budget_bytes = budget->budget_bytes;
-    worker.capacity_units = capacity_of(worker);
     // its buffers for calls have another size as well: it says so again if a group is too large
     worker.pairs_max = std::numeric_limits<std::uint32_t>::max();
 
@@ -343,10 +342,9 @@ void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
         if (worker.has(unit, Worker::wanted) && !worker.has(unit, Worker::ready))
             spare.push_back(unit);
 
-    std::vector<PlacementChange> changes;
-    placement.resize(worker.id, worker.capacity_units, spare, changes);
+    worker.room_again_at.reset();
     worker.assign_pending = true;  // a unit may be wanted here that was just let go
-    apply(turn, changes);
+    set_capacity(turn, worker, capacity_of(worker), spare);
 }
 
 void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {
@@ -520,7 +518,7 @@ void SwarmCore::State::on_missing_units(Turn& turn, Worker& worker, const Attemp
     std::vector<std::uint32_t> again;
     for (const std::uint32_t piece : attempt.pieces) {
         const std::uint32_t unit = round.pieces[piece].unit;
-        mark_not_ready(worker, unit);
+        mark_not_ready(turn.now, worker, unit);
         if (worker.has(unit, Worker::assigned)) again.push_back(unit);
     }
 
@@ -545,6 +543,8 @@ void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
     const AttemptId* live = worker.ids.find_live(error->sequence_id);
     if (live == nullptr) {
         worker.ids.release_cancelled(error->sequence_id);
+        if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving)
+            take_back_unloaded(turn, worker);
         return;
     }
 

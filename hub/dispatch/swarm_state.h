@@ -1,6 +1,7 @@
-// The inside of SwarmCore, split over five files: swarm_core (events and time),
-// swarm_protocol (frames in), swarm_units (who holds what), swarm_dispatch (who
-// computes what), swarm_attempts (what is under way). Private to this room.
+// The inside of SwarmCore, split over six files: swarm_core (events and time),
+// swarm_protocol (frames in), swarm_units (who holds what), swarm_dispatch (who computes
+// what), swarm_attempts (what is under way), swarm_invariants (what must hold of it all).
+// Private to this room.
 #pragma once
 
 #include <queue>
@@ -87,11 +88,17 @@ struct SwarmCore::State {
     void send_assign(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
     void on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt, const Round& round);
     void mark_ready(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
-    void mark_not_ready(Worker& worker, std::uint32_t unit);
+    void mark_not_ready(TimePoint now, Worker& worker, std::uint32_t unit);
     void unassign(Turn& turn, Worker& worker, std::uint32_t unit);
     // Lets go of what a worker holds beyond its share once enough others are ready.
     void release_surplus(Turn& turn, std::uint32_t unit);
     void forget_holder(TimePoint now, Worker& worker);
+    // Deadlines of what it was assigned and has not loaded.
+    Duration load_within() const;
+    void check_loading(Turn& turn, Worker& worker);
+    void take_back_unloaded(Turn& turn, Worker& worker);
+    void set_capacity(Turn& turn, Worker& worker, std::uint32_t capacity_units,
+                      std::span<const std::uint32_t> spare);
     Duration holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const;
     void units_freed(Turn& turn);
 
@@ -104,6 +111,7 @@ struct SwarmCore::State {
     bool eligible(const Worker& worker, TimePoint now) const;
     bool has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now) const;
     bool has_taker(const Piece& piece) const;
+    std::span<const std::uint32_t> piece_pairs_max(std::uint32_t layer);
     void dispatch(Turn& turn, Round& round);
     // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`.
     void plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open, bool hedge);
@@ -129,10 +137,15 @@ struct SwarmCore::State {
                       std::span<const std::uint32_t> pieces, bool hedge);
     void compute_locally(Turn& turn, Round& round, std::vector<std::uint32_t> pieces);
     // Ends one attempt without an answer; the caller dispatches the round again.
-    enum class Failure { timeout, error, bad_answer, busy, disconnect };
+    enum class Failure { error, bad_answer, busy, disconnect };
     void drop_attempt(Turn& turn, Attempt& attempt, Failure failure);
+    void on_attempt_late(Turn& turn, Attempt& attempt);
     void cancel_attempt(Turn& turn, Attempt& attempt);
     void accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y, bool unsummed);
+
+    // ---- swarm_invariants.cpp
+    void check_round(const Round& round, std::vector<std::string>& broken);
+    void check_worker(const Worker& worker, std::vector<std::string>& broken);
 
     SwarmOptions options;
     SwarmCounters counts;
@@ -170,6 +183,7 @@ struct SwarmCore::State {
     std::vector<Plan> plans;
     std::size_t num_plans = 0;
     std::vector<Worker*> candidates;
+    std::vector<std::uint32_t> pairs_max_of;  // [num_experts]
     std::uint64_t mark = 0;
 };
 

@@ -53,6 +53,11 @@ struct SwarmOptions {
     Duration holder_wait = 8s;
     Duration holder_wait_unseen = 2s;
     Duration holder_seen_within = 60s;
+    // A worker that has units to load and says READY of none for so long, and for as long as four
+    // blobs take at 1 Mbit/s, is told to let go of them: they go to others. It may try again after
+    // `load_again_after`, then after twice that, and so on.
+    Duration load_within = 30s;
+    Duration load_again_after = 60s;
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;

@@ -10,6 +10,9 @@ namespace {
 constexpr std::size_t assign_units_max = 512;  // a frame
 // WEIGHT_SYNCs before the HEARTBEAT that asks whether they are loaded
 constexpr std::size_t sync_units_max = 16;
+constexpr std::size_t release_units_max = 4096;
+constexpr Duration load_again_max = 10min;
+constexpr std::uint64_t slow_line_bytes_per_s = 125'000, blobs_at_once = 4;
 }  // namespace
 
 std::uint32_t SwarmCore::State::unit_of(std::uint32_t layer, std::uint32_t expert) const {
@@ -85,6 +88,8 @@ void SwarmCore::State::send_assignments(Turn& turn, Worker& worker) {
                 surplus_check.push_back(unit);
     }
 
+    if (worker.num_ready == worker.num_assigned) worker.loading_since = turn.now;
+
     std::vector<std::uint32_t> units;
     for (const Wish& wish : wishes) {
         worker.units[wish.unit] |= Worker::assigned;
@@ -141,6 +146,8 @@ void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
     }
 
     if (worker.num_ready == before) return;
+    worker.loading_since = turn.now;
+    if (worker.num_ready == worker.num_assigned) worker.times_stuck = 0;
 
     if (before == 0) worker.work = std::max(worker.work, pool.least_work());
     if (before == 0 || worker.num_ready == worker.num_assigned)
@@ -151,8 +158,9 @@ void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
     units_freed(turn);
 }
 
-void SwarmCore::State::mark_not_ready(Worker& worker, std::uint32_t unit) {
+void SwarmCore::State::mark_not_ready(TimePoint now, Worker& worker, std::uint32_t unit) {
     if (!worker.has(unit, Worker::ready)) return;
+    if (worker.num_ready == worker.num_assigned) worker.loading_since = now;
     worker.units[unit] &= static_cast<std::uint8_t>(~Worker::ready);
     --worker.num_ready;
     std::erase(ready[unit], &worker);
@@ -160,7 +168,7 @@ void SwarmCore::State::mark_not_ready(Worker& worker, std::uint32_t unit) {
 
 void SwarmCore::State::unassign(Turn& turn, Worker& worker, std::uint32_t unit) {
     if (!worker.has(unit, Worker::assigned)) return;
-    mark_not_ready(worker, unit);
+    mark_not_ready(turn.now, worker, unit);
     worker.units[unit] &= static_cast<std::uint8_t>(~Worker::assigned);
     --worker.num_assigned;
     std::erase(holders[unit], &worker);
@@ -202,6 +210,57 @@ void SwarmCore::State::forget_holder(TimePoint now, Worker& worker) {
         worker.units[unit] = 0;
     }
     worker.num_assigned = worker.num_ready = 0;
+}
+
+Duration SwarmCore::State::load_within() const {
+    return options.load_within +
+           std::chrono::milliseconds(1000 * blobs_at_once * options.expert_blob_bytes /
+                                     slow_line_bytes_per_s);
+}
+
+// A published peer loads in order and in silence; loading_silence_max bounds that.
+void SwarmCore::State::check_loading(Turn& turn, Worker& worker) {
+    if (worker.leaving || worker.published_peer) return;
+
+    if (worker.num_ready < worker.num_assigned &&
+        turn.now - worker.loading_since >= load_within()) {
+        take_back_unloaded(turn, worker);
+    } else if (worker.room_again_at && *worker.room_again_at <= turn.now) {
+        worker.room_again_at.reset();
+        set_capacity(turn, worker, capacity_of(worker), {});
+    }
+}
+
+// What it does not get loaded goes to others, and for a while it is given no more than it holds.
+void SwarmCore::State::take_back_unloaded(Turn& turn, Worker& worker) {
+    std::vector<std::uint32_t> spare;
+    std::vector<Unit> released;
+    std::uint32_t num_kept = 0;
+    for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit) {
+        const bool is_ready = worker.has(unit, Worker::ready);
+        if (worker.has(unit, Worker::wanted)) is_ready ? void(++num_kept) : spare.push_back(unit);
+        if (is_ready || !worker.has(unit, Worker::assigned)) continue;
+
+        unassign(turn, worker, unit);
+        released.push_back(wire_unit(unit));
+        if (released.size() == release_units_max)
+            turn.send(worker, encode_release(std::exchange(released, {})));
+    }
+    if (!released.empty()) turn.send(worker, encode_release(released));
+
+    ++worker.times_stuck;
+    worker.room_again_at = turn.now +
+                           std::min<Duration>(options.load_again_after * worker.times_stuck,
+                                              load_again_max);
+    set_capacity(turn, worker, num_kept, spare);
+}
+
+void SwarmCore::State::set_capacity(Turn& turn, Worker& worker, std::uint32_t capacity_units,
+                                    std::span<const std::uint32_t> spare) {
+    worker.capacity_units = capacity_units;
+    std::vector<PlacementChange> changes;
+    placement.resize(worker.id, capacity_units, spare, changes);
+    apply(turn, changes);
 }
 
 Duration SwarmCore::State::holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const {

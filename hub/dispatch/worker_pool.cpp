@@ -196,12 +196,6 @@ Worker* WorkerPool::find_key(const std::string& worker_key, WorkerId except) {
     return nullptr;
 }
 
-std::uint32_t WorkerPool::piece_pairs_max() const {
-    std::uint32_t least = std::numeric_limits<std::uint32_t>::max();
-    for (const auto& [id, worker] : workers_) least = std::min(least, worker->pairs_max);
-    return std::max(least, piece_pairs_min);
-}
-
 std::size_t WorkerPool::num_welcomed() const {
     return static_cast<std::size_t>(
         std::count_if(workers_.begin(), workers_.end(),

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -103,8 +104,11 @@ struct Worker {
     TimePoint connected_at{}, joined_at{}, busy_until{}, unhealthy_since{}, heard_at{};
 
     std::uint32_t capacity_units = 0, num_assigned = 0, num_ready = 0;
-    std::vector<std::uint8_t> units;  // [num_units] of UnitFlag
-    bool assign_pending = false;      // wants units that it has not been sent
+    std::vector<std::uint8_t> units;         // [num_units] of UnitFlag
+    bool assign_pending = false;             // wants units that it has not been sent
+    TimePoint loading_since{};               // of what it has not said READY of, or its last READY
+    std::uint32_t times_stuck = 0;           // it loaded nothing for too long
+    std::optional<TimePoint> room_again_at;  // until then it is given what it holds, and no more
 
     std::deque<Heartbeat> heartbeats;  // sent, not echoed
     std::uint32_t next_heartbeat_id = 1, heartbeats_missed = 0;
@@ -153,10 +157,8 @@ class WorkerPool {
     std::unique_ptr<Worker> take(WorkerId id);
     const std::map<WorkerId, std::unique_ptr<Worker>>& all() const { return workers_; }
     Worker* find_key(const std::string& worker_key, WorkerId except);  // welcomed
-    // The most pairs of one expert in a piece, so that every worker may take it. Not below
-    // piece_pairs_min: one odd worker does not cut everybody's work to shreds.
+    // Not below this: a worker that takes less in one group is asked for small rounds only.
     static constexpr std::uint32_t piece_pairs_min = 16;
-    std::uint32_t piece_pairs_max() const;
     std::size_t num_welcomed() const;
     std::size_t num_welcomed_of(std::uint64_t owner) const;
     // The least `work` of those that serve: where a newcomer starts, so that it is not flooded.

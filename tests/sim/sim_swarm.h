@@ -82,6 +82,8 @@ class SimSwarm {
     void stall(WorkerId worker, bool stalled = true);
     // echoes heartbeats, answers no call
     void stall_compute(WorkerId worker, bool stalled = true);
+    // takes its ASSIGN and loads nothing, or goes on
+    void stall_loading(WorkerId worker, bool stalled = true);
     // holds nothing of what it said READY for
     void forget_weights(WorkerId worker);
     // of a published peer, which does nothing else meanwhile

@@ -40,7 +40,7 @@ struct Rows {
 
 Round opened(const Rows& rows) {
     Round round;
-    EXPECT_TRUE(round.open(rows.batch(), deterministic_options(), 0, 1, 4096).ok());
+    EXPECT_TRUE(round.open(rows.batch(), deterministic_options(), 0, 1, {}).ok());
     return round;
 }
 

@@ -1,0 +1,138 @@
+// What is true of the core's state between two events, whoever did what: the simulator asks after
+// each of them. Every rule is one that several functions in several files keep together.
+#include <algorithm>
+
+#include "hub/dispatch/swarm_state.h"
+
+namespace moex {
+namespace {
+
+using Broken = std::vector<std::string>;
+
+// `b` was sent later: within `a`, or apart from it.
+bool apart_or_within(const Attempt& a, const Attempt& b) {
+    const auto shared = static_cast<std::size_t>(
+        std::count_if(b.pieces.begin(), b.pieces.end(), [&](std::uint32_t piece) {
+            return std::find(a.pieces.begin(), a.pieces.end(), piece) != a.pieces.end();
+        }));
+    return shared == 0 || shared == b.pieces.size();
+}
+
+}  // namespace
+
+void SwarmCore::State::check_round(const Round& round, Broken& broken) {
+    const auto wrong = [&](auto&&... what) {
+        broken.push_back(text("round ", round.id, ": ", what...));
+    };
+
+    std::vector<std::size_t> num_live(round.pieces.size()), num_late(round.pieces.size());
+    std::vector<const Attempt*> sums;
+    for (const AttemptId id : round.attempts) {
+        const Attempt* attempt = find_attempt(id);
+        if (attempt == nullptr || attempt->round != round.id) {
+            wrong("attempt ", id, " is not its own");
+            continue;
+        }
+        for (const std::uint32_t i : attempt->pieces) {
+            ++num_live[i];
+            num_late[i] += attempt->late;
+        }
+        const Worker* worker = pool.find(attempt->worker);
+        if (attempt->worker != 0 && worker == nullptr)
+            wrong("attempt ", id, " is at worker ", attempt->worker, ", who is gone");
+        if (worker != nullptr && !worker->published_peer && !round.unsummed)
+            sums.push_back(attempt);
+    }
+
+    for (std::size_t i = 0; i < sums.size(); ++i)
+        for (std::size_t j = i + 1; j < sums.size(); ++j)
+            if (!apart_or_within(*sums[i], *sums[j]))
+                wrong("the sums of attempts ", sums[i]->id, " and ", sums[j]->id, " overlap");
+
+    std::uint32_t num_open = 0;
+    for (std::size_t i = 0; i < round.pieces.size(); ++i) {
+        const Piece& piece = round.pieces[i];
+        num_open += !piece.done;
+        if (piece.live.size() != num_live[i] || piece.num_late != num_late[i])
+            wrong("piece ", i, " counts ", piece.live.size(), " attempts, ", piece.num_late,
+                  " late; there are ", num_live[i], " and ", num_late[i]);
+        if (piece.done != (piece.answer >= 0) ||
+            piece.answer >= static_cast<std::int32_t>(round.answers.size()))
+            wrong("piece ", i, " has answer ", piece.answer, " of ", round.answers.size());
+    }
+    if (num_open != round.pieces_left) wrong(round.pieces_left, " pieces left, not ", num_open);
+    if (num_open == 0) wrong("it is done and still open");
+
+    if (round.waiting != (std::find(waiting.begin(), waiting.end(), round.id) != waiting.end()))
+        wrong("it says waiting ", round.waiting, ", the list does not");
+}
+
+void SwarmCore::State::check_worker(const Worker& worker, Broken& broken) {
+    const auto wrong = [&](auto&&... what) {
+        broken.push_back(text("worker ", worker.id, ": ", what...));
+    };
+    const auto in = [&](const std::vector<Worker*>& list) {
+        return std::count(list.begin(), list.end(), &worker);
+    };
+
+    std::uint32_t num_assigned = 0, num_ready = 0;
+    for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit) {
+        const bool assigned = worker.has(unit, Worker::assigned),
+                   is_ready = worker.has(unit, Worker::ready);
+        num_assigned += assigned;
+        num_ready += is_ready;
+        if (is_ready && !assigned) wrong("unit ", unit, " is ready and not assigned");
+        if (in(holders[unit]) != assigned || in(ready[unit]) != is_ready)
+            wrong("unit ", unit, " is listed ", in(holders[unit]), " and ", in(ready[unit]),
+                  " times, its flags say ", assigned, " and ", is_ready);
+
+        const auto owners = placement.owners(unit);
+        const bool owned = std::find(owners.begin(), owners.end(), worker.id) != owners.end();
+        if (owned != worker.has(unit, Worker::wanted) && !draining)
+            wrong("unit ", unit, " is wanted ", !owned, ", the placement says ", owned);
+    }
+    if (num_assigned != worker.num_assigned || num_ready != worker.num_ready)
+        wrong("counts ", worker.num_assigned, " assigned, ", worker.num_ready, " ready; it has ",
+              num_assigned, " and ", num_ready);
+}
+
+std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
+    State& state = *state_;
+    Broken broken;
+
+    if (state.waiting.size() > state.options.rounds_waiting_max)
+        broken.push_back(
+            text(state.waiting.size(), " rounds wait, at most ", state.options.rounds_waiting_max));
+
+    std::size_t num_attempts = 0;
+    for (const auto& [id, round] : state.rounds) {
+        num_attempts += round->attempts.size();
+        state.check_round(*round, broken);
+    }
+    if (num_attempts != state.attempts.size())
+        broken.push_back(text(state.attempts.size(), " attempts, the rounds have ", num_attempts));
+
+    std::size_t num_live = 0;
+    for (const auto& [id, worker] : state.pool.all()) {
+        for (const SequenceIds::Live& live : worker->ids.live()) {
+            const Attempt* attempt = state.find_attempt(live.attempt);
+            if (attempt == nullptr || attempt->worker != id || attempt->sequence_id != live.id)
+                broken.push_back(
+                    text("worker ", id, ": id ", live.id, " is no attempt of its own"));
+        }
+        num_live += worker->ids.num_live();
+        if (worker->ids.num_live() > worker->queue_depth)
+            broken.push_back(text("worker ", id, " has ", worker->ids.num_live(),
+                                  " groups, at most ", worker->queue_depth));
+        if (whole) state.check_worker(*worker, broken);
+    }
+
+    const auto num_remote = static_cast<std::size_t>(
+        std::count_if(state.attempts.begin(), state.attempts.end(),
+                      [](const auto& entry) { return entry.second->worker != 0; }));
+    if (num_live != num_remote)
+        broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
+    return broken;
+}
+
+}  // namespace moex

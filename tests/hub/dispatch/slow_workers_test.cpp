@@ -1,0 +1,89 @@
+// Workers that are slow, weak or away: whose answers count, and what they cost the others.
+#include <gtest/gtest.h>
+
+#include "tests/sim/sim_swarm.h"
+
+namespace moex::sim {
+namespace {
+
+SimOptions workers_alone(std::uint32_t num_workers) {
+    SimOptions options{.num_workers = num_workers, .seed = 3, .log = true};
+    options.swarm.local_fallback = false;
+    return options;
+}
+
+void expect_right(const SimSwarm& swarm, RoundId round) {
+    const RoundOutcome& outcome = swarm.outcome(round);
+    ASSERT_TRUE(outcome.answer.has_value()) << "round " << round << " is open";
+    ASSERT_TRUE(outcome.answer->ok()) << outcome.answer->error().message;
+    EXPECT_LT(outcome.error_max, 4e-3);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+// Groups of 600 to 1,200 ms, beyond the longest timeout: each was thrown away when it came, and
+// of five rounds none succeeded.
+TEST(SlowWorkersTest, AnHonestAnswerAfterItsTimeoutCounts) {
+    for (const bool deterministic : {false, true}) {
+        SimOptions options = workers_alone(2);
+        options.compute = 600ms;
+        options.swarm.rounding.deterministic = deterministic;
+        SimSwarm swarm(options);
+        ASSERT_TRUE(swarm.run_until_ready());
+
+        for (int i = 0; i < 20; ++i) {
+            const TimePoint start = swarm.now();
+            const RoundId round = swarm.submit({.num_tokens = 5});
+            ASSERT_TRUE(swarm.run_until_idle());
+            expect_right(swarm, round);
+            EXPECT_LT(to_ms(swarm.now() - start), 2500);
+        }
+    }
+}
+
+// A sum that comes late covers what others have begun to answer in parts.
+TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+        SimOptions options = workers_alone(0);
+        options.seed = seed;
+        options.swarm.replicas = 3;
+        SimSwarm swarm(options);
+        const WorkerId whole = swarm.join(Peer::ours, "10.0.0.1");
+        ASSERT_TRUE(swarm.run_until_ready());
+        swarm.slow_down(whole, 505ms);
+
+        const RoundId round = swarm.submit({.num_tokens = 6});
+        for (int part = 0; part < 3; ++part) {
+            const WorkerId other = swarm.join(Peer::ours, text("10.0.", part, ".2"));
+            swarm.slow_down(other, Duration(2ms * (1 + seed % 5)));
+            swarm.resize(other, 20);
+        }
+        ASSERT_TRUE(swarm.run_until_idle());
+        expect_right(swarm, round);
+    }
+}
+
+// One of eight that takes sixteen pairs at a time made fifteen times as many groups of
+// everybody's prefill.
+TEST(SlowWorkersTest, AWeakWorkerCutsNobodyElsesWork) {
+    const auto groups_of_a_prefill = [](bool one_is_weak) {
+        SimOptions options = workers_alone(8);
+        options.swarm.replicas = 3;
+        SimSwarm swarm(options);
+        EXPECT_TRUE(swarm.run_until_ready());
+        if (one_is_weak) swarm.take_at_most(swarm.workers_alive().front(), 16);
+
+        const auto prefill = [&] {
+            const RoundId round = swarm.submit({.num_tokens = 256});
+            EXPECT_TRUE(swarm.run_until_idle());
+            return round;
+        };
+        for (int i = 0; i < 3; ++i) prefill();  // by now it has said so
+        const std::uint64_t before = swarm.core().counters().groups_sent;
+        for (int i = 0; i < 10; ++i) expect_right(swarm, prefill());
+        return swarm.core().counters().groups_sent - before;
+    };
+    EXPECT_LE(groups_of_a_prefill(true), groups_of_a_prefill(false) * 5 / 4);
+}
+
+}  // namespace
+}  // namespace moex::sim

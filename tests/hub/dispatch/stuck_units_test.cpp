@@ -1,0 +1,93 @@
+// Workers that do not load what they are assigned: nobody else may go without it for that.
+#include <gtest/gtest.h>
+
+#include "tests/sim/sim_swarm.h"
+
+namespace moex::sim {
+namespace {
+
+// Two workers, each with room for all 48 units, one copy of each.
+struct StuckUnitsTest : testing::Test {
+    StuckUnitsTest() : swarm(options()) {
+        good = swarm.join(Peer::ours, "10.0.0.1");
+        EXPECT_TRUE(swarm.run_until_ready());
+    }
+    static SimOptions options() {
+        SimOptions options{.num_workers = 0, .seed = 5, .log = true};
+        options.swarm.replicas = 1;
+        options.swarm.local_fallback = false;
+        return options;
+    }
+    std::uint32_t assigned(WorkerId worker) const {
+        return swarm.core().worker(worker)->units_assigned;
+    }
+    void expect_all_answered() {
+        for (std::uint32_t layer = 0; layer < 3; ++layer) {
+            const RoundId round = swarm.submit({.layer = layer, .num_tokens = 8});
+            ASSERT_TRUE(swarm.run_until_idle());
+            ASSERT_TRUE(swarm.outcome(round).answer->ok())
+                << swarm.outcome(round).answer->error().message;
+        }
+        EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+    }
+    mutable SimSwarm swarm;
+    WorkerId good = 0;
+};
+
+// Half of the units had nobody for as long as it echoed its heartbeats.
+TEST_F(StuckUnitsTest, AWorkerThatNeverSaysReadyGivesItsUnitsBack) {
+    const WorkerId stuck = swarm.join(Peer::ours, "10.0.1.1");
+    swarm.stall_loading(stuck);
+    swarm.run_for(1s);
+    EXPECT_EQ(assigned(stuck), 24u);
+    swarm.leave(good);
+
+    good = swarm.join(Peer::ours, "10.0.2.1");
+    swarm.run_for(40s);
+    EXPECT_EQ(assigned(stuck), 0u);
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
+    expect_all_answered();
+
+    // its line is whole again: it gets its share, and the other keeps serving meanwhile
+    swarm.stall_loading(stuck, false);
+    for (int i = 0; i < 70; ++i) {
+        swarm.run_for(1s);
+        EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
+    }
+    EXPECT_EQ(assigned(stuck), 24u);
+    expect_all_answered();
+}
+
+TEST_F(StuckUnitsTest, NoSpaceGivesWhatIsNotLoadedToOthersAtOnce) {
+    const WorkerId full = swarm.join(Peer::ours, "10.0.1.1");
+    swarm.stall_loading(full);
+    swarm.run_for(1s);
+    swarm.leave(good);
+    good = swarm.join(Peer::ours, "10.0.2.1");
+    swarm.run_for(1s);
+    ASSERT_EQ(swarm.core().coverage().replicas_min, 0u);
+
+    swarm.say(full, encode_error({.sequence_id = no_sequence_id, .code = "no_space"}));
+    swarm.run_for(1s);
+    EXPECT_EQ(assigned(full), 0u);
+    expect_all_answered();
+}
+
+// After sixteen errors of any kind what it lost was assigned to nobody again.
+TEST_F(StuckUnitsTest, UnitsThatAWorkerGoesOnNotHavingGoToOthers) {
+    const WorkerId broken = swarm.join(Peer::ours, "10.0.1.1");
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.answer_error(broken, "unknown_expert");
+    swarm.stall_loading(broken);
+
+    for (int i = 0; i < 30; ++i) {
+        swarm.submit({.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = 8});
+        swarm.run_for(3s);
+    }
+    swarm.run_until_idle();
+    EXPECT_EQ(assigned(broken), 0u);
+    expect_all_answered();
+}
+
+}  // namespace
+}  // namespace moex::sim

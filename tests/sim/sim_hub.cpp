@@ -1,0 +1,132 @@
+// The hub's side of the simulated swarm: carries out what the core asks for, and holds what comes
+// of it against what it must be.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/sim/sim_state.h"
+
+namespace moex::sim {
+
+void SimSwarm::State::perform(std::vector<SwarmAction>& actions) {
+    for (SwarmAction& action : actions) std::visit([&](auto& what) { act(what); }, action);
+    check_invariants();
+    const auto next = core->next_deadline();
+    if (next && (!tick_at || *next < *tick_at)) {
+        tick_at = *next;
+        at(
+            std::max(now, *next),
+            [this] {
+                tick_at.reset();
+                std::vector<SwarmAction> more;
+                core->on_tick(now, more);
+                perform(more);
+            },
+            true);
+    }
+}
+
+void SimSwarm::State::act(SendFrame& action) {
+    note("hub sends", action.worker, action.frame);
+    const auto found = workers.find(action.worker);
+    if (found == workers.end())
+        return violation(text("a frame to the unknown worker ", action.worker));
+    if (!found->second.alive) return;
+    if (const auto unit = found->second.ledger.hub_sends(action.frame, limits))
+        violation(text("worker ", action.worker, " is asked for layer ", unit->layer, " expert ",
+                       unit->expert, ", which it was not assigned or never said ready"));
+    if (!units_asked(action.frame, limits).empty()) check_bound(action.worker);
+    if (options.log) found->second.received.push_back(action.frame);
+    carry(std::move(action.frame), found->second.last_to_worker,
+          [this, id = action.worker](Bytes frame) { worker_reads(id, std::move(frame)); });
+}
+
+void SimSwarm::State::act(CloseWorker& action) {
+    note("hub closes", action.worker);
+    SimWorker& worker = workers.at(action.worker);
+    worker.closed = action.code;
+    worker.alive = false;
+    removed_now.insert(action.worker);
+}
+
+void SimSwarm::State::act(SetFrameLimit& action) {
+    const auto found = workers.find(action.worker);
+    if (found == workers.end())
+        return violation(text("a frame limit for the unknown worker ", action.worker));
+    found->second.frame_limit = action.bytes;
+}
+
+void SimSwarm::State::act(ComputeLocally& action) {
+    note("local computes", action.attempt);
+    std::vector<float> y(action.rows.size() * limits.hidden_size);
+    std::size_t pair = 0;
+    for (const GroupExpert& expert : action.experts)
+        for (std::uint32_t i = 0; i < expert.num_rows; ++i, ++pair)
+            sim_expert(action.layer, expert.expert,
+                       action.x->data() + std::size_t{action.rows[pair]} * limits.hidden_size,
+                       action.gates[pair], limits.hidden_size, options.swarm.rounding.deterministic,
+                       y.data() + pair * limits.hidden_size);
+    at(now + 5ms,
+       [this, round = action.round, attempt = action.attempt, y = std::move(y)]() mutable {
+           std::vector<SwarmAction> actions;
+           core->on_local(now, round, attempt, std::move(y), actions);
+           perform(actions);
+       });
+}
+
+void SimSwarm::State::act(RoundDone& action) {
+    note(action.answer.ok() ? "round done" : "round failed", action.round,
+         std::as_bytes(std::span(action.y)));
+    RoundOutcome& outcome = outcomes[action.round];
+    if (++outcome.times_done > 1)
+        violation(text("round ", action.round, " was answered ", outcome.times_done, " times"));
+    if (outcome.cancelled)
+        violation(text("round ", action.round, " was answered after its cancel"));
+    outcome.y = std::move(action.y);
+    outcome.answer = std::move(action.answer);
+    if (!outcome.answer->ok()) return;
+    for (const WorkerId worker : (*outcome.answer)->workers)
+        if (removed_now.contains(worker) && worker_events_removed(worker))
+            violation(text("round ", action.round, " uses removed worker ", worker));
+    if (!outcome.want.empty()) check_value(action.round, outcome);
+}
+
+void SimSwarm::State::act(WorkerEvent& action) {
+    note("worker event", action.worker * 8 + static_cast<std::uint64_t>(action.kind));
+    if (options.log) lines.back() += text(" ", action.detail);
+    worker_events.push_back(std::move(action));
+}
+
+bool SimSwarm::State::worker_events_removed(WorkerId worker) const {
+    return std::any_of(worker_events.begin(), worker_events.end(), [&](const auto& event) {
+        return event.worker == worker && event.kind == WorkerEvent::Kind::removed;
+    });
+}
+
+void SimSwarm::State::check_value(RoundId round, RoundOutcome& outcome) {
+    double largest = 1e-3, worst = 0;
+    for (std::size_t i = 0; i < outcome.want.size(); ++i) {
+        largest = std::max(largest, std::fabs(static_cast<double>(outcome.want[i])));
+        worst = std::max(worst, std::fabs(static_cast<double>(outcome.y[i]) - outcome.want[i]));
+    }
+    outcome.error_max = worst / largest;
+    const bool exact = options.swarm.rounding.deterministic;
+    if (exact ? worst != 0 : outcome.error_max > 4e-3)
+        violation(text("round ", round, " has a wrong sum, off by ", outcome.error_max));
+}
+
+// What the event touched after every event, everything after each thousandth.
+void SimSwarm::State::check_invariants() {
+    const bool whole = ++num_checks % 1000 == 0;
+    for (std::string& broken : core->check_invariants(whole)) violation(std::move(broken));
+}
+
+void SimSwarm::State::check_bound(WorkerId id) {
+    const std::size_t in_flight = core->in_flight(id),
+                      bound = options.swarm.queue_depth *
+                              (workers.at(id).peer == Peer::published ? limits.num_experts : 1);
+    in_flight_most = std::max(in_flight_most, in_flight);
+    if (in_flight > bound)
+        violation(text("worker ", id, " has ", in_flight, " groups, at most ", bound));
+}
+
+}  // namespace moex::sim

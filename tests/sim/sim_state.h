@@ -1,0 +1,113 @@
+// The inside of SimSwarm: the clock, the events, and each worker as it is.
+// Private to this folder; sim_hub.cpp plays the hub's driver, sim_worker.cpp the network and the
+// workers, sim_swarm.cpp has the verbs.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <queue>
+#include <random>
+#include <set>
+#include <tuple>
+
+#include "tests/sim/sim_swarm.h"
+#include "tests/sim/unit_ledger.h"
+
+namespace moex::sim {
+
+struct SimSwarm::State {
+    struct SimWorker {
+        WorkerId id = 0;
+        Peer peer = Peer::ours;
+        bool alive = true, stalled = false, compute_stalled = false, loading_stalled = false,
+             forgot = false;
+        Duration compute{};
+        Duration download{};
+        TimePoint reads_at{};
+        std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
+        bool overflows_f16 = false;
+        Lie lie = Lie::none;
+        std::uint32_t busy_ms = 0;
+        std::string error_code;
+        bool error_fatal = false;
+        TimePoint free_at{}, last_to_worker{}, last_to_hub{};
+        std::set<std::uint32_t> cancelled, computing;
+        std::set<Unit> held;
+        UnitLedger ledger;
+        std::vector<Bytes> received;
+        std::optional<CloseCode> closed;
+        std::uint64_t frame_limit = unauthenticated_frame_bytes_max;
+    };
+    struct Event {
+        TimePoint at;
+        std::uint64_t order;
+        std::function<void()> run;
+        bool background;  // does not keep run_until_idle() going
+        bool operator>(const Event& other) const {
+            return std::tie(at, order) > std::tie(other.at, other.order);
+        }
+    };
+
+    SimOptions options;
+    WireLimits limits;
+    std::unique_ptr<SwarmCore> core;
+    std::mt19937_64 random;
+    TimePoint now{1s};
+    std::priority_queue<Event, std::vector<Event>, std::greater<>> events;
+    std::uint64_t order = 0, hash = 0xcbf29ce484222325ull, num_events = 0;
+    std::size_t foreground = 0, in_flight_most = 0;
+    std::uint64_t num_checks = 0;
+    std::map<WorkerId, SimWorker> workers;
+    std::map<RoundId, RoundOutcome> outcomes;
+    std::vector<std::string> violations, lines;
+    std::vector<WorkerEvent> worker_events;
+    std::set<WorkerId> removed_now;  // told to go: no answer of theirs may count any more
+    std::optional<TimePoint> tick_at;
+
+    double uniform() { return static_cast<double>(random() >> 11) * 0x1p-53; }
+    bool strikes(double share) { return share > 0 && uniform() < share; }
+    Duration jitter(Duration most) {
+        return Duration(static_cast<std::int64_t>(uniform() * static_cast<double>(most.count())));
+    }
+
+    void note(const char* what, std::uint64_t id, ByteView bytes = {});
+    void violation(std::string what) {
+        violations.push_back(text("at ", to_ms(now.time_since_epoch()), " ms: ", what));
+    }
+
+    void at(TimePoint when, std::function<void()> run, bool background = false) {
+        events.push({when, order++, std::move(run), background});
+        if (!background) ++foreground;
+    }
+
+    // ---- the hub's side
+    void perform(std::vector<SwarmAction>& actions);
+    void act(SendFrame& action);
+    void act(CloseWorker& action);
+    void act(SetFrameLimit& action);
+    void act(ComputeLocally& action);
+    void act(RoundDone& action);
+    void act(WorkerEvent& action);
+    bool worker_events_removed(WorkerId worker) const;
+    void check_value(RoundId round, RoundOutcome& outcome);
+    void check_invariants();
+    void check_bound(WorkerId id);
+
+    // ---- the network
+    void flip(Bytes& frame);
+    void carry(Bytes frame, TimePoint& last, std::function<void(Bytes)> arrive);
+    void to_hub(WorkerId id, Bytes frame);
+    void hub_reads(WorkerId id, const Bytes& frame);
+
+    // ---- a worker's side
+    void worker_reads(WorkerId id, Bytes frame);
+    bool network_reorders() const;
+    void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame);
+    Bytes compute(SimWorker& worker, const Bytes& frame);
+    void leave(WorkerId id);
+
+    // ---- time
+    bool step(TimePoint limit);
+};
+
+}  // namespace moex::sim

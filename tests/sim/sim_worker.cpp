@@ -1,0 +1,213 @@
+// The network and the workers: frames that are lost, late, doubled or broken; loading, computing,
+// lying.
+#include <algorithm>
+#include <cmath>
+
+#include "protocol/half.h"
+#include "tests/sim/sim_state.h"
+
+namespace moex::sim {
+
+// Flips strike headers alone: a flipped value of y looks like an
+// answer, and no check of today can tell (TCP's checksum does).
+void SimSwarm::State::flip(Bytes& frame) {
+    const std::size_t end = std::min<std::size_t>(frame.size(), tensor_header_bytes);
+    std::size_t byte = random() % end;
+    // another attempt's sequence id would be as good as its own
+    if (byte >= 12 && byte < 16) byte -= 12;
+    frame[byte] ^= static_cast<std::byte>(1u << (random() % 8));
+}
+
+void SimSwarm::State::carry(Bytes frame, TimePoint& last, std::function<void(Bytes)> arrive) {
+    const Faults& faults = options.faults;
+    if (strikes(faults.loss)) return note("lost", 0, frame);
+    TimePoint when = now + options.latency + jitter(options.latency);
+    if (strikes(faults.delay)) when += jitter(faults.delay_max);
+    if (!strikes(faults.reorder)) when = std::max(when, last);  // a stream keeps its order
+    last = std::max(last, when);
+    if (frame.size() > 1 && strikes(faults.truncation))
+        frame.resize(1 + random() % (frame.size() - 1));
+    if (strikes(faults.bit_flips)) flip(frame);
+    if (strikes(faults.duplication)) at(when + jitter(20ms), [arrive, frame] { arrive(frame); });
+    at(when, [arrive, frame = std::move(frame)]() mutable { arrive(std::move(frame)); });
+}
+
+void SimSwarm::State::to_hub(WorkerId id, Bytes frame) {
+    SimWorker& worker = workers.at(id);
+    carry(std::move(frame), worker.last_to_hub,
+          [this, id](Bytes arrived) { hub_reads(id, arrived); });
+}
+
+void SimSwarm::State::hub_reads(WorkerId id, const Bytes& frame) {
+    if (!workers.at(id).alive) return;
+    note("hub reads", id, frame);
+    // A socket would have ended here with 1009. A network that doubles frames or loses the
+    // question delivers what a stream never could.
+    if (frame.size() > workers.at(id).frame_limit && !network_reorders())
+        violation(text("worker ", id, " sends ", frame.size(), " bytes, its limit is ",
+                       workers.at(id).frame_limit));
+    workers.at(id).ledger.hub_reads(frame, limits);
+    std::vector<SwarmAction> actions;
+    core->on_frame(now, id, frame, actions);
+    perform(actions);
+}
+
+void SimSwarm::State::worker_reads(WorkerId id, Bytes frame) {
+    SimWorker& worker = workers.at(id);
+    if (!worker.alive || worker.stalled) return;
+    if (now < worker.reads_at)
+        return at(worker.reads_at,
+                  [this, id, frame = std::move(frame)] { worker_reads(id, frame); });
+    const Result<FrameHeader> header = decode_frame_header(frame);
+    // its own decoder refuses: it reconnects, which to the hub is a leave
+    if (!header.ok()) return leave(id);
+    switch (header->type) {
+        case FrameType::heartbeat: to_hub(id, encode_heartbeat(header->sequence_id)); break;
+        case FrameType::assign: {
+            const auto units = decode_assign(frame, limits);
+            if (!units.ok()) return leave(id);
+            if (worker.loading_stalled) break;
+            std::vector<Unit> loaded;
+            for (const AssignedUnit& unit : *units) {
+                worker.held.insert({unit.layer, unit.expert});
+                loaded.push_back({unit.layer, unit.expert});
+            }
+            at(now + 50ms + jitter(100ms), [this, id, loaded = std::move(loaded)] {
+                if (workers.at(id).alive) to_hub(id, encode_ready(loaded));
+            });
+            break;
+        }
+        case FrameType::weight_sync: {
+            const auto sync = decode_weight_sync(frame, limits);
+            if (!sync.ok()) return leave(id);
+            worker.held.insert({sync->layer, sync->expert});
+            worker.reads_at = now + worker.download;
+            break;
+        }
+        case FrameType::release: {
+            const auto units = decode_units(frame, limits);
+            if (!units.ok()) return leave(id);
+            for (const Unit& unit : *units) worker.held.erase(unit);
+            break;
+        }
+        case FrameType::cancel:
+            if (worker.computing.contains(header->sequence_id))
+                worker.cancelled.insert(header->sequence_id);
+            break;
+        case FrameType::group_dispatch:
+        case FrameType::dispatch: begin_group(worker, *header, std::move(frame)); break;
+        default: break;
+    }
+}
+
+bool SimSwarm::State::network_reorders() const {
+    const Faults& faults = options.faults;
+    return faults.loss > 0 || faults.duplication > 0 || faults.reorder > 0 || faults.bit_flips > 0;
+}
+
+void SimSwarm::State::begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame) {
+    const WorkerId id = worker.id;
+    if (worker.compute_stalled) return;
+    for (const Unit& unit : units_asked(frame, limits)) {
+        if (worker.held.contains(unit)) continue;
+        // A RELEASE may overtake a call, and a WEIGHT_SYNC be lost, where
+        // the network loses, doubles or reorders; a stream does neither.
+        if (!network_reorders() && !worker.forgot)
+            violation(text("worker ", id, " is asked for layer ", unit.layer, " expert ",
+                           unit.expert, ", which it does not hold"));
+        return to_hub(id,
+                      encode_error({.sequence_id = header.sequence_id,
+                                    .code = std::string(error_code_name(ErrorCode::unknown_expert)),
+                                    .fatal = false}));
+    }
+    if (worker.busy_ms > 0 || strikes(options.faults.busy))
+        return to_hub(id,
+                      encode_busy(header.sequence_id, worker.busy_ms > 0 ? worker.busy_ms : 30));
+    if (!worker.error_code.empty() || strikes(options.faults.error))
+        return to_hub(
+            id, encode_error({.sequence_id = header.sequence_id,
+                              .code = worker.error_code.empty() ? "device_lost" : worker.error_code,
+                              .fatal = worker.error_fatal}));
+    if (const auto call = decode_group_dispatch(frame, limits); call.ok()) {
+        if (call->shape.num_pairs > worker.pairs_max)
+            return to_hub(id, encode_error({.sequence_id = header.sequence_id,
+                                            .code = "num_tokens_range",
+                                            .wanted = text(worker.pairs_max),
+                                            .fatal = false}));
+        if (worker.overflows_f16 && call->shape.dtype == Dtype::f16)
+            return to_hub(
+                id, encode_error(
+                        {.sequence_id = header.sequence_id, .code = "non_finite", .fatal = false}));
+    }
+    worker.free_at = std::max(now, worker.free_at) + worker.compute + jitter(worker.compute);
+    if (strikes(options.faults.stall)) worker.free_at += jitter(options.faults.stall_max);
+    worker.computing.insert(header.sequence_id);
+    at(worker.free_at, [this, id, sequence_id = header.sequence_id, frame = std::move(frame)] {
+        SimWorker& now_worker = workers.at(id);
+        now_worker.computing.erase(sequence_id);
+        if (now_worker.cancelled.erase(sequence_id) > 0 || !now_worker.alive ||
+            now_worker.stalled || now_worker.compute_stalled)
+            return;
+        Bytes answer = compute(now_worker, frame);
+        if (answer.empty()) return leave(id);
+        to_hub(id, std::move(answer));
+    });
+}
+
+Bytes SimSwarm::State::compute(SimWorker& worker, const Bytes& frame) {
+    const std::uint32_t hidden = limits.hidden_size;
+    if (worker.peer == Peer::published) {
+        const auto call = decode_dispatch(frame, limits);
+        if (!call.ok()) return {};
+        ExpertResult result{.sequence_id = call->sequence_id,
+                            .layer = call->layer,
+                            .expert = call->expert,
+                            .dtype = call->dtype};
+        result.y.resize(call->x.size());
+        for (std::size_t row = 0; row < call->gates.size(); ++row)
+            sim_expert(call->layer, call->expert, call->x.data() + row * hidden,
+                       half_to_float(call->gates[row]), hidden, true,
+                       result.y.data() + row * hidden);
+        if (worker.lie == Lie::shape)
+            result.layer = static_cast<std::uint16_t>((result.layer + 1) % limits.num_layers);
+        if (worker.lie == Lie::not_finite || (worker.overflows_f16 && call->dtype == Dtype::f16))
+            result.y[0] = std::numeric_limits<float>::infinity();
+        if (worker.lie == Lie::huge) std::fill(result.y.begin(), result.y.end(), 60000.0f);
+        return encode_result(result, hidden, false);
+    }
+    const auto call = decode_group_dispatch(frame, limits);
+    if (!call.ok()) return {};
+    GroupResult result{.sequence_id = call->sequence_id, .shape = call->shape};
+    result.y.assign(
+        std::size_t{call->shape.unsummed ? call->shape.num_pairs : call->shape.num_tokens} * hidden,
+        0.0f);
+    std::vector<float> one(hidden);
+    std::size_t pair = 0;
+    for (const GroupExpert& expert : call->experts)
+        for (std::uint32_t i = 0; i < expert.num_rows; ++i, ++pair) {
+            const std::size_t row = call->rows[pair];
+            const bool unsummed = call->shape.unsummed;
+            sim_expert(call->shape.layer, expert.expert, call->x.data() + row * hidden,
+                       half_to_float(call->gates[pair]), hidden, unsummed, one.data());
+            float* out = result.y.data() + (unsummed ? pair : row) * hidden;
+            for (std::uint32_t c = 0; c < hidden; ++c) out[c] += one[c];
+        }
+    if (worker.lie == Lie::shape)
+        result.shape.layer = static_cast<std::uint16_t>((result.shape.layer + 1) %
+                                                        limits.num_layers);
+    if (worker.lie == Lie::not_finite) result.y[0] = std::numeric_limits<float>::infinity();
+    if (worker.lie == Lie::huge) std::fill(result.y.begin(), result.y.end(), 60000.0f);
+    return encode_group_result(result, false);
+}
+
+void SimSwarm::State::leave(WorkerId id) {
+    SimWorker& worker = workers.at(id);
+    if (!worker.alive) return;
+    worker.alive = false;
+    note("worker leaves", id);
+    std::vector<SwarmAction> actions;
+    core->on_disconnect(now, id, actions);
+    perform(actions);
+}
+
+}  // namespace moex::sim
