@@ -55,6 +55,7 @@ struct Decoder::State {
     DecoderWeights weights;
     Rope rope;
     std::vector<MicroBatch> micro_batches;
+    std::vector<float> spare_logits;  // of a result that was given back
 
     std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
@@ -88,6 +89,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
                                     config,
                                     std::move(weights),
                                     Rope(config.head_dim, config.rope_theta),
+                                    {},
                                     {}});
 
     decoder->state_->micro_batches.resize(options.micro_batches);
@@ -315,10 +317,19 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
                  weights.final_norm, static_cast<float>(config.rms_norm_eps));
     }
 
-    const MatmulJob job[] = {{rows_out(result.logits, config.vocab_size, asked.size()),
-                              weights.head, rows_in(normed, config.hidden_size, asked.size())}};
+    result.logits = std::move(spare_logits);
+    result.logits.resize(asked.size() * config.vocab_size);
+    const MatmulJob job[] = {{{result.logits.data(), config.vocab_size},
+                              weights.head,
+                              rows_in(normed, config.hidden_size, asked.size())}};
     matmul(job, threads);
 }
+
+void Decoder::recycle(StepResult&& result) {
+    std::vector<float>& spare = state_->spare_logits;
+    if (result.logits.capacity() > spare.capacity()) spare = std::move(result.logits);
+}
+ThreadPool& Decoder::threads() const { return state_->threads; }
 
 // Room in the cache for every row of the batch, and where each of them stands.
 Result<std::vector<Row>> Decoder::State::rows_of(std::span<const StepRows> batch) const {

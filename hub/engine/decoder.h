@@ -69,6 +69,9 @@ class Decoder {
     Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts,
                             const std::function<void(const RouteView&)>& watch = {},
                             std::stop_token stop = {});
+    // Takes back a result that was read: the next step puts its logits into the same memory.
+    void recycle(StepResult&& result);
+    ThreadPool& threads() const;  // those that steps run on
 
   private:
     Decoder();

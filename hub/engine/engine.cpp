@@ -88,6 +88,8 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
     request.max_tokens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
 
+    // Before the lock: a long prompt is copied and sorted here.
+    auto generation = std::make_unique<Generation>(std::move(request), std::move(sink));
     GenerationId id = 0;
     {
         const std::lock_guard lock(state.mutex);
@@ -100,10 +102,9 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
                          text("the queue is full: ", state.waiting.size(),
                               " requests wait, at most ", state.options.queue_max)};
 
-        id = state.next_id++;
+        id = generation->id = state.next_id++;
         ++state.open;
-        state.waiting.push_back(
-            std::make_unique<Generation>(id, std::move(request), std::move(sink)));
+        state.waiting.push_back(std::move(generation));
         state.counters.waiting = static_cast<std::uint32_t>(state.waiting.size());
     }
     state.wake.notify_all();

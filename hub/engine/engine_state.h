@@ -21,9 +21,8 @@ namespace moex {
 // One submitted request as it goes through the engine.
 // Owned by the queue, then by the engine thread alone.
 struct Generation {
-    Generation(GenerationId number, GenerationRequest wanted, GenerationSink to)
-        : id(number),
-          request(std::move(wanted)),
+    Generation(GenerationRequest wanted, GenerationSink to)
+        : request(std::move(wanted)),
           sink(std::move(to)),
           sampler(request.sampling, request.prompt),
           tokens(request.prompt),
@@ -40,7 +39,7 @@ struct Generation {
         return request.prompt_logprobs && prompt_nll.size() + 1 < request.prompt.size();
     }
 
-    GenerationId id;
+    GenerationId id = 0;  // given with its place in the queue
     GenerationRequest request;
     GenerationSink sink;
     Sampler sampler;
@@ -52,6 +51,13 @@ struct Generation {
     TimePoint submitted, admitted{}, first_token;
     GenerationStats stats;
     std::vector<float> prompt_nll;
+};
+
+// Whose next token a step has the logits for.
+struct DueToken {
+    Generation* generation = nullptr;
+    std::span<const float> logits;  // [vocab_size], the step's
+    SampledToken token;             // left empty where no token is asked for
 };
 
 // How long a step may last when one of its members was cancelled. Doubles with
@@ -114,7 +120,12 @@ struct Engine::State {
     void on_failed_step(const Error& error, std::span<Generation* const> members);
     Result<StepResult> run_step(std::span<const StepRows> batch);
     void take_rows(Generation& generation, const StepResult& result, std::size_t first_row);
-    std::optional<FinishReason> take_token(Generation& generation, std::span<const float> logits);
+    void score_prompt(Generation& generation, std::span<const float> logits) const;
+    std::vector<DueToken> take_result(std::span<const StepRows> batch,
+                                      std::span<Generation* const> members,
+                                      const StepResult& result);
+    void sample(std::span<DueToken> due) const;
+    std::optional<FinishReason> take_token(Generation& generation, SampledToken token);
 };
 
 }  // namespace moex

@@ -159,42 +159,20 @@ void Engine::State::step() {
     for (auto& generation : running)
         if (generation->step_tokens != 0) members.push_back(generation.get());
 
-    const Result<StepResult> result = run_step(batch);
+    Result<StepResult> result = run_step(batch);
     if (!result.ok()) return on_failed_step(result.error(), members);
 
-    std::size_t logits_at = 0, row_at = 0;
-    const std::size_t vocab_size = decoder.config().vocab_size;
+    std::vector<DueToken> due = take_result(batch, members, *result);
+    sample(due);
+    decoder.recycle(*std::move(result));
+
     std::vector<GenerationId> finished_stop, finished_length, broken;
-    for (std::size_t i = 0; i < members.size(); ++i) {
-        Generation& generation = *members[i];
-        take_rows(generation, *result, row_at);
-        row_at += generation.step_tokens;
-
-        if (batch[i].no_logits) continue;
-
-        const std::size_t count = batch[i].all_logits ? generation.step_tokens : 1;
-        const auto logits = std::span(result->logits).subspan(logits_at, count * vocab_size);
-        logits_at += logits.size();
-
-        if (batch[i].all_logits) {
-            const std::vector<TokenId>& prompt = generation.request.prompt;
-            const std::uint32_t first = generation.kv->num_tokens() - generation.step_tokens;
-            for (std::size_t row = 0; row < count && first + row + 1 < prompt.size(); ++row) {
-                // scored before it was preempted
-                if (first + row != generation.prompt_nll.size()) continue;
-                const auto one = logits.subspan(row * vocab_size, vocab_size);
-                generation.prompt_nll.push_back(log_sum_exp(one) - one[prompt[first + row + 1]]);
-            }
-        }
-
-        if (generation.missing() > 0) continue;
-
-        if (const auto reason = take_token(generation, logits.last(vocab_size)))
+    for (DueToken& one : due)
+        if (const auto reason = take_token(*one.generation, std::move(one.token)))
             (*reason == FinishReason::stop    ? finished_stop
              : *reason == FinishReason::error ? broken
                                               : finished_length)
-                .push_back(generation.id);
-    }
+                .push_back(one.generation->id);
 
     for (const GenerationId id : broken)
         end_running(
@@ -204,6 +182,57 @@ void Engine::State::step() {
 
     for (const GenerationId id : finished_stop) end_running(id, FinishReason::stop);
     for (const GenerationId id : finished_length) end_running(id, FinishReason::length);
+}
+
+// What each member's rows gave; returns those that have all they need for their next token.
+std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch,
+                                                 std::span<Generation* const> members,
+                                                 const StepResult& result) {
+    const std::size_t vocab_size = decoder.config().vocab_size;
+    std::size_t logits_at = 0, row_at = 0;
+    std::vector<DueToken> due;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+        Generation& generation = *members[i];
+        take_rows(generation, result, row_at);
+        row_at += generation.step_tokens;
+        if (batch[i].no_logits) continue;
+
+        const std::size_t count = batch[i].all_logits ? generation.step_tokens : 1;
+        const auto logits =
+            std::span<const float>(result.logits).subspan(logits_at, count * vocab_size);
+        logits_at += logits.size();
+
+        if (batch[i].all_logits) score_prompt(generation, logits);
+        if (generation.missing() == 0)
+            due.push_back({.generation = &generation, .logits = logits.last(vocab_size)});
+    }
+    return due;
+}
+
+void Engine::State::score_prompt(Generation& generation, std::span<const float> logits) const {
+    const std::size_t vocab_size = decoder.config().vocab_size;
+    const std::vector<TokenId>& prompt = generation.request.prompt;
+    const std::uint32_t first = generation.kv->num_tokens() - generation.step_tokens;
+
+    for (std::size_t row = 0; row < generation.step_tokens && first + row + 1 < prompt.size();
+         ++row) {
+        // scored before it was preempted
+        if (first + row != generation.prompt_nll.size()) continue;
+        const auto one = logits.subspan(row * vocab_size, vocab_size);
+        generation.prompt_nll.push_back(log_sum_exp(one) - one[prompt[first + row + 1]]);
+    }
+}
+
+// Each sampler is its sequence's own, so that nobody's token depends on who is sampled beside it.
+void Engine::State::sample(std::span<DueToken> due) const {
+    decoder.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
+        for (DueToken& one : due.subspan(begin, end - begin)) {
+            const GenerationRequest& request = one.generation->request;
+            if (request.max_tokens > 0)
+                one.token = one.generation->sampler.sample(
+                    one.logits, request.logprobs ? request.top_logprobs : 0);
+        }
+    });
 }
 
 // Counts what one sequence's rows in the step cost and who answered them.
@@ -233,9 +262,8 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result,
     generation.furthest = reached;
 }
 
-// Samples the next token of one sequence and hands it on; the reason when that was its end.
-std::optional<FinishReason> Engine::State::take_token(Generation& generation,
-                                                      std::span<const float> logits) {
+// Hands a sequence's next token on; the reason when that was its end.
+std::optional<FinishReason> Engine::State::take_token(Generation& generation, SampledToken token) {
     const TimePoint now = now_steady();
 
     const GenerationRequest& request = generation.request;
@@ -249,8 +277,7 @@ std::optional<FinishReason> Engine::State::take_token(Generation& generation,
 
     if (request.max_tokens == 0) return FinishReason::length;
 
-    TokenEvent event{generation.sampler.sample(logits, request.logprobs ? request.top_logprobs : 0),
-                     generation.stats.completion_tokens};
+    const TokenEvent event{std::move(token), generation.stats.completion_tokens};
     if (!std::isfinite(event.token.logprob)) return FinishReason::error;
 
     if (std::find(request.stop_ids.begin(), request.stop_ids.end(), event.token.id) !=

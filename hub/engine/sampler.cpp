@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "hub/engine/draw.h"
 #include "hub/engine/kernels.h"
 
 namespace moex {
@@ -30,8 +31,17 @@ std::uint64_t next_random(std::uint64_t (&s)[4]) {
     return result;
 }
 
-// Below e^-40 of the most likely token a candidate is never drawn in practice: not worth its exp().
-constexpr double log_ratio_min = -40.0;
+// The `count` largest, in order; ties by lower id. One walk, and few tokens pass its first test.
+std::vector<TokenId> largest(std::span<const float> logits, std::size_t count) {
+    std::vector<TokenId> ids;
+    const auto before = [&](TokenId a, TokenId b) { return logits[a] > logits[b]; };
+    for (TokenId id = 0; id < logits.size(); ++id) {
+        if (ids.size() == count && !before(id, ids.back())) continue;
+        if (ids.size() == count) ids.pop_back();
+        ids.insert(std::upper_bound(ids.begin(), ids.end(), id, before), id);
+    }
+    return ids;
+}
 
 }  // namespace
 
@@ -80,86 +90,24 @@ std::span<const float> Sampler::adjust(std::span<const float> logits) {
 }
 
 TokenId Sampler::draw(std::span<const float> logits) {
-    const auto greedy = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) -
-                                             logits.begin());
-    if (options_.temperature <= 0) return greedy;
-
-    // Relative to the most likely token, whose own is 1.
-    const double most = logits[greedy];
-    const auto probability = [&](std::uint32_t id) {
-        return std::exp((logits[id] - most) / options_.temperature);
-    };
-
-    const double log_floor = std::max(
-        log_ratio_min, options_.min_p > 0 ? std::log(options_.min_p) : log_ratio_min);
-
-    order_.clear();
-    for (std::uint32_t id = 0; id < logits.size(); ++id)
-        if ((logits[id] - most) / options_.temperature >= log_floor) order_.push_back(id);
-
-    // Brings the likeliest of what lies behind the first `sorted` to the
-    // front, in order; a vocabulary is long, what top-p keeps is not.
-    const auto before = [&](std::uint32_t a, std::uint32_t b) {
-        return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-    };
-
-    std::size_t sorted = 0;
-    const auto sort_up_to = [&](std::size_t count) {
-        count = std::min(count, order_.size());
-        const auto first = order_.begin() + static_cast<std::ptrdiff_t>(sorted),
-                   last = order_.begin() + static_cast<std::ptrdiff_t>(count);
-        if (last != order_.end()) std::nth_element(first, last, order_.end(), before);
-        std::sort(first, last, before);
-        sorted = count;
-    };
-
-    if (options_.sample_top_k != 0 && options_.sample_top_k < order_.size()) {
-        sort_up_to(options_.sample_top_k);
-        order_.resize(options_.sample_top_k);
-    }
-
-    double sum = 0;
-    for (const std::uint32_t id : order_) sum += probability(id);
-    if (options_.top_p < 1.0) {
-        // The fewest tokens that reach top_p together; always at least one.
-        double reached = 0;
-        std::size_t count = 0;
-        while (count < order_.size() && (count == 0 || reached < options_.top_p * sum)) {
-            if (count == sorted) sort_up_to(std::max<std::size_t>(256, 4 * count));
-            reached += probability(order_[count++]);
-        }
-        order_.resize(count);
-        sum = reached;
-    }
-
-    double left = static_cast<double>(next_random(random_state_) >> 11) * 0x1p-53 * sum;
-    for (std::size_t i = 0; i + 1 < order_.size(); ++i) {
-        left -= probability(order_[i]);
-        if (left < 0) return order_[i];
-    }
-    return order_.empty() ? greedy : order_.back();  // none: the logits are not numbers
+    if (options_.temperature <= 0) return likeliest_token(logits);
+    return draw_token(logits,
+                      {.temperature = options_.temperature,
+                       .top_p = options_.top_p,
+                       .top_k = options_.sample_top_k,
+                       .min_p = options_.min_p},
+                      next_random(random_state_));
 }
 
 SampledToken Sampler::sample(std::span<const float> logits, std::uint32_t top_logprobs) {
-    const float normalizer = log_sum_exp(logits);
     SampledToken sampled;
     sampled.id = draw(adjust(logits));
+
+    const float normalizer = log_sum_exp(logits);
     sampled.logprob = logits[sampled.id] - normalizer;
-
-    if (top_logprobs > 0) {
-        const std::size_t count = std::min<std::size_t>(top_logprobs, logits.size());
-        order_.resize(logits.size());
-        for (std::uint32_t id = 0; id < logits.size(); ++id) order_[id] = id;
-
-        std::partial_sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(count),
-                          order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-                              return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
-                          });
-
-        for (std::size_t i = 0; i < count; ++i)
-            sampled.top.push_back({order_[i], logits[order_[i]] - normalizer});
-    }
-
+    if (top_logprobs > 0)
+        for (const TokenId id : largest(logits, std::min<std::size_t>(top_logprobs, logits.size())))
+            sampled.top.push_back({id, logits[id] - normalizer});
     return sampled;
 }
 

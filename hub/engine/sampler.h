@@ -1,7 +1,8 @@
 // From logits to the next token: penalties, bias, temperature, top-k,
 // min-p, top-p, then a draw with the sequence's own generator.
 // Greedy when temperature is 0; ties go to the lower id.
-// Same seed and logits, same token, on every machine.
+// Same seed and logits, same token, on every machine (hub/engine/draw.h).
+// Several samplers may sample at once, each on one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +55,6 @@ class Sampler {
     std::vector<TokenId> prompt_tokens_;  // sorted, unique
     std::uint64_t random_state_[4];
     std::vector<float> scratch_;
-    std::vector<std::uint32_t> order_;  // candidates
 };
 
 // log softmax of logits[id] for all ids.

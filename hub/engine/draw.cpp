@@ -1,0 +1,257 @@
+#include "hub/engine/draw.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace moex {
+namespace {
+
+constexpr int weight_bits = 39;
+static_assert((std::uint64_t{token_id_max} + 1) << weight_bits <= std::uint64_t{1} << 63,
+              "the weights of the largest vocabulary add up to no more than 64 bits hold");
+constexpr std::uint32_t steps_never = draw_steps_max + draw_steps_per_octave;
+
+// A bucket is 1/32 of an octave: few tokens share the one in which a cut falls.
+constexpr int bucket_shift = 15;
+constexpr std::uint32_t bucket_never = steps_never >> bucket_shift;
+using Histogram = std::array<std::uint64_t, bucket_never + 1>;
+
+// 2^-(i / 2^10) and 2^-(i / 2^20) with 31 bits behind the point: two factors make any fraction of
+// an octave.
+struct PowerTables {
+    static constexpr int bits = 10, fraction_bits = 31;
+    std::array<std::uint32_t, 1u << bits> coarse, fine;
+
+    PowerTables() {
+        for (std::uint32_t i = 0; i < coarse.size(); ++i) {
+            const double one = double{1u << fraction_bits};
+            coarse[i] = static_cast<std::uint32_t>(std::lround(one * std::exp2(i * -0x1p-10)));
+            fine[i] = static_cast<std::uint32_t>(std::lround(one * std::exp2(i * -0x1p-20)));
+        }
+    }
+};
+const PowerTables powers;
+
+std::uint64_t weight_of(std::uint32_t steps) {
+    constexpr std::uint32_t mask = (1u << PowerTables::bits) - 1;
+    constexpr int shift = 2 * PowerTables::fraction_bits - weight_bits;
+    const std::uint64_t fraction = std::uint64_t{powers.coarse[steps >> PowerTables::bits & mask]} *
+                                   powers.fine[steps & mask];
+    return fraction >> (shift + static_cast<int>(steps / draw_steps_per_octave));
+}
+static_assert(2 * PowerTables::fraction_bits - weight_bits + steps_never / draw_steps_per_octave <
+                  64,
+              "a shift of 64 has no meaning");
+
+// From logits to steps below the likeliest.
+class Steps {
+  public:
+    Steps(float most, const DrawOptions& options) : most_(most) {
+        const double scale = draw_steps_per_octave / (options.temperature * std::log(2.0));
+        scale_ = static_cast<float>(std::min(scale, 1e30));
+        if (options.min_p > 0)
+            limit_ = static_cast<float>(std::clamp(
+                -std::log2(options.min_p) * draw_steps_per_octave, 0.0, double{draw_steps_max}));
+    }
+    // steps_never where the token cannot be drawn, or its logit is no number
+    std::uint32_t operator()(float logit) const {
+        const float steps = (most_ - logit) * scale_;
+        return static_cast<std::uint32_t>(
+            static_cast<std::int32_t>(steps <= limit_ ? steps : float{steps_never}));
+    }
+
+  private:
+    float most_, scale_ = 0, limit_ = float{draw_steps_max};
+};
+
+// A draw in progress: what the histogram says, and where the last kept token is.
+class Draw {
+  public:
+    Draw(std::span<const float> logits, TokenId likeliest, const DrawOptions& options)
+        : logits_(logits),
+          steps_(logits[likeliest], options) {
+        fill();
+        if (options.top_k != 0 && options.top_k < logits.size()) keep_count(options.top_k);
+        if (options.top_p < 1.0) keep_share(options.top_p);
+    }
+
+    // Walks the buckets from the likeliest on, each in the order of its ids.
+    TokenId take(TokenId otherwise, std::uint64_t random) {
+        if (total_ == 0) return otherwise;
+        __extension__ using Wide = unsigned __int128;
+        auto left = static_cast<std::uint64_t>((Wide{random} * total_) >> 64);
+
+        for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) {
+            if (left >= histogram_[bucket]) {
+                left -= histogram_[bucket];
+                continue;
+            }
+            for (TokenId id = 0; id < logits_.size(); ++id) {
+                if (buckets_[id] != bucket) continue;
+                const std::uint64_t weight = weight_of(steps_(logits_[id]));
+                if (left < weight) return id;
+                left -= weight;
+            }
+        }
+
+        std::sort(at_cut_.begin(), at_cut_.end());
+        for (const TokenId id : at_cut_) {
+            const std::uint64_t weight = weight_of(steps_(logits_[id]));
+            if (left < weight) return id;
+            left -= weight;
+        }
+        return otherwise;
+    }
+
+  private:
+    void fill() {
+        thread_local std::vector<std::uint16_t> memory;
+        memory.resize(logits_.size());
+        buckets_ = memory;
+
+        // In two loops a block, so that the compiler makes vectors of the first.
+        constexpr std::size_t block = 256;
+        std::uint32_t steps[block];
+        for (std::size_t first = 0; first < logits_.size(); first += block) {
+            const std::size_t count = std::min(block, logits_.size() - first);
+            for (std::size_t i = 0; i < count; ++i) steps[i] = steps_(logits_[first + i]);
+            for (std::size_t i = 0; i < count; ++i) {
+                const std::uint32_t bucket = steps[i] >> bucket_shift;
+                buckets_[first + i] = static_cast<std::uint16_t>(bucket);
+                histogram_[bucket] += weight_of(steps[i]);
+            }
+        }
+
+        for (std::uint32_t bucket = 0; bucket < cut_; ++bucket) total_ += histogram_[bucket];
+    }
+
+    // The tokens of one bucket, the likeliest first: those that may still be drawn.
+    std::vector<TokenId> sorted(std::uint32_t bucket) const {
+        if (bucket == cut_) return at_cut_;
+        std::vector<TokenId> ids;
+        for (TokenId id = 0; id < logits_.size(); ++id)
+            if (buckets_[id] == bucket) ids.push_back(id);
+        std::stable_sort(ids.begin(), ids.end(),
+                         [&](TokenId a, TokenId b) { return logits_[a] > logits_[b]; });
+        return ids;
+    }
+
+    void keep_count(std::uint32_t count) {
+        std::array<std::uint32_t, bucket_never + 1> counts{};
+        for (const std::uint16_t bucket : buckets_) ++counts[bucket];
+
+        std::uint64_t before = 0;
+        for (std::uint32_t bucket = 0; bucket < cut_; before += histogram_[bucket++]) {
+            if (counts[bucket] < count) {
+                count -= counts[bucket];
+                continue;
+            }
+            at_cut_ = sorted(bucket);
+            at_cut_.resize(count);
+            cut_ = bucket;
+            total_ = before;
+            for (const TokenId id : at_cut_) total_ += weight_of(steps_(logits_[id]));
+            return;
+        }
+    }
+
+    void keep_share(double share) {
+        const double wanted = share * static_cast<double>(total_);
+
+        // Buckets that are kept whole, then the tokens of the one in which the share is reached.
+        std::uint64_t reached = 0;
+        std::uint32_t bucket = 0;
+        for (; bucket < cut_; reached += histogram_[bucket++])
+            if (static_cast<double>(reached + histogram_[bucket]) >= wanted) break;
+
+        std::vector<TokenId> ids = sorted(bucket);
+        std::size_t kept = 0;
+        while (kept < ids.size() && (kept + bucket == 0 || static_cast<double>(reached) < wanted))
+            reached += weight_of(steps_(logits_[ids[kept++]]));
+
+        ids.resize(kept);
+        at_cut_ = std::move(ids);
+        cut_ = bucket;
+        total_ = reached;
+    }
+
+    std::span<const float> logits_;
+    std::span<std::uint16_t> buckets_;  // of each token; the thread's memory
+    Steps steps_;
+    Histogram histogram_{};
+    std::uint64_t total_ = 0;
+    // Buckets below it are kept whole; of its own tokens those in at_cut_.
+    std::uint32_t cut_ = bucket_never;
+    std::vector<TokenId> at_cut_;
+};
+}  // namespace
+
+std::uint64_t draw_weight(std::uint32_t steps) {
+    return steps > draw_steps_max ? 0 : weight_of(steps);
+}
+
+TokenId likeliest_token(std::span<const float> logits) {
+    // Lanes that do not wait for each other.
+    constexpr std::size_t lanes = 16;
+    float most[lanes];
+    std::fill_n(most, lanes, -std::numeric_limits<float>::infinity());
+    std::size_t i = 0;
+    for (; i + lanes <= logits.size(); i += lanes)
+        for (std::size_t lane = 0; lane < lanes; ++lane)
+            most[lane] = logits[i + lane] > most[lane] ? logits[i + lane] : most[lane];
+    for (; i < logits.size(); ++i) most[0] = std::max(most[0], logits[i]);
+
+    const float largest = *std::max_element(most, most + lanes);
+    const auto found = std::find(logits.begin(), logits.end(), largest);
+    return found == logits.end() ? 0 : static_cast<TokenId>(found - logits.begin());
+}
+
+TokenId draw_token(std::span<const float> logits, const DrawOptions& options,
+                   std::uint64_t random) {
+    const TokenId likeliest = likeliest_token(logits);
+    return Draw(logits, likeliest, options).take(likeliest, random);
+}
+
+TokenId draw_token_plain(std::span<const float> logits, const DrawOptions& options,
+                         std::uint64_t random) {
+    const TokenId likeliest = likeliest_token(logits);
+    const Steps steps(logits[likeliest], options);
+
+    std::vector<TokenId> kept;
+    for (TokenId id = 0; id < logits.size(); ++id)
+        if (steps(logits[id]) <= draw_steps_max) kept.push_back(id);
+    std::stable_sort(kept.begin(), kept.end(),
+                     [&](TokenId a, TokenId b) { return logits[a] > logits[b]; });
+    if (options.top_k != 0 && options.top_k < kept.size()) kept.resize(options.top_k);
+
+    const auto weight = [&](TokenId id) { return weight_of(steps(logits[id])); };
+    std::uint64_t sum = 0;
+    for (const TokenId id : kept) sum += weight(id);
+
+    if (options.top_p < 1.0) {
+        const double wanted = options.top_p * static_cast<double>(sum);
+        std::size_t count = 0;
+        sum = 0;
+        while (count < kept.size() && (count == 0 || static_cast<double>(sum) < wanted))
+            sum += weight(kept[count++]);
+        kept.resize(count);
+    }
+
+    const auto bucket = [&](TokenId id) { return steps(logits[id]) >> bucket_shift; };
+    std::sort(kept.begin(), kept.end(), [&](TokenId a, TokenId b) {
+        return bucket(a) != bucket(b) ? bucket(a) < bucket(b) : a < b;
+    });
+
+    __extension__ using Wide = unsigned __int128;
+    auto left = static_cast<std::uint64_t>((Wide{random} * sum) >> 64);
+    for (const TokenId id : kept) {
+        if (left < weight(id)) return id;
+        left -= weight(id);
+    }
+    return likeliest;
+}
+
+}  // namespace moex
