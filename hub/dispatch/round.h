@@ -64,6 +64,7 @@ struct Attempt {
     TimePoint sent_at{}, deadline{};
     bool hedge = false;  // not the first cover
     bool late = false;   // beyond its deadline; its answer counts all the same
+    bool probe = false;  // of a worker that was ejected: goes on when it is not needed any more
     GroupShape shape;    // as sent; the answer echoes it
     std::uint32_t num_pairs = 0;
     std::vector<std::uint32_t> pieces;  // in the order of their pairs in the frame

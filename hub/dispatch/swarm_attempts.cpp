@@ -36,7 +36,7 @@ Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
     attempt.id = ++last_attempt;
     attempt.round = round.id;
     attempt.worker = worker;
-    attempt.hedge = attempt.late = false;
+    attempt.hedge = attempt.late = attempt.probe = false;
     attempt.pieces.clear();
     attempt.tokens.clear();
     attempts[attempt.id] = std::move(fresh);
@@ -174,8 +174,10 @@ void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
     Worker& worker = *pool.find(attempt.worker);
     ++worker.timeouts;
     ++counts.timeouts;
+    const RoundId round_id = round.id;
     add_failure(turn, worker, "timeout");
-    dispatch(turn, round);
+    watch_for_darkness(turn, attempt);
+    if (Round* open = find_round(round_id)) dispatch(turn, *open);
 }
 
 // The attempt is not needed any more.
@@ -184,9 +186,13 @@ void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
 
     if (Worker* worker = pool.find(attempt.worker)) {
         worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, turn.now);
+        capacity_freed = true;
+    }
+
+    // What a probe is for is the worker's answer, needed or not.
+    if (Worker* worker = pool.find(attempt.worker); worker != nullptr && !attempt.probe) {
         ++counts.cancels;
         turn.send(*worker, encode_cancel(attempt.sequence_id));
-        capacity_freed = true;
 
         // It drops cancelled work without a word. One that has not been heard
         // of for a while is asked whether it is there, and gets no more.

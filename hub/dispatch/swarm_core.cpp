@@ -52,7 +52,7 @@ void SwarmCore::State::Turn::send(Worker& worker, Bytes frame) {
 
 void SwarmCore::State::tell_frame_limit(Turn& turn, Worker& worker) {
     const std::uint64_t bytes = std::max(control_bytes_max, worker.ids.answer_bytes_max());
-    if (!worker.welcomed || std::exchange(worker.frame_limit, bytes) == bytes) return;
+    if (!worker.welcomed() || std::exchange(worker.frame_limit, bytes) == bytes) return;
     turn.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
 }
 
@@ -70,11 +70,11 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
     if (!worker) return;
     if (code) turn.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
 
-    if (worker->welcomed) {
+    if (worker->welcomed()) {
         turn.event(*worker, kind, std::move(reason));
         std::get<WorkerEvent>(turn.out.back()).code = code;
     }
-    if (worker->welcomed && kind == WorkerEvent::Kind::removed) ++counts.removed;
+    if (worker->welcomed() && kind == WorkerEvent::Kind::removed) ++counts.removed;
 
     if (!worker->units.empty()) forget_holder(turn.now, *worker);
 
@@ -131,30 +131,76 @@ void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
         return;
     }
 
-    if (worker.heartbeats_missed >= options.heartbeats_missed_max)
-        set_unhealthy(turn, worker, text(worker.heartbeats_missed, " heartbeats missed"));
+    if (worker.heartbeats_missed >= options.heartbeats_missed_max) on_silence(turn, worker);
 
     send_heartbeat(turn, worker, {});
     turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 }
 
-void SwarmCore::State::set_unhealthy(Turn& turn, Worker& worker, std::string why) {
-    if (worker.unhealthy) return;
-    worker.unhealthy = true;
-    worker.unhealthy_since = turn.now;
-    turn.event(worker, WorkerEvent::Kind::unhealthy, std::move(why));
+void SwarmCore::State::on_silence(Turn& turn, Worker& worker) {
+    if (!worker.health.on(HealthEvent::silence, turn.now)) return;
+    turn.event(worker, WorkerEvent::Kind::unhealthy,
+               text(worker.heartbeats_missed, " heartbeats missed"));
+}
+
+void SwarmCore::State::on_sign_of_work(Turn& turn, Worker& worker) {
+    worker.busy_in_row = 0;
+    worker.probed_at.reset();
+    const bool was_probing = worker.health.state() == Health::probing;
+    if (worker.health.on(HealthEvent::answer, turn.now) && was_probing)
+        turn.event(worker, WorkerEvent::Kind::healthy, "it answers again");
+}
+
+// Where there is no local backend half of the swarm goes on being asked whatever it does: that all
+// are broken is less likely than that what they were asked is.
+bool SwarmCore::State::may_eject_one_more() const {
+    if (options.local_fallback) return true;
+    std::size_t num_out = 1, num_loaded = 0;
+    for (const auto& [id, worker] : pool.all()) {
+        num_out += worker->state() == WorkerState::unhealthy;
+        num_loaded += worker->state() == WorkerState::unhealthy ||
+                      worker->state() == WorkerState::active;
+    }
+    return 2 * num_out <= num_loaded;
 }
 
 void SwarmCore::State::add_failure(Turn& turn, Worker& worker, const char* why) {
-    if (++worker.failures_in_row >= options.failures_max)
-        set_unhealthy(turn, worker,
-                      text(worker.failures_in_row, " failures in a row, the last: ", why));
+    const bool changed = worker.health.failed(turn.now, may_eject_one_more(), options.health);
+    if (!changed || worker.health.state() != Health::ejected) return;
+
+    worker.probed_at.reset();
+    turn.set_timer(worker.health.ejected_until(), TimerKind::health, worker.id);
+    turn.event(worker, WorkerEvent::Kind::unhealthy,
+               text(worker.health.failures_in_row(), " failures in a row, the last: ", why,
+                    "; not asked for ", (worker.health.ejected_until() - turn.now) / 1s, " s"));
+}
+
+// One worker that is silent is slow or gone. Three at once, or all that there are, of which
+// nothing was heard since they were asked, and nothing of anybody else: the network is gone.
+void SwarmCore::State::watch_for_darkness(Turn& turn, const Attempt& late) {
+    constexpr std::size_t enough = 3;
+    if (!options.local_fallback || dark || late.sent_at < heard_at) return;
+    if (std::find(unheard.begin(), unheard.end(), late.worker) == unheard.end())
+        unheard.push_back(late.worker);
+
+    const auto num_asked = static_cast<std::size_t>(
+        std::count_if(pool.all().begin(), pool.all().end(), [](const auto& entry) {
+            return entry.second->ids.num_live() > 0 || entry.second->health.serves();
+        }));
+    if (unheard.size() < std::min(enough, num_asked)) return;
+
+    dark = true;
+    std::vector<RoundId> open;
+    for (const auto& [id, round] : rounds) open.push_back(id);
+    std::sort(open.begin(), open.end());
+    for (const RoundId id : open)
+        if (Round* round = find_round(id)) dispatch(turn, *round);
 }
 
 void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
     switch (timer.kind) {
         case TimerKind::hello:
-            if (Worker* worker = pool.find(timer.id); worker != nullptr && !worker->welcomed)
+            if (Worker* worker = pool.find(timer.id); worker != nullptr && !worker->welcomed())
                 refuse(turn, *worker,
                        {ErrorCode::timeout,
                         text("no HELLO within ", options.hello_within / 1ms, " ms")},
@@ -166,6 +212,13 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
             break;
 
         case TimerKind::busy: capacity_freed = true; break;
+
+        case TimerKind::health:
+            if (Worker* worker = pool.find(timer.id);
+                worker != nullptr && worker->health.ejected_until() <= turn.now &&
+                worker->health.on(HealthEvent::time_over, turn.now))
+                probing.push_back(worker->id);
+            break;
 
         case TimerKind::attempt:
             if (Attempt* attempt = find_attempt(timer.id);
@@ -371,7 +424,7 @@ void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmActi
     const auto deadline_ms = static_cast<std::uint32_t>(
         std::clamp<std::int64_t>(deadline / 1ms, 0, 0xffffffff));
     for (const auto& [id, worker] : state.pool.all())
-        if (worker->welcomed && !worker->published_peer)
+        if (worker->welcomed() && !worker->published_peer)
             turn.send(*worker, encode_drain(deadline_ms));
 
     if (deadline > Duration::zero()) {
@@ -411,7 +464,7 @@ std::optional<TimePoint> SwarmCore::next_deadline() const {
 
 bool SwarmCore::welcomed(WorkerId id) const {
     const Worker* worker = state_->pool.find(id);
-    return worker != nullptr && worker->welcomed;
+    return worker != nullptr && worker->welcomed();
 }
 
 SwarmCounters SwarmCore::counters() const {
@@ -452,7 +505,7 @@ std::vector<std::uint16_t> SwarmCore::replicas() const {
         counts[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert] =
             static_cast<std::uint16_t>(
                 std::count_if(state.ready[unit].begin(), state.ready[unit].end(),
-                              [](const Worker* w) { return w->state() == WorkerState::active; }));
+                              [](const Worker* w) { return w->health.serves_in_need(); }));
     }
     return counts;
 }

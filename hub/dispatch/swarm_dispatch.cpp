@@ -20,10 +20,20 @@ Round* SwarmCore::State::find_round(RoundId id) {
 }
 
 bool SwarmCore::State::eligible(const Worker& worker, TimePoint now) const {
-    return worker.state() == WorkerState::active && worker.ids.num_live() < worker.queue_depth &&
-           worker.busy_until <= now &&
+    return worker.num_ready > 0 && worker.health.serves_in_need() &&
+           worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&
            worker.cancels_since_heard < worker.cancels_since_heard_max() &&
            !worker.loading_in_order();
+}
+
+bool SwarmCore::State::in_need(std::uint32_t unit) const {
+    return !options.local_fallback &&
+           std::none_of(ready[unit].begin(), ready[unit].end(),
+                        [](const Worker* worker) { return worker->health.serves(); });
+}
+
+bool SwarmCore::State::is_local(const Piece& piece) {
+    return !piece.live.empty() && find_attempt(piece.live.back())->worker == 0;
 }
 
 // With a local backend at hand a piece waits for a worker only where one that could take it will
@@ -34,12 +44,12 @@ bool SwarmCore::State::has_worker_worth_waiting_for(const Round& round, const Pi
     if (!round.waiting && waiting.size() >= options.rounds_waiting_max) return false;
 
     const TimePoint free_by = round.wait_until.value_or(now + options.queue_wait);
-    return std::any_of(
-        ready[piece.unit].begin(), ready[piece.unit].end(), [&](const Worker* worker) {
-            return worker->state() == WorkerState::active && worker->accepts(piece.dtype) &&
-                   piece.num_pairs() <= worker->pairs_max && !piece.was_tried(worker->id) &&
-                   worker->busy_until <= free_by;
-        });
+    return std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(),
+                       [&](const Worker* worker) {
+                           return worker->health.serves() && worker->accepts(piece.dtype) &&
+                                  piece.num_pairs() <= worker->pairs_max &&
+                                  !piece.was_tried(worker->id) && worker->busy_until <= free_by;
+                       });
 }
 
 // Whether somebody who holds or loads its unit takes pieces of this size.
@@ -70,7 +80,9 @@ std::span<const std::uint32_t> SwarmCore::State::piece_pairs_max(std::uint32_t l
 void SwarmCore::State::dispatch(Turn& turn, Round& round) {
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
-        if (round.pieces[i].is_open()) open.push_back(i);
+        if (round.pieces[i].is_open() ||
+            (dark && !round.pieces[i].done && !is_local(round.pieces[i])))
+            open.push_back(i);
 
     if (open.empty()) {
         std::erase(waiting, round.id);
@@ -83,7 +95,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
     std::vector<std::uint32_t> local;
     if (options.local_fallback) {
         std::erase_if(open, [&](std::uint32_t i) {
-            if (round.pieces[i].dispatches < options.attempts_max) return false;
+            if (!dark && round.pieces[i].dispatches < options.attempts_max) return false;
             local.push_back(i);
             return true;
         });
@@ -111,7 +123,53 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
     }
 
     if (!local.empty()) compute_locally(turn, round, std::move(local));
+    if (!probing.empty() && !dark) send_probes(turn, round);
     wait_for_workers(turn, round, open);
+}
+
+// Half-open: each worker whose ejection is over gets a copy of something that others compute. It
+// serves again when it has answered, and is ejected for longer when it has not in time.
+void SwarmCore::State::send_probes(Turn& turn, Round& round) {
+    constexpr Duration probe_within = 5s;
+    const std::vector<WorkerId> ids = probing;
+    for (const WorkerId id : ids) {
+        Worker* worker = pool.find(id);
+        if (worker == nullptr || worker->health.state() != Health::probing) {
+            std::erase(probing, id);
+        } else if (!worker->probed_at) {
+            if (eligible(*worker, turn.now) && send_probe(turn, round, *worker))
+                worker->probed_at = turn.now;
+        } else if (turn.now - *worker->probed_at >= probe_within) {
+            add_failure(turn, *worker, "no answer to a probe");
+        }
+    }
+}
+
+bool SwarmCore::State::send_probe(Turn& turn, Round& round, Worker& worker) {
+    std::vector<std::uint32_t> pieces;
+    for (const AttemptId id : round.attempts) {
+        pieces.clear();
+        std::uint32_t num_pairs = 0;
+        for (const std::uint32_t i : find_attempt(id)->pieces) {
+            const Piece& piece = round.pieces[i];
+            if (piece.done || piece.innermost() != id || piece.was_tried(worker.id) ||
+                !worker.has(piece.unit, Worker::ready) || !worker.accepts(piece.dtype) ||
+                num_pairs + piece.num_pairs() > worker.pairs_max ||
+                (!pieces.empty() &&
+                 (worker.published_peer || round.pieces[pieces.front()].block != piece.block ||
+                  round.pieces[pieces.front()].dtype != piece.dtype)))
+                continue;
+            pieces.push_back(i);
+            num_pairs += piece.num_pairs();
+        }
+        if (pieces.empty()) continue;
+
+        std::sort(pieces.begin(), pieces.end());
+        send_attempt(turn, round, worker, pieces, true);
+        find_attempt(round.attempts.back())->probe = true;
+        return true;
+    }
+    return false;
 }
 
 void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
@@ -230,7 +288,7 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
     const auto can_take = [&](const Worker& worker, const Piece& piece) {
         return worker.mark == mark && worker.has(piece.unit, Worker::ready) &&
                piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
-               !piece.was_tried(worker.id);
+               !piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));
     };
 
     for (const std::uint32_t i : open) {

@@ -59,13 +59,15 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
         return;
     }
 
-    if (!worker.welcomed) {
+    if (!worker.welcomed()) {
         on_first_frame(turn, worker, *header, frame);
         return;
     }
 
     worker.cancels_since_heard = 0;
-    worker.heard_at = turn.now;
+    worker.heard_at = heard_at = turn.now;
+    unheard.clear();
+    if (std::exchange(dark, false)) capacity_freed = true;
 
     switch (header->type) {
         case FrameType::heartbeat:
@@ -272,7 +274,7 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
 }
 
 void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
-    worker.welcomed = true;
+    worker.health.on(HealthEvent::welcome, turn.now);
     worker.joined_at = worker.heard_at = turn.now;
 
     tell_frame_limit(turn, worker);
@@ -328,7 +330,7 @@ void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
         refuse(turn, worker, budget.error(), close_code_for(budget.error().code));
         return;
     }
-    if (worker.leaving) return;
+    if (worker.leaving()) return;
     worker.device.budget_bytes = budget->budget_bytes;
     // its buffers for calls have another size as well: it says so again if a group is too large
     worker.pairs_max = std::numeric_limits<std::uint32_t>::max();
@@ -362,10 +364,8 @@ void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeade
     worker.heartbeats.erase(worker.heartbeats.begin(), echoed + 1);
     worker.heartbeats_missed = 0;
 
-    if (worker.unhealthy && sent_at >= worker.unhealthy_since) {
-        worker.unhealthy = false;
-        worker.failures_in_row = 0;
-        capacity_freed = true;
+    if (worker.health.state() == Health::silent && sent_at >= worker.health.since()) {
+        worker.health.on(HealthEvent::echo, turn.now);
         turn.event(worker, WorkerEvent::Kind::healthy, "its heartbeat is back");
     }
 
@@ -381,6 +381,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
                 header.sequence_id)) {
             // late, but it tells how long such work takes
             worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs);
+            on_sign_of_work(turn, worker);
             worker.ids.release_cancelled(header.sequence_id);
         } else if (!worker.ids.was_issued(header.sequence_id)) {
             ++counts.bad_frames;
@@ -471,7 +472,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
     worker.record_latency(latency, attempt.num_pairs);
 
     group_latency.record(latency);
-    worker.failures_in_row = 0;
+    on_sign_of_work(turn, worker);
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;
     ++counts.groups_answered;
@@ -493,6 +494,7 @@ void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& he
                         std::clamp<Duration>(std::chrono::milliseconds(*retry_ms), 1ms, busy_max);
     turn.set_timer(worker.busy_until, TimerKind::busy, worker.id);
     ++worker.busy;
+    if (++worker.busy_in_row > options.busy_in_row_max) add_failure(turn, worker, "BUSY in a row");
 
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) {
@@ -543,7 +545,7 @@ void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
     const AttemptId* live = worker.ids.find_live(error->sequence_id);
     if (live == nullptr) {
         worker.ids.release_cancelled(error->sequence_id);
-        if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving)
+        if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving())
             take_back_unloaded(turn, worker);
         return;
     }
@@ -582,7 +584,7 @@ void SwarmCore::State::on_worker_drain(Turn& turn, Worker& worker, ByteView fram
         refuse(turn, worker, deadline_ms.error(), close_code_for(deadline_ms.error().code));
         return;
     }
-    if (std::exchange(worker.leaving, true)) return;
+    if (!worker.health.on(HealthEvent::drain, turn.now)) return;
 
     leavers.push_back(worker.id);
     turn.set_timer(turn.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);

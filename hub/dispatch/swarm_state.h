@@ -20,7 +20,7 @@ struct SwarmCore::State {
     explicit State(SwarmOptions given);
 
     // ---- swarm_core.cpp: sessions and time
-    enum class TimerKind : std::uint8_t { hello, heartbeat, attempt, round, busy, drain };
+    enum class TimerKind : std::uint8_t { hello, heartbeat, attempt, round, busy, health, drain };
     struct Timer {
         TimePoint at;
         TimerKind kind;
@@ -53,8 +53,13 @@ struct SwarmCore::State {
                        std::optional<CloseCode> code);
     void on_heartbeat_time(Turn& turn, Worker& worker);
     void send_heartbeat(Turn& turn, Worker& worker, std::vector<std::uint32_t> units);
-    void set_unhealthy(Turn& turn, Worker& worker, std::string why);
+    void on_silence(Turn& turn, Worker& worker);
+    // It answered something, in time or not, needed or not.
+    void on_sign_of_work(Turn& turn, Worker& worker);
     void add_failure(Turn& turn, Worker& worker, const char* why);
+    bool may_eject_one_more() const;
+    // Whether the whole swarm has gone silent: who was asked, all of them, and nobody was heard.
+    void watch_for_darkness(Turn& turn, const Attempt& late);
     // Ends the connections of workers that sent DRAIN
     // and have answered; then serves those who wait.
     void close_drained(Turn& turn);
@@ -109,6 +114,11 @@ struct SwarmCore::State {
         std::uint32_t num_pairs = 0;
     };
     bool eligible(const Worker& worker, TimePoint now) const;
+    // Nobody who holds the unit serves: those are asked who are ejected.
+    bool in_need(std::uint32_t unit) const;
+    void send_probes(Turn& turn, Round& round);
+    bool send_probe(Turn& turn, Round& round, Worker& worker);
+    bool is_local(const Piece& piece);
     bool has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now) const;
     bool has_taker(const Piece& piece) const;
     std::span<const std::uint32_t> piece_pairs_max(std::uint32_t layer);
@@ -172,6 +182,12 @@ struct SwarmCore::State {
     AttemptId last_attempt = 0;
     std::vector<RoundId> waiting;  // in order of arrival
     bool capacity_freed = false;
+    std::vector<WorkerId> probing;  // half-open
+    // Nobody was heard of since all of these were asked; `dark`: that is enough to think the
+    // network gone, and the local backend computes everything until somebody is heard.
+    std::vector<WorkerId> unheard;
+    TimePoint heard_at{};
+    bool dark = false;
 
     std::priority_queue<Timer, std::vector<Timer>, std::greater<>> timers;
     std::vector<WorkerId> leavers;  // sent DRAIN, still connected

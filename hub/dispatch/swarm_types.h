@@ -14,6 +14,7 @@
 #include "hub/base/clock.h"
 #include "hub/dispatch/hedge_policy.h"
 #include "hub/dispatch/placement.h"
+#include "hub/dispatch/worker_health.h"
 #include "hub/engine/expert_backend.h"
 #include "protocol/messages.h"
 
@@ -61,8 +62,10 @@ struct SwarmOptions {
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;
-    // in a row: unhealthy until its next good heartbeat
-    std::uint32_t failures_max = 3;
+    // failures in a row end in ejection: 5 s, 10 s, ... up to 5 min
+    HealthOptions health;
+    // of a worker without an answer between them: from here on BUSY counts as a failure
+    std::uint32_t busy_in_row_max = 3;
     // malformed, non-finite or beyond the norm bound: removed
     std::uint32_t bad_answers_max = 3;
     // |y| of one pair, root mean square, relative to max(1, rms of x)
@@ -114,6 +117,8 @@ struct WorkerView {                                // for status, metrics and th
     std::string nickname, client, worker_key, address;
     bool published_peer = false;  // speaks the five published messages
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
+    Health health = Health::connecting;  // finer than `state`
+    std::uint32_t ejections = 0;
     std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
                   errors = 0, busy = 0, late = 0, bad_answers = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;

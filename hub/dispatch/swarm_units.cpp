@@ -147,6 +147,7 @@ void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
 
     if (worker.num_ready == before) return;
     worker.loading_since = turn.now;
+    worker.health.on(HealthEvent::loaded, turn.now);
     if (worker.num_ready == worker.num_assigned) worker.times_stuck = 0;
 
     if (before == 0) worker.work = std::max(worker.work, pool.least_work());
@@ -179,8 +180,7 @@ void SwarmCore::State::release_surplus(Turn& turn, std::uint32_t unit) {
     const auto owners = placement.owners(unit);
     std::size_t ready_owners = 0;
     for (const Worker* worker : ready[unit])
-        if (worker->has(unit, Worker::wanted) && worker->state() == WorkerState::active)
-            ++ready_owners;
+        if (worker->has(unit, Worker::wanted) && worker->health.serves()) ++ready_owners;
 
     for (std::size_t i = holders[unit].size(); i-- > 0;) {
         Worker& worker = *holders[unit][i];
@@ -220,7 +220,7 @@ Duration SwarmCore::State::load_within() const {
 
 // A published peer loads in order and in silence; loading_silence_max bounds that.
 void SwarmCore::State::check_loading(Turn& turn, Worker& worker) {
-    if (worker.leaving || worker.published_peer) return;
+    if (worker.leaving() || worker.published_peer) return;
 
     if (worker.num_ready < worker.num_assigned &&
         turn.now - worker.loading_since >= load_within()) {

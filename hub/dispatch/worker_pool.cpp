@@ -100,10 +100,17 @@ void SequenceIds::expire(TimePoint now) {
 }
 
 WorkerState Worker::state() const {
-    if (!welcomed) return WorkerState::connecting;
-    if (leaving) return WorkerState::draining;
-    if (unhealthy) return WorkerState::unhealthy;
-    return num_ready > 0 ? WorkerState::active : WorkerState::loading;
+    switch (health.state()) {
+        case Health::connecting: return WorkerState::connecting;
+        case Health::loading: return WorkerState::loading;
+        case Health::healthy:
+        case Health::suspect: return num_ready > 0 ? WorkerState::active : WorkerState::loading;
+        case Health::silent:
+        case Health::ejected:
+        case Health::probing: return WorkerState::unhealthy;
+        case Health::draining: return WorkerState::draining;
+    }
+    return WorkerState::unhealthy;
 }
 
 bool Worker::loading_in_order() const {
@@ -138,6 +145,8 @@ WorkerView Worker::view() const {
     WorkerView view;
     view.id = id;
     view.state = state();
+    view.health = health.state();
+    view.ejections = health.ejections();
     view.device = device;
     view.nickname = nickname;
     view.client = client;
@@ -191,7 +200,7 @@ std::unique_ptr<Worker> WorkerPool::take(WorkerId id) {
 
 Worker* WorkerPool::find_key(const std::string& worker_key, WorkerId except) {
     for (const auto& [id, worker] : workers_)
-        if (id != except && worker->welcomed && worker->worker_key == worker_key)
+        if (id != except && worker->welcomed() && worker->worker_key == worker_key)
             return worker.get();
     return nullptr;
 }
@@ -199,13 +208,14 @@ Worker* WorkerPool::find_key(const std::string& worker_key, WorkerId except) {
 std::size_t WorkerPool::num_welcomed() const {
     return static_cast<std::size_t>(
         std::count_if(workers_.begin(), workers_.end(),
-                      [](const auto& entry) { return entry.second->welcomed; }));
+                      [](const auto& entry) { return entry.second->welcomed(); }));
 }
 
 std::size_t WorkerPool::num_welcomed_of(std::uint64_t owner) const {
-    return static_cast<std::size_t>(std::count_if(
-        workers_.begin(), workers_.end(),
-        [&](const auto& entry) { return entry.second->welcomed && entry.second->owner == owner; }));
+    return static_cast<std::size_t>(
+        std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+            return entry.second->welcomed() && entry.second->owner == owner;
+        }));
 }
 
 double WorkerPool::least_work() const {

@@ -17,6 +17,7 @@
 
 #include "hub/dispatch/latency_histogram.h"
 #include "hub/dispatch/swarm_types.h"
+#include "hub/dispatch/worker_health.h"
 
 namespace moex {
 
@@ -94,14 +95,12 @@ struct Worker {
     WorkerId id;
     std::string address;
     std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()
-    bool authorized = false, welcomed = false, published_peer = false, unhealthy = false;
-    // it sent DRAIN: holds nothing any more, ends when its attempts are answered
-    bool leaving = false;
+    bool authorized = false, published_peer = false;
     bool lz4 = false;
     std::uint8_t dtypes = 0;  // bit per Dtype
     DeviceInfo device;
     std::string nickname, client, worker_key;
-    TimePoint connected_at{}, joined_at{}, busy_until{}, unhealthy_since{}, heard_at{};
+    TimePoint connected_at{}, joined_at{}, busy_until{}, heard_at{};
 
     std::uint32_t capacity_units = 0, num_assigned = 0, num_ready = 0;
     std::vector<std::uint8_t> units;         // [num_units] of UnitFlag
@@ -119,7 +118,10 @@ struct Worker {
     // of one group; less once it said that a group was too large
     std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
     std::uint32_t cancels_since_heard = 0;  // attempts cancelled since its last sign of life
-    std::uint32_t failures_in_row = 0;
+    WorkerHealth health;
+    std::uint32_t busy_in_row = 0;
+    // half-open: when it was last sent a duplicate that it has not answered
+    std::optional<TimePoint> probed_at;
     // Work given so far, weighted by its own latency: ties between
     // workers go to the smaller, so that fast ones get more.
     double work = 0;
@@ -135,6 +137,9 @@ struct Worker {
     std::int32_t plan = -1;
 
     WorkerState state() const;
+    bool welcomed() const { return health.state() != Health::connecting; }
+    // it sent DRAIN: holds nothing any more, ends when its attempts are answered
+    bool leaving() const { return health.state() == Health::draining; }
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
     // A published peer works in order: until the echo that
     // says that its units are loaded it answers nothing else.
