@@ -89,7 +89,29 @@ void write_safetensors(const fs::path& path, const std::vector<TestTensor>& tens
     write_file(path, raw_safetensors(header.dump(), data));
 }
 
-CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::move(options)) {
+CheckpointBuilder::CheckpointBuilder(CheckpointOptions options)
+    : options_(std::move(options)),
+      random_(options_.seed) {
+    const CheckpointOptions& o = options_;
+    write_config();
+
+    add("model.embed_tokens.weight", {o.vocab_size, o.hidden_size});
+    for (std::uint32_t layer = 0; layer < o.num_layers; ++layer) {
+        const std::string at = "model.layers." + std::to_string(layer) + ".";
+        add_attention(at);
+        const bool is_dense = std::find(o.mlp_only_layers.begin(), o.mlp_only_layers.end(),
+                                        layer) != o.mlp_only_layers.end();
+        if (is_dense)
+            add_mlp(at + "mlp.", 48);
+        else
+            add_experts(at + "mlp.");
+    }
+
+    add("model.norm.weight", {o.hidden_size});
+    if (!o.tied) add("lm_head.weight", {o.vocab_size, o.hidden_size});
+}
+
+void CheckpointBuilder::write_config() {
     const CheckpointOptions& o = options_;
     config = {{"architectures", {"Qwen3MoeForCausalLM"}},
               {"model_type", "qwen3_moe"},
@@ -111,6 +133,7 @@ CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::
               {"tie_word_embeddings", o.tied},
               {"vocab_size", o.vocab_size},
               {"eos_token_id", 7}};
+
     if (o.newer_config) {
         config["num_local_experts"] = o.num_experts;
         config["rope_parameters"] = {{"rope_theta", 50000.0}, {"rope_type", "default"}};
@@ -121,68 +144,66 @@ CheckpointBuilder::CheckpointBuilder(CheckpointOptions options) : options_(std::
         config["rope_scaling"] = nullptr;
         config["torch_dtype"] = "bfloat16";
     }
-    std::mt19937_64 random(o.seed);
-    std::normal_distribution<float> normal(0.0f, 0.05f);
-    const auto add = [&](std::string name, std::vector<std::uint64_t> shape) {
-        TestTensor tensor{std::move(name), o.dtype, std::move(shape), {}};
-        tensor.values.resize(tensor.num_elements());
-        // Rounded to bf16, so that every dtype holds the same weights
-        // (f16 holds bf16 values of this size exactly enough to compare).
-        for (float& value : tensor.values)
-            value = bfloat16_to_float(float_to_bfloat16(normal(random)));
-        tensors.push_back(std::move(tensor));
-    };
+}
+
+TestTensor& CheckpointBuilder::add(std::string name, std::vector<std::uint64_t> shape) {
+    TestTensor tensor{std::move(name), options_.dtype, std::move(shape), {}};
+    tensor.values.resize(tensor.num_elements());
+
+    // Rounded to bf16, so that every dtype holds the same weights
+    // (f16 holds bf16 values of this size exactly enough to compare).
+    for (float& value : tensor.values)
+        value = bfloat16_to_float(float_to_bfloat16(normal_(random_)));
+    return tensors.emplace_back(std::move(tensor));
+}
+
+void CheckpointBuilder::add_attention(const std::string& at) {
+    const std::uint64_t h = options_.hidden_size;
+    add(at + "input_layernorm.weight", {h});
+    add(at + "post_attention_layernorm.weight", {h});
+    add(at + "self_attn.q_proj.weight", {64, h});
+    add(at + "self_attn.k_proj.weight", {32, h});
+    add(at + "self_attn.v_proj.weight", {32, h});
+    add(at + "self_attn.o_proj.weight", {h, 64});
+    add(at + "self_attn.q_norm.weight", {16});
+    add(at + "self_attn.k_norm.weight", {16});
+    if (!options_.attention_bias) return;
+
+    add(at + "self_attn.q_proj.bias", {64});
+    add(at + "self_attn.k_proj.bias", {32});
+    add(at + "self_attn.v_proj.bias", {32});
+    add(at + "self_attn.o_proj.bias", {h});
+}
+
+void CheckpointBuilder::add_mlp(const std::string& at, std::uint64_t inner) {
+    const std::uint64_t h = options_.hidden_size;
+    add(at + "gate_proj.weight", {inner, h});
+    add(at + "up_proj.weight", {inner, h});
+    add(at + "down_proj.weight", {h, inner});
+}
+
+// The same numbers in either form: a tensor each, or all experts in two.
+void CheckpointBuilder::add_experts(const std::string& at) {
+    const CheckpointOptions& o = options_;
     const std::uint64_t h = o.hidden_size, inner = o.moe_intermediate_size;
-    add("model.embed_tokens.weight", {o.vocab_size, h});
-    for (std::uint32_t layer = 0; layer < o.num_layers; ++layer) {
-        const std::string at = "model.layers." + std::to_string(layer) + ".";
-        add(at + "input_layernorm.weight", {h});
-        add(at + "post_attention_layernorm.weight", {h});
-        add(at + "self_attn.q_proj.weight", {64, h});
-        add(at + "self_attn.k_proj.weight", {32, h});
-        add(at + "self_attn.v_proj.weight", {32, h});
-        add(at + "self_attn.o_proj.weight", {h, 64});
-        add(at + "self_attn.q_norm.weight", {16});
-        add(at + "self_attn.k_norm.weight", {16});
-        if (o.attention_bias) {
-            add(at + "self_attn.q_proj.bias", {64});
-            add(at + "self_attn.k_proj.bias", {32});
-            add(at + "self_attn.v_proj.bias", {32});
-            add(at + "self_attn.o_proj.bias", {h});
-        }
-        if (std::find(o.mlp_only_layers.begin(), o.mlp_only_layers.end(), layer) !=
-            o.mlp_only_layers.end()) {
-            add(at + "mlp.gate_proj.weight", {48, h});
-            add(at + "mlp.up_proj.weight", {48, h});
-            add(at + "mlp.down_proj.weight", {h, 48});
-            continue;
-        }
-        add(at + "mlp.gate.weight", {o.num_experts, h});
-        // The same numbers in either form.
-        TestTensor gate_up{
-            at + "mlp.experts.gate_up_proj", o.dtype, {o.num_experts, 2 * inner, h}, {}};
-        TestTensor down{at + "mlp.experts.down_proj", o.dtype, {o.num_experts, h, inner}, {}};
-        for (std::uint32_t e = 0; e < o.num_experts; ++e) {
-            const std::string expert = at + "mlp.experts." + std::to_string(e) + ".";
-            add(expert + "gate_proj.weight", {inner, h});
-            add(expert + "up_proj.weight", {inner, h});
-            add(expert + "down_proj.weight", {h, inner});
-            if (!o.fused) continue;
-            const auto append = [](std::vector<float>& to, const TestTensor& from) {
-                to.insert(to.end(), from.values.begin(), from.values.end());
-            };
-            append(gate_up.values, *(tensors.end() - 3));
-            append(gate_up.values, *(tensors.end() - 2));
-            append(down.values, *(tensors.end() - 1));
-            tensors.resize(tensors.size() - 3);
-        }
-        if (o.fused) {
-            tensors.push_back(std::move(gate_up));
-            tensors.push_back(std::move(down));
-        }
+    add(at + "gate.weight", {o.num_experts, h});
+
+    const std::size_t begin = tensors.size();
+    for (std::uint32_t expert = 0; expert < o.num_experts; ++expert)
+        add_mlp(at + "experts." + std::to_string(expert) + ".", inner);
+    if (!o.fused) return;
+
+    TestTensor gate_up{at + "experts.gate_up_proj", o.dtype, {o.num_experts, 2 * inner, h}, {}};
+    TestTensor down{at + "experts.down_proj", o.dtype, {o.num_experts, h, inner}, {}};
+    for (std::size_t i = begin; i < tensors.size(); ++i) {
+        const bool is_down = (i - begin) % 3 == 2;
+        std::vector<float>& values = is_down ? down.values : gate_up.values;
+        values.insert(values.end(), tensors[i].values.begin(), tensors[i].values.end());
     }
-    add("model.norm.weight", {h});
-    if (!o.tied) add("lm_head.weight", {o.vocab_size, h});
+
+    tensors.resize(begin);
+    tensors.push_back(std::move(gate_up));
+    tensors.push_back(std::move(down));
 }
 
 TestTensor& CheckpointBuilder::tensor(std::string_view name) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,7 +68,16 @@ class CheckpointBuilder {
     void write(const std::filesystem::path& directory) const;
 
   private:
+    void write_config();
+    TestTensor& add(std::string name, std::vector<std::uint64_t> shape);
+    // `at` ends with a dot: what the tensors' names begin with.
+    void add_attention(const std::string& at);
+    void add_mlp(const std::string& at, std::uint64_t inner);
+    void add_experts(const std::string& at);
+
     CheckpointOptions options_;
+    std::mt19937_64 random_;
+    std::normal_distribution<float> normal_{0.0f, 0.05f};
 };
 
 // A checkpoint of about `wanted_bytes` in bf16, streamed, whose
