@@ -3,16 +3,21 @@
 //   node bench/fairness_bench.mjs [--users N] [--seconds S] [--pause MS] [--model DIR] [--header]
 // MOEX_HUB: the program [build/moex-hub]. The hub stands behind a proxy on loopback (--trusted-proxy), so that
 // each client has an address of its own and the limits of strangers. The greedy one sends one of five bodies of
-// a megabyte as fast as it is let to: it comes back when Retry-After says so. Users chat for 8 tokens, then pause.
+// a megabyte as fast as it is let to, from a process of its own, which runs as this file with `--press URL BODY
+// SECONDS`: it comes back when Retry-After says so. Users chat for 8 tokens, then pause.
 // CSV: see `columns`. ratio: p99 beside the greedy client over p99 alone, both measured in this run; the goal is 2.
 // example: node bench/fairness_bench.mjs --seconds 20 --header
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { request as httpRequest, Agent } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
 
 process.env.MOEX_HUB ??= 'build/moex-hub';
 const options = { users: '3', seconds: '20', pause: '100', model: 'static/models/demo' };
 let withHeader = false;
-for (let i = 2; i < process.argv.length; i += 1) {
+const pressing = process.argv[2] === '--press' ? process.argv.slice(3) : null;
+for (let i = pressing ? process.argv.length : 2; i < process.argv.length; i += 1) {
   const name = process.argv[i].replace(/^--/, '');
   if (name === 'header') withHeader = true;
   else if (name in options && i + 1 < process.argv.length) options[name] = process.argv[i += 1];
@@ -42,13 +47,13 @@ const bodies = {
 
 // One POST as the client of an address: { status, retry_s }.
 const agent = new Agent({ keepAlive: true });
-function post(hub, address, path, body) {
+function post(url, address, path, body) {
   return new Promise((resolve, reject) => {
     const headers = {
       'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(body),
       Authorization: `Bearer ${key}`, 'X-Forwarded-For': address,
     };
-    const sent = httpRequest(hub.url + path, { method: 'POST', agent, headers }, (answer) => {
+    const sent = httpRequest(url + path, { method: 'POST', agent, headers }, (answer) => {
       answer.resume();
       answer.on('end', () => {
         resolve({ status: answer.statusCode, retry_s: Number(answer.headers['retry-after'] ?? 0) });
@@ -63,7 +68,7 @@ async function chatUntil(hub, address, until, took) {
   const body = chat([user('Tell me a story about the sea')], { max_tokens: 8 });
   while (performance.now() < until) {
     const begun = performance.now();
-    const { status } = await post(hub, address, '/v1/chat/completions', body);
+    const { status } = await post(hub.url, address, '/v1/chat/completions', body);
     if (status !== 200) throw new Error(`a user's chat was answered ${status}`);
     took.push(performance.now() - begun);
     await sleep(Number(options.pause));
@@ -71,16 +76,29 @@ async function chatUntil(hub, address, until, took) {
 }
 
 // Four requests in flight; told to wait, it waits no longer than it must.
-async function pressUntil(hub, [path, body], until, counts) {
+async function pressUntil(url, [path, body], until) {
+  const counts = { taken: 0, refused: 0 };
   const press = async () => {
     while (performance.now() < until) {
-      const { status, retry_s } = await post(hub, '203.0.113.66', path, body);
+      const { status, retry_s } = await post(url, '203.0.113.66', path, body);
       counts[status === 429 || status === 503 ? 'refused' : 'taken'] += 1;
       const left = Math.max(0, until - performance.now());
       if (retry_s > 0) await sleep(Math.min(retry_s * 1000, left));
     }
   };
   await Promise.all([press(), press(), press(), press()]);
+  return counts;
+}
+
+// The same from a process of its own: what it sends and reads is not taken from the users' time.
+async function pressApart(url, name, seconds) {
+  const child = spawn(process.execPath, [fileURLToPath(import.meta.url), '--press', url, name, String(seconds)],
+    { stdio: ['ignore', 'pipe', 'inherit'] });
+  let said = '';
+  child.stdout.on('data', (piece) => { said += piece; });
+  const [code] = await once(child, 'close');
+  if (code !== 0) throw new Error(`the greedy client ended with ${code}`);
+  return JSON.parse(said);
 }
 
 async function measure(hub, greedy) {
@@ -88,24 +106,32 @@ async function measure(hub, greedy) {
   const until = performance.now() + Number(options.seconds) * 1000;
   const users = Array.from({ length: Number(options.users) },
     (_, i) => chatUntil(hub, `198.51.100.${i + 1}`, until, took));
-  if (greedy) users.push(pressUntil(hub, greedy, until, counts));
+  if (greedy) {
+    users.push(pressApart(hub.url, greedy, options.seconds).then((told) => Object.assign(counts, told)));
+  }
   await Promise.all(users);
   took.sort((a, b) => a - b);
   const at = (share) => took[Math.min(took.length - 1, Math.floor(took.length * share))];
   return { chats: took.length, p50: at(0.5), p99: at(0.99), ...counts };
 }
 
+if (pressing) {
+  const [url, name, seconds] = pressing;
+  console.log(JSON.stringify(await pressUntil(url, bodies[name], performance.now() + Number(seconds) * 1000)));
+  process.exit(0);
+}
+
 const columns = 'body,users,chats_alone,p50_alone_ms,p99_alone_ms,chats_beside,p50_beside_ms,p99_beside_ms,'
   + 'ratio_p50,ratio_p99,greedy_taken,greedy_refused';
 if (withHeader) console.log(columns);
 let worst = 0;
-for (const [name, greedy] of Object.entries(bodies)) {
+for (const name of Object.keys(bodies)) {
   const hub = await startHub(['--trusted-proxy', '127.0.0.1', '--backend', 'local', '--log-level', 'error'],
     { MOEX_API_KEY: key });
   try {
-    await post(hub, '198.51.100.1', '/v1/chat/completions', chat([user('Hi')]));   // warm
+    await post(hub.url, '198.51.100.1', '/v1/chat/completions', chat([user('Hi')]));   // warm
     const alone = await measure(hub, null);
-    const beside = await measure(hub, greedy);
+    const beside = await measure(hub, name);
     worst = Math.max(worst, beside.p99 / alone.p99);
     console.log([name, options.users, alone.chats, alone.p50.toFixed(1), alone.p99.toFixed(1),
       beside.chats, beside.p50.toFixed(1), beside.p99.toFixed(1), (beside.p50 / alone.p50).toFixed(2),
