@@ -15,12 +15,6 @@ class WebSocketOver : public WebSocket {
         timeout.keep_alive_pings = true;
         stream_.set_option(timeout);
 
-        // Compression is off: it costs memory per peer, and activations do not shrink.
-        websocket::permessage_deflate deflate;
-        deflate.server_enable = false;
-        deflate.client_enable = false;
-        stream_.set_option(deflate);
-
         stream_.binary(true);
         stream_.auto_fragment(false);
     }
@@ -73,7 +67,8 @@ class WebSocketOver : public WebSocket {
   private:
     using FrameBuffer = decltype(asio::dynamic_buffer(std::declval<Bytes&>()));
     std::shared_ptr<ssl::context> context_;
-    websocket::stream<Stream> stream_;
+    // No permessage-deflate: it costs memory per peer, and activations do not shrink.
+    websocket::stream<Stream, false> stream_;
     beast_http::request<beast_http::empty_body> upgrade_;
     Bytes frame_;
     std::optional<FrameBuffer> buffer_;
