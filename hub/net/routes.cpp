@@ -183,7 +183,8 @@ Checked<void> Routes::check_origin(const HttpRequest& request) const {
     if (!hub_.access.host_allowed(host))
         return Refusal{403,
                        text("Host \"", std::string(host.substr(0, 200)),
-                            "\" is not a name of this hub; its owner can add it with --host"),
+                            "\" is not a name of this hub; its owner can add it with --host, or "
+                            "name the proxy before it with --trusted-proxy"),
                        "host_not_allowed", ""};
 
     if (hub_.access.judge_origin(request) == AccessPolicy::Origin::foreign)

@@ -1,9 +1,9 @@
 // What a command prints arrives or is a failure; what it says is one sentence, and progress only for who watches.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { closeSync, constants, existsSync, openSync, writeFileSync } from 'node:fs';
+import { closeSync, constants, existsSync, openSync, readFileSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { hubProgram, inFolder, modelFolder, runHub, runProgram } from './hub_process.mjs';
+import { hubProgram, inFolder, modelFolder, runHub, runProgram, startHub } from './hub_process.mjs';
 
 // What a run says on stderr, without warnings that are true here: a synthetic package has no tokenizer, root may run
 // tests.
@@ -91,4 +91,20 @@ test('without a terminal nothing is said before the sentence at the end', () => 
   const lines = asked.stderr.trimEnd().split('\n');
   assert.ok(lines.length > 1 && lines.length <= 11, asked.stderr);
   for (const line of lines) assert.match(line, /^verifying +\d+ % /);
+}));
+
+test('the access log has a line for each answer, without queries and keys', () => inFolder(async (folder) => {
+  const file = `${folder}/access.log`;
+  const hub = await startHub(['--access-log', file]);
+  const id = (await fetch(`${hub.url}/health?secret=1`)).headers.get('x-request-id');
+  await fetch(`${hub.url}/nowhere`, { headers: { authorization: 'Bearer sk-secret' } });
+  assert.equal(await hub.stop(), 0, hub.stderr());
+
+  const text = readFileSync(file, 'utf8');
+  const lines = text.trimEnd().split('\n');
+  assert.equal(lines.length, 2, text);
+  assert.match(lines[0], /^time=\S+Z method=GET target=\/health status=200 bytes=\d+ ms=[\d.]+ end=whole id=\S+ /);
+  assert.ok(lines[0].includes(` id=${id} `), lines[0]);
+  assert.match(lines[1], / target=\/nowhere status=404 /);
+  assert.doesNotMatch(text, /secret/);
 }));

@@ -117,6 +117,15 @@ test("an abort frees its slot while the only worker hangs; with no worker left t
     sent = calls.groups_sent;
     return hangs;
   }, "a round that hangs");
+
+  let health = await fetch(`${hub.url}/health`);
+  for (; health.status === 200; health = await fetch(`${hub.url}/health`)) {
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  assert.equal(health.status, 503);
+  const { status, reason } = await health.json();
+  assert.equal(status, "degraded");
+  assert.match(reason, /^no worker has answered for \d+ s while 1 rounds wait$/);
   controller.abort();
   // The worker still hangs: it is the abort that ends the round, not an answer and not a timeout.
   const { calls } = await hub.until((status) => status.engine.running === 0, "the slot to be free");
