@@ -1,0 +1,445 @@
+// A round inside a native worker: how far from what the GPU's memory allows, and where the rest
+// goes.
+//   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|paper|demo] [--layers N] [--experts N]
+//                [--rounds N] [--pause US] [--robust on|off]
+// CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
+//   empty_round  one empty kernel, submitted and read back: what nothing costs
+//   read         a kernel that only reads: gb_s is the bound of the others
+//   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
+//                of one round, mb the weights that it must read once, gb_s what that comes to
+// slots: experts put into the arenas by layer, or in the order of their hashes. routing: all rows
+// ask the same 8 experts, or each row 8 of its own. gpu_us is a slope: rounds of several layers,
+// repeated within one submission.
+// A software rasteriser is asked for less: it shows that the program works.
+// example: kernel_bench --layers 48 --rounds 960
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "protocol/expert_reference.h"
+#include "web-worker/expert_runner.h"
+#include "web-worker/gpu/vulkan/vulkan_device.h"
+
+namespace moex {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint32_t top_k = 8;
+constexpr std::uint32_t rows_max = 64;
+constexpr std::uint32_t lanes = 4;  // rounds of different layers in a slope
+constexpr std::uint64_t read_bytes_wanted = 1ull << 30, read_bytes_software = 4ull << 20;
+
+double us_since(Clock::time_point started) {
+    return std::chrono::duration<double, std::micro>(Clock::now() - started).count();
+}
+
+double quantile(std::vector<double> values, double share) {
+    std::sort(values.begin(), values.end());
+    const auto at = static_cast<std::size_t>(share * static_cast<double>(values.size()));
+    return values[std::min(values.size() - 1, at)];
+}
+
+struct Options {
+    std::string device, shape = "qwen3-30b-a3b";
+    std::uint32_t layers = 48, experts = 128, rounds = 480;
+    int pause_us = 0;  // between rounds, as a decode loop has it
+    bool robust_access = true;
+};
+
+[[noreturn]] void fail(const std::string& what) {
+    std::fprintf(stderr, "kernel_bench: %s\n", what.c_str());
+    std::exit(1);
+}
+template <class Value>
+Value must(Result<Value> result) {
+    if (!result.ok()) fail(result.error().message);
+    return std::move(*result);
+}
+void must(const Status& status) {
+    if (!status.ok()) fail(status.error().message);
+}
+
+ExpertShape shape_of(const std::string& name) {
+    if (name == "qwen3-30b-a3b") return {2048, 768, 128};
+    if (name == "paper") return {4096, 2048, 128};
+    if (name == "demo") return {384, 256, 128};
+    fail("no shape is called " + name);
+}
+
+// The worker's thread is the bench's: functions are posted by the device's waiter and run here.
+class Loop {
+  public:
+    gpu::PostFunction poster() {
+        return [this](std::function<void()> function) {
+            const std::lock_guard lock(mutex_);
+            functions_.push_back(std::move(function));
+            wake_.notify_one();
+        };
+    }
+    void run_until(const bool& finished) {
+        while (!finished) {
+            std::function<void()> function;
+            {
+                std::unique_lock lock(mutex_);
+                wake_.wait(lock, [&] { return !functions_.empty(); });
+                function = std::move(functions_.front());
+                functions_.pop_front();
+            }
+            function();
+        }
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::deque<std::function<void()>> functions_;
+};
+
+// The device itself, except that commands and readbacks can be held back to be submitted many
+// times over.
+class Recorder : public gpu::Device {
+  public:
+    using Done = std::function<void(Result<ByteView>)>;
+    explicit Recorder(std::unique_ptr<gpu::Device> device) : device_(std::move(device)) {}
+
+    bool holds = false;
+    std::vector<gpu::Command> commands;
+    std::uint64_t dispatches = 0;
+
+    // What was held back is read, so that its rounds end.
+    void release() {
+        holds = false;
+        for (auto& [buffer, size_bytes, done] : std::exchange(reads_, {}))
+            device_->read_buffer(buffer, size_bytes, std::move(done));
+        commands.clear();
+    }
+
+    const gpu::AdapterInfo& adapter() const override { return device_->adapter(); }
+    Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage,
+                                        std::string_view label) override {
+        return device_->create_buffer(size_bytes, usage, label);
+    }
+    void destroy_buffer(gpu::BufferId buffer) override { device_->destroy_buffer(buffer); }
+    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
+        device_->write_buffer(buffer, offset_bytes, bytes);
+    }
+    void create_pipeline(std::string_view kernel,
+                         std::function<void(Result<gpu::PipelineId>)> done) override {
+        device_->create_pipeline(kernel, std::move(done));
+    }
+    Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline,
+                                               std::span<const gpu::Binding> bindings) override {
+        return device_->create_bind_group(pipeline, bindings);
+    }
+    void destroy_bind_group(gpu::BindGroupId group) override { device_->destroy_bind_group(group); }
+    void submit(std::span<const gpu::Command> submitted) override {
+        for (const gpu::Command& command : submitted)
+            if (command.kind == gpu::Command::Kind::dispatch) ++dispatches;
+        if (holds)
+            commands.insert(commands.end(), submitted.begin(), submitted.end());
+        else
+            device_->submit(submitted);
+    }
+    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes, Done done) override {
+        if (holds)
+            reads_.push_back({buffer, size_bytes, std::move(done)});
+        else
+            device_->read_buffer(buffer, size_bytes, std::move(done));
+    }
+    void on_lost(std::function<void(gpu::Loss)> handler) override {
+        device_->on_lost(std::move(handler));
+    }
+    gpu::DeviceCounters counters() const override { return device_->counters(); }
+
+  private:
+    struct Read {
+        gpu::BufferId buffer;
+        std::uint64_t size_bytes;
+        Done done;
+    };
+    std::unique_ptr<gpu::Device> device_;
+    std::vector<Read> reads_;
+};
+
+// A group as a frame of the hub decodes to it.
+struct Group {
+    Bytes x;
+    GroupDispatchView view;
+};
+
+Group make_group(const ExpertShape& shape, std::uint32_t num_experts, std::uint32_t layer,
+                 std::uint32_t rows, bool routed, std::mt19937& random) {
+    std::vector<std::uint32_t> all(num_experts);
+    for (std::uint32_t i = 0; i < num_experts; ++i) all[i] = i;
+    std::vector<std::vector<std::uint16_t>> rows_of(num_experts);
+    for (std::uint32_t row = 0; row < rows; ++row) {
+        if (row == 0 || routed) std::shuffle(all.begin(), all.end(), random);
+        for (std::uint32_t k = 0; k < std::min(top_k, num_experts); ++k)
+            rows_of[all[k]].push_back(static_cast<std::uint16_t>(row));
+    }
+
+    Group group;
+    for (std::uint32_t expert = 0; expert < num_experts; ++expert) {
+        if (rows_of[expert].empty()) continue;
+        group.view.experts.push_back({static_cast<std::uint16_t>(expert),
+                                      static_cast<std::uint16_t>(rows_of[expert].size())});
+        for (const std::uint16_t row : rows_of[expert]) {
+            group.view.rows.push_back(row);
+            group.view.gates.push_back(float_to_half(0.125f));
+        }
+    }
+
+    std::vector<float> x(std::size_t{rows} * shape.hidden_size);
+    for (float& value : x) value = std::uniform_real_distribution<float>(-1, 1)(random);
+    group.x.resize(wire_rows_bytes(Dtype::f16, rows, shape.hidden_size));
+    encode_rows(Dtype::f16, x, shape.hidden_size, group.x);
+
+    group.view.shape = {.layer = static_cast<std::uint16_t>(layer),
+                        .num_tokens = rows,
+                        .hidden_dim = static_cast<std::uint16_t>(shape.hidden_size),
+                        .dtype = Dtype::f16,
+                        .num_pairs = static_cast<std::uint32_t>(group.view.rows.size()),
+                        .num_experts = static_cast<std::uint16_t>(group.view.experts.size())};
+    return group;
+}
+
+class Bench {
+  public:
+    explicit Bench(const Options& options)
+        : options_(options),
+          shape_(shape_of(options.shape)),
+          device_(must(gpu::open_vulkan_device(
+              {.device = options.device, .robust_access = options.robust_access}, loop_.poster()))),
+          readback_(must(device_.create_buffer(4096, gpu::BufferUsage::readback, "readback"))) {
+        std::fprintf(stderr, "kernel_bench: %s, robust access %s\n",
+                     device_.adapter().description.c_str(), options.robust_access ? "on" : "off");
+        std::printf(
+            "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,"
+            "gb_s\n");
+    }
+
+    void run() {
+        read();
+        rounds("layer", false);
+        rounds("hash", true);
+    }
+
+  private:
+    gpu::PipelineId pipeline(std::string_view kernel) {
+        gpu::PipelineId id;
+        bool finished = false;
+        device_.create_pipeline(kernel, [&](Result<gpu::PipelineId> made) {
+            id = must(std::move(made));
+            finished = true;
+        });
+        loop_.run_until(finished);
+        return id;
+    }
+
+    // One submission and the readback behind it, in us.
+    double submitted(std::span<const gpu::Command> commands) {
+        bool finished = false;
+        const auto started = Clock::now();
+        device_.submit(commands);
+        device_.read_buffer(readback_, 4, [&](Result<ByteView> bytes) {
+            if (!bytes.ok()) fail(bytes.error().message);
+            finished = true;
+        });
+        loop_.run_until(finished);
+        return us_since(started);
+    }
+
+    // GPU time of `commands` in us: the slope between one and `repeats` + 1 times in a submission.
+    double slope(const std::vector<gpu::Command>& commands, std::uint32_t repeats) {
+        std::vector<gpu::Command> many;
+        for (std::uint32_t i = 0; i <= repeats; ++i)
+            many.insert(many.end(), commands.begin(), commands.end());
+        double few_us = 1e18, many_us = 1e18;
+        const int turns = device_.adapter().software ? 1 : 4;
+        for (int turn = 0; turn < turns; ++turn) {
+            few_us = std::min(few_us, submitted(commands));
+            many_us = std::min(many_us, submitted(many));
+        }
+        return (many_us - few_us) / repeats;
+    }
+
+    // The empty round and the bound.
+    void read() {
+        const std::uint64_t size_bytes = std::min(
+            {device_.adapter().max_binding_bytes, device_.adapter().max_buffer_bytes,
+             device_.adapter().software ? read_bytes_software : read_bytes_wanted});
+        const auto blocks = static_cast<std::uint32_t>(size_bytes >> 16);
+        const gpu::BufferId words = must(
+            device_.create_buffer(size_bytes, gpu::BufferUsage::storage, "words"));
+        const gpu::BufferId sums = must(
+            device_.create_buffer(4 * std::uint64_t{blocks}, gpu::BufferUsage::storage, "sums"));
+
+        gpu::Command command;
+        command.pipeline = pipeline("read_words");
+        const gpu::Binding bindings[] = {{words}, {sums}};
+        command.bind_group = must(device_.create_bind_group(command.pipeline, bindings));
+
+        std::vector<double> empty;
+        for (std::uint32_t i = 0; i < options_.rounds; ++i)
+            empty.push_back(submitted(std::span(&command, 1)));
+        std::printf("empty_round,,,,,%.1f,%.1f,%.1f,,1,,\n", quantile(empty, 0.1),
+                    quantile(empty, 0.5), quantile(empty, 0.99));
+
+        command.workgroups = {blocks, 1, 1};
+        const double gpu_us = slope({command}, 8);
+        std::printf("read,,,,,,,,%.1f,1,%.1f,%.0f\n", gpu_us, (blocks << 16) / 1e6,
+                    blocks * 65.536 / gpu_us);
+        std::fflush(stdout);
+        device_.destroy_bind_group(command.bind_group);
+        device_.destroy_buffer(words);
+        device_.destroy_buffer(sums);
+    }
+
+    void rounds(const char* slots, bool shuffled) {
+        const Bytes blob = random_blob();
+        std::vector<Unit> units;
+        for (std::uint32_t layer = 0; layer < options_.layers; ++layer)
+            for (std::uint32_t expert = 0; expert < options_.experts; ++expert)
+                units.push_back(
+                    {static_cast<std::uint16_t>(layer), static_cast<std::uint16_t>(expert)});
+        std::mt19937 random(1);
+        if (shuffled) std::shuffle(units.begin(), units.end(), random);
+
+        ExpertStore store(device_, blob.size(), units.size() * blob.size());
+        must(store.reserve(static_cast<std::uint32_t>(units.size())));
+        for (const Unit& unit : units) must(store.put(unit, blob));
+        submitted({});
+
+        const WireLimits limits{.hidden_size = shape_.hidden_size,
+                                .num_layers = options_.layers,
+                                .num_experts = options_.experts,
+                                .num_tokens_max = rows_max,
+                                .num_pairs_max = rows_max * top_k};
+        ExpertRunner runner(device_, store,
+                            {.limits = limits, .shape = shape_, .num_lanes = lanes});
+        bool created = false;
+        runner.create([&](Status made) {
+            must(made);
+            created = true;
+        });
+        loop_.run_until(created);
+        std::fprintf(stderr, "kernel_bench: slots by %s, %zu arenas\n", slots,
+                     store.arenas().size());
+
+        const std::uint32_t rows_most = device_.adapter().software ? 8 : rows_max;
+        for (const bool routed : {false, true})
+            for (const std::uint32_t rows : {1u, 8u, 64u})
+                if (rows <= rows_most && (rows > 1 || !routed))
+                    round(runner, slots, rows, routed, blob.size());
+    }
+
+    void round(ExpertRunner& runner, const char* slots, std::uint32_t rows, bool routed,
+               std::uint64_t blob_bytes) {
+        std::mt19937 random(7);
+        std::vector<Group> groups;
+        for (std::uint32_t i = 0; i < lanes; ++i) {
+            const std::uint32_t layer = i * options_.layers / lanes;
+            groups.push_back(make_group(shape_, options_.experts, layer, rows, routed, random));
+            groups.back().view.x_bytes = groups.back().x;
+        }
+
+        std::vector<double> times;
+        device_.dispatches = 0;
+        const std::uint32_t num_rounds = rows > 8 ? options_.rounds / 4 + 1 : options_.rounds;
+        for (std::uint32_t i = 0; i < num_rounds; ++i) {
+            bool finished = false;
+            const auto started = Clock::now();
+            must(runner.run_group(groups[i % lanes].view, [&](Result<ByteView> y) {
+                if (!y.ok()) fail(y.error().message);
+                finished = true;
+            }));
+            loop_.run_until(finished);
+            times.push_back(us_since(started));
+            pause();
+        }
+        const double dispatches = static_cast<double>(device_.dispatches) / num_rounds;
+
+        std::uint32_t unfinished = lanes;
+        bool finished = false;
+        double weights_mb = 0;
+        device_.holds = true;
+        for (const Group& group : groups) {
+            weights_mb += static_cast<double>(group.view.experts.size() * blob_bytes) / 1e6 / lanes;
+            must(runner.run_group(group.view,
+                                  [&](Result<ByteView>) { finished = --unfinished == 0; }));
+        }
+        device_.holds = false;
+        const double gpu_us = slope(device_.commands, rows > 8 ? 3 : 12) / lanes;
+        device_.release();
+        loop_.run_until(finished);
+
+        std::printf("round,%s,%s,%u,%s,%.1f,%.1f,%.1f,%.1f,%.1f,%.1f,%.0f\n",
+                    options_.shape.c_str(), slots, rows, routed ? "routed" : "same",
+                    quantile(times, 0.1), quantile(times, 0.5), quantile(times, 0.99), gpu_us,
+                    dispatches, weights_mb, weights_mb * 1e3 / gpu_us);
+        std::fflush(stdout);
+    }
+
+    void pause() const {
+        const auto until = Clock::now() + std::chrono::microseconds(options_.pause_us);
+        while (Clock::now() < until) {}
+    }
+
+    Bytes random_blob() const {
+        std::mt19937 random(1);
+        ExpertWeights weights{.shape = shape_};
+        for (auto* matrix : {&weights.gate, &weights.up, &weights.down}) {
+            matrix->resize(std::size_t{shape_.hidden_size} * shape_.moe_intermediate_size);
+            for (float& value : *matrix)
+                value = std::uniform_real_distribution<float>(-0.05f, 0.05f)(random);
+        }
+        return quantize_expert_int4(weights);
+    }
+
+    Options options_;
+    ExpertShape shape_;
+    Loop loop_;
+    Recorder device_;
+    gpu::BufferId readback_;
+};
+
+Options options_of(int argc, char** argv) {
+    Options options;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string flag = argv[i], value = argv[i + 1];
+        const auto number = static_cast<std::uint32_t>(std::atoi(value.c_str()));
+        if (flag == "--device")
+            options.device = value;
+        else if (flag == "--shape")
+            options.shape = value;
+        else if (flag == "--layers")
+            options.layers = std::max(1u, number);
+        else if (flag == "--experts")
+            options.experts = std::max(1u, number);
+        else if (flag == "--rounds")
+            options.rounds = std::max(1u, number);
+        else if (flag == "--pause")
+            options.pause_us = static_cast<int>(number);
+        else if (flag == "--robust")
+            options.robust_access = value != "off";
+        else
+            fail("unknown flag " + flag);
+    }
+    return options;
+}
+
+}  // namespace
+}  // namespace moex
+
+int main(int argc, char** argv) {
+    moex::Bench(moex::options_of(argc, argv)).run();
+    return 0;
+}
