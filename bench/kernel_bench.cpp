@@ -1,13 +1,13 @@
 // A round inside a native worker: how far from what the GPU's memory allows, and where the rest
 // goes.
 //   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|paper|demo] [--layers N] [--experts N]
-//                [--rounds N] [--pause US] [--robust on|off]
+//                [--rounds N] [--pause US] [--robust on|off|unless-checked]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: what nothing costs
 //   read         a kernel that only reads: gb_s is the bound of the others
 //   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
 //                of one round, mb the weights that it must read once, gb_s what that comes to
-// slots: experts put into the arenas by layer, or in the order of their hashes. routing: all rows
+// slots: experts lie in the arenas by layer, or in the order of their hashes. routing: all rows
 // ask the same 8 experts, or each row 8 of its own. gpu_us is a slope: rounds of several layers,
 // repeated within one submission.
 // A software rasteriser is asked for less: it shows that the program works.
@@ -51,7 +51,7 @@ struct Options {
     std::string device, shape = "qwen3-30b-a3b";
     std::uint32_t layers = 48, experts = 128, rounds = 480;
     int pause_us = 0;  // between rounds, as a decode loop has it
-    bool robust_access = true;
+    gpu::RobustAccess robust_access = gpu::RobustAccess::unless_checked;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -131,9 +131,9 @@ class Recorder : public gpu::Device {
     void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
         device_->write_buffer(buffer, offset_bytes, bytes);
     }
-    void create_pipeline(std::string_view kernel,
+    void create_pipeline(std::string_view kernel, std::span<const gpu::KernelConstant> constants,
                          std::function<void(Result<gpu::PipelineId>)> done) override {
-        device_->create_pipeline(kernel, std::move(done));
+        device_->create_pipeline(kernel, constants, std::move(done));
     }
     Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline,
                                                std::span<const gpu::Binding> bindings) override {
@@ -158,6 +158,7 @@ class Recorder : public gpu::Device {
         device_->on_lost(std::move(handler));
     }
     gpu::DeviceCounters counters() const override { return device_->counters(); }
+    double gpu_us() const override { return device_->gpu_us(); }
 
   private:
     struct Read {
@@ -219,8 +220,7 @@ class Bench {
           device_(must(gpu::open_vulkan_device(
               {.device = options.device, .robust_access = options.robust_access}, loop_.poster()))),
           readback_(must(device_.create_buffer(4096, gpu::BufferUsage::readback, "readback"))) {
-        std::fprintf(stderr, "kernel_bench: %s, robust access %s\n",
-                     device_.adapter().description.c_str(), options.robust_access ? "on" : "off");
+        std::fprintf(stderr, "kernel_bench: %s\n", device_.adapter().description.c_str());
         std::printf(
             "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,"
             "gb_s\n");
@@ -236,7 +236,7 @@ class Bench {
     gpu::PipelineId pipeline(std::string_view kernel) {
         gpu::PipelineId id;
         bool finished = false;
-        device_.create_pipeline(kernel, [&](Result<gpu::PipelineId> made) {
+        device_.create_pipeline(kernel, {}, [&](Result<gpu::PipelineId> made) {
             id = must(std::move(made));
             finished = true;
         });
@@ -313,7 +313,9 @@ class Bench {
         std::mt19937 random(1);
         if (shuffled) std::shuffle(units.begin(), units.end(), random);
 
-        ExpertStore store(device_, blob.size(), units.size() * blob.size());
+        const std::uint32_t layer_units = shuffled ? 0 : options_.experts;
+        ExpertStore store(device_, blob.size(), units.size() * blob.size(),
+                          {.layer_units = layer_units});
         must(store.reserve(static_cast<std::uint32_t>(units.size())));
         for (const Unit& unit : units) must(store.put(unit, blob));
         submitted({});
@@ -429,7 +431,9 @@ Options options_of(int argc, char** argv) {
         else if (flag == "--pause")
             options.pause_us = static_cast<int>(number);
         else if (flag == "--robust")
-            options.robust_access = value != "off";
+            options.robust_access = value == "on"    ? gpu::RobustAccess::always
+                                    : value == "off" ? gpu::RobustAccess::never
+                                                     : gpu::RobustAccess::unless_checked;
         else
             fail("unknown flag " + flag);
     }

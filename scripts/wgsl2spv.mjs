@@ -1,19 +1,26 @@
 #!/usr/bin/env node
 // Turns the WGSL kernels into C++: their text for WebGPU, their SPIR-V for Vulkan, and their constants for whoever
 // dispatches them.
-//   usage: NAGA_FROM=FOLDER node scripts/wgsl2spv.mjs OUT_FOLDER NAME=FILE[,override=value...] ...
-//   example: ... build/generated group_down_4=wgsl/group_down.wgsl,tile_rows=4
+//   usage: NAGA_FROM=FOLDER node scripts/wgsl2spv.mjs OUT_FOLDER NAME=FILE[,setting=value...] ...
+//   example: ... build/generated group_down_4=wgsl/group_down.wgsl,rows=4
 // Writes kernels_text.inc, kernels_spirv.inc, kernels_constants.h and spv/NAME.spv into OUT_FOLDER.
-// Overrides become constants, since naga writes no module that has overrides; so the tab runs the very same text.
+// A family of kernels is one text. Lines of it may say
+//   //@ include FILE           the lines of a file beside it
+//   //@ host_checked           the host checks every index in the tables that it writes: Vulkan need not clamp
+//   //@ for NAME in A..B       the lines up to `//@ end` for each A <= NAME < B; A and B are numbers or settings
+// and ${NAME} stands for a value. Overrides without a value are told when a pipeline is made: in WebGPU as they are, in
+// Vulkan as specialization constants, in the order of their declaration.
 // Errors read FILE:LINE:COLUMN, which build tools link to.
 import { createRequire } from "node:module";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
+
+import { finish } from "./spirv.mjs";
 
 const [folder, ...kernels] = process.argv.slice(2);
 if (!kernels.length) {
-  console.error("usage: NAGA_FROM=FOLDER node scripts/wgsl2spv.mjs OUT_FOLDER NAME=FILE[,override=value...] ...");
+  console.error("usage: NAGA_FROM=FOLDER node scripts/wgsl2spv.mjs OUT_FOLDER NAME=FILE[,setting=value...] ...");
   process.exit(2);
 }
 const require = createRequire(join(resolve(process.env.NAGA_FROM), "package.json"));
@@ -21,17 +28,52 @@ const require = createRequire(join(resolve(process.env.NAGA_FROM), "package.json
 const naga = await import(pathToFileURL(require.resolve("naga-wasm")));
 mkdirSync(join(folder, "spv"), { recursive: true });
 
-function substitute(source, file, values) {
-  const used = new Set();
-  const text = source.replace(/^override\s+(\w+)\s*:\s*(\w+)\s*(?:=\s*([^;]+))?;/gm, (_, name, type, fallback) => {
-    const value = values[name] ?? fallback?.trim();
-    if (value === undefined) throw new Error(`${file}: override ${name} has no value`);
-    used.add(name);
-    return `const ${name}: ${type} = ${type === "u32" && !value.endsWith("u") ? `${value}u` : value};`;
-  });
-  for (const name of Object.keys(values)) if (!used.has(name)) throw new Error(`${file}: there is no override ${name}`);
-  return text;
+const readLines = (file) => readFileSync(file, "utf8").trimEnd().split("\n")
+  .map((text, index) => ({ text, file, line: index + 1 }));
+const fail = ({ file, line }, message) => { throw new Error(`${file}:${line}:1: error: ${message}`); };
+
+// The lines that `lines` stands for, each with the file and line where it was written.
+function expand(lines, values) {
+  const out = [];
+  for (let at = 0; at < lines.length; at += 1) {
+    const line = lines[at];
+    const value_of = (name) => values[name] ?? fail(line, `what is ${name}?`);
+    const number = (word) => Number(/^\d+$/.test(word) ? word : value_of(word));
+    const directive = /^\s*\/\/@\s*(.*?)\s*$/.exec(line.text)?.[1];
+    if (directive === undefined) {
+      const text = line.text.replace(/\$\{(\w+)\}/g, (_, name) => value_of(name));
+      out.push({ ...line, text });
+      continue;
+    }
+    if (directive === "host_checked") continue;
+    const include = /^include (\S+)$/.exec(directive);
+    if (include) {
+      out.push(...expand(readLines(join(dirname(line.file), include[1])), values));
+      continue;
+    }
+    const loop = /^for (\w+) in (\w+)\.\.(\w+)$/.exec(directive) ?? fail(line, `//@ ${directive}?`);
+    let end = at + 1;
+    for (let depth = 1; ; end += 1) {
+      const inner = lines[end]?.text ?? fail(line, "no //@ end");
+      if (/^\s*\/\/@\s*for /.test(inner)) depth += 1;
+      else if (/^\s*\/\/@\s*end\s*$/.test(inner)) depth -= 1;
+      if (depth === 0) break;
+    }
+    for (let value = number(loop[2]); value < number(loop[3]); value += 1)
+      out.push(...expand(lines.slice(at + 1, end), { ...values, [loop[1]]: value }));
+    at = end;
+  }
+  return out;
 }
+
+const override = /^override\s+(\w+)\s*:\s*u32\s*;/gm;
+const overridesOf = (text) => Array.from(text.matchAll(override), ([, name]) => name);
+// naga writes no module that has overrides: for it they are variables that nobody sets.
+const sentinel = 0x4d6f4500;
+const withoutOverrides = (text) => {
+  let index = 0;
+  return text.replace(override, (_, name) => `var<private> ${name}: u32 = ${sentinel + index++}u;`);
+};
 
 // The kinds of the bindings 0..n-1 of group 0: 0 read storage, 1 storage, 2 uniform, as gpu::BindingKind.
 function bindingKinds(text, file) {
@@ -53,20 +95,18 @@ function constantsOf(text, file) {
   return found;
 }
 
-function toSpirv(text, file) {
-  let module;
+function toSpirv(text, lines) {
   try {
-    module = naga.parseWgsl(text);
+    const module = naga.parseWgsl(withoutOverrides(text));
     const info = naga.validate(module);
     const words = naga.writeSpirv(module, info, {});
     const bytes = words instanceof Uint8Array ? words
       : new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
-    const spirv = new Uint32Array(bytes.slice().buffer);
-    spirv[1] = 0x00010300;   // naga writes 1.0, where subgroup operations would be invalid
-    return spirv;
+    return finish(new Uint32Array(bytes.slice().buffer), sentinel, overridesOf(text).length);
   } catch (error) {
-    const where = /wgsl:(\d+):(\d+)/.exec(error.formatted ?? "") ?? [null, 1, 1];
-    throw new Error(`${file}:${where[1]}:${where[2]}: error: ${error.message}\n${error.formatted ?? ""}`);
+    const [, line, column] = /wgsl:(\d+):(\d+)/.exec(error.formatted ?? "") ?? [null, 1, 1];
+    const at = lines[line - 1];
+    throw new Error(`${at.file}:${at.line}:${column}: error: ${error.message}\n${error.formatted ?? error.stack}`);
   }
 }
 
@@ -82,15 +122,25 @@ try {
     const rest = kernel.slice(name.length + 1);
     const [file, ...settings] = rest.split(",");
     const values = Object.fromEntries(settings.map((setting) => setting.split("=")));
-    const text = substitute(readFileSync(file, "utf8"), file, values);
+    const lines_of_file = readLines(file);
+    const lines = expand(lines_of_file, values);
+    const text = `${lines.map((line) => line.text).join("\n")}\n`;
     const kinds = bindingKinds(text, file);
-    const spirv = toSpirv(text, file);
+    const spirv = toSpirv(text, lines);
+    const overrides = overridesOf(text);
+    const checked = lines_of_file.some((line) => /^\/\/@ host_checked$/.test(line.text));
     writeFileSync(join(folder, "spv", `${name}.spv`), new Uint8Array(spirv.buffer));
     const casts = kinds.map((kind) => `static_cast<BindingKind>(${kind})`);
     text_out += `constexpr BindingKind bindings_${name}[] = {${casts.join(", ")}};\n`;
-    text_table += `    KernelSource{"${name}", R"WGSL(${text})WGSL", "main", bindings_${name}},\n`;
-    const lines = constantsOf(text, file).map(([key, value]) => `inline constexpr std::uint32_t ${key} = ${value};`);
-    constants_out += `namespace ${name} {\n${lines.join("\n")}\n}\n`;
+    const names = overrides.length ? `overrides_${name}` : "{}";
+    const quoted = overrides.map((one) => `"${one}"`).join(", ");
+    if (overrides.length) text_out += `constexpr std::string_view overrides_${name}[] = {${quoted}};\n`;
+    text_table += `    KernelSource{"${name}", R"WGSL(${text})WGSL", "main", bindings_${name}, ${names},`
+      + ` ${checked}},\n`;
+    constants_out += `namespace ${name} {\n`;
+    for (const [key, value] of constantsOf(text, file))
+      constants_out += `inline constexpr std::uint32_t ${key} = ${value};\n`;
+    constants_out += "}\n";
     const words = Array.from(spirv, (word) => `0x${word.toString(16)}u`);
     spirv_out += `constexpr std::uint32_t spirv_${name}[] = {${words.join(",")}};\n`;
     spirv_table += `    KernelSpirv{"${name}", spirv_${name}},\n`;

@@ -45,7 +45,7 @@ void CallQueue::run_group(ByteView frame) {
                 ++report_.status.groups_answered;
                 report_.status.pairs_answered += shape.num_pairs;
                 hub_.send(encode_group_result_bytes(sequence_id, shape, *y));
-                report_.add_round(platform_.now_ms() - begin_ms);
+                report_.add_round(platform_.now_ms() - begin_ms, runner_.gpu_us());
             } else {
                 hub_.send_error(sequence_id, y.error(), false);
             }
@@ -101,7 +101,7 @@ void CallQueue::on_single(ByteView frame) {
             ++report_.status.groups_answered;
             report_.status.pairs_answered += call.gates.size();
             hub_.send(encode_result(result, welcome_.limits.hidden_size, false));
-            report_.add_round(platform_.now_ms() - begin_ms);
+            report_.add_round(platform_.now_ms() - begin_ms, runner_.gpu_us());
         });
 
     if (started.ok()) return;

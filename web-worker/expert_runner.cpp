@@ -10,21 +10,20 @@
 namespace moex {
 namespace {
 
-constexpr const char* kernel_names[] = {"unpack_rows",  "group_gate_up_1", "group_gate_up_4",
-                                        "group_down_1", "group_down_4",    "pack_rows",
-                                        "gate_up",      "silu_mul",        "down"};
+constexpr const char* kernel_names[] = {
+    "unpack_rows",    "group_gate_up_row", "group_gate_up_8", "group_down_1", "group_down_8",
+    "group_down_row", "pack_rows",         "gate_up",         "silu_mul",     "down"};
 // Rows of a single call; larger ones go through the grouped path or are split by the hub.
 constexpr std::uint32_t single_tokens_max = 512;
 
-// What one workgroup of a kernel computes, as its WGSL says. The tiles of four rows have kernels
-// of the same shape.
+// What one workgroup of a kernel computes, as its WGSL says.
 namespace kernels = gpu::kernels;
 constexpr std::uint32_t unpack_values = kernels::unpack_rows::threads *
                                         kernels::unpack_rows::values_per_thread;
-constexpr std::uint32_t gate_up_outputs = kernels::group_gate_up_1::outputs_per_group;
+constexpr std::uint32_t gate_up_outputs = kernels::group_gate_up_row::outputs_per_group;
 constexpr std::uint32_t down_outputs = kernels::group_down_1::outputs_per_group;
-static_assert(gate_up_outputs == kernels::group_gate_up_4::outputs_per_group);
-static_assert(down_outputs == kernels::group_down_4::outputs_per_group);
+static_assert(gate_up_outputs == kernels::group_gate_up_8::outputs_per_group);
+static_assert(down_outputs == kernels::group_down_8::outputs_per_group);
 
 std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
     return static_cast<std::uint32_t>((a + b - 1) / b);
@@ -42,6 +41,22 @@ gpu::Command dispatch(gpu::PipelineId pipeline, gpu::BindGroupId group, std::uin
     command.workgroups = {x, y, 1};
     return command;
 }
+// The overrides of int4.wgsl.
+std::vector<gpu::KernelConstant> constants_of(const ExpertShape& shape,
+                                              const ExpertBlobLayout& layout) {
+    const auto word = [](const BlobSection& section) {
+        return static_cast<std::uint32_t>(section.offset_bytes / 4);
+    };
+    std::uint32_t chunks_per_group_log2 = 0;
+    while ((32u << chunks_per_group_log2) < shape.group_size) ++chunks_per_group_log2;
+    return {{"hidden_size", shape.hidden_size},
+            {"moe_intermediate_size", shape.moe_intermediate_size},
+            {"chunks_per_group_log2", chunks_per_group_log2},
+            {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
+            {"down_codes_word", word(layout.down_codes)},
+            {"down_scale_zero_word", word(layout.down_scale_zero)}};
+}
+
 gpu::Command copy(gpu::BufferId source, gpu::BufferId target, std::uint64_t size_bytes) {
     gpu::Command command;
     command.kind = gpu::Command::Kind::copy;
@@ -91,14 +106,13 @@ ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
     const std::uint64_t tokens = options.tokens_max, pairs = options.pairs_max;
     Sizes sizes;
 
-    // Tiles: at most one a pair; pairs: two words; the summed tables: tokens + 1 + pairs.
-    const std::uint64_t table_words = gpu::round_header_words + 2 * ExpertStore::arenas_max +
-                                      pairs * (4 + 2 + 1) + tokens + 1;
-    sizes.upload = round_up(4 * table_words + tokens * (4 * hidden + 4), 16);
+    const std::uint64_t table_words = RoundPlan::table_words_max(ExpertStore::arenas_max, tokens,
+                                                                 pairs);
+    sizes.upload = round_up(4 * table_words + wire_rows_bytes(options.dtype, tokens, hidden), 16);
     sizes.x = round_up(4 * hidden * tokens, 16);
     sizes.intermediate = round_up(4 * inner * pairs, 16);
     sizes.y_pairs = round_up(4 * hidden * pairs, 16);
-    sizes.y_wire = round_up(std::max(tokens, pairs) * (4 * hidden + 4), 16);
+    sizes.y_wire = round_up(wire_rows_bytes(options.dtype, std::max(tokens, pairs), hidden), 16);
 
     sizes.single_tokens = std::min<std::uint64_t>(single_tokens_max, tokens);
     sizes.single_x = 4 * sizes.single_tokens * hidden;
@@ -114,7 +128,7 @@ std::uint64_t ExpertRunner::buffer_bytes(const RunnerOptions& options) {
     const std::uint64_t single = 3 * sizes.single_x + sizes.single_gate_up +
                                  sizes.single_intermediate + sizeof(gpu::ExpertParams);
     return options.num_lanes * lane + single +
-           2 * ExpertStore::arenas_max * sizeof(gpu::GroupPlace);
+           gpu::tile_families * ExpertStore::arenas_max * sizeof(gpu::GroupPlace);
 }
 
 RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max,
@@ -147,9 +161,7 @@ ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOption
       store_(store),
       options_(fit(options, std::numeric_limits<std::uint64_t>::max(), device.adapter())),
       layout_(expert_blob_layout(options.shape)),
-      sizes_(sizes_of(options_)) {
-    words_.reserve(sizes_.upload / 4);
-}
+      sizes_(sizes_of(options_)) {}
 
 ExpertRunner::~ExpertRunner() {
     destroy_lanes();
@@ -183,8 +195,9 @@ void ExpertRunner::forget_arenas(std::size_t first) {
         }
     };
     for (Lane& lane : lanes_) {
-        cut(lane.gate_up, 2 * first);
-        cut(lane.down, 2 * first);
+        cut(lane.gate_up, gpu::tile_families * first);
+        cut(lane.down, gpu::tile_families * first);
+        cut(lane.down_row, first);
     }
     cut(single_.gate_up_groups, first);
     cut(single_.down_groups, first);
@@ -200,8 +213,9 @@ void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
         return;
     }
     device_.create_pipeline(
-        kernel_names[kernel], [this, kernel, done = std::move(done),
-                               life = life_.watch()](Result<gpu::PipelineId> made) mutable {
+        kernel_names[kernel], constants_of(options_.shape, layout_),
+        [this, kernel, done = std::move(done),
+         life = life_.watch()](Result<gpu::PipelineId> made) mutable {
             if (!life.alive()) return;
             if (!made.ok()) {
                 done(Error{made.error().code,
@@ -238,7 +252,6 @@ void ExpertRunner::refit_when_idle() {
     refit_.reset();
     options_ = refit.options;
     sizes_ = sizes_of(options_);
-    words_.reserve(sizes_.upload / 4);
 
     Status made;
     if (created_) {
@@ -305,7 +318,7 @@ Status ExpertRunner::prepare() {
                                        arenas.end());
     forget_arenas(static_cast<std::size_t>(changed.first - bound_arenas_.begin()));
 
-    while (places_.size() < 2 * arenas.size()) {
+    while (places_.size() < gpu::tile_families * arenas.size()) {
         MOEX_ASSIGN(place, device_.create_buffer(sizeof(gpu::GroupPlace), gpu::BufferUsage::uniform,
                                                  "place"));
         const gpu::GroupPlace value{.first_tile_word = static_cast<std::uint32_t>(
@@ -314,26 +327,9 @@ Status ExpertRunner::prepare() {
         places_.push_back(place);
     }
 
-    for (Lane& lane : lanes_) {
-        while (lane.gate_up.size() < 2 * arenas.size()) {
-            const std::size_t place = lane.gate_up.size();
-            const gpu::BufferId arena = arenas[place / 2];
-            const gpu::Binding first[] = {{lane.upload},       {arena},         {arena}, {lane.x},
-                                          {lane.intermediate}, {places_[place]}};
-            MOEX_ASSIGN(gate_up_group,
-                        device_.create_bind_group(
-                            pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1], first));
-
-            const gpu::Binding second[] = {{lane.upload},       {arena},        {arena},
-                                           {lane.intermediate}, {lane.y_pairs}, {places_[place]}};
-            MOEX_ASSIGN(down_group,
-                        device_.create_bind_group(
-                            pipelines_[place % 2 ? group_down_4 : group_down_1], second));
-
-            lane.gate_up.push_back(gate_up_group);
-            lane.down.push_back(down_group);
-        }
-    }
+    for (Lane& lane : lanes_)
+        while (lane.down_row.size() < arenas.size())
+            MOEX_TRY(bind_arena(lane, lane.down_row.size()));
 
     while (single_.gate_up_groups.size() < arenas.size()) {
         const gpu::BufferId arena = arenas[single_.gate_up_groups.size()];
@@ -349,6 +345,32 @@ Status ExpertRunner::prepare() {
     }
 
     bound_arenas_ = arenas;
+    return {};
+}
+
+Status ExpertRunner::bind_arena(Lane& lane, std::size_t arena) {
+    const gpu::BufferId weights = store_.arenas()[arena];
+    for (std::uint32_t family = 0; family < gpu::tile_families; ++family) {
+        const gpu::Binding place{
+            places_[RoundPlan::place_of(static_cast<std::uint32_t>(arena), family)]};
+        // the row's kernel reads x from the upload
+        std::vector<gpu::Binding> first{{lane.upload}, {weights},           {weights},
+                                        {lane.x},      {lane.intermediate}, place};
+        if (family == 0) first.erase(first.begin() + 3);
+        MOEX_ASSIGN(gate_up_group,
+                    device_.create_bind_group(pipelines_[group_gate_up_row + family], first));
+        const gpu::Binding second[] = {{lane.upload},       {weights},      {weights},
+                                       {lane.intermediate}, {lane.y_pairs}, place};
+        MOEX_ASSIGN(down_group,
+                    device_.create_bind_group(pipelines_[group_down_1 + family], second));
+        lane.gate_up.push_back(gate_up_group);
+        lane.down.push_back(down_group);
+    }
+
+    const gpu::Binding row[] = {
+        {lane.upload}, {weights}, {weights}, {lane.intermediate}, {lane.y_wire}};
+    MOEX_ASSIGN(row_group, device_.create_bind_group(pipelines_[group_down_row], row));
+    lane.down_row.push_back(row_group);
     return {};
 }
 
@@ -372,99 +394,21 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     MOEX_CHECK(index < lanes_.size(), "run_group() without a free lane");
     Lane& lane = lanes_[index];
 
-    // Tiles by place: whole fours, then a lone row or what remains of a four.
-    for (auto& place : tiles_) place.clear();
-    tiles_.resize(places_.size());
-    std::uint32_t pair = 0;
-    for (const GroupExpert& expert : group.experts) {
-        const auto slot = store_.find(Unit{shape.layer, expert.expert});
-        if (!slot)
-            return Error{ErrorCode::unknown_expert, text("layer ", shape.layer, " expert ",
-                                                         expert.expert, " is not held here")};
-        for (std::uint32_t first = 0; first < expert.num_rows;) {
-            const std::uint32_t rows = std::min(gpu::tile_rows_max, expert.num_rows - first);
-            tiles_[2 * slot->arena + (rows > 1 ? 1 : 0)].push_back(
-                {slot->blob_word, pair + first, rows, 0});
-            first += rows;
-        }
-        pair += expert.num_rows;
-    }
-
-    const std::size_t num_places = places_.size();
-    words_.assign(gpu::round_header_words + num_places, 0);
-    gpu::RoundHeader header;
-    header.num_tokens = shape.num_tokens;
-    header.hidden_size = options_.shape.hidden_size;
-    header.moe_intermediate_size = options_.shape.moe_intermediate_size;
-    header.group_size = options_.shape.group_size;
-    header.num_pairs = shape.num_pairs;
-    header.dtype = static_cast<std::uint32_t>(shape.dtype);
-    header.unsummed = shape.unsummed ? 1 : 0;
-    header.gate_up_scale_zero_word = static_cast<std::uint32_t>(
-        layout_.gate_up_scale_zero.offset_bytes / 4);
-    header.down_codes_word = static_cast<std::uint32_t>(layout_.down_codes.offset_bytes / 4);
-    header.down_scale_zero_word = static_cast<std::uint32_t>(layout_.down_scale_zero.offset_bytes /
-                                                             4);
-
-    for (std::size_t place = 0; place < num_places; ++place) {
-        words_[gpu::round_header_words + place] = static_cast<std::uint32_t>(words_.size());
-        for (const gpu::RoundTile& tile : tiles_[place])
-            words_.insert(words_.end(), {tile.blob_word, tile.first_pair, tile.num_pairs, 0u});
-    }
-
-    header.pairs_word = static_cast<std::uint32_t>(words_.size());
-    for (std::uint32_t i = 0; i < shape.num_pairs; ++i) {
-        words_.push_back(group.rows[i]);
-        words_.push_back(detail::bits_of_float(half_to_float(group.gates[i])));
-    }
-
-    if (!shape.unsummed) {
-        header.token_starts_word = static_cast<std::uint32_t>(words_.size());
-        words_.resize(words_.size() + shape.num_tokens + 1, 0);
-        header.token_pairs_word = static_cast<std::uint32_t>(words_.size());
-        words_.resize(words_.size() + shape.num_pairs, 0);
-        std::uint32_t* starts = words_.data() + header.token_starts_word;
-        std::uint32_t* list = words_.data() + header.token_pairs_word;
-
-        for (const std::uint16_t row : group.rows) ++starts[row + 1];
-        for (std::uint32_t row = 0; row < shape.num_tokens; ++row) starts[row + 1] += starts[row];
-        // Each start is advanced as its token's pairs are placed, and set back afterwards.
-        for (std::uint32_t i = 0; i < shape.num_pairs; ++i) list[starts[group.rows[i]]++] = i;
-        for (std::uint32_t row = shape.num_tokens; row > 0; --row) starts[row] = starts[row - 1];
-        starts[0] = 0;
-    }
-
-    header.x_word = static_cast<std::uint32_t>(words_.size());
-    words_.resize(words_.size() + (group.x_bytes.size() + 3) / 4);
-    std::memcpy(words_.data() + header.x_word, group.x_bytes.data(), group.x_bytes.size());
-    std::memcpy(words_.data(), &header, sizeof header);
+    RoundPlan& plan = lane.plan;
+    MOEX_TRY(
+        plan.plan(group, bound_arenas_.size(), [this](Unit unit) { return store_.find(unit); }));
+    const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, plan.num_answers,
+                                                  options_.shape.hidden_size);
+    if (4 * plan.words.size() > sizes_.upload || y_bytes > sizes_.y_wire)
+        return Error{ErrorCode::num_tokens_range,
+                     text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
+                          " pairs in ", dtype_name(shape.dtype), ", this worker has room for ",
+                          dtype_name(options_.dtype))};
 
     lane.busy = true;
-    device_.write_buffer(lane.upload, 0, std::as_bytes(std::span(words_)));
-
+    device_.write_buffer(lane.upload, 0, std::as_bytes(std::span(plan.words)));
     std::vector<gpu::Command>& commands = commands_[index];
-    commands.clear();
-    commands.push_back(
-        dispatch(pipelines_[unpack_rows], lane.unpack,
-                 ceil_div(std::uint64_t{shape.num_tokens} * header.hidden_size, unpack_values)));
-
-    for (std::size_t place = 0; place < num_places; ++place)
-        if (!tiles_[place].empty())
-            commands.push_back(dispatch(pipelines_[place % 2 ? group_gate_up_4 : group_gate_up_1],
-                                        lane.gate_up[place],
-                                        ceil_div(header.moe_intermediate_size, gate_up_outputs),
-                                        static_cast<std::uint32_t>(tiles_[place].size())));
-
-    for (std::size_t place = 0; place < num_places; ++place)
-        if (!tiles_[place].empty())
-            commands.push_back(dispatch(pipelines_[place % 2 ? group_down_4 : group_down_1],
-                                        lane.down[place],
-                                        ceil_div(header.hidden_size, down_outputs),
-                                        static_cast<std::uint32_t>(tiles_[place].size())));
-
-    const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
-    commands.push_back(dispatch(pipelines_[pack_rows], lane.pack, rows_out));
-    const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, rows_out, header.hidden_size);
+    record(shape, lane, commands);
     commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes, 4)));
 
     device_.submit(commands);
@@ -477,6 +421,43 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
                             if (life.alive()) refit_when_idle();
                         });
     return {};
+}
+
+// The dispatches of a lane's plan, stage by stage.
+void ExpertRunner::record(const GroupShape& shape, const Lane& lane,
+                          std::vector<gpu::Command>& commands) {
+    const std::uint32_t hidden = options_.shape.hidden_size,
+                        inner = options_.shape.moe_intermediate_size;
+    const RoundPlan& plan = lane.plan;
+    commands.clear();
+    if (plan.unpack)
+        commands.push_back(
+            dispatch(pipelines_[unpack_rows], lane.unpack,
+                     ceil_div(std::uint64_t{shape.num_tokens} * hidden, unpack_values)));
+
+    const auto tiles = [&](Kernel first, const std::vector<gpu::BindGroupId>& groups,
+                           std::uint32_t workgroups) {
+        bool same_stage = false;
+        for (const RoundPlan::Tiles& one : plan.tiles) {
+            commands.push_back(dispatch(pipelines_[first + one.family],
+                                        groups[RoundPlan::place_of(one.arena, one.family)],
+                                        workgroups, one.num_tiles));
+            commands.back().same_stage = std::exchange(same_stage, true);
+        }
+    };
+    tiles(group_gate_up_row, lane.gate_up, inner / gate_up_outputs);
+
+    if (plan.two_dispatches) {
+        commands.push_back(
+            dispatch(pipelines_[group_down_row], lane.down_row[plan.tiles.front().arena],
+                     hidden / kernels::group_down_row::outputs_per_group, plan.num_answers));
+        return;
+    }
+    tiles(group_down_1, lane.down, hidden / down_outputs);
+    commands.push_back(dispatch(
+        pipelines_[pack_rows], lane.pack,
+        shape.dtype == Dtype::int8 ? 1 : ceil_div(hidden, kernels::pack_rows::columns_per_group),
+        plan.num_answers));
 }
 
 void ExpertRunner::finish_group(std::size_t lane, const GroupShape& shape, Result<ByteView> bytes,

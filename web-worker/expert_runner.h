@@ -14,6 +14,7 @@
 #include "protocol/life_guard.h"
 #include "web-worker/expert_store.h"
 #include "web-worker/gpu/round_layout.h"
+#include "web-worker/round_plan.h"
 
 namespace moex {
 
@@ -23,6 +24,8 @@ struct RunnerOptions {
     std::uint32_t num_lanes = 2;   // rounds in flight
     std::uint32_t tokens_max = 0;  // rows a lane's buffers hold; 0: limits.num_tokens_max
     std::uint32_t pairs_max = 0;   // 0: limits.num_pairs_max
+    // What rows agreed on take; a lane holds as many of a wider dtype as fit into the same bytes.
+    Dtype dtype = Dtype::f32;
 };
 
 class ExpertRunner {
@@ -53,6 +56,8 @@ class ExpertRunner {
     const RunnerOptions& options() const { return options_; }
 
     bool has_free_lane() const;
+    // of the round whose `done` is being called; 0 where the GPU does not tell
+    double gpu_us() const { return device_.gpu_us(); }
     // The pairs that a group of `num_tokens` rows may have here. A group
     // of more than tokens_max rows is taken in parts of as many.
     std::uint32_t pairs_max(std::uint32_t num_tokens) const {
@@ -80,6 +85,8 @@ class ExpertRunner {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
         gpu::BindGroupId unpack, pack;
         std::vector<gpu::BindGroupId> gate_up, down;  // by place
+        std::vector<gpu::BindGroupId> down_row;       // by arena
+        RoundPlan plan;
         bool busy = false;
     };
     struct Single {
@@ -90,10 +97,11 @@ class ExpertRunner {
     };
     enum Kernel {
         unpack_rows,
-        group_gate_up_1,
-        group_gate_up_4,
+        group_gate_up_row,  // the families of gate_up, then those of down
+        group_gate_up_8,
         group_down_1,
-        group_down_4,
+        group_down_8,
+        group_down_row,  // the second of two dispatches
         pack_rows,
         gate_up,
         silu_mul,
@@ -106,6 +114,8 @@ class ExpertRunner {
     Status make_single();
     void destroy_lanes();
     void forget_arenas(std::size_t first);
+    Status bind_arena(Lane& lane, std::size_t arena);
+    void record(const GroupShape& shape, const Lane& lane, std::vector<gpu::Command>& commands);
     bool idle() const;
     void refit_when_idle();
     void create_next(int kernel, std::function<void(Status)> done);
@@ -128,8 +138,6 @@ class ExpertRunner {
     std::optional<Refit> refit_;  // waits for the calls under way
     std::vector<Lane> lanes_;
     Single single_;
-    std::vector<std::vector<gpu::RoundTile>> tiles_;   // by place, reused
-    std::vector<std::uint32_t> words_;                 // the upload being written, reused
     std::vector<std::vector<gpu::Command>> commands_;  // reused
     LifeGuard life_;
 };

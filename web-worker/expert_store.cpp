@@ -7,21 +7,23 @@ namespace {
 // at least this many at once: experts come a few at a time when others leave, and arenas are few
 constexpr std::uint32_t grow_slots = 16;
 
-std::uint64_t arena_bytes_max(const gpu::AdapterInfo& adapter) {
-    // larger ones are refused more often
-    return std::min<std::uint64_t>(
-        {adapter.max_binding_bytes, adapter.max_buffer_bytes, 1ull << 30});
+std::uint64_t arena_bytes_max(const gpu::AdapterInfo& adapter, const ArenaOptions& options) {
+    return std::min({adapter.max_binding_bytes, adapter.max_buffer_bytes, options.arena_bytes_max});
 }
 }  // namespace
 
 std::uint64_t ExpertStore::bytes_max(const gpu::AdapterInfo& adapter) {
-    return arenas_max * arena_bytes_max(adapter);
+    return arenas_max * arena_bytes_max(adapter, {});
 }
 
-ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes)
+ExpertStore::ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes,
+                         ArenaOptions options)
     : device_(device),
-      blob_bytes_(blob_bytes) {
-    slots_per_arena_ = arena_bytes_max(device.adapter()) / blob_bytes;
+      blob_bytes_(blob_bytes),
+      layer_units_(options.layer_units) {
+    slots_per_arena_ = arena_bytes_max(device.adapter(), options) / blob_bytes;
+    if (layer_units_ > 0 && slots_per_arena_ > layer_units_)
+        slots_per_arena_ -= slots_per_arena_ % layer_units_;
     slots_max_ = slots_for(budget_bytes);
 }
 
@@ -51,20 +53,19 @@ Status ExpertStore::shrink_last_arena() {
     const std::uint32_t elsewhere = slots_made_ - arena_slots_[last];
     const std::uint32_t kept = slots_max_ > elsewhere ? slots_max_ - elsewhere : 0;
 
-    std::erase_if(free_, [&](std::uint32_t slot) { return slot >= first; });
+    free_.erase(free_.lower_bound(first), free_.end());
     gpu::BufferId smaller;
     if (kept > 0) {
         MOEX_ASSIGN(
             made, device_.create_buffer(kept * blob_bytes_, gpu::BufferUsage::storage, "experts"));
         smaller = made;
-        for (std::uint32_t i = 0; i < kept; ++i) free_.insert(free_.begin(), first + i);
+        for (std::uint32_t i = 0; i < kept; ++i) free_.insert(first + i);
     }
 
     std::vector<gpu::Command> moves;
     for (auto& [unit, slot] : slots_) {
         if (slot < first) continue;
-        const std::uint32_t to = free_.back();
-        free_.pop_back();
+        const std::uint32_t to = take_slot(unit.layer);
         gpu::Command move;
         move.kind = gpu::Command::Kind::copy;
         move.source = old;
@@ -105,11 +106,9 @@ Status ExpertStore::reserve(std::uint32_t num_units) {
 
         arenas_.push_back(arena);
         arena_slots_.push_back(slots);
-        for (std::uint32_t i = slots; i-- > 0;) free_.insert(free_.begin(), first + i);
+        for (std::uint32_t i = 0; i < slots; ++i) free_.insert(free_.end(), first + i);
         slots_made_ += slots;
     }
-
-    std::sort(free_.begin(), free_.end(), [](std::uint32_t a, std::uint32_t b) { return a > b; });
     return {};
 }
 
@@ -125,18 +124,66 @@ Status ExpertStore::put(Unit unit, ByteView blob) {
                          text("every slot of the budget is taken: ", slots_made_, " experts")};
     }
 
-    const std::uint32_t slot = free_.back();
-    free_.pop_back();
+    const std::uint32_t slot = take_slot(unit.layer);
     slots_[unit] = slot;
     device_.write_buffer(arenas_[slot / slots_per_arena_], slot % slots_per_arena_ * blob_bytes_,
                          blob);
     return {};
 }
 
+std::set<std::uint32_t>::const_iterator ExpertStore::first_free(std::uint32_t arena) const {
+    return free_.lower_bound(static_cast<std::uint32_t>(arena * slots_per_arena_));
+}
+
+bool ExpertStore::has_room(std::uint32_t arena) const {
+    const auto slot = first_free(arena);
+    return slot != free_.end() && arena_of(*slot) == arena;
+}
+
+// The lowest free slot where the layer is at home; another home when there is none. Requires a
+// free slot.
+std::uint32_t ExpertStore::take_slot(std::uint16_t layer) {
+    if (layer_units_ == 0) {
+        const std::uint32_t lowest = *free_.begin();
+        free_.erase(free_.begin());
+        return lowest;
+    }
+
+    const auto found = homes_.find(layer);
+    const bool at_home = found != homes_.end() && has_room(found->second);
+    const std::uint32_t home = at_home ? found->second : choose_home();
+    homes_[layer] = home;
+
+    const auto slot = first_free(home);
+    const std::uint32_t taken = *slot;
+    free_.erase(slot);
+    return taken;
+}
+
+// The fullest arena that has room for a whole layer beside those that are at home there already,
+// else the one with the most room.
+std::uint32_t ExpertStore::choose_home() const {
+    std::vector<std::int64_t> room(arena_slots_.begin(), arena_slots_.end());
+    for (const auto& [layer, home] : homes_)
+        if (home < room.size()) room[home] -= layer_units_;
+
+    std::optional<std::uint32_t> best;
+    for (std::uint32_t arena = 0; arena < room.size(); ++arena) {
+        if (!has_room(arena)) continue;
+        const bool fits = room[arena] >= layer_units_,
+                   best_fits = best && room[*best] >= layer_units_;
+        const bool better = !best || (fits && !best_fits) ||
+                            (fits == best_fits &&
+                             (fits ? room[arena] < room[*best] : room[arena] > room[*best]));
+        if (better) best = arena;
+    }
+    return *best;
+}
+
 void ExpertStore::drop(Unit unit) {
     const auto found = slots_.find(unit);
     if (found == slots_.end()) return;
-    free_.push_back(found->second);
+    free_.insert(found->second);
     slots_.erase(found);
 }
 

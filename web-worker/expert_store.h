@@ -1,5 +1,7 @@
 // The experts that lie on the GPU: blobs in slots of a few large
-// arenas, no arena larger than one storage binding may be.
+// arenas, no arena larger than one storage binding may be. A layer's experts share
+// an arena where one holds them, in whatever order they come: a round asks for
+// experts of one layer, and what lies in one arena is computed by one dispatch.
 // Owns the arenas' buffers. Experts beyond the budget are not held; the
 // connection tells the hub what is ready, so it is not asked for the rest.
 #pragma once
@@ -7,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "protocol/messages.h"
@@ -20,9 +23,15 @@ struct ExpertSlot {
     std::uint32_t blob_word = 0;  // first 32-bit word in the arena
 };
 
+struct ArenaOptions {
+    // Experts of a layer. 0: slots are filled in the order in which experts come.
+    std::uint32_t layer_units = 0;
+    std::uint64_t arena_bytes_max = 1ull << 30;  // larger ones are refused more often
+};
+
 class ExpertStore {
   public:
-    // A round names an arena by two words of its header, and each has bind
+    // A round names an arena by words of its header, and each has bind
     // groups of its own: together they hold what a card of 140 GB does.
     static constexpr std::uint32_t arenas_max = 160;
 
@@ -30,7 +39,8 @@ class ExpertStore {
     // the size of a blob does not divide that of an arena.
     static std::uint64_t bytes_max(const gpu::AdapterInfo& adapter);
 
-    ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes);
+    ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes,
+                ArenaOptions options = {});
     ~ExpertStore();
     ExpertStore(const ExpertStore&) = delete;
 
@@ -59,16 +69,26 @@ class ExpertStore {
 
   private:
     Status shrink_last_arena();
+    std::uint32_t arena_of(std::uint32_t slot) const {
+        return static_cast<std::uint32_t>(slot / slots_per_arena_);
+    }
+    std::uint32_t take_slot(std::uint16_t layer);
+    std::uint32_t choose_home() const;
+    std::set<std::uint32_t>::const_iterator first_free(std::uint32_t arena) const;
+    bool has_room(std::uint32_t arena) const;
 
     gpu::Device& device_;
     std::uint64_t blob_bytes_;
+    std::uint32_t layer_units_;
     std::uint64_t slots_per_arena_ = 0;
     std::uint32_t slots_max_ = 0;
     std::uint32_t slots_made_ = 0;
     std::vector<gpu::BufferId> arenas_;
     std::vector<std::uint32_t> arena_slots_;  // beside arenas_
-    std::vector<std::uint32_t> free_;         // slot numbers, lowest last
+    std::set<std::uint32_t> free_;            // slot numbers
     std::map<Unit, std::uint32_t> slots_;
+    // by layer: the arena where its next expert goes while there is room
+    std::map<std::uint16_t, std::uint32_t> homes_;
 };
 
 }  // namespace moex

@@ -48,6 +48,7 @@ struct WorkerStatus {
     std::uint64_t self_test_rounds = 0;
     double self_test_nrmse = 0;
     double round_ms_p50 = 0, round_ms_p99 = 0;  // frame in to frame out
+    double gpu_us_p50 = 0;  // of a round, by the GPU's own clock; 0 where it does not tell
     double retry_at_ms = 0;
     gpu::DeviceCounters device;
     // counters when serving began

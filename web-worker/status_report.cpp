@@ -56,11 +56,10 @@ void StatusReport::changed() {
 
 void StatusReport::show() {
     gather_(status);
-    if (!rounds_ms_.empty()) {
-        std::vector<double> sorted = rounds_ms_;
-        std::sort(sorted.begin(), sorted.end());
-        status.round_ms_p50 = sorted[sorted.size() / 2];
-        status.round_ms_p99 = sorted[std::min(sorted.size() - 1, sorted.size() * 99 / 100)];
+    if (!rounds_.empty()) {
+        status.round_ms_p50 = quantile(&Round::ms, 50);
+        status.round_ms_p99 = quantile(&Round::ms, 99);
+        status.gpu_us_p50 = quantile(&Round::gpu_us, 50);
     }
     platform_.report(status);
 }
@@ -70,11 +69,18 @@ void StatusReport::close() {
     if (timer_ != 0) platform_.clear_timer(std::exchange(timer_, 0));
 }
 
-void StatusReport::add_round(double round_ms) {
-    if (rounds_ms_.size() < rounds_kept)
-        rounds_ms_.push_back(round_ms);
+void StatusReport::add_round(double round_ms, double gpu_us) {
+    if (rounds_.size() < rounds_kept)
+        rounds_.push_back({round_ms, gpu_us});
     else
-        rounds_ms_[next_round_++ % rounds_kept] = round_ms;
+        rounds_[next_round_++ % rounds_kept] = {round_ms, gpu_us};
+}
+
+double StatusReport::quantile(double Round::*figure, std::size_t percent) const {
+    std::vector<double> sorted;
+    for (const Round& round : rounds_) sorted.push_back(round.*figure);
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[std::min(sorted.size() - 1, sorted.size() * percent / 100)];
 }
 
 }  // namespace moex

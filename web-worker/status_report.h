@@ -23,12 +23,13 @@ class StatusReport {
     WorkerStatus status;
 
     void enter(WorkerPhase phase, std::string detail = {});
-    void pause();                     // shows paused, whatever is entered, until
-    void resume();                    // which shows what was entered last
-    void changed();                   // shown within 100 ms
-    void show();                      // now
-    void close();                     // from here on only show() shows anything
-    void add_round(double round_ms);  // frame in to frame out
+    void pause();    // shows paused, whatever is entered, until
+    void resume();   // which shows what was entered last
+    void changed();  // shown within 100 ms
+    void show();     // now
+    void close();    // from here on only show() shows anything
+    // frame in to frame out; on the GPU, 0: not known
+    void add_round(double round_ms, double gpu_us);
 
   private:
     Platform& platform_;
@@ -37,7 +38,12 @@ class StatusReport {
     bool closed_ = false, paused_ = false;
     WorkerPhase entered_ = WorkerPhase::starting;
     std::string entered_detail_;
-    std::vector<double> rounds_ms_;  // the newest few hundred
+    struct Round {
+        double ms, gpu_us;
+    };
+    double quantile(double Round::*figure, std::size_t percent) const;
+
+    std::vector<Round> rounds_;  // the newest few hundred
     std::size_t next_round_ = 0;
 };
 

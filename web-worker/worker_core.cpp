@@ -10,7 +10,7 @@ namespace moex {
 namespace {
 
 constexpr std::uint32_t lanes_max = 4;  // rounds in flight; more would only hold memory
-constexpr const char* kernel_version = "int4-1";
+constexpr const char* kernel_version = "int4-2";
 constexpr const char* budget_cap = "budget";  // the hub understands BUDGET
 
 // Of the memory limit, the part for calls in flight; the rest is for
@@ -26,7 +26,8 @@ RunnerOptions runner_options(const Welcome& welcome, const gpu::AdapterInfo& ada
                              std::uint64_t limit_bytes) {
     const RunnerOptions wanted{.limits = welcome.limits,
                                .shape = welcome.expert_shape,
-                               .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max)};
+                               .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max),
+                               .dtype = welcome.dtype};
     return ExpertRunner::fit(wanted, lanes_bytes(limit_bytes), adapter);
 }
 
@@ -37,7 +38,7 @@ std::string size_text(std::uint64_t bytes) {
 bool same_model(const Welcome& a, const Welcome& b) {
     return !a.package_sha256.empty() && a.package_sha256 == b.package_sha256 &&
            a.expert_shape == b.expert_shape && a.limits.num_tokens_max == b.limits.num_tokens_max &&
-           a.limits.num_pairs_max == b.limits.num_pairs_max;
+           a.limits.num_pairs_max == b.limits.num_pairs_max && a.dtype == b.dtype;
 }
 
 // What exists for one model on one device, and goes as a whole when either does.
@@ -45,7 +46,8 @@ struct Model {
     Model(Platform& platform, StatusReport& report, HubConnection& hub, gpu::Device& device,
           Welcome given, ExpertLoader::Events events)
         : welcome(std::move(given)),
-          store(device, welcome.expert_blob_bytes, weights_bytes(report.status.budget_bytes)),
+          store(device, welcome.expert_blob_bytes, weights_bytes(report.status.budget_bytes),
+                {.layer_units = welcome.limits.num_experts}),
           runner(device, store,
                  runner_options(welcome, device.adapter(), report.status.budget_bytes)),
           loader(platform, report, hub, store, runner, welcome.expert_blob_bytes,

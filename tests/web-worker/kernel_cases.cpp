@@ -140,10 +140,134 @@ struct Run : std::enable_shared_from_this<Run> {
     }
 };
 
+// Every row asked alone, all together, and both once more with each expert in an arena of its own.
+struct BitsRun : std::enable_shared_from_this<BitsRun> {
+    static constexpr std::uint16_t experts[] = {0, 3, 5, 6};
+    gpu::Device& device;
+    KernelCase one;
+    std::function<void(Result<double>)> done;
+    std::unique_ptr<ExpertStore> store;
+    std::unique_ptr<ExpertRunner> runner;
+    GroupDispatchView group;
+    Bytes x_wire;
+    bool several_arenas = false;
+    std::uint32_t next_row = 0;  // num_tokens: all together
+    std::vector<Bytes> alone;    // answers of the first store, by row
+    double differing = 0;
+
+    BitsRun(gpu::Device& on, const KernelCase& with, std::function<void(Result<double>)> then)
+        : device(on),
+          one(with),
+          done(std::move(then)) {
+        const std::uint32_t hidden = one.shape.hidden_size;
+        Sequence sequence(one.num_tokens + hidden);
+        std::vector<float> x(std::size_t{one.num_tokens} * hidden);
+        for (float& value : x) value = 2.0f * sequence.next();
+        x_wire.resize(wire_rows_bytes(one.dtype, one.num_tokens, hidden));
+        encode_rows(one.dtype, x, hidden, x_wire);
+        alone.resize(one.num_tokens);
+    }
+
+    // Every row for the first expert, every second for the second, every third, the first three:
+    // whole tiles and what remains of them.
+    static bool asks(std::uint16_t expert, std::uint32_t row) {
+        return expert == 0 || (expert == 3 && row % 2 == 0) || (expert == 5 && row % 3 == 0) ||
+               (expert == 6 && row < 3);
+    }
+    static half gate_of(std::uint16_t expert, std::uint32_t row) {
+        return float_to_half(0.3f + 0.01f * static_cast<float>(expert + row % 7));
+    }
+    void make_group(std::uint32_t first, std::uint32_t num_rows) {
+        group = {};
+        for (const std::uint16_t expert : experts) {
+            std::uint16_t rows = 0;
+            for (std::uint32_t row = first; row < first + num_rows; ++row)
+                if (asks(expert, row)) {
+                    group.rows.push_back(static_cast<std::uint16_t>(row - first));
+                    group.gates.push_back(gate_of(expert, row));
+                    ++rows;
+                }
+            if (rows > 0) group.experts.push_back({expert, rows});
+        }
+        const std::uint32_t hidden = one.shape.hidden_size;
+        const std::uint64_t row_bytes = wire_rows_bytes(one.dtype, 1, hidden);
+        group.shape = {.layer = 1,
+                       .num_tokens = num_rows,
+                       .hidden_dim = static_cast<std::uint16_t>(hidden),
+                       .dtype = one.dtype,
+                       .num_pairs = static_cast<std::uint32_t>(group.rows.size()),
+                       .num_experts = static_cast<std::uint16_t>(group.experts.size())};
+        group.x_bytes = ByteView(x_wire).subspan(first * row_bytes, num_rows * row_bytes);
+    }
+
+    void finish(Result<double> result) {
+        if (auto then = std::exchange(done, nullptr)) then(std::move(result));
+    }
+    void start() {
+        const std::uint64_t blob_bytes = expert_blob_layout(one.shape).size_bytes;
+        store = std::make_unique<ExpertStore>(
+            device, blob_bytes, 4 * blob_bytes,
+            ArenaOptions{.layer_units = 4,
+                         .arena_bytes_max = (several_arenas ? 1 : 4) * blob_bytes});
+        Status stored = store->reserve(4);
+        for (std::size_t i = 0; i < 4 && stored.ok(); ++i)
+            stored = store->put(Unit{1, experts[i]}, random_blob(one.shape, i + 1));
+        if (!stored.ok()) return finish(stored.error());
+        MOEX_CHECK(store->arenas().size() == (several_arenas ? 4u : 1u), "arenas as asked for");
+
+        const WireLimits limits{.hidden_size = one.shape.hidden_size,
+                                .num_layers = 2,
+                                .num_experts = 8,
+                                .num_tokens_max = one.num_tokens,
+                                .num_pairs_max = 4 * one.num_tokens};
+        runner = std::make_unique<ExpertRunner>(
+            device, *store, RunnerOptions{.limits = limits, .shape = one.shape, .num_lanes = 1});
+        runner->create([self = shared_from_this()](Status made) {
+            if (!made.ok()) return self->finish(made.error());
+            self->next();
+        });
+    }
+    void next() {
+        if (next_row > one.num_tokens) return change_store();
+        const bool together = next_row == one.num_tokens;
+        make_group(together ? 0 : next_row, together ? one.num_tokens : 1);
+        const Status started = runner->run_group(group,
+                                                 [self = shared_from_this()](Result<ByteView> y) {
+                                                     if (!y.ok()) return self->finish(y.error());
+                                                     self->compare(*y);
+                                                     ++self->next_row;
+                                                     self->next();
+                                                 });
+        if (!started.ok()) finish(started.error());
+    }
+    void compare(ByteView y) {
+        const std::uint64_t row_bytes = wire_rows_bytes(one.dtype, 1, one.shape.hidden_size);
+        const std::uint32_t first = next_row == one.num_tokens ? 0 : next_row;
+        for (std::uint32_t row = first; (row - first) * row_bytes < y.size(); ++row) {
+            const ByteView answer = y.subspan((row - first) * row_bytes, row_bytes);
+            if (alone[row].empty())
+                alone[row].assign(answer.begin(), answer.end());
+            else if (!std::equal(answer.begin(), answer.end(), alone[row].begin()))
+                ++differing;
+        }
+    }
+    void change_store() {
+        if (std::exchange(several_arenas, true)) return finish(differing);
+        next_row = 0;
+        // not from inside a callback of the runner's own
+        old_runner = std::move(runner);
+        old_store = std::move(store);
+        start();
+    }
+    std::unique_ptr<ExpertStore> old_store;
+    std::unique_ptr<ExpertRunner> old_runner;  // goes before its store
+};
+
 }  // namespace
 
-double kernel_tolerance(Dtype dtype) {
-    switch (dtype) {
+double kernel_tolerance(const KernelCase& one) {
+    if (one.bits) return 0;
+    switch (one.dtype) {
         case Dtype::f32: return 1e-6;
         case Dtype::f16: return 5e-4;
         case Dtype::bf16: return 3e-3;
@@ -154,9 +278,10 @@ double kernel_tolerance(Dtype dtype) {
 std::string kernel_case_name(const KernelCase& one) {
     return text(one.shape_name, ' ', one.shape.hidden_size, 'x', one.shape.moe_intermediate_size,
                 " g", one.shape.group_size, " M=", one.num_tokens, ' ', dtype_name(one.dtype),
-                one.published  ? " published"
-                : one.unsummed ? " group unsummed"
-                               : " group summed");
+                one.bits        ? " bits"
+                : one.published ? " published"
+                : one.unsummed  ? " group unsummed"
+                                : " group summed");
 }
 
 std::vector<KernelCase> kernel_cases(bool wide) {
@@ -183,12 +308,21 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     add("demo", {384, 256, 32}, {1, 5}, true);
     add("qwen", {2048, 768, 128}, {1, 8, 64}, wide);
     add("paper", {4096, 2048, 128}, {1, 8}, wide);
+    // A chunk or two a lane, lanes without one, and the shape that is served.
+    for (const std::uint32_t rows : {1u, 2u, 5u, 8u, 9u, 21u})
+        cases.push_back({"odd", {96, 160, 32}, rows, Dtype::f32, false, false, true});
+    cases.push_back({"odd", {352, 224, 32}, 21, Dtype::f16, false, false, true});
+    cases.push_back({"odd", {352, 224, 32}, 11, Dtype::bf16, false, false, true});
+    cases.push_back({"qwen", {2048, 768, 128}, 9, Dtype::f16, false, false, true});
     return cases;
 }
 
 void run_kernel_case(gpu::Device& device, const KernelCase& one,
                      std::function<void(Result<double>)> done) {
-    std::make_shared<Run>(device, one, std::move(done))->start();
+    if (one.bits)
+        std::make_shared<BitsRun>(device, one, std::move(done))->start();
+    else
+        std::make_shared<Run>(device, one, std::move(done))->start();
 }
 
 }  // namespace moex

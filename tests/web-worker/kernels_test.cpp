@@ -72,15 +72,19 @@ class KernelsTest : public testing::Test {
 TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
     double worst[6] = {};
     const std::vector<KernelCase> cases = kernel_cases(true);
+    const char* only = std::getenv("MOEX_KERNEL_CASES");  // part of a name
     for (const KernelCase& one : cases) {
+        if (only && kernel_case_name(one).find(only) == std::string::npos) continue;
         if (std::getenv("MOEX_VERBOSE"))
             std::fprintf(stderr, "%s\n", kernel_case_name(one).c_str());
 
         const auto error = wait<double>([&](auto done) { run_kernel_case(*device, one, done); });
         ASSERT_TRUE(error.ok()) << kernel_case_name(one) << ": " << error.error().message;
-        EXPECT_LE(*error, kernel_tolerance(one.dtype)) << kernel_case_name(one);
+        EXPECT_LE(*error, kernel_tolerance(one)) << kernel_case_name(one);
 
-        worst[static_cast<int>(one.dtype)] = std::max(worst[static_cast<int>(one.dtype)], *error);
+        if (!one.bits)
+            worst[static_cast<int>(one.dtype)] = std::max(worst[static_cast<int>(one.dtype)],
+                                                          *error);
     }
     std::printf(
         "%zu cases; largest normalised RMS error: f32 %.2g, f16 %.2g, bf16 %.2g, int8 %.2g\n",
@@ -120,12 +124,14 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
     for (const auto& row : rows) values.insert(values.end(), row.begin(), row.end());
     const auto num_rows = static_cast<std::uint32_t>(rows.size());
 
+    const gpu::KernelConstant pack_constants[] = {
+        {"hidden_size", hidden},        {"moe_intermediate_size", 0}, {"chunks_per_group_log2", 0},
+        {"gate_up_scale_zero_word", 0}, {"down_codes_word", 0},       {"down_scale_zero_word", 0}};
     const auto pipeline = wait<gpu::PipelineId>(
-        [&](auto done) { device->create_pipeline("pack_rows", done); });
+        [&](auto done) { device->create_pipeline("pack_rows", pack_constants, done); });
     ASSERT_TRUE(pipeline.ok());
 
-    const gpu::BufferId upload = *device->create_buffer(sizeof(gpu::RoundHeader),
-                                                        gpu::BufferUsage::storage, "upload");
+    const gpu::BufferId upload = *device->create_buffer(4096, gpu::BufferUsage::storage, "upload");
     const gpu::BufferId y_pairs = *device->create_buffer(values.size() * 4,
                                                          gpu::BufferUsage::storage, "y_pairs");
     const gpu::BufferId y_wire = *device->create_buffer(values.size() * 4,
@@ -139,18 +145,23 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
 
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8}) {
         gpu::RoundHeader header;
-        header.num_tokens = header.num_pairs = num_rows;
-        header.hidden_size = hidden;
+        header.num_tokens = header.num_answers = num_rows;
         header.dtype = static_cast<std::uint32_t>(dtype);
-        header.unsummed = 1;
-        device->write_buffer(upload, 0, std::as_bytes(std::span(&header, 1)));
+        header.answer_starts_word = gpu::round_header_words;
+        header.answer_pairs_word = header.answer_starts_word + num_rows + 1;
+        std::vector<std::uint32_t> words(header.answer_pairs_word + 4 * num_rows);
+        std::memcpy(words.data(), &header, sizeof header);
+        for (std::uint32_t i = 0; i <= num_rows; ++i) words[header.answer_starts_word + i] = i;
+        for (std::uint32_t i = 0; i < num_rows; ++i)
+            words[header.answer_pairs_word + 4 * i + 1] = i;
+        device->write_buffer(upload, 0, std::as_bytes(std::span(words)));
 
         const std::uint64_t wire_bytes = wire_rows_bytes(dtype, num_rows, hidden);
 
         gpu::Command run, copy;
         run.pipeline = *pipeline;
         run.bind_group = group;
-        run.workgroups = {num_rows, 1, 1};
+        run.workgroups = {1, num_rows, 1};  // 64 columns are less than a workgroup's
 
         copy.kind = gpu::Command::Kind::copy;
         copy.source = y_wire;

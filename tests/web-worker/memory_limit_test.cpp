@@ -1,5 +1,6 @@
 // The memory limit: what it holds, and what happens when it is moved while the worker serves.
 #include <algorithm>
+#include <set>
 
 #include "tests/web-worker/stage.h"
 #include "web-worker/expert_store.h"
@@ -278,6 +279,44 @@ TEST(ExpertStoreTest, ManySmallReservationsFillTheBudget) {
     EXPECT_EQ(store.put(Unit{1, 0}, blob).error().code, ErrorCode::no_space);
     store.drop(Unit{0, 17});
     EXPECT_TRUE(store.put(Unit{1, 0}, blob).ok());
+}
+
+// How many arenas each of six layers of eight experts lies in, when they come in an order of
+// hashes.
+std::vector<std::size_t> arenas_of_layers(std::uint64_t arena_bytes) {
+    auto device = gpu::open_vulkan_device({}, [](std::function<void()>) {});
+    EXPECT_TRUE(device.ok());
+    ExpertStore store(**device, 256, 256 * 48, {.layer_units = 8, .arena_bytes_max = arena_bytes});
+    EXPECT_TRUE(store.reserve(48).ok());
+    const Bytes blob(256);
+    for (std::uint32_t i = 0; i < 48; ++i) {
+        const std::uint32_t unit = i * 29 % 48;
+        EXPECT_TRUE(store
+                        .put(Unit{static_cast<std::uint16_t>(unit / 8),
+                                  static_cast<std::uint16_t>(unit % 8)},
+                             blob)
+                        .ok());
+    }
+
+    std::vector<std::size_t> found;
+    for (std::uint16_t layer = 0; layer < 6; ++layer) {
+        std::set<std::uint32_t> arenas;
+        for (std::uint16_t expert = 0; expert < 8; ++expert)
+            arenas.insert(store.find(Unit{layer, expert})->arena);
+        found.push_back(arenas.size());
+    }
+    return found;
+}
+
+TEST(ExpertStoreTest, ALayersExpertsShareAnArenaInWhateverOrderTheyCome) {
+    const std::vector<std::size_t> one_each(6, 1);
+    EXPECT_EQ(arenas_of_layers(256 * 48), one_each);
+    EXPECT_EQ(arenas_of_layers(256 * 21), one_each) << "two layers an arena";
+    EXPECT_EQ(arenas_of_layers(256 * 8), one_each);
+}
+
+TEST(ExpertStoreTest, ALayerThatNoArenaHoldsLiesInAsFewAsItNeeds) {
+    EXPECT_EQ(arenas_of_layers(256 * 4), std::vector<std::size_t>(6, 2));
 }
 
 }  // namespace

@@ -244,6 +244,7 @@ std::uint64_t Stage::welcome() {
                          .expert_shape = stage_shape,
                          .top_k = 2,
                          .expert_blob_bytes = stage_blob_bytes,
+                         .dtype = Dtype::f32,  // as group_of() asks
                          .caps = hub_caps}));
     return told_bytes;
 }

@@ -60,9 +60,9 @@ class FragileDevice : public gpu::Device {
     void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
         device_->write_buffer(buffer, offset_bytes, bytes);
     }
-    void create_pipeline(std::string_view kernel,
+    void create_pipeline(std::string_view kernel, std::span<const gpu::KernelConstant> constants,
                          std::function<void(Result<gpu::PipelineId>)> done) override {
-        device_->create_pipeline(kernel, std::move(done));
+        device_->create_pipeline(kernel, constants, std::move(done));
     }
     Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline,
                                                std::span<const gpu::Binding> bindings) override {
@@ -76,6 +76,7 @@ class FragileDevice : public gpu::Device {
                      std::function<void(Result<ByteView>)> done) override;
     void on_lost(std::function<void(gpu::Loss)> handler) override { lost_ = std::move(handler); }
     gpu::DeviceCounters counters() const override { return device_->counters(); }
+    double gpu_us() const override { return device_->gpu_us(); }
 
   private:
     gpu::AdapterInfo adapter_;

@@ -13,12 +13,13 @@ var MoexBridge = {
   mx_write_buffer: function(buffer, offset, data, size) {
     Module['mx'].writeBuffer(buffer, offset, HEAPU8, data >>> 0, size);
   },
-  mx_create_pipeline: function(wgsl, wgslBytes, entry, entryBytes, kinds, count, ticket) {
+  mx_create_pipeline: function(wgsl, wgslBytes, entry, entryBytes, kinds, count, constants, constantsBytes, ticket) {
     wgsl = wgsl >>> 0;
     entry = entry >>> 0;
     kinds = kinds >>> 0;
+    constants = constants >>> 0;
     Module['mx'].createPipeline(HEAPU8.slice(wgsl, wgsl + wgslBytes), HEAPU8.slice(entry, entry + entryBytes),
-      HEAPU8.slice(kinds, kinds + count), ticket >>> 0);
+      HEAPU8.slice(kinds, kinds + count), HEAPU8.slice(constants, constants + constantsBytes), ticket >>> 0);
   },
   mx_create_bind_group: function(pipeline, bindings, count) {
     return Module['mx'].createBindGroup(pipeline, HEAPF64, (bindings >>> 0) / 8, count);

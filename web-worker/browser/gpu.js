@@ -25,8 +25,11 @@ async function findAdapter() {
   return adapter;
 }
 
-// Resolves to {pipeline, layout}, or to a reason that names line and column.
-async function compile(device, wgsl, entryPoint, kinds) {
+// Resolves to {pipeline, layout}, or to a reason that names line and column. `named`: "name=value name=value ...", the
+// kernel's overrides.
+async function compile(device, wgsl, entryPoint, kinds, named) {
+  const pairs = named.split(" ").filter(Boolean).map((one) => one.split("="));
+  const constants = Object.fromEntries(pairs.map(([name, value]) => [name, Number(value)]));
   device.pushErrorScope("validation");
   const types = ["read-only-storage", "storage", "uniform"];
   const entries = Array.from(kinds, (kind, binding) => (
@@ -37,7 +40,7 @@ async function compile(device, wgsl, entryPoint, kinds) {
   let reason = "";
   try {
     pipeline = await device.createComputePipelineAsync({
-      layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute: { module, entryPoint },
+      layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute: { module, entryPoint, constants },
     });
   } catch (error) {
     reason = error.message;
@@ -61,7 +64,7 @@ export class Gpu {
     this.handles = [null];
     this.free = [];
     this.device = null;
-    this.pipelines = new Map();      // WGSL text -> handle
+    this.pipelines = new Map();      // WGSL text and constants -> handle
     this.pending = 0;
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.poke();
@@ -152,16 +155,17 @@ export class Gpu {
     if (this.device && buffer) this.device.queue.writeBuffer(buffer, offset, heap, address, size);
   }
 
-  async createPipeline(wgsl, entryPoint, kinds, ticket) {
+  async createPipeline(wgsl, entryPoint, kinds, named, ticket) {
     const device = this.device;
     let reason = "the GPU is gone";
-    let handle = this.pipelines.get(wgsl) ?? 0;      // made before: nothing is compiled anew
+    const key = `${named}\n${wgsl}`;
+    let handle = this.pipelines.get(key) ?? 0;       // made before: nothing is compiled anew
     if (device && !handle) {
-      const made = await compile(device, wgsl, entryPoint, kinds);
+      const made = await compile(device, wgsl, entryPoint, kinds, named);
       reason = made.reason ?? reason;
       if (made.pipeline && this.device === device) {
         handle = this.add(made);
-        this.pipelines.set(wgsl, handle);
+        this.pipelines.set(key, handle);
       }
     }
     const gone = !device || this.device !== device;

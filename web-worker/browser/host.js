@@ -34,8 +34,8 @@ export class Host {
       createBuffer: (size, usage, label) => gpu.createBuffer(size, usage, decoder.decode(label)),
       destroyBuffer: (buffer) => gpu.destroyBuffer(buffer),
       writeBuffer: (buffer, offset, heap, address, size) => gpu.writeBuffer(buffer, offset, heap, address, size),
-      createPipeline: (wgsl, entry, kinds, ticket) => {
-        gpu.createPipeline(decoder.decode(wgsl), decoder.decode(entry), kinds, ticket);
+      createPipeline: (wgsl, entry, kinds, constants, ticket) => {
+        gpu.createPipeline(decoder.decode(wgsl), decoder.decode(entry), kinds, decoder.decode(constants), ticket);
       },
       createBindGroup: (pipeline, doubles, first, count) => gpu.createBindGroup(pipeline, doubles, first, count),
       destroyBindGroup: (group) => gpu.destroyBindGroup(group),

@@ -50,6 +50,7 @@ inline nlohmann::json status_json(const WorkerStatus& status) {
         {"self_test_nrmse", status.self_test_nrmse},
         {"round_ms_p50", status.round_ms_p50},
         {"round_ms_p99", status.round_ms_p99},
+        {"gpu_us_p50", status.gpu_us_p50},
         {"retry_at_ms", status.retry_at_ms},
         {"device", device_counters_json(status.device)},
         {"rounds_at_warm", status.rounds_at_warm},

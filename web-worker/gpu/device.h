@@ -61,9 +61,17 @@ struct Binding {
     std::uint64_t size_bytes = 0;    // 0: to the end
 };
 
+// What a kernel is told when its pipeline is made: one of its WGSL overrides.
+struct KernelConstant {
+    std::string_view name;
+    std::uint32_t value = 0;
+};
+
 // One recorded command of a round.
 struct Command {
     enum class Kind : std::uint32_t { dispatch, copy } kind = Kind::dispatch;
+    // Of one stage with the command before it: neither sees what the other writes.
+    bool same_stage = false;
     // dispatch
     PipelineId pipeline;
     BindGroupId bind_group;
@@ -110,13 +118,14 @@ class Device {
     // WGSL text with constants for WebGPU, its SPIR-V for Vulkan.
     // A compile error carries the compiler's line and column. A
     // kernel that was made before is given again, not compiled anew.
-    virtual void create_pipeline(std::string_view kernel,
+    // `constants` has all of the kernel's overrides, and may have more.
+    virtual void create_pipeline(std::string_view kernel, std::span<const KernelConstant> constants,
                                  std::function<void(Result<PipelineId>)> done) = 0;
     virtual Result<BindGroupId> create_bind_group(PipelineId pipeline,
                                                   std::span<const Binding> bindings) = 0;
     virtual void destroy_bind_group(BindGroupId bind_group) = 0;
 
-    // One submission. Commands run in order, each sees the writes of those before it.
+    // One submission. Commands run in order, each sees the writes of those before its stage.
     virtual void submit(std::span<const Command> commands) = 0;
     // After what was submitted so far: `done` gets the first `size_bytes`
     // of a readback buffer; the view is valid during the call only.
@@ -128,6 +137,9 @@ class Device {
     // Called at most once, when the device is lost; afterwards every call fails softly.
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;
+    // How long the GPU took for the submission behind the readback that was
+    // delivered last; 0 where it cannot tell. Copies into buffers not counted.
+    virtual double gpu_us() const = 0;
 };
 
 }  // namespace moex::gpu

@@ -90,10 +90,18 @@ Result<std::string> open_cache(const std::string& folder) {
     return native::kept_worker_key(folder);
 }
 
-// One line per change, and one when it serves: scripts wait for "serving units=".
+// One line per change, and one when it serves: scripts wait for "serving units=". And how long
+// rounds take, after 1000 of them and whenever they have doubled since.
 class StatusLog {
   public:
     void operator()(const WorkerStatus& status) {
+        if (status.groups_answered >= next_figures_) {
+            next_figures_ = 2 * status.groups_answered;
+            std::cerr << "worker: rounds=" << status.groups_answered
+                      << " round_ms_p50=" << status.round_ms_p50
+                      << " round_ms_p99=" << status.round_ms_p99
+                      << " gpu_us_p50=" << status.gpu_us_p50 << std::endl;
+        }
         const bool serving = status.phase == WorkerPhase::serving;
         if (status.phase == last_phase_ && status.detail == last_detail_ &&
             (!serving || status.units_ready == last_units_))
@@ -119,6 +127,7 @@ class StatusLog {
     WorkerPhase last_phase_ = WorkerPhase::stopped;
     std::string last_detail_;
     std::uint32_t last_units_ = 0;
+    std::uint64_t next_figures_ = 1000;
 };
 
 int serve(const Arguments& arguments) {

@@ -57,7 +57,7 @@ EMSCRIPTEN_KEEPALIVE void mx_run_case(std::uint32_t index) {
         report({{"name", kernel_case_name(one)},
                 {"dtype", dtype_name(one.dtype)},
                 {"error", *error},
-                {"tolerance", kernel_tolerance(one.dtype)}});
+                {"tolerance", kernel_tolerance(one)}});
     });
 }
 

@@ -1,5 +1,8 @@
 #include "web-worker/gpu/vulkan/vulkan_api.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace moex::gpu {
 
 std::string vulkan_result_text(VkResult result) {
@@ -27,6 +30,28 @@ Result<VkInstance> vulkan_instance() {
     MOEX_VULKAN(vkCreateInstance(&info, nullptr, &instance), "vkCreateInstance");
     return instance;
 }
+
+namespace {
+
+bool has_pipeline_robustness(VkPhysicalDevice device) {
+    std::uint32_t count = 0;
+    vkEnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr);
+    std::vector<VkExtensionProperties> extensions(count);
+    vkEnumerateDeviceExtensionProperties(device, nullptr, &count, extensions.data());
+    const bool named = std::any_of(extensions.begin(), extensions.end(), [](const auto& one) {
+        return std::string_view(one.extensionName) == VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME;
+    });
+    if (!named) return false;
+
+    VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT};
+    VkPhysicalDeviceFeatures2 features{.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2};
+    features.pNext = &robustness;
+    vkGetPhysicalDeviceFeatures2(device, &features);
+    return robustness.pipelineRobustness == VK_TRUE;
+}
+
+}  // namespace
 
 Result<std::vector<VulkanAdapter>> vulkan_adapters() {
     MOEX_ASSIGN(instance, vulkan_instance());
@@ -61,6 +86,8 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
         for (std::uint32_t i = 0; i < families; ++i) {
             if ((family[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) continue;
             adapter.queue_family = i;
+            adapter.has_timestamps = family[i].timestampValidBits > 0;
+            adapter.has_pipeline_robustness = has_pipeline_robustness(device);
             adapters.push_back(adapter);
             break;
         }

@@ -18,6 +18,8 @@ struct VulkanAdapter {
     VkPhysicalDeviceProperties properties{};
     std::string driver;
     std::uint32_t queue_family = 0;
+    bool has_timestamps = false;
+    bool has_pipeline_robustness = false;
     bool software = false;
 };
 

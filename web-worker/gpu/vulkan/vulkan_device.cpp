@@ -25,8 +25,11 @@ struct KernelSpirv {
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
 // pending writes beyond this are sent off at once
 constexpr std::uint64_t staging_bytes_max = 64u << 20;
-// a sleeping wait costs more than most rounds take
-constexpr auto spin_time = std::chrono::microseconds(150);
+// A sleeping wait costs more than most rounds take: it is waited actively for twice as long as the
+// GPU took last, within these bounds. A spin that ends just before the GPU does is the worst of
+// both.
+constexpr double spin_us_min = 150, spin_us_max = 2000;
+constexpr std::uint32_t bind_groups_max = 8192;
 // a GPU that takes longer is taken for lost
 constexpr std::uint64_t fence_wait_ns = 60'000'000'000;
 
@@ -53,6 +56,8 @@ struct BindGroup {
 struct Slot {
     VkCommandBuffer commands = VK_NULL_HANDLE;
     VkFence fence = VK_NULL_HANDLE;
+    VkQueryPool times = VK_NULL_HANDLE;  // begin and end of submit()'s commands
+    bool timed = false;
     Buffer staging;
     std::uint64_t staged_bytes = 0;
     std::uint32_t reads = 0;  // readbacks that wait for its fence
@@ -65,7 +70,17 @@ class VulkanDevice : public Device {
         : chosen_(std::move(chosen)),
           post_(std::move(post)) {}
 
-    Status open(bool robust_access) {
+    Status open(RobustAccess robust_access) {
+        drop_clamping_ = robust_access == RobustAccess::unless_checked &&
+                         chosen_.has_pipeline_robustness;
+        MOEX_TRY(make_device(robust_access != RobustAccess::never));
+        MOEX_TRY(make_pools());
+        describe();
+        waiter_ = std::thread([this] { wait_for_fences(); });
+        return {};
+    }
+
+    Status make_device(bool robust_access) {
         const float priority = 1.0f;
         VkDeviceQueueCreateInfo queue{.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO};
         queue.queueFamilyIndex = chosen_.queue_family;
@@ -79,28 +94,45 @@ class VulkanDevice : public Device {
         info.queueCreateInfoCount = 1;
         info.pQueueCreateInfos = &queue;
         info.pEnabledFeatures = &features;
+
+        VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness{
+            .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT};
+        robustness.pipelineRobustness = VK_TRUE;
+        const char* const extension = VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME;
+        if (drop_clamping_) {
+            info.pNext = &robustness;
+            info.enabledExtensionCount = 1;
+            info.ppEnabledExtensionNames = &extension;
+        }
         MOEX_VULKAN(vkCreateDevice(chosen_.device, &info, nullptr, &device_), "vkCreateDevice");
 
         vkGetDeviceQueue(device_, chosen_.queue_family, 0, &queue_);
         vkGetPhysicalDeviceMemoryProperties(chosen_.device, &memory_);
+        return {};
+    }
 
+    Status make_pools() {
         VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
         pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
         pool.queueFamilyIndex = chosen_.queue_family;
         MOEX_VULKAN(vkCreateCommandPool(device_, &pool, nullptr, &command_pool_),
                     "vkCreateCommandPool");
 
-        const VkDescriptorPoolSize sizes[] = {{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 16384},
-                                              {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, 4096}};
+        const VkDescriptorPoolSize sizes[] = {
+            {VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 5 * bind_groups_max},
+            {VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, bind_groups_max}};
         VkDescriptorPoolCreateInfo descriptors{
             .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
         descriptors.flags = VK_DESCRIPTOR_POOL_CREATE_FREE_DESCRIPTOR_SET_BIT;
-        descriptors.maxSets = 4096;
+        descriptors.maxSets = bind_groups_max;
         descriptors.poolSizeCount = 2;
         descriptors.pPoolSizes = sizes;
         MOEX_VULKAN(vkCreateDescriptorPool(device_, &descriptors, nullptr, &descriptor_pool_),
                     "vkCreateDescriptorPool");
+        return {};
+    }
 
+    void describe() {
         const VkPhysicalDeviceLimits& limits = chosen_.properties.limits;
         adapter_.backend = "vulkan";
         adapter_.vendor = chosen_.properties.vendorID == 0x10de   ? "nvidia"
@@ -117,9 +149,7 @@ class VulkanDevice : public Device {
                                                             2ull << 30);
         adapter_.max_workgroup_invocations = limits.maxComputeWorkGroupInvocations;
         adapter_.max_workgroups_per_dimension = limits.maxComputeWorkGroupCount[0];
-
-        waiter_ = std::thread([this] { wait_for_fences(); });
-        return {};
+        ns_per_tick_ = chosen_.has_timestamps ? limits.timestampPeriod : 0;
     }
 
     ~VulkanDevice() override {
@@ -136,6 +166,7 @@ class VulkanDevice : public Device {
 
         for (Slot& slot : slots_) {
             vkDestroyFence(device_, slot.fence, nullptr);
+            vkDestroyQueryPool(device_, slot.times, nullptr);
             free_buffer(slot.staging);
         }
         for (Pipeline& pipeline : pipelines_) {
@@ -153,6 +184,7 @@ class VulkanDevice : public Device {
 
     const AdapterInfo& adapter() const override { return adapter_; }
     DeviceCounters counters() const override { return counters_; }
+    double gpu_us() const override { return gpu_us_; }
     void on_lost(std::function<void(Loss)> handler) override { lost_ = std::move(handler); }
 
     Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
@@ -206,9 +238,9 @@ class VulkanDevice : public Device {
         }
     }
 
-    void create_pipeline(std::string_view kernel,
+    void create_pipeline(std::string_view kernel, std::span<const KernelConstant> constants,
                          std::function<void(Result<PipelineId>)> done) override {
-        Result<PipelineId> made = make_pipeline(kernel);
+        Result<PipelineId> made = make_pipeline(kernel, constants);
         post_(
             [done = std::move(done), made = std::move(made)]() mutable { done(std::move(made)); });
     }
@@ -261,8 +293,11 @@ class VulkanDevice : public Device {
     void submit(std::span<const Command> commands) override {
         ++counters_.submits;
         Slot& slot = open_slot();
+        slot.timed = slot.times != VK_NULL_HANDLE;
+        if (slot.timed)
+            vkCmdWriteTimestamp(slot.commands, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, slot.times, 0);
         for (const Command& command : commands) {
-            barrier(slot.commands);
+            if (!command.same_stage) barrier(slot.commands);
             if (command.kind == Command::Kind::dispatch) {
                 const Pipeline& pipeline = pipelines_[command.pipeline.value - 1];
                 const BindGroup& group = bind_groups_[command.bind_group.value - 1];
@@ -278,7 +313,8 @@ class VulkanDevice : public Device {
                                 buffers_[command.target.value - 1].buffer, 1, &region);
             }
         }
-        barrier(slot.commands);
+        if (slot.timed)
+            vkCmdWriteTimestamp(slot.commands, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, slot.times, 1);
         flush();
     }
 
@@ -315,8 +351,8 @@ class VulkanDevice : public Device {
         return kind == BindingKind::uniform ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
                                             : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
     }
-    // Everything before is visible to everything after: rounds
-    // are short chains, finer barriers would gain nothing.
+    // Everything before is visible to everything after: rounds are short chains of stages, finer
+    // barriers would gain nothing.
     static void barrier(VkCommandBuffer commands) {
         VkMemoryBarrier memory{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER};
         memory.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
@@ -435,6 +471,10 @@ class VulkanDevice : public Device {
             if (vkAllocateCommandBuffers(device_, &info, &slots_.back().commands) != VK_SUCCESS ||
                 vkCreateFence(device_, &fence, nullptr, &slots_.back().fence) != VK_SUCCESS)
                 die("no command buffer");
+            VkQueryPoolCreateInfo times{.sType = VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
+            times.queryType = VK_QUERY_TYPE_TIMESTAMP;
+            times.queryCount = 2;
+            if (ns_per_tick_ > 0) vkCreateQueryPool(device_, &times, nullptr, &slots_.back().times);
         }
 
         Slot& slot = slots_[current_];
@@ -442,10 +482,12 @@ class VulkanDevice : public Device {
         slot.submitted = false;
         slot.staged_bytes = 0;
         slot.recording = true;
+        slot.timed = false;
 
         VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
         begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
         vkBeginCommandBuffer(slot.commands, &begin);
+        if (slot.times != VK_NULL_HANDLE) vkCmdResetQueryPool(slot.commands, slot.times, 0, 2);
         return slot;
     }
 
@@ -467,24 +509,28 @@ class VulkanDevice : public Device {
         if (result != VK_SUCCESS) die(vulkan_result_text(result));
     }
 
-    Result<PipelineId> make_pipeline(std::string_view kernel) {
+    Result<PipelineId> make_pipeline(std::string_view kernel,
+                                     std::span<const KernelConstant> constants) {
         const KernelSource* source = find_kernel(kernel);
         MOEX_CHECK(source != nullptr, text("no kernel named ", kernel));
-        if (const auto found = pipeline_ids_.find(kernel); found != pipeline_ids_.end())
+        const std::vector<std::uint32_t> values = override_values(*source, constants);
+        const auto key = std::pair(source->name, values);
+        if (const auto found = pipeline_ids_.find(key); found != pipeline_ids_.end())
             return found->second;
 
         Pipeline made;
         made.kinds.assign(source->bindings.begin(), source->bindings.end());
+        MOEX_TRY(make_layout(made));
+        MOEX_TRY(compile(made, *source, values));
 
-        for (const KernelSpirv& spirv : kernel_spirvs) {
-            if (spirv.name != kernel) continue;
-            VkShaderModuleCreateInfo info{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-            info.codeSize = spirv.words.size_bytes();
-            info.pCode = spirv.words.data();
-            MOEX_VULKAN(vkCreateShaderModule(device_, &info, nullptr, &made.module),
-                        "vkCreateShaderModule");
-        }
+        pipelines_.push_back(std::move(made));
+        ++counters_.pipelines_created;
+        const PipelineId id{static_cast<std::uint32_t>(pipelines_.size())};
+        pipeline_ids_[key] = id;
+        return id;
+    }
 
+    Status make_layout(Pipeline& made) {
         std::vector<VkDescriptorSetLayoutBinding> bindings(made.kinds.size());
         for (std::size_t i = 0; i < bindings.size(); ++i)
             bindings[i] = {static_cast<std::uint32_t>(i), descriptor_type(made.kinds[i]), 1,
@@ -501,22 +547,45 @@ class VulkanDevice : public Device {
         layout.pSetLayouts = &made.set_layout;
         MOEX_VULKAN(vkCreatePipelineLayout(device_, &layout, nullptr, &made.layout),
                     "vkCreatePipelineLayout");
+        return {};
+    }
+
+    Status compile(Pipeline& made, const KernelSource& source,
+                   const std::vector<std::uint32_t>& values) {
+        for (const KernelSpirv& spirv : kernel_spirvs) {
+            if (spirv.name != source.name) continue;
+            VkShaderModuleCreateInfo info{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
+            info.codeSize = spirv.words.size_bytes();
+            info.pCode = spirv.words.data();
+            MOEX_VULKAN(vkCreateShaderModule(device_, &info, nullptr, &made.module),
+                        "vkCreateShaderModule");
+        }
+
+        std::vector<VkSpecializationMapEntry> entries(values.size());
+        for (std::uint32_t i = 0; i < entries.size(); ++i) entries[i] = {i, 4 * i, 4};
+        VkSpecializationInfo specialization{};
+        specialization.mapEntryCount = static_cast<std::uint32_t>(entries.size());
+        specialization.pMapEntries = entries.data();
+        specialization.dataSize = 4 * values.size();
+        specialization.pData = values.data();
+
+        VkPipelineRobustnessCreateInfoEXT unclamped{
+            .sType = VK_STRUCTURE_TYPE_PIPELINE_ROBUSTNESS_CREATE_INFO_EXT};
+        unclamped.storageBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_DISABLED_EXT;
+        unclamped.uniformBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_DISABLED_EXT;
 
         VkComputePipelineCreateInfo info{.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
+        if (drop_clamping_ && source.host_checked) info.pNext = &unclamped;
         info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
         info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
         info.stage.module = made.module;
         info.stage.pName = "main";
+        info.stage.pSpecializationInfo = &specialization;
         info.layout = made.layout;
         MOEX_VULKAN(
             vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &made.pipeline),
             "vkCreateComputePipelines");
-
-        pipelines_.push_back(std::move(made));
-        ++counters_.pipelines_created;
-        const PipelineId id{static_cast<std::uint32_t>(pipelines_.size())};
-        pipeline_ids_[source->name] = id;
-        return id;
+        return {};
     }
 
     void wait_for_fences() {
@@ -529,14 +598,9 @@ class VulkanDevice : public Device {
                 wait = std::move(waits_.front());
                 waits_.pop_front();
             }
-            VkResult result = VK_NOT_READY;
-            if (!adapter_.software)
-                for (const auto end = std::chrono::steady_clock::now() + spin_time;
-                     result == VK_NOT_READY && std::chrono::steady_clock::now() < end;)
-                    result = vkGetFenceStatus(device_, wait.slot->fence);
-            if (result == VK_NOT_READY)
-                result = vkWaitForFences(device_, 1, &wait.slot->fence, VK_TRUE, fence_wait_ns);
-            post_([this, wait = std::move(wait), result, life = life_.watch()]() mutable {
+            const VkResult result = wait_for(wait.slot->fence);
+            const double gpu_us = result == VK_SUCCESS ? time_of(*wait.slot) : 0;
+            post_([this, wait = std::move(wait), result, gpu_us, life = life_.watch()]() mutable {
                 if (!life.alive()) return;
                 --wait.slot->reads;
                 if (result != VK_SUCCESS) {
@@ -545,9 +609,34 @@ class VulkanDevice : public Device {
                                              : vulkan_result_text(result));
                     return;
                 }
+                gpu_us_ = gpu_us;
                 wait.done(ByteView(wait.mapped, wait.size_bytes));
             });
         }
+    }
+
+    // The waiter's: actively for as long as an answer is likely to be near, then asleep.
+    VkResult wait_for(VkFence fence) {
+        using Clock = std::chrono::steady_clock;
+        const auto began = Clock::now();
+        const auto spin = std::chrono::duration<double, std::micro>(
+            std::clamp(2 * waited_us_, spin_us_min, spin_us_max));
+        VkResult result = VK_NOT_READY;
+        if (!adapter_.software)
+            while (result == VK_NOT_READY && Clock::now() - began < spin)
+                result = vkGetFenceStatus(device_, fence);
+        if (result == VK_NOT_READY)
+            result = vkWaitForFences(device_, 1, &fence, VK_TRUE, fence_wait_ns);
+        waited_us_ = std::chrono::duration<double, std::micro>(Clock::now() - began).count();
+        return result;
+    }
+    double time_of(const Slot& slot) const {
+        std::uint64_t ticks[2] = {0, 0};
+        if (!slot.timed ||
+            vkGetQueryPoolResults(device_, slot.times, 0, 2, sizeof ticks, ticks, sizeof ticks[0],
+                                  VK_QUERY_RESULT_64_BIT) != VK_SUCCESS)
+            return 0;
+        return static_cast<double>(ticks[1] - ticks[0]) * ns_per_tick_ / 1000;
     }
 
     void die(std::string reason) { die(Loss{LossKind::other, std::move(reason)}); }
@@ -567,13 +656,17 @@ class VulkanDevice : public Device {
     VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
     std::vector<Buffer> buffers_;
     std::vector<Pipeline> pipelines_;
-    // by kernel: a runner that is made anew compiles nothing
-    std::map<std::string_view, PipelineId> pipeline_ids_;
+    // by kernel and constants: a runner that is made anew compiles nothing
+    std::map<std::pair<std::string_view, std::vector<std::uint32_t>>, PipelineId> pipeline_ids_;
     std::vector<BindGroup> bind_groups_;
     std::deque<Slot> slots_;  // references stay valid as it grows
     std::size_t current_ = 0;
     Slot* last_submitted_ = nullptr;
     bool dead_ = false;
+    bool drop_clamping_ = false;
+    double ns_per_tick_ = 0;
+    double gpu_us_ = 0;
+    double waited_us_ = 0;  // the waiter's
     std::function<void(Loss)> lost_;
     LifeGuard life_;
 

@@ -11,11 +11,20 @@
 
 namespace moex::gpu {
 
+// Whether kernels clamp their indices, as in a browser. It costs a good kernel a third.
+enum class RobustAccess {
+    always,
+    // not those whose indices the host checked, where the driver lets one pipeline differ from
+    // another (VK_EXT_pipeline_robustness); elsewhere as always
+    unless_checked,
+    never,
+};
+
 struct VulkanOptions {
     // index, or part of the name; empty: the first that
     // is not a software rasteriser, else the first
     std::string device;
-    bool robust_access = true;  // kernels clamp as in a browser; no measurable cost
+    RobustAccess robust_access = RobustAccess::unless_checked;
 };
 
 // Runs a function on the owner's thread, later. Called from the waiter thread.

@@ -16,10 +16,12 @@ int mx_create_buffer(double size_bytes, int usage, const char* label, int label_
 void mx_destroy_buffer(int buffer);
 void mx_write_buffer(int buffer, double offset_bytes, const void* data, double size_bytes);
 
-// `kinds`: one byte per binding, gpu::BindingKind.
+// `kinds`: one byte per binding, gpu::BindingKind. `constants`: "name=value" for each override,
+// with blanks between.
 // -> mx_on_pipeline(ticket, handle, reason, length)
 void mx_create_pipeline(const char* wgsl, int wgsl_bytes, const char* entry, int entry_bytes,
-                        const std::uint8_t* kinds, int num_bindings, std::uint32_t ticket);
+                        const std::uint8_t* kinds, int num_bindings, const char* constants,
+                        int constants_bytes, std::uint32_t ticket);
 // `bindings`: three doubles each: buffer, offset, size (0: to the end).
 int mx_create_bind_group(int pipeline, const double* bindings, int num_bindings);
 void mx_destroy_bind_group(int bind_group);

@@ -71,7 +71,7 @@ class WebGpuDevice : public Device {
                         bytes.data(), static_cast<double>(bytes.size()));
     }
 
-    void create_pipeline(std::string_view kernel,
+    void create_pipeline(std::string_view kernel, std::span<const KernelConstant> constants,
                          std::function<void(Result<PipelineId>)> done) override {
         const std::uint32_t ticket = waiting().next_ticket++;
         const KernelSource* source = find_kernel(kernel);
@@ -84,9 +84,15 @@ class WebGpuDevice : public Device {
         for (const BindingKind kind : source->bindings)
             kinds.push_back(static_cast<std::uint8_t>(kind));
 
+        const std::vector<std::uint32_t> values = override_values(*source, constants);
+        std::string named;
+        for (std::size_t i = 0; i < values.size(); ++i)
+            named += text(i > 0 ? " " : "", source->overrides[i], "=", values[i]);
+
         mx_create_pipeline(source->wgsl.data(), static_cast<int>(source->wgsl.size()),
                            source->entry_point.data(), static_cast<int>(source->entry_point.size()),
-                           kinds.data(), static_cast<int>(kinds.size()), ticket);
+                           kinds.data(), static_cast<int>(kinds.size()), named.data(),
+                           static_cast<int>(named.size()), ticket);
     }
     Result<BindGroupId> create_bind_group(PipelineId pipeline,
                                           std::span<const Binding> bindings) override {
@@ -150,6 +156,7 @@ class WebGpuDevice : public Device {
         if (auto handler = std::exchange(lost_, nullptr)) handler(std::move(loss));
     }
     DeviceCounters counters() const override { return counters_; }
+    double gpu_us() const override { return 0; }  // browsers round to 0.1 ms
 
   private:
     AdapterInfo adapter_;

@@ -1,0 +1,79 @@
+// What naga does not offer, done to its SPIR-V words afterwards: specialization constants, loops without a counter of
+// iterations, workgroup memory that nobody clears. Opcodes and layouts: SPIR-V specification, section 3.
+const op = {
+  nop: 0, decorate: 71, typeInt: 21, typeBool: 20, constant: 43, constantNull: 46, specConstant: 50, variable: 59,
+  load: 61, store: 62, copyObject: 83, iEqual: 170, all: 155, loopMerge: 246, selectionMerge: 247, branch: 249,
+  branchConditional: 250,
+};
+const workgroup_storage = 4;
+const spec_id = 1;
+
+function parse(words) {
+  const instructions = [];
+  for (let at = 5; at < words.length; at += words[at] >>> 16)
+    instructions.push({ op: words[at] & 0xffff, words: Array.from(words.slice(at + 1, at + (words[at] >>> 16))) });
+  return { header: Array.from(words.slice(0, 5)), instructions };
+}
+function assemble({ header, instructions }) {
+  const words = [...header];
+  for (const { op: code, words: operands } of instructions)
+    words.push((((operands.length + 1) << 16) | code) >>> 0, ...operands);
+  return Uint32Array.from(words);
+}
+
+// Private variables that begin as `sentinel + i` become specialization constants of id i.
+function specialize(module, sentinel, count) {
+  const constants = new Map();   // result id of the constant -> id of the specialization
+  for (const one of module.instructions)
+    if (one.op === op.constant && one.words[2] >= sentinel && one.words[2] < sentinel + count) {
+      constants.set(one.words[1], one.words[2] - sentinel);
+      one.op = op.specConstant;
+    }
+  const variables = new Map();   // result id of the variable -> result id of its constant
+  for (const one of module.instructions)
+    if (one.op === op.variable && constants.has(one.words[3])) variables.set(one.words[1], one.words[3]);
+  for (const one of module.instructions)
+    if (one.op === op.load && variables.has(one.words[2])) {
+      one.op = op.copyObject;
+      one.words = [one.words[0], one.words[1], variables.get(one.words[2])];
+    }
+  const decorations = Array.from(constants, ([id, index]) => ({ op: op.decorate, words: [id, spec_id, index] }));
+  const first = module.instructions.findIndex((one) => one.op === op.decorate);
+  module.instructions.splice(first, 0, ...decorations);
+}
+
+// naga counts the iterations of every loop down from 2^64, so that one that never ends does: ours end.
+function uncount(module) {
+  const { instructions } = module;
+  const counters = new Set();
+  for (let i = 0; i + 4 < instructions.length; i += 1) {
+    const [load, equal, all, merge, branch] = instructions.slice(i, i + 5);
+    if (load.op !== op.load || equal.op !== op.iEqual || all.op !== op.all || merge.op !== op.selectionMerge
+        || branch.op !== op.branchConditional || branch.words[0] !== all.words[1]) continue;
+    counters.add(load.words[2]);
+    instructions.splice(i + 3, 2, { op: op.branch, words: [branch.words[2]] });
+  }
+  module.instructions = instructions.filter((one) => one.op !== op.store || !counters.has(one.words[0]));
+}
+
+// naga lets one thread clear all workgroup memory at the start: our kernels write what they read.
+function keepWorkgroupMemory(module) {
+  const nulls = new Set();
+  const variables = new Set();
+  for (const one of module.instructions) {
+    if (one.op === op.constantNull) nulls.add(one.words[1]);
+    if (one.op === op.variable && one.words[2] === workgroup_storage) variables.add(one.words[1]);
+  }
+  module.instructions = module.instructions.filter((one) => one.op !== op.store || !variables.has(one.words[0])
+    || !nulls.has(one.words[1]));
+}
+
+// `words`: a module of naga's, in which override i of `count` is a private variable that begins as sentinel + i.
+export function finish(words, sentinel, count) {
+  const module = parse(words);
+  module.header[1] = 0x00010300;   // naga writes 1.0, where subgroup operations would be invalid
+  if (count > 0) specialize(module, sentinel, count);
+  uncount(module);
+  keepWorkgroupMemory(module);
+  return assemble(module);
+}
