@@ -171,6 +171,10 @@ const Setting engine_settings[] = {
      100000},
     {"kv-mb", number, runs_model, "MB", "0",
      "most memory for the KV cache; 0: a quarter of what is free at start", 0, 10000000},
+    {"step-stretch", SettingKind::real, command_serve, "X", "2",
+     "while a prompt is read, a decode step lasts about X times as long at most; more: prompts are "
+     "read faster, answers beside them stall",
+     1.1, 1000000},
     {"context", number, command_serve | command_generate, "TOKENS", "0",
      "longest prompt plus answer; 0: the model's own", 0, 10000000},
     {"max-tokens-default", number, command_serve, "N", "0",

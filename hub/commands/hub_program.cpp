@@ -196,6 +196,7 @@ void HubProgram::join_rooms() {
     engine_options_ = engine_options_of(settings_);
     engine_options_.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
     engine_options_.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
+    engine_options_.step_stretch_max = settings_.real("step-stretch");
     engine_.emplace(*model_.decoder, experts(), engine_options_);
 
     ApiOptions api_options;

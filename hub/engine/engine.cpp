@@ -36,7 +36,8 @@ Engine::State::State(Decoder& with, ExpertBackend& by, EngineOptions given)
       experts(by),
       options(given),
       num_pages(budget_pages(with.config(), given)),
-      cache(with.config(), {given.page_tokens, num_pages}) {
+      cache(with.config(), {given.page_tokens, num_pages}),
+      cost(given.step_stretch_max) {
     counters.kv_pages = num_pages;
 }
 

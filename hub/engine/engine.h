@@ -2,7 +2,8 @@
 // steps on its own thread, hands tokens back as they come.
 // Admission while the KV budget has room for the prompt; pages grow with the answer,
 // and when they run out the youngest sequence is preempted: it goes back into the queue and is
-// computed again later. Prefill in chunks mixed with decode rows; a bounded queue.
+// computed again later. Prefill in chunks mixed with decode rows, cut so that these
+// do not wait long (hub/engine/step_cost.h); a bounded queue.
 // Cancel frees within a step or about 50 ms, whichever is shorter: a
 // longer step is stopped and begun again without the cancelled one (later,
 // where cancels follow each other so fast that no step would ever end).
@@ -11,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "hub/engine/decoder.h"
@@ -24,6 +26,10 @@ struct EngineOptions {
     std::uint32_t step_rows_max = 256;  // rows of a step, prefill chunks included
     std::uint64_t kv_bytes_max = 512ull << 20;
     std::uint32_t page_tokens = 16;
+    // A step in which somebody decodes takes prompt rows until it lasts about this many times what
+    // it would last without; prompts alone fill the step.
+    double step_stretch_max = 2.0;
+    std::function<TimePoint()> clock = now_steady;  // of that measurement
 };
 
 struct EngineCounters {  // all monotonic but running and waiting

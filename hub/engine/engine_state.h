@@ -15,6 +15,7 @@
 
 #include "hub/engine/engine.h"
 #include "hub/engine/generation.h"
+#include "hub/engine/step_cost.h"
 
 namespace moex {
 
@@ -78,6 +79,7 @@ struct Engine::State {
     std::vector<std::unique_ptr<Generation>> running;  // in the order of admission
     std::size_t turn = 0;                              // whose decode row comes first
     std::uint32_t steps_recut = 0;                     // in a row
+    StepCost cost;
 
     // guards what follows; never held over a step or a sink
     mutable std::mutex mutex;
@@ -114,11 +116,14 @@ struct Engine::State {
 
     // ---- engine_step.cpp: which rows a step has, and what becomes of them
     void share_rows();
+    void share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
+                           std::uint32_t decode_rows);
     void grow_pages();
+    StepShape shape_of_step() const;
     std::vector<StepRows> compose();
     void step();
     void on_failed_step(const Error& error, std::span<Generation* const> members);
-    Result<StepResult> run_step(std::span<const StepRows> batch);
+    Result<StepResult> run_step(std::span<const StepRows> batch, const StepShape& shape);
     void take_rows(Generation& generation, const StepResult& result, std::size_t first_row);
     void score_prompt(Generation& generation, std::span<const float> logits) const;
     std::vector<DueToken> take_result(std::span<const StepRows> batch,

@@ -14,15 +14,14 @@ constexpr std::uint32_t scored_rows_max = 64;
 constexpr std::uint32_t steps_recut_max = 3;
 }  // namespace
 
-// One row for every sequence that decodes; the rest of the step is shared
-// among the prompts, so that a short one does not wait for a long one.
+// One row for every sequence that decodes; the rest of the step is for the prompts.
 void Engine::State::share_rows() {
     std::uint32_t rows_left = std::max(1u, options.step_rows_max);
     for (auto& generation : running) generation->step_tokens = 0;
 
     turn = turn >= running.size() ? 0 : turn;
 
-    std::size_t decoding = 0;
+    std::uint32_t decoding = 0;
     std::vector<Generation*> prompts;
     for (std::size_t i = 0; i < running.size(); ++i) {
         Generation& generation = *running[(turn + i) % running.size()];
@@ -38,21 +37,57 @@ void Engine::State::share_rows() {
     // Only where not all fit does the turn matter; it goes on behind the last one served.
     if (rows_left == 0) turn += decoding;
 
-    // The shortest first: what it leaves of its share goes to the longer ones.
+    share_prompt_rows(std::move(prompts), rows_left, decoding);
+}
+
+// The shortest first, so that it does not wait for a long one; what it leaves of its share of rows
+// and of time goes to the longer ones. Time is bounded where somebody waits for a next token.
+void Engine::State::share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
+                                      std::uint32_t decode_rows) {
+    const bool is_timed = decode_rows > 0;
+    if (is_timed && cost.wants_plain_step(decode_rows)) return;
+
+    Duration time_left{};
+    if (is_timed) {
+        time_left = cost.prompt_time(decode_rows);
+        rows_left = std::min(rows_left, cost.prompt_rows_max());
+    }
+
     const auto wants = [](const Generation& one) {
         return one.scores_prompt() ? std::min(one.missing(), scored_rows_max) : one.missing();
     };
-
     std::stable_sort(prompts.begin(), prompts.end(), [&](const Generation* a, const Generation* b) {
         return wants(*a) < wants(*b);
     });
 
     for (std::size_t i = 0; i < prompts.size() && rows_left > 0; ++i) {
-        const std::uint32_t share = std::max(
-            1u, rows_left / static_cast<std::uint32_t>(prompts.size() - i));
-        prompts[i]->step_tokens = std::min(wants(*prompts[i]), share);
-        rows_left -= prompts[i]->step_tokens;
+        Generation& prompt = *prompts[i];
+        const auto sharers = static_cast<std::uint32_t>(prompts.size() - i);
+        std::uint32_t rows = std::min(wants(prompt), std::max(1u, rows_left / sharers));
+        if (is_timed) {
+            const std::uint32_t position = prompt.kv->num_tokens(),
+                                in_time = cost.rows_within(time_left / sharers, position);
+            rows = std::min(rows, i == 0 ? std::max(1u, in_time) : in_time);
+            time_left -= std::min(time_left, cost.rows_time(rows, position));
+        }
+        prompt.step_tokens = rows;
+        rows_left -= rows;
     }
+}
+
+StepShape Engine::State::shape_of_step() const {
+    StepShape shape;
+    for (const auto& generation : running) {
+        const std::uint64_t rows = generation->step_tokens, first = generation->kv->num_tokens();
+        if (rows == 0) continue;
+        if (generation->missing() == 1) {
+            ++shape.decode_rows;
+            continue;
+        }
+        shape.prompt_rows += static_cast<std::uint32_t>(rows);
+        shape.prompt_positions += rows * first + rows * rows / 2;
+    }
+    return shape;
 }
 
 // Pages for the rows of this step. When they run out, the one admitted
@@ -94,9 +129,10 @@ std::vector<StepRows> Engine::State::compose() {
     return batch;
 }
 
-Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch) {
+Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch,
+                                           const StepShape& shape) {
     std::stop_token stop;
-    const TimePoint started = now_steady();
+    const TimePoint started = now_steady(), cost_from = options.clock();
 
     {
         const std::lock_guard lock(mutex);
@@ -112,6 +148,7 @@ Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch) {
     }
 
     Result<StepResult> result = decoder.step(batch, experts, {}, stop);
+    if (result.ok()) cost.record(shape, options.clock() - cost_from);
 
     const std::lock_guard lock(mutex);
     stepping = false;
@@ -159,7 +196,7 @@ void Engine::State::step() {
     for (auto& generation : running)
         if (generation->step_tokens != 0) members.push_back(generation.get());
 
-    Result<StepResult> result = run_step(batch);
+    Result<StepResult> result = run_step(batch, shape_of_step());
     if (!result.ok()) return on_failed_step(result.error(), members);
 
     std::vector<DueToken> due = take_result(batch, members, *result);

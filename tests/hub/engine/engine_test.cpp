@@ -136,6 +136,25 @@ class ExpertsAsWorkers : public ExpertBackend {
     LocalExperts& local_;
 };
 
+// Local experts on a machine whose time is counted, not measured: it moves with the rows that are
+// asked for. Remembers how many rows each step had. All on the engine's thread.
+class ExpertsWithAClock : public ExpertBackend {
+  public:
+    explicit ExpertsWithAClock(LocalExperts& local) : local_(local) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        if (batch.layer == 0) step_rows.push_back(batch.num_tokens);
+        now += 2ms + batch.num_tokens * 500us;
+        return local_.submit(batch);
+    }
+    const char* name() const override { return "timed"; }
+
+    TimePoint now{};
+    std::vector<std::uint32_t> step_rows;
+
+  private:
+    LocalExperts& local_;
+};
+
 // What one generation gave.
 struct Outcome {
     std::vector<TokenId> ids;
@@ -410,6 +429,46 @@ TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     short_done.get_future().wait();
     EXPECT_TRUE(short_was_first);
     get(held);
+}
+
+// A thousand-token prompt froze everybody else's answers: each step took 256 of its rows.
+TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
+    ExpertsWithAClock timed(local_);
+    engine_ = std::make_unique<Engine>(
+        *decoder_, timed,
+        EngineOptions{.sequences_max = 2, .clock = [&timed] { return timed.now; }});
+    const auto prompt = greedy(test::random_tokens(120, 256, 2), 1);
+    Pending late;
+    auto talker_done = std::make_shared<std::promise<void>>();
+    ASSERT_TRUE(
+        engine_
+            ->submit(greedy(test::random_tokens(4, 256, 1), 200),
+                     {.on_token =
+                          [&](const TokenEvent& event) {
+                              if (event.index == 3) late = submit(prompt);
+                          },
+                      .on_end = [talker_done](const GenerationEnd&) { talker_done->set_value(); }})
+            .ok());
+    talker_done->get_future().wait();
+    const Outcome beside = get(late);
+
+    // A decode row costs 2.5 ms a layer and a prompt's row 0.5: five of them are one step more.
+    const std::size_t steps = 200;
+    ASSERT_GE(timed.step_rows.size(), steps);
+    std::size_t with_prompt = 0, rows = 0;
+    for (std::size_t step = 1; step < steps; ++step) {
+        EXPECT_LE(timed.step_rows[step], 1u + 8) << "step " << step;
+        if (timed.step_rows[step] > 1) rows += timed.step_rows[step] - 1, ++with_prompt;
+    }
+    EXPECT_EQ(rows, 120u);
+    EXPECT_GE(with_prompt, 120u / 6);
+    EXPECT_LE(with_prompt, 120u / 4);
+
+    // Alone it fills the step, and says the same.
+    timed.step_rows.clear();
+    const Outcome alone = solo(prompt);
+    EXPECT_EQ(timed.step_rows.front(), 120u);
+    EXPECT_EQ(alone.ids, beside.ids);
 }
 
 TEST_F(EngineTest, ACancelEndsAStalledStepForTheOneAndTheOthersGoOn) {
