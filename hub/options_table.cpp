@@ -171,6 +171,8 @@ const Setting engine_settings[] = {
      100000},
     {"kv-mb", number, runs_model, "MB", "0",
      "most memory for the KV cache; 0: a quarter of what is free at start", 0, 10000000},
+    {"prefix-cache", on_off, command_serve, "on|off", "on",
+     "keep what was computed of a prompt for the same client's next one, within --kv-mb"},
     {"step-stretch", SettingKind::real, command_serve, "X", "2",
      "while a prompt is read, a decode step lasts about X times as long at most; more: prompts are "
      "read faster, answers beside them stall",

@@ -290,6 +290,7 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     inputs.header = make_answer_header(is_chat, package->name(), package->manifest_sha256());
     inputs.params = std::move(params);
     inputs.stop_ids = stop_ids;
+    inputs.client = request.client;
     inputs.context_tokens = context_tokens;
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
     return std::make_shared<ApiJob>(std::move(inputs), responder);

@@ -29,6 +29,7 @@ void ApiJob::start() {
     for (std::size_t i = 0; i < choices_.size(); ++i) {
         GenerationRequest request;
         request.prompt = inputs_.prompts[i / inputs_.params.n];
+        request.client = inputs_.client;
         request.max_tokens = std::min<std::uint32_t>(
             inputs_.params.max_tokens,
             inputs_.context_tokens - static_cast<std::uint32_t>(request.prompt.size()));
@@ -159,6 +160,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     choice.ended = true;
     choice.finish_reason = end.reason == FinishReason::length && !choice.cancelling ? "length"
                                                                                     : "stop";
+    choice.cached_tokens = end.stats.cached_tokens;
     add_totals(end.stats);
     show(index, choice.text.finish(), true);
 
@@ -355,7 +357,17 @@ OrderedJson ApiJob::logprobs_json(std::span<const TokenText> tokens) const {
 
 Usage ApiJob::usage() const {
     Usage usage;
-    for (const auto& prompt : inputs_.prompts) usage.prompt_tokens += prompt.size();
+    for (std::size_t i = 0; i < inputs_.prompts.size(); ++i) {
+        usage.prompt_tokens += inputs_.prompts[i].size();
+        // Of a prompt's choices the first computes what the others then find.
+        const std::size_t n = inputs_.params.n;
+        usage.cached_tokens += std::min_element(choices_.begin() + i * n,
+                                                choices_.begin() + (i + 1) * n,
+                                                [](const Choice& a, const Choice& b) {
+                                                    return a.cached_tokens < b.cached_tokens;
+                                                })
+                                   ->cached_tokens;
+    }
     for (const Choice& choice : choices_) {
         usage.completion_tokens += choice.text.num_tokens();
         if (choice.splitter)

@@ -32,6 +32,7 @@ struct ApiJobInputs {
     std::vector<TokenId> stop_ids;
     bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest
     bool begins_in_reasoning = false;  // the prompt ends inside such a block
+    std::string client;                // whom the work is counted for
     std::uint32_t context_tokens = 0;
     TimePoint received_at{};
 };
@@ -47,6 +48,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::optional<ReasoningSplitter> splitter;
         std::string content, reasoning;  // of a whole answer
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
+        std::uint32_t cached_tokens = 0;
         std::vector<TokenText> tokens;
         std::string finish_reason;
         bool role_sent = false, ended = false, cancelling = false;

@@ -55,7 +55,8 @@ OrderedJson answer_object(const AnswerHeader& header, bool is_chunk) {
 OrderedJson usage_json(const Usage& usage) {
     OrderedJson out{{"prompt_tokens", usage.prompt_tokens},
                     {"completion_tokens", usage.completion_tokens},
-                    {"total_tokens", usage.prompt_tokens + usage.completion_tokens}};
+                    {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                    {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
     if (usage.reasoning_tokens)
         out["completion_tokens_details"] = {{"reasoning_tokens", *usage.reasoning_tokens}};
     return out;
@@ -64,11 +65,14 @@ OrderedJson usage_json(const Usage& usage) {
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
     // decode: first token to last, a gap fewer than tokens
     const double prompt_ms = to_ms(stats.prefill), predicted_ms = to_ms(stats.decode);
+    const std::uint64_t prompt_n = usage.prompt_tokens -
+                                   usage.cached_tokens;  // as llama.cpp counts
     return {
         {"queued_ms", to_ms(stats.queued)},
-        {"prompt_n", usage.prompt_tokens},
+        {"cache_n", usage.cached_tokens},
+        {"prompt_n", prompt_n},
         {"prompt_ms", prompt_ms},
-        {"prompt_per_second", per_second(usage.prompt_tokens, prompt_ms)},
+        {"prompt_per_second", per_second(prompt_n, prompt_ms)},
         {"predicted_n", usage.completion_tokens},
         {"predicted_ms", predicted_ms},
         {"predicted_per_second",

@@ -33,6 +33,7 @@ OrderedJson answer_object(const AnswerHeader& header, bool is_chunk);
 
 struct Usage {
     std::uint64_t prompt_tokens = 0, completion_tokens = 0;
+    std::uint64_t cached_tokens = 0;                // of the prompts: computed for earlier requests
     std::optional<std::uint64_t> reasoning_tokens;  // of them; none: the model does not reason
 };
 OrderedJson usage_json(const Usage& usage);

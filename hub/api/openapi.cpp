@@ -98,10 +98,14 @@ constexpr const char* other_schemas = R"json({
     "properties": {
       "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"},
       "total_tokens": {"type": "integer"},
+      "prompt_tokens_details": {"type": "object", "properties": {
+        "cached_tokens": {"type": "integer",
+          "description": "Of the prompt, computed for an earlier request of the same client."}}},
       "completion_tokens_details": {"type": "object", "properties": {
         "reasoning_tokens": {"type": "integer"}}}}},
   "Timings": {"type": "object", "properties": {
-    "queued_ms": {"type": "number"}, "prompt_n": {"type": "integer"},
+    "queued_ms": {"type": "number"}, "cache_n": {"type": "integer"},
+    "prompt_n": {"type": "integer", "description": "Of the prompt, without cache_n."},
     "prompt_ms": {"type": "number"}, "prompt_per_second": {"type": "number"},
     "predicted_n": {"type": "integer"}, "predicted_ms": {"type": "number"},
     "predicted_per_second": {"type": "number"}}},

@@ -187,15 +187,20 @@ ExpertBackend& HubProgram::experts() {
 }
 
 void HubProgram::join_rooms() {
-    swarm_.emplace(swarm_options_of(settings_, model_.package, *registry_), server_->swarm_host(),
-                   model_.local.get(), [this](const WorkerEvent& event) {
-                       server_->on_worker_event(event);
-                       log_worker_event(event);
-                   });
+    swarm_.emplace(
+        swarm_options_of(settings_, model_.package, *registry_), server_->swarm_host(),
+        model_.local.get(), [this](const WorkerEvent& event) {
+            server_->on_worker_event(event);
+            log_worker_event(event);
+            // Put out for what it answered: nobody's next prompt rests on it.
+            if (event.kind == WorkerEvent::Kind::removed && event.code == CloseCode::policy)
+                engine_->forget_worker(event.worker);
+        });
 
     engine_options_ = engine_options_of(settings_);
     engine_options_.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
     engine_options_.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
+    engine_options_.prefix_cache = settings_.on("prefix-cache");
     engine_options_.step_stretch_max = settings_.real("step-stretch");
     engine_.emplace(*model_.decoder, experts(), engine_options_);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "hub/engine/engine_state.h"
 
@@ -136,6 +137,11 @@ EngineCounters Engine::counters() const {
     return state_->counters;
 }
 
+void Engine::forget_worker(std::uint64_t worker) {
+    const std::lock_guard lock(state_->mutex);
+    state_->forgotten_workers.push_back(worker);
+}
+
 void Engine::drain() {
     const std::lock_guard lock(state_->mutex);
     state_->draining = true;
@@ -213,6 +219,7 @@ bool Engine::State::begin_step() {
             cancelled.clear();  // ids that ended before are forgotten as well
 
             for (auto& generation : ended) generation->kv.reset();
+            forget(std::exchange(forgotten_workers, {}));
             admit();
         }
 
@@ -222,19 +229,26 @@ bool Engine::State::begin_step() {
     }
 }
 
-// First come, first served: one that does not fit yet holds back those
-// behind it. Room for what it has and one page for each that runs already
-// is enough to begin with: an answer rarely becomes as long as it may.
+// First come, first served: one that does not fit yet holds back those behind it.
 void Engine::State::admit() {
     while (!waiting.empty() && running.size() < options.sequences_max) {
         Generation& next = *waiting.front();
-        const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
-                                              next.tokens_max());
+        const GenerationStats stats = next.stats;
+        const std::uint32_t furthest = next.furthest;
 
-        if (cache.pages_for(tokens) + running.size() > cache.pages_free()) break;
+        next.kv = std::make_unique<KvCache::Sequence>(cache, next.request.client);
+        next.page_workers.clear();
+        next.offers_pages = true;
+        take_prefix(next);
+        choose_leader(next, running.size());
 
-        next.kv = std::make_unique<KvCache::Sequence>(cache);
-        next.kv->reserve(tokens);
+        if (!has_room(next)) {  // what it took over may be gone when there is
+            next.kv.reset();
+            next.stats = stats;
+            next.furthest = furthest;
+            break;
+        }
+        counters.cached_tokens += next.stats.cached_tokens - stats.cached_tokens;
 
         if (next.admitted == TimePoint{}) {
             next.admitted = now_steady();
@@ -246,12 +260,24 @@ void Engine::State::admit() {
     }
 }
 
+// Room for what it has and one page for each that runs already is enough to begin with: an answer
+// rarely becomes as long as it may. One that follows another takes its pages when they are there.
+bool Engine::State::has_room(const Generation& next) {
+    const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
+                                          next.tokens_max());
+    const std::uint32_t missing = cache.pages_for(tokens) - cache.pages_for(next.follow_tokens);
+    if (missing + running.size() > cache.pages_free()) return false;
+    if (next.follows == 0) next.kv->reserve(tokens);
+    return true;
+}
+
 void Engine::State::publish_gauges() {
     const std::lock_guard lock(mutex);
     counters.running = static_cast<std::uint32_t>(running.size());
     counters.running_max = std::max(counters.running_max, counters.running);
     counters.waiting = static_cast<std::uint32_t>(waiting.size());
     counters.kv_pages_used = num_pages - cache.pages_free();
+    counters.kv_pages_cached = cache.pages_cached();
 }
 
 void Engine::State::end_running(GenerationId id, FinishReason reason, Error error) {

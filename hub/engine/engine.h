@@ -30,16 +30,21 @@ struct EngineOptions {
     // it would last without; prompts alone fill the step.
     double step_stretch_max = 2.0;
     std::function<TimePoint()> clock = now_steady;  // of that measurement
+    // Pages of the KV cache outlive their sequence, and those of a common beginning are shared.
+    bool prefix_cache = true;
 };
 
-struct EngineCounters {  // all monotonic but running and waiting
+struct EngineCounters {  // all monotonic but running, waiting and the pages
     std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0,
                   generated_tokens = 0;
     // by a cancel, to be begun again without the cancelled one
     std::uint64_t steps_stopped = 0;
     // sequences that lost their pages to an older one, for a while
     std::uint64_t preempted = 0;
-    std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0;
+    std::uint64_t cached_tokens = 0;  // of prompts, taken over instead of computed
+    // kv_pages_cached: kept for their beginning of a text, and held by no sequence
+    std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
+                  kv_pages_cached = 0;
     Duration step_time{}, experts_waited{};
 };
 
@@ -58,6 +63,8 @@ class Engine {
     // from any thread; on_end(cancelled) follows, unless it ended before
     void cancel(GenerationId id);
     EngineCounters counters() const;
+    // From any thread: what this worker computed is not used for later generations.
+    void forget_worker(std::uint64_t worker);
     // refuse new submissions (unavailable); running ones go on
     void drain();
     bool idle() const;  // every on_end has returned

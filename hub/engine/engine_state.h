@@ -1,5 +1,5 @@
-// The inside of Engine, over two files: engine (threads, queue, ends)
-// and engine_step (batches and their results). Private to this room.
+// The inside of Engine, over three files: engine (threads, queue, ends), engine_step (batches and
+// their results) and engine_prefix (common beginnings). Private to this room.
 #pragma once
 
 #include <condition_variable>
@@ -49,6 +49,12 @@ struct Generation {
     std::uint32_t step_tokens = 0;          // its rows in the current step; 0: not in it
     // The most tokens that its cache ever held: what lies before is not counted twice.
     std::uint32_t furthest = 0;
+    // Who computed the rows of each page of `kv`.
+    std::vector<std::vector<std::uint64_t>> page_workers;
+    bool offers_pages = true;  // until one who computed them turns out not to be trusted
+    // Waits while the generation `follows` computes their common beginning of `follow_tokens`.
+    GenerationId follows = 0;
+    std::uint32_t follow_tokens = 0;
     TimePoint submitted, admitted{}, first_token;
     GenerationStats stats;
     std::vector<float> prompt_nll;
@@ -88,6 +94,7 @@ struct Engine::State {
     // cancelled while waiting; the engine thread ends them
     std::vector<std::unique_ptr<Generation>> dropped;
     std::set<GenerationId> cancelled;  // of running ones
+    std::vector<std::uint64_t> forgotten_workers;
     EngineCounters counters;
     GenerationId next_id = 1;
     std::uint32_t open = 0;  // submitted, on_end not returned yet
@@ -109,10 +116,18 @@ struct Engine::State {
     void watch_cancels();
     bool begin_step();
     void admit();
+    bool has_room(const Generation& next);
     void end(std::unique_ptr<Generation> generation, FinishReason reason,
              Error error = {ErrorCode::internal, {}});
     void end_running(GenerationId id, FinishReason reason, Error error = {ErrorCode::internal, {}});
     void publish_gauges();
+
+    // ---- engine_prefix.cpp: what generations take over from others
+    void forget(std::span<const std::uint64_t> workers);
+    void take_prefix(Generation& generation);
+    void choose_leader(Generation& generation, std::size_t before);
+    bool waits_for_leader(std::size_t index);
+    void offer_pages(Generation& generation, const StepResult& result, std::size_t first_row);
 
     // ---- engine_step.cpp: which rows a step has, and what becomes of them
     void share_rows();

@@ -26,7 +26,7 @@ void Engine::State::share_rows() {
     for (std::size_t i = 0; i < running.size(); ++i) {
         Generation& generation = *running[(turn + i) % running.size()];
         if (generation.missing() > 1) {
-            prompts.push_back(&generation);
+            if (!waits_for_leader((turn + i) % running.size())) prompts.push_back(&generation);
         } else if (rows_left > 0) {
             generation.step_tokens = 1;
             --rows_left;
@@ -287,6 +287,7 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result,
                        result.row_workers[row].end(), std::back_inserter(workers));
         stats.workers = std::move(workers);
     }
+    offer_pages(generation, result, first_row);
 
     const auto prompt_part = [&](std::uint32_t tokens) {
         return std::min(tokens, stats.prompt_tokens);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "hub/base/clock.h"
@@ -15,6 +16,8 @@ using GenerationId = std::uint64_t;
 
 struct GenerationRequest {
     std::vector<TokenId> prompt;  // at least one
+    // Whose it is: only requests of one client share what was computed of a common beginning.
+    std::string client;
     std::uint32_t max_tokens = 256;
     SamplingOptions sampling;
     std::uint32_t top_logprobs = 0;
@@ -31,8 +34,10 @@ const char* finish_reason_name(FinishReason reason);
 // What the answers of one generation came from, summed over its steps.
 struct GenerationStats {
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
+    std::uint32_t cached_tokens = 0;  // of the prompt: computed earlier, for another generation
     Duration queued{}, prefill{}, decode{};  // decode: first token to last
-    std::vector<std::uint64_t> workers;      // distinct ids that contributed
+    // distinct ids that contributed; those that computed the cached tokens, too
+    std::vector<std::uint64_t> workers;
     std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0;
 };
 struct TokenEvent {

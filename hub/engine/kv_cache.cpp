@@ -1,7 +1,13 @@
 #include "hub/engine/kv_cache.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
+#include <stdexcept>
 #include <utility>
 
 #include "protocol/check.h"
@@ -17,13 +23,32 @@ static_assert(std::endian::native == std::endian::little,
 KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     : config_(config),
       options_(options),
-      pages_(options.num_pages) {
+      index_(options.num_pages),
+      holders_(options.num_pages),
+      released_(options.num_pages) {
     MOEX_CHECK(options.page_tokens > 0, "a page holds at least one token");
     free_.reserve(options.num_pages);
     for (std::uint32_t page = options.num_pages; page-- > 0;) free_.push_back(page);
+    if (options.num_pages == 0) return;
+
+    const auto system_page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    stride_bytes_ = (page_bytes() + system_page - 1) / system_page * system_page;
+    const std::size_t size = stride_bytes_ * options.num_pages;
+    void* const memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        throw std::runtime_error(text("the system refuses ", size >> 20,
+                                      " MB of addresses for keys and values: ",
+                                      std::strerror(errno), "; a smaller --kv-mb may do"));
+    memory_ = {static_cast<std::byte*>(memory), UnmapMemory{size}};
 }
 
-std::uint32_t KvCache::pages_free() const { return static_cast<std::uint32_t>(free_.size()); }
+void UnmapMemory::operator()(std::byte* memory) const { ::munmap(memory, size_bytes); }
+
+std::uint32_t KvCache::pages_free() const {
+    return static_cast<std::uint32_t>(free_.size() + idle_.size());
+}
+std::uint32_t KvCache::pages_cached() const { return static_cast<std::uint32_t>(idle_.size()); }
 std::uint32_t KvCache::pages_for(std::uint32_t num_tokens) const {
     return static_cast<std::uint32_t>((std::uint64_t{num_tokens} + options_.page_tokens - 1) /
                                       options_.page_tokens);
@@ -37,19 +62,72 @@ std::span<float> KvCache::row(std::uint32_t page, std::uint32_t layer, bool is_v
                               std::uint32_t slot) {
     const std::size_t first =
         ((std::size_t{layer} * 2 + (is_v ? 1 : 0)) * options_.page_tokens + slot) * row_floats();
-    return {pages_[page].get() + first, row_floats()};
+    return {page_data(page) + first, row_floats()};
+}
+
+float* KvCache::page_data(std::uint32_t page) const {
+    return reinterpret_cast<float*>(memory_.get() + page * stride_bytes_);
+}
+
+// A page for one holder; the published one that was let go of first where no other is free.
+std::uint32_t KvCache::take_page() {
+    std::uint32_t page = 0;
+    if (!free_.empty()) {
+        page = free_.back();
+        free_.pop_back();
+    } else {
+        page = idle_.begin()->second;
+        idle_.erase(idle_.begin());
+        index_.erase(page);
+    }
+    holders_[page] = 1;
+    return page;
+}
+
+void KvCache::hold(std::uint32_t page) {
+    if (holders_[page]++ == 0) idle_.erase(released_[page]);
+}
+
+void KvCache::release(std::uint32_t page) {
+    if (--holders_[page] > 0) return;
+    if (!index_.holds(page)) return free_page(page);
+    released_[page] = ++releases_;
+    idle_.emplace(released_[page], page);
+}
+
+// Its memory goes back to the system; the next holder gets it anew as it writes.
+void KvCache::free_page(std::uint32_t page) {
+    ::madvise(page_data(page), stride_bytes_, MADV_DONTNEED);
+    free_.push_back(page);
+}
+
+void KvCache::forget_worker(std::uint64_t worker) {
+    for (std::uint32_t page = 0; page < options_.num_pages; ++page) {
+        if (!index_.holds(page)) continue;
+        const std::vector<std::uint64_t>& workers = index_.node_of(page).workers;
+        if (!std::binary_search(workers.begin(), workers.end(), worker)) continue;
+
+        index_.erase(page);
+        if (holders_[page] > 0) continue;
+        idle_.erase(released_[page]);
+        free_page(page);
+    }
 }
 
 KvCache::Sequence::Sequence(Sequence&& other) noexcept
     : cache_(other.cache_),
+      scope_(std::move(other.scope_)),
       pages_(std::exchange(other.pages_, {})),
+      num_published_(std::exchange(other.num_published_, 0)),
       num_tokens_(std::exchange(other.num_tokens_, 0)) {}
 
 KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
     if (this != &other) {
         roll_back(0);
         cache_ = other.cache_;
+        scope_ = std::move(other.scope_);
         pages_ = std::exchange(other.pages_, {});
+        num_published_ = std::exchange(other.num_published_, 0);
         num_tokens_ = std::exchange(other.num_tokens_, 0);
     }
     return *this;
@@ -58,20 +136,27 @@ KvCache::Sequence& KvCache::Sequence::operator=(Sequence&& other) noexcept {
 KvCache::Sequence::~Sequence() { roll_back(0); }
 
 bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
+    // The page of the next row has rows of ours: not ours alone where somebody else reads it.
+    const std::uint32_t next = num_tokens_ / page_tokens();
+    const bool is_begun = num_tokens_ % page_tokens() != 0 && num_tokens > num_tokens_;
+    const bool copies = is_begun && cache_->holders_[pages_[next]] > 1;
+
     const std::uint32_t wanted = cache_->pages_for(num_tokens);
-    if (wanted <= pages_.size()) return true;
-    if (wanted - pages_.size() > cache_->free_.size()) return false;
+    const auto held = static_cast<std::uint32_t>(pages_.size());
+    const std::uint32_t missing = (wanted > held ? wanted - held : 0) + (copies ? 1 : 0);
+    if (missing > cache_->pages_free()) return false;
 
-    while (pages_.size() < wanted) {
-        const std::uint32_t page = cache_->free_.back();
-        cache_->free_.pop_back();
-
-        // Not cleared: a row is written before it is read, and untouched memory costs nothing.
-        if (!cache_->pages_[page])
-            cache_->pages_[page].reset(new float[cache_->page_bytes() / sizeof(float)]);
-        pages_.push_back(page);
+    if (copies) {
+        const std::uint32_t page = cache_->take_page();
+        std::memcpy(cache_->page_data(page), cache_->page_data(pages_[next]), cache_->page_bytes());
+        cache_->release(std::exchange(pages_[next], page));
+    } else if (is_begun && cache_->index_.holds(pages_[next])) {
+        cache_->index_.erase(pages_[next]);
     }
 
+    if (is_begun) num_published_ = std::min(num_published_, next);
+
+    while (pages_.size() < wanted) pages_.push_back(cache_->take_page());
     return true;
 }
 
@@ -86,9 +171,62 @@ void KvCache::Sequence::roll_back(std::uint32_t num_tokens) {
                text("rolled back to ", num_tokens, " of ", num_tokens_, " tokens"));
 
     num_tokens_ = num_tokens;
+    num_published_ = std::min(num_published_, num_tokens / page_tokens());
     for (const std::uint32_t kept = cache_->pages_for(num_tokens); pages_.size() > kept;
          pages_.pop_back())
-        cache_->free_.push_back(pages_.back());
+        cache_->release(
+            pages_.back());  // the last first: a beginning outlives what goes on from it
+}
+
+// The node behind which this sequence's next published page would be; none where that was
+// unpublished meanwhile.
+std::optional<PrefixIndex::NodeId> KvCache::Sequence::published_end() const {
+    if (num_published_ == 0) return PrefixIndex::root;
+    const std::uint32_t last = pages_[num_published_ - 1];
+    if (!cache_->index_.holds(last)) return std::nullopt;
+    return cache_->index_.node_of(last).id;
+}
+
+void KvCache::Sequence::publish(std::span<const TokenId> tokens,
+                                std::span<const std::vector<std::uint64_t>> page_workers) {
+    PrefixIndex& index = cache_->index_;
+    auto parent = published_end();
+    for (; parent && num_published_ < num_tokens_ / page_tokens(); ++num_published_) {
+        const std::uint32_t i = num_published_;
+        const auto ids = tokens.subspan(std::size_t{i} * page_tokens(), page_tokens());
+        if (const PrefixIndex::Node* same = index.find(*parent, scope_, ids)) {
+            const std::uint32_t page = same->page;
+            parent = same->id;
+            cache_->hold(page);
+            cache_->release(std::exchange(pages_[i], page));
+        } else {
+            parent = index.insert(*parent, scope_, ids, pages_[i], page_workers[i]);
+        }
+    }
+}
+
+void KvCache::Sequence::adopt(
+    std::span<const TokenId> tokens,
+    const std::function<void(const std::vector<std::uint64_t>& workers)>& heard) {
+    if (num_tokens_ != num_published_ * page_tokens()) return;
+
+    auto parent = published_end();
+    while (parent && num_tokens_ + page_tokens() <= tokens.size()) {
+        const PrefixIndex::Node* node = cache_->index_.find(
+            *parent, scope_, tokens.subspan(num_tokens_, page_tokens()));
+        if (!node) break;
+
+        cache_->hold(node->page);
+        if (num_published_ < pages_.size())
+            cache_->release(std::exchange(pages_[num_published_], node->page));
+        else
+            pages_.push_back(node->page);
+
+        parent = node->id;
+        ++num_published_;
+        num_tokens_ += page_tokens();
+        if (heard) heard(node->workers);
+    }
 }
 
 std::span<float> KvCache::Sequence::k(std::uint32_t layer, std::uint32_t position) {

@@ -1,14 +1,22 @@
 // Keys and values of all sequences in pages of fixed size. A sequence
 // owns a list of pages; rolling back returns what it no longer needs.
+// Full pages may be published: a later sequence of the same scope that begins with the same tokens
+// takes them over instead of computing them. Published pages that nobody holds stay until room is
+// needed, and go in the order of their last use.
 // Layout of a page: for each layer, k then v, each [page_tokens, num_kv_heads, head_dim] f32.
 // Owner: the engine's thread.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "hub/engine/prefix_index.h"
 #include "hub/model/config.h"
 #include "protocol/bytes.h"
 #include "protocol/result.h"
@@ -20,18 +28,32 @@ struct KvCacheOptions {
     std::uint32_t num_pages = 0;  // the budget
 };
 
+struct UnmapMemory {
+    std::size_t size_bytes = 0;
+    void operator()(std::byte* memory) const;
+};
+
 class KvCache {
   public:
+    // Takes addresses for the whole budget and memory page by page, as it is used.
+    // Throws std::runtime_error when the system refuses the addresses.
     KvCache(const ModelConfig& config, KvCacheOptions options);
 
-    std::uint32_t pages_free() const;
+    std::uint32_t pages_free() const;    // that no sequence holds, published ones included
+    std::uint32_t pages_cached() const;  // published ones that no sequence holds
     std::uint32_t pages_for(std::uint32_t num_tokens) const;
     std::uint64_t page_bytes() const;
+    // Unpublishes every page of whose rows `worker` computed experts, and what lies behind it:
+    // a sequence that holds such a page publishes none after it.
+    void forget_worker(std::uint64_t worker);
 
     // The cached tokens of one sequence; returns its pages when destroyed.
     class Sequence {
       public:
-        explicit Sequence(KvCache& cache) : cache_(&cache) {}
+        // `scope`: whose published pages it may take over, and who may take over its own.
+        explicit Sequence(KvCache& cache, std::string scope = {})
+            : cache_(&cache),
+              scope_(std::move(scope)) {}
         Sequence(Sequence&& other) noexcept;
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
@@ -40,10 +62,25 @@ class KvCache {
         // + i) = k(layer, p) + i rows while p + i stays in p's page.
         std::uint32_t page_tokens() const { return cache_->options_.page_tokens; }
         // Room for `num_tokens` in all; false when the budget is spent (nothing changes).
+        // From here on the rows behind num_tokens() may be written: a page that others read is
+        // copied first.
         bool reserve(std::uint32_t num_tokens);
         // grows num_tokens() after the rows were written
         void commit(std::uint32_t num_tokens);
         void roll_back(std::uint32_t num_tokens);  // forgets all tokens from `num_tokens` on
+
+        // Offers the full pages to later sequences. `tokens` are those of all positions,
+        // `page_workers[i]` who computed experts of page i's rows. A page that was offered before
+        // by another sequence is taken instead of this one's.
+        void publish(std::span<const TokenId> tokens,
+                     std::span<const std::vector<std::uint64_t>> page_workers);
+        // Takes over published pages that go on with `tokens` (those of all positions) behind what
+        // this sequence has, all of which was published; num_tokens() grows by whole pages.
+        // `heard` is told who computed each page.
+        void adopt(
+            std::span<const TokenId> tokens,
+            const std::function<void(const std::vector<std::uint64_t>& workers)>& heard = {});
+
         // Row of one position, [num_kv_heads, head_dim]. The position is within what was reserved.
         std::span<float> k(std::uint32_t layer, std::uint32_t position);
         std::span<float> v(std::uint32_t layer, std::uint32_t position);
@@ -56,17 +93,34 @@ class KvCache {
 
       private:
         friend class KvCache;
+        std::optional<PrefixIndex::NodeId> published_end() const;
         KvCache* cache_;
+        std::string scope_;
         std::vector<std::uint32_t> pages_;
+        std::uint32_t num_published_ = 0;  // of the pages, from the first on
         std::uint32_t num_tokens_ = 0;
     };
 
   private:
+    std::uint32_t take_page();
+    void hold(std::uint32_t page);
+    void release(std::uint32_t page);
+    void free_page(std::uint32_t page);
+
+    float* page_data(std::uint32_t page) const;
     std::span<float> row(std::uint32_t page, std::uint32_t layer, bool is_v, std::uint32_t slot);
     std::size_t row_floats() const { return std::size_t{config_.num_kv_heads} * config_.head_dim; }
+
     ModelConfig config_;
     KvCacheOptions options_;
-    std::vector<std::unique_ptr<float[]>> pages_;  // allocated at first use
+    std::size_t stride_bytes_ = 0;  // of pages in memory: whole pages of the system's
+    std::unique_ptr<std::byte, UnmapMemory> memory_;
+
+    PrefixIndex index_;
+    std::vector<std::uint32_t> holders_;           // sequences that hold each page
+    std::vector<std::uint64_t> released_;          // when its last holder let go of each page
+    std::map<std::uint64_t, std::uint32_t> idle_;  // published, held by nobody; by that time
+    std::uint64_t releases_ = 0;
     std::vector<std::uint32_t> free_;
 };
 

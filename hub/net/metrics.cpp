@@ -81,8 +81,12 @@ void add_engine(Families& out, const EngineCounters& engine) {
     out.gauge("moex_num_requests_waiting", "Sequences in the queue.", engine.waiting);
     out.gauge("moex_kv_pages", "Pages of the KV cache.", engine.kv_pages);
     out.gauge("moex_kv_pages_used", "Pages of the KV cache in use.", engine.kv_pages_used);
+    out.gauge("moex_kv_pages_cached", "Pages kept for prompts that begin alike.",
+              engine.kv_pages_cached);
 
     out.counter("moex_prompt_tokens_total", "Prompt tokens read.", engine.prompt_tokens);
+    out.counter("moex_cached_tokens_total", "Prompt tokens found in the KV cache.",
+                engine.cached_tokens);
     out.counter("moex_generation_tokens_total", "Tokens generated.", engine.generated_tokens);
     out.counter("moex_steps_total", "Passes of the model.", engine.steps);
     out.counter("moex_steps_stopped_total", "Passes begun again because a member was cancelled.",

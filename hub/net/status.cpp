@@ -65,8 +65,10 @@ json engine_json(const HubContext& hub) {
             {"preempted", engine.preempted},
             {"rows", engine.rows},
             {"prompt_tokens", engine.prompt_tokens},
+            {"cached_tokens", engine.cached_tokens},
             {"generated_tokens", engine.generated_tokens},
             {"kv_pages_used", engine.kv_pages_used},
+            {"kv_pages_cached", engine.kv_pages_cached},
             {"kv_pages", engine.kv_pages},
             {"decode_tokens_per_s", hub.decode_tokens_per_s.load()}};
 }

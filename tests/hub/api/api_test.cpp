@@ -104,6 +104,44 @@ TEST_F(ApiTest, ChoicesOfOneRequestTakeSeedsInARow) {
     }
 }
 
+TEST_F(ApiTest, ASecondTurnOfALongChatSaysWhatItFound) {
+    std::string story;
+    while (model_.tokenizer->encode(story, SpecialTokens::as_text).size() < 600)
+        story += "The lamp was lit, and the keeper went down to the boats. ";
+    Json request = chat(story, {{"max_tokens", 8}});
+    const Json first = ask(chat_path, request)->json();
+    EXPECT_EQ(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    EXPECT_EQ(first["timings"]["cache_n"], 0);
+    const std::uint64_t prompt_tokens = first["usage"]["prompt_tokens"];
+    EXPECT_EQ(first["timings"]["prompt_n"], prompt_tokens);
+    EXPECT_EQ(engine_->counters().prompt_tokens, prompt_tokens);
+
+    request["messages"].push_back(first["choices"][0]["message"]);
+    request["messages"].push_back({{"role", "user"}, {"content", "And then?"}});
+    const Json second = ask(chat_path, request)->json();
+    const std::uint64_t cached = second["usage"]["prompt_tokens_details"]["cached_tokens"],
+                        new_tokens = second["timings"]["prompt_n"];
+    EXPECT_GE(cached, prompt_tokens / 16 * 16 - 16);
+    EXPECT_EQ(second["timings"]["cache_n"], cached);
+    EXPECT_EQ(cached + new_tokens, second["usage"]["prompt_tokens"]);
+    EXPECT_EQ(engine_->counters().prompt_tokens, prompt_tokens + new_tokens);
+
+    make({.prefix_cache = false}, {});
+    EXPECT_EQ(ask(chat_path, request)->json()["choices"], second["choices"]);
+}
+
+TEST_F(ApiTest, ChoicesOfOnePromptAreNoneOfThemCached) {
+    const Json body = ask(text_path, {{"prompt", std::vector<int>(100, 100)},
+                                      {"max_tokens", 2},
+                                      {"temperature", 1.0},
+                                      {"n", 4}})
+                          ->json();
+    EXPECT_EQ(body["usage"]["prompt_tokens"], 100);
+    EXPECT_EQ(body["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    // The others compute what lies behind the last whole page.
+    EXPECT_EQ(engine_->counters().prompt_tokens, 100u + 3 * 4);
+}
+
 TEST_F(ApiTest, SeveralPromptsAndIdsAreAnsweredInOrder) {
     const auto ids = model_.tokenizer->encode("It was a dark", SpecialTokens::parse);
     const Json several{{"prompt", {"The sea was", ids}}, {"max_tokens", 6}, {"temperature", 0}};

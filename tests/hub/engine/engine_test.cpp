@@ -229,7 +229,7 @@ class EngineTest : public testing::Test {
 };
 
 TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
-    start({.sequences_max = 4, .step_rows_max = 10});
+    start({.sequences_max = 4, .step_rows_max = 10, .prefix_cache = false});
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 6; ++i) {
         requests.push_back(greedy(test::random_tokens(3 + 7 * i, 256, i), 20));
@@ -436,7 +436,8 @@ TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     ExpertsWithAClock timed(local_);
     engine_ = std::make_unique<Engine>(
         *decoder_, timed,
-        EngineOptions{.sequences_max = 2, .clock = [&timed] { return timed.now; }});
+        EngineOptions{
+            .sequences_max = 2, .clock = [&timed] { return timed.now; }, .prefix_cache = false});
     const auto prompt = greedy(test::random_tokens(120, 256, 2), 1);
     Pending late;
     auto talker_done = std::make_shared<std::promise<void>>();

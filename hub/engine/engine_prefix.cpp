@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <iterator>
+
+#include "hub/engine/engine_state.h"
+
+namespace moex {
+namespace {
+
+void add_workers(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t>& more) {
+    std::vector<std::uint64_t> all;
+    std::set_union(to.begin(), to.end(), more.begin(), more.end(), std::back_inserter(all));
+    to = std::move(all);
+}
+
+// Scores want the logits of every row of the prompt, so these are computed.
+bool may_share(const Generation& generation) { return !generation.request.prompt_logprobs; }
+
+// Tokens of whole pages that both begin with, and that leave `a` a row to compute.
+std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint32_t page_tokens) {
+    if (a.request.client != b.request.client) return 0;
+    const std::size_t most = std::min(a.tokens.size() - 1, b.tokens.size());
+    const auto end = std::mismatch(a.tokens.begin(),
+                                   a.tokens.begin() + static_cast<std::ptrdiff_t>(most),
+                                   b.tokens.begin())
+                         .first;
+    const auto common = static_cast<std::uint32_t>(end - a.tokens.begin());
+    return common / page_tokens * page_tokens;
+}
+
+}  // namespace
+
+void Engine::State::forget(std::span<const std::uint64_t> workers) {
+    for (const std::uint64_t worker : workers) {
+        cache.forget_worker(worker);
+        for (auto& generation : running)
+            for (const std::vector<std::uint64_t>& page : generation->page_workers)
+                if (std::binary_search(page.begin(), page.end(), worker))
+                    generation->offers_pages = false;
+    }
+}
+
+// Takes over what is known of its tokens. The last is always computed: its logits are wanted.
+void Engine::State::take_prefix(Generation& generation) {
+    if (!options.prefix_cache || !may_share(generation)) return;
+
+    generation.kv->adopt(
+        std::span<const TokenId>(generation.tokens).first(generation.tokens.size() - 1),
+        [&](const std::vector<std::uint64_t>& workers) {
+            generation.page_workers.push_back(workers);
+            add_workers(generation.stats.workers, workers);
+        });
+
+    const std::uint32_t has = std::min(generation.kv->num_tokens(), generation.stats.prompt_tokens);
+    if (has <= generation.furthest) return;
+    generation.stats.cached_tokens += has - generation.furthest;
+    generation.furthest = has;
+}
+
+// Another that runs, before the given place, and computes the beginning that this one wants.
+void Engine::State::choose_leader(Generation& generation, std::size_t before) {
+    generation.follows = 0;
+    generation.follow_tokens = generation.kv->num_tokens();
+    if (!options.prefix_cache || !may_share(generation)) return;
+
+    for (std::size_t i = 0; i < before; ++i) {
+        const Generation& other = *running[i];
+        if (other.missing() <= 1) continue;
+        const std::uint32_t common = common_tokens(generation, other, options.page_tokens);
+        if (common <= generation.follow_tokens) continue;
+        generation.follows = other.id;
+        generation.follow_tokens = common;
+    }
+}
+
+bool Engine::State::waits_for_leader(std::size_t index) {
+    Generation& generation = *running[index];
+    if (generation.follows == 0) return false;
+
+    const auto leader = std::find_if(running.begin(), running.end(), [&](const auto& one) {
+        return one->id == generation.follows;
+    });
+    if (leader != running.end() && (*leader)->kv->num_tokens() < generation.follow_tokens)
+        return true;
+
+    // It has what is wanted; or it is gone, and the next one in line computes the rest.
+    const std::uint32_t cached = generation.stats.cached_tokens;
+    take_prefix(generation);
+    {
+        const std::lock_guard lock(mutex);
+        counters.cached_tokens += generation.stats.cached_tokens - cached;
+    }
+    choose_leader(generation, leader == running.end() ? index : 0);
+    return generation.follows != 0;
+}
+
+// The pages that the step filled, for those who come later.
+void Engine::State::offer_pages(Generation& generation, const StepResult& result,
+                                std::size_t first_row) {
+    if (!options.prefix_cache) return;
+    const std::uint32_t end = generation.kv->num_tokens(), first = end - generation.step_tokens;
+    generation.page_workers.resize(cache.pages_for(end));
+    for (std::uint32_t position = first; position < end; ++position)
+        add_workers(generation.page_workers[position / options.page_tokens],
+                    result.row_workers[first_row + position - first]);
+
+    if (generation.offers_pages && end / options.page_tokens > first / options.page_tokens)
+        generation.kv->publish(std::span<const TokenId>(generation.tokens).first(end),
+                               generation.page_workers);
+}
+
+}  // namespace moex
