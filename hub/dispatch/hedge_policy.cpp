@@ -6,6 +6,8 @@ namespace moex {
 
 Result<HedgePolicy> parse_hedge_policy(std::string_view policy) {
     if (policy == "off") return HedgePolicy{};
+    if (policy == "delayed") return HedgePolicy{.mode = HedgeMode::delayed};
+    if (policy == "adaptive") return HedgePolicy{.mode = HedgeMode::adaptive, .copies = 2};
     constexpr std::string_view fixed = "fixed";
     if (policy.substr(0, fixed.size()) == fixed) {
         std::string_view rest = policy.substr(fixed.size());
@@ -19,13 +21,20 @@ Result<HedgePolicy> parse_hedge_policy(std::string_view policy) {
                 return HedgePolicy{.mode = HedgeMode::fixed, .copies = copies};
         }
     }
-    return Error{ErrorCode::invalid_argument,
-                 text("hedge policy \"", policy.substr(0, 40),
-                      "\": want off, or fixed H with H from 1 to ", hedge_copies_max)};
+    return Error{
+        ErrorCode::invalid_argument,
+        text("hedge policy \"", policy.substr(0, 40),
+             "\": want off, delayed, adaptive, or fixed H with H from 1 to ", hedge_copies_max)};
 }
 
 std::string hedge_policy_text(const HedgePolicy& policy) {
-    return policy.mode == HedgeMode::off ? std::string("off") : text("fixed ", policy.copies);
+    switch (policy.mode) {
+        case HedgeMode::off: return "off";
+        case HedgeMode::fixed: return text("fixed ", policy.copies);
+        case HedgeMode::adaptive: return "adaptive";
+        case HedgeMode::delayed: return "delayed";
+    }
+    return "off";
 }
 
 }  // namespace moex

@@ -1,4 +1,5 @@
-// How many attempts a call gets at once; asked when a round opens.
+// What a host may choose: what is asked of several workers, at once or after a while. Its words;
+// attempt_policy.h acts on them.
 // Source: Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013, hedged requests.
 #pragma once
 
@@ -6,21 +7,27 @@
 #include <string>
 #include <string_view>
 
+#include "hub/base/clock.h"
 #include "protocol/result.h"
 
 namespace moex {
 
 inline constexpr std::uint32_t hedge_copies_max = 8;
 
-enum class HedgeMode { off, fixed };
+enum class HedgeMode {
+    off,
+    fixed,     // `copies` at once, always
+    adaptive,  // `copies` at once while the swarm's median is above `slow_p50`
+    delayed    // a second one when the first takes longer than most do, within a budget
+};
 struct HedgePolicy {
     HedgeMode mode = HedgeMode::off;
-    // fixed: attempts at once, on different workers
+    // attempts at once, on different workers
     std::uint32_t copies = 1;
-
-    std::uint32_t attempts_at_once() const { return mode == HedgeMode::fixed ? copies : 1; }
+    Duration slow_p50 = 50ms;
 };
-Result<HedgePolicy> parse_hedge_policy(std::string_view text);  // "off", "fixed 2" or "fixed:2"
+// "off", "fixed 2" or "fixed:2", "adaptive", "delayed"
+Result<HedgePolicy> parse_hedge_policy(std::string_view text);
 std::string hedge_policy_text(const HedgePolicy& policy);
 
 }  // namespace moex

@@ -132,6 +132,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     answers.clear();
     waiting = false;
     wait_until = retry_at = give_up_at = std::nullopt;
+    num_retries = num_unpaid = 0;
     return {};
 }
 

@@ -58,6 +58,11 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     attempt.pieces.assign(pieces.begin(), pieces.end());
     round.begin(attempt);
 
+    const bool again = !hedge && std::any_of(pieces.begin(), pieces.end(), [&](std::uint32_t i) {
+        return round.pieces[i].dispatches > 0;
+    });
+    if (again) ++counts.groups_again;
+
     for (const std::uint32_t i : pieces) {
         Piece& piece = round.pieces[i];
         if (hedge) {
@@ -78,6 +83,14 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     attempt.deadline = turn.now + worker.attempt_timeout(attempt.num_pairs, options);
     turn.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
 
+    attempt.predicted = worker.predicted(attempt.num_pairs, latency, turn.now);
+    if (!hedge && !again) policy.on_first(turn.now);
+    if (!hedge) {
+        if (const auto wait = policy.second_after(attempt.predicted))
+            turn.set_timer(turn.now + *wait, TimerKind::hedge, attempt.id);
+    }
+
+    worker.decay_work(turn.now);
     worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs);
     ++worker.groups_sent;
     ++counts.groups_sent;
@@ -161,6 +174,7 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
         }
     }
 
+    if (failure == Failure::error || failure == Failure::bad_answer) ++round.num_unpaid;
     round.end(attempt);
     erase_attempt(attempt.id);
 }
@@ -180,6 +194,45 @@ void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
     if (Round* open = find_round(round_id)) dispatch(turn, *open);
 }
 
+void SwarmCore::State::on_hedge_time(Turn& turn, Attempt& attempt) {
+    Round& round = *find_round(attempt.round);
+    if (attempt.late || dark || !policy.affords(turn.now)) return;
+
+    std::vector<std::uint32_t> slow;
+    for (const std::uint32_t i : attempt.pieces)
+        if (!round.pieces[i].done && round.pieces[i].innermost() == attempt.id) slow.push_back(i);
+    if (slow.empty()) return;
+
+    const std::size_t num_before = round.attempts.size();
+    plan_cover(turn, round, slow, true);
+    policy.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));
+
+    // Those who hold it have work of their own, most likely of this very round: soon they will not.
+    if (!slow.empty())
+        turn.set_timer(turn.now + std::max<Duration>(2ms, attempt.predicted / 4), TimerKind::hedge,
+                       attempt.id);
+}
+
+// It ends without an answer, which would have taken longer. A late one was a failure already: what
+// hangs is not slow.
+void SwarmCore::State::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {
+    if (2 * (now - attempt.sent_at) <= 3 * attempt.predicted) return;
+    // most likely it is busy with that one still, cancelled or not
+    constexpr Duration stall_min = 50ms, stall_max = 2s;
+    worker.stalls_for = std::clamp(2 * worker.stalls_for, stall_min, stall_max);
+    worker.stalls_until = now + worker.stalls_for;
+
+    if (!attempt.late) learn_latency(now, attempt, worker);
+    if (attempt.late && !attempt.hedge) policy.on_end(now - attempt.sent_at, attempt.predicted);
+}
+
+void SwarmCore::State::learn_latency(TimePoint now, const Attempt& attempt, Worker& worker) {
+    const Duration took = now - attempt.sent_at;
+    worker.record_latency(took, attempt.num_pairs, now);
+    latency[size_class_of(attempt.num_pairs)].record(took, now);
+    if (!attempt.hedge) policy.on_end(took, attempt.predicted);
+}
+
 // The attempt is not needed any more.
 void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
@@ -192,6 +245,7 @@ void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
     // What a probe is for is the worker's answer, needed or not.
     if (Worker* worker = pool.find(attempt.worker); worker != nullptr && !attempt.probe) {
         ++counts.cancels;
+        learn_unanswered(turn.now, attempt, *worker);
         turn.send(*worker, encode_cancel(attempt.sequence_id));
 
         // It drops cancelled work without a word. One that has not been heard

@@ -22,6 +22,7 @@ constexpr Duration loading_silence_max = 10min;
 
 SwarmCore::State::State(SwarmOptions given)
     : options(std::move(given)),
+      policy(options.hedge),
       placement({.num_units = num_moe_layers(options) * options.limits.num_experts,
                  .replicas = std::max(1u, options.replicas),
                  .seed = options.seed}) {
@@ -146,6 +147,8 @@ void SwarmCore::State::on_silence(Turn& turn, Worker& worker) {
 void SwarmCore::State::on_sign_of_work(Turn& turn, Worker& worker) {
     worker.busy_in_row = 0;
     worker.probed_at.reset();
+    worker.stalls_until = TimePoint{};
+    worker.stalls_for = Duration{};
     const bool was_probing = worker.health.state() == Health::probing;
     if (worker.health.on(HealthEvent::answer, turn.now) && was_probing)
         turn.event(worker, WorkerEvent::Kind::healthy, "it answers again");
@@ -224,6 +227,10 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
             if (Attempt* attempt = find_attempt(timer.id);
                 attempt != nullptr && attempt->deadline <= turn.now)
                 on_attempt_late(turn, *attempt);
+            break;
+
+        case TimerKind::hedge:
+            if (Attempt* attempt = find_attempt(timer.id)) on_hedge_time(turn, *attempt);
             break;
 
         case TimerKind::round:
@@ -357,7 +364,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
     ++state.counts.rounds;
 
     const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0),
-                                     state.options.hedge.attempts_at_once(),
+                                     state.policy.attempts_at_once(),
                                      state.piece_pairs_max(batch.layer));
     if (!opened.ok()) {
         round.attempts.clear();
@@ -451,7 +458,8 @@ std::optional<TimePoint> SwarmCore::next_deadline() const {
     auto& timers = state_->timers;
     while (!timers.empty()) {
         const State::Timer& timer = timers.top();
-        const bool dead = timer.kind == State::TimerKind::attempt
+        const bool dead = timer.kind == State::TimerKind::attempt ||
+                                  timer.kind == State::TimerKind::hedge
                               ? state_->find_attempt(timer.id) == nullptr
                           : timer.kind == State::TimerKind::round
                               ? state_->find_round(timer.id) == nullptr
@@ -529,7 +537,10 @@ Coverage SwarmCore::coverage() const {
     return coverage;
 }
 
-void SwarmCore::set_hedge(const HedgePolicy& policy) { state_->options.hedge = policy; }
+void SwarmCore::set_hedge(const HedgePolicy& policy) {
+    state_->options.hedge = policy;
+    state_->policy.set(policy);
+}
 void SwarmCore::set_local_fallback(bool on) { state_->options.local_fallback = on; }
 const SwarmOptions& SwarmCore::options() const { return state_->options; }
 

@@ -1,6 +1,7 @@
 // Who computes what: covers of a round's open pieces
 // by few workers, waiting, and the ends of rounds.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "hub/dispatch/swarm_state.h"
@@ -101,6 +102,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
         });
     }
 
+    pay_for_retries(turn, round);
     if (!round.retry_at || *round.retry_at <= turn.now) {
         std::vector<std::uint32_t> cover = open;
         for (std::uint32_t copy = 0; copy < round.copies && !cover.empty(); ++copy) {
@@ -170,6 +172,19 @@ bool SwarmCore::State::send_probe(Turn& turn, Round& round, Worker& worker) {
         return true;
     }
     return false;
+}
+
+// A storm of errors is not answered with a storm of questions: what failed is asked again at once
+// while the budget has room, and later where it has not.
+void SwarmCore::State::pay_for_retries(Turn& turn, Round& round) {
+    constexpr Duration later = 100ms;
+    if (round.num_unpaid == 0 || (round.retry_at && *round.retry_at > turn.now)) return;
+    if (policy.affords(turn.now)) {
+        policy.pay(std::exchange(round.num_unpaid, 0));
+    } else {
+        round.retry_at = turn.now + later;
+        turn.set_timer(*round.retry_at, TimerKind::round, round.id);
+    }
 }
 
 void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
@@ -254,7 +269,7 @@ bool SwarmCore::State::fail_what_nobody_holds(Turn& turn, Round& round,
     return false;
 }
 
-// Those that failed get another chance, after a breath.
+// Those that failed get another chance, after a breath that is longer each time.
 void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open) {
     if (round.retry_at && *round.retry_at > turn.now) return;
 
@@ -271,25 +286,53 @@ void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::ui
     }
 
     if (any_forgiven) {
-        round.retry_at = turn.now + retry_after;
+        constexpr std::uint32_t doublings_max = 6;
+        round.retry_at = turn.now +
+                         retry_after * (1 << std::min(round.num_retries++, doublings_max));
         turn.set_timer(*round.retry_at, TimerKind::round, round.id);
     }
 }
 
-// Greedy set cover: again and again the worker that can take most of what is open,
-// ties to the less loaded, then to the one that has worked less. A share per worker
-// keeps large rounds balanced. One frame per worker where the limits allow it.
+bool SwarmCore::State::can_take(const Worker& worker, const Piece& piece) const {
+    return worker.mark == mark && worker.has(piece.unit, Worker::ready) &&
+           piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
+           !piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));
+}
+
+// Shares by speed: large rounds end at all workers at about the same time. Slow is who needs three
+// times as long as the middle one: such a worker has no share.
+void SwarmCore::State::share_out(std::uint32_t num_pairs, TimePoint now) {
+    constexpr double slow_factor = 3;
+    const auto pairs_each = static_cast<std::uint32_t>(
+        std::max<std::size_t>(1, num_pairs / candidates.size()));
+
+    paces.clear();
+    for (Worker* worker : candidates) {
+        worker->decay_work(now);
+        worker->pace_ms = std::max(1e-3, to_ms(worker->predicted(pairs_each, latency, now)));
+        paces.push_back(worker->pace_ms);
+    }
+    const auto middle = paces.begin() + static_cast<std::ptrdiff_t>((paces.size() - 1) / 2);
+    std::nth_element(paces.begin(), middle, paces.end());
+
+    double speed_total = 0;
+    for (Worker* worker : candidates) {
+        worker->is_slow = worker->pace_ms > slow_factor * *middle || worker->stalls_until > now;
+        if (!worker->is_slow) speed_total += 1 / worker->pace_ms;
+    }
+    speed_total = std::max(1e-9, speed_total);
+    for (Worker* worker : candidates)
+        worker->share_pairs = std::max<std::uint32_t>(
+            group_pairs_min, static_cast<std::uint32_t>(std::min<double>(
+                                 num_pairs, std::ceil(num_pairs / worker->pace_ms / speed_total))));
+}
+
+// Gives `open` pieces to workers: who may be asked at all, then the quick ones, then the slow ones.
 void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
                                   bool hedge) {
     ++mark;
     candidates.clear();
     std::uint32_t total_pairs = 0;
-
-    const auto can_take = [&](const Worker& worker, const Piece& piece) {
-        return worker.mark == mark && worker.has(piece.unit, Worker::ready) &&
-               piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
-               !piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));
-    };
 
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
@@ -297,6 +340,7 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
         for (Worker* worker : ready[piece.unit]) {
             if (worker->mark != mark) {
                 if (!eligible(*worker, turn.now) || !worker->accepts(piece.dtype)) continue;
+                if (hedge && round.copies == 1 && worker->ids.num_live() > 0) continue;
                 worker->mark = mark;
                 worker->gain_pairs = 0;
                 worker->plan = -1;
@@ -307,26 +351,33 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
     }
 
     if (candidates.empty()) return;
-
-    const auto share = std::max<std::uint32_t>(
-        group_pairs_min,
-        static_cast<std::uint32_t>((total_pairs + candidates.size() - 1) / candidates.size()));
+    share_out(total_pairs, turn.now);
 
     num_plans = 0;
-    std::vector<std::uint32_t> left = std::move(open);
-    open.clear();
+    for (const bool slow : {false, true}) {
+        cover_with(round, open, slow);
+        give_to_planned(round, open);
+    }
+
+    for (std::size_t i = 0; i < num_plans; ++i) send_plan(turn, round, plans[i], hedge, open);
+    std::sort(open.begin(), open.end());
+}
+
+// Greedy set cover: again and again the worker that can take most of what is left,
+// ties to the less loaded, then to the one that has worked less. A share per worker
+// keeps large rounds balanced. One frame per worker where the limits allow it.
+void SwarmCore::State::cover_with(const Round& round, std::vector<std::uint32_t>& left, bool slow) {
+    const auto key = [](const Worker* w) {
+        return std::tuple(~std::min(w->gain_pairs, w->share_pairs), w->ids.num_live(), w->work,
+                          w->id);
+    };
     for (;;) {
         Worker* best = nullptr;
         for (Worker* worker : candidates) {
-            if (worker->plan >= 0 || worker->gain_pairs == 0) continue;
-            const auto key = [&](const Worker* w) {
-                return std::tuple(~std::min(w->gain_pairs, share), w->ids.num_live(), w->work,
-                                  w->id);
-            };
+            if (worker->is_slow != slow || worker->plan >= 0 || worker->gain_pairs == 0) continue;
             if (best == nullptr || key(worker) < key(best)) best = worker;
         }
-
-        if (best == nullptr) break;
+        if (best == nullptr) return;
 
         if (plans.size() <= num_plans) plans.emplace_back();
         Plan& plan = plans[num_plans];
@@ -338,7 +389,7 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
         std::erase_if(left, [&](std::uint32_t i) {
             const Piece& piece = round.pieces[i];
             if (!can_take(*best, piece) ||
-                (plan.num_pairs > 0 && plan.num_pairs + piece.num_pairs() > share))
+                (plan.num_pairs > 0 && plan.num_pairs + piece.num_pairs() > best->share_pairs))
                 return false;
             plan.pieces.push_back(i);
             plan.num_pairs += piece.num_pairs();
@@ -347,25 +398,26 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
             return true;
         });
     }
+}
 
-    // What the shares left over goes to those who hold it and have least.
-    for (const std::uint32_t i : left) {
+// What the shares left over goes to those who hold it and have least.
+void SwarmCore::State::give_to_planned(const Round& round, std::vector<std::uint32_t>& left) {
+    std::erase_if(left, [&](std::uint32_t i) {
+        const Piece& piece = round.pieces[i];
         Plan* least = nullptr;
-        for (const Worker* worker : ready[round.pieces[i].unit])
-            if (can_take(*worker, round.pieces[i]) && worker->plan >= 0) {
+        for (const Worker* worker : ready[piece.unit])
+            if (can_take(*worker, piece) && worker->plan >= 0) {
                 Plan& plan = plans[static_cast<std::size_t>(worker->plan)];
                 if (least == nullptr || plan.num_pairs < least->num_pairs) least = &plan;
             }
-        if (least == nullptr) {
-            open.push_back(i);
-            continue;
-        }
-        least->pieces.push_back(i);
-        least->num_pairs += round.pieces[i].num_pairs();
-    }
+        if (least == nullptr) return false;
 
-    for (std::size_t i = 0; i < num_plans; ++i) send_plan(turn, round, plans[i], hedge, open);
-    std::sort(open.begin(), open.end());
+        least->pieces.push_back(i);
+        least->num_pairs += piece.num_pairs();
+        for (Worker* worker : ready[piece.unit])
+            if (can_take(*worker, piece)) worker->gain_pairs -= piece.num_pairs();
+        return true;
+    });
 }
 
 // Cuts a plan by the wire limits into frames; what the

@@ -380,7 +380,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
         if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(
                 header.sequence_id)) {
             // late, but it tells how long such work takes
-            worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs);
+            worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
             on_sign_of_work(turn, worker);
             worker.ids.release_cancelled(header.sequence_id);
         } else if (!worker.ids.was_issued(header.sequence_id)) {
@@ -468,10 +468,8 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
     }
 
     worker.ids.release(attempt.sequence_id);
-    const Duration latency = turn.now - attempt.sent_at;
-    worker.record_latency(latency, attempt.num_pairs);
-
-    group_latency.record(latency);
+    learn_latency(turn.now, attempt, worker);
+    group_latency.record(turn.now - attempt.sent_at);
     on_sign_of_work(turn, worker);
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;

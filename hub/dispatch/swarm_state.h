@@ -8,6 +8,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "hub/dispatch/attempt_policy.h"
 #include "hub/dispatch/placement.h"
 #include "hub/dispatch/round.h"
 #include "hub/dispatch/swarm_core.h"
@@ -20,7 +21,16 @@ struct SwarmCore::State {
     explicit State(SwarmOptions given);
 
     // ---- swarm_core.cpp: sessions and time
-    enum class TimerKind : std::uint8_t { hello, heartbeat, attempt, round, busy, health, drain };
+    enum class TimerKind : std::uint8_t {
+        hello,
+        heartbeat,
+        attempt,
+        hedge,
+        round,
+        busy,
+        health,
+        drain
+    };
     struct Timer {
         TimePoint at;
         TimerKind kind;
@@ -123,8 +133,14 @@ struct SwarmCore::State {
     bool has_taker(const Piece& piece) const;
     std::span<const std::uint32_t> piece_pairs_max(std::uint32_t layer);
     void dispatch(Turn& turn, Round& round);
-    // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`.
+    void pay_for_retries(Turn& turn, Round& round);
+    bool can_take(const Worker& worker, const Piece& piece) const;
+    // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`. A hedge
+    // goes to idle ones.
     void plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open, bool hedge);
+    void share_out(std::uint32_t num_pairs, TimePoint now);
+    void cover_with(const Round& round, std::vector<std::uint32_t>& left, bool slow);
+    void give_to_planned(const Round& round, std::vector<std::uint32_t>& left);
     void send_plan(Turn& turn, Round& round, Plan& plan, bool hedge,
                    std::vector<std::uint32_t>& unsent);
     void wait_for_workers(Turn& turn, Round& round, std::vector<std::uint32_t>& open);
@@ -150,6 +166,10 @@ struct SwarmCore::State {
     enum class Failure { error, bad_answer, busy, disconnect };
     void drop_attempt(Turn& turn, Attempt& attempt, Failure failure);
     void on_attempt_late(Turn& turn, Attempt& attempt);
+    // A second attempt beside one that takes longer than most, where the budget has room for it.
+    void on_hedge_time(Turn& turn, Attempt& attempt);
+    void learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker);
+    void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
     void cancel_attempt(Turn& turn, Attempt& attempt);
     void accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y, bool unsummed);
 
@@ -160,6 +180,8 @@ struct SwarmCore::State {
     SwarmOptions options;
     SwarmCounters counts;
     LatencyHistogram group_latency;
+    LatencyEstimates latency;  // of all workers
+    AttemptPolicy policy;
     // READY of every unit, with room to spare: what a worker may send unasked
     std::uint64_t control_bytes_max = 0;
 
@@ -199,6 +221,7 @@ struct SwarmCore::State {
     std::vector<Plan> plans;
     std::size_t num_plans = 0;
     std::vector<Worker*> candidates;
+    std::vector<double> paces;
     std::vector<std::uint32_t> pairs_max_of;  // [num_experts]
     std::uint64_t mark = 0;
 };

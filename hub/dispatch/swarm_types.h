@@ -140,8 +140,9 @@ struct SwarmCounters {
     // a call: one (layer, expert) of a round
     std::uint64_t rounds = 0, rounds_failed = 0, calls = 0;
     std::uint64_t calls_remote = 0, calls_local = 0;
-    std::uint64_t groups_sent = 0, groups_answered = 0, hedges_sent = 0, hedges_won = 0,
-                  redispatched = 0, timeouts = 0, cancels = 0, late = 0;
+    std::uint64_t groups_sent = 0, groups_again = 0,  // calls that failed or were late elsewhere
+        groups_answered = 0, hedges_sent = 0, hedges_won = 0, redispatched = 0, timeouts = 0,
+                  cancels = 0, late = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace moex {
 namespace {
 constexpr Duration cancelled_kept = 60s;           // how long an id stays live after its CANCEL
 constexpr std::size_t cancelled_kept_max = 65536;  // and how many: beyond, the oldest is forgotten
-constexpr std::uint32_t latency_samples_min = 16;  // fewer say too little for a timeout
-constexpr double pair_cost_guess_ms = 0.5;         // until the first answer
+constexpr std::uint32_t latency_samples_min = 8;   // fewer say too little for a timeout
+constexpr Duration estimate_half_life = 30s, work_half_life = 10s;
+constexpr double pair_cost_guess_ms = 0.5;  // until the first answer
 }  // namespace
 
 std::size_t size_class_of(std::uint32_t num_pairs) {
@@ -118,10 +120,55 @@ bool Worker::loading_in_order() const {
                        [](const Heartbeat& beat) { return !beat.units.empty(); });
 }
 
-void Worker::record_latency(Duration elapsed, std::uint32_t num_pairs) {
-    auto& histogram = latency[size_class_of(num_pairs)];
+void LatencyEstimate::record(Duration latency, TimePoint now) {
+    constexpr double weight = 0.2;
+    double sample_ms = to_ms(latency);
+    at = now;
+    if (num_samples++ == 0) {
+        mean_ms = sample_ms;
+        deviation_ms = sample_ms / 2;
+        return;
+    }
+    if (num_samples > latency_samples_min) sample_ms = std::min(sample_ms, 4 * mean_ms);
+    deviation_ms += weight * (std::abs(sample_ms - mean_ms) - deviation_ms);
+    mean_ms += weight * (sample_ms - mean_ms);
+}
+
+void Worker::record_latency(Duration elapsed, std::uint32_t num_pairs, TimePoint now) {
+    const std::size_t size_class = size_class_of(num_pairs);
+    auto& histogram = latency[size_class];
     if (!histogram) histogram = std::make_unique<LatencyHistogram>();
     histogram->record(elapsed);
+    estimates[size_class].record(elapsed, now);
+}
+
+Duration Worker::predicted(std::uint32_t num_pairs, const LatencyEstimates& swarm,
+                           TimePoint now) const {
+    const std::size_t size_class = size_class_of(num_pairs);
+    const LatencyEstimate& own = estimates[size_class];
+    const LatencyEstimate& all = swarm[size_class];
+    double ms = all.num_samples > 0 ? all.mean_ms : pair_cost_guess_ms * num_pairs;
+
+    if (own.num_samples > 0) {
+        // old news count for less: somebody who was slow is tried again
+        const double trust = std::exp2(-to_ms(now - own.at) / to_ms(estimate_half_life));
+        ms += trust * (own.mean_ms - ms);
+    } else if (all.num_samples > 0) {
+        // as much slower or faster than the swarm as with groups of other sizes
+        double own_ms = 0, swarm_ms = 0;
+        for (std::size_t i = 0; i < num_size_classes; ++i) {
+            if (estimates[i].num_samples == 0 || swarm[i].num_samples == 0) continue;
+            own_ms += estimates[i].mean_ms;
+            swarm_ms += swarm[i].mean_ms;
+        }
+        if (swarm_ms > 0) ms *= own_ms / swarm_ms;
+    }
+    return Duration(static_cast<std::int64_t>(1e6 * ms));
+}
+
+void Worker::decay_work(TimePoint now) {
+    work *= std::exp2(-to_ms(now - work_at) / to_ms(work_half_life));
+    work_at = now;
 }
 
 Duration Worker::attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const {
@@ -129,10 +176,14 @@ Duration Worker::attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& op
                                  ? std::max(options.timeout_max, options.software_timeout_max)
                                  : options.timeout_max;
 
-    const auto& histogram = latency[size_class_of(num_pairs)];
+    const LatencyEstimate& own = estimates[size_class_of(num_pairs)];
+    if (own.num_samples < latency_samples_min) return longest;
 
-    if (!histogram || histogram->total() < latency_samples_min) return longest;
-    return std::clamp(4 * histogram->p99(), std::min(options.timeout_min, longest), longest);
+    const double ms = std::max(4 * own.mean_ms, own.mean_ms + 6 * own.deviation_ms);
+    const Duration usual(static_cast<std::int64_t>(1e6 * ms));
+    // a slow worker's own answers are no failures of its
+    const Duration slow(static_cast<std::int64_t>(2e6 * own.mean_ms));
+    return std::clamp(usual, std::min(options.timeout_min, longest), std::max(longest, slow));
 }
 
 double Worker::pair_cost_ms(std::uint32_t num_pairs) const {

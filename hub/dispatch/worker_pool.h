@@ -25,6 +25,18 @@ namespace moex {
 inline constexpr std::size_t num_size_classes = 4;
 std::size_t size_class_of(std::uint32_t num_pairs);  // up to 8, 64, 512, more
 
+// How long groups of one size take, and how far they stray: the mean and the mean deviation of
+// recent ones. One that stalls moves it no further than four of the usual length would.
+// Source: Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988.
+struct LatencyEstimate {
+    std::uint32_t num_samples = 0;
+    double mean_ms = 0, deviation_ms = 0;
+    TimePoint at{};
+
+    void record(Duration latency, TimePoint now);
+};
+using LatencyEstimates = std::array<LatencyEstimate, num_size_classes>;
+
 // The largest of some sizes in bytes, while sizes come and go. Kept in classes, four to a power of
 // two: O(1) however many there are, and what it says is at most a quarter too large.
 class SizeCounts {
@@ -122,9 +134,14 @@ struct Worker {
     std::uint32_t busy_in_row = 0;
     // half-open: when it was last sent a duplicate that it has not answered
     std::optional<TimePoint> probed_at;
-    // Work given so far, weighted by its own latency: ties between
-    // workers go to the smaller, so that fast ones get more.
+    // Work given lately (half as much counts after ten seconds), weighted by its own latency: ties
+    // between workers go to the smaller, so that fast ones get more.
     double work = 0;
+    TimePoint work_at{};
+    LatencyEstimates estimates;
+    // It was overdue and has answered nothing since: asked last until then, for longer each time.
+    TimePoint stalls_until{};
+    Duration stalls_for{};
 
     std::array<std::unique_ptr<LatencyHistogram>, num_size_classes> latency;  // made at first use
     std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
@@ -135,6 +152,9 @@ struct Worker {
     std::uint64_t mark = 0;
     std::uint32_t gain_pairs = 0;
     std::int32_t plan = -1;
+    double pace_ms = 0;  // predicted for a usual part of this round
+    std::uint32_t share_pairs = 0;
+    bool is_slow = false;
 
     WorkerState state() const;
     bool welcomed() const { return health.state() != Health::connecting; }
@@ -145,9 +165,12 @@ struct Worker {
     // says that its units are loaded it answers nothing else.
     bool loading_in_order() const;
     bool has(std::uint32_t unit, UnitFlag flag) const { return (units[unit] & flag) != 0; }
-    void record_latency(Duration latency, std::uint32_t num_pairs);
-    // 4 x p99 of recent attempts of this size within [timeout_min,
-    // timeout_max]; the maximum while there are few samples.
+    void record_latency(Duration latency, std::uint32_t num_pairs, TimePoint now = {});
+    // How long a group of this size will take. Without samples of late what the swarm needs.
+    Duration predicted(std::uint32_t num_pairs, const LatencyEstimates& swarm, TimePoint now) const;
+    void decay_work(TimePoint now);
+    // Four times what groups of this size take of late, or six deviations more, at least
+    // timeout_min; timeout_max while there are few samples. Longer where its answers are.
     Duration attempt_timeout(std::uint32_t num_pairs, const SwarmOptions& options) const;
     double pair_cost_ms(std::uint32_t num_pairs) const;  // p50 per pair, a guess without samples
     std::uint32_t cancels_since_heard_max() const { return 4 * queue_depth + 4; }
