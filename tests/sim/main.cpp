@@ -5,7 +5,43 @@
 #include <cinttypes>
 #include <cstdio>
 
-#include "tests/sim/sim_swarm.h"
+#include "tests/sim/sim_goals.h"
+
+namespace {
+
+// A goal missed is said, and is no broken invariant.
+int print_goals(const moex::sim::GoalOptions& options) {
+    bool any_broken = false;
+    std::printf("%-36s %-44s %-58s %s\n", "goal", "wanted", "measured", "");
+    for (const moex::sim::Goal& goal : moex::sim::measure_goals(options)) {
+        std::printf("%-36s %-44s %-58s %s\n", goal.name.c_str(), goal.wanted.c_str(),
+                    goal.measured.c_str(), goal.holds ? "holds" : "missed");
+        for (const std::string& violation : goal.violations)
+            std::printf("VIOLATION %s\n", violation.c_str());
+        any_broken |= !goal.violations.empty();
+    }
+    return any_broken ? 1 : 0;
+}
+
+void print_report(const moex::sim::SimReport& report, std::uint64_t seed) {
+    const moex::SwarmCounters& counts = report.counters;
+    std::printf("seed=%" PRIu64 " rounds=%" PRIu64 " ok=%" PRIu64 " failed=%" PRIu64
+                " calls_remote=%" PRIu64 " calls_local=%" PRIu64 " groups=%" PRIu64 "\n",
+                seed, report.rounds, report.rounds_ok, report.rounds_failed, counts.calls_remote,
+                counts.calls_local, counts.groups_sent);
+    std::printf("hedges=%" PRIu64 " hedges_won=%" PRIu64 " timeouts=%" PRIu64
+                " redispatched=%" PRIu64 " late=%" PRIu64 " bad_frames=%" PRIu64
+                " bad_answers=%" PRIu64 " removed=%" PRIu64 " workers_left=%u\n",
+                counts.hedges_sent, counts.hedges_won, counts.timeouts, counts.redispatched,
+                counts.late, counts.bad_frames, counts.bad_answers, counts.removed,
+                report.workers_left);
+    std::printf("events=%" PRIu64 " event_hash=%016" PRIx64 "\n", report.num_events,
+                report.event_hash);
+    for (const std::string& violation : report.violations)
+        std::printf("VIOLATION %s\n", violation.c_str());
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
     using namespace moex;
@@ -14,7 +50,9 @@ int main(int argc, char** argv) {
     double minutes = 1;
     std::uint32_t num_workers = 12, num_rounds = 0;
     std::string faults_list = "all";
-    bool verbose = false;
+    bool verbose = false, tokens = false;
+    double effort = 1;
+    std::string hedge = "delayed";
     CLI::App app(
         "Replays the dispatch core against simulated workers that stall, lie, refuse and "
         "leave.\nexample: moex-sim --seed 7 --minutes 10 --faults loss,stalls\n"
@@ -33,10 +71,22 @@ int main(int argc, char** argv) {
                    "loss,delay,duplication,reorder,truncation,flips,stalls,busy,errors,churn,liars")
         ->capture_default_str();
     app.add_flag("--verbose", verbose, "print the event log");
+    app.add_flag("--tokens", tokens, "the goals of reliability, by runs of whole tokens: a table");
+    app.add_option("--hedge", hedge, "of --tokens: off, fixed H, adaptive or delayed")
+        ->capture_default_str();
+    app.add_option("--effort", effort, "of --tokens: share of the usual number of tokens")
+        ->capture_default_str()
+        ->check(CLI::Range(0.05, 100.0));
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
+    }
+    if (tokens) {
+        const Result<HedgePolicy> policy = parse_hedge_policy(hedge);
+        if (policy.ok()) return print_goals({.seed = seed, .hedge = *policy, .effort = effort});
+        std::fprintf(stderr, "moex-sim: %s\n", policy.error().message.c_str());
+        return 2;
     }
     const Result<Faults> faults = parse_faults(faults_list);
     if (!faults.ok()) {
@@ -52,20 +102,6 @@ int main(int argc, char** argv) {
          .faults = *faults,
          .log = verbose});
     for (const std::string& line : report.log) std::printf("%s\n", line.c_str());
-    const SwarmCounters& counts = report.counters;
-    std::printf("seed=%" PRIu64 " rounds=%" PRIu64 " ok=%" PRIu64 " failed=%" PRIu64
-                " calls_remote=%" PRIu64 " calls_local=%" PRIu64 " groups=%" PRIu64 "\n",
-                seed, report.rounds, report.rounds_ok, report.rounds_failed, counts.calls_remote,
-                counts.calls_local, counts.groups_sent);
-    std::printf("hedges=%" PRIu64 " hedges_won=%" PRIu64 " timeouts=%" PRIu64
-                " redispatched=%" PRIu64 " late=%" PRIu64 " bad_frames=%" PRIu64
-                " bad_answers=%" PRIu64 " removed=%" PRIu64 " workers_left=%u\n",
-                counts.hedges_sent, counts.hedges_won, counts.timeouts, counts.redispatched,
-                counts.late, counts.bad_frames, counts.bad_answers, counts.removed,
-                report.workers_left);
-    std::printf("events=%" PRIu64 " event_hash=%016" PRIx64 "\n", report.num_events,
-                report.event_hash);
-    for (const std::string& violation : report.violations)
-        std::printf("VIOLATION %s\n", violation.c_str());
+    print_report(report, seed);
     return report.violations.empty() ? 0 : 1;
 }

@@ -48,10 +48,14 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
     options.budget_experts = 12 + static_cast<std::uint32_t>(random() % 60);
     options.swarm.rounding.deterministic = random() % 4 != 0;
     options.swarm.local_fallback = random() % 3 != 0;
-    options.swarm.hedge = random() % 2 == 0
-                              ? HedgePolicy{}
-                              : HedgePolicy{.mode = HedgeMode::fixed,
-                                            .copies = 2 + static_cast<std::uint32_t>(random() % 2)};
+    switch (random() % 4) {
+        case 0: break;
+        case 1:
+            options.swarm.hedge = {.mode = HedgeMode::fixed,
+                                   .copies = 2 + static_cast<std::uint32_t>(random() % 2)};
+            break;
+        default: options.swarm.hedge = {.mode = HedgeMode::delayed};
+    }
     options.swarm.queue_depth = 1 + static_cast<std::uint32_t>(random() % 3);
     options.swarm.limits.num_tokens_max = random() % 3 == 0 ? 5 : 512;
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;

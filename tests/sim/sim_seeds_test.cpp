@@ -2,7 +2,7 @@
 // and rightly, asked of holders only, queues bounded, every round ends.
 #include <gtest/gtest.h>
 
-#include "tests/sim/sim_swarm.h"
+#include "tests/sim/sim_goals.h"
 
 namespace moex::sim {
 namespace {
@@ -53,6 +53,13 @@ TEST(SimReplayTest, WithoutFaultsNothingIsLostLateOrRefused) {
                   0u)
             << "seed " << seed;
     }
+}
+
+// Whole tokens, a few of each goal: what they measure is a table (moex-sim --tokens), what must
+// hold of the core holds in them as well.
+TEST(SimGoalsTest, RunsOfWholeTokensBreakNoInvariant) {
+    for (const Goal& goal : measure_goals({.seed = 3, .effort = 0.05}))
+        EXPECT_TRUE(goal.violations.empty()) << goal.name << ": " << goal.violations.front();
 }
 
 TEST(SimReplayTest, UnknownFaultIsNamed) {

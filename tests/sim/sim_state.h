@@ -3,6 +3,7 @@
 // workers, sim_swarm.cpp has the verbs.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <queue>
@@ -16,21 +17,30 @@
 namespace moex::sim {
 
 struct SimSwarm::State {
+    // One direction of a worker's connection.
+    struct Line {
+        TimePoint last{};     // nothing overtakes
+        TimePoint free_at{};  // of what was put on it
+        std::uint64_t bytes_per_s = 0;
+    };
     struct SimWorker {
         WorkerId id = 0;
         Peer peer = Peer::ours;
         bool alive = true, stalled = false, compute_stalled = false, loading_stalled = false,
              forgot = false;
-        Duration compute{};
+        WorkerProfile profile;
+        std::string address;
         Duration download{};
         TimePoint reads_at{};
         std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
         bool overflows_f16 = false;
-        Lie lie = Lie::none;
+        std::uint64_t num_answers = 0;
+        std::vector<float> previous;  // answer, of a liar that repeats it
         std::uint32_t busy_ms = 0;
         std::string error_code;
         bool error_fatal = false;
-        TimePoint free_at{}, last_to_worker{}, last_to_hub{};
+        TimePoint free_at{}, loaded_at{};
+        Line to_worker, to_hub;
         std::set<std::uint32_t> cancelled, computing;
         std::set<Unit> held;
         UnitLedger ledger;
@@ -64,6 +74,9 @@ struct SimSwarm::State {
     std::set<WorkerId> removed_now;  // told to go: no answer of theirs may count any more
     std::optional<TimePoint> tick_at;
 
+    double normal() {
+        return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307 * uniform());
+    }
     double uniform() { return static_cast<double>(random() >> 11) * 0x1p-53; }
     bool strikes(double share) { return share > 0 && uniform() < share; }
     Duration jitter(Duration most) {
@@ -95,7 +108,7 @@ struct SimSwarm::State {
 
     // ---- the network
     void flip(Bytes& frame);
-    void carry(Bytes frame, TimePoint& last, std::function<void(Bytes)> arrive);
+    void carry(Bytes frame, Line& line, std::function<void(Bytes)> arrive);
     void to_hub(WorkerId id, Bytes frame);
     void hub_reads(WorkerId id, const Bytes& frame);
 
@@ -103,8 +116,14 @@ struct SimSwarm::State {
     void worker_reads(WorkerId id, Bytes frame);
     bool network_reorders() const;
     void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame);
+    void load(SimWorker& worker, std::vector<Unit> units);
+    Duration compute_time(const SimWorker& worker, std::uint32_t num_pairs);
+    Lie next_lie(SimWorker& worker);
     Bytes compute(SimWorker& worker, const Bytes& frame);
+    Bytes compute_single(SimWorker& worker, const Bytes& frame);
+    void tell_lie(SimWorker& worker, Lie lie, std::vector<float>& y);
     void leave(WorkerId id);
+    void say_hello(WorkerId id, std::string key);
 
     // ---- time
     bool step(TimePoint limit);

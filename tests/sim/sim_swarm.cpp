@@ -9,7 +9,6 @@
 namespace moex::sim {
 namespace {
 
-constexpr std::uint32_t blob_bytes = 1000;
 const char* const good_token = "sim-token";
 
 std::uint64_t hash_bytes(std::uint64_t hash, ByteView bytes) {
@@ -62,6 +61,25 @@ bool SimSwarm::State::step(TimePoint limit) {
     return true;
 }
 
+void SimSwarm::State::say_hello(WorkerId id, std::string key) {
+    const SimWorker& worker = workers.at(id);
+    const std::uint32_t experts = worker.profile.budget_experts != 0 ? worker.profile.budget_experts
+                                                                     : options.budget_experts;
+    const std::uint64_t budget = experts * options.blob_bytes;
+    if (worker.peer == Peer::published) {
+        hub_reads(id,
+                  encode_heartbeat(
+                      0, text("{\"device\":{\"backend\":\"sim\",\"budget_bytes\":", budget, "}}")));
+        return;
+    }
+    Hello hello;
+    hello.token = good_token;
+    hello.device = {.backend = "sim", .budget_bytes = budget};
+    hello.client = "sim";
+    hello.worker_key = key.empty() ? text("key-", id) : std::move(key);
+    hub_reads(id, encode_hello(hello));
+}
+
 SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<State>()) {
     State& state = *state_;
     state.random.seed(given.seed);
@@ -74,7 +92,7 @@ SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<State>()) {
     swarm.expert_shape = {
         .hidden_size = given.hidden_size, .moe_intermediate_size = 32, .group_size = 32};
     swarm.top_k = given.top_k;
-    swarm.expert_blob_bytes = blob_bytes;
+    swarm.expert_blob_bytes = given.blob_bytes;
     swarm.layer_is_moe.assign(given.num_layers, 1);
     swarm.blob_hash = [](std::uint32_t layer, std::uint32_t expert) {
         Sha256 hash{};
@@ -95,10 +113,11 @@ SimSwarm::~SimSwarm() = default;
 WorkerId SimSwarm::connect(bool authorized, std::string address) {
     State& state = *state_;
     std::vector<SwarmAction> actions;
-    const WorkerId id = state.core->on_connect(state.now, std::move(address), authorized, actions);
+    const WorkerId id = state.core->on_connect(state.now, address, authorized, actions);
     State::SimWorker& worker = state.workers[id];
     worker.id = id;
-    worker.compute = state.options.compute;
+    worker.address = std::move(address);
+    worker.profile.compute = state.options.compute;
     state.note("worker connects", id);
     state.perform(actions);
     return id;
@@ -108,28 +127,44 @@ WorkerId SimSwarm::join(Peer peer, std::string address, std::string key) {
     const WorkerId id = connect(peer == Peer::published, std::move(address));
     State& state = *state_;
     state.workers.at(id).peer = peer;
-    const std::uint64_t budget = std::uint64_t{state.options.budget_experts} * blob_bytes;
     if (state.strikes(state.options.faults.liars))
-        state.workers.at(id).lie = static_cast<Lie>(1 + state.random() % 3);
-    if (peer == Peer::published) {
-        state.hub_reads(
-            id, encode_heartbeat(
-                    0, text("{\"device\":{\"backend\":\"sim\",\"budget_bytes\":", budget, "}}")));
-    } else {
-        Hello hello;
-        hello.token = good_token;
-        hello.device = {.backend = "sim", .budget_bytes = budget};
-        hello.client = "sim";
-        hello.worker_key = key.empty() ? text("key-", id) : std::move(key);
-        state.hub_reads(id, encode_hello(hello));
-    }
+        state.workers.at(id).profile.lie = static_cast<Lie>(1 + state.random() % 3);
+    state.say_hello(id, std::move(key));
     return id;
+}
+
+WorkerId SimSwarm::join_as(const WorkerProfile& profile, std::string address, std::string key) {
+    const WorkerId id = connect(false, std::move(address));
+    set_profile(id, profile);
+    state_->say_hello(id, std::move(key));
+    return id;
+}
+
+void SimSwarm::set_profile(WorkerId id, const WorkerProfile& profile) {
+    State::SimWorker& worker = state_->workers.at(id);
+    worker.profile = profile;
+    worker.to_hub.bytes_per_s = profile.up_bytes_per_s;
+    worker.to_worker.bytes_per_s = profile.down_bytes_per_s;
+}
+
+void SimSwarm::go_dark(const std::string& address_begin, bool dark) {
+    for (auto& [id, worker] : state_->workers)
+        if (worker.address.starts_with(address_begin)) worker.stalled = dark;
+}
+
+void SimSwarm::jump_clock(Duration leap) { state_->now += leap; }
+
+bool SimSwarm::run_until_answered(RoundId round, Duration limit) {
+    const TimePoint until = state_->now + limit;
+    const RoundOutcome& outcome = state_->outcomes.at(round);
+    while (!outcome.answer && state_->step(until)) {}
+    return outcome.answer && outcome.answer->ok();
 }
 
 void SimSwarm::say(WorkerId worker, Bytes frame) { state_->hub_reads(worker, frame); }
 void SimSwarm::resize(WorkerId worker, std::uint32_t budget_experts) {
     std::set<Unit>& held = state_->workers.at(worker).held;
-    Budget budget{.budget_bytes = std::uint64_t{budget_experts} * blob_bytes};
+    Budget budget{.budget_bytes = std::uint64_t{budget_experts} * state_->options.blob_bytes};
     while (held.size() > budget_experts) {
         budget.dropped.push_back(*held.rbegin());
         held.erase(budget.dropped.back());
@@ -138,7 +173,7 @@ void SimSwarm::resize(WorkerId worker, std::uint32_t budget_experts) {
 }
 void SimSwarm::leave(WorkerId worker) { state_->leave(worker); }
 void SimSwarm::slow_down(WorkerId worker, Duration compute) {
-    state_->workers.at(worker).compute = compute;
+    state_->workers.at(worker).profile.compute = compute;
 }
 void SimSwarm::stall(WorkerId worker, bool stalled) {
     state_->workers.at(worker).stalled = stalled;
@@ -160,7 +195,7 @@ void SimSwarm::take_at_most(WorkerId worker, std::uint32_t num_pairs) {
     state_->workers.at(worker).pairs_max = num_pairs;
 }
 void SimSwarm::overflow_f16(WorkerId worker) { state_->workers.at(worker).overflows_f16 = true; }
-void SimSwarm::lie(WorkerId worker, Lie lie) { state_->workers.at(worker).lie = lie; }
+void SimSwarm::lie(WorkerId worker, Lie lie) { state_->workers.at(worker).profile.lie = lie; }
 void SimSwarm::answer_busy(WorkerId worker, std::uint32_t retry_ms) {
     state_->workers.at(worker).busy_ms = retry_ms;
 }
@@ -215,6 +250,7 @@ RoundId SimSwarm::submit(RoundSpec spec) {
     const RoundId id = state.core->on_round(state.now, batch, actions);
     state.note("round opens", id);
     state.outcomes[id].want = std::move(want);
+    state.outcomes[id].asked_at = state.now;
     state.perform(actions);
     return id;
 }
@@ -225,6 +261,8 @@ void SimSwarm::cancel(RoundId round) {
     state_->core->on_cancel_round(state_->now, round, actions);
     state_->perform(actions);
 }
+
+void SimSwarm::forget(RoundId round) { state_->outcomes.erase(round); }
 
 void SimSwarm::drain(Duration deadline) {
     std::vector<SwarmAction> actions;

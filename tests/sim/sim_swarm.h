@@ -37,7 +37,25 @@ struct Faults {
 Result<Faults> parse_faults(std::string_view list);
 
 enum class Peer { ours, published };  // published: speaks the five messages only
-enum class Lie { none, shape, not_finite, huge };
+// The first three are seen in the answer itself; the others are finite, of the right shape and
+// size.
+enum class Lie { none, shape, not_finite, huge, scaled, other_expert, previous, zero, negated };
+inline bool is_plausible(Lie lie) { return lie > Lie::huge; }
+
+// What a worker is like. A simulated tab's line carries calls, answers and weights.
+struct WorkerProfile {
+    Duration compute = 3ms;  // of a group: the median
+    Duration per_pair{};     // and for each pair of it
+    double spread = 0;       // of the logarithm of its time; 0: evenly up to twice `compute`
+    double stall = 0;        // share of groups that take `stall_min` to `stall_max` longer
+    Duration stall_min{}, stall_max{};
+    double never = 0;  // share of groups that are never answered
+    std::uint64_t up_bytes_per_s = 0, down_bytes_per_s = 0;  // 0: no bound
+    std::uint32_t budget_experts = 0;                        // 0: the swarm's
+    Lie lie = Lie::none;
+    double lie_share = 1;            // of its answers
+    std::uint64_t honest_first = 0;  // a sleeper: so many right answers before the first lie
+};
 
 struct SimOptions {
     std::uint32_t num_workers = 2;
@@ -45,8 +63,9 @@ struct SimOptions {
     std::uint32_t num_layers = 3, num_experts = 16, top_k = 4, hidden_size = 32;
     std::uint32_t budget_experts = 1000;  // per worker
     double published_share = 0;
-    Duration latency = 2ms;  // of the network one way; jitter is as large again
-    Duration compute = 3ms;  // of a group
+    Duration latency = 2ms;           // of the network one way; jitter is as large again
+    Duration compute = 3ms;           // of a group
+    std::uint64_t blob_bytes = 1000;  // of one expert's weights
     Faults faults;
     SwarmOptions swarm;  // shape, limits and hashes are filled in
     bool log = false;    // keep the event log as text
@@ -62,6 +81,8 @@ struct RoundOutcome {
     std::optional<Result<ExpertAnswer>> answer;
     std::vector<float> y, want;
     double error_max = 0;  // |y - want| over the largest |want|
+    bool wrong = false;    // by more than rounding: somebody lied, or the core mixed things up
+    TimePoint asked_at{}, done_at{};
 };
 
 class SimSwarm {
@@ -72,12 +93,18 @@ class SimSwarm {
     // ---- verbs
     // Connects and says hello; `key` is its worker_key, "" for one of its own.
     WorkerId join(Peer peer = Peer::ours, std::string address = "10.0.0.1", std::string key = {});
+    WorkerId join_as(const WorkerProfile& profile, std::string address, std::string key = {});
     // connects and says nothing
     WorkerId connect(bool authorized, std::string address = "10.0.0.1");
     // from the worker, at once
     void say(WorkerId worker, Bytes frame);
     void leave(WorkerId worker);
     void slow_down(WorkerId worker, Duration compute);
+    void set_profile(WorkerId worker, const WorkerProfile& profile);
+    // Everybody whose address begins so neither reads nor writes, or does again.
+    void go_dark(const std::string& address_begin, bool dark = true);
+    // The hub's clock leaps: what was due meanwhile comes at once.
+    void jump_clock(Duration leap);
     // reads nothing, echoes nothing
     void stall(WorkerId worker, bool stalled = true);
     // echoes heartbeats, answers no call
@@ -99,11 +126,15 @@ class SimSwarm {
     void answer_error(WorkerId worker, std::string code, bool fatal = false);  // "": no more
     RoundId submit(RoundSpec spec = {});
     void cancel(RoundId round);
+    // what is known of a round that has ended
+    void forget(RoundId round);
     void drain(Duration deadline);
     void run_for(Duration time);
     // Until no round is open and no message in flight, or
     // `limit` has passed. True when every round ended.
     bool run_until_idle(Duration limit = 60s);
+    // Until the round has ended; true when it ended well.
+    bool run_until_answered(RoundId round, Duration limit = 60s);
     // Until all that was assigned is ready.
     bool run_until_ready(Duration limit = 60s);
 

@@ -18,13 +18,22 @@ void SimSwarm::State::flip(Bytes& frame) {
     frame[byte] ^= static_cast<std::byte>(1u << (random() % 8));
 }
 
-void SimSwarm::State::carry(Bytes frame, TimePoint& last, std::function<void(Bytes)> arrive) {
+void SimSwarm::State::carry(Bytes frame, Line& line, std::function<void(Bytes)> arrive) {
     const Faults& faults = options.faults;
     if (strikes(faults.loss)) return note("lost", 0, frame);
-    TimePoint when = now + options.latency + jitter(options.latency);
+
+    TimePoint when = now;
+    if (line.bytes_per_s > 0) {
+        line.free_at = std::max(now, line.free_at) +
+                       Duration(static_cast<std::int64_t>(1e9 * static_cast<double>(frame.size()) /
+                                                          static_cast<double>(line.bytes_per_s)));
+        when = line.free_at;
+    }
+    when += options.latency + jitter(options.latency);
     if (strikes(faults.delay)) when += jitter(faults.delay_max);
-    if (!strikes(faults.reorder)) when = std::max(when, last);  // a stream keeps its order
-    last = std::max(last, when);
+    if (!strikes(faults.reorder)) when = std::max(when, line.last);  // a stream keeps its order
+    line.last = std::max(line.last, when);
+
     if (frame.size() > 1 && strikes(faults.truncation))
         frame.resize(1 + random() % (frame.size() - 1));
     if (strikes(faults.bit_flips)) flip(frame);
@@ -34,8 +43,7 @@ void SimSwarm::State::carry(Bytes frame, TimePoint& last, std::function<void(Byt
 
 void SimSwarm::State::to_hub(WorkerId id, Bytes frame) {
     SimWorker& worker = workers.at(id);
-    carry(std::move(frame), worker.last_to_hub,
-          [this, id](Bytes arrived) { hub_reads(id, arrived); });
+    carry(std::move(frame), worker.to_hub, [this, id](Bytes arrived) { hub_reads(id, arrived); });
 }
 
 void SimSwarm::State::hub_reads(WorkerId id, const Bytes& frame) {
@@ -68,13 +76,8 @@ void SimSwarm::State::worker_reads(WorkerId id, Bytes frame) {
             if (!units.ok()) return leave(id);
             if (worker.loading_stalled) break;
             std::vector<Unit> loaded;
-            for (const AssignedUnit& unit : *units) {
-                worker.held.insert({unit.layer, unit.expert});
-                loaded.push_back({unit.layer, unit.expert});
-            }
-            at(now + 50ms + jitter(100ms), [this, id, loaded = std::move(loaded)] {
-                if (workers.at(id).alive) to_hub(id, encode_ready(loaded));
-            });
+            for (const AssignedUnit& unit : *units) loaded.push_back({unit.layer, unit.expert});
+            load(worker, std::move(loaded));
             break;
         }
         case FrameType::weight_sync: {
@@ -139,8 +142,11 @@ void SimSwarm::State::begin_group(SimWorker& worker, const FrameHeader& header, 
                 id, encode_error(
                         {.sequence_id = header.sequence_id, .code = "non_finite", .fatal = false}));
     }
-    worker.free_at = std::max(now, worker.free_at) + worker.compute + jitter(worker.compute);
-    if (strikes(options.faults.stall)) worker.free_at += jitter(options.faults.stall_max);
+    std::uint32_t num_pairs = 1;
+    if (const auto call = decode_group_dispatch(frame, limits); call.ok())
+        num_pairs = call->shape.num_pairs;
+    if (strikes(worker.profile.never)) return;
+    worker.free_at = std::max(now, worker.free_at) + compute_time(worker, num_pairs);
     worker.computing.insert(header.sequence_id);
     at(worker.free_at, [this, id, sequence_id = header.sequence_id, frame = std::move(frame)] {
         SimWorker& now_worker = workers.at(id);
@@ -154,49 +160,127 @@ void SimSwarm::State::begin_group(SimWorker& worker, const FrameHeader& header, 
     });
 }
 
-Bytes SimSwarm::State::compute(SimWorker& worker, const Bytes& frame) {
-    const std::uint32_t hidden = limits.hidden_size;
-    if (worker.peer == Peer::published) {
-        const auto call = decode_dispatch(frame, limits);
-        if (!call.ok()) return {};
-        ExpertResult result{.sequence_id = call->sequence_id,
-                            .layer = call->layer,
-                            .expert = call->expert,
-                            .dtype = call->dtype};
-        result.y.resize(call->x.size());
-        for (std::size_t row = 0; row < call->gates.size(); ++row)
-            sim_expert(call->layer, call->expert, call->x.data() + row * hidden,
-                       half_to_float(call->gates[row]), hidden, true,
-                       result.y.data() + row * hidden);
-        if (worker.lie == Lie::shape)
-            result.layer = static_cast<std::uint16_t>((result.layer + 1) % limits.num_layers);
-        if (worker.lie == Lie::not_finite || (worker.overflows_f16 && call->dtype == Dtype::f16))
-            result.y[0] = std::numeric_limits<float>::infinity();
-        if (worker.lie == Lie::huge) std::fill(result.y.begin(), result.y.end(), 60000.0f);
-        return encode_result(result, hidden, false);
+// Weights that come over a line of so many bytes a second are ready one after the other.
+void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
+    constexpr std::size_t told_at_once = 16;
+    const WorkerId id = worker.id;
+    worker.held.insert(units.begin(), units.end());
+    const std::uint64_t bytes_per_s = worker.profile.down_bytes_per_s;
+    if (bytes_per_s == 0) {
+        at(now + 50ms + jitter(100ms), [this, id, units = std::move(units)] {
+            if (workers.at(id).alive) to_hub(id, encode_ready(units));
+        });
+        return;
     }
+
+    worker.loaded_at = std::max(now, worker.loaded_at);
+    for (std::size_t begin = 0; begin < units.size(); begin += told_at_once) {
+        const auto end = std::min(units.size(), begin + told_at_once);
+        worker.loaded_at += Duration(static_cast<std::int64_t>(
+            1e9 * static_cast<double>((end - begin) * options.blob_bytes) /
+            static_cast<double>(bytes_per_s)));
+        at(worker.loaded_at,
+           [this, id,
+            some = std::vector<Unit>(units.begin() + static_cast<std::ptrdiff_t>(begin),
+                                     units.begin() + static_cast<std::ptrdiff_t>(end))] {
+               if (workers.at(id).alive && !workers.at(id).loading_stalled)
+                   to_hub(id, encode_ready(some));
+           });
+    }
+}
+
+Duration SimSwarm::State::compute_time(const SimWorker& worker, std::uint32_t num_pairs) {
+    const WorkerProfile& profile = worker.profile;
+    const auto scaled = [](Duration time, double factor) {
+        return Duration(static_cast<std::int64_t>(static_cast<double>(time.count()) * factor));
+    };
+    Duration time = profile.spread > 0
+                        ? scaled(profile.compute + num_pairs * profile.per_pair,
+                                 std::exp(profile.spread * normal()))
+                        : profile.compute + jitter(profile.compute) + num_pairs * profile.per_pair;
+    if (strikes(profile.stall))
+        time += profile.stall_min + jitter(profile.stall_max - profile.stall_min);
+    if (strikes(options.faults.stall)) time += jitter(options.faults.stall_max);
+    return time;
+}
+
+Lie SimSwarm::State::next_lie(SimWorker& worker) {
+    const WorkerProfile& profile = worker.profile;
+    if (profile.lie == Lie::none || worker.num_answers++ < profile.honest_first) return Lie::none;
+    return profile.lie_share >= 1 || strikes(profile.lie_share) ? profile.lie : Lie::none;
+}
+
+void SimSwarm::State::tell_lie(SimWorker& worker, Lie lie, std::vector<float>& y) {
+    const std::vector<float> honest = y;
+    switch (lie) {
+        case Lie::not_finite: y[0] = std::numeric_limits<float>::infinity(); break;
+        case Lie::huge: std::fill(y.begin(), y.end(), 60000.0f); break;
+        case Lie::scaled:
+            for (float& value : y) value *= 1.05f;
+            break;
+        case Lie::zero: std::fill(y.begin(), y.end(), 0.0f); break;
+        case Lie::negated:
+            for (float& value : y) value = -value;
+            break;
+        case Lie::previous:
+            if (worker.previous.size() == y.size()) y = worker.previous;
+            break;
+        case Lie::none:
+        case Lie::shape:
+        case Lie::other_expert: break;  // told elsewhere
+    }
+    worker.previous = honest;
+}
+
+Bytes SimSwarm::State::compute_single(SimWorker& worker, const Bytes& frame) {
+    const std::uint32_t hidden = limits.hidden_size;
+    const auto call = decode_dispatch(frame, limits);
+    if (!call.ok()) return {};
+
+    const Lie lie = next_lie(worker);
+    ExpertResult result{.sequence_id = call->sequence_id,
+                        .layer = call->layer,
+                        .expert = call->expert,
+                        .dtype = call->dtype};
+    result.y.resize(call->x.size());
+    for (std::size_t row = 0; row < call->gates.size(); ++row)
+        sim_expert(call->layer, call->expert + (lie == Lie::other_expert),
+                   call->x.data() + row * hidden, half_to_float(call->gates[row]), hidden, true,
+                   result.y.data() + row * hidden);
+    if (lie == Lie::shape)
+        result.layer = static_cast<std::uint16_t>((result.layer + 1) % limits.num_layers);
+    tell_lie(worker, lie, result.y);
+    if (worker.overflows_f16 && call->dtype == Dtype::f16)
+        result.y[0] = std::numeric_limits<float>::infinity();
+    return encode_result(result, hidden, false);
+}
+
+Bytes SimSwarm::State::compute(SimWorker& worker, const Bytes& frame) {
+    if (worker.peer == Peer::published) return compute_single(worker, frame);
+    const std::uint32_t hidden = limits.hidden_size;
     const auto call = decode_group_dispatch(frame, limits);
     if (!call.ok()) return {};
+
+    const Lie lie = next_lie(worker);
+    const bool unsummed = call->shape.unsummed;
     GroupResult result{.sequence_id = call->sequence_id, .shape = call->shape};
-    result.y.assign(
-        std::size_t{call->shape.unsummed ? call->shape.num_pairs : call->shape.num_tokens} * hidden,
-        0.0f);
+    result.y.assign(std::size_t{unsummed ? call->shape.num_pairs : call->shape.num_tokens} * hidden,
+                    0.0f);
     std::vector<float> one(hidden);
     std::size_t pair = 0;
     for (const GroupExpert& expert : call->experts)
         for (std::uint32_t i = 0; i < expert.num_rows; ++i, ++pair) {
             const std::size_t row = call->rows[pair];
-            const bool unsummed = call->shape.unsummed;
-            sim_expert(call->shape.layer, expert.expert, call->x.data() + row * hidden,
-                       half_to_float(call->gates[pair]), hidden, unsummed, one.data());
+            sim_expert(call->shape.layer, expert.expert + (lie == Lie::other_expert),
+                       call->x.data() + row * hidden, half_to_float(call->gates[pair]), hidden,
+                       unsummed, one.data());
             float* out = result.y.data() + (unsummed ? pair : row) * hidden;
             for (std::uint32_t c = 0; c < hidden; ++c) out[c] += one[c];
         }
-    if (worker.lie == Lie::shape)
+    if (lie == Lie::shape)
         result.shape.layer = static_cast<std::uint16_t>((result.shape.layer + 1) %
                                                         limits.num_layers);
-    if (worker.lie == Lie::not_finite) result.y[0] = std::numeric_limits<float>::infinity();
-    if (worker.lie == Lie::huge) std::fill(result.y.begin(), result.y.end(), 60000.0f);
+    tell_lie(worker, lie, result.y);
     return encode_group_result(result, false);
 }
 

@@ -100,8 +100,10 @@ TEST(HedgePolicyTest, ReadsAndWritesItsNames) {
     EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("off")), "off");
     EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("fixed 2")), "fixed 2");
     EXPECT_EQ(parse_hedge_policy("fixed:3")->copies, 3u);
-    for (const char* wrong : {"", "on", "fixed", "fixed ", "fixed 0", "fixed 9", "fixed 2x",
-                              "fixed -1", "fixed2", "Fixed 2"})
+    EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("delayed")), "delayed");
+    EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("adaptive")), "adaptive");
+    for (const char* wrong : {"", "on", "delayed 2", "fixed", "fixed ", "fixed 0", "fixed 9",
+                              "fixed 2x", "fixed -1", "fixed2", "Fixed 2"})
         EXPECT_FALSE(parse_hedge_policy(wrong).ok()) << wrong;
 }
 

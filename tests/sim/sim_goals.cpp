@@ -1,0 +1,279 @@
+#include "tests/sim/sim_goals.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace moex::sim {
+namespace {
+
+constexpr std::uint32_t num_layers = 48;
+
+std::string number(double value, int digits = 0) {
+    char out[32];
+    std::snprintf(out, sizeof out, "%.*f", digits, value);
+    return out;
+}
+
+// Ordinary tabs on lines of their own, fast and slow ones among them: the median is 20 ms, one
+// group of a hundred stalls, one of ten thousand is never answered.
+WorkerProfile usual_profile(std::mt19937_64& random) {
+    std::lognormal_distribution<double> speed(0, 0.25);
+    return {.compute = Duration(static_cast<std::int64_t>(16e6 * speed(random))),
+            .spread = 0.1,
+            .stall = 0.01,
+            .stall_min = 100ms,
+            .stall_max = 1000ms,
+            .never = 1e-4,
+            .up_bytes_per_s = 2'500'000,
+            .down_bytes_per_s = 10'000'000};
+}
+
+SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback) {
+    constexpr std::uint32_t num_experts = 128;
+    // Half of them have room for one and a half copies of everything.
+    const std::uint32_t room = 3 * num_layers * num_experts / num_workers;
+    SimOptions options{.num_workers = 0,
+                       .seed = goal.seed,
+                       .num_layers = num_layers,
+                       .num_experts = num_experts,
+                       .top_k = 8,
+                       .budget_experts = room,
+                       .latency = 1ms,
+                       .blob_bytes = 2'500'000};
+    options.swarm.local_fallback = local_fallback;
+    options.swarm.hedge = goal.hedge;
+    return options;
+}
+
+struct GoalSwarm {
+    GoalSwarm(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback,
+              bool stalls = true)
+        : random(goal.seed),
+          swarm(goal_options(goal, num_workers, local_fallback)) {
+        for (std::uint32_t i = 0; i < num_workers; ++i) {
+            WorkerProfile profile = usual_profile(random);
+            if (!stalls) profile.stall = profile.never = 0;
+            swarm.join_as(profile, text("10.", i % 8, ".", i / 8, ".1"));
+        }
+        swarm.run_until_ready(1h);
+    }
+    TokenReport tokens(std::uint32_t num_tokens, std::uint32_t num_streams = 1) {
+        return run_tokens(swarm, {.num_tokens = num_tokens, .num_streams = num_streams});
+    }
+    std::mt19937_64 random;
+    SimSwarm swarm;
+};
+
+std::uint32_t scaled(const GoalOptions& goal, double num_tokens) {
+    return std::max(4u, static_cast<std::uint32_t>(num_tokens * goal.effort));
+}
+
+Goal tail(const GoalOptions& goal) {
+    GoalSwarm at(goal, 64, false);
+    at.tokens(scaled(goal, 20));  // by then it knows its workers
+    const TokenReport report = at.tokens(scaled(goal, 300));
+    const double p50 = report.quantile_ms(0.5), p99 = report.quantile_ms(0.99);
+    return {.name = "R1 tail, 64 workers, 1 % stalls",
+            .wanted = "p99 <= 1.5 x p50, none > 3 x, <= 5 % extra",
+            .measured = text(number(p50), " / ", number(p99), " ms = ", number(p99 / p50, 2),
+                             " x, longest ", number(report.longest_ms() / p50, 2), " x, ",
+                             number(100 * report.extra_share(), 1), " % extra"),
+            .holds = p99 <= 1.5 * p50 && report.longest_ms() <= 3 * p50 &&
+                     report.extra_share() <= 0.05 && report.failed == 0,
+            .violations = report.violations};
+}
+
+Goal half_killed(const GoalOptions& goal, bool local_fallback) {
+    GoalSwarm at(goal, 64, local_fallback, false);
+    at.tokens(scaled(goal, 20), 8);
+    const std::uint32_t num_tokens = scaled(goal, 40);
+    const TokenReport report = run_tokens(at.swarm,
+                                          {.num_tokens = num_tokens,
+                                           .num_streams = 8,
+                                           .before = [&](SimSwarm& swarm, std::uint32_t token) {
+                                               if (token != num_tokens / 4) return;
+                                               const auto alive = swarm.workers_alive();
+                                               for (std::size_t i = 0; i < alive.size(); i += 2)
+                                                   swarm.leave(alive[i]);
+                                           }});
+    const double stall = report.longest_ms() - report.quantile_ms(0.5);
+    return {.name = text("R2 half of 64 killed, ", local_fallback ? "local backend" : "alone"),
+            .wanted = local_fallback ? "0 failed, stall <= 2 s" : "0 failed; stall is loading",
+            .measured = text(report.failed, " of ", num_tokens, " failed, stall ",
+                             number(stall / 1000, 1), " s"),
+            .holds = report.failed == 0 && (stall <= 2000 || !local_fallback),
+            .violations = report.violations};
+}
+
+Goal all_silent(const GoalOptions& goal) {
+    GoalSwarm at(goal, 64, true, false);
+    at.tokens(scaled(goal, 10));
+    at.swarm.go_dark("10.");
+    const TokenReport report = at.tokens(1);
+    // 48 x 5 ms of its own
+    return {.name = "R3 all 64 silent, local backend",
+            .wanted = "its own time and <= 2 s",
+            .measured = text("a token of ", number(report.longest_ms() / 1000, 2), " s"),
+            .holds = report.failed == 0 && report.longest_ms() <= 2240,
+            .violations = report.violations};
+}
+
+Goal all_gone(const GoalOptions& goal) {
+    GoalSwarm at(goal, 64, false, false);
+    at.tokens(4);
+    for (const WorkerId worker : at.swarm.workers_alive()) at.swarm.leave(worker);
+    const TimePoint start = at.swarm.now();
+    const RoundId round = at.swarm.submit();
+    const bool ok = at.swarm.run_until_answered(round, 30s);
+    const double s = to_ms(at.swarm.now() - start) / 1000;
+    return {.name = "R3 all 64 gone, alone",
+            .wanted = "an error within 10 s",
+            .measured = text(ok ? "answered" : "an error", " after ", number(s, 1), " s"),
+            .holds = !ok && s <= 10};
+}
+
+Goal liars(const GoalOptions& goal) {
+    GoalSwarm at(goal, 24, true, false);
+    const auto workers = at.swarm.workers_alive();
+    for (std::size_t i = 0; i < workers.size(); i += 3) {
+        WorkerProfile profile = usual_profile(at.random);
+        profile.lie = static_cast<Lie>(4 + i / 3 % 5);
+        at.swarm.set_profile(workers[i], profile);
+    }
+    const std::uint32_t num_tokens = scaled(goal, 30);
+    const TokenReport report = at.tokens(num_tokens);
+    return {.name = "R4 a third tell plausible lies",
+            .wanted = "0 changed tokens",
+            .measured = text(report.corrupted, " of ", num_tokens, " changed"),
+            .holds = report.corrupted == 0,
+            .violations = report.violations};
+}
+
+Goal slow_one(const GoalOptions& goal) {
+    GoalSwarm at(goal, 16, false, false);
+    WorkerProfile slow = usual_profile(at.random);
+    slow.stall = slow.never = 0;
+    slow.compute = 160ms;
+    at.swarm.set_profile(at.swarm.workers_alive().front(), slow);
+    at.tokens(4);
+    const WorkerId id = at.swarm.workers_alive().front();
+    const std::uint64_t before = at.swarm.core().worker(id)->groups_sent,
+                        all_before = at.swarm.core().counters().groups_sent;
+    at.tokens(scaled(goal, 40));
+    const auto groups = static_cast<double>(at.swarm.core().worker(id)->groups_sent - before),
+               all = static_cast<double>(at.swarm.core().counters().groups_sent - all_before);
+    return {.name = "R5 one of 16 is 10 x slower",
+            .wanted = "<= 1 % of the groups",
+            .measured = text(number(100 * groups / all, 2), " % of the groups"),
+            .holds = groups <= 0.01 * all};
+}
+
+Goal all_errors(const GoalOptions& goal) {
+    GoalSwarm at(goal, 16, false, false);
+    at.tokens(4);
+    for (const WorkerId worker : at.swarm.workers_alive())
+        at.swarm.answer_error(worker, "device_lost");
+    const std::uint64_t before = at.swarm.core().counters().groups_sent;
+    const TimePoint start = at.swarm.now();
+    std::uint64_t offered = 0;
+    while (at.swarm.now() - start < 60s) {
+        at.swarm.submit({.layer = static_cast<std::uint32_t>(offered++ % num_layers)});
+        at.swarm.run_for(500ms);
+    }
+    const auto sent = static_cast<double>(at.swarm.core().counters().groups_sent - before);
+    const double most = 1.1 * 8 * static_cast<double>(offered) + 5 * 60;
+
+    at.swarm.run_until_idle();
+    for (const WorkerId worker : at.swarm.workers_alive()) at.swarm.answer_error(worker, "");
+    const TimePoint mended = at.swarm.now();
+    const RoundId round = at.swarm.submit();
+    at.swarm.run_until_answered(round);
+    const double recovery = to_ms(at.swarm.now() - mended) / 1000;
+    return {.name = "R6 all of 16 err for 60 s, alone",
+            .wanted = text("<= ", number(most), " groups, back in 3 s"),
+            .measured = text(number(sent), " groups, back in ", number(recovery, 1), " s"),
+            .holds = sent <= most && recovery <= 3};
+}
+
+Goal slower_line(const GoalOptions& goal) {
+    GoalSwarm at(goal, 16, false, false);
+    at.tokens(scaled(goal, 20));
+    for (const WorkerId worker : at.swarm.workers_alive()) {
+        WorkerProfile profile{.compute = 160ms, .spread = 0.1};
+        at.swarm.set_profile(worker, profile);
+    }
+    at.tokens(2);  // five calls and more for each
+    const TokenReport report = at.tokens(scaled(goal, 20));
+    const double share = static_cast<double>(report.counters.timeouts) /
+                         static_cast<double>(report.counters.groups_sent);
+    return {.name = "R7 all become 10 x slower",
+            .wanted = "< 1 % timeouts, none failed",
+            .measured = text(number(100 * share, 2), " % timeouts, ", report.failed, " failed"),
+            .holds = share < 0.01 && report.failed == 0,
+            .violations = report.violations};
+}
+
+Goal faults(const GoalOptions& goal) {
+    const std::uint64_t num_seeds = scaled(goal, 20);
+    Goal result{.name = text("R8 ", num_seeds, " seeds, every fault"),
+                .wanted = "every invariant holds"};
+    for (std::uint64_t seed = goal.seed; seed < goal.seed + num_seeds; ++seed) {
+        const SimReport report = run_simulation({.seed = seed, .faults = *parse_faults("all")});
+        for (const std::string& violation : report.violations)
+            result.violations.push_back(text("seed ", seed, ": ", violation));
+    }
+    result.measured = text(result.violations.size(), " broken");
+    result.holds = result.violations.empty();
+    return result;
+}
+
+}  // namespace
+
+double TokenReport::quantile_ms(double q) const {
+    if (token_ms.empty()) return 0;
+    std::vector<double> sorted = token_ms;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[static_cast<std::size_t>(std::ceil(q * static_cast<double>(sorted.size() - 1)))];
+}
+
+double TokenReport::extra_share() const {
+    const auto extra = static_cast<double>(counters.hedges_sent + counters.groups_again);
+    return extra / std::max(1.0, static_cast<double>(counters.groups_sent) - extra);
+}
+
+TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run) {
+    TokenReport report;
+    const SwarmCounters before = swarm.core().counters();
+    for (std::uint32_t token = 0; token < run.num_tokens; ++token) {
+        if (run.before) run.before(swarm, token);
+        const TimePoint start = swarm.now();
+        bool ok = true, wrong = false;
+        for (std::uint32_t layer = 0; ok && layer < num_layers; ++layer) {
+            const RoundId round = swarm.submit({.layer = layer, .num_tokens = run.num_streams});
+            ok = swarm.run_until_answered(round);
+            wrong |= swarm.outcome(round).wrong;
+            swarm.forget(round);
+            swarm.run_for(run.between_layers);
+        }
+        report.token_ms.push_back(to_ms(swarm.now() - start));
+        report.failed += !ok;
+        report.corrupted += wrong;
+    }
+    report.counters = swarm.core().counters();
+    report.counters.hedges_sent -= before.hedges_sent;
+    report.counters.groups_again -= before.groups_again;
+    report.counters.groups_sent -= before.groups_sent;
+    report.counters.timeouts -= before.timeouts;
+    report.violations = swarm.violations();
+    return report;
+}
+
+std::vector<Goal> measure_goals(const GoalOptions& goal) {
+    return {tail(goal),       half_killed(goal, true), half_killed(goal, false),
+            all_silent(goal), all_gone(goal),          liars(goal),
+            slow_one(goal),   all_errors(goal),        slower_line(goal),
+            faults(goal)};
+}
+
+}  // namespace moex::sim
