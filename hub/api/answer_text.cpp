@@ -41,11 +41,12 @@ std::string StopFilter::push(std::string_view piece) {
 
 std::string StopFilter::finish() { return std::exchange(held_, {}); }
 
-AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens)
+AnswerText::AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
+                       bool keep_special)
     : tokenizer_(tokenizer),
       filter_(std::move(stops)),
       keep_tokens_(keep_tokens) {
-    if (tokenizer_) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_);
+    if (tokenizer_) decoder_ = std::make_unique<StreamDecoder>(*tokenizer_, !keep_special);
 }
 
 AnswerText::Shown AnswerText::push(const SampledToken& token) {

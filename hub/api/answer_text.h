@@ -46,7 +46,9 @@ class AnswerText {
   public:
     // `tokenizer` may be null: then the text is the ids in
     // decimal, separated by blanks. `keep_tokens` for logprobs.
-    AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens);
+    // `keep_special`: special tokens have their texts, as in a prompt.
+    AnswerText(const Tokenizer* tokenizer, std::vector<std::string> stops, bool keep_tokens,
+               bool keep_special = false);
 
     struct Shown {
         std::string text;

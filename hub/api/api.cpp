@@ -276,8 +276,9 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     MOEX_OR_REFUSE(prompts, is_chat ? encode_chat(params) : encode_texts(params, inputs.echoes));
     for (const auto& prompt : prompts)
         MOEX_ADMIT(check_fits(prompt, is_chat ? "messages" : "prompt"));
-    if (params.max_tokens == 0) params.max_tokens = options.default_max_tokens;
-    if (params.max_tokens == 0) params.max_tokens = context_tokens;
+    if (!params.max_tokens)
+        params.max_tokens = options.default_max_tokens > 0 ? options.default_max_tokens
+                                                           : context_tokens;
 
     if (is_chat && reasons && params.splits_reasoning) {
         inputs.splits_reasoning = true;

@@ -31,12 +31,13 @@ void ApiJob::start() {
         request.prompt = inputs_.prompts[i / inputs_.params.n];
         request.client = inputs_.client;
         request.max_tokens = std::min<std::uint32_t>(
-            inputs_.params.max_tokens,
+            *inputs_.params.max_tokens,
             inputs_.context_tokens - static_cast<std::uint32_t>(request.prompt.size()));
 
         request.sampling = inputs_.params.sampling;
         request.sampling.seed += i % inputs_.params.n;
         request.logprobs = inputs_.params.logprobs;
+        request.prompt_logprobs = scores_prompts();
         request.top_logprobs = inputs_.params.top_logprobs;
         request.stop_ids = inputs_.stop_ids;
 
@@ -161,6 +162,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     choice.finish_reason = end.reason == FinishReason::length && !choice.cancelling ? "length"
                                                                                     : "stop";
     choice.cached_tokens = end.stats.cached_tokens;
+    if (scores_prompts()) choice.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
     add_totals(end.stats);
     show(index, choice.text.finish(), true);
 
@@ -255,7 +257,11 @@ OrderedJson ApiJob::whole_choice(std::size_t index) const {
     } else {
         out["text"] = choice.content;
     }
-    out["logprobs"] = inputs_.params.logprobs ? logprobs_json(choice.tokens) : OrderedJson();
+    if (scores_prompts())
+        out["logprobs"] = echo_logprobs_json(choice.prompt_tokens, choice.tokens,
+                                             inputs_.tokenizer.get());
+    else
+        out["logprobs"] = inputs_.params.logprobs ? logprobs_json(choice.tokens) : OrderedJson();
     out["finish_reason"] = choice.finish_reason;
     return out;
 }
@@ -353,6 +359,21 @@ OrderedJson ApiJob::chunk(std::size_t index, OrderedJson payload, OrderedJson lo
 OrderedJson ApiJob::logprobs_json(std::span<const TokenText> tokens) const {
     return inputs_.params.is_chat ? chat_logprobs_json(tokens, inputs_.tokenizer.get())
                                   : legacy_logprobs_json(tokens, inputs_.tokenizer.get());
+}
+
+// The prompt's tokens with what the model expected; the first, which nothing precedes, has none.
+std::vector<TokenText> ApiJob::prompt_texts(std::size_t index,
+                                            const std::vector<SampledToken>& scores) const {
+    AnswerText texts(inputs_.tokenizer.get(), {}, true, true);
+    std::vector<TokenText> tokens;
+    const auto take = [&](AnswerText::Shown shown) {
+        std::move(shown.tokens.begin(), shown.tokens.end(), std::back_inserter(tokens));
+    };
+
+    take(texts.push({.id = inputs_.prompts[index / inputs_.params.n].front(), .top = {}}));
+    for (const SampledToken& scored : scores) take(texts.push(scored));
+    take(texts.finish());
+    return tokens;
 }
 
 Usage ApiJob::usage() const {

@@ -50,6 +50,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0;
         std::vector<TokenText> tokens;
+        std::vector<TokenText> prompt_tokens;  // where the prompt is scored
         std::string finish_reason;
         bool role_sent = false, ended = false, cancelling = false;
         TimePoint first_token_at{}, last_token_at{};
@@ -80,6 +81,9 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     OrderedJson chunk(std::size_t index, OrderedJson payload, OrderedJson logprobs,
                       const char* finish_reason) const;
     OrderedJson logprobs_json(std::span<const TokenText> tokens) const;
+    bool scores_prompts() const { return inputs_.params.echo && inputs_.params.logprobs; }
+    std::vector<TokenText> prompt_texts(std::size_t index,
+                                        const std::vector<SampledToken>& scores) const;
     Usage usage() const;
 
     ApiJobInputs inputs_;

@@ -165,8 +165,12 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
     }
 
     constexpr std::int64_t tokens_max = 1'000'000'000;
-    fields.whole("max_tokens", 1, tokens_max, out.max_tokens);
-    fields.whole("max_completion_tokens", 1, tokens_max, out.max_tokens);
+    for (const char* name : {"max_tokens", "max_completion_tokens"}) {
+        if (!fields.find(name)) continue;
+        // An evaluation wants what the model makes of a prompt, and not a word behind it.
+        const std::int64_t tokens_min = !out.is_chat && out.echo ? 0 : 1;
+        fields.whole(name, tokens_min, tokens_max, out.max_tokens.emplace());
+    }
     fields.whole("n", 1, limits.n_max, out.n);
 
     fields.real("temperature", 0, 2, sampling.temperature);
@@ -449,17 +453,18 @@ Checked<CompletionParams> parse_completion_params(std::string_view body,
     MOEX_OR_REFUSE(object, parse_api_body(body, limits.body_bytes_max));
     Fields fields(object);
     CompletionParams params;
+    fields.boolean("echo", params.echo);
     read_common(fields, limits, params);
     read_prompts(fields, limits, params);
 
-    fields.boolean("echo", params.echo);
     if (const OrderedJson* logprobs = fields.find("logprobs");
         logprobs && !(logprobs->is_boolean() && !logprobs->get<bool>())) {
         constexpr std::int64_t top_logprobs_max = 20;
         fields.whole("logprobs", 0, top_logprobs_max, params.top_logprobs);
         params.logprobs = true;
     }
-    if (params.echo && params.logprobs) fields.unsupported("echo", "not together with 'logprobs'.");
+    if (params.echo && params.logprobs && params.stream)
+        fields.unsupported("stream", "not together with 'echo' and 'logprobs'.");
     if (fields.problem()) return *fields.problem();
     return params;
 }

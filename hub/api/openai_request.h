@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -26,8 +27,8 @@ struct CompletionParams {
     std::string model;  // empty: not named
     bool stream = false, include_usage = false;
     std::uint32_t n = 1;
-    std::uint32_t max_tokens = 0;  // 0: not named
-    SamplingOptions sampling;      // seed is always set
+    std::optional<std::uint32_t> max_tokens;  // 0: nothing but the echo
+    SamplingOptions sampling;                 // seed is always set
     std::vector<std::string> stop;
     bool logprobs = false;
     std::uint32_t top_logprobs = 0;

@@ -1,5 +1,6 @@
 #include "hub/api/openai_response.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
@@ -120,6 +121,24 @@ OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokeni
             {"token_logprobs", std::move(logprobs)},
             {"top_logprobs", std::move(tops)},
             {"text_offset", std::move(offsets)}};
+}
+
+OrderedJson echo_logprobs_json(std::span<const TokenText> prompt, std::span<const TokenText> answer,
+                               const Tokenizer* tokenizer) {
+    std::vector<TokenText> tokens(prompt.begin(), prompt.end());
+    std::uint64_t prompt_characters = 0;
+    for (const TokenText& token : prompt)
+        prompt_characters += static_cast<std::uint64_t>(std::count_if(
+            token.text.begin(), token.text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+    for (TokenText token : answer) {
+        token.offset_characters += prompt_characters;
+        tokens.push_back(std::move(token));
+    }
+
+    OrderedJson out = legacy_logprobs_json(tokens, tokenizer);
+    out["token_logprobs"][0] = nullptr;
+    out["top_logprobs"][0] = nullptr;
+    return out;
 }
 
 }  // namespace moex

@@ -42,5 +42,8 @@ OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
 OrderedJson provenance_json(const GenerationStats& stats);
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
+// The same of a prompt and the answer behind it; the prompt's first token has null.
+OrderedJson echo_logprobs_json(std::span<const TokenText> prompt, std::span<const TokenText> answer,
+                               const Tokenizer* tokenizer);
 
 }  // namespace moex

@@ -50,7 +50,8 @@ constexpr const char* completion_fields = R"json({
                        {"type": "array", "items": {"type": ["string", "integer", "array"]}}],
     "description": "A text, several, token ids, or several arrays of those."},
   "logprobs": {"type": ["integer", "boolean"]},
-  "echo": {"type": "boolean"}
+  "echo": {"type": "boolean",
+    "description": "With logprobs the prompt is scored, too; max_tokens may then be 0."}
 })json";
 
 constexpr const char* other_schemas = R"json({

@@ -106,7 +106,8 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
 
         id = generation->id = state.next_id++;
         ++state.open;
-        state.waiting.push_back(std::move(generation));
+        const std::string client = generation->request.client;
+        state.waiting.push(client, std::move(generation));
         state.counters.waiting = static_cast<std::uint32_t>(state.waiting.size());
     }
     state.wake.notify_all();
@@ -117,12 +118,9 @@ void Engine::cancel(GenerationId id) {
     State& state = *state_;
     {
         const std::lock_guard lock(state.mutex);
-        const auto found = std::find_if(state.waiting.begin(), state.waiting.end(),
-                                        [&](const auto& one) { return one->id == id; });
-
-        if (found != state.waiting.end()) {  // its place in the queue is free at once
-            state.dropped.push_back(std::move(*found));
-            state.waiting.erase(found);
+        auto found = state.waiting.take_if([&](const Generation& one) { return one.id == id; });
+        if (!found.empty()) {  // its place in the queue is free at once
+            state.dropped.push_back(std::move(found.front()));
             state.counters.waiting = static_cast<std::uint32_t>(state.waiting.size());
         } else {
             state.cancelled.insert(id);
@@ -159,9 +157,13 @@ void Engine::State::run() {
 
     std::unique_lock lock(mutex);
     while (!waiting.empty() || !dropped.empty()) {
-        auto& from = waiting.empty() ? dropped.back() : waiting.front();
-        std::unique_ptr<Generation> generation = std::move(from);
-        waiting.empty() ? dropped.pop_back() : waiting.pop_front();
+        std::unique_ptr<Generation> generation;
+        if (waiting.empty()) {
+            generation = std::move(dropped.back());
+            dropped.pop_back();
+        } else {
+            generation = waiting.pop();
+        }
 
         lock.unlock();
         end(std::move(generation), FinishReason::cancelled);
@@ -212,9 +214,10 @@ bool Engine::State::begin_step() {
                 if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
             std::erase(running, nullptr);
 
-            for (auto& generation : waiting)  // preempted since it was cancelled
-                if (cancelled.count(generation->id)) ended.push_back(std::move(generation));
-            std::erase(waiting, nullptr);
+            // preempted since it was cancelled
+            for (auto& generation : waiting.take_if(
+                     [&](const Generation& one) { return cancelled.count(one.id) != 0; }))
+                ended.push_back(std::move(generation));
 
             cancelled.clear();  // ids that ended before are forgotten as well
 
@@ -229,10 +232,10 @@ bool Engine::State::begin_step() {
     }
 }
 
-// First come, first served: one that does not fit yet holds back those behind it.
+// Whose turn it is comes first: one that does not fit yet holds back those behind it.
 void Engine::State::admit() {
     while (!waiting.empty() && running.size() < options.sequences_max) {
-        Generation& next = *waiting.front();
+        Generation& next = waiting.front();
         const GenerationStats stats = next.stats;
         const std::uint32_t furthest = next.furthest;
 
@@ -255,8 +258,7 @@ void Engine::State::admit() {
             next.stats.queued = next.admitted - next.submitted;
         }
 
-        running.push_back(std::move(waiting.front()));
-        waiting.pop_front();
+        running.push_back(waiting.pop());
     }
 }
 
@@ -295,7 +297,7 @@ void Engine::State::end_running(GenerationId id, FinishReason reason, Error erro
 void Engine::State::end(std::unique_ptr<Generation> generation, FinishReason reason, Error error) {
     if (generation->sink.on_end)
         generation->sink.on_end({reason, std::move(error), std::move(generation->stats),
-                                 std::move(generation->prompt_nll)});
+                                 std::move(generation->prompt_logprobs)});
 
     const std::lock_guard lock(mutex);
     --open;

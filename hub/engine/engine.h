@@ -3,7 +3,7 @@
 // Admission while the KV budget has room for the prompt; pages grow with the answer,
 // and when they run out the youngest sequence is preempted: it goes back into the queue and is
 // computed again later. Prefill in chunks mixed with decode rows, cut so that these
-// do not wait long (hub/engine/step_cost.h); a bounded queue.
+// do not wait long (hub/engine/step_cost.h); a bounded queue, in which clients take turns.
 // Cancel frees within a step or about 50 ms, whichever is shorter: a
 // longer step is stopped and begun again without the cancelled one (later,
 // where cancels follow each other so fast that no step would ever end).

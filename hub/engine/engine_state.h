@@ -3,7 +3,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,6 +15,7 @@
 #include "hub/engine/engine.h"
 #include "hub/engine/generation.h"
 #include "hub/engine/step_cost.h"
+#include "hub/engine/turn_queue.h"
 
 namespace moex {
 
@@ -37,7 +37,7 @@ struct Generation {
     }
     std::uint32_t tokens_max() const { return stats.prompt_tokens + request.max_tokens; }
     bool scores_prompt() const {
-        return request.prompt_logprobs && prompt_nll.size() + 1 < request.prompt.size();
+        return request.prompt_logprobs && prompt_logprobs.size() + 1 < request.prompt.size();
     }
 
     GenerationId id = 0;  // given with its place in the queue
@@ -57,7 +57,7 @@ struct Generation {
     std::uint32_t follow_tokens = 0;
     TimePoint submitted, admitted{}, first_token;
     GenerationStats stats;
-    std::vector<float> prompt_nll;
+    std::vector<SampledToken> prompt_logprobs;
 };
 
 // Whose next token a step has the logits for.
@@ -90,7 +90,7 @@ struct Engine::State {
     // guards what follows; never held over a step or a sink
     mutable std::mutex mutex;
     std::condition_variable wake;
-    std::deque<std::unique_ptr<Generation>> waiting;
+    TurnQueue<Generation> waiting;
     // cancelled while waiting; the engine thread ends them
     std::vector<std::unique_ptr<Generation>> dropped;
     std::set<GenerationId> cancelled;  // of running ones

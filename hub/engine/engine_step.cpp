@@ -3,7 +3,6 @@
 #include <iterator>
 
 #include "hub/engine/engine_state.h"
-#include "hub/engine/kernels.h"
 
 namespace moex {
 namespace {
@@ -104,7 +103,7 @@ void Engine::State::grow_pages() {
 
             const std::lock_guard lock(mutex);
             ++counters.preempted;
-            waiting.push_front(std::move(last));
+            waiting.push_returned(std::move(last));
         }
     }
 }
@@ -254,9 +253,10 @@ void Engine::State::score_prompt(Generation& generation, std::span<const float> 
     for (std::size_t row = 0; row < generation.step_tokens && first + row + 1 < prompt.size();
          ++row) {
         // scored before it was preempted
-        if (first + row != generation.prompt_nll.size()) continue;
-        const auto one = logits.subspan(row * vocab_size, vocab_size);
-        generation.prompt_nll.push_back(log_sum_exp(one) - one[prompt[first + row + 1]]);
+        if (first + row != generation.prompt_logprobs.size()) continue;
+        generation.prompt_logprobs.push_back(
+            score(logits.subspan(row * vocab_size, vocab_size), prompt[first + row + 1],
+                  generation.request.logprobs ? generation.request.top_logprobs : 0));
     }
 }
 

@@ -16,13 +16,14 @@ using GenerationId = std::uint64_t;
 
 struct GenerationRequest {
     std::vector<TokenId> prompt;  // at least one
-    // Whose it is: only requests of one client share what was computed of a common beginning.
+    // Whose it is: clients take turns where several wait, and only requests of one client share
+    // what was computed of a common beginning.
     std::string client;
     std::uint32_t max_tokens = 256;
     SamplingOptions sampling;
     std::uint32_t top_logprobs = 0;
     bool logprobs = false;  // fill TokenEvent::token.logprob and top
-    // Echo: fill GenerationEnd::prompt_nll; no TokenEvent is sent for prompt tokens.
+    // Echo: fill GenerationEnd::prompt_logprobs; no TokenEvent is sent for prompt tokens.
     bool prompt_logprobs = false;
     // End-of-sequence ids: end the generation without a TokenEvent of their own.
     std::vector<TokenId> stop_ids;
@@ -48,8 +49,8 @@ struct GenerationEnd {
     FinishReason reason = FinishReason::stop;
     Error error{ErrorCode::internal, {}};  // for FinishReason::error
     GenerationStats stats;
-    // with prompt_logprobs: of prompt[1 ...], [prompt_tokens - 1], nats
-    std::vector<float> prompt_nll;
+    // with prompt_logprobs: prompt[1 ...], [prompt_tokens - 1], each as the model expected it
+    std::vector<SampledToken> prompt_logprobs;
 };
 
 // Called on the engine thread, possibly before submit() has returned; must

@@ -100,15 +100,17 @@ TokenId Sampler::draw(std::span<const float> logits) {
 }
 
 SampledToken Sampler::sample(std::span<const float> logits, std::uint32_t top_logprobs) {
-    SampledToken sampled;
-    sampled.id = draw(adjust(logits));
+    return score(logits, draw(adjust(logits)), top_logprobs);
+}
 
+SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs) {
     const float normalizer = log_sum_exp(logits);
-    sampled.logprob = logits[sampled.id] - normalizer;
+    SampledToken scored{.id = id, .logprob = logits[id] - normalizer, .top = {}};
     if (top_logprobs > 0)
-        for (const TokenId id : largest(logits, std::min<std::size_t>(top_logprobs, logits.size())))
-            sampled.top.push_back({id, logits[id] - normalizer});
-    return sampled;
+        for (const TokenId other :
+             largest(logits, std::min<std::size_t>(top_logprobs, logits.size())))
+            scored.top.push_back({other, logits[other] - normalizer});
+    return scored;
 }
 
 void log_softmax(std::span<const float> logits, std::span<float> logprobs) {

@@ -38,6 +38,9 @@ struct SampledToken {
     std::vector<TokenLogprob> top;  // `top_logprobs` many, descending
 };
 
+// `id` with its log-probability under `logits` [vocab_size], and the `top_logprobs` likeliest.
+SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs);
+
 class Sampler {
   public:
     Sampler(SamplingOptions options, std::span<const TokenId> prompt);

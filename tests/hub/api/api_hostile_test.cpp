@@ -159,7 +159,7 @@ TEST_F(ApiTest, HostileCompletionBodiesAreRefusedByName) {
         {R"({"prompt":"a","logprobs":21})", "logprobs"},
         {R"({"prompt":"a","logprobs":true})", "logprobs"},
         {R"({"prompt":"a","echo":7})", "echo"},
-        {R"({"prompt":"a","echo":true,"logprobs":1})", "echo"},
+        {R"({"prompt":"a","echo":true,"logprobs":1,"stream":true})", "stream"},
         {R"({"prompt":"a","suffix":"b"})", "suffix"},
         {R"({"prompt":"a","best_of":3})", "best_of"},
     };

@@ -237,6 +237,70 @@ TEST_F(ApiTest, EchoPutsThePromptInFront) {
     EXPECT_TRUE(body["choices"][0]["text"].get<std::string>().starts_with("The sea was"));
 }
 
+// As evaluation harnesses ask: the prompt's own log-probabilities, and at most one token more.
+TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
+    const auto ids = model_.tokenizer->encode("The sea was calm and the night was café",
+                                              SpecialTokens::parse);
+    Json request{{"prompt", ids}, {"max_tokens", 1}, {"temperature", 0},
+                 {"echo", true},  {"logprobs", 3},   {"seed", 1}};
+    const auto answer = ask(text_path, request);
+    ASSERT_EQ(answer->status(), 200u) << answer->response().body;
+    const Json choice = answer->json()["choices"][0], logprobs = choice["logprobs"];
+    ASSERT_EQ(logprobs["tokens"].size(), ids.size() + 1);
+    for (const char* part : {"token_logprobs", "top_logprobs", "text_offset"})
+        ASSERT_EQ(logprobs[part].size(), ids.size() + 1) << part;
+    EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+    EXPECT_TRUE(logprobs["top_logprobs"][0].is_null());
+
+    // The engine's own scores of the same prompt.
+    KvCache cache(model_.package->config(), {16, 8});
+    KvCache::Sequence sequence(cache);
+    const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
+    const auto step = model_.decoder->step({&rows, 1}, *model_.local);
+    ASSERT_TRUE(step.ok());
+    const std::size_t vocab_size = model_.package->config().vocab_size;
+    std::vector<float> wanted(vocab_size);
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+        log_softmax(std::span(step->logits).subspan((i - 1) * vocab_size, vocab_size), wanted);
+        EXPECT_NEAR(logprobs["token_logprobs"][i].get<float>(), wanted[ids[i]], 1e-4) << i;
+        float likeliest = -1e9f;
+        for (const auto& [token, logprob] : logprobs["top_logprobs"][i].items())
+            likeliest = std::max(likeliest, logprob.get<float>());
+        EXPECT_NEAR(likeliest, *std::max_element(wanted.begin(), wanted.end()), 1e-4) << i;
+    }
+
+    std::string joined;
+    for (const Json& token : logprobs["tokens"]) joined += token.get<std::string>();
+    EXPECT_EQ(joined, choice["text"]);
+    EXPECT_EQ(logprobs["text_offset"].back(),
+              std::string("The sea was calm and the night was cafe").size());
+
+    // Without a token of its own: the same scores, and nothing behind them.
+    request["max_tokens"] = 0;
+    const Json bare = ask(text_path, request)->json();
+    EXPECT_EQ(bare["choices"][0]["text"], "The sea was calm and the night was café");
+    EXPECT_EQ(bare["choices"][0]["logprobs"]["tokens"].size(), ids.size());
+    EXPECT_EQ(bare["usage"]["completion_tokens"], 0);
+    for (std::size_t i = 1; i < ids.size(); ++i)
+        EXPECT_EQ(bare["choices"][0]["logprobs"]["token_logprobs"][i],
+                  logprobs["token_logprobs"][i]);
+}
+
+TEST_F(ApiTest, OnlyAnEchoMayAskForNoTokens) {
+    EXPECT_EQ(ask(text_path, {{"prompt", "One"}, {"max_tokens", 0}})->status(), 400u);
+    EXPECT_EQ(ask(chat_path, chat("One", {{"max_tokens", 0}}))->status(), 400u);
+    EXPECT_EQ(ask(text_path, {{"prompt", "One"},
+                              {"max_tokens", 1},
+                              {"echo", true},
+                              {"logprobs", 1},
+                              {"stream", true}})
+                  ->status(),
+              400u);
+    const Json echo =
+        ask(text_path, {{"prompt", "One"}, {"max_tokens", 0}, {"echo", true}})->json();
+    EXPECT_EQ(echo["choices"][0]["text"], "One");
+}
+
 TEST_F(ApiTest, APromptBeyondTheContextIsRefusedWithBothNumbers) {
     const std::uint32_t context = model_.package->config().context_tokens;
     const std::vector<int> ids(context + 5, 100);

@@ -201,6 +201,7 @@ TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeItOnce) {
 }
 
 TEST_F(EnginePrefixTest, WhoFollowsACancelledOneComputesItself) {
+    start({.step_rows_max = 16});  // ten steps for the prompt: the cancel comes in the first
     experts_.set_open(false);
     const auto request = request_of(test::random_tokens(150, 256, 1), 1);
     std::vector<Pending> pending;

@@ -350,6 +350,38 @@ TEST_F(EngineTest, TheQueueIsBoundedAndCancelFreesAPlaceAtOnce) {
     EXPECT_EQ(solo(greedy({5}, 3)).ids.size(), 3u);
 }
 
+// One client's thirty requests stood in front of another's only one.
+TEST_F(EngineTest, ClientsThatWaitTakeTurns) {
+    start({.sequences_max = 1});
+    experts_.close();
+    std::mutex mutex;
+    std::string order;
+    std::vector<std::future<void>> ended;
+    const auto ask = [&](char client) {
+        auto request = greedy({1, 2, 3}, 1);
+        request.client = client;
+        auto done = std::make_shared<std::promise<void>>();
+        ended.push_back(done->get_future());
+        EXPECT_TRUE(engine_
+                        ->submit(request, {.on_token = {},
+                                           .on_end =
+                                               [&, client, done](const GenerationEnd&) {
+                                                   {
+                                                       const std::lock_guard lock(mutex);
+                                                       order += client;
+                                                   }
+                                                   done->set_value();
+                                               }})
+                        .ok());
+    };
+    ask('a');
+    experts_.wait_for_round();  // it left the queue
+    for (const char client : std::string("aaaabbca")) ask(client);
+    experts_.open();
+    for (auto& one : ended) one.get();
+    EXPECT_EQ(order, "aabcabaaa");
+}
+
 TEST_F(EngineTest, AdmissionWaitsForKeyValuePages) {
     const KvCache probe(package_->config(), {16, 0});
     start({.sequences_max = 8, .kv_bytes_max = 3 * probe.page_bytes()});
@@ -390,7 +422,10 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
         const Outcome outcome = get(together[i]);
         EXPECT_EQ(outcome.ids, alone[i].ids) << i;
         EXPECT_EQ(outcome.logprobs, alone[i].logprobs) << i;
-        EXPECT_EQ(outcome.end.prompt_nll, alone[i].end.prompt_nll) << i;
+        const auto &scores = outcome.end.prompt_logprobs, &wanted = alone[i].end.prompt_logprobs;
+        ASSERT_EQ(scores.size(), wanted.size()) << i;
+        for (std::size_t token = 0; token < scores.size(); ++token)
+            EXPECT_EQ(scores[token].logprob, wanted[token].logprob) << i;
         EXPECT_EQ(outcome.end.stats.completion_tokens, 60u);
     }
     const EngineCounters counters = engine_->counters();
@@ -565,7 +600,7 @@ TEST_F(EngineTest, PromptLogprobsAndLogprobsAreTheModels) {
     request.prompt_logprobs = request.logprobs = true;
     request.top_logprobs = 5;
     const Outcome outcome = solo(request);
-    ASSERT_EQ(outcome.end.prompt_nll.size(), 19u);
+    ASSERT_EQ(outcome.end.prompt_logprobs.size(), 19u);
 
     KvCache cache(package_->config(), {16, 8});
     KvCache::Sequence sequence(cache);
@@ -576,7 +611,12 @@ TEST_F(EngineTest, PromptLogprobsAndLogprobsAreTheModels) {
     std::vector<float> logprobs(256);
     for (std::size_t i = 0; i < 19; ++i) {
         log_softmax(std::span(step->logits).subspan(i * 256, 256), logprobs);
-        EXPECT_NEAR(outcome.end.prompt_nll[i], -logprobs[request.prompt[i + 1]], 1e-5);
+        const SampledToken& scored = outcome.end.prompt_logprobs[i];
+        EXPECT_EQ(scored.id, request.prompt[i + 1]);
+        EXPECT_NEAR(scored.logprob, logprobs[request.prompt[i + 1]], 1e-5);
+        ASSERT_EQ(scored.top.size(), 5u);
+        EXPECT_NEAR(scored.top[0].logprob, *std::max_element(logprobs.begin(), logprobs.end()),
+                    1e-5);
     }
     log_softmax(std::span(step->logits).subspan(19 * 256, 256), logprobs);
     EXPECT_NEAR(outcome.logprobs[0], *std::max_element(logprobs.begin(), logprobs.end()), 1e-5);
