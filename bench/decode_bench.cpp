@@ -1,8 +1,10 @@
 // Decode and prefill on the local backend: how far from what the memory allows.
 //   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
+//                [--arithmetic exact|int8|both]
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
-// CSV: shape, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of weights moved
-// per step, bound tok/s at the measured bandwidth.
+// CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
+// weights moved per step, bound tok/s at the measured bandwidth. Default: int8; `both` takes turns,
+// phase by phase, so that a noisy machine wrongs neither.
 // example: decode_bench --shape bench-moe --threads 2
 #include <unistd.h>
 
@@ -16,6 +18,7 @@
 
 #include "hub/engine/decoder.h"
 #include "hub/engine/kernels.h"
+#include "hub/engine/kernels/integer.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/pack/synth.h"
 
@@ -46,46 +49,75 @@ double memory_bandwidth(ThreadPool& threads) {
 }
 
 // Weights that one token meets, as they lie in memory.
-double bytes_per_token(const ModelPackage& package) {
+double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic) {
     const ModelConfig& c = package.config();
     const double q = double{1} * c.num_heads * c.head_dim,
                  kv = double{1} * c.num_kv_heads * c.head_dim;
 
-    double bytes = 2.0 * c.vocab_size * c.hidden_size;
+    // int8: a byte, and 4 of scale for each group of 128; the router stays bf16.
+    const double hub = arithmetic == Arithmetic::int8 ? 1.0 + 4.0 / 128 : 2.0;
+    double bytes = hub * c.vocab_size * c.hidden_size;
     for (std::uint32_t layer = 0; layer < c.num_layers; ++layer) {
-        bytes += 2.0 * c.hidden_size * (2 * q + 2 * kv);
+        bytes += hub * c.hidden_size * (2 * q + 2 * kv);
         if (c.is_moe(layer))
             bytes += 2.0 * c.num_experts * c.hidden_size +
                      static_cast<double>(c.top_k) *
                          static_cast<double>(package.expert_blob_bytes());
         else
-            bytes += 2.0 * 3 * c.hidden_size * c.intermediate_size;
+            bytes += hub * 3 * c.hidden_size * c.intermediate_size;
     }
     return bytes;
 }
+
+// One arithmetic and what it needs; the two take turns.
+struct Variant {
+    Arithmetic arithmetic = Arithmetic::exact;
+    std::unique_ptr<Decoder> decoder;
+    std::unique_ptr<LocalExperts> experts;
+    std::vector<double> step_seconds;
+
+    const char* name() const { return arithmetic == Arithmetic::int8 ? "int8" : "exact"; }
+};
 
 struct Bench {
     std::string shape;
     ThreadPool& threads;
     const ModelPackage& package;
-    Decoder& decoder;
-    LocalExperts experts;
+    std::vector<Variant> variants;
     double bandwidth;
 
-    void row(const char* phase, std::uint32_t rows_per_step, std::vector<double> step_seconds,
-             double bytes) const {
-        std::sort(step_seconds.begin(), step_seconds.end());
-        const double median = step_seconds[step_seconds.size() / 2],
-                     p99 = step_seconds[step_seconds.size() * 99 / 100];
+    void print(const char* phase, std::uint32_t rows_per_step) {
+        for (Variant& variant : variants) {
+            std::vector<double>& seconds = variant.step_seconds;
+            std::sort(seconds.begin(), seconds.end());
+            const double median = seconds[seconds.size() / 2],
+                         p99 = seconds[seconds.size() * 99 / 100];
+            const bool is_decode = std::strcmp(phase, "decode") == 0 && rows_per_step == 1;
+            const double bytes = is_decode ? bytes_per_token(package, variant.arithmetic) : 0;
 
-        std::printf("%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f\n", shape.c_str(), threads.num_threads(),
-                    phase, rows_per_step, rows_per_step / median, p99 * 1000, bytes,
-                    bytes > 0 ? rows_per_step * bandwidth / bytes : 0.0);
-        std::fflush(stdout);
+            std::printf("%s,%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f\n", shape.c_str(), variant.name(),
+                        threads.num_threads(), phase, rows_per_step, rows_per_step / median,
+                        p99 * 1000, bytes, bytes > 0 ? bandwidth / bytes : 0.0);
+            std::fflush(stdout);
+            seconds.clear();
+        }
     }
 
     // `num_sequences` sequences decode side by side.
-    void decode(std::uint32_t num_sequences, std::uint32_t num_tokens) {
+    void decode(std::uint32_t num_sequences, std::uint32_t num_tokens, std::uint32_t repeats) {
+        for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
+            for (Variant& variant : variants) {
+                std::vector<double> times = decode_once(variant, num_sequences,
+                                                        std::max(4u, num_tokens / repeats));
+                // The first steps also page the map in.
+                variant.step_seconds.insert(
+                    variant.step_seconds.end(),
+                    times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4), times.end());
+            }
+        print("decode", num_sequences);
+    }
+    std::vector<double> decode_once(Variant& variant, std::uint32_t num_sequences,
+                                    std::uint32_t num_tokens) {
         const ModelConfig& config = package.config();
         KvCache cache(config, {16, num_sequences * (num_tokens / 16 + 2)});
         std::vector<KvCache::Sequence> sequences;
@@ -102,9 +134,9 @@ struct Bench {
                 batch.push_back({.kv = &sequences[i], .tokens = {&last[i], 1}});
 
             const TimePoint started = now_steady();
-            const auto step = decoder.step(batch, experts);
+            const auto step = variant.decoder->step(batch, *variant.experts);
             times.push_back(seconds_since(started));
-            if (!step.ok()) return fail(step.error());
+            if (!step.ok()) fail(step.error());
 
             for (std::uint32_t i = 0; i < num_sequences; ++i) {
                 const auto logits = std::span(step->logits)
@@ -114,35 +146,33 @@ struct Bench {
                                                logits.begin());
             }
         }
-
-        // The first steps also page the map in.
-        times.erase(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4));
-        row("decode", num_sequences, times, num_sequences == 1 ? bytes_per_token(package) : 0);
+        return times;
     }
 
     void prefill(std::uint32_t num_tokens, std::uint32_t repeats) {
+        for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
+            for (Variant& variant : variants)
+                variant.step_seconds.push_back(prefill_once(variant, num_tokens));
+        print("prefill", num_tokens);
+    }
+    double prefill_once(Variant& variant, std::uint32_t num_tokens) {
         const ModelConfig& config = package.config();
         KvCache cache(config, {16, num_tokens / 16 + 2});
         std::vector<TokenId> ids(num_tokens);
         for (std::uint32_t i = 0; i < num_tokens; ++i) ids[i] = i * 7919 % config.vocab_size;
 
-        std::vector<double> times;
-        for (std::uint32_t repeat = 0; repeat < repeats; ++repeat) {
-            KvCache::Sequence sequence(cache);
-            const TimePoint started = now_steady();
-            constexpr std::uint32_t chunk = 256;
-
-            for (std::uint32_t first = 0; first < num_tokens; first += chunk) {
-                const StepRows rows{.kv = &sequence,
-                                    .tokens = std::span<const TokenId>(ids).subspan(
-                                        first, std::min(chunk, num_tokens - first)),
-                                    .no_logits = first + chunk < num_tokens};
-                const auto step = decoder.step({&rows, 1}, experts);
-                if (!step.ok()) return fail(step.error());
-            }
-            times.push_back(seconds_since(started));
+        KvCache::Sequence sequence(cache);
+        const TimePoint started = now_steady();
+        constexpr std::uint32_t chunk = 256;
+        for (std::uint32_t first = 0; first < num_tokens; first += chunk) {
+            const StepRows rows{.kv = &sequence,
+                                .tokens = std::span<const TokenId>(ids).subspan(
+                                    first, std::min(chunk, num_tokens - first)),
+                                .no_logits = first + chunk < num_tokens};
+            const auto step = variant.decoder->step({&rows, 1}, *variant.experts);
+            if (!step.ok()) fail(step.error());
         }
-        row("prefill", num_tokens, times, 0);
+        return seconds_since(started);
     }
     static void fail(const Error& error) {
         std::fprintf(stderr, "decode_bench: %s\n", error.message.c_str());
@@ -155,7 +185,7 @@ struct Bench {
 
 int main(int argc, char** argv) {
     using namespace moex;
-    std::string shape = "bench-moe", model;
+    std::string shape = "bench-moe", model, arithmetic = "int8";
     std::uint32_t num_threads = 0, num_tokens = 128, repeats = 5;
     for (int i = 1; i + 1 < argc; i += 2) {
         const std::string flag = argv[i];
@@ -163,6 +193,8 @@ int main(int argc, char** argv) {
             shape = argv[i + 1];
         else if (flag == "--model")
             shape = model = argv[i + 1];
+        else if (flag == "--arithmetic")
+            arithmetic = argv[i + 1];
         else if (flag == "--threads")
             num_threads = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
         else if (flag == "--tokens")
@@ -189,18 +221,26 @@ int main(int argc, char** argv) {
     {
         const auto package = ModelPackage::open(folder);
         if (!package.ok()) Bench::fail(package.error());
-        const auto decoder = Decoder::create(*package, threads);
-        if (!decoder.ok()) Bench::fail(decoder.error());
-
         const double bandwidth = memory_bandwidth(threads);
-        std::fprintf(stderr, "decode_bench: kernels %s, %.1f GB/s read\n", kernel_target(),
-                     bandwidth / 1e9);
+        std::fprintf(stderr, "decode_bench: kernels %s, integer %s, %.1f GB/s read\n",
+                     kernel_target(), integer_path().name, bandwidth / 1e9);
         std::printf(
-            "shape,threads,phase,rows_per_step,tok_s_median,p99_ms,bytes_per_step,bound_tok_s\n");
-        Bench bench{shape,    threads, **package, **decoder, LocalExperts(*package, threads, {}),
-                    bandwidth};
-        bench.decode(1, num_tokens);
-        bench.decode(4, num_tokens);
+            "shape,arithmetic,threads,phase,rows_per_step,tok_s_median,p99_ms,bytes_per_step,"
+            "bound_tok_s\n");
+
+        Bench bench{shape, threads, **package, {}, bandwidth};
+        for (const Arithmetic one : {Arithmetic::exact, Arithmetic::int8}) {
+            if (arithmetic == (one == Arithmetic::exact ? "int8" : "exact")) continue;
+            auto decoder = Decoder::create(*package, threads, {.arithmetic = one});
+            if (!decoder.ok()) Bench::fail(decoder.error());
+            bench.variants.push_back(
+                {one,
+                 *std::move(decoder),
+                 std::make_unique<LocalExperts>(*package, threads, ExpertRounding{}, one),
+                 {}});
+        }
+        bench.decode(1, num_tokens, repeats);
+        bench.decode(4, num_tokens, repeats);
         bench.prefill(128, repeats);
         bench.prefill(512, repeats);
     }

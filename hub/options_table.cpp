@@ -167,6 +167,11 @@ const Setting swarm_settings[] = {
 const Setting engine_settings[] = {
     {"threads", number, runs_model | command_pack | command_synth, "N", "0",
      "compute threads; 0: one per core", 0, 1024},
+    {"arithmetic", word, runs_model, "MODE", "auto",
+     "of this machine's matrices: exact (f32); int8 (8-bit activations and hub weights, about "
+     "twice "
+     "as fast); auto: int8 for INT4 experts, exact for others and with --deterministic",
+     0, 0, "auto|exact|int8"},
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
     {"sequences-max", number, command_serve, "N", "16", "generations that run at once", 1, 4096},
     {"queue-max", number, command_serve, "N", "64", "generations that wait; beyond it 429", 1,

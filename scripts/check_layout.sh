@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Guards the rooms: what the top level holds, and that includes follow the arrows
 #   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;
+#   hub/engine/kernels sees protocol and hub/base only;
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   protocol <- web-worker.
 #   Inside hub/model: tokenizer <- jinja <- chat_template;   package <- pack, and only commands see pack.
@@ -8,7 +9,7 @@
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -u
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,8p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -31,6 +32,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/model\//) return "model"
     if (path ~ /^hub\/registry\//) return "registry"
     if (path ~ /^hub\/engine\/expert_backend\.h$/) return "backend"
+    if (path ~ /^hub\/engine\/kernels\//) return "kernels"
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/dispatch\//) return "dispatch"
     if (path ~ /^hub\/api\//) return "api"
@@ -52,11 +54,12 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["pack"] = model "pack "
     sees["registry"] = " protocol base registry "
     sees["backend"] = " protocol base model backend "
-    sees["engine"] = model "backend engine "
+    sees["kernels"] = " protocol base kernels "
+    sees["engine"] = model "backend kernels engine "
     sees["dispatch"] = " protocol base backend dispatch "
-    sees["api"] = model "backend engine api "
+    sees["api"] = model "backend kernels engine api "
     sees["http"] = " protocol base api http "
-    sees["net"] = model "registry backend engine dispatch api http net "
+    sees["net"] = model "registry backend kernels engine dispatch api http net "
     sees["main"] = sees["net"] "pack main "
     sees["worker"] = " protocol worker "
   }

@@ -26,6 +26,34 @@ Result<std::filesystem::path> find_model(const Settings& settings) {
                  "with --model DIR"};
 }
 
+namespace {
+
+// int8 unless something asks for more: rounding that all backends share needs sums that all of them
+// have, and experts that were packed in full precision were packed for goldens.
+Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& package) {
+    const std::string& asked = settings.text("arithmetic");
+    const bool deterministic = settings.on("deterministic");
+    if (asked == "int8" && deterministic)
+        return Error{ErrorCode::invalid_argument,
+                     "--deterministic fixes sums in f32: leave --arithmetic int8 out"};
+    if (asked == "exact" || deterministic) return Arithmetic::exact;
+    if (asked == "int8" || package.expert_dtype() == ExpertDtype::int4) return Arithmetic::int8;
+    return Arithmetic::exact;
+}
+
+// Packed experts are a copy in memory, where exact ones stay mapped and may leave it.
+Arithmetic expert_arithmetic(Arithmetic asked, const ModelPackage& package) {
+    const std::uint64_t bytes = package.num_blobs() * package.expert_blob_bytes(),
+                        available = memory_available();
+    if (asked == Arithmetic::exact || bytes < available) return asked;
+
+    log_warn("model: no memory for packed experts, they are computed exactly",
+             kv("experts_mb", bytes >> 20), kv("available_mb", available >> 20));
+    return Arithmetic::exact;
+}
+
+}  // namespace
+
 ExpertRounding rounding_of(const Settings& settings) {
     return {.deterministic = settings.on("deterministic"),
             .wire_dtype = parse_dtype(settings.text("wire-dtype")).value()};
@@ -67,13 +95,16 @@ Result<LoadedModel> load_model(const Settings& settings,
 
     model.threads = std::make_unique<ThreadPool>(settings.number("threads"));
     stage("loading tensors");
-    MOEX_ASSIGN(decoder, Decoder::create(model.package, *model.threads));
+    MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
+    MOEX_ASSIGN(decoder,
+                Decoder::create(model.package, *model.threads, {.arithmetic = arithmetic}));
     model.decoder = std::move(decoder);
 
     // A package may come without blobs: the hub of a host who serves them elsewhere.
     if (model.package->holds_all_blobs())
         model.local = std::make_unique<LocalExperts>(model.package, *model.threads,
-                                                     rounding_of(settings));
+                                                     rounding_of(settings),
+                                                     expert_arithmetic(arithmetic, *model.package));
     return model;
 }
 

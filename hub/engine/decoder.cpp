@@ -31,6 +31,7 @@ struct MicroBatch {
     std::vector<float> router_logits, expert_weights, expert_y;
     std::vector<float> gate, up;  // dense layers
     std::vector<std::uint16_t> expert_ids;
+    QuantizedBuffer codes;               // what a product of integers reads
     std::unique_ptr<ExpertRound> round;  // in flight
 };
 
@@ -79,7 +80,7 @@ const ModelConfig& Decoder::config() const { return state_->config; }
 Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package,
                                                  ThreadPool& threads, DecoderOptions options) {
     MOEX_CHECK(options.micro_batches > 0, "a step has at least one part");
-    MOEX_ASSIGN(weights, load_decoder_weights(*package));
+    MOEX_ASSIGN(weights, load_decoder_weights(*package, options.arithmetic, threads));
 
     const ModelConfig config = package->config();
     std::unique_ptr<Decoder> decoder(new Decoder);
@@ -126,10 +127,10 @@ void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
 
     norm_rows(batch, layer.input_norm);
     const RowsIn normed = rows_in(batch.normed, config.hidden_size, num_rows);
-    const MatmulJob qkv[] = {{rows_out(batch.q, q_size(), num_rows), layer.q, normed},
-                             {rows_out(batch.k, kv_size(), num_rows), layer.k, normed},
-                             {rows_out(batch.v, kv_size(), num_rows), layer.v, normed}};
-    matmul(qkv, threads);
+    const HubProduct qkv[] = {{rows_out(batch.q, q_size(), num_rows), &layer.q},
+                              {rows_out(batch.k, kv_size(), num_rows), &layer.k},
+                              {rows_out(batch.v, kv_size(), num_rows), &layer.v}};
+    multiply(qkv, normed, batch.codes, threads);
 
     threads.parallel_for(num_rows, rotate_rows_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
@@ -189,9 +190,8 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
             }
         });
 
-    const MatmulJob out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), layer.o,
-                              rows_in(batch.attended, q_size(), num_rows)}};
-    matmul(out, threads);
+    const HubProduct out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), &layer.o}};
+    multiply(out, rows_in(batch.attended, q_size(), num_rows), batch.codes, threads);
 
     for (std::size_t r = 0; r < num_rows; ++r) {
         if (config.attention_bias)
@@ -207,17 +207,16 @@ void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
 
     norm_rows(batch, layer.post_attention_norm);
     const RowsIn normed = rows_in(batch.normed, hidden, num_rows);
-    const MatmulJob gate_up[] = {{rows_out(batch.gate, inner, num_rows), layer.gate, normed},
-                                 {rows_out(batch.up, inner, num_rows), layer.up, normed}};
-    matmul(gate_up, threads);
+    const HubProduct gate_up[] = {{rows_out(batch.gate, inner, num_rows), &layer.gate},
+                                  {rows_out(batch.up, inner, num_rows), &layer.up}};
+    multiply(gate_up, normed, batch.codes, threads);
 
     for (std::size_t r = 0; r < num_rows; ++r)
         silu_mul(row_of(batch.gate, r, inner), row_of(batch.gate, r, inner),
                  row_of(batch.up, r, inner));
 
-    const MatmulJob down[] = {{rows_out(batch.projected, hidden, num_rows), layer.down,
-                               rows_in(batch.gate, inner, num_rows)}};
-    matmul(down, threads);
+    const HubProduct down[] = {{rows_out(batch.projected, hidden, num_rows), &layer.down}};
+    multiply(down, rows_in(batch.gate, inner, num_rows), batch.codes, threads);
 
     for (std::size_t r = 0; r < num_rows; ++r)
         add_to(row_of(batch.x, r, hidden), row_of(batch.projected, r, hidden));
@@ -319,10 +318,9 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
 
     result.logits = std::move(spare_logits);
     result.logits.resize(asked.size() * config.vocab_size);
-    const MatmulJob job[] = {{{result.logits.data(), config.vocab_size},
-                              weights.head,
-                              rows_in(normed, config.hidden_size, asked.size())}};
-    matmul(job, threads);
+    const HubProduct product[] = {{{result.logits.data(), config.vocab_size}, &weights.head}};
+    multiply(product, rows_in(normed, config.hidden_size, asked.size()),
+             micro_batches.front().codes, threads);
 }
 
 void Decoder::recycle(StepResult&& result) {

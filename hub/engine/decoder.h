@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hub/base/thread_pool.h"
+#include "hub/engine/arithmetic.h"
 #include "hub/engine/expert_backend.h"
 #include "hub/engine/kv_cache.h"
 #include "hub/model/package/package.h"
@@ -51,11 +52,14 @@ struct DecoderOptions {
     // computes the attention of the next. Pays when experts are remote.
     // Results are the same bit for bit.
     std::uint32_t micro_batches = 1;
+    // Of the hub's matrices, the router's excepted. Attention, norms and sums stay f32. Within an
+    // arithmetic a row's bits depend on neither batch, chunk nor threads.
+    Arithmetic arithmetic = Arithmetic::exact;
 };
 
 class Decoder {
   public:
-    // Converts and maps the hub's tensors; an error names
+    // Maps the hub's tensors, or packs them for int8; an error names
     // the tensor that is missing or has another shape.
     static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package,
                                                    ThreadPool& threads,

@@ -11,9 +11,12 @@ std::string shape_text(std::span<const std::uint64_t> shape) {
 
 class Loader {
   public:
-    Loader(const ModelPackage& package, DecoderWeights& weights)
+    Loader(const ModelPackage& package, DecoderWeights& weights, Arithmetic arithmetic,
+           ThreadPool& threads)
         : package_(package),
-          weights_(weights) {}
+          weights_(weights),
+          arithmetic_(arithmetic),
+          threads_(threads) {}
 
     Result<TensorView> tensor(const std::string& name, std::vector<std::uint64_t> shape) const {
         MOEX_ASSIGN(found, package_.tensor(name));
@@ -35,6 +38,23 @@ class Loader {
         out = matrix_of(found, num_out, num_in);
         return {};
     }
+    Status matrix(HubMatrix& out, const std::string& name, std::uint32_t num_out,
+                  std::uint32_t num_in) {
+        MOEX_ASSIGN(found, tensor(name, {num_out, num_in}));
+        out = hub_matrix_of(found, num_out, num_in);
+        return {};
+    }
+    HubMatrix hub_matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
+        HubMatrix out;
+        const std::size_t num_converted = weights_.converted.size();
+        out.exact = matrix_of(found, num_out, num_in);
+        if (arithmetic_ == Arithmetic::exact) return out;
+
+        weights_.packed.push_back(pack_hub_matrix(out.packed, out.exact, threads_));
+        out.exact = {};
+        weights_.converted.resize(num_converted);  // packed from, and not needed again
+        return out;
+    }
     WeightMatrix matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
         if (found.dtype == TensorDtype::bf16)
             return {found.data.data(), WeightDtype::bf16, num_out, num_in};
@@ -50,6 +70,8 @@ class Loader {
   private:
     const ModelPackage& package_;
     DecoderWeights& weights_;
+    Arithmetic arithmetic_;
+    ThreadPool& threads_;
 };
 
 Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
@@ -86,10 +108,11 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
 
 }  // namespace
 
-Result<DecoderWeights> load_decoder_weights(const ModelPackage& package) {
+Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
+                                            ThreadPool& threads) {
     const ModelConfig& config = package.config();
     DecoderWeights weights;
-    Loader load(package, weights);
+    Loader load(package, weights, arithmetic, threads);
 
     MOEX_ASSIGN(embeddings,
                 load.tensor("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}));
@@ -98,7 +121,8 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package) {
     MOEX_TRY(load.vector(weights.final_norm, "model.norm.weight", config.hidden_size));
 
     if (config.tied_embeddings)
-        weights.head = load.matrix_of(weights.embeddings, config.vocab_size, config.hidden_size);
+        weights.head = load.hub_matrix_of(weights.embeddings, config.vocab_size,
+                                          config.hidden_size);
     else
         MOEX_TRY(
             load.matrix(weights.head, "lm_head.weight", config.vocab_size, config.hidden_size));

@@ -6,14 +6,10 @@
 #include <vector>
 
 #include "hub/engine/matmul.h"
+#include "hub/engine/packed_experts.h"
 
 namespace moex {
 namespace {
-
-// The rows of one expert within a round: pairs [first, first + count) of the buffers below.
-struct ExpertRows {
-    std::uint32_t expert = 0, first = 0, count = 0;
-};
 
 WeightMatrix weight_matrix(const std::byte* data, ExpertDtype dtype, std::uint32_t num_out,
                            std::uint32_t num_in) {
@@ -44,12 +40,40 @@ float* at_least(std::vector<float>& buffer, std::size_t size) {
     return buffer.data();
 }
 
+// A round's pairs in slots: by expert, ascending; within an expert by row.
+struct PairOrder {
+    std::vector<std::uint32_t> pair_of_slot, slot_of_pair;
+    std::vector<ExpertRows> experts;
+};
+
+PairOrder order_of(const ExpertBatch& batch) {
+    const std::uint32_t num_pairs = batch.num_tokens * batch.top_k;
+    PairOrder order;
+    order.pair_of_slot.resize(num_pairs);
+    order.slot_of_pair.resize(num_pairs);
+    for (std::uint32_t pair = 0; pair < num_pairs; ++pair) order.pair_of_slot[pair] = pair;
+    std::stable_sort(order.pair_of_slot.begin(), order.pair_of_slot.end(),
+                     [&](std::uint32_t a, std::uint32_t b) {
+                         return batch.expert_ids[a] < batch.expert_ids[b];
+                     });
+
+    for (std::uint32_t slot = 0; slot < num_pairs; ++slot) {
+        order.slot_of_pair[order.pair_of_slot[slot]] = slot;
+        const std::uint32_t expert = batch.expert_ids[order.pair_of_slot[slot]];
+        if (order.experts.empty() || order.experts.back().expert != expert)
+            order.experts.push_back({expert, slot, 0});
+        ++order.experts.back().count;
+    }
+    return order;
+}
+
 }  // namespace
 
 struct LocalExperts::State {
     std::shared_ptr<const ModelPackage> package;
     ThreadPool& threads;
     ExpertRounding rounding;
+    std::unique_ptr<PackedExperts> packed;  // null: exact
 
     std::uint32_t hidden() const { return package->config().hidden_size; }
     // Floats of one input row as the kernels want it.
@@ -68,6 +92,8 @@ struct LocalExperts::State {
     // input_floats(hidden) per pair, or one row for all when `one_row`.
     Status run(std::uint32_t layer, std::span<const ExpertRows> experts, const float* x,
                bool one_row, float* y) const;
+    const float* prepare_slots(const ExpertBatch& batch, const PairOrder& order) const;
+    void sum_slots(const ExpertBatch& batch, const PairOrder& order, float* y) const;
 };
 
 Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows> experts,
@@ -131,33 +157,6 @@ Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows>
 
 namespace {
 
-// A round's pairs in slots: by expert, ascending; within an expert by row.
-struct PairOrder {
-    std::vector<std::uint32_t> pair_of_slot, slot_of_pair;
-    std::vector<ExpertRows> experts;
-};
-
-PairOrder order_of(const ExpertBatch& batch) {
-    const std::uint32_t num_pairs = batch.num_tokens * batch.top_k;
-    PairOrder order;
-    order.pair_of_slot.resize(num_pairs);
-    order.slot_of_pair.resize(num_pairs);
-    for (std::uint32_t pair = 0; pair < num_pairs; ++pair) order.pair_of_slot[pair] = pair;
-    std::stable_sort(order.pair_of_slot.begin(), order.pair_of_slot.end(),
-                     [&](std::uint32_t a, std::uint32_t b) {
-                         return batch.expert_ids[a] < batch.expert_ids[b];
-                     });
-
-    for (std::uint32_t slot = 0; slot < num_pairs; ++slot) {
-        order.slot_of_pair[order.pair_of_slot[slot]] = slot;
-        const std::uint32_t expert = batch.expert_ids[order.pair_of_slot[slot]];
-        if (order.experts.empty() || order.experts.back().expert != expert)
-            order.experts.push_back({expert, slot, 0});
-        ++order.experts.back().count;
-    }
-    return order;
-}
-
 // All work happens in wait(): a local round has nothing to overlap
 // with. It is not stopped in the middle: a layer is the shortest step.
 class LocalRound : public ExpertRound {
@@ -173,74 +172,98 @@ class LocalRound : public ExpertRound {
 }  // namespace
 
 LocalExperts::LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
-                           ExpertRounding rounding)
-    : state_(new State{std::move(package), threads, rounding}) {}
+                           ExpertRounding rounding, Arithmetic arithmetic)
+    : state_(new State{std::move(package), threads, rounding, nullptr}) {
+    MOEX_CHECK(arithmetic == Arithmetic::exact || !rounding.deterministic,
+               "deterministic rounding fixes sums in f32");
+    if (arithmetic == Arithmetic::int8 && state_->package->expert_dtype() == ExpertDtype::int4)
+        state_->packed = std::make_unique<PackedExperts>(state_->package, threads);
+}
 LocalExperts::~LocalExperts() = default;
+
+// x of every slot, or one row for all, as the exact kernels want it.
+const float* LocalExperts::State::prepare_slots(const ExpertBatch& batch,
+                                                const PairOrder& order) const {
+    const std::uint32_t hidden_size = hidden(), num_pairs = batch.num_tokens * batch.top_k;
+    const std::size_t x_floats = input_floats(hidden_size);
+    const bool one_row = batch.num_tokens == 1;
+    float* x = at_least(scratch().x, (one_row ? 1 : num_pairs) * x_floats);
+
+    threads.parallel_for(
+        batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
+            std::vector<float> rounded(hidden_size);
+            for (std::size_t token = begin; token < end; ++token) {
+                std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
+                if (rounding.deterministic)
+                    round_rows(rounding.dtype_of(rounded), rounded, hidden_size);
+
+                float* first = one_row ? x : x + order.slot_of_pair[token * batch.top_k] * x_floats;
+                prepare_row(first, rounded.data(), hidden_size);
+
+                for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
+                    std::memcpy(x + order.slot_of_pair[token * batch.top_k + i] * x_floats, first,
+                                x_floats * sizeof(float));
+            }
+        });
+    return x;
+}
+
+// batch.y = the sum over each token's experts, by ascending expert, of gate · answer.
+void LocalExperts::State::sum_slots(const ExpertBatch& batch, const PairOrder& order,
+                                    float* y) const {
+    const std::uint32_t hidden_size = hidden();
+    threads.parallel_for(
+        batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
+            std::vector<std::uint32_t> slots(batch.top_k);
+
+            for (std::size_t token = begin; token < end; ++token) {
+                const std::span<float> sum = batch.y.subspan(token * hidden_size, hidden_size);
+                std::fill(sum.begin(), sum.end(), 0.0f);
+
+                std::copy_n(
+                    order.slot_of_pair.begin() + static_cast<std::ptrdiff_t>(token * batch.top_k),
+                    batch.top_k, slots.begin());
+                std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
+
+                const Dtype dtype = rounding.dtype_of(
+                    batch.x.subspan(token * hidden_size, hidden_size));
+
+                for (const std::uint32_t slot : slots) {
+                    const std::span<float> answer{y + std::size_t{slot} * hidden_size, hidden_size};
+                    const float gate = batch.expert_weights[order.pair_of_slot[slot]];
+                    if (rounding.deterministic) {
+                        // gates are f16 on the wire whatever the rows are
+                        scale_by(answer, half_to_float(float_to_half(gate)));
+                        round_rows(dtype, answer, hidden_size);
+                        add_to(sum, answer);
+                    } else {
+                        add_scaled_to(sum, answer, gate);
+                    }
+                }
+            }
+        });
+}
 
 std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
     return std::make_unique<LocalRound>([this, batch]() -> Result<ExpertAnswer> {
         const TimePoint started = now_steady();
         const State& state = *state_;
-        const std::uint32_t hidden_size = state.hidden(),
-                            num_pairs = batch.num_tokens * batch.top_k;
+        const std::uint32_t num_pairs = batch.num_tokens * batch.top_k;
         const PairOrder order = order_of(batch);
+        float* y = at_least(scratch().y, std::size_t{num_pairs} * state.hidden());
 
-        Scratch& buffers = scratch();
-        const std::size_t x_floats = state.input_floats(hidden_size);
-        const bool one_row = batch.num_tokens == 1;
-        float* x = at_least(buffers.x, (one_row ? 1 : num_pairs) * x_floats);
-        float* y = at_least(buffers.y, std::size_t{num_pairs} * hidden_size);
-
-        state.threads.parallel_for(
-            batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
-                std::vector<float> rounded(hidden_size);
-                for (std::size_t token = begin; token < end; ++token) {
-                    std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
-                    if (state.rounding.deterministic)
-                        round_rows(state.rounding.dtype_of(rounded), rounded, hidden_size);
-
-                    float* first = one_row ? x
-                                           : x + order.slot_of_pair[token * batch.top_k] * x_floats;
-                    state.prepare_row(first, rounded.data(), hidden_size);
-
-                    for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
-                        std::memcpy(x + order.slot_of_pair[token * batch.top_k + i] * x_floats,
-                                    first, x_floats * sizeof(float));
-                }
-            });
-        MOEX_TRY(state.run(batch.layer, order.experts, x, one_row, y));
-
-        state.threads.parallel_for(
-            batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
-                std::vector<std::uint32_t> slots(batch.top_k);
-
-                for (std::size_t token = begin; token < end; ++token) {
-                    const std::span<float> sum = batch.y.subspan(token * hidden_size, hidden_size);
-                    std::fill(sum.begin(), sum.end(), 0.0f);
-
-                    std::copy_n(order.slot_of_pair.begin() +
-                                    static_cast<std::ptrdiff_t>(token * batch.top_k),
-                                batch.top_k, slots.begin());
-                    std::sort(slots.begin(), slots.end());  // ascending slots are ascending experts
-
-                    const Dtype dtype = state.rounding.dtype_of(
-                        batch.x.subspan(token * hidden_size, hidden_size));
-
-                    for (const std::uint32_t slot : slots) {
-                        const std::span<float> answer{y + std::size_t{slot} * hidden_size,
-                                                      hidden_size};
-                        const float gate = batch.expert_weights[order.pair_of_slot[slot]];
-                        if (state.rounding.deterministic) {
-                            // gates are f16 on the wire whatever the rows are
-                            scale_by(answer, half_to_float(float_to_half(gate)));
-                            round_rows(dtype, answer, hidden_size);
-                            add_to(sum, answer);
-                        } else {
-                            add_scaled_to(sum, answer, gate);
-                        }
-                    }
-                }
-            });
+        if (state.packed) {
+            std::vector<std::uint32_t> row_of_slot(num_pairs);
+            for (std::uint32_t slot = 0; slot < num_pairs; ++slot)
+                row_of_slot[slot] = order.pair_of_slot[slot] / batch.top_k;
+            MOEX_TRY(state.packed->run(batch.layer, order.experts,
+                                       {batch.x.data(), state.hidden(), batch.num_tokens},
+                                       row_of_slot, y));
+        } else {
+            const float* x = state.prepare_slots(batch, order);
+            MOEX_TRY(state.run(batch.layer, order.experts, x, batch.num_tokens == 1, y));
+        }
+        state.sum_slots(batch, order, y);
 
         ExpertAnswer answer;
         answer.rows.assign(batch.num_tokens,

@@ -1,12 +1,14 @@
 // Experts on the hub's own cores: the oracle in tests, the
 // fallback when no worker answers, the judge in spot checks.
-// Fast path through Highway; its plain twin is protocol/expert_reference. Thread-safe.
+// Fast path through Highway, or in integers (packed_experts.h); the plain twin is
+// protocol/expert_reference. Thread-safe.
 #pragma once
 
 #include <memory>
 #include <span>
 
 #include "hub/base/thread_pool.h"
+#include "hub/engine/arithmetic.h"
 #include "hub/engine/expert_backend.h"
 #include "hub/model/package/package.h"
 
@@ -14,8 +16,10 @@ namespace moex {
 
 class LocalExperts : public ExpertBackend, public ExpertCompute {
   public:
+    // `arithmetic` is that of submit(), and int8 for INT4 experts only; not with deterministic
+    // rounding, which fixes f32 sums. compute() is always exact: it judges what others answer.
     LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads,
-                 ExpertRounding rounding);
+                 ExpertRounding rounding, Arithmetic arithmetic = Arithmetic::exact);
     ~LocalExperts() override;
 
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;

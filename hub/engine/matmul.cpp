@@ -9,6 +9,10 @@ namespace {
 // Outputs that one unit of work covers: a multiple of every
 // tile, small enough to balance two threads over a short matrix.
 constexpr std::uint32_t unit_outs = 48;
+static_assert(unit_outs % panel_outs == 0);
+
+// A row's codes cost a microsecond, a thread that wakes for them ten.
+constexpr std::size_t quantize_rows_grain = 16;
 
 // Cuts the outputs of all jobs into units and shares them out; `run(job, out_begin, out_end)`.
 template <class Job, class Run>
@@ -48,6 +52,24 @@ void matmul_int4(std::span<const Int4MatmulJob> jobs, ThreadPool& threads) {
     share_out(jobs, threads, [](const Int4MatmulJob& job, std::uint32_t begin, std::uint32_t end) {
         matmul_int4(job.out, job.weights, job.x, begin, end);
     });
+}
+
+void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads) {
+    share_out(jobs, threads,
+              [](const PackedMatmulJob& job, std::uint32_t begin, std::uint32_t end) {
+                  multiply(job.out, job.weights, job.x, begin / panel_outs,
+                           (end + panel_outs - 1) / panel_outs);
+              });
+}
+
+QuantizedRows quantize_rows(QuantizedBuffer& buffer, RowsIn x, std::uint32_t num_in,
+                            std::uint32_t group_size, ThreadPool& threads) {
+    buffer.resize(x.num_rows, num_in, group_size);
+    threads.parallel_for(x.num_rows, quantize_rows_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t r = begin; r < end; ++r)
+            buffer.quantize_row(static_cast<std::uint32_t>(r), {x.data + r * x.stride, num_in});
+    });
+    return buffer.rows();
 }
 
 }  // namespace moex

@@ -7,6 +7,7 @@
 
 #include "hub/base/thread_pool.h"
 #include "hub/engine/kernels.h"
+#include "hub/engine/kernels/integer.h"
 
 namespace moex {
 
@@ -25,5 +26,17 @@ struct Int4MatmulJob {
     RowsIn x;
 };
 void matmul_int4(std::span<const Int4MatmulJob> jobs, ThreadPool& threads);
+
+// In integers, see kernels/integer.h.
+struct PackedMatmulJob {
+    RowsOut out;
+    PackedMatrix weights;
+    QuantizedRows x;
+};
+void matmul_packed(std::span<const PackedMatmulJob> jobs, ThreadPool& threads);
+
+// Rows [x.num_rows, num_in] to codes, in `buffer`.
+QuantizedRows quantize_rows(QuantizedBuffer& buffer, RowsIn x, std::uint32_t num_in,
+                            std::uint32_t group_size, ThreadPool& threads);
 
 }  // namespace moex

@@ -96,6 +96,24 @@ test('wrong arguments exit with 2, failures with 1, each with a sentence', async
   }
 });
 
+test('INT4 experts are multiplied in integers unless exact arithmetic is asked for', async () => {
+  const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`;
+  const score = async (...args) => {
+    const run = await runHub(['eval', '--model', modelFolder, '--text', text, '--window', '64', '--windows', '1',
+      ...args]);
+    assert.equal(run.code, 0, run.stderr);
+    return run.stdout;
+  };
+  const exact = await score('--arithmetic', 'exact'), integers = await score('--arithmetic', 'int8');
+  assert.notEqual(exact, integers);
+  assert.equal(await score(), integers);
+
+  const refused = await runHub(['eval', '--model', modelFolder, '--text', text, '--deterministic', '--arithmetic',
+    'int8']);
+  assert.equal(refused.code, 1);
+  assert.match(refused.stderr, /--deterministic fixes sums/);
+});
+
 test('names in a checkpoint cannot write to the terminal', () => inFolder(async (folder) => {
   cpSync(`${modelFolder}/../../../tests/golden/qwen3-tiny/config.json`, `${folder}/config.json`);
   const header = Buffer.from('{"a\\n\\u001b[31mb":3}'), length = Buffer.alloc(8);

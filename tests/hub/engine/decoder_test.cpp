@@ -1,23 +1,26 @@
-// A row's bits do not depend on the batch, the chunks or the micro-batches it travelled in.
+// A row's bits do not depend on the batch, the chunks or the micro-batches it travelled in, in
+// either arithmetic.
 #include "hub/engine/decoder.h"
 
 #include <cstring>
 
 #include "hub/engine/perplexity.h"
+#include "protocol/expert_reference.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {
 namespace {
 
-class DecoderTest : public testing::Test {
+class DecoderTest : public testing::TestWithParam<Arithmetic> {
   protected:
     DecoderTest()
         : package_(test::tiny_package()),
           decoder_(make({})),
-          experts_(package_, test::compute_threads(), {}),
+          experts_(package_, test::compute_threads(), {}, GetParam()),
           cache_(package_->config(), {5, 400}) {}
 
     std::unique_ptr<Decoder> make(DecoderOptions options) const {
+        options.arithmetic = GetParam();
         auto created = Decoder::create(package_, test::compute_threads(), options);
         if (!created.ok()) throw std::runtime_error(created.error().message);
         return std::move(created).value();
@@ -49,7 +52,7 @@ class DecoderTest : public testing::Test {
     KvCache cache_;
 };
 
-TEST_F(DecoderTest, ChunkedPrefillEqualsWholePrefillBitForBit) {
+TEST_P(DecoderTest, ChunkedPrefillEqualsWholePrefillBitForBit) {
     const auto ids = test::random_tokens(41, 256, 1);
     KvCache::Sequence whole(cache_);
     const auto wanted = logits(*decoder_, whole, ids, ids.size());
@@ -60,7 +63,7 @@ TEST_F(DecoderTest, ChunkedPrefillEqualsWholePrefillBitForBit) {
     }
 }
 
-TEST_F(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
+TEST_P(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
     constexpr std::size_t num_sequences = 5;
     std::vector<KvCache::Sequence> sequences;
     std::vector<std::vector<TokenId>> ids;
@@ -90,7 +93,7 @@ TEST_F(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
     }
 }
 
-TEST_F(DecoderTest, LogitsComeForTheRowsThatAskedInTheirOrder) {
+TEST_P(DecoderTest, LogitsComeForTheRowsThatAskedInTheirOrder) {
     const auto a = test::random_tokens(6, 256, 20), b = test::random_tokens(3, 256, 21),
                c = test::random_tokens(4, 256, 22);
     KvCache::Sequence sa(cache_), sb(cache_), sc(cache_), solo_a(cache_), solo_c(cache_);
@@ -108,7 +111,7 @@ TEST_F(DecoderTest, LogitsComeForTheRowsThatAskedInTheirOrder) {
     EXPECT_EQ(sb.num_tokens(), 3u);
 }
 
-TEST_F(DecoderTest, RolledBackAndContinuedEqualsFresh) {
+TEST_P(DecoderTest, RolledBackAndContinuedEqualsFresh) {
     const auto ids = test::random_tokens(30, 256, 2), draft = test::random_tokens(9, 256, 3);
     KvCache::Sequence fresh(cache_), rolled(cache_);
     const auto wanted = logits(*decoder_, fresh, ids, ids.size());
@@ -123,7 +126,33 @@ TEST_F(DecoderTest, RolledBackAndContinuedEqualsFresh) {
     expect_same_bits(logits(*decoder_, *restored, std::span(ids).subspan(18), 12), rest);
 }
 
-TEST_F(DecoderTest, ErrorsLeaveTheSequencesAsTheyWere) {
+TEST_P(DecoderTest, OneThreadGivesTheBitsOfTwo) {
+    ThreadPool alone(1);
+    const auto decoder = Decoder::create(package_, alone, {.arithmetic = GetParam()});
+    ASSERT_TRUE(decoder.ok());
+    const auto ids = test::random_tokens(23, 256, 6);
+    KvCache::Sequence two(cache_), one(cache_);
+    expect_same_bits(logits(**decoder, one, ids, 23), logits(*decoder_, two, ids, 5));
+}
+
+// 8 bits are near f32, and not f32.
+TEST_P(DecoderTest, LogitsAreNearThoseOfExactArithmetic) {
+    const auto exact = Decoder::create(package_, test::compute_threads());
+    ASSERT_TRUE(exact.ok());
+    const auto ids = test::random_tokens(12, 256, 7);
+    KvCache::Sequence a(cache_), b(cache_);
+    const auto mine = logits(*decoder_, a, ids, 12), wanted = logits(**exact, b, ids, 12);
+    const std::vector<double> reference(wanted.begin(), wanted.end());
+
+    const double error = normalized_rms_error(mine, reference);
+    std::cout << "relative RMS error of the logits: " << error << "\n";
+    if (GetParam() == Arithmetic::exact)
+        EXPECT_EQ(error, 0.0);
+    else
+        EXPECT_TRUE(error > 1e-4 && error < 5e-2) << error;
+}
+
+TEST_P(DecoderTest, ErrorsLeaveTheSequencesAsTheyWere) {
     const auto ids = test::random_tokens(257, 256, 4);
     KvCache::Sequence sequence(cache_);
     const StepRows too_long{.kv = &sequence, .tokens = ids};
@@ -144,7 +173,7 @@ TEST_F(DecoderTest, ErrorsLeaveTheSequencesAsTheyWere) {
     EXPECT_EQ(crowded.num_tokens(), 0u);
 }
 
-TEST_F(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
+TEST_P(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
     const auto ids = test::random_tokens(70, 256, 5);
     std::uint32_t told = 0;
     const auto measured = measure_perplexity(
@@ -160,6 +189,12 @@ TEST_F(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
             .ok());
     EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 512}, {}).ok());
 }
+
+INSTANTIATE_TEST_SUITE_P(EveryArithmetic, DecoderTest,
+                         testing::Values(Arithmetic::exact, Arithmetic::int8),
+                         [](const auto& info) {
+                             return info.param == Arithmetic::exact ? "Exact" : "Int8";
+                         });
 
 }  // namespace
 }  // namespace moex

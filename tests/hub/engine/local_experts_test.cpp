@@ -169,6 +169,56 @@ TEST_P(LocalExpertsTest, RowsBeyondF16AreRoundedAsTheWireDoes) {
     for (const float value : both) EXPECT_TRUE(std::isfinite(value));
 }
 
+// Integer arithmetic answers rounds, of INT4 experts; a single expert is always computed exactly.
+TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
+    const std::uint32_t hidden = package_->config().hidden_size, num_tokens = 21;
+    const auto x = test::random_floats(std::size_t{num_tokens} * hidden, 8);
+    std::vector<std::uint16_t> ids;
+    for (std::uint32_t token = 0; token < num_tokens; ++token)
+        for (const std::uint32_t i : {5u, 2u}) ids.push_back((token * 3 + i) % 8);
+    const std::vector<float> weights(ids.size(), 0.5f);
+
+    LocalExperts exact(package_, test::compute_threads(), {}),
+        coded(package_, test::compute_threads(), {}, Arithmetic::int8);
+    const auto round = [&](LocalExperts& experts, std::uint32_t first, std::uint32_t count) {
+        std::vector<float> y(std::size_t{count} * hidden);
+        const auto answer = experts
+                                .submit({.layer = 2,
+                                         .num_tokens = count,
+                                         .hidden_size = hidden,
+                                         .top_k = 2,
+                                         .x = std::span(x).subspan(first * hidden, count * hidden),
+                                         .expert_ids = std::span(ids).subspan(2 * first, 2 * count),
+                                         .expert_weights = std::span(weights).first(2 * count),
+                                         .y = y,
+                                         .hints = {}})
+                                ->wait();
+        EXPECT_TRUE(answer.ok());
+        return y;
+    };
+
+    const auto mine = round(coded, 0, num_tokens), wanted = round(exact, 0, num_tokens);
+    const double error = normalized_rms_error(mine,
+                                              std::vector<double>(wanted.begin(), wanted.end()));
+    if (GetParam() == ExpertDtype::int4)
+        EXPECT_TRUE(error > 1e-4 && error < 2e-2) << error;
+    else
+        EXPECT_EQ(error, 0.0);
+
+    for (std::uint32_t token = 0; token < num_tokens; ++token)
+        EXPECT_EQ(std::memcmp(round(coded, token, 1).data(), mine.data() + token * hidden,
+                              hidden * sizeof(float)),
+                  0)
+            << "token " << token << " alone";
+
+    std::vector<float> a(hidden), b(hidden);
+    const std::span<const float> row = std::span(x).first(hidden),
+                                 gate = std::span(weights).first(1);
+    ASSERT_TRUE(coded.compute(2, 5, row, gate, a).ok());
+    ASSERT_TRUE(exact.compute(2, 5, row, gate, b).ok());
+    EXPECT_EQ(a, b);
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryDtype, LocalExpertsTest,
                          testing::Values(ExpertDtype::int4, ExpertDtype::bf16, ExpertDtype::f32),
                          [](const auto& info) { return expert_dtype_name(info.param); });

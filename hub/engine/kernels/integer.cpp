@@ -1,0 +1,207 @@
+#include "hub/engine/kernels/integer.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "hub/engine/kernels/integer_paths.h"
+#include "protocol/check.h"
+#include "protocol/half.h"
+
+namespace moex {
+
+AlignedBuffer::AlignedBuffer(std::size_t size_bytes) {
+    constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+    const std::size_t alignment = size_bytes >= huge_page_bytes ? huge_page_bytes : 64;
+    const std::size_t rounded = (size_bytes + alignment - 1) / alignment * alignment;
+    if (rounded == 0) return;
+
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
+    if (!data_) throw std::bad_alloc();
+#if defined(MADV_HUGEPAGE)
+    // A wish: where the system does not grant it, pages are small.
+    if (alignment == huge_page_bytes) ::madvise(data_.get(), rounded, MADV_HUGEPAGE);
+#endif
+}
+void AlignedBuffer::Free::operator()(std::byte* data) const { std::free(data); }
+
+std::uint32_t packed_group_size(std::uint32_t num_in) {
+    return num_in % 128 == 0 ? 128 : num_in % 64 == 0 ? 64 : 32;
+}
+
+namespace {
+
+float weight_at(const WeightMatrix& from, std::size_t at) {
+    return from.dtype == WeightDtype::bf16
+               ? bfloat16_to_float(static_cast<const bfloat16*>(from.data)[at])
+               : static_cast<const float*>(from.data)[at];
+}
+
+// One output's group of int8: where its 4 codes of every word lie 64 bytes apart.
+void pack_int8_group(std::byte* block, std::uint32_t lane, std::span<const float> weights) {
+    float largest = 0;
+    for (const float weight : weights) largest = std::max(largest, std::fabs(weight));
+    constexpr float smallest = 1e-30f;  // below it the factor would leave f32
+    const float scale = largest / 127.0f, factor = largest > smallest ? 127.0f / largest : 0.0f;
+    std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
+
+    std::int8_t codes[128];
+    for (std::size_t k = 0; k < weights.size(); ++k)
+        codes[k] = static_cast<std::int8_t>(std::nearbyint(weights[k] * factor));
+    for (std::size_t word = 0; word < weights.size() / 4; ++word)
+        std::memcpy(block + 64 + (word * panel_outs + lane) * 4, codes + word * 4, 4);
+}
+
+// Code k of a published word lies in bits 4k..4k+3; here byte j has inputs j and j + 4.
+std::uint32_t reorder_int4(std::uint32_t word) {
+    std::uint32_t out = 0;
+    for (std::uint32_t j = 0; j < 4; ++j) {
+        const std::uint32_t low = word >> 4 * j & 15, high = word >> 4 * (j + 4) & 15;
+        out |= (low | high << 4) << 8 * j;
+    }
+    return out;
+}
+
+}  // namespace
+
+void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end) {
+    const std::uint32_t groups = shape.num_groups(), group_size = shape.group_size;
+    float weights[128];
+
+    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
+        std::byte* block = to + panel * shape.panel_bytes();
+        for (std::uint32_t group = 0; group < groups; ++group, block += shape.block_bytes())
+            for (std::uint32_t lane = 0; lane < panel_outs; ++lane) {
+                const std::size_t out = std::size_t{panel} * panel_outs + lane;
+                const std::uint32_t first = group * group_size;
+
+                std::fill_n(weights, group_size, 0.0f);
+                const std::uint32_t count = out < shape.num_out
+                                                ? std::min(group_size, shape.num_in - first)
+                                                : 0;
+                for (std::uint32_t k = 0; k < count; ++k)
+                    weights[k] = weight_at(from, out * shape.num_in + first + k);
+                pack_int8_group(block, lane, {weights, group_size});
+            }
+    }
+}
+
+void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end) {
+    const std::uint32_t groups = shape.num_groups(), group_words = shape.group_size / 8;
+
+    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
+        std::byte* block = to + panel * shape.panel_bytes();
+        for (std::uint32_t group = 0; group < groups; ++group, block += shape.block_bytes())
+            for (std::uint32_t lane = 0; lane < panel_outs; ++lane) {
+                const std::size_t out = std::size_t{panel} * panel_outs + lane;
+                const bool real = out < shape.num_out;
+
+                const std::uint32_t scale_zero = real ? from.scale_zero[out * groups + group] : 0;
+                const auto scale = static_cast<half>(scale_zero),
+                           zero = static_cast<half>(scale_zero >> 16);
+                std::memcpy(block + lane * 2, &scale, 2);
+                std::memcpy(block + 32 + lane * 2, &zero, 2);
+
+                for (std::uint32_t word = 0; word < group_words; ++word) {
+                    const std::uint32_t codes =
+                        real ? reorder_int4(from.codes[(out * groups + group) * group_words + word])
+                             : 0;
+                    std::memcpy(block + 64 + (word * panel_outs + lane) * 4, &codes, 4);
+                }
+            }
+    }
+}
+
+QuantizedRows QuantizedRows::rows(std::uint32_t first, std::uint32_t count) const {
+    QuantizedRows part = *this;
+    part.num_rows = count;
+    if (row_index) {
+        part.row_index += first;
+    } else {
+        part.codes = row_codes(first);
+        part.scales = row_scales(first);
+        part.sums = row_sums(first);
+    }
+    return part;
+}
+
+void QuantizedBuffer::resize(std::uint32_t num_rows, std::uint32_t num_in,
+                             std::uint32_t group_size) {
+    num_rows_ = num_rows;
+    num_groups_ = (num_in + group_size - 1) / group_size;
+    group_size_ = group_size;
+
+    const std::size_t groups = std::size_t{num_rows} * num_groups_;
+    if (codes_.size() < groups * group_size) codes_.resize(groups * group_size);
+    if (scales_.size() < groups) {
+        scales_.resize(groups);
+        sums_.resize(groups);
+    }
+}
+
+QuantizedRows QuantizedBuffer::rows() const {
+    return {codes_.data(), scales_.data(), sums_.data(), num_rows_,
+            num_groups_,   group_size_,    nullptr};
+}
+
+void QuantizedBuffer::quantize_row(std::uint32_t row, std::span<const float> x) {
+    const std::size_t first = std::size_t{row} * num_groups_;
+    for (std::uint32_t group = 0; group < num_groups_; ++group) {
+        const std::size_t begin = std::size_t{group} * group_size_;
+        const std::size_t count = std::min<std::size_t>(group_size_, x.size() - begin);
+
+        const float* from = x.data() + begin;
+        float padded[128] = {};
+        if (count < group_size_) {
+            std::copy_n(from, count, padded);
+            from = padded;
+        }
+        const QuantizedGroup done = quantize_group(codes_.data() + (first + group) * group_size_,
+                                                   from, group_size_);
+        scales_[first + group] = done.scale;
+        sums_[first + group] = static_cast<float>(done.sum);
+    }
+}
+
+std::span<const IntegerPathChoice> integer_paths() {
+    static const std::vector<IntegerPathChoice> paths = [] {
+        std::vector<IntegerPathChoice> found;
+#if defined(__x86_64__)
+        found = {{&integer_amx(), integer_amx_supported()},
+                 {&integer_avx512_vnni(), integer_avx512_vnni_supported()},
+                 {&integer_avx_vnni(), integer_avx_vnni_supported()},
+                 {&integer_avx2(), integer_avx2_supported()}};
+#endif
+        found.push_back({&integer_portable(), true});
+        return found;
+    }();
+    return paths;
+}
+
+const IntegerPath& integer_path() {
+    static const IntegerPath& best = *std::find_if(integer_paths().begin(), integer_paths().end(),
+                                                   [](const IntegerPathChoice& choice) {
+                                                       return choice.supported;
+                                                   })
+                                          ->path;
+    return best;
+}
+
+void multiply(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
+              std::uint32_t panel_begin, std::uint32_t panel_end) {
+    MOEX_DCHECK(x.group_size == weights.group_size && x.num_groups == weights.num_groups(),
+                "rows were quantised for another matrix");
+    const IntegerPath& path = integer_path();
+    const bool is_int4 = weights.dtype == PackedDtype::int4;
+    const IntegerProduct product = x.num_rows == 1 ? (is_int4 ? path.gemv_int4 : path.gemv_int8)
+                                                   : (is_int4 ? path.gemm_int4 : path.gemm_int8);
+    product(out, weights, x, panel_begin, panel_end);
+}
+
+}  // namespace moex

@@ -1,0 +1,128 @@
+// Matrix products in integers: weights of 4 or 8 bits times activations of 8 bits, in groups along
+// the inputs. Within a group everything is a whole number and exact; a group enters its output in
+// f32 by one formula, one rounding after the other, from the first group to the last:
+//   total = total + (weight_scale · x_scale) · (sum of codes · x_codes − zero · sum of x_codes)
+// No step may be fused. So every instruction set, every number of rows and of threads gives the
+// same bits, and a test holds each path to the portable one with ==.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "hub/engine/kernels/matrix.h"
+
+namespace moex {
+
+// Memory at a multiple of 64 bytes; large pieces in huge pages where the system has them. Not
+// cleared; a page is taken when it is first written.
+class AlignedBuffer {
+  public:
+    AlignedBuffer() = default;
+    explicit AlignedBuffer(std::size_t size_bytes);
+    std::byte* data() const { return data_.get(); }
+
+  private:
+    struct Free {
+        void operator()(std::byte* data) const;
+    };
+    std::unique_ptr<std::byte[], Free> data_;
+};
+
+// Outputs are cut into panels of 16; the last one is filled up with zeros.
+inline constexpr std::uint32_t panel_outs = 16;
+
+enum class PackedDtype : std::uint8_t { int8, int4 };
+
+// A weight matrix in panels, borrowed. Panel by panel, group by group one block of block_bytes():
+//   int8   f32 scale[16]                  s8 code[group_size / 4][16][4]
+//   int4   f16 scale[16], f16 zero[16]    u8 codes[group_size / 8][16][4]
+// [16] counts outputs, [4] neighbouring inputs. A byte of int4 has input i in its low half and
+// input i + 4 in its high half. Inputs beyond num_in have code 0 (and meet an x of 0).
+struct PackedMatrix {
+    const std::byte* data = nullptr;
+    PackedDtype dtype = PackedDtype::int8;
+    std::uint32_t num_out = 0, num_in = 0, group_size = 0;  // 32, 64 or 128
+
+    std::uint32_t num_panels() const { return (num_out + panel_outs - 1) / panel_outs; }
+    std::uint32_t num_groups() const { return (num_in + group_size - 1) / group_size; }
+    std::size_t block_bytes() const {
+        return 64 + std::size_t{group_size} * (dtype == PackedDtype::int8 ? 16 : 8);
+    }
+    std::size_t panel_bytes() const { return num_groups() * block_bytes(); }
+    std::size_t size_bytes() const { return num_panels() * panel_bytes(); }
+    const std::byte* panel(std::uint32_t index) const { return data + index * panel_bytes(); }
+};
+
+// The largest of 128, 64 and 32 that divides num_in; 32 where none does.
+std::uint32_t packed_group_size(std::uint32_t num_in);
+
+// Writes the panels [panel_begin, panel_end) of `shape`, whose other members are set; `to` has
+// shape.size_bytes(). int8: per output and group scale = max|w| / 127, code = round(w / scale).
+void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end);
+// The same codes, scales and zeros in another order.
+void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end);
+
+// Activations: row r, or row_index[r] where there is an index, has its codes
+// at codes + row · num_groups() · group_size.
+struct QuantizedRows {
+    const std::int8_t* codes = nullptr;
+    const float* scales = nullptr;  // [rows, num_groups]
+    const float* sums = nullptr;    // [rows, num_groups]: a group's codes, added up
+    std::uint32_t num_rows = 0, num_groups = 0, group_size = 0;
+    const std::uint32_t* row_index = nullptr;  // [num_rows]
+
+    std::size_t row(std::uint32_t r) const { return row_index ? row_index[r] : r; }
+    const std::int8_t* row_codes(std::uint32_t r) const {
+        return codes + row(r) * num_groups * group_size;
+    }
+    const float* row_scales(std::uint32_t r) const { return scales + row(r) * num_groups; }
+    const float* row_sums(std::uint32_t r) const { return sums + row(r) * num_groups; }
+    // Rows [first, first + count).
+    QuantizedRows rows(std::uint32_t first, std::uint32_t count) const;
+};
+
+// Room for quantised rows; grows only. Rows are written by quantize_row(), in any order.
+class QuantizedBuffer {
+  public:
+    void resize(std::uint32_t num_rows, std::uint32_t num_in, std::uint32_t group_size);
+    QuantizedRows rows() const;
+    // Per group scale = max|x| / 127 (0 where that is tiny), code = round(x · (127 / max|x|)),
+    // ties to even. A value that is not finite makes the group's scale so. `x` [num_in].
+    void quantize_row(std::uint32_t row, std::span<const float> x);
+
+  private:
+    std::vector<std::int8_t> codes_;
+    std::vector<float> scales_, sums_;
+    std::uint32_t num_rows_ = 0, num_groups_ = 0, group_size_ = 0;
+};
+
+// out[r][n] for the outputs of panels [panel_begin, panel_end).
+using IntegerProduct = void (*)(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
+                                std::uint32_t panel_begin, std::uint32_t panel_end);
+
+// One instruction set: gemv takes one row, gemm any number.
+struct IntegerPath {
+    const char* name = nullptr;  // "AVX2"
+    IntegerProduct gemv_int8 = nullptr, gemv_int4 = nullptr;
+    IntegerProduct gemm_int8 = nullptr, gemm_int4 = nullptr;
+};
+
+// Every path of this program, the best first and the portable one last.
+struct IntegerPathChoice {
+    const IntegerPath* path = nullptr;
+    bool supported = false;  // by this CPU and this kernel
+};
+std::span<const IntegerPathChoice> integer_paths();
+// The first that this machine supports; found once.
+const IntegerPath& integer_path();
+
+// The product by the best path.
+void multiply(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
+              std::uint32_t panel_begin, std::uint32_t panel_end);
+
+}  // namespace moex

@@ -1,0 +1,59 @@
+// AVX512-VNNI: dpbusd on 512 bits, a whole panel at a time.
+#include "hub/engine/kernels/integer_paths.h"
+
+#if defined(__x86_64__)
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include <cstring>
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vnni")
+namespace moex {
+namespace {
+
+using Whole = __m512i;
+using Real = __m512;
+constexpr int lanes = 16, parts = 1, tile_rows = 8;
+
+inline Whole load(const std::byte* from) { return _mm512_load_si512(from); }
+inline Whole four_codes(const std::int8_t* from) {
+    std::int32_t word = 0;
+    std::memcpy(&word, from, 4);
+    return _mm512_set1_epi32(word);
+}
+inline Whole whole_zero() { return _mm512_setzero_si512(); }
+inline Whole plus_128(Whole codes) { return _mm512_xor_si512(codes, _mm512_set1_epi8(-128)); }
+inline Whole low_half(Whole codes) { return _mm512_and_si512(codes, _mm512_set1_epi8(15)); }
+inline Whole high_half(Whole codes) { return low_half(_mm512_srli_epi16(codes, 4)); }
+inline Whole dot(Whole sum, Whole w, Whole x) { return _mm512_dpbusd_epi32(sum, w, x); }
+inline Real to_real(Whole value) { return _mm512_cvtepi32_ps(value); }
+inline Real real(float value) { return _mm512_set1_ps(value); }
+inline Real plus(Real a, Real b) { return _mm512_add_ps(a, b); }
+inline Real minus(Real a, Real b) { return _mm512_sub_ps(a, b); }
+inline Real times(Real a, Real b) { return _mm512_mul_ps(a, b); }
+inline Real load_floats(const std::byte* from) { return _mm512_load_ps(from); }
+inline Real load_halves(const std::byte* from) {
+    return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline void store(float* to, Real value) { _mm512_store_ps(to, value); }
+
+#include "hub/engine/kernels/integer_vnni-inl.h"
+
+}  // namespace
+
+const IntegerPath& integer_avx512_vnni() {
+    constexpr auto int8 = product<PackedDtype::int8>, int4 = product<PackedDtype::int4>;
+    static constexpr IntegerPath path{"AVX512-VNNI", int8, int4, int8, int4};
+    return path;
+}
+
+}  // namespace moex
+HWY_POP_ATTRIBUTES
+
+namespace moex {
+bool integer_avx512_vnni_supported() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+}  // namespace moex
+#endif

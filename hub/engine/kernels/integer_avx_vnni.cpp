@@ -1,0 +1,63 @@
+// AVX-VNNI: dpbusd on 256 bits.
+#include "hub/engine/kernels/integer_paths.h"
+
+#if defined(__x86_64__)
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include <cstring>
+
+HWY_PUSH_ATTRIBUTES("avx2,f16c,avxvnni")
+namespace moex {
+namespace {
+
+using Whole = __m256i;
+using Real = __m256;
+constexpr int lanes = 8, parts = 2, tile_rows = 4;
+
+inline Whole load(const std::byte* from) {
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+}
+inline Whole four_codes(const std::int8_t* from) {
+    std::int32_t word = 0;
+    std::memcpy(&word, from, 4);
+    return _mm256_set1_epi32(word);
+}
+inline Whole whole_zero() { return _mm256_setzero_si256(); }
+inline Whole plus_128(Whole codes) { return _mm256_xor_si256(codes, _mm256_set1_epi8(-128)); }
+inline Whole low_half(Whole codes) { return _mm256_and_si256(codes, _mm256_set1_epi8(15)); }
+inline Whole high_half(Whole codes) { return low_half(_mm256_srli_epi16(codes, 4)); }
+inline Whole dot(Whole sum, Whole w, Whole x) { return _mm256_dpbusd_avx_epi32(sum, w, x); }
+inline Real to_real(Whole value) { return _mm256_cvtepi32_ps(value); }
+inline Real real(float value) { return _mm256_set1_ps(value); }
+inline Real plus(Real a, Real b) { return _mm256_add_ps(a, b); }
+inline Real minus(Real a, Real b) { return _mm256_sub_ps(a, b); }
+inline Real times(Real a, Real b) { return _mm256_mul_ps(a, b); }
+inline Real load_floats(const std::byte* from) {
+    return _mm256_load_ps(reinterpret_cast<const float*>(from));
+}
+inline Real load_halves(const std::byte* from) {
+    return _mm256_cvtph_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline void store(float* to, Real value) { _mm256_store_ps(to, value); }
+
+#include "hub/engine/kernels/integer_vnni-inl.h"
+
+}  // namespace
+
+const IntegerPath& integer_avx_vnni() {
+    constexpr auto int8 = product<PackedDtype::int8>, int4 = product<PackedDtype::int4>;
+    static constexpr IntegerPath path{"AVX-VNNI", int8, int4, int8, int4};
+    return path;
+}
+
+}  // namespace moex
+HWY_POP_ATTRIBUTES
+
+namespace moex {
+bool integer_avx_vnni_supported() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c") &&
+           __builtin_cpu_supports("avxvnni");
+}
+}  // namespace moex
+#endif

@@ -1,0 +1,53 @@
+// Activations to codes of 8 bits, by Highway; twin: quantize_group_plain().
+#include "hub/engine/kernels/integer_paths.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "hub/engine/kernels/integer_quantize.cpp"
+#include <hwy/foreach_target.h>  // compiles this file once per instruction set
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace moex {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+QuantizedGroup quantize_group(std::int8_t* codes, const float* x, std::uint32_t group_size) {
+    const hn::ScalableTag<float> d;
+    const hn::RebindToSigned<decltype(d)> di;
+    const hn::Rebind<std::int8_t, decltype(d)> d8;
+    const std::size_t lanes = hn::Lanes(d);
+
+    // As bits: sizes of floats order as whole numbers do, infinity and NaN above all.
+    auto largest_bits = hn::Zero(di);
+    for (std::size_t k = 0; k < group_size; k += lanes)
+        largest_bits = hn::Max(largest_bits, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + k))));
+    const float largest = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, largest_bits)));
+
+    constexpr float smallest = 1e-30f;  // below it the factor would leave f32
+    constexpr float most = 3.4028235e38f;
+    const auto factor = hn::Set(d, largest > smallest ? 127.0f / largest : 0.0f);
+    const auto finite = hn::Set(di, largest <= most ? -1 : 0);
+
+    auto sums = hn::Zero(di);
+    for (std::size_t k = 0; k < group_size; k += lanes) {
+        const auto code = hn::And(hn::NearestInt(hn::Mul(hn::LoadU(d, x + k), factor)), finite);
+        sums = hn::Add(sums, code);
+        hn::StoreU(hn::DemoteTo(d8, code), d8, codes + k);
+    }
+    return {largest / 127.0f, hn::GetLane(hn::SumOfLanes(di, sums))};
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace moex
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace moex {
+
+HWY_EXPORT(quantize_group);
+QuantizedGroup quantize_group(std::int8_t* codes, const float* x, std::uint32_t group_size) {
+    return HWY_DYNAMIC_DISPATCH(quantize_group)(codes, x, group_size);
+}
+
+}  // namespace moex
+#endif

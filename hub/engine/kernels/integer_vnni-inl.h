@@ -1,0 +1,93 @@
+// The two VNNI paths: `dpbusd` adds four products of an unsigned and a signed byte to 32 bits and
+// never saturates. Weights are the unsigned side: a code of 4 bits as it is, one of 8 bits plus
+// 128, which the formula then takes back as a zero of 128 (all of it whole numbers below 2^24, and
+// so exact in f32). Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
+//   Vector        a vector of `lanes` i32 or f32, operations on it, and nothing else
+// `tile_rows` rows share a panel's loads.
+
+// Sums of one group: [rows][parts of the panel].
+template <PackedDtype DTYPE, int ROWS>
+inline void sum_group(Whole (&sums)[ROWS][parts], const std::byte* codes,
+                      const std::int8_t* const (&x)[ROWS], std::size_t first,
+                      std::uint32_t group_size) {
+    constexpr std::uint32_t inputs = DTYPE == PackedDtype::int8 ? 4 : 8;  // in 64 bytes
+    for (std::uint32_t k = 0; k < group_size; k += inputs, codes += 64) {
+        if constexpr (ROWS == 1)
+            _mm_prefetch(reinterpret_cast<const char*>(codes) + 2048, _MM_HINT_T0);
+#pragma GCC unroll 2
+        for (int i = 0; i < parts; ++i) {
+            const Whole loaded = load(codes + i * lanes * 4);
+            if constexpr (DTYPE == PackedDtype::int8) {
+                const Whole w = plus_128(loaded);
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; ++r)
+                    sums[r][i] = dot(sums[r][i], w, four_codes(x[r] + first + k));
+            } else {
+                const Whole low = low_half(loaded), high = high_half(loaded);
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; ++r) {
+                    sums[r][i] = dot(sums[r][i], low, four_codes(x[r] + first + k));
+                    sums[r][i] = dot(sums[r][i], high, four_codes(x[r] + first + k + 4));
+                }
+            }
+        }
+    }
+}
+
+// ROWS rows times one panel.
+template <PackedDtype DTYPE, int ROWS>
+void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
+          const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
+    const std::int8_t* x[ROWS];
+    Real totals[ROWS][parts];
+    for (int r = 0; r < ROWS; ++r) {
+        x[r] = rows.row_codes(first_row + static_cast<std::uint32_t>(r));
+        for (int i = 0; i < parts; ++i) totals[r][i] = real(0);
+    }
+
+    const std::byte* block = weights.panel(panel);
+    for (std::uint32_t group = 0; group < rows.num_groups; ++group) {
+        Whole sums[ROWS][parts];
+        for (int r = 0; r < ROWS; ++r)
+            for (int i = 0; i < parts; ++i) sums[r][i] = whole_zero();
+        sum_group<DTYPE, ROWS>(sums, block + 64, x, std::size_t{group} * rows.group_size,
+                               rows.group_size);
+
+        for (int r = 0; r < ROWS; ++r) {
+            const std::uint32_t row = first_row + static_cast<std::uint32_t>(r);
+            const Real x_scale = real(rows.row_scales(row)[group]),
+                       x_sum = real(rows.row_sums(row)[group]);
+            for (int i = 0; i < parts; ++i) {
+                const bool is_int8 = DTYPE == PackedDtype::int8;
+                const Real scale = is_int8 ? load_floats(block + i * lanes * 4)
+                                           : load_halves(block + i * lanes * 2);
+                const Real zero = is_int8 ? real(128) : load_halves(block + 32 + i * lanes * 2);
+                const Real centred = minus(to_real(sums[r][i]), times(zero, x_sum));
+                totals[r][i] = plus(totals[r][i], times(times(scale, x_scale), centred));
+            }
+        }
+        block += weights.block_bytes();
+    }
+
+    const std::uint32_t width = panel_width(weights, panel);
+    for (int r = 0; r < ROWS; ++r) {
+        alignas(64) float line[panel_outs];
+        for (int i = 0; i < parts; ++i) store(line + i * lanes, totals[r][i]);
+        std::memcpy(out + static_cast<std::size_t>(r) * out_stride, line, width * sizeof(float));
+    }
+}
+
+template <PackedDtype DTYPE>
+void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
+             std::uint32_t panel_begin, std::uint32_t panel_end) {
+    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
+        const auto at = [&](std::uint32_t r) {
+            return out.data + r * out.stride + std::size_t{panel} * panel_outs;
+        };
+        std::uint32_t r = 0;
+        for (; r + tile_rows <= x.num_rows; r += tile_rows)
+            tile<DTYPE, tile_rows>(at(r), out.stride, weights, x, r, panel);
+        for (; r + 2 <= x.num_rows; r += 2) tile<DTYPE, 2>(at(r), out.stride, weights, x, r, panel);
+        if (r < x.num_rows) tile<DTYPE, 1>(at(r), out.stride, weights, x, r, panel);
+    }
+}

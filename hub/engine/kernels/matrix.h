@@ -1,0 +1,40 @@
+// Rows and weight matrices as every kernel takes them; all borrowed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace moex {
+
+enum class WeightDtype : std::uint8_t { f32, bf16 };
+
+// A weight matrix [num_out, num_in], row-major, borrowed (usually from a mapped file).
+struct WeightMatrix {
+    const void* data = nullptr;
+    WeightDtype dtype = WeightDtype::f32;
+    std::uint32_t num_out = 0, num_in = 0;
+    std::uint64_t size_bytes() const {
+        return std::uint64_t{num_out} * num_in * (dtype == WeightDtype::f32 ? 4 : 2);
+    }
+};
+
+// INT4 weights by groups as tensor_format.h lays them out: codes u32
+// [num_out, num_in/8], scale_zero u32 [num_out, num_in/group_size].
+struct Int4Matrix {
+    const std::uint32_t* codes = nullptr;
+    const std::uint32_t* scale_zero = nullptr;
+    std::uint32_t num_out = 0, num_in = 0, group_size = 0;
+};
+
+// Some rows in memory: row r starts at data + r · stride.
+struct RowsIn {
+    const float* data = nullptr;
+    std::size_t stride = 0;
+    std::uint32_t num_rows = 0;
+};
+struct RowsOut {
+    float* data = nullptr;
+    std::size_t stride = 0;
+};
+
+}  // namespace moex

@@ -1,0 +1,142 @@
+#include "hub/engine/packed_experts.h"
+
+namespace moex {
+namespace {
+
+// How much one compute thread takes at a time: below it waking a thread costs more.
+constexpr std::size_t silu_slots_grain = 8;  // one walk over [moe_intermediate_size]
+constexpr std::size_t pack_panels_grain = 4;
+
+// Buffers of one round; a calling thread keeps its own and reuses them.
+struct Scratch {
+    QuantizedBuffer x, inner;
+    std::vector<float> gate_up;
+};
+Scratch& scratch() {
+    thread_local Scratch mine;
+    return mine;
+}
+
+Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
+                       const PackedMatrix& shape) {
+    return {reinterpret_cast<const std::uint32_t*>(codes),
+            reinterpret_cast<const std::uint32_t*>(scale_zero), shape.num_out, shape.num_in,
+            shape.group_size};
+}
+
+}  // namespace
+
+PackedExperts::PackedExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads)
+    : package_(std::move(package)),
+      threads_(threads) {
+    const ModelConfig& config = package_->config();
+    const ExpertShape& shape = package_->expert_shape();
+    up_ = {.dtype = PackedDtype::int4,
+           .num_out = 2 * shape.moe_intermediate_size,
+           .num_in = shape.hidden_size,
+           .group_size = shape.group_size};
+    down_ = {.dtype = PackedDtype::int4,
+             .num_out = shape.hidden_size,
+             .num_in = shape.moe_intermediate_size,
+             .group_size = shape.group_size};
+
+    layers_.resize(config.num_layers);
+    ready_ = std::make_unique<std::atomic<bool>[]>(std::size_t{config.num_layers} *
+                                                   config.num_experts);
+}
+
+std::byte* PackedExperts::at(std::uint32_t layer, std::uint32_t expert) const {
+    return layers_[layer].data() + expert * (up_.size_bytes() + down_.size_bytes());
+}
+
+std::atomic<bool>& PackedExperts::ready(std::uint32_t layer, std::uint32_t expert) const {
+    return ready_[std::size_t{layer} * package_->config().num_experts + expert];
+}
+
+Status PackedExperts::pack_missing(std::uint32_t layer, std::span<const ExpertRows> experts) {
+    const auto is_ready = [&](const ExpertRows& rows) {
+        return ready(layer, rows.expert).load(std::memory_order_acquire);
+    };
+    if (std::all_of(experts.begin(), experts.end(), is_ready)) return {};
+
+    const std::lock_guard one_at_a_time(packing_);
+    std::vector<Unpacked> missing;
+    for (const ExpertRows& rows : experts) {
+        if (is_ready(rows)) continue;
+        MOEX_ASSIGN(blob, package_->blob(layer, rows.expert));
+        MOEX_ASSIGN(view, view_expert_blob(blob, package_->expert_shape(), ExpertDtype::int4));
+        missing.push_back({rows.expert,
+                           int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, up_),
+                           int4_matrix(view.down_codes, view.down_scale_zero, down_)});
+    }
+    if (!missing.empty()) pack(layer, missing);
+    return {};
+}
+
+void PackedExperts::pack(std::uint32_t layer, std::span<const Unpacked> experts) {
+    const std::size_t expert_bytes = up_.size_bytes() + down_.size_bytes();
+    if (!layers_[layer].data())
+        layers_[layer] = AlignedBuffer(package_->config().num_experts * expert_bytes);
+
+    const std::uint32_t up_panels = up_.num_panels(), panels = up_panels + down_.num_panels();
+    threads_.parallel_for(experts.size() * panels, pack_panels_grain,
+                          [&](std::size_t begin, std::size_t end) {
+                              for (std::size_t unit = begin; unit < end; ++unit) {
+                                  const Unpacked& one = experts[unit / panels];
+                                  const auto panel = static_cast<std::uint32_t>(unit % panels);
+                                  std::byte* to = at(layer, one.expert);
+
+                                  if (panel < up_panels)
+                                      pack_int4(to, up_, one.up, panel, panel + 1);
+                                  else
+                                      pack_int4(to + up_.size_bytes(), down_, one.down,
+                                                panel - up_panels, panel - up_panels + 1);
+                              }
+                          });
+    for (const Unpacked& one : experts)
+        ready(layer, one.expert).store(true, std::memory_order_release);
+}
+
+Status PackedExperts::run(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
+                          std::span<const std::uint32_t> row_of_slot, float* y) {
+    MOEX_TRY(pack_missing(layer, experts));
+    const std::uint32_t hidden = down_.num_out, intermediate = down_.num_in;
+    const auto num_slots = static_cast<std::uint32_t>(row_of_slot.size());
+
+    Scratch& buffers = scratch();
+    QuantizedRows in = quantize_rows(buffers.x, x, hidden, up_.group_size, threads_);
+    in.row_index = row_of_slot.data();
+    buffers.inner.resize(num_slots, intermediate, down_.group_size);
+    const std::size_t gate_up_floats = std::size_t{2} * intermediate;
+    if (buffers.gate_up.size() < num_slots * gate_up_floats)
+        buffers.gate_up.resize(num_slots * gate_up_floats);
+    float* gate_up = buffers.gate_up.data();
+
+    std::vector<PackedMatmulJob> up, down;
+    for (const ExpertRows& rows : experts) {
+        PackedMatrix up_weights = up_, down_weights = down_;
+        up_weights.data = at(layer, rows.expert);
+        down_weights.data = up_weights.data + up_.size_bytes();
+
+        up.push_back({{gate_up + rows.first * gate_up_floats, gate_up_floats},
+                      up_weights,
+                      in.rows(rows.first, rows.count)});
+        down.push_back({{y + std::size_t{rows.first} * hidden, hidden},
+                        down_weights,
+                        buffers.inner.rows().rows(rows.first, rows.count)});
+    }
+
+    matmul_packed(up, threads_);
+    threads_.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t slot = begin; slot < end; ++slot) {
+            float* gate = gate_up + slot * gate_up_floats;
+            silu_mul({gate, intermediate}, {gate, intermediate},
+                     {gate + intermediate, intermediate});
+            buffers.inner.quantize_row(static_cast<std::uint32_t>(slot), {gate, intermediate});
+        }
+    });
+    matmul_packed(down, threads_);
+    return {};
+}
+
+}  // namespace moex

@@ -1,0 +1,192 @@
+// Integer products: every instruction set gives the bits of the portable path, and these are
+// what the formula says. To run on a machine that has more of them:
+//   engine_test --gtest_filter='IntegerKernels*'
+#include "hub/engine/kernels/integer.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "hub/engine/kernels/integer_paths.h"
+#include "protocol/expert_reference.h"
+#include "protocol/half.h"
+#include "protocol/tensor_format.h"
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+using test::random_floats;
+
+// A random matrix in panels, and what its codes stand for: [num_out, num_in] f32.
+struct Weights {
+    AlignedBuffer memory;
+    PackedMatrix packed;
+    std::vector<float> dequantized;
+};
+
+Weights int4_weights(std::uint32_t num_out, std::uint32_t num_in, std::uint32_t group_size) {
+    std::mt19937 random(num_out * 7 + num_in);
+    std::vector<std::uint32_t> codes(std::size_t{num_out} * num_in / 8),
+        scale_zero(std::size_t{num_out} * num_in / group_size);
+    for (auto& word : codes) word = random();
+    for (auto& word : scale_zero)
+        word = pack_scale_zero(float_to_half(0.01f + 0.0001f * (random() % 100)),
+                               float_to_half(7.0f + 0.01f * (random() % 100)));
+
+    Weights out{{}, {nullptr, PackedDtype::int4, num_out, num_in, group_size}, {}};
+    out.memory = AlignedBuffer(out.packed.size_bytes());
+    out.packed.data = out.memory.data();
+    pack_int4(out.memory.data(), out.packed,
+              {codes.data(), scale_zero.data(), num_out, num_in, group_size}, 0,
+              out.packed.num_panels());
+
+    out.dequantized.resize(std::size_t{num_out} * num_in);
+    for (std::size_t n = 0; n < num_out; ++n)
+        dequantize_int4_row(codes.data() + n * num_in / 8,
+                            scale_zero.data() + n * num_in / group_size, num_in, group_size,
+                            out.dequantized.data() + n * num_in);
+    return out;
+}
+
+Weights int8_weights(std::uint32_t num_out, std::uint32_t num_in) {
+    Weights out{{}, {nullptr, PackedDtype::int8, num_out, num_in, packed_group_size(num_in)}, {}};
+    out.memory = AlignedBuffer(out.packed.size_bytes());
+    out.packed.data = out.memory.data();
+    out.dequantized = random_floats(std::size_t{num_out} * num_in, num_out + num_in);
+    // The largest codes of both signs side by side, where 16 bits would overflow first.
+    for (std::uint32_t k = 0; k < std::min(num_in, 32u); ++k) out.dequantized[k] = k % 3 ? 4 : -4;
+    pack_int8(out.memory.data(), out.packed,
+              {out.dequantized.data(), WeightDtype::f32, num_out, num_in}, 0,
+              out.packed.num_panels());
+    return out;
+}
+
+QuantizedRows quantized(QuantizedBuffer& buffer, std::span<const float> x, std::uint32_t num_in,
+                        std::uint32_t group_size) {
+    const auto num_rows = static_cast<std::uint32_t>(x.size() / num_in);
+    buffer.resize(num_rows, num_in, group_size);
+    for (std::uint32_t r = 0; r < num_rows; ++r)
+        buffer.quantize_row(r, x.subspan(std::size_t{r} * num_in, num_in));
+    return buffer.rows();
+}
+
+std::vector<float> product(const IntegerPath& path, const PackedMatrix& weights,
+                           const QuantizedRows& x, bool gemv = false) {
+    std::vector<float> out(std::size_t{x.num_rows} * weights.num_out, -1.0f);
+    const bool is_int4 = weights.dtype == PackedDtype::int4;
+    const IntegerProduct run = gemv ? (is_int4 ? path.gemv_int4 : path.gemv_int8)
+                                    : (is_int4 ? path.gemm_int4 : path.gemm_int8);
+    run({out.data(), weights.num_out}, weights, x, 0, weights.num_panels());
+    return out;
+}
+
+// `path` against the portable one: all rows together, each alone, and picked by an index.
+void expect_same_bits(const IntegerPath& path, const Weights& weights, std::uint32_t num_rows) {
+    const PackedMatrix& packed = weights.packed;
+    auto x = random_floats(std::size_t{num_rows} * packed.num_in, num_rows + 5);
+    std::fill_n(x.begin(), packed.num_in, 3.0f);  // the largest code everywhere
+    QuantizedBuffer buffer;
+    QuantizedRows rows = quantized(buffer, x, packed.num_in, packed.group_size);
+
+    const auto same = [&](const QuantizedRows& of, bool gemv) {
+        const auto mine = product(path, packed, of, gemv),
+                   twin = product(integer_portable(), packed, of, gemv);
+        return std::memcmp(mine.data(), twin.data(), mine.size() * sizeof(float)) == 0;
+    };
+    const auto where = [&] {
+        return text(path.name, packed.dtype == PackedDtype::int4 ? " int4 " : " int8 ", num_rows,
+                    " rows, ", packed.num_out, " x ", packed.num_in, ", groups of ",
+                    packed.group_size);
+    };
+    EXPECT_TRUE(same(rows, false)) << where();
+    EXPECT_TRUE(same(rows.rows(num_rows - 1, 1), true)) << where() << ", the last alone";
+
+    std::vector<std::uint32_t> index;
+    for (std::uint32_t r = 0; r < num_rows; ++r) index.push_back(r * 7 % num_rows);
+    rows.row_index = index.data();
+    EXPECT_TRUE(same(rows, false)) << where() << ", by index";
+}
+
+// One test per path, so that what a machine lacks is seen as skipped.
+class IntegerKernelsTest : public testing::TestWithParam<std::size_t> {};
+
+TEST_P(IntegerKernelsTest, APathGivesTheBitsOfThePortableOne) {
+    const IntegerPathChoice& choice = integer_paths()[GetParam()];
+    if (!choice.supported) GTEST_SKIP() << "SKIPPED: this machine has no " << choice.path->name;
+
+    std::vector<Weights> shapes;
+    for (const std::uint32_t group_size : {32u, 64u, 128u})
+        shapes.push_back(int4_weights(group_size == 64 ? 17 : 40, 3 * group_size, group_size));
+    for (const std::uint32_t num_in : {8u, 32u, 50u, 96u, 192u, 256u})
+        shapes.push_back(int8_weights(num_in == 192 ? 1 : 33, num_in));
+
+    for (const Weights& weights : shapes)
+        for (std::uint32_t num_rows = 1; num_rows <= 70; ++num_rows)
+            expect_same_bits(*choice.path, weights, num_rows);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryPath, IntegerKernelsTest,
+                         testing::Range(std::size_t{0}, integer_paths().size()),
+                         [](const auto& info) {
+                             std::string name = integer_paths()[info.param].path->name;
+                             std::erase_if(name, [](char c) { return !std::isalnum(c); });
+                             return name;
+                         });
+
+TEST(IntegerKernelsTest, ThePortablePathIsTheProductOfWhatTheCodesStandFor) {
+    std::cout << "integer kernels: " << integer_path().name << "\n";
+    constexpr std::uint32_t num_rows = 3;
+    for (const Weights& weights : {int4_weights(40, 384, 128), int8_weights(40, 320)}) {
+        const PackedMatrix& packed = weights.packed;
+        const auto x = random_floats(std::size_t{num_rows} * packed.num_in, 3);
+        QuantizedBuffer buffer;
+        const QuantizedRows rows = quantized(buffer, x, packed.num_in, packed.group_size);
+        const auto mine = product(integer_portable(), packed, rows);
+
+        std::vector<double> of_codes, of_floats;
+        for (std::uint32_t r = 0; r < num_rows; ++r)
+            for (std::uint32_t n = 0; n < packed.num_out; ++n) {
+                double coded = 0, plain = 0;
+                for (std::uint32_t k = 0; k < packed.num_in; ++k) {
+                    const double weight = weights.dequantized[n * packed.num_in + k];
+                    coded += weight * rows.row_codes(r)[k] *
+                             rows.row_scales(r)[k / packed.group_size];
+                    plain += weight * x[r * packed.num_in + k];
+                }
+                of_codes.push_back(coded);
+                of_floats.push_back(plain);
+            }
+        // Weights of 4 bits are what they were; of 8 bits they are rounded once more.
+        EXPECT_LE(normalized_rms_error(mine, of_codes),
+                  packed.dtype == PackedDtype::int4 ? 1e-6 : 1e-2);
+        EXPECT_LE(normalized_rms_error(mine, of_floats), 1.5e-2);
+    }
+}
+
+TEST(IntegerKernelsTest, CodesEqualTheirTwinAndTellWhatIsNotFinite) {
+    for (const std::uint32_t group_size : {32u, 64u, 128u})
+        for (const float scale : {0.0f, 1e-38f, 1e-31f, 1.0f, 1e30f})
+            for (std::uint32_t seed = 0; seed < 20; ++seed) {
+                const auto x = random_floats(group_size, seed, scale);
+                std::int8_t mine[128], twin[128];
+                const QuantizedGroup a = quantize_group(mine, x.data(), group_size),
+                                     b = quantize_group_plain(twin, x.data(), group_size);
+                ASSERT_EQ(std::memcmp(mine, twin, group_size), 0);
+                ASSERT_EQ(a.sum, b.sum);
+                ASSERT_EQ(a.scale, b.scale);
+            }
+
+    for (const float wrong :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+          std::numeric_limits<float>::quiet_NaN()}) {
+        auto x = random_floats(64, 1);
+        x[40] = wrong;
+        std::int8_t codes[64];
+        EXPECT_FALSE(std::isfinite(quantize_group(codes, x.data(), 64).scale));
+        EXPECT_FALSE(std::isfinite(quantize_group_plain(codes, x.data(), 64).scale));
+    }
+}
+
+}  // namespace
+}  // namespace moex
