@@ -65,6 +65,7 @@ struct Decoder::State {
     void norm_rows(MicroBatch& batch, std::span<const float> weight);
     void embed(MicroBatch& batch);
     void project(MicroBatch& batch, std::uint32_t layer);
+    void attend_rows(MicroBatch& batch, std::uint32_t layer);
     void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -161,6 +162,42 @@ void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
     });
 }
 
+// Rows that follow each other in one sequence go together, as far as pays.
+void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
+    const std::size_t num_rows = batch.rows.size();
+    const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
+    const std::size_t group_floats = std::size_t{shape.heads_per_kv()} * config.head_dim;
+    rows_out(batch.attended, q_size(), num_rows);
+
+    struct Tile {
+        std::uint32_t first = 0, count = 0;
+    };
+    std::vector<Tile> tiles;
+    std::size_t floats = 0;  // keys and values that are read
+    for (std::uint32_t r = 0; r < num_rows; ++r) {
+        const bool follows = r > 0 && batch.rows[r].kv == batch.rows[r - 1].kv &&
+                             tiles.back().count < attend_rows_max(shape);
+        if (!follows) tiles.push_back({r, 0});
+        ++tiles.back().count;
+        floats += (batch.rows[r].position + 1) * group_floats;
+    }
+    const std::size_t grain = std::max<std::size_t>(
+        1, attend_floats_grain * tiles.size() / (floats + 1));
+
+    threads.parallel_for(
+        tiles.size() * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t i = begin; i < end; ++i) {
+                const Tile& tile = tiles[i / config.num_kv_heads];
+                const std::size_t kv_head = i % config.num_kv_heads,
+                                  at = tile.first * q_size() + kv_head * group_floats;
+                const Row& first = batch.rows[tile.first];
+                attend({batch.attended.data() + at, q_size()},
+                       {batch.q.data() + at, q_size(), tile.count}, *first.kv, layer_index,
+                       static_cast<std::uint32_t>(kv_head), first.position, shape);
+            }
+        });
+}
+
 // x += o(attention(norm(x))); the rows' keys and values enter
 // the cache first, so rows of one sequence see each other.
 void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
@@ -168,27 +205,7 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     const std::size_t num_rows = batch.rows.size();
     project(batch, layer_index);
 
-    rows_out(batch.attended, q_size(), num_rows);
-    const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
-    const std::size_t group_floats = std::size_t{config.num_heads / config.num_kv_heads} *
-                                     config.head_dim;
-
-    std::uint32_t longest = 0;
-    for (const Row& row : batch.rows) longest = std::max(longest, row.position + 1);
-    const std::size_t grain = std::max<std::size_t>(1,
-                                                    attend_floats_grain / (longest * group_floats));
-
-    threads.parallel_for(
-        num_rows * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
-            for (std::size_t i = begin; i < end; ++i) {
-                const std::size_t r = i / config.num_kv_heads, kv_head = i % config.num_kv_heads;
-                attend(row_of(batch.attended, r, q_size())
-                           .subspan(kv_head * group_floats, group_floats),
-                       row_of(batch.q, r, q_size()).subspan(kv_head * group_floats, group_floats),
-                       *batch.rows[r].kv, layer_index, static_cast<std::uint32_t>(kv_head),
-                       batch.rows[r].position, shape);
-            }
-        });
+    attend_rows(batch, layer_index);
 
     const HubProduct out[] = {{rows_out(batch.projected, config.hidden_size, num_rows), &layer.o}};
     multiply(out, rows_in(batch.attended, q_size(), num_rows), batch.codes, threads);

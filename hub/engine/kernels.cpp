@@ -171,55 +171,13 @@ float log_sum_exp(std::span<const float> x) {
     return max + std::log(sum_of_lanes(sums));
 }
 
-void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
-                      std::uint32_t num_tokens, std::uint32_t head_dim, float scale) {
-    const Floats d;
-    for (std::uint32_t token = 0; token < num_tokens; ++token) {
-        const float* key = k + token * k_stride;
-        for (std::uint32_t head = 0; head < q.num_rows; ++head) {
-            const float* query = q.data + head * q.stride;
-            auto sums = hn::Zero(d);
-            for_vectors(
-                head_dim,
-                [&](std::size_t i) {
-                    sums = hn::MulAdd(hn::LoadU(d, query + i), hn::LoadU(d, key + i), sums);
-                },
-                [&](std::size_t i, std::size_t n) {
-                    sums = hn::MulAdd(load_some(query + i, n), load_some(key + i, n), sums);
-                });
-            scores.data[head * scores.stride + token] = scale * sum_of_lanes(sums);
-        }
-    }
-}
-
-void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
-                   std::uint32_t num_tokens, std::uint32_t head_dim) {
-    const Floats d;
-    for (std::uint32_t head = 0; head < weights.num_rows; ++head) {
-        const float* weight = weights.data + head * weights.stride;
-        float* to = out.data + head * out.stride;
-        const auto column = [&](auto load, std::size_t i) {
-            auto sum = load(to + i);
-            for (std::uint32_t token = 0; token < num_tokens; ++token)
-                sum = hn::MulAdd(hn::Set(d, weight[token]), load(v + token * v_stride + i), sum);
-            return sum;
-        };
-        for_vectors(
-            head_dim,
-            [&](std::size_t i) {
-                hn::StoreU(column([&](const float* p) { return hn::LoadU(d, p); }, i), d, to + i);
-            },
-            [&](std::size_t i, std::size_t n) {
-                store_some(column([&](const float* p) { return load_some(p, n); }, i), to + i, n);
-            });
-    }
-}
-
 const char* kernel_target() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace moex
 HWY_AFTER_NAMESPACE();
+
+#include "hub/engine/kernels_attention-inl.h"  // uses load_some() and store_some()
 
 #if HWY_ONCE
 namespace moex {

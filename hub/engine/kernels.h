@@ -41,12 +41,12 @@ void softmax(std::span<float> x);
 // log of the sum of exp(x).
 float log_sum_exp(std::span<const float> x);
 
-// Attention over one stretch of cached rows (row t at base
-// + t · stride) for the query heads that share one kv head.
-// scores[h · scores_stride + t] = scale · q[h] · k[t]; q [num_heads, head_dim].
+// Attention over one stretch of cached rows (row t at base + t · stride) for queries that share one
+// kv head: heads of one token, or of several.
+// scores[r · scores_stride + t] = scale · q[r] · k[t]; q [num_rows, head_dim].
 void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
                       std::uint32_t num_tokens, std::uint32_t head_dim, float scale);
-// out[h] += sum over t of weights[h][t] · v[t].
+// out[r] += sum over t of weights[r][t] · v[t].
 void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
                    std::uint32_t num_tokens, std::uint32_t head_dim);
 

@@ -157,38 +157,77 @@ TEST(KernelsTest, RowFunctionsEqualTheirTwins) {
     EXPECT_NEAR(far[2], 0.0f, 1e-30f);
 }
 
-TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
-    ModelConfig config = test::tiny_config();
-    config.head_dim = 20;
-    KvCache cache(config, {4, 16});
-    KvCache::Sequence sequence(cache);
-    constexpr std::uint32_t num_tokens = 39;
-    ASSERT_TRUE(sequence.reserve(num_tokens));
+// A sequence of random keys and values in pages of 4 tokens, in its layer 1.
+struct Attention {
+    static constexpr std::uint32_t num_tokens = 39;
+    ModelConfig config;
+    KvCache cache;
+    KvCache::Sequence sequence;
+    std::vector<float> k, v, q;
+    AttentionShape shape;
+    std::size_t kv_floats, q_floats;  // of a row
 
-    const std::size_t row = config.num_kv_heads * config.head_dim;
-    const auto k = random_floats(num_tokens * row, 10), v = random_floats(num_tokens * row, 11);
-    for (std::uint32_t t = 0; t < num_tokens; ++t) {
-        std::copy_n(k.begin() + t * row, row, sequence.k(1, t).begin());
-        std::copy_n(v.begin() + t * row, row, sequence.v(1, t).begin());
+    explicit Attention(std::uint32_t head_dim)
+        : config([&] {
+              ModelConfig tiny = test::tiny_config();
+              tiny.head_dim = head_dim;
+              tiny.num_heads = 6;  // three for each kv head
+              return tiny;
+          }()),
+          cache(config, {4, 16}),
+          sequence(cache),
+          shape{config.num_heads, config.num_kv_heads, head_dim},
+          kv_floats(std::size_t{config.num_kv_heads} * head_dim),
+          q_floats(std::size_t{shape.heads_per_kv()} * head_dim) {
+        EXPECT_TRUE(sequence.reserve(num_tokens));
+        k = random_floats(num_tokens * kv_floats, 10);
+        v = random_floats(num_tokens * kv_floats, 11);
+        q = random_floats(num_tokens * q_floats, 12);
+        for (std::uint32_t t = 0; t < num_tokens; ++t) {
+            std::copy_n(k.begin() + t * kv_floats, kv_floats, sequence.k(1, t).begin());
+            std::copy_n(v.begin() + t * kv_floats, kv_floats, sequence.v(1, t).begin());
+        }
     }
-    const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
-    const std::uint32_t heads = shape.num_heads / shape.num_kv_heads;
-    const auto q = random_floats(std::size_t{heads} * config.head_dim, 12);
+    // Rows at [first, first + count).
+    std::vector<float> rows(std::uint32_t kv_head, std::uint32_t first, std::uint32_t count) const {
+        std::vector<float> out(count * q_floats);
+        attend({out.data(), q_floats}, {q.data() + first * q_floats, q_floats, count}, sequence, 1,
+               kv_head, first, shape);
+        return out;
+    }
+};
 
+TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
+    const Attention attention(20);
     for (const std::uint32_t position : {0u, 3u, 4u, 37u, 38u})
-        for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head) {
-            std::vector<float> mine(q.size()), twin(q.size());
-            attend(mine, q, sequence, 1, kv_head, position, shape);
-            for (std::uint32_t head = 0; head < heads; ++head) {
-                const std::size_t at = head * config.head_dim;
-                plain::attention(std::span(twin).subspan(at, config.head_dim),
-                                 std::span(q).subspan(at, config.head_dim),
-                                 k.data() + kv_head * config.head_dim,
-                                 v.data() + kv_head * config.head_dim, row, position + 1,
-                                 1.0f / std::sqrt(static_cast<float>(config.head_dim)));
-            }
+        for (std::uint32_t kv_head = 0; kv_head < attention.config.num_kv_heads; ++kv_head) {
+            const auto mine = attention.rows(kv_head, position, 1);
+            std::vector<float> twin(mine.size());
+            for (std::size_t at = 0; at < mine.size(); at += 20)
+                plain::attention(
+                    std::span(twin).subspan(at, 20),
+                    std::span(attention.q).subspan(position * attention.q_floats + at, 20),
+                    attention.k.data() + kv_head * 20, attention.v.data() + kv_head * 20,
+                    attention.kv_floats, position + 1, 1.0f / std::sqrt(20.0f));
             EXPECT_LE(rms_error(mine, twin), 1e-6) << "position " << position;
         }
+}
+
+TEST(KernelsTest, RowsThatAttendTogetherHaveTheBitsOfRowsAlone) {
+    for (const std::uint32_t head_dim : {20u, 64u}) {
+        const Attention attention(head_dim);
+        for (const std::uint32_t first : {0u, 2u, 11u})
+            for (const std::uint32_t count : {2u, 5u, 28u}) {
+                const auto together = attention.rows(1, first, count);
+                for (std::uint32_t r = 0; r < count; ++r) {
+                    const auto alone = attention.rows(1, first + r, 1);
+                    EXPECT_EQ(std::memcmp(alone.data(), together.data() + r * alone.size(),
+                                          alone.size() * sizeof(float)),
+                              0)
+                        << "row " << r << " of " << count << " from " << first;
+                }
+            }
+    }
 }
 
 }  // namespace
