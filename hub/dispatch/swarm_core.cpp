@@ -541,7 +541,10 @@ void SwarmCore::set_hedge(const HedgePolicy& policy) {
     state_->options.hedge = policy;
     state_->policy.set(policy);
 }
-void SwarmCore::set_local_fallback(bool on) { state_->options.local_fallback = on; }
+void SwarmCore::set_local_fallback(bool on) {
+    state_->options.local_fallback = on;
+    if (!on) state_->dark = false;  // then the workers are all there is
+}
 const SwarmOptions& SwarmCore::options() const { return state_->options; }
 
 }  // namespace moex

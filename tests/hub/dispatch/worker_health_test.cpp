@@ -202,5 +202,23 @@ TEST(WorkerHealthStory, WhenAllFallSilentAtOnceTheLocalBackendComputesAtOnce) {
     EXPECT_EQ(swarm.core().counters().calls_local, local);
 }
 
+TEST(WorkerHealthStory, InDarknessWithoutTheLocalBackendEachCallIsSentOnceAndWaited) {
+    SimSwarm swarm(four_workers(true));
+    join_four(swarm);
+    for (const WorkerId worker : swarm.workers_alive()) swarm.stall_compute(worker);
+    swarm.submit({.num_tokens = 8});
+    swarm.run_for(400ms);
+    for (const WorkerId worker : swarm.workers_alive()) swarm.stall(worker);
+    swarm.run_for(300ms);  // late, and nobody is heard
+
+    swarm.core().set_local_fallback(false);
+    const std::uint64_t before = swarm.core().counters().groups_sent;
+    swarm.submit({.num_tokens = 8});
+    swarm.run_for(50ms);
+    for (int i = 0; i < 20; ++i) swarm.say(swarm.workers_alive().front(), encode_heartbeat(9999));
+    EXPECT_LE(swarm.core().counters().groups_sent - before, 8u);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
 }  // namespace
 }  // namespace moex::sim
