@@ -1,7 +1,7 @@
 // A round inside a native worker: how far from what the GPU's memory allows, and where the rest
 // goes.
 //   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|paper|demo] [--layers N] [--experts N]
-//                [--rounds N] [--pause US] [--robust on|off|unless-checked]
+//                [--rounds N] [--pause US] [--robust on|off|unless-checked] [--check FILE]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: what nothing costs
 //   read         a kernel that only reads: gb_s is the bound of the others
@@ -11,15 +11,21 @@
 // ask the same 8 experts, or each row 8 of its own. gpu_us is a slope: rounds of several layers,
 // repeated within one submission.
 // A software rasteriser is asked for less: it shows that the program works.
-// example: kernel_bench --layers 48 --rounds 960
+// --check FILE: what an earlier run printed, below a comment "# Machine: ADAPTER". On that adapter
+// it exits with 1 when a round has fallen under half of its recorded share of the bandwidth that
+// its own run measured; on any other it says so and passes. example: kernel_bench --layers 48
+// --rounds 960
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <fstream>
+#include <map>
 #include <mutex>
 #include <random>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -51,6 +57,7 @@ struct Options {
     std::string device, shape = "qwen3-30b-a3b";
     std::uint32_t layers = 48, experts = 128, rounds = 480;
     int pause_us = 0;  // between rounds, as a decode loop has it
+    std::string check_file;
     gpu::RobustAccess robust_access = gpu::RobustAccess::unless_checked;
 };
 
@@ -170,6 +177,33 @@ class Recorder : public gpu::Device {
     std::vector<Read> reads_;
 };
 
+// Rounds as shares of the bandwidth of their run, by "shape,slots,rows,routing".
+struct Shares {
+    std::string machine;
+    std::map<std::string, double> of_round;
+};
+
+// Reads what this program printed; the bandwidth stands before the rounds.
+Shares read_shares(const std::string& path) {
+    std::ifstream in(path);
+    if (!in) fail("cannot read " + path);
+    Shares shares;
+    double bandwidth = 0;
+    for (std::string line; std::getline(in, line);) {
+        const std::string machine = "# Machine: ";
+        if (line.starts_with(machine)) shares.machine = line.substr(machine.size());
+        std::vector<std::string> cells;
+        std::istringstream parts(line);
+        for (std::string cell; std::getline(parts, cell, ',');) cells.push_back(cell);
+        if (cells.size() < 12) continue;
+        if (cells[0] == "read") bandwidth = std::atof(cells[11].c_str());
+        if (cells[0] == "round" && bandwidth > 0)
+            shares.of_round[cells[1] + ',' + cells[2] + ',' + cells[3] + ',' + cells[4]] =
+                std::atof(cells[11].c_str()) / bandwidth;
+    }
+    return shares;
+}
+
 // A group as a frame of the hub decodes to it.
 struct Group {
     Bytes x;
@@ -230,6 +264,24 @@ class Bench {
         read();
         rounds("layer", false);
         rounds("hash", true);
+    }
+
+    // Whether no round has fallen under half of what `recorded` says of it.
+    bool holds_against(const Shares& recorded) const {
+        const std::string& here = device_.adapter().description;
+        if (recorded.machine.find(here.substr(0, here.find(','))) == std::string::npos) {
+            std::fprintf(stderr, "kernel_bench: nothing is recorded for %s\n", here.c_str());
+            return true;
+        }
+        bool holds = true;
+        for (const auto& [round, share] : shares_) {
+            const auto found = recorded.of_round.find(round);
+            if (found == recorded.of_round.end() || share >= found->second / 2) continue;
+            holds = false;
+            std::fprintf(stderr, "kernel_bench: %s has %.3f of the bandwidth, recorded is %.3f\n",
+                         round.c_str(), share, found->second);
+        }
+        return holds;
     }
 
   private:
@@ -298,6 +350,7 @@ class Bench {
         std::printf("read,,,,,,,,%.1f,1,%.1f,%.0f\n", gpu_us, (blocks << 16) / 1e6,
                     blocks * 65.536 / gpu_us);
         std::fflush(stdout);
+        bandwidth_ = blocks * 65.536 / gpu_us;
         device_.destroy_bind_group(command.bind_group);
         device_.destroy_buffer(words);
         device_.destroy_buffer(sums);
@@ -388,6 +441,8 @@ class Bench {
                     quantile(times, 0.1), quantile(times, 0.5), quantile(times, 0.99), gpu_us,
                     dispatches, weights_mb, weights_mb * 1e3 / gpu_us);
         std::fflush(stdout);
+        shares_[text(options_.shape, ',', slots, ',', rows, ',', routed ? "routed" : "same")] =
+            weights_mb * 1e3 / gpu_us / bandwidth_;
     }
 
     void pause() const {
@@ -411,6 +466,8 @@ class Bench {
     Loop loop_;
     Recorder device_;
     gpu::BufferId readback_;
+    double bandwidth_ = 0;                  // GB/s
+    std::map<std::string, double> shares_;  // by round
 };
 
 Options options_of(int argc, char** argv) {
@@ -426,6 +483,8 @@ Options options_of(int argc, char** argv) {
             options.layers = std::max(1u, number);
         else if (flag == "--experts")
             options.experts = std::max(1u, number);
+        else if (flag == "--check")
+            options.check_file = value;
         else if (flag == "--rounds")
             options.rounds = std::max(1u, number);
         else if (flag == "--pause")
@@ -444,6 +503,9 @@ Options options_of(int argc, char** argv) {
 }  // namespace moex
 
 int main(int argc, char** argv) {
-    moex::Bench(moex::options_of(argc, argv)).run();
-    return 0;
+    const moex::Options options = moex::options_of(argc, argv);
+    moex::Bench bench(options);
+    bench.run();
+    if (options.check_file.empty()) return 0;
+    return bench.holds_against(moex::read_shares(options.check_file)) ? 0 : 1;
 }

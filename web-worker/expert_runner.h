@@ -56,7 +56,7 @@ class ExpertRunner {
     const RunnerOptions& options() const { return options_; }
 
     bool has_free_lane() const;
-    // of the round whose `done` is being called; 0 where the GPU does not tell
+    // of one of the last rounds; 0 where the GPU does not tell
     double gpu_us() const { return device_.gpu_us(); }
     // The pairs that a group of `num_tokens` rows may have here. A group
     // of more than tokens_max rows is taken in parts of as many.

@@ -28,7 +28,7 @@ class StatusReport {
     void changed();  // shown within 100 ms
     void show();     // now
     void close();    // from here on only show() shows anything
-    // frame in to frame out; on the GPU, 0: not known
+    // frame in to frame out; a recent round's time on the GPU, 0: not known
     void add_round(double round_ms, double gpu_us);
 
   private:

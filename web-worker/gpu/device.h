@@ -137,8 +137,8 @@ class Device {
     // Called at most once, when the device is lost; afterwards every call fails softly.
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;
-    // How long the GPU took for the submission behind the readback that was
-    // delivered last; 0 where it cannot tell. Copies into buffers not counted.
+    // How long the GPU took for one of the last submissions whose readback was delivered (some are
+    // timed, not all); 0 where it cannot tell. Copies into buffers are not counted.
     virtual double gpu_us() const = 0;
 };
 
