@@ -10,9 +10,6 @@ bad=0
 
 # Longer than 70 lines on purpose: each is one story told in order, to be rewritten with what it serves.
 long_functions="SwarmCore::State::on_result SwarmCore::State::plan_cover Round::open"
-# Tests that are still to be taken apart.
-long_functions+=" RowsInWireFormAreThoseOfTheTwin"
-long_functions+=" RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne"
 
 tracked() { git ls-files -- "$@"; }   # of the paths that were asked for
 asked=("$@")

@@ -91,14 +91,14 @@ TEST_F(KernelsTest, EveryShapeSizeAndDtypeAgreesWithDouble) {
         cases.size(), worst[5], worst[1], worst[2], worst[3]);
 }
 
-// pack_rows alone, against encode_rows(): f16 and bf16 bit for bit; an
-// int8 value within half a step, and 2^-12 of one for the GPU's division.
-TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
-    constexpr std::uint32_t hidden = 64;
+constexpr std::uint32_t wire_hidden = 64;
+
+// Ordinary rows, and those at which a conversion may go wrong.
+std::vector<std::vector<float>> rows_to_pack() {
     std::vector<std::vector<float>> rows;
     const auto add = [&](const std::function<float(std::uint32_t)>& value) {
         rows.emplace_back();
-        for (std::uint32_t i = 0; i < hidden; ++i) rows.back().push_back(value(i));
+        for (std::uint32_t i = 0; i < wire_hidden; ++i) rows.back().push_back(value(i));
     };
     for (const float peak :
          {1.0f, 127.0f, 3e-3f, 7.3e4f, 1e-30f, 2e36f, 1.0000001f, 0.33333334f, 12345.678f})
@@ -119,107 +119,117 @@ TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
     add([](std::uint32_t i) { return i % 3 ? 1e-40f : 0.0f; });
     add([](std::uint32_t i) { return i == 7 ? std::numeric_limits<float>::infinity() : 1.0f; });
     add([](std::uint32_t i) { return i == 9 ? std::numeric_limits<float>::quiet_NaN() : 1.0f; });
+    return rows;
+}
 
+// What pack_rows reads before its rows: an answer for each pair.
+std::vector<std::uint32_t> pack_tables(Dtype dtype, std::uint32_t num_rows) {
+    gpu::RoundHeader header;
+    header.num_tokens = header.num_answers = num_rows;
+    header.dtype = static_cast<std::uint32_t>(dtype);
+    header.answer_starts_word = gpu::round_header_words;
+    header.answer_pairs_word = header.answer_starts_word + num_rows + 1;
+
+    std::vector<std::uint32_t> words(header.answer_pairs_word + 4 * num_rows);
+    std::memcpy(words.data(), &header, sizeof header);
+    for (std::uint32_t i = 0; i <= num_rows; ++i) words[header.answer_starts_word + i] = i;
+    for (std::uint32_t i = 0; i < num_rows; ++i) words[header.answer_pairs_word + 4 * i + 1] = i;
+    return words;
+}
+
+// f16 and bf16 bit for bit.
+void expect_half_row(Dtype dtype, std::span<const float> values, std::uint32_t row, ByteView wire,
+                     ByteView twin) {
+    for (std::uint32_t i = 0; i < wire_hidden; ++i) {
+        // subnormals may be flushed
+        if (std::isnan(values[i]) || (std::fabs(values[i]) < 1e-38f && dtype == Dtype::bf16))
+            continue;
+        const std::size_t at = 2 * (row * std::size_t{wire_hidden} + i);
+        EXPECT_TRUE(wire[at] == twin[at] && wire[at + 1] == twin[at + 1])
+            << dtype_name(dtype) << " row " << row << " value " << values[i];
+    }
+}
+
+// A value within half a step, and 2^-12 of one for the GPU's division.
+void expect_int8_row(std::span<const float> values, std::uint32_t row, std::uint32_t num_rows,
+                     ByteView wire, ByteView twin) {
+    float scale, twin_scale;
+    std::memcpy(&scale, wire.data() + num_rows * wire_hidden + 4 * row, 4);
+    std::memcpy(&twin_scale, twin.data() + num_rows * wire_hidden + 4 * row, 4);
+    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) {
+        EXPECT_FALSE(std::isfinite(scale)) << "row " << row;
+        return;
+    }
+
+    EXPECT_NEAR(scale, twin_scale, twin_scale * 1e-6) << "row " << row;
+    for (std::uint32_t i = 0; i < wire_hidden; ++i) {
+        const auto code = static_cast<std::int8_t>(wire[row * std::size_t{wire_hidden} + i]);
+        if (twin_scale == 0)
+            EXPECT_EQ(code, 0) << "row " << row;
+        else
+            EXPECT_LE(std::fabs(code * double{scale} - values[i]), scale * (0.5 + 0x1p-12))
+                << "row " << row << " value " << values[i];
+    }
+}
+
+// pack_rows alone, against encode_rows().
+TEST_F(KernelsTest, RowsInWireFormAreThoseOfTheTwin) {
+    const std::vector<std::vector<float>> rows = rows_to_pack();
     std::vector<float> values;
     for (const auto& row : rows) values.insert(values.end(), row.begin(), row.end());
     const auto num_rows = static_cast<std::uint32_t>(rows.size());
 
-    const gpu::KernelConstant pack_constants[] = {
-        {"hidden_size", hidden},        {"moe_intermediate_size", 0}, {"chunks_per_group_log2", 0},
+    const gpu::KernelConstant constants[] = {
+        {"hidden_size", wire_hidden},   {"moe_intermediate_size", 0}, {"chunks_per_group_log2", 0},
         {"gate_up_scale_zero_word", 0}, {"down_codes_word", 0},       {"down_scale_zero_word", 0}};
     const auto pipeline = wait<gpu::PipelineId>(
-        [&](auto done) { device->create_pipeline("pack_rows", pack_constants, done); });
+        [&](auto done) { device->create_pipeline("pack_rows", constants, done); });
     ASSERT_TRUE(pipeline.ok());
 
-    const gpu::BufferId upload = *device->create_buffer(4096, gpu::BufferUsage::storage, "upload");
-    const gpu::BufferId y_pairs = *device->create_buffer(values.size() * 4,
-                                                         gpu::BufferUsage::storage, "y_pairs");
-    const gpu::BufferId y_wire = *device->create_buffer(values.size() * 4,
-                                                        gpu::BufferUsage::storage, "y_wire");
-    const gpu::BufferId readback = *device->create_buffer(values.size() * 4,
-                                                          gpu::BufferUsage::readback, "readback");
-
+    const auto buffer = [&](std::uint64_t size_bytes, gpu::BufferUsage usage, const char* label) {
+        return *device->create_buffer(size_bytes, usage, label);
+    };
+    const gpu::BufferId upload = buffer(4096, gpu::BufferUsage::storage, "upload");
+    const gpu::BufferId y_pairs = buffer(values.size() * 4, gpu::BufferUsage::storage, "y_pairs");
+    const gpu::BufferId y_wire = buffer(values.size() * 4, gpu::BufferUsage::storage, "y_wire");
+    const gpu::BufferId readback = buffer(values.size() * 4, gpu::BufferUsage::readback,
+                                          "readback");
     device->write_buffer(y_pairs, 0, std::as_bytes(std::span(values)));
     const gpu::Binding bindings[] = {{upload}, {y_pairs}, {y_wire}};
     const gpu::BindGroupId group = *device->create_bind_group(*pipeline, bindings);
 
     for (const Dtype dtype : {Dtype::f16, Dtype::bf16, Dtype::int8}) {
-        gpu::RoundHeader header;
-        header.num_tokens = header.num_answers = num_rows;
-        header.dtype = static_cast<std::uint32_t>(dtype);
-        header.answer_starts_word = gpu::round_header_words;
-        header.answer_pairs_word = header.answer_starts_word + num_rows + 1;
-        std::vector<std::uint32_t> words(header.answer_pairs_word + 4 * num_rows);
-        std::memcpy(words.data(), &header, sizeof header);
-        for (std::uint32_t i = 0; i <= num_rows; ++i) words[header.answer_starts_word + i] = i;
-        for (std::uint32_t i = 0; i < num_rows; ++i)
-            words[header.answer_pairs_word + 4 * i + 1] = i;
-        device->write_buffer(upload, 0, std::as_bytes(std::span(words)));
-
-        const std::uint64_t wire_bytes = wire_rows_bytes(dtype, num_rows, hidden);
+        const std::vector<std::uint32_t> tables = pack_tables(dtype, num_rows);
+        device->write_buffer(upload, 0, std::as_bytes(std::span(tables)));
 
         gpu::Command run, copy;
         run.pipeline = *pipeline;
         run.bind_group = group;
         run.workgroups = {1, num_rows, 1};  // 64 columns are less than a workgroup's
-
         copy.kind = gpu::Command::Kind::copy;
         copy.source = y_wire;
         copy.target = readback;
-        copy.size_bytes = wire_bytes;
-
+        copy.size_bytes = wire_rows_bytes(dtype, num_rows, wire_hidden);
         const gpu::Command commands[] = {run, copy};
         device->submit(commands);
 
         Bytes wire;
         const auto read = wait<int>([&](auto done) {
-            device->read_buffer(readback, wire_bytes, [&wire, done](Result<ByteView> bytes) {
+            device->read_buffer(readback, copy.size_bytes, [&wire, done](Result<ByteView> bytes) {
                 if (bytes.ok()) wire.assign(bytes->begin(), bytes->end());
                 done(0);
             });
         });
         ASSERT_TRUE(read.ok());
-        ASSERT_EQ(wire.size(), wire_bytes);
+        ASSERT_EQ(wire.size(), copy.size_bytes);
 
-        Bytes twin(wire_bytes);
-        encode_rows(dtype, values, hidden, twin);
+        Bytes twin(wire.size());
+        encode_rows(dtype, values, wire_hidden, twin);
         for (std::uint32_t row = 0; row < num_rows; ++row) {
-            if (dtype != Dtype::int8) {
-                for (std::uint32_t i = 0; i < hidden; ++i) {
-                    // subnormals may be flushed
-                    if (std::isnan(rows[row][i]) ||
-                        (std::fabs(rows[row][i]) < 1e-38f && dtype == Dtype::bf16))
-                        continue;
-                    const std::size_t at = 2 * (row * std::size_t{hidden} + i);
-                    EXPECT_TRUE(wire[at] == twin[at] && wire[at + 1] == twin[at + 1])
-                        << dtype_name(dtype) << " row " << row << " value " << rows[row][i];
-                }
-                continue;
-            }
-
-            float scale, twin_scale;
-            std::memcpy(&scale, wire.data() + num_rows * hidden + 4 * row, 4);
-            std::memcpy(&twin_scale, twin.data() + num_rows * hidden + 4 * row, 4);
-
-            const float peak = std::fabs(
-                *std::max_element(rows[row].begin(), rows[row].end(),
-                                  [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
-            if (!std::isfinite(peak) || std::any_of(rows[row].begin(), rows[row].end(),
-                                                    [](float v) { return std::isnan(v); })) {
-                EXPECT_FALSE(std::isfinite(scale)) << "row " << row;
-                continue;
-            }
-
-            EXPECT_NEAR(scale, twin_scale, twin_scale * 1e-6) << "row " << row;
-            for (std::uint32_t i = 0; i < hidden; ++i) {
-                const auto code = static_cast<std::int8_t>(wire[row * std::size_t{hidden} + i]);
-                if (twin_scale == 0)
-                    EXPECT_EQ(code, 0) << "row " << row;
-                else
-                    EXPECT_LE(std::fabs(code * double{scale} - rows[row][i]),
-                              scale * (0.5 + 0x1p-12))
-                        << "row " << row << " value " << rows[row][i];
-            }
+            if (dtype == Dtype::int8)
+                expect_int8_row(rows[row], row, num_rows, wire, twin);
+            else
+                expect_half_row(dtype, rows[row], row, wire, twin);
         }
     }
 }
@@ -230,20 +240,44 @@ TEST_F(KernelsTest, SelfTestPasses) {
     EXPECT_LE(*error, 1e-6);
 }
 
+// Rows of 384 values, each asked of all of `experts`.
+GroupDispatchView group_of(std::initializer_list<std::uint16_t> experts, std::uint32_t num_tokens,
+                           std::span<const float> x) {
+    GroupDispatchView group;
+    group.shape = {.layer = 0,
+                   .num_tokens = num_tokens,
+                   .hidden_dim = 384,
+                   .dtype = Dtype::f32,
+                   .unsummed = true,
+                   .num_pairs = static_cast<std::uint32_t>(experts.size()) * num_tokens,
+                   .num_experts = static_cast<std::uint16_t>(experts.size())};
+
+    for (const std::uint16_t expert : experts) {
+        group.experts.push_back({expert, static_cast<std::uint16_t>(num_tokens)});
+        for (std::uint32_t row = 0; row < num_tokens; ++row) {
+            group.rows.push_back(static_cast<std::uint16_t>(row));
+            group.gates.push_back(float_to_half(0.75f));
+        }
+    }
+    group.x_bytes = std::as_bytes(x.first(num_tokens * std::size_t{384}));
+    return group;
+}
+
+Bytes blob_of(const ExpertShape& shape) {
+    ExpertWeights weights{.shape = shape};
+    for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
+        for (std::uint32_t i = 0; i < shape.hidden_size * shape.moe_intermediate_size; ++i)
+            matrix->push_back(0.01f * static_cast<float>(static_cast<int>(i * 7919 % 201) - 100));
+    return quantize_expert_int4(weights);
+}
+
 // A served expert: rounds after the first create nothing, submit once and read
 // once, whatever their size; a single row is bit-equal alone and in company.
 TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     const ExpertShape shape{384, 256, 128};
-    ExpertStore store(*device, expert_blob_layout(shape).size_bytes,
-                      4 * expert_blob_layout(shape).size_bytes);
+    const Bytes blob = blob_of(shape);
+    ExpertStore store(*device, blob.size(), 4 * blob.size());
     ASSERT_TRUE(store.reserve(2).ok());
-
-    ExpertWeights weights{.shape = shape};
-    for (auto* matrix : {&weights.gate, &weights.up, &weights.down})
-        for (std::uint32_t i = 0; i < 384 * 256; ++i)
-            matrix->push_back(0.01f * static_cast<float>(static_cast<int>(i * 7919 % 201) - 100));
-
-    const Bytes blob = quantize_expert_int4(weights);
     ASSERT_TRUE(store.put(Unit{0, 1}, blob).ok());
     ASSERT_TRUE(store.put(Unit{0, 4}, blob).ok());
 
@@ -253,7 +287,6 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
                       .num_tokens_max = 64,
                       .num_pairs_max = 128};
     ExpertRunner runner(*device, store, {.limits = limits, .shape = shape});
-
     bool finished = false;
     runner.create([&](Status made) {
         EXPECT_TRUE(made.ok());
@@ -265,32 +298,15 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     for (std::size_t i = 0; i < x.size(); ++i)
         x[i] = 0.01f * static_cast<float>(static_cast<int>(i * 104729 % 301) - 150);
     const auto round = [&](std::uint32_t num_tokens) {
-        GroupDispatchView group;
-        group.shape = {.layer = 0,
-                       .num_tokens = num_tokens,
-                       .hidden_dim = 384,
-                       .dtype = Dtype::f32,
-                       .unsummed = true,
-                       .num_pairs = 2 * num_tokens,
-                       .num_experts = 2};
-
-        for (const std::uint16_t expert : {1, 4}) {
-            group.experts.push_back({expert, static_cast<std::uint16_t>(num_tokens)});
-            for (std::uint32_t row = 0; row < num_tokens; ++row) {
-                group.rows.push_back(static_cast<std::uint16_t>(row));
-                group.gates.push_back(float_to_half(0.75f));
-            }
-        }
-
-        group.x_bytes = std::as_bytes(std::span(x).first(num_tokens * std::size_t{384}));
-
         Bytes y;
         bool answered = false;
-        const Status started = runner.run_group(group, [&](Result<ByteView> bytes) {
-            EXPECT_TRUE(bytes.ok());
-            if (bytes.ok()) y.assign(bytes->begin(), bytes->end());
-            answered = true;
-        });
+        const Status started = runner.run_group(group_of({1, 4}, num_tokens, x),
+                                                [&](Result<ByteView> bytes) {
+                                                    EXPECT_TRUE(bytes.ok());
+                                                    if (bytes.ok())
+                                                        y.assign(bytes->begin(), bytes->end());
+                                                    answered = true;
+                                                });
         EXPECT_TRUE(started.ok());
         loop.run_until(answered);
         return y;
@@ -312,20 +328,7 @@ TEST_F(KernelsTest, RoundsCreateNothingAndABatchedRowIsBitEqualToASingleOne) {
     EXPECT_EQ(after.bind_groups_created, warm.bind_groups_created);
     EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
 
-    GroupDispatchView unknown;
-    unknown.shape = {.layer = 0,
-                     .num_tokens = 1,
-                     .hidden_dim = 384,
-                     .dtype = Dtype::f32,
-                     .unsummed = true,
-                     .num_pairs = 1,
-                     .num_experts = 1};
-    unknown.experts = {{7, 1}};
-    unknown.rows = {0};
-    unknown.gates = {0};
-    unknown.x_bytes = std::as_bytes(std::span(x).first(384));
-
-    const Status refused = runner.run_group(unknown, [](Result<ByteView>) { FAIL(); });
+    const Status refused = runner.run_group(group_of({7}, 1, x), [](Result<ByteView>) { FAIL(); });
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.error().code, ErrorCode::unknown_expert);
 }
