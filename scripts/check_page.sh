@@ -23,8 +23,11 @@ mapfile -t prose < <(select_files '(\.(js|mjs|wgsl|md|sh|cmake)|CMakeLists\.txt|
 
 if command -v clang-format-14 > /dev/null; then
   if [ ${#cpp[@]} -gt 0 ]; then
-    unformatted=$(clang-format-14 --dry-run --Werror "${cpp[@]}" 2>&1 | sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1/p')
-    [ -z "$unformatted" ] || { echo "check_page: not as clang-format 14 has it:"; echo "$unformatted"; bad=1; }
+    if ! said=$(clang-format-14 --dry-run --Werror "${cpp[@]}" 2>&1); then
+      echo "check_page: not as clang-format 14 has it:"
+      sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1/p' <<< "$said" | grep . || tail -5 <<< "$said"
+      bad=1
+    fi
   fi
 else
   echo "check_page: clang-format-14 is not here (scripts/setup.sh --for lint): the layout is not looked at"

@@ -1,6 +1,7 @@
 // The chat page's plain modules: what is thought and what is said, what the model is told, what two tabs make of one
 // conversation, what people read.
 import assert from "node:assert/strict";
+import { webcrypto } from "node:crypto";
 import { test } from "node:test";
 
 import {
@@ -13,6 +14,8 @@ import { Turn, newAnswer } from "../../static/js/chat/turn.js";
 import {
   bannerWords, endWords, errorWords, factsOf, poolWords, thoughtWords, welcomeWords,
 } from "../../static/js/chat/words.js";
+
+globalThis.crypto ??= webcrypto;      // Node 18 has no global one; browsers have
 
 const say = (content) => ({ choices: [{ index: 0, delta: { content } }] });
 const think = (reasoning_content) => ({ choices: [{ index: 0, delta: { reasoning_content } }] });
