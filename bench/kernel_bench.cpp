@@ -13,23 +13,21 @@
 // A software rasteriser is asked for less: it shows that the program works.
 // --check FILE: what an earlier run printed, below a comment "# Machine: ADAPTER". On that adapter
 // it exits with 1 when a round has fallen under half of its recorded share of the bandwidth that
-// its own run measured; on any other it says so and passes. example: kernel_bench --layers 48
-// --rounds 960
+// its own run measured; on any other it says so and passes.
+// example: kernel_bench --layers 48 --rounds 960
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <fstream>
 #include <map>
-#include <mutex>
 #include <random>
 #include <sstream>
 #include <string>
 #include <utility>
 
 #include "protocol/expert_reference.h"
+#include "tests/support/posted_loop.h"
 #include "web-worker/expert_runner.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
@@ -80,35 +78,6 @@ ExpertShape shape_of(const std::string& name) {
     if (name == "demo") return {384, 256, 128};
     fail("no shape is called " + name);
 }
-
-// The worker's thread is the bench's: functions are posted by the device's waiter and run here.
-class Loop {
-  public:
-    gpu::PostFunction poster() {
-        return [this](std::function<void()> function) {
-            const std::lock_guard lock(mutex_);
-            functions_.push_back(std::move(function));
-            wake_.notify_one();
-        };
-    }
-    void run_until(const bool& finished) {
-        while (!finished) {
-            std::function<void()> function;
-            {
-                std::unique_lock lock(mutex_);
-                wake_.wait(lock, [&] { return !functions_.empty(); });
-                function = std::move(functions_.front());
-                functions_.pop_front();
-            }
-            function();
-        }
-    }
-
-  private:
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::deque<std::function<void()>> functions_;
-};
 
 // The device itself, except that commands and readbacks can be held back to be submitted many
 // times over.
@@ -463,7 +432,7 @@ class Bench {
 
     Options options_;
     ExpertShape shape_;
-    Loop loop_;
+    test::PostedLoop loop_;
     Recorder device_;
     gpu::BufferId readback_;
     double bandwidth_ = 0;                  // GB/s

@@ -69,7 +69,7 @@ make_root() {
   # The host's ways out: settings of apt that name proxies, mirrors or dates; certificates; npm's registry.
   local path
   for path in /etc/apt/{apt.conf.d,auth.conf.d,keyrings,trusted.gpg.d} /usr/share/keyrings /etc/ssl/certs \
-              /usr/local/share/ca-certificates /etc/npmrc /root/.npmrc /etc/resolv.conf /etc/hosts; do
+              /usr/local/share/ca-certificates /etc/npmrc ~root/.npmrc /etc/resolv.conf /etc/hosts; do
     [ -e "$path" ] || continue
     mkdir -p "$root$(dirname "$path")"
     cp -aL "$path" "$root$(dirname "$path")/" 2> /dev/null || true

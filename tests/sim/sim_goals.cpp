@@ -133,20 +133,43 @@ Goal all_gone(const GoalOptions& goal) {
             .holds = !ok && s <= 10};
 }
 
-Goal liars(const GoalOptions& goal) {
+// `way`: how often and from when on they lie; which lie goes round all plausible ones.
+Goal liars(const GoalOptions& goal, const char* name, const WorkerProfile& way) {
+    constexpr int first_plausible = static_cast<int>(Lie::huge) + 1,
+                  num_plausible = static_cast<int>(Lie::negated) + 1 - first_plausible;
     GoalSwarm at(goal, 24, true, false);
     const auto workers = at.swarm.workers_alive();
     for (std::size_t i = 0; i < workers.size(); i += 3) {
         WorkerProfile profile = usual_profile(at.random);
-        profile.lie = static_cast<Lie>(4 + i / 3 % 5);
+        profile.lie = static_cast<Lie>(first_plausible + static_cast<int>(i / 3) % num_plausible);
+        profile.lie_share = way.lie_share;
+        profile.honest_first = way.honest_first;
         at.swarm.set_profile(workers[i], profile);
     }
+
     const std::uint32_t num_tokens = scaled(goal, 30);
     const TokenReport report = at.tokens(num_tokens);
-    return {.name = "R4 a third tell plausible lies",
+    return {.name = name,
             .wanted = "0 changed tokens",
             .measured = text(report.corrupted, " of ", num_tokens, " changed"),
             .holds = report.corrupted == 0,
+            .violations = report.violations};
+}
+
+// The hub's machine slept: every deadline and every heartbeat is due at once.
+Goal clock_leap(const GoalOptions& goal) {
+    GoalSwarm at(goal, 16, false, false);
+    at.tokens(4);
+    const std::uint32_t num_tokens = scaled(goal, 20);
+    const TokenReport report = run_tokens(
+        at.swarm, {.num_tokens = num_tokens, .before = [&](SimSwarm& swarm, std::uint32_t token) {
+                       if (token == num_tokens / 2) swarm.jump_clock(10min);
+                   }});
+    return {.name = "R7 the clock leaps 10 min, alone",
+            .wanted = "none failed, nobody is lost",
+            .measured = text(report.failed, " of ", num_tokens, " failed, ",
+                             at.swarm.workers_alive().size(), " of 16 there"),
+            .holds = report.failed == 0 && at.swarm.workers_alive().size() == 16,
             .violations = report.violations};
 }
 
@@ -270,9 +293,18 @@ TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run) {
 }
 
 std::vector<Goal> measure_goals(const GoalOptions& goal) {
-    return {tail(goal),       half_killed(goal, true), half_killed(goal, false),
-            all_silent(goal), all_gone(goal),          liars(goal),
-            slow_one(goal),   all_errors(goal),        slower_line(goal),
+    return {tail(goal),
+            half_killed(goal, true),
+            half_killed(goal, false),
+            all_silent(goal),
+            all_gone(goal),
+            liars(goal, "R4 a third tell plausible lies", {}),
+            liars(goal, "R4 a third lie in 1 of 100 answers", {.lie_share = 0.01}),
+            liars(goal, "R4 a third lie after 20 answers", {.honest_first = 20}),
+            slow_one(goal),
+            all_errors(goal),
+            slower_line(goal),
+            clock_leap(goal),
             faults(goal)};
 }
 

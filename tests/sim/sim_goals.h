@@ -7,7 +7,6 @@
 namespace moex::sim {
 
 struct TokenRun {
-    SimOptions swarm;
     std::uint32_t num_tokens = 200, num_streams = 1;
     Duration between_layers = 300us;  // what the hub computes itself
     // before the token of this number

@@ -2,48 +2,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <limits>
-#include <mutex>
 
 #include "protocol/expert_reference.h"
+#include "tests/support/posted_loop.h"
 #include "tests/web-worker/kernel_cases.h"
 #include "web-worker/gpu/round_layout.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
 namespace moex {
 namespace {
-
-// The worker's thread is the test's: functions are posted by the device's waiter and run here.
-class Loop {
-  public:
-    gpu::PostFunction poster() {
-        return [this](std::function<void()> function) {
-            const std::lock_guard lock(mutex_);
-            functions_.push_back(std::move(function));
-            wake_.notify_one();
-        };
-    }
-    void run_until(const bool& finished) {
-        while (!finished) {
-            std::function<void()> function;
-            {
-                std::unique_lock lock(mutex_);
-                wake_.wait(lock, [&] { return !functions_.empty(); });
-                function = std::move(functions_.front());
-                functions_.pop_front();
-            }
-            function();
-        }
-    }
-
-  private:
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::deque<std::function<void()>> functions_;
-};
 
 class KernelsTest : public testing::Test {
   protected:
@@ -65,7 +34,7 @@ class KernelsTest : public testing::Test {
         loop.run_until(finished);
         return result;
     }
-    Loop loop;
+    test::PostedLoop loop;
     std::unique_ptr<gpu::Device> device;
 };
 

@@ -2,8 +2,9 @@
 // never saturates. Weights are the unsigned side: a code of 4 bits as it is, one of 8 bits plus
 // 128, which the formula then takes back as a zero of 128 (all of it whole numbers below 2^24, and
 // so exact in f32). Included by integer_avx_vnni.cpp and integer_avx512_vnni.cpp, which define
-//   Vector        a vector of `lanes` i32 or f32, operations on it, and nothing else
-// `tile_rows` rows share a panel's loads.
+//   Whole, Real   vectors of `lanes` i32 and f32, and the operations on them that stand below
+//   parts         how many of them make a panel
+//   tile_rows     how many rows share a panel's loads
 
 // Sums of one group: [rows][parts of the panel].
 template <PackedDtype DTYPE, int ROWS>
