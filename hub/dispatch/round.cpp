@@ -48,6 +48,37 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     top_k = batch.top_k;
     copies = num_copies;
     unsummed = options.rounding.deterministic || copies > 1;
+    attempts.clear();
+    answers.clear();
+    waiting = false;
+    wait_until = retry_at = give_up_at = std::nullopt;
+    num_retries = num_unpaid = 0;
+
+    MOEX_TRY(take_rows(batch, options.rounding));
+
+    const std::uint32_t block_rows = std::max(
+        1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, 65535u}));
+    pair_row.resize(std::size_t{num_tokens} * top_k);
+    pair_gate.resize(pair_row.size());
+    num_pieces_cut = 0;
+    for (std::uint32_t begin = 0, end = 0, block = 0; begin < num_tokens; begin = end, ++block) {
+        const bool wide = begin >= num_narrow_rows;
+        end = std::min(wide ? num_tokens : num_narrow_rows, begin + block_rows);
+        cut_block(batch, options,
+                  {.number = block,
+                   .row_begin = begin,
+                   .row_end = end,
+                   .dtype = wide ? Dtype::bf16 : options.rounding.wire_dtype},
+                  unit_base, piece_pairs_max);
+    }
+    pieces.resize(num_pieces_cut);
+    pieces_left = static_cast<std::uint32_t>(num_pieces_cut);
+    return {};
+}
+
+// x as it will be computed with, its norms, and the order in which its rows travel: those of the
+// wire's dtype first.
+Status Round::take_rows(const ExpertBatch& batch, const ExpertRounding& rounding) {
     const std::size_t num_values = std::size_t{num_tokens} * hidden_size;
     // the local backend may still read the old one
     if (!x || x.use_count() > 1) x = std::make_shared<std::vector<float>>();
@@ -55,7 +86,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
 
     x_rms.resize(num_tokens);
     row_order.clear();
-    std::vector<std::uint32_t> wide_rows;  // beyond the wire's dtype: bf16, in blocks of their own
+    wide_rows.clear();
     for (std::uint32_t row = 0; row < num_tokens; ++row) {
         const std::span<float> values(x->data() + std::size_t{row} * hidden_size, hidden_size);
         const double sum = square_sum(values.data(), hidden_size);
@@ -64,76 +95,63 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
                          text("layer ", layer, ": row ", row, " of x is not finite")};
         x_rms[row] = std::sqrt(sum / std::max(1u, hidden_size));
 
-        const Dtype dtype = options.rounding.dtype_of(values);
-        (dtype == options.rounding.wire_dtype ? row_order : wide_rows).push_back(row);
-        if (options.rounding.deterministic) round_rows(dtype, values, hidden_size);
+        const Dtype dtype = rounding.dtype_of(values);
+        (dtype == rounding.wire_dtype ? row_order : wide_rows).push_back(row);
+        if (rounding.deterministic) round_rows(dtype, values, hidden_size);
     }
-    const auto num_narrow = static_cast<std::uint32_t>(row_order.size());
+    num_narrow_rows = static_cast<std::uint32_t>(row_order.size());
     row_order.insert(row_order.end(), wide_rows.begin(), wide_rows.end());
-
-    const std::uint32_t num_experts = options.limits.num_experts;
-    const std::uint32_t block_rows = std::max(
-        1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, 65535u}));
-    const std::size_t num_pairs = std::size_t{num_tokens} * top_k;
-    pair_row.resize(num_pairs);
-    pair_gate.resize(num_pairs);
-    std::size_t num_pieces = 0;
-    std::vector<std::uint32_t> begin_of(num_experts + 1);
-    std::uint32_t pair_base = 0;
-    for (std::uint32_t begin = 0, end = 0, block = 0; begin < num_tokens; begin = end, ++block) {
-        const bool wide = begin >= num_narrow;
-        end = std::min(wide ? num_tokens : num_narrow, begin + block_rows);
-        const auto rows = std::span(row_order).subspan(begin, end - begin);
-
-        std::fill(begin_of.begin(), begin_of.end(), 0u);
-        for (const std::uint32_t row : rows)
-            for (const std::uint16_t expert :
-                 batch.expert_ids.subspan(std::size_t{row} * top_k, top_k)) {
-                MOEX_CHECK(expert < num_experts,
-                           text("expert ", expert, " of ", num_experts, " in layer ", layer));
-                ++begin_of[expert + 1];
-            }
-        for (std::uint32_t expert = 0; expert < num_experts; ++expert) {
-            const std::uint32_t count = begin_of[expert + 1];
-            begin_of[expert + 1] += begin_of[expert];
-            if (count == 0) continue;
-
-            // in stretches that somebody takes
-            const std::uint32_t stretch = piece_pairs_max.empty()
-                                              ? count
-                                              : std::max(1u, piece_pairs_max[expert]);
-            for (std::uint32_t at = 0; at < count; at += stretch) {
-                if (pieces.size() <= num_pieces) pieces.emplace_back();
-                Piece& piece = pieces[num_pieces++];
-                piece.reset();
-                piece.unit = unit_base + expert;
-                piece.expert = static_cast<std::uint16_t>(expert);
-                piece.block = block;
-                piece.dtype = wide ? Dtype::bf16 : options.rounding.wire_dtype;
-                piece.pair_begin = pair_base + begin_of[expert] + at;
-                piece.pair_end = piece.pair_begin + std::min(stretch, count - at);
-            }
-        }
-        for (const std::uint32_t row : rows)
-            for (std::uint32_t k = 0; k < top_k; ++k) {
-                const std::size_t i = std::size_t{row} * top_k + k;
-                const std::uint32_t pair = pair_base + begin_of[batch.expert_ids[i]]++;
-                pair_row[pair] = static_cast<std::uint16_t>(row);
-                const float gate = batch.expert_weights[i];
-                pair_gate[pair] = options.rounding.deterministic
-                                      ? half_to_float(float_to_half(gate))
-                                      : gate;
-            }
-        pair_base += (end - begin) * top_k;
-    }
-    pieces.resize(num_pieces);
-    pieces_left = static_cast<std::uint32_t>(num_pieces);
-    attempts.clear();
-    answers.clear();
-    waiting = false;
-    wait_until = retry_at = give_up_at = std::nullopt;
-    num_retries = num_unpaid = 0;
     return {};
+}
+
+// The pieces of one block of rows, and its pairs sorted by (expert, row).
+void Round::cut_block(const ExpertBatch& batch, const SwarmOptions& options, const Block& block,
+                      std::uint32_t unit_base, std::span<const std::uint32_t> piece_pairs_max) {
+    const std::uint32_t num_experts = options.limits.num_experts;
+    const auto rows = std::span(row_order).subspan(block.row_begin,
+                                                   block.row_end - block.row_begin);
+
+    pair_begin_of.assign(num_experts + 1, 0);
+    for (const std::uint32_t row : rows)
+        for (const std::uint16_t expert :
+             batch.expert_ids.subspan(std::size_t{row} * top_k, top_k)) {
+            MOEX_CHECK(expert < num_experts,
+                       text("expert ", expert, " of ", num_experts, " in layer ", layer));
+            ++pair_begin_of[expert + 1];
+        }
+
+    pair_begin_of[0] = block.row_begin * top_k;
+    for (std::uint32_t expert = 0; expert < num_experts; ++expert) {
+        const std::uint32_t count = pair_begin_of[expert + 1];
+        pair_begin_of[expert + 1] += pair_begin_of[expert];
+        if (count == 0) continue;
+
+        // in stretches that somebody takes
+        const std::uint32_t stretch = piece_pairs_max.empty()
+                                          ? count
+                                          : std::max(1u, piece_pairs_max[expert]);
+        for (std::uint32_t at = 0; at < count; at += stretch) {
+            if (pieces.size() <= num_pieces_cut) pieces.emplace_back();
+            Piece& piece = pieces[num_pieces_cut++];
+            piece.reset();
+            piece.unit = unit_base + expert;
+            piece.expert = static_cast<std::uint16_t>(expert);
+            piece.block = block.number;
+            piece.dtype = block.dtype;
+            piece.pair_begin = pair_begin_of[expert] + at;
+            piece.pair_end = piece.pair_begin + std::min(stretch, count - at);
+        }
+    }
+
+    for (const std::uint32_t row : rows)
+        for (std::uint32_t k = 0; k < top_k; ++k) {
+            const std::size_t i = std::size_t{row} * top_k + k;
+            const std::uint32_t pair = pair_begin_of[batch.expert_ids[i]]++;
+            const float gate = batch.expert_weights[i];
+            pair_row[pair] = static_cast<std::uint16_t>(row);
+            pair_gate[pair] = options.rounding.deterministic ? half_to_float(float_to_half(gate))
+                                                             : gate;
+        }
 }
 
 void Round::fill_group(Attempt& attempt, GroupDispatch& out) {

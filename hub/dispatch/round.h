@@ -94,6 +94,12 @@ struct Round {
     std::vector<AttemptId> attempts;  // live
     std::vector<RoundAnswer> answers;
 
+    // Scratch of open().
+    std::uint32_t num_narrow_rows = 0;
+    std::size_t num_pieces_cut = 0;
+    std::vector<std::uint32_t> wide_rows;      // beyond the wire's dtype: bf16, in their own blocks
+    std::vector<std::uint32_t> pair_begin_of;  // [num_experts + 1] of a block
+
     // Takes over what it needs of `batch`. `unit_base`:
     // the placement's unit of the layer's expert 0.
     // `piece_pairs_max` [num_experts]: no piece of the expert has more pairs; empty: no such bound.
@@ -117,6 +123,15 @@ struct Round {
     // expert, and where it came from. All pieces are done.
     void finish(std::vector<float>& y, ExpertAnswer& provenance) const;
     bool covered(const Attempt& attempt) const;  // nothing of it is wanted any more
+
+  private:
+    struct Block {
+        std::uint32_t number = 0, row_begin = 0, row_end = 0;  // of row_order
+        Dtype dtype = Dtype::f16;
+    };
+    Status take_rows(const ExpertBatch& batch, const ExpertRounding& rounding);
+    void cut_block(const ExpertBatch& batch, const SwarmOptions& options, const Block& block,
+                   std::uint32_t unit_base, std::span<const std::uint32_t> piece_pairs_max);
 };
 
 // |y| of each row against what x allows: every rms(y) <= norm_bound * max(1, rms of its x).

@@ -14,6 +14,20 @@ std::uint32_t num_moe_layers(const SwarmOptions& options) {
                                                     options.layer_is_moe.end(),
                                                     [](auto is_moe) { return is_moe != 0; }));
 }
+
+// Four blobs at once over a slow line are no reason to give up on who loads them.
+UnitDirectoryOptions directory_options(const SwarmOptions& options) {
+    constexpr std::uint64_t slow_line_bytes_per_s = 125'000, blobs_at_once = 4;
+    const std::chrono::milliseconds slow_load(1000 * blobs_at_once * options.expert_blob_bytes /
+                                              slow_line_bytes_per_s);
+    return {.placement = {.num_units = num_moe_layers(options) * options.limits.num_experts,
+                          .replicas = std::max(1u, options.replicas),
+                          .seed = options.seed},
+            .load_within = options.load_within + slow_load,
+            .load_again_after = options.load_again_after,
+            .serves = [](const UnitHolder& holder) { return worker_of(&holder).health.serves(); }};
+}
+
 // times heartbeats_missed_max: nobody is there any more
 constexpr std::uint32_t heartbeats_missed_close = 5;
 // of a published peer, which says nothing between two batches of weights
@@ -23,9 +37,7 @@ constexpr Duration loading_silence_max = 10min;
 SwarmCore::State::State(SwarmOptions given)
     : options(std::move(given)),
       policy(options.hedge),
-      placement({.num_units = num_moe_layers(options) * options.limits.num_experts,
-                 .replicas = std::max(1u, options.replicas),
-                 .seed = options.seed}) {
+      directory(directory_options(options)) {
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
                text("layer_is_moe has ", options.layer_is_moe.size(), " layers, the limits say ",
                     options.limits.num_layers));
@@ -36,12 +48,8 @@ SwarmCore::State::State(SwarmOptions given)
         if (is_moe) moe_layers.push_back(layer);
     }
 
-    holders.resize(moe_layers.size() * options.limits.num_experts);
-    ready.resize(holders.size());
-    held_until.resize(holders.size());
-
     control_bytes_max = unauthenticated_frame_bytes_max +
-                        std::min<std::uint64_t>(holders.size(), 65535) * sizeof(Unit);
+                        std::min<std::uint64_t>(directory.num_units(), 65535) * sizeof(Unit);
 }
 
 void SwarmCore::State::Turn::send(Worker& worker, Bytes frame) {
@@ -77,7 +85,7 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
     }
     if (worker->welcomed() && kind == WorkerEvent::Kind::removed) ++counts.removed;
 
-    if (!worker->units.empty()) forget_holder(turn.now, *worker);
+    if (!worker->units.empty()) directory.leave(*worker, turn.now);
 
     std::vector<RoundId> touched;
     const auto live = worker->ids.live();
@@ -93,11 +101,9 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
             if (round->reject_answers_of(id) > 0) touched.push_back(round_id);
     }
 
-    std::vector<PlacementChange> changes;
-    placement.leave(id, changes);
-
     // at the end nobody takes over
-    if (!draining || drain_at > turn.now) apply(turn, changes);
+    if (!draining || drain_at > turn.now) directory.settle(turn.now);
+    carry_out_orders(turn);
 
     std::sort(touched.begin(), touched.end());
     touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
@@ -508,12 +514,14 @@ std::vector<std::uint16_t> SwarmCore::replicas() const {
     const State& state = *state_;
     std::vector<std::uint16_t> counts(std::size_t{state.options.limits.num_layers} *
                                       state.options.limits.num_experts);
-    for (std::uint32_t unit = 0; unit < state.ready.size(); ++unit) {
+    for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
         const Unit wire = state.wire_unit(unit);
+        const auto ready = state.directory.ready(unit);
         counts[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert] =
             static_cast<std::uint16_t>(
-                std::count_if(state.ready[unit].begin(), state.ready[unit].end(),
-                              [](const Worker* w) { return w->health.serves_in_need(); }));
+                std::count_if(ready.begin(), ready.end(), [](const UnitHolder* holder) {
+                    return worker_of(holder).health.serves_in_need();
+                }));
     }
     return counts;
 }

@@ -8,8 +8,6 @@
 
 namespace moex {
 namespace {
-// below this a round is not split for the sake of balance
-constexpr std::uint32_t group_pairs_min = 64;
 // when every replica has failed and there is no local backend
 constexpr Duration retry_after = 20ms;
 constexpr std::size_t reserve_max = 64;  // rounds kept for reuse
@@ -29,8 +27,9 @@ bool SwarmCore::State::eligible(const Worker& worker, TimePoint now) const {
 
 bool SwarmCore::State::in_need(std::uint32_t unit) const {
     return !options.local_fallback &&
-           std::none_of(ready[unit].begin(), ready[unit].end(),
-                        [](const Worker* worker) { return worker->health.serves(); });
+           std::ranges::none_of(directory.ready(unit), [](const UnitHolder* holder) {
+               return worker_of(holder).health.serves();
+           });
 }
 
 bool SwarmCore::State::is_local(const Piece& piece) {
@@ -45,19 +44,18 @@ bool SwarmCore::State::has_worker_worth_waiting_for(const Round& round, const Pi
     if (!round.waiting && waiting.size() >= options.rounds_waiting_max) return false;
 
     const TimePoint free_by = round.wait_until.value_or(now + options.queue_wait);
-    return std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(),
-                       [&](const Worker* worker) {
-                           return worker->health.serves() && worker->accepts(piece.dtype) &&
-                                  piece.num_pairs() <= worker->pairs_max &&
-                                  !piece.was_tried(worker->id) && worker->busy_until <= free_by;
-                       });
+    return std::ranges::any_of(directory.ready(piece.unit), [&](const UnitHolder* holder) {
+        const Worker& worker = worker_of(holder);
+        return worker.health.serves() && worker.accepts(piece.dtype) &&
+               piece.num_pairs() <= worker.pairs_max && !piece.was_tried(worker.id) &&
+               worker.busy_until <= free_by;
+    });
 }
 
 // Whether somebody who holds or loads its unit takes pieces of this size.
 bool SwarmCore::State::has_taker(const Piece& piece) const {
-    const std::vector<Worker*>& by = holders[piece.unit];
-    return std::any_of(by.begin(), by.end(), [&](const Worker* worker) {
-        return piece.num_pairs() <= worker->pairs_max;
+    return std::ranges::any_of(directory.holders(piece.unit), [&](const UnitHolder* holder) {
+        return piece.num_pairs() <= worker_of(holder).pairs_max;
     });
 }
 
@@ -71,8 +69,8 @@ std::span<const std::uint32_t> SwarmCore::State::piece_pairs_max(std::uint32_t l
 
     pairs_max_of.assign(options.limits.num_experts, WorkerPool::piece_pairs_min);
     for (std::uint32_t expert = 0; expert < options.limits.num_experts; ++expert)
-        for (const Worker* worker : ready[unit_of(layer, expert)])
-            pairs_max_of[expert] = std::max(pairs_max_of[expert], worker->pairs_max);
+        for (const UnitHolder* holder : directory.ready(unit_of(layer, expert)))
+            pairs_max_of[expert] = std::max(pairs_max_of[expert], worker_of(holder).pairs_max);
     return pairs_max_of;
 }
 
@@ -226,8 +224,8 @@ bool SwarmCore::State::fail_what_nobody_takes(Turn& turn, Round& round,
                                               std::span<const std::uint32_t> open) {
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
-        if (piece.num_pairs() <= WorkerPool::piece_pairs_min || holders[piece.unit].empty() ||
-            has_taker(piece) || !piece.live.empty())
+        if (piece.num_pairs() <= WorkerPool::piece_pairs_min ||
+            directory.holders(piece.unit).empty() || has_taker(piece) || !piece.live.empty())
             continue;
 
         fail_round(turn, round,
@@ -294,138 +292,66 @@ void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::ui
 }
 
 bool SwarmCore::State::can_take(const Worker& worker, const Piece& piece) const {
-    return worker.mark == mark && worker.has(piece.unit, Worker::ready) &&
-           piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
+    return piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
            !piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));
 }
 
-// Shares by speed: large rounds end at all workers at about the same time. Slow is who needs three
-// times as long as the middle one: such a worker has no share.
-void SwarmCore::State::share_out(std::uint32_t num_pairs, TimePoint now) {
-    constexpr double slow_factor = 3;
-    const auto pairs_each = static_cast<std::uint32_t>(
-        std::max<std::size_t>(1, num_pairs / candidates.size()));
+// Its number in the router; nullopt: it may not be asked now.
+std::optional<std::uint32_t> SwarmCore::State::route_of(Worker& worker, Dtype dtype, bool idle_only,
+                                                        TimePoint now) {
+    if (worker.mark == mark) return worker.route;
+    if (!eligible(worker, now) || !worker.accepts(dtype)) return std::nullopt;
+    if (idle_only && worker.ids.num_live() > 0) return std::nullopt;
 
-    paces.clear();
-    for (Worker* worker : candidates) {
-        worker->decay_work(now);
-        worker->pace_ms = std::max(1e-3, to_ms(worker->predicted(pairs_each, latency, now)));
-        paces.push_back(worker->pace_ms);
-    }
-    const auto middle = paces.begin() + static_cast<std::ptrdiff_t>((paces.size() - 1) / 2);
-    std::nth_element(paces.begin(), middle, paces.end());
-
-    double speed_total = 0;
-    for (Worker* worker : candidates) {
-        worker->is_slow = worker->pace_ms > slow_factor * *middle || worker->stalls_until > now;
-        if (!worker->is_slow) speed_total += 1 / worker->pace_ms;
-    }
-    speed_total = std::max(1e-9, speed_total);
-    for (Worker* worker : candidates)
-        worker->share_pairs = std::max<std::uint32_t>(
-            group_pairs_min, static_cast<std::uint32_t>(std::min<double>(
-                                 num_pairs, std::ceil(num_pairs / worker->pace_ms / speed_total))));
+    worker.mark = mark;
+    worker.decay_work(now);
+    worker.route = router.add_worker({.id = worker.id,
+                                      .num_live = static_cast<std::uint32_t>(worker.ids.num_live()),
+                                      .work = worker.work,
+                                      .stalls = worker.stalls_until > now});
+    routed.push_back(&worker);
+    return worker.route;
 }
 
-// Gives `open` pieces to workers: who may be asked at all, then the quick ones, then the slow ones.
 void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
                                   bool hedge) {
     ++mark;
-    candidates.clear();
-    std::uint32_t total_pairs = 0;
-
+    router.begin();
+    routed.clear();
+    const bool idle_only = hedge && round.copies == 1;
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
-        total_pairs += piece.num_pairs();
-        for (Worker* worker : ready[piece.unit]) {
-            if (worker->mark != mark) {
-                if (!eligible(*worker, turn.now) || !worker->accepts(piece.dtype)) continue;
-                if (hedge && round.copies == 1 && worker->ids.num_live() > 0) continue;
-                worker->mark = mark;
-                worker->gain_pairs = 0;
-                worker->plan = -1;
-                candidates.push_back(worker);
-            }
-            if (can_take(*worker, piece)) worker->gain_pairs += piece.num_pairs();
+        takers.clear();
+        for (UnitHolder* holder : directory.ready(piece.unit)) {
+            Worker& worker = worker_of(holder);
+            const auto route = route_of(worker, piece.dtype, idle_only, turn.now);
+            if (route && can_take(worker, piece)) takers.push_back(*route);
         }
+        router.add_piece(i, piece.num_pairs(), takers);
+    }
+    if (routed.empty()) return;
+
+    const std::uint32_t pairs_each = router.pairs_each();
+    for (std::uint32_t number = 0; number < routed.size(); ++number) {
+        const Duration pace = routed[number]->predicted(pairs_each, latency, turn.now);
+        router.set_pace(number, std::max(1e-3, to_ms(pace)));
     }
 
-    if (candidates.empty()) return;
-    share_out(total_pairs, turn.now);
-
-    num_plans = 0;
-    for (const bool slow : {false, true}) {
-        cover_with(round, open, slow);
-        give_to_planned(round, open);
-    }
-
-    for (std::size_t i = 0; i < num_plans; ++i) send_plan(turn, round, plans[i], hedge, open);
+    const std::span<const RouteGroup> groups = router.cover();
+    open.clear();
+    router.append_left(open);
+    for (const RouteGroup& group : groups)
+        send_group(turn, round, *routed[group.worker], group.pieces, hedge, open);
     std::sort(open.begin(), open.end());
 }
 
-// Greedy set cover: again and again the worker that can take most of what is left,
-// ties to the less loaded, then to the one that has worked less. A share per worker
-// keeps large rounds balanced. One frame per worker where the limits allow it.
-void SwarmCore::State::cover_with(const Round& round, std::vector<std::uint32_t>& left, bool slow) {
-    const auto key = [](const Worker* w) {
-        return std::tuple(~std::min(w->gain_pairs, w->share_pairs), w->ids.num_live(), w->work,
-                          w->id);
-    };
-    for (;;) {
-        Worker* best = nullptr;
-        for (Worker* worker : candidates) {
-            if (worker->is_slow != slow || worker->plan >= 0 || worker->gain_pairs == 0) continue;
-            if (best == nullptr || key(worker) < key(best)) best = worker;
-        }
-        if (best == nullptr) return;
-
-        if (plans.size() <= num_plans) plans.emplace_back();
-        Plan& plan = plans[num_plans];
-        plan.worker = best;
-        plan.pieces.clear();
-        plan.num_pairs = 0;
-        best->plan = static_cast<std::int32_t>(num_plans++);
-
-        std::erase_if(left, [&](std::uint32_t i) {
-            const Piece& piece = round.pieces[i];
-            if (!can_take(*best, piece) ||
-                (plan.num_pairs > 0 && plan.num_pairs + piece.num_pairs() > best->share_pairs))
-                return false;
-            plan.pieces.push_back(i);
-            plan.num_pairs += piece.num_pairs();
-            for (Worker* worker : ready[piece.unit])
-                if (can_take(*worker, piece)) worker->gain_pairs -= piece.num_pairs();
-            return true;
-        });
-    }
-}
-
-// What the shares left over goes to those who hold it and have least.
-void SwarmCore::State::give_to_planned(const Round& round, std::vector<std::uint32_t>& left) {
-    std::erase_if(left, [&](std::uint32_t i) {
-        const Piece& piece = round.pieces[i];
-        Plan* least = nullptr;
-        for (const Worker* worker : ready[piece.unit])
-            if (can_take(*worker, piece) && worker->plan >= 0) {
-                Plan& plan = plans[static_cast<std::size_t>(worker->plan)];
-                if (least == nullptr || plan.num_pairs < least->num_pairs) least = &plan;
-            }
-        if (least == nullptr) return false;
-
-        least->pieces.push_back(i);
-        least->num_pairs += piece.num_pairs();
-        for (Worker* worker : ready[piece.unit])
-            if (can_take(*worker, piece)) worker->gain_pairs -= piece.num_pairs();
-        return true;
-    });
-}
-
-// Cuts a plan by the wire limits into frames; what the
+// Cuts a group by the wire's limits into frames; what the
 // worker's queue has no room for goes back to `unsent`.
-void SwarmCore::State::send_plan(Turn& turn, Round& round, Plan& plan, bool hedge,
-                                 std::vector<std::uint32_t>& unsent) {
-    std::sort(plan.pieces.begin(), plan.pieces.end());  // by block, then expert
-    const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, plan.worker->pairs_max);
+void SwarmCore::State::send_group(Turn& turn, Round& round, Worker& worker,
+                                  std::vector<std::uint32_t> pieces, bool hedge,
+                                  std::vector<std::uint32_t>& unsent) {
+    std::sort(pieces.begin(), pieces.end());  // by block, then expert
+    const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, worker.pairs_max);
 
     const auto belong_together = [&](const Piece& a, const Piece& b) {
         return a.block == b.block && a.dtype == b.dtype &&
@@ -433,27 +359,25 @@ void SwarmCore::State::send_plan(Turn& turn, Round& round, Plan& plan, bool hedg
     };
 
     std::size_t begin = 0;
-    while (begin < plan.pieces.size() && plan.worker->ids.num_live() < plan.worker->queue_depth) {
+    while (begin < pieces.size() && worker.ids.num_live() < worker.queue_depth) {
         std::size_t end = begin;
         std::uint32_t num_pairs = 0;
-        const Piece& first = round.pieces[plan.pieces[begin]];
+        const Piece& first = round.pieces[pieces[begin]];
 
-        while (end < plan.pieces.size()) {
-            const Piece& piece = round.pieces[plan.pieces[end]];
-            if (end > begin && (plan.worker->published_peer || !belong_together(first, piece) ||
+        while (end < pieces.size()) {
+            const Piece& piece = round.pieces[pieces[end]];
+            if (end > begin && (worker.published_peer || !belong_together(first, piece) ||
                                 num_pairs + piece.num_pairs() > pairs_max))
                 break;
             num_pairs += piece.num_pairs();
             ++end;
         }
 
-        send_attempt(turn, round, *plan.worker, std::span(plan.pieces).subspan(begin, end - begin),
-                     hedge);
+        send_attempt(turn, round, worker, std::span(pieces).subspan(begin, end - begin), hedge);
         begin = end;
     }
 
-    unsent.insert(unsent.end(), plan.pieces.begin() + static_cast<std::ptrdiff_t>(begin),
-                  plan.pieces.end());
+    unsent.insert(unsent.end(), pieces.begin() + static_cast<std::ptrdiff_t>(begin), pieces.end());
 }
 
 void SwarmCore::State::finish_round(Turn& turn, Round& round) {

@@ -68,32 +68,8 @@ void SwarmCore::State::check_round(const Round& round, Broken& broken) {
 }
 
 void SwarmCore::State::check_worker(const Worker& worker, Broken& broken) {
-    const auto wrong = [&](auto&&... what) {
-        broken.push_back(text("worker ", worker.id, ": ", what...));
-    };
-    const auto in = [&](const std::vector<Worker*>& list) {
-        return std::count(list.begin(), list.end(), &worker);
-    };
-
-    std::uint32_t num_assigned = 0, num_ready = 0;
-    for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit) {
-        const bool assigned = worker.has(unit, Worker::assigned),
-                   is_ready = worker.has(unit, Worker::ready);
-        num_assigned += assigned;
-        num_ready += is_ready;
-        if (is_ready && !assigned) wrong("unit ", unit, " is ready and not assigned");
-        if (in(holders[unit]) != assigned || in(ready[unit]) != is_ready)
-            wrong("unit ", unit, " is listed ", in(holders[unit]), " and ", in(ready[unit]),
-                  " times, its flags say ", assigned, " and ", is_ready);
-
-        const auto owners = placement.owners(unit);
-        const bool owned = std::find(owners.begin(), owners.end(), worker.id) != owners.end();
-        if (owned != worker.has(unit, Worker::wanted) && !draining)
-            wrong("unit ", unit, " is wanted ", !owned, ", the placement says ", owned);
-    }
-    if (num_assigned != worker.num_assigned || num_ready != worker.num_ready)
-        wrong("counts ", worker.num_assigned, " assigned, ", worker.num_ready, " ready; it has ",
-              num_assigned, " and ", num_ready);
+    for (const std::string& what : directory.check(worker, !draining))
+        broken.push_back(text("worker ", worker.id, ": ", what));
 }
 
 std::vector<std::string> SwarmCore::check_invariants(bool whole) const {

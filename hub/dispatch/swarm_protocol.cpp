@@ -33,8 +33,9 @@ bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const
         options.local_fallback ||
         std::all_of(round.pieces.begin(), round.pieces.end(), [&](const Piece& piece) {
             return piece.done ||
-                   std::any_of(ready[piece.unit].begin(), ready[piece.unit].end(),
-                               [](const Worker* worker) { return worker->accepts(Dtype::bf16); });
+                   std::ranges::any_of(directory.ready(piece.unit), [](const UnitHolder* holder) {
+                       return worker_of(holder).accepts(Dtype::bf16);
+                   });
         });
     if (!carried) return false;
 
@@ -90,10 +91,7 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
                 return;
             }
 
-            std::vector<std::uint32_t> indices;
-            for (const Unit& unit : *units)
-                if (is_unit(unit)) indices.push_back(unit_of(unit.layer, unit.expert));
-            mark_ready(turn, worker, indices);
+            mark_ready(turn, worker, units_of(*units));
             return;
         }
         case FrameType::drain: on_worker_drain(turn, worker, frame); return;
@@ -278,29 +276,25 @@ void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
     worker.joined_at = worker.heard_at = turn.now;
 
     tell_frame_limit(turn, worker);
-    worker.units.assign(holders.size(), 0);
-    worker.capacity_units = capacity_of(worker);
-
-    turn.event(worker, WorkerEvent::Kind::joined,
-               text("room for ", worker.capacity_units, " experts"));
+    const std::uint32_t capacity_units = capacity_of(worker);
+    turn.event(worker, WorkerEvent::Kind::joined, text("room for ", capacity_units, " experts"));
     turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 
-    std::vector<PlacementChange> changes;
     // A worker that comes back before the hub has noticed that it was
     // gone: its old connection is a ghost, and hands over its place.
     Worker* ghost = worker.worker_key.empty() ? nullptr
                                               : pool.find_key(worker.worker_key, worker.id);
-    if (ghost != nullptr) placement.leave(ghost->id, changes);
+    if (ghost != nullptr) directory.give_up_place(*ghost);
 
     // The worker's own key places it where it was before.
     const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id)
                                                              : text_hash(worker.worker_key);
-
-    placement.join({.worker = worker.id,
+    directory.join(worker,
+                   {.worker = worker.id,
                     .ring_key = ring_key,
-                    .capacity_units = worker.capacity_units,
+                    .capacity_units = capacity_units,
                     .address_prefix = worker.prefix},
-                   changes);
+                   turn.now);
 
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
@@ -312,13 +306,14 @@ void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
                       CloseCode::policy);
     }
 
-    apply(turn, changes);
+    directory.settle(turn.now);
+    carry_out_orders(turn);
 }
 
 std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
-    if (options.expert_blob_bytes == 0) return static_cast<std::uint32_t>(holders.size());
+    if (options.expert_blob_bytes == 0) return directory.num_units();
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(
-        holders.size(), worker.device.budget_bytes / options.expert_blob_bytes));
+        directory.num_units(), worker.device.budget_bytes / options.expert_blob_bytes));
 }
 
 // Another memory limit on a connection that serves. What the worker let go of is asked of it no
@@ -335,18 +330,8 @@ void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
     // its buffers for calls have another size as well: it says so again if a group is too large
     worker.pairs_max = std::numeric_limits<std::uint32_t>::max();
 
-    std::vector<std::uint32_t> spare;
-    for (const Unit& unit : budget->dropped)
-        if (is_unit(unit)) spare.push_back(unit_of(unit.layer, unit.expert));
-    for (const std::uint32_t unit : spare) unassign(turn, worker, unit);
-    // then what it has not loaded yet: nobody misses that
-    for (std::uint32_t unit = 0; unit < worker.units.size(); ++unit)
-        if (worker.has(unit, Worker::wanted) && !worker.has(unit, Worker::ready))
-            spare.push_back(unit);
-
-    worker.room_again_at.reset();
-    worker.assign_pending = true;  // a unit may be wanted here that was just let go
-    set_capacity(turn, worker, capacity_of(worker), spare);
+    directory.on_budget(worker, capacity_of(worker), units_of(budget->dropped), turn.now);
+    carry_out_orders(turn);
 }
 
 void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {
@@ -376,68 +361,21 @@ void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeade
 void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& header,
                                  ByteView frame) {
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
-    if (live == nullptr) {
-        if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(
-                header.sequence_id)) {
-            // late, but it tells how long such work takes
-            worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
-            on_sign_of_work(turn, worker);
-            worker.ids.release_cancelled(header.sequence_id);
-        } else if (!worker.ids.was_issued(header.sequence_id)) {
-            ++counts.bad_frames;
-            refuse(turn, worker,
-                   {ErrorCode::bad_field,
-                    text("an answer to ", header.sequence_id, ", which was never asked")},
-                   CloseCode::protocol_error);
-            return;
-        }
-        ++worker.late;
-        ++counts.late;
-        capacity_freed = true;
-        return;
-    }
+    if (live == nullptr) return on_unawaited_result(turn, worker, header.sequence_id);
 
     Attempt& attempt = *find_attempt(*live);
     Round& round = *find_round(attempt.round);
+    ReadAnswer answer = read_answer(worker, attempt, round, header.type, frame);
 
-    bool unsummed = round.unsummed;
-    std::vector<float> y;
-    std::string wrong;
-    std::optional<Error> broken;
-
-    if (worker.published_peer != (header.type == FrameType::result)) {
-        wrong = "the answer is of another type than the question";
-    } else if (worker.published_peer) {
-        unsummed = true;
-        Result<ExpertResult> answer = decode_result(frame, options.limits);
-        if (!answer.ok())
-            broken = answer.error();
-        else if (answer->layer != attempt.shape.layer ||
-                 answer->expert != round.pieces[attempt.pieces.front()].expert ||
-                 answer->dtype != attempt.shape.dtype ||
-                 answer->y.size() != std::size_t{attempt.num_pairs} * round.hidden_size)
-            wrong = "the answer's shape is not the question's";
-        else
-            y = std::move(answer->y);
-    } else {
-        Result<GroupResult> answer = decode_group_result(frame, options.limits);
-        if (!answer.ok())
-            broken = answer.error();
-        else if (!(answer->shape == attempt.shape))
-            wrong = "the answer's shape is not the question's";
-        else
-            y = std::move(answer->y);
-    }
-
-    if (broken && broken->code != ErrorCode::non_finite) {
+    if (answer.broken && answer.broken->code != ErrorCode::non_finite) {
         // Bytes that are no answer at all: the connection
         // is of no use. Its attempts are given to others.
         ++counts.bad_frames;
-        refuse(turn, worker, *broken, close_code_for(broken->code));
+        refuse(turn, worker, *answer.broken, close_code_for(answer.broken->code));
         return;
     }
 
-    if (broken && worker.published_peer) {
+    if (answer.broken && worker.published_peer) {
         // It has no ERROR to say so with: an infinity is how
         // f16 overflows there. No lie, but no answer either.
         ++worker.errors;
@@ -448,24 +386,11 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
         return;
     }
 
-    if (broken) wrong = broken->message;
-    if (wrong.empty() && !within_norm_bound(round, attempt, y, unsummed, options.norm_bound))
-        wrong = "the answer is beyond the norm bound";
-
-    if (!wrong.empty()) {
-        ++worker.bad_answers;
-        ++counts.bad_answers;
-        const RoundId round_id = round.id;
-        worker.ids.release(attempt.sequence_id);
-        drop_attempt(turn, attempt, Failure::bad_answer);
-        if (worker.bad_answers >= options.bad_answers_max)
-            refuse(
-                turn, worker,
-                {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
-                CloseCode::policy);
-        if (Round* open = find_round(round_id)) dispatch(turn, *open);
-        return;
-    }
+    if (answer.broken) answer.wrong = answer.broken->message;
+    if (answer.wrong.empty() &&
+        !within_norm_bound(round, attempt, answer.y, answer.unsummed, options.norm_bound))
+        answer.wrong = "the answer is beyond the norm bound";
+    if (!answer.wrong.empty()) return on_wrong_answer(turn, worker, attempt, answer.wrong);
 
     worker.ids.release(attempt.sequence_id);
     learn_latency(turn.now, attempt, worker);
@@ -476,7 +401,75 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
     ++counts.groups_answered;
     capacity_freed = true;
 
-    accept_answer(turn, attempt, std::move(y), unsummed);
+    accept_answer(turn, attempt, std::move(answer.y), answer.unsummed);
+}
+
+// Of an attempt that was cancelled, or of none at all.
+void SwarmCore::State::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id) {
+    if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
+        // late, but it tells how long such work takes
+        worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
+        on_sign_of_work(turn, worker);
+        worker.ids.release_cancelled(sequence_id);
+    } else if (!worker.ids.was_issued(sequence_id)) {
+        ++counts.bad_frames;
+        refuse(
+            turn, worker,
+            {ErrorCode::bad_field, text("an answer to ", sequence_id, ", which was never asked")},
+            CloseCode::protocol_error);
+        return;
+    }
+
+    ++worker.late;
+    ++counts.late;
+    capacity_freed = true;
+}
+
+SwarmCore::State::ReadAnswer SwarmCore::State::read_answer(const Worker& worker,
+                                                           const Attempt& attempt,
+                                                           const Round& round, FrameType type,
+                                                           ByteView frame) const {
+    constexpr const char* another_shape = "the answer's shape is not the question's";
+    ReadAnswer read{.unsummed = worker.published_peer || round.unsummed};
+
+    if (worker.published_peer != (type == FrameType::result)) {
+        read.wrong = "the answer is of another type than the question";
+    } else if (worker.published_peer) {
+        Result<ExpertResult> answer = decode_result(frame, options.limits);
+        if (!answer.ok())
+            read.broken = answer.error();
+        else if (answer->layer != attempt.shape.layer ||
+                 answer->expert != round.pieces[attempt.pieces.front()].expert ||
+                 answer->dtype != attempt.shape.dtype ||
+                 answer->y.size() != std::size_t{attempt.num_pairs} * round.hidden_size)
+            read.wrong = another_shape;
+        else
+            read.y = std::move(answer->y);
+    } else {
+        Result<GroupResult> answer = decode_group_result(frame, options.limits);
+        if (!answer.ok())
+            read.broken = answer.error();
+        else if (!(answer->shape == attempt.shape))
+            read.wrong = another_shape;
+        else
+            read.y = std::move(answer->y);
+    }
+    return read;
+}
+
+// A lie, or as good as one: some of them end the connection.
+void SwarmCore::State::on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt,
+                                       const std::string& wrong) {
+    ++worker.bad_answers;
+    ++counts.bad_answers;
+    const RoundId round_id = attempt.round;
+    worker.ids.release(attempt.sequence_id);
+    drop_attempt(turn, attempt, Failure::bad_answer);
+    if (worker.bad_answers >= options.bad_answers_max)
+        refuse(turn, worker,
+               {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
+               CloseCode::policy);
+    if (Round* open = find_round(round_id)) dispatch(turn, *open);
 }
 
 void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& header,
@@ -508,23 +501,6 @@ void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& he
     dispatch(turn, round);
 }
 
-// The worker does not hold something of this attempt: nothing of it is asked
-// there until READY names it again. It is assigned anew, so that a worker that
-// lost its weights fetches them; one that goes on saying so is left alone.
-void SwarmCore::State::on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt,
-                                        const Round& round) {
-    constexpr std::uint64_t errors_max = 16;
-
-    std::vector<std::uint32_t> again;
-    for (const std::uint32_t piece : attempt.pieces) {
-        const std::uint32_t unit = round.pieces[piece].unit;
-        mark_not_ready(turn.now, worker, unit);
-        if (worker.has(unit, Worker::assigned)) again.push_back(unit);
-    }
-
-    if (worker.errors <= errors_max) send_assign(turn, worker, again);
-}
-
 void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
     const Result<ErrorMessage> error = decode_error(frame);
     if (!error.ok()) {
@@ -543,8 +519,10 @@ void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
     const AttemptId* live = worker.ids.find_live(error->sequence_id);
     if (live == nullptr) {
         worker.ids.release_cancelled(error->sequence_id);
-        if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving())
-            take_back_unloaded(turn, worker);
+        if (error->code == error_code_name(ErrorCode::no_space) && !worker.leaving()) {
+            directory.on_no_space(worker, turn.now);
+            carry_out_orders(turn);
+        }
         return;
     }
 
@@ -586,13 +564,9 @@ void SwarmCore::State::on_worker_drain(Turn& turn, Worker& worker, ByteView fram
 
     leavers.push_back(worker.id);
     turn.set_timer(turn.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
-    forget_holder(turn.now, worker);
-
-    worker.assign_pending = false;
-    std::vector<PlacementChange> changes;
-
-    placement.leave(worker.id, changes);
-    if (!draining) apply(turn, changes);
+    directory.leave(worker, turn.now);
+    if (!draining) directory.settle(turn.now);
+    carry_out_orders(turn);
 }
 
 }  // namespace moex

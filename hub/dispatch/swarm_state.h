@@ -9,9 +9,10 @@
 #include <unordered_map>
 
 #include "hub/dispatch/attempt_policy.h"
-#include "hub/dispatch/placement.h"
 #include "hub/dispatch/round.h"
+#include "hub/dispatch/router.h"
 #include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/unit_directory.h"
 #include "hub/dispatch/worker_pool.h"
 
 namespace moex {
@@ -83,6 +84,17 @@ struct SwarmCore::State {
     void welcome(Turn& turn, Worker& worker);
     void on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header);
     void on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
+    void on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id);
+    // An answer as it came. `broken`: its bytes are none; `wrong`: it answers something else.
+    struct ReadAnswer {
+        bool unsummed = true;
+        std::vector<float> y;
+        std::optional<Error> broken;
+        std::string wrong;
+    };
+    ReadAnswer read_answer(const Worker& worker, const Attempt& attempt, const Round& round,
+                           FrameType type, ByteView frame) const;
+    void on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt, const std::string& wrong);
     void on_busy(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     void on_error(Turn& turn, Worker& worker, ByteView frame);
     void on_budget(Turn& turn, Worker& worker, ByteView frame);
@@ -98,31 +110,17 @@ struct SwarmCore::State {
     std::uint32_t unit_of(std::uint32_t layer, std::uint32_t expert) const;  // layer is MoE
     Unit wire_unit(std::uint32_t unit) const;
     bool is_unit(const Unit& unit) const;
-    void apply(Turn& turn, const std::vector<PlacementChange>& changes);
-    void send_assignments(Turn& turn, Worker& worker);
+    std::vector<std::uint32_t> units_of(const std::vector<Unit>& named) const;  // of the model's
+    // What the directory has ordered becomes frames. Follows every event that it was told.
+    void carry_out_orders(Turn& turn);
     void send_assign(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
+    void send_release(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
     void on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt, const Round& round);
     void mark_ready(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
-    void mark_not_ready(TimePoint now, Worker& worker, std::uint32_t unit);
-    void unassign(Turn& turn, Worker& worker, std::uint32_t unit);
-    // Lets go of what a worker holds beyond its share once enough others are ready.
-    void release_surplus(Turn& turn, std::uint32_t unit);
-    void forget_holder(TimePoint now, Worker& worker);
-    // Deadlines of what it was assigned and has not loaded.
-    Duration load_within() const;
     void check_loading(Turn& turn, Worker& worker);
-    void take_back_unloaded(Turn& turn, Worker& worker);
-    void set_capacity(Turn& turn, Worker& worker, std::uint32_t capacity_units,
-                      std::span<const std::uint32_t> spare);
     Duration holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const;
-    void units_freed(Turn& turn);
 
     // ---- swarm_dispatch.cpp: who computes what
-    struct Plan {
-        Worker* worker = nullptr;
-        std::vector<std::uint32_t> pieces;
-        std::uint32_t num_pairs = 0;
-    };
     bool eligible(const Worker& worker, TimePoint now) const;
     // Nobody who holds the unit serves: those are asked who are ejected.
     bool in_need(std::uint32_t unit) const;
@@ -138,11 +136,10 @@ struct SwarmCore::State {
     // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`. A hedge
     // goes to idle ones.
     void plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open, bool hedge);
-    void share_out(std::uint32_t num_pairs, TimePoint now);
-    void cover_with(const Round& round, std::vector<std::uint32_t>& left, bool slow);
-    void give_to_planned(const Round& round, std::vector<std::uint32_t>& left);
-    void send_plan(Turn& turn, Round& round, Plan& plan, bool hedge,
-                   std::vector<std::uint32_t>& unsent);
+    std::optional<std::uint32_t> route_of(Worker& worker, Dtype dtype, bool idle_only,
+                                          TimePoint now);
+    void send_group(Turn& turn, Round& round, Worker& worker, std::vector<std::uint32_t> pieces,
+                    bool hedge, std::vector<std::uint32_t>& unsent);
     void wait_for_workers(Turn& turn, Round& round, std::vector<std::uint32_t>& open);
     // These two end the round and say true when there is no use in waiting.
     bool fail_what_nobody_takes(Turn& turn, Round& round, std::span<const std::uint32_t> open);
@@ -187,15 +184,10 @@ struct SwarmCore::State {
 
     WorkerPool pool;
     WorkerId last_worker = 0;
-    Placement placement;
+    UnitDirectory directory;
     // [num_layers] -> 0.. among MoE layers, -1 for dense ones
     std::vector<std::int32_t> moe_index;
     std::vector<std::uint32_t> moe_layers;
-    std::vector<std::vector<Worker*>> holders;  // [units] assigned
-    std::vector<std::vector<Worker*>> ready;    // [units] said READY
-    std::vector<TimePoint> held_until;  // [units] when a worker last ceased to hold or load it
-    std::vector<std::uint32_t> surplus_check;  // units whose surplus holders may go now
-
     std::unordered_map<RoundId, std::unique_ptr<Round>> rounds;
     std::unordered_map<AttemptId, std::unique_ptr<Attempt>> attempts;
     std::vector<std::unique_ptr<Round>> round_reserve;  // for reuse, with their vectors
@@ -218,10 +210,9 @@ struct SwarmCore::State {
 
     // Scratch, reused.
     GroupDispatch group;
-    std::vector<Plan> plans;
-    std::size_t num_plans = 0;
-    std::vector<Worker*> candidates;
-    std::vector<double> paces;
+    Router router;
+    std::vector<Worker*> routed;  // as the router numbers them
+    std::vector<std::uint32_t> takers;
     std::vector<std::uint32_t> pairs_max_of;  // [num_experts]
     std::uint64_t mark = 0;
 };

@@ -11,6 +11,13 @@ constexpr std::size_t cancelled_kept_max = 65536;  // and how many: beyond, the 
 constexpr std::uint32_t latency_samples_min = 8;   // fewer say too little for a timeout
 constexpr Duration estimate_half_life = 30s, work_half_life = 10s;
 constexpr double pair_cost_guess_ms = 0.5;  // until the first answer
+
+// What is left of 1 after `elapsed`. Most of what is asked for happened a moment ago.
+double left_after(Duration elapsed, Duration half_life) {
+    const double halvings = to_ms(elapsed) / to_ms(half_life);
+    constexpr double ln_2 = 0.6931471805599453, line_until = 1.0 / 256;
+    return halvings < line_until ? 1 - ln_2 * halvings : std::exp2(-halvings);
+}
 }  // namespace
 
 std::size_t size_class_of(std::uint32_t num_pairs) {
@@ -151,7 +158,7 @@ Duration Worker::predicted(std::uint32_t num_pairs, const LatencyEstimates& swar
 
     if (own.num_samples > 0) {
         // old news count for less: somebody who was slow is tried again
-        const double trust = std::exp2(-to_ms(now - own.at) / to_ms(estimate_half_life));
+        const double trust = left_after(now - own.at, estimate_half_life);
         ms += trust * (own.mean_ms - ms);
     } else if (all.num_samples > 0) {
         // as much slower or faster than the swarm as with groups of other sizes
@@ -167,7 +174,7 @@ Duration Worker::predicted(std::uint32_t num_pairs, const LatencyEstimates& swar
 }
 
 void Worker::decay_work(TimePoint now) {
-    work *= std::exp2(-to_ms(now - work_at) / to_ms(work_half_life));
+    work *= left_after(now - work_at, work_half_life);
     work_at = now;
 }
 

@@ -17,6 +17,7 @@
 
 #include "hub/dispatch/latency_histogram.h"
 #include "hub/dispatch/swarm_types.h"
+#include "hub/dispatch/unit_directory.h"
 #include "hub/dispatch/worker_health.h"
 
 namespace moex {
@@ -91,8 +92,7 @@ class SequenceIds {
     SizeCounts answer_sizes_;  // of both
 };
 
-struct Worker {
-    enum UnitFlag : std::uint8_t { wanted = 1, assigned = 2, ready = 4 };
+struct Worker : UnitHolder {
     struct Heartbeat {
         std::uint32_t id = 0;
         TimePoint sent_at;
@@ -101,10 +101,9 @@ struct Worker {
     };
 
     Worker(WorkerId worker_id, std::uint32_t first_sequence_id)
-        : id(worker_id),
+        : UnitHolder{.id = worker_id},
           ids(first_sequence_id) {}
 
-    WorkerId id;
     std::string address;
     std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()
     bool authorized = false, published_peer = false;
@@ -113,13 +112,6 @@ struct Worker {
     DeviceInfo device;
     std::string nickname, client, worker_key;
     TimePoint connected_at{}, joined_at{}, busy_until{}, heard_at{};
-
-    std::uint32_t capacity_units = 0, num_assigned = 0, num_ready = 0;
-    std::vector<std::uint8_t> units;         // [num_units] of UnitFlag
-    bool assign_pending = false;             // wants units that it has not been sent
-    TimePoint loading_since{};               // of what it has not said READY of, or its last READY
-    std::uint32_t times_stuck = 0;           // it loaded nothing for too long
-    std::optional<TimePoint> room_again_at;  // until then it is given what it holds, and no more
 
     std::deque<Heartbeat> heartbeats;  // sent, not echoed
     std::uint32_t next_heartbeat_id = 1, heartbeats_missed = 0;
@@ -148,13 +140,9 @@ struct Worker {
                   errors = 0, busy = 0, late = 0, bad_answers = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;
 
-    // Scratch of one dispatch pass.
+    // Scratch: its number in the router, in the pass of that mark.
     std::uint64_t mark = 0;
-    std::uint32_t gain_pairs = 0;
-    std::int32_t plan = -1;
-    double pace_ms = 0;  // predicted for a usual part of this round
-    std::uint32_t share_pairs = 0;
-    bool is_slow = false;
+    std::uint32_t route = 0;
 
     WorkerState state() const;
     bool welcomed() const { return health.state() != Health::connecting; }
@@ -164,7 +152,6 @@ struct Worker {
     // A published peer works in order: until the echo that
     // says that its units are loaded it answers nothing else.
     bool loading_in_order() const;
-    bool has(std::uint32_t unit, UnitFlag flag) const { return (units[unit] & flag) != 0; }
     void record_latency(Duration latency, std::uint32_t num_pairs, TimePoint now = {});
     // How long a group of this size will take. Without samples of late what the swarm needs.
     Duration predicted(std::uint32_t num_pairs, const LatencyEstimates& swarm, TimePoint now) const;
@@ -176,6 +163,12 @@ struct Worker {
     std::uint32_t cancels_since_heard_max() const { return 4 * queue_depth + 4; }
     WorkerView view() const;
 };
+
+// The holders that the directory names are the pool's workers.
+inline Worker& worker_of(UnitHolder* holder) { return static_cast<Worker&>(*holder); }
+inline const Worker& worker_of(const UnitHolder* holder) {
+    return static_cast<const Worker&>(*holder);
+}
 
 class WorkerPool {
   public:

@@ -1,4 +1,4 @@
--- What the hub remembers over restarts.
+-- What the hub remembers over restarts. Version 1; the number is sqlite's user_version.
 -- A key is stored as its SHA-256 only: a stolen file opens nothing.
 CREATE TABLE IF NOT EXISTS keys (
     key_sha256  BLOB PRIMARY KEY NOT NULL CHECK (length(key_sha256) = 32),

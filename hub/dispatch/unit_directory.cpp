@@ -1,0 +1,296 @@
+#include "hub/dispatch/unit_directory.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "protocol/check.h"
+
+namespace moex {
+namespace {
+constexpr Duration load_again_max = 10min;
+}  // namespace
+
+UnitDirectory::UnitDirectory(UnitDirectoryOptions options)
+    : options_(std::move(options)),
+      placement_(options_.placement),
+      holders_(options_.placement.num_units),
+      ready_(options_.placement.num_units),
+      held_until_(options_.placement.num_units) {}
+
+void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, TimePoint now) {
+    holder.units.assign(num_units(), 0);
+    holder.capacity_units = member.capacity_units;
+    holder.loading_since = now;
+    members_[holder.id] = &holder;
+    placement_.join(member, changes_);
+}
+
+void UnitDirectory::give_up_place(const UnitHolder& holder) {
+    placement_.leave(holder.id, changes_);
+}
+
+void UnitDirectory::leave(UnitHolder& holder, TimePoint now) {
+    for (std::uint32_t unit = 0; unit < holder.units.size(); ++unit) {
+        if (holder.has(unit, UnitHolder::ready)) std::erase(ready_[unit], &holder);
+        if (holder.has(unit, UnitHolder::assigned)) {
+            std::erase(holders_[unit], &holder);
+            held_until_[unit] = now;
+        }
+        holder.units[unit] = 0;
+    }
+    holder.num_assigned = holder.num_ready = 0;
+    holder.assign_pending = false;
+    members_.erase(holder.id);
+    placement_.leave(holder.id, changes_);
+}
+
+void UnitDirectory::settle(TimePoint now) {
+    for (const PlacementChange& change : std::exchange(changes_, {})) {
+        const auto found = members_.find(change.worker);
+        if (found == members_.end()) continue;
+        UnitHolder& holder = *found->second;
+        if (change.added) {
+            holder.units[change.unit] |= UnitHolder::wanted;
+            if (!holder.has(change.unit, UnitHolder::assigned)) holder.assign_pending = true;
+        } else {
+            holder.units[change.unit] &= static_cast<std::uint8_t>(~UnitHolder::wanted);
+            touched_.push_back(change.unit);
+        }
+    }
+
+    release_surplus_of_touched(now);
+    for (const auto& [id, holder] : members_)
+        if (holder->assign_pending) assign_wanted(*holder, now);
+    release_surplus_of_touched(now);
+}
+
+// What goes on in the same sense joins the worker's last order: one frame, not one a unit.
+void UnitDirectory::order(const UnitHolder& holder, bool release, Units units) {
+    if (units.empty()) return;
+    const auto last = std::find_if(orders_.rbegin(), orders_.rend(), [&](const UnitOrder& order) {
+        return order.worker == holder.id;
+    });
+    if (last != orders_.rend() && last->release == release)
+        last->units.insert(last->units.end(), units.begin(), units.end());
+    else
+        orders_.push_back(
+            {.worker = holder.id, .release = release, .units = {units.begin(), units.end()}});
+}
+
+// Those who waited for room are told what they may hold once all that can go has gone.
+void UnitDirectory::release_surplus_of_touched(TimePoint now) {
+    while (!touched_.empty()) {
+        std::vector<UnitHolder*> freed;
+        while (!touched_.empty()) {
+            const std::uint32_t unit = touched_.back();
+            touched_.pop_back();
+            release_surplus(unit, now, freed);
+        }
+        for (UnitHolder* holder : freed)
+            if (holder->assign_pending) assign_wanted(*holder, now);
+    }
+}
+
+// Tells it what the placement wants of it and its room allows. Uncovered
+// units first, so that every expert is served soon.
+void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
+    holder.assign_pending = false;
+    const std::uint32_t room = holder.capacity_units -
+                               std::min(holder.capacity_units, holder.num_assigned);
+    struct Wish {
+        std::size_t num_ready, num_holders;
+        std::uint64_t order;
+        std::uint32_t unit;
+    };
+
+    std::vector<Wish> wishes;
+    for (std::uint32_t unit = 0; unit < num_units(); ++unit)
+        if (holder.has(unit, UnitHolder::wanted) && !holder.has(unit, UnitHolder::assigned))
+            wishes.push_back(
+                {ready_[unit].size(), holders_[unit].size(), mix_hash(holder.id, unit), unit});
+
+    if (wishes.empty()) return;
+
+    std::sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) {
+        return std::tie(a.num_ready, a.num_holders, a.order) <
+               std::tie(b.num_ready, b.num_holders, b.order);
+    });
+
+    if (wishes.size() > room) {
+        holder.assign_pending = true;  // when a unit has been released
+        wishes.resize(room);
+        for (std::uint32_t unit = 0; unit < num_units(); ++unit)
+            if (holder.has(unit, UnitHolder::assigned) && !holder.has(unit, UnitHolder::wanted))
+                touched_.push_back(unit);
+    }
+
+    if (holder.num_ready == holder.num_assigned) holder.loading_since = now;
+
+    std::vector<std::uint32_t> units;
+    for (const Wish& wish : wishes) {
+        holder.units[wish.unit] |= UnitHolder::assigned;
+        ++holder.num_assigned;
+        holders_[wish.unit].push_back(&holder);
+        units.push_back(wish.unit);
+    }
+    order(holder, false, units);
+}
+
+bool UnitDirectory::on_ready(UnitHolder& holder, Units units, TimePoint now) {
+    const std::uint32_t before = holder.num_ready;
+    for (const std::uint32_t unit : units) {
+        // released meanwhile, or said twice
+        if (!holder.has(unit, UnitHolder::assigned) || holder.has(unit, UnitHolder::ready))
+            continue;
+        holder.units[unit] |= UnitHolder::ready;
+        ++holder.num_ready;
+        ready_[unit].push_back(&holder);
+        touched_.push_back(unit);
+    }
+
+    if (holder.num_ready == before) return false;
+    holder.loading_since = now;
+    if (holder.num_ready == holder.num_assigned) holder.times_stuck = 0;
+    return true;
+}
+
+void UnitDirectory::on_missing(UnitHolder& holder, Units units, bool again, TimePoint now) {
+    std::vector<std::uint32_t> told;
+    for (const std::uint32_t unit : units) {
+        mark_not_ready(holder, unit, now);
+        if (holder.has(unit, UnitHolder::assigned)) told.push_back(unit);
+    }
+    if (again) order(holder, false, told);
+}
+
+void UnitDirectory::on_budget(UnitHolder& holder, std::uint32_t capacity_units, Units dropped,
+                              TimePoint now) {
+    for (const std::uint32_t unit : dropped) unassign(holder, unit, now);
+
+    // then what it has not loaded yet: nobody misses that
+    std::vector<std::uint32_t> spare(dropped.begin(), dropped.end());
+    for (std::uint32_t unit = 0; unit < num_units(); ++unit)
+        if (holder.has(unit, UnitHolder::wanted) && !holder.has(unit, UnitHolder::ready))
+            spare.push_back(unit);
+
+    holder.room_again_at.reset();
+    holder.assign_pending = true;  // a unit may be wanted here that was just let go
+    set_capacity(holder, capacity_units, spare, now);
+}
+
+void UnitDirectory::check_loading(UnitHolder& holder, std::uint32_t capacity_units, TimePoint now) {
+    if (holder.num_ready < holder.num_assigned &&
+        now - holder.loading_since >= options_.load_within) {
+        take_back_unloaded(holder, now);
+    } else if (holder.room_again_at && *holder.room_again_at <= now) {
+        holder.room_again_at.reset();
+        set_capacity(holder, capacity_units, {}, now);
+    }
+}
+
+// What it does not get loaded goes to others, and for a while it is given no more than it holds.
+void UnitDirectory::take_back_unloaded(UnitHolder& holder, TimePoint now) {
+    std::vector<std::uint32_t> spare, released;
+    std::uint32_t num_kept = 0;
+    for (std::uint32_t unit = 0; unit < num_units(); ++unit) {
+        const bool is_ready = holder.has(unit, UnitHolder::ready);
+        if (holder.has(unit, UnitHolder::wanted)) {
+            if (is_ready)
+                ++num_kept;
+            else
+                spare.push_back(unit);
+        }
+        if (is_ready || !holder.has(unit, UnitHolder::assigned)) continue;
+
+        unassign(holder, unit, now);
+        released.push_back(unit);
+    }
+    order(holder, true, released);
+
+    ++holder.times_stuck;
+    holder.room_again_at = now + std::min<Duration>(options_.load_again_after * holder.times_stuck,
+                                                    load_again_max);
+    set_capacity(holder, num_kept, spare, now);
+}
+
+void UnitDirectory::set_capacity(UnitHolder& holder, std::uint32_t capacity_units, Units spare,
+                                 TimePoint now) {
+    holder.capacity_units = capacity_units;
+    placement_.resize(holder.id, capacity_units, spare, changes_);
+    settle(now);
+}
+
+void UnitDirectory::mark_not_ready(UnitHolder& holder, std::uint32_t unit, TimePoint now) {
+    if (!holder.has(unit, UnitHolder::ready)) return;
+    if (holder.num_ready == holder.num_assigned) holder.loading_since = now;
+    holder.units[unit] &= static_cast<std::uint8_t>(~UnitHolder::ready);
+    --holder.num_ready;
+    std::erase(ready_[unit], &holder);
+}
+
+void UnitDirectory::unassign(UnitHolder& holder, std::uint32_t unit, TimePoint now) {
+    if (!holder.has(unit, UnitHolder::assigned)) return;
+    mark_not_ready(holder, unit, now);
+    holder.units[unit] &= static_cast<std::uint8_t>(~UnitHolder::assigned);
+    --holder.num_assigned;
+    std::erase(holders_[unit], &holder);
+    held_until_[unit] = now;
+}
+
+// Lets go of what a worker holds beyond its share once enough others are ready.
+void UnitDirectory::release_surplus(std::uint32_t unit, TimePoint now,
+                                    std::vector<UnitHolder*>& freed) {
+    const auto owners = placement_.owners(unit);
+    const auto num_ready_owners = static_cast<std::size_t>(
+        std::count_if(ready_[unit].begin(), ready_[unit].end(), [&](const UnitHolder* holder) {
+            return holder->has(unit, UnitHolder::wanted) && options_.serves(*holder);
+        }));
+
+    for (std::size_t i = holders_[unit].size(); i-- > 0;) {
+        UnitHolder& holder = *holders_[unit][i];
+        if (holder.has(unit, UnitHolder::wanted)) continue;
+
+        // A worker that has no room for what it should
+        // hold may go as soon as one other copy is ready.
+        const std::size_t enough = holder.assign_pending ? std::min<std::size_t>(1, owners.size())
+                                                         : owners.size();
+        const bool copies_elsewhere = !owners.empty() && num_ready_owners >= enough;
+        if (holder.has(unit, UnitHolder::ready) && !copies_elsewhere) continue;
+
+        unassign(holder, unit, now);
+        order(holder, true, Units(&unit, 1));
+        if (holder.assign_pending) freed.push_back(&holder);
+    }
+}
+
+std::vector<std::string> UnitDirectory::check(const UnitHolder& holder, bool settled) const {
+    std::vector<std::string> broken;
+    const auto wrong = [&](auto&&... what) { broken.push_back(text(what...)); };
+    const auto in = [&](const std::vector<UnitHolder*>& list) {
+        return std::count(list.begin(), list.end(), &holder);
+    };
+
+    std::uint32_t num_assigned = 0, num_ready = 0;
+    for (std::uint32_t unit = 0; unit < holder.units.size(); ++unit) {
+        const bool is_assigned = holder.has(unit, UnitHolder::assigned),
+                   is_ready = holder.has(unit, UnitHolder::ready);
+        num_assigned += is_assigned;
+        num_ready += is_ready;
+        if (is_ready && !is_assigned) wrong("unit ", unit, " is ready and not assigned");
+        if (in(holders_[unit]) != is_assigned || in(ready_[unit]) != is_ready)
+            wrong("unit ", unit, " is listed ", in(holders_[unit]), " and ", in(ready_[unit]),
+                  " times, its flags say ", is_assigned, " and ", is_ready);
+
+        const auto owners = placement_.owners(unit);
+        const bool owned = std::find(owners.begin(), owners.end(), holder.id) != owners.end();
+        if (settled && owned != holder.has(unit, UnitHolder::wanted))
+            wrong("unit ", unit, " is wanted ", !owned, ", the placement says ", owned);
+    }
+    if (num_assigned != holder.num_assigned || num_ready != holder.num_ready)
+        wrong("counts ", holder.num_assigned, " assigned, ", holder.num_ready, " ready; it has ",
+              num_assigned, " and ", num_ready);
+    return broken;
+}
+
+}  // namespace moex

@@ -1,0 +1,113 @@
+// Who shall hold which unit, who was told to, and who said READY: the placement's wishes become
+// orders to workers, and what workers say becomes routes.
+//
+// Make before break: a copy is let go only when those who shall hold the unit have it. A worker
+// that loads nothing of what it was told to gives it back, and gets another chance later.
+// Pure: events and `now` in, orders out; no frame, no clock. Owner: the dispatch strand.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hub/base/clock.h"
+#include "hub/dispatch/placement.h"
+
+namespace moex {
+
+// One worker's side of it. The directory's own, but for `id`.
+struct UnitHolder {
+    enum UnitFlag : std::uint8_t { wanted = 1, assigned = 2, ready = 4 };
+
+    WorkerId id = 0;
+    std::uint32_t capacity_units = 0, num_assigned = 0, num_ready = 0;
+    std::vector<std::uint8_t> units;         // [num_units] of UnitFlag; empty before join()
+    bool assign_pending = false;             // wants units that it has not been told
+    TimePoint loading_since{};               // of what it has not said READY of, or its last READY
+    std::uint32_t times_stuck = 0;           // it loaded nothing for too long
+    std::optional<TimePoint> room_again_at;  // until then it is given what it holds, and no more
+
+    bool has(std::uint32_t unit, UnitFlag flag) const { return (units[unit] & flag) != 0; }
+};
+
+// What a worker is to be told.
+struct UnitOrder {
+    WorkerId worker = 0;
+    bool release = false;              // of units that it was assigned, or else: to hold them
+    std::vector<std::uint32_t> units;  // in the order to fetch them
+};
+
+struct UnitDirectoryOptions {
+    PlacementOptions placement;
+    // How long somebody who loads may go without a READY, and when it may try again: after this,
+    // then after twice that, and so on.
+    Duration load_within = 30s, load_again_after = 60s;
+    // Whether a holder is asked: a copy that is not does not count when others are let go.
+    std::function<bool(const UnitHolder&)> serves;
+};
+
+class UnitDirectory {
+  public:
+    using Units = std::span<const std::uint32_t>;
+
+    explicit UnitDirectory(UnitDirectoryOptions options);
+
+    // ---- events. `member.worker` is holder.id; the holder must stay until leave().
+    // join(), leave() and on_ready() say what is; settle() orders what follows from it.
+    void join(UnitHolder& holder, const PlacementMember& member, TimePoint now);
+    void leave(UnitHolder& holder, TimePoint now);
+    void settle(TimePoint now);
+    // Its place in the placement is free for another with its ring key: a ghost.
+    void give_up_place(const UnitHolder& holder);
+    // True when something of it is new.
+    bool on_ready(UnitHolder& holder, Units units, TimePoint now);
+    // Asked for these it did not have them: it is not asked again before it says READY, and with
+    // `again` it is told once more to hold them.
+    void on_missing(UnitHolder& holder, Units units, bool again, TimePoint now);
+    // Another capacity; `dropped` are let go of already.
+    void on_budget(UnitHolder& holder, std::uint32_t capacity_units, Units dropped, TimePoint now);
+    // What it has not loaded goes to others.
+    void on_no_space(UnitHolder& holder, TimePoint now) { take_back_unloaded(holder, now); }
+    // From time to time: deadlines of loading, and another chance for who missed one.
+    // `capacity_units`: what its memory holds.
+    void check_loading(UnitHolder& holder, std::uint32_t capacity_units, TimePoint now);
+
+    // Orders since the last call, in order.
+    std::vector<UnitOrder> take_orders() { return std::exchange(orders_, {}); }
+
+    // ---- state
+    std::uint32_t num_units() const { return static_cast<std::uint32_t>(ready_.size()); }
+    std::span<UnitHolder* const> holders(std::uint32_t unit) const { return holders_[unit]; }
+    std::span<UnitHolder* const> ready(std::uint32_t unit) const { return ready_[unit]; }
+    // When a worker last ceased to hold or load it; TimePoint{}: nobody ever did.
+    TimePoint held_until(std::uint32_t unit) const { return held_until_[unit]; }
+    const Placement& placement() const { return placement_; }
+    // What is not as it must be of this holder; O(units). `settled`: every wish was ordered.
+    std::vector<std::string> check(const UnitHolder& holder, bool settled) const;
+
+  private:
+    void order(const UnitHolder& holder, bool release, Units units);
+    void release_surplus_of_touched(TimePoint now);
+    void release_surplus(std::uint32_t unit, TimePoint now, std::vector<UnitHolder*>& freed);
+    void assign_wanted(UnitHolder& holder, TimePoint now);
+    void mark_not_ready(UnitHolder& holder, std::uint32_t unit, TimePoint now);
+    void unassign(UnitHolder& holder, std::uint32_t unit, TimePoint now);
+    void take_back_unloaded(UnitHolder& holder, TimePoint now);
+    void set_capacity(UnitHolder& holder, std::uint32_t capacity_units, Units spare, TimePoint now);
+
+    UnitDirectoryOptions options_;
+    Placement placement_;
+    // ordered: what follows from a walk is the same on every run
+    std::map<WorkerId, UnitHolder*> members_;
+    std::vector<std::vector<UnitHolder*>> holders_, ready_;  // [num_units] assigned; said READY
+    std::vector<TimePoint> held_until_;                      // [num_units]
+    std::vector<PlacementChange> changes_;                   // not settled yet
+    std::vector<std::uint32_t> touched_;  // units whose surplus holders may go now
+    std::vector<UnitOrder> orders_;
+};
+
+}  // namespace moex

@@ -1,0 +1,225 @@
+// The directory by itself: what workers are told to hold, and when they are told to let go.
+#include "hub/dispatch/unit_directory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+namespace moex {
+namespace {
+
+constexpr std::uint32_t num_units = 48;
+
+// A directory and workers who do what they are told, when the test says so.
+struct UnitDirectoryTest : testing::Test {
+    UnitDirectoryTest() { open(2); }
+    void open(std::uint32_t replicas) {
+        directory = std::make_unique<UnitDirectory>(UnitDirectoryOptions{
+            .placement = {.num_units = num_units, .replicas = replicas, .seed = 3},
+            .serves = [this](const UnitHolder& holder) { return !out.contains(holder.id); }});
+    }
+
+    UnitHolder& join(std::uint32_t capacity_units = num_units) {
+        holders.push_back(std::make_unique<UnitHolder>(UnitHolder{.id = ++last_id}));
+        directory->join(*holders.back(),
+                        {.worker = last_id,
+                         .ring_key = last_id * 77,
+                         .capacity_units = capacity_units,
+                         .address_prefix = last_id},
+                        now);
+        directory->settle(now);
+        read_orders();
+        return *holders.back();
+    }
+    void leave(UnitHolder& holder) {
+        directory->leave(holder, now);
+        directory->settle(now);
+        read_orders();
+    }
+    // What it was told to hold and has not said READY of.
+    std::vector<std::uint32_t> open_of(const UnitHolder& holder) const {
+        std::vector<std::uint32_t> units;
+        for (std::uint32_t unit = 0; unit < num_units; ++unit)
+            if (holder.has(unit, UnitHolder::assigned) && !holder.has(unit, UnitHolder::ready))
+                units.push_back(unit);
+        return units;
+    }
+    void load(UnitHolder& holder) {
+        directory->on_ready(holder, open_of(holder), now);
+        directory->settle(now);
+        read_orders();
+    }
+    void load_all() {
+        for (const auto& holder : holders)
+            if (!holder->units.empty()) load(*holder);
+    }
+    void read_orders() {
+        for (UnitOrder& order : directory->take_orders()) {
+            (order.release ? num_released : num_assigned) += order.units.size();
+            orders.push_back(std::move(order));
+        }
+        for (const auto& holder : holders)
+            for (const std::string& wrong : directory->check(*holder, true))
+                ADD_FAILURE() << "worker " << holder->id << ": " << wrong;
+    }
+    std::size_t num_uncovered() const {
+        std::size_t count = 0;
+        for (std::uint32_t unit = 0; unit < num_units; ++unit)
+            count += directory->ready(unit).empty();
+        return count;
+    }
+
+    std::set<WorkerId> out;  // not asked
+    std::unique_ptr<UnitDirectory> directory;
+    std::vector<std::unique_ptr<UnitHolder>> holders;
+    std::vector<UnitOrder> orders;
+    std::size_t num_assigned = 0, num_released = 0;
+    WorkerId last_id = 0;
+    TimePoint now{100s};
+};
+
+TEST_F(UnitDirectoryTest, TheFirstHoldsAllAndTheNextASecondCopyOfAll) {
+    UnitHolder& first = join();
+    EXPECT_EQ(first.num_assigned, num_units);
+    EXPECT_EQ(first.num_ready, 0u);
+    load(first);
+    EXPECT_EQ(first.num_ready, num_units);
+    EXPECT_EQ(join().num_assigned, num_units);
+    EXPECT_EQ(num_assigned, 2 * num_units);
+    EXPECT_EQ(num_released, 0u);
+}
+
+TEST_F(UnitDirectoryTest, ACopyIsLetGoWhenThoseWhoShallHoldTheUnitHaveIt) {
+    join();
+    join();
+    load_all();
+    UnitHolder& third = join();
+    EXPECT_GT(third.num_assigned, 0u);
+    EXPECT_EQ(num_released, 0u);
+
+    const std::vector<std::uint32_t> some(1, open_of(third).front());
+    directory->on_ready(third, some, now);
+    directory->settle(now);
+    read_orders();
+    EXPECT_EQ(num_released, 1u);
+    EXPECT_EQ(directory->ready(some[0]).size(), 2u);
+
+    load(third);
+    EXPECT_EQ(num_released, third.num_assigned);
+    EXPECT_EQ(num_uncovered(), 0u);
+}
+
+TEST_F(UnitDirectoryTest, ACopyAtSomebodyWhoIsNotAskedLetsNobodyGo) {
+    join();
+    join();
+    load_all();
+    UnitHolder& third = join();
+    out.insert(third.id);
+    load(third);
+    EXPECT_EQ(num_released, 0u);
+}
+
+TEST_F(UnitDirectoryTest, ReleasesOfOneMomentAreOneOrder) {
+    join();
+    join();
+    load_all();
+    UnitHolder& third = join();
+    orders.clear();
+    load(third);
+    EXPECT_LE(orders.size(), 2u);
+}
+
+TEST_F(UnitDirectoryTest, WhatALeaverHeldIsOrderedOfOthersAtOnce) {
+    join();
+    UnitHolder& second = join();
+    UnitHolder& third = join();
+    load_all();
+    const std::size_t before = num_assigned, held = second.num_assigned;
+    leave(second);
+    EXPECT_EQ(num_assigned - before, held);
+    EXPECT_EQ(directory->held_until(0) == TimePoint{} || directory->held_until(0) == now, true);
+    load(third);
+    load_all();
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
+}
+
+TEST_F(UnitDirectoryTest, WhoLoadsNothingForTooLongGivesItBackAndMayTryAgainLater) {
+    open(1);
+    UnitHolder& stuck = join(30);
+    UnitHolder& other = join(num_units);
+    load(other);
+    ASSERT_GT(num_uncovered(), 0u);
+
+    now += 29s;
+    directory->check_loading(stuck, 30, now);
+    EXPECT_GT(stuck.num_assigned, 0u);
+    now += 1s;
+    directory->check_loading(stuck, 30, now);
+    read_orders();
+    EXPECT_EQ(stuck.num_assigned, 0u);
+    load(other);
+    EXPECT_EQ(num_uncovered(), 0u);
+
+    now += 60s;
+    directory->check_loading(stuck, 30, now);
+    read_orders();
+    EXPECT_GT(stuck.num_assigned, 0u);
+}
+
+TEST_F(UnitDirectoryTest, NoSpaceGivesBackWhatIsNotLoadedAndNothingElse) {
+    UnitHolder& full = join();
+    const std::vector<std::uint32_t> some{0, 1, 2, 3};
+    directory->on_ready(full, some, now);
+    directory->on_no_space(full, now);
+    read_orders();
+    EXPECT_EQ(full.num_assigned, 4u);
+    EXPECT_EQ(full.num_ready, 4u);
+}
+
+TEST_F(UnitDirectoryTest, WhatSomebodyDoesNotHaveIsNoRouteUntilItSaysReadyAgain) {
+    UnitHolder& holder = join();
+    load(holder);
+    const std::vector<std::uint32_t> lost{7};
+    orders.clear();
+    directory->on_missing(holder, lost, true, now);
+    read_orders();
+    EXPECT_TRUE(directory->ready(7).empty());
+    ASSERT_EQ(orders.size(), 1u);
+    EXPECT_EQ(orders[0].units, lost);
+
+    directory->on_missing(holder, lost, false, now);
+    read_orders();
+    EXPECT_EQ(orders.size(), 1u);
+    load(holder);
+    EXPECT_EQ(directory->ready(7).size(), 1u);
+}
+
+TEST_F(UnitDirectoryTest, AMoveWaitsForRoomWhereThereIsNone) {
+    open(1);
+    UnitHolder& first = join(24);
+    UnitHolder& second = join(24);
+    load_all();
+    EXPECT_EQ(num_uncovered(), 0u);
+
+    // room for less: what it let go of goes to nobody, since nobody has room
+    const std::vector<std::uint32_t> dropped = [&] {
+        std::vector<std::uint32_t> units;
+        for (std::uint32_t unit = 0; unit < num_units && units.size() < 4; ++unit)
+            if (first.has(unit, UnitHolder::ready)) units.push_back(unit);
+        return units;
+    }();
+    directory->on_budget(first, 20, dropped, now);
+    read_orders();
+    EXPECT_EQ(num_uncovered(), 4u);
+
+    directory->on_budget(second, 28, {}, now);
+    read_orders();
+    load(second);
+    EXPECT_EQ(num_uncovered(), 0u);
+}
+
+}  // namespace
+}  // namespace moex
