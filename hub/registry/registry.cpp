@@ -17,14 +17,12 @@
 #include "hub/base/log.h"
 #include "hub/base/sha256.h"
 #include "hub/registry/database.h"
+#include "hub/registry/migrations.h"
 
 namespace moex {
 
-extern const char* const registry_schema_sql;  // hub/registry/schema.sql
-
 namespace {
 
-constexpr std::int64_t schema_version = 1;
 constexpr std::int64_t workers_stored_max = 10'000;
 // between two commits; further ones wait for the next visit
 constexpr std::size_t pending_workers_max = 4'096;
@@ -150,23 +148,7 @@ Status Registry::State::prepare() {
         database->execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA "
                           "foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
 
-    std::int64_t found = 0;
-    {
-        Statement version(*database, "PRAGMA user_version");
-        if (version.step()) found = version.integer(0);
-        MOEX_TRY(version.status());
-    }
-
-    if (found > schema_version)
-        return Error{ErrorCode::unsupported,
-                     text((directory / "moex.sqlite").string(), ": schema version ", found,
-                          ", this hub knows ", schema_version, "; made by a newer moex-hub")};
-
-    Transaction transaction(*database);
-    MOEX_TRY(database->execute(registry_schema_sql));
-    MOEX_TRY(database->execute(text("PRAGMA user_version=", schema_version)));
-    MOEX_TRY(transaction.commit());
-
+    MOEX_TRY(migrate(*database, registry_migrations()));
     return load_keys();
 }
 
@@ -300,10 +282,8 @@ Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
     state.directory = directory;
     state.database = std::move(database);
     if (const Status prepared = state.prepare(); !prepared)
-        return Error{prepared.error().code, prepared.error().code == ErrorCode::unsupported
-                                                ? prepared.error().message
-                                                : text((directory / "moex.sqlite").string(), ": ",
-                                                       prepared.error().message)};
+        return Error{prepared.error().code,
+                     text((directory / "moex.sqlite").string(), ": ", prepared.error().message)};
 
     state.thread = std::thread([&state] { state.serve(); });
     return registry;

@@ -27,8 +27,8 @@ struct WorkerRecord {
 
 class Registry {
   public:
-    // Opens or makes `directory` (0700) with moex.sqlite (0600); applies hub/registry/schema.sql.
-    // An unknown newer schema is refused by number.
+    // Opens or makes `directory` (0700) with moex.sqlite (0600), and brings an older schema
+    // up to date; a newer one is refused by its number.
     static Result<std::unique_ptr<Registry>> open(const std::filesystem::path& directory);
     ~Registry();
 

@@ -10,6 +10,9 @@
 
 #include <fstream>
 
+#include "hub/registry/database.h"
+#include "hub/registry/migrations.h"
+
 namespace moex {
 namespace {
 
@@ -141,6 +144,82 @@ TEST_F(RegistryTest, ANewerSchemaIsRefusedByNumber) {
 
     EXPECT_NE(opened.error().message.find("schema version 99"), std::string::npos)
         << opened.error().message;
+}
+
+// tests/golden/registry/version1.sqlite was written by `serve --require-key` of commit fe02fab,
+// before there were migrations; the one worker was added by hand.
+TEST_F(RegistryTest, ADatabaseOfVersion1IsUpgradedAndKeepsWhatItHeld) {
+    fs::create_directories(state_);
+    fs::copy_file(fs::path(MOEX_SOURCE_DIR) / "tests/golden/registry/version1.sqlite",
+                  state_ / "moex.sqlite");
+    for (int visit = 0; visit < 2; ++visit) {
+        const auto registry = open();
+        ASSERT_NE(registry, nullptr);
+        EXPECT_EQ(registry->key_role("the api key of version 1"), Role::api);
+        EXPECT_EQ(registry->key_role("the admin key of version 1"), Role::admin);
+        ASSERT_EQ(registry->workers().size(), 1u);
+        EXPECT_EQ(registry->workers()[0].pairs_answered, 120u);
+        const auto counters = registry->counters();
+        EXPECT_NE(std::find(counters.begin(), counters.end(),
+                            std::pair<std::string, std::uint64_t>("generated_tokens", 8)),
+                  counters.end());
+    }
+
+    auto database = Database::open(state_ / "moex.sqlite").value();
+    Statement version(*database, "PRAGMA user_version");
+    ASSERT_TRUE(version.step());
+    EXPECT_EQ(version.integer(0), registry_migrations().back().number);
+}
+
+class MigrationTest : public RegistryTest {
+  protected:
+    MigrationTest() { fs::create_directories(state_); }
+    std::unique_ptr<Database> database() { return Database::open(state_ / "test.sqlite").value(); }
+    static std::int64_t version_of(Database& database) {
+        Statement select(database, "PRAGMA user_version");
+        return select.step() ? select.integer(0) : -1;
+    }
+    const Migration first_{1, "0001_letters", "CREATE TABLE letters (x TEXT)"};
+    const Migration second_{2, "0002_numbers",
+                            "ALTER TABLE letters ADD COLUMN n INTEGER NOT NULL DEFAULT 7;"
+                            "INSERT INTO letters (x) VALUES ('b')"};
+};
+
+TEST_F(MigrationTest, EachStepIsTakenOnceAndInOrder) {
+    const auto open = database();
+    ASSERT_TRUE(migrate(*open, std::span(&first_, 1)).ok());
+    ASSERT_TRUE(open->execute("INSERT INTO letters VALUES ('a')").ok());
+    EXPECT_EQ(version_of(*open), 1);
+
+    const std::vector<Migration> both{first_, second_};
+    ASSERT_TRUE(migrate(*open, both).ok());
+    ASSERT_TRUE(migrate(*open, both).ok());
+    EXPECT_EQ(version_of(*open), 2);
+
+    Statement rows(*open, "SELECT count(*), sum(n) FROM letters");
+    ASSERT_TRUE(rows.step());
+    EXPECT_EQ(rows.integer(0), 2);
+    EXPECT_EQ(rows.integer(1), 14);
+}
+
+TEST_F(MigrationTest, AStepThatFailsChangesNothingAndIsNamed) {
+    const auto open = database();
+    const std::vector<Migration> steps{
+        first_, {2, "0002_broken", "CREATE TABLE half (x TEXT); INSERT INTO nowhere VALUES (1)"}};
+    const Status taken = migrate(*open, steps);
+    ASSERT_FALSE(taken.ok());
+    EXPECT_NE(taken.error().message.find("0002_broken"), std::string::npos)
+        << taken.error().message;
+    EXPECT_EQ(version_of(*open), 1);
+    Statement half(*open, "SELECT count(*) FROM sqlite_master WHERE name = 'half'");
+    ASSERT_TRUE(half.step());
+    EXPECT_EQ(half.integer(0), 0);
+}
+
+TEST_F(MigrationTest, StepsAreNumberedFromOneWithoutGaps) {
+    std::int64_t number = 0;
+    for (const Migration& step : registry_migrations()) EXPECT_EQ(step.number, ++number);
+    EXPECT_GE(number, 1);
 }
 
 TEST_F(RegistryTest, AFileThatIsNoDatabaseIsRefused) {

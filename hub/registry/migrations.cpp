@@ -1,0 +1,46 @@
+#include "hub/registry/migrations.h"
+
+#include "hub/base/log.h"
+#include "hub/registry/database.h"
+
+namespace moex {
+namespace {
+
+Result<std::int64_t> version_of(Database& database) {
+    Statement select(database, "PRAGMA user_version");
+    const std::int64_t version = select.step() ? select.integer(0) : 0;
+    MOEX_TRY(select.status());
+    return version;
+}
+
+Status take(Database& database, const Migration& step) {
+    Transaction transaction(database);
+    MOEX_ASSIGN(version, version_of(database));
+    if (version >= step.number) return {};  // another process took it this moment
+
+    MOEX_TRY(database.execute(std::string(step.sql)));
+    MOEX_TRY(database.execute(text("PRAGMA user_version=", step.number)));
+    return transaction.commit();
+}
+
+}  // namespace
+
+Status migrate(Database& database, std::span<const Migration> steps) {
+    MOEX_ASSIGN(found, version_of(database));
+    const std::int64_t known = steps.empty() ? 0 : steps.back().number;
+    if (found > known)
+        return Error{ErrorCode::unsupported, text("schema version ", found, ", this hub knows ",
+                                                  known, "; made by a newer moex-hub")};
+
+    for (const Migration& step : steps) {
+        if (step.number <= found) continue;
+        if (const Status taken = take(database, step); !taken.ok())
+            return Error{taken.error().code,
+                         text("migration ", step.name, ": ", taken.error().message)};
+        if (found > 0)
+            log_info("registry: schema upgraded", kv("from", found), kv("step", step.name));
+    }
+    return {};
+}
+
+}  // namespace moex
