@@ -1,7 +1,8 @@
 // A round inside a native worker: how far from what the GPU's memory allows, and where the rest
 // goes.
 //   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|paper|demo] [--layers N] [--experts N]
-//                [--rounds N] [--pause US] [--robust on|off|unless-checked] [--check FILE]
+//                [--rounds N] [--pause US] [--robust on|off|unless-checked]
+//                [--kernels lanes|threads] [--check FILE]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: what nothing costs
 //   read         a kernel that only reads: gb_s is the bound of the others
@@ -57,6 +58,7 @@ struct Options {
     int pause_us = 0;  // between rounds, as a decode loop has it
     std::string check_file;
     gpu::RobustAccess robust_access = gpu::RobustAccess::unless_checked;
+    RoundKernels kernels = RoundKernels::by_adapter;
 };
 
 [[noreturn]] void fail(const std::string& what) {
@@ -347,8 +349,9 @@ class Bench {
                                 .num_experts = options_.experts,
                                 .num_tokens_max = rows_max,
                                 .num_pairs_max = rows_max * top_k};
-        ExpertRunner runner(device_, store,
-                            {.limits = limits, .shape = shape_, .num_lanes = lanes});
+        ExpertRunner runner(
+            device_, store,
+            {.limits = limits, .shape = shape_, .num_lanes = lanes, .kernels = options_.kernels});
         bool created = false;
         runner.create([&](Status made) {
             must(made);
@@ -456,6 +459,8 @@ Options options_of(int argc, char** argv) {
             options.check_file = value;
         else if (flag == "--rounds")
             options.rounds = std::max(1u, number);
+        else if (flag == "--kernels")
+            options.kernels = value == "lanes" ? RoundKernels::lanes : RoundKernels::threads;
         else if (flag == "--pause")
             options.pause_us = static_cast<int>(number);
         else if (flag == "--robust")

@@ -10,9 +10,20 @@
 namespace moex {
 namespace {
 
-constexpr const char* kernel_names[] = {
-    "unpack_rows",    "group_gate_up_row", "group_gate_up_8", "group_down_1", "group_down_8",
-    "group_down_row", "pack_rows",         "gate_up",         "silu_mul",     "down"};
+constexpr const char* kernel_names[] = {"unpack_rows",
+                                        "group_gate_up_row",
+                                        "group_gate_up_8",
+                                        "group_down_1",
+                                        "group_down_8",
+                                        "group_down_row",
+                                        "group_gate_up_serial_1",
+                                        "group_gate_up_serial_8",
+                                        "group_down_serial_1",
+                                        "group_down_serial_8",
+                                        "pack_rows",
+                                        "gate_up",
+                                        "silu_mul",
+                                        "down"};
 // Rows of a single call; larger ones go through the grouped path or are split by the hub.
 constexpr std::uint32_t single_tokens_max = 512;
 
@@ -21,9 +32,11 @@ namespace kernels = gpu::kernels;
 constexpr std::uint32_t unpack_values = kernels::unpack_rows::threads *
                                         kernels::unpack_rows::values_per_thread;
 constexpr std::uint32_t gate_up_outputs = kernels::group_gate_up_row::outputs_per_group;
+constexpr std::uint32_t gate_up_outputs_serial = kernels::group_gate_up_serial_1::outputs_per_group;
 constexpr std::uint32_t down_outputs = kernels::group_down_1::outputs_per_group;
 static_assert(gate_up_outputs == kernels::group_gate_up_8::outputs_per_group);
-static_assert(down_outputs == kernels::group_down_8::outputs_per_group);
+static_assert(down_outputs == kernels::group_down_8::outputs_per_group &&
+              down_outputs == kernels::group_down_serial_1::outputs_per_group);
 
 std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
     return static_cast<std::uint32_t>((a + b - 1) / b);
@@ -135,6 +148,8 @@ RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max,
                                 const gpu::AdapterInfo& adapter) {
     if (options.tokens_max == 0) options.tokens_max = options.limits.num_tokens_max;
     if (options.pairs_max == 0) options.pairs_max = options.limits.num_pairs_max;
+    if (options.kernels == RoundKernels::by_adapter)
+        options.kernels = adapter.software ? RoundKernels::threads : RoundKernels::lanes;
     const auto too_large = [&] {
         const Sizes sizes = sizes_of(options);
         const std::uint64_t largest = std::max(
@@ -162,6 +177,19 @@ ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOption
       options_(fit(options, std::numeric_limits<std::uint64_t>::max(), device.adapter())),
       layout_(expert_blob_layout(options.shape)),
       sizes_(sizes_of(options_)) {}
+
+ExpertRunner::Kernel ExpertRunner::gate_up_kernel(std::uint32_t family) const {
+    return static_cast<Kernel>((by_threads() ? group_gate_up_serial_1 : group_gate_up_row) +
+                               family);
+}
+ExpertRunner::Kernel ExpertRunner::down_kernel(std::uint32_t family) const {
+    return static_cast<Kernel>((by_threads() ? group_down_serial_1 : group_down_1) + family);
+}
+bool ExpertRunner::uses(Kernel kernel) const {
+    if (kernel >= group_gate_up_row && kernel <= group_down_row) return !by_threads();
+    if (kernel >= group_gate_up_serial_1 && kernel <= group_down_serial_8) return by_threads();
+    return true;
+}
 
 ExpertRunner::~ExpertRunner() {
     destroy_lanes();
@@ -207,6 +235,7 @@ void ExpertRunner::forget_arenas(std::size_t first) {
 void ExpertRunner::create(std::function<void(Status)> done) { create_next(0, std::move(done)); }
 
 void ExpertRunner::create_next(int kernel, std::function<void(Status)> done) {
+    while (kernel < num_kernels && !uses(static_cast<Kernel>(kernel))) ++kernel;
     if (kernel == num_kernels) {
         created_ = true;
         done(make_lanes());
@@ -241,6 +270,7 @@ bool ExpertRunner::idle() const {
 }
 
 void ExpertRunner::refit(RunnerOptions options, std::function<void(Status)> done) {
+    options.kernels = options_.kernels;  // others were not made
     refit_ = {fit(std::move(options), std::numeric_limits<std::uint64_t>::max(), device_.adapter()),
               std::move(done)};
     refit_when_idle();
@@ -277,6 +307,7 @@ Status ExpertRunner::make_lane(Lane& lane) {
     MOEX_TRY(buffer(lane.y_wire, sizes_.y_wire, gpu::BufferUsage::storage, "y_wire"));
     MOEX_TRY(buffer(lane.readback, sizes_.y_wire, gpu::BufferUsage::readback, "readback"));
 
+    lane.plan.tiles_only = by_threads();
     const gpu::Binding unpack[] = {{lane.upload}, {lane.x}};
     MOEX_ASSIGN(unpack_group, device_.create_bind_group(pipelines_[unpack_rows], unpack));
     lane.unpack = unpack_group;
@@ -328,8 +359,8 @@ Status ExpertRunner::prepare() {
     }
 
     for (Lane& lane : lanes_)
-        while (lane.down_row.size() < arenas.size())
-            MOEX_TRY(bind_arena(lane, lane.down_row.size()));
+        while (lane.down.size() < gpu::tile_families * arenas.size())
+            MOEX_TRY(bind_arena(lane, lane.down.size() / gpu::tile_families));
 
     while (single_.gate_up_groups.size() < arenas.size()) {
         const gpu::BufferId arena = arenas[single_.gate_up_groups.size()];
@@ -353,20 +384,20 @@ Status ExpertRunner::bind_arena(Lane& lane, std::size_t arena) {
     for (std::uint32_t family = 0; family < gpu::tile_families; ++family) {
         const gpu::Binding place{
             places_[RoundPlan::place_of(static_cast<std::uint32_t>(arena), family)]};
-        // the row's kernel reads x from the upload
+        // the lanes' kernel for a row reads x from the upload
         std::vector<gpu::Binding> first{{lane.upload}, {weights},           {weights},
                                         {lane.x},      {lane.intermediate}, place};
-        if (family == 0) first.erase(first.begin() + 3);
+        if (family == 0 && !by_threads()) first.erase(first.begin() + 3);
         MOEX_ASSIGN(gate_up_group,
-                    device_.create_bind_group(pipelines_[group_gate_up_row + family], first));
+                    device_.create_bind_group(pipelines_[gate_up_kernel(family)], first));
         const gpu::Binding second[] = {{lane.upload},       {weights},      {weights},
                                        {lane.intermediate}, {lane.y_pairs}, place};
-        MOEX_ASSIGN(down_group,
-                    device_.create_bind_group(pipelines_[group_down_1 + family], second));
+        MOEX_ASSIGN(down_group, device_.create_bind_group(pipelines_[down_kernel(family)], second));
         lane.gate_up.push_back(gate_up_group);
         lane.down.push_back(down_group);
     }
 
+    if (by_threads()) return {};
     const gpu::Binding row[] = {
         {lane.upload}, {weights}, {weights}, {lane.intermediate}, {lane.y_wire}};
     MOEX_ASSIGN(row_group, device_.create_bind_group(pipelines_[group_down_row], row));
@@ -435,17 +466,18 @@ void ExpertRunner::record(const GroupShape& shape, const Lane& lane,
             dispatch(pipelines_[unpack_rows], lane.unpack,
                      ceil_div(std::uint64_t{shape.num_tokens} * hidden, unpack_values)));
 
-    const auto tiles = [&](Kernel first, const std::vector<gpu::BindGroupId>& groups,
-                           std::uint32_t workgroups) {
+    const auto tiles = [&](Kernel (ExpertRunner::*kernel)(std::uint32_t) const,
+                           const std::vector<gpu::BindGroupId>& groups, std::uint32_t workgroups) {
         bool same_stage = false;
         for (const RoundPlan::Tiles& one : plan.tiles) {
-            commands.push_back(dispatch(pipelines_[first + one.family],
+            commands.push_back(dispatch(pipelines_[(this->*kernel)(one.family)],
                                         groups[RoundPlan::place_of(one.arena, one.family)],
                                         workgroups, one.num_tiles));
             commands.back().same_stage = std::exchange(same_stage, true);
         }
     };
-    tiles(group_gate_up_row, lane.gate_up, inner / gate_up_outputs);
+    tiles(&ExpertRunner::gate_up_kernel, lane.gate_up,
+          inner / (by_threads() ? gate_up_outputs_serial : gate_up_outputs));
 
     if (plan.two_dispatches) {
         commands.push_back(
@@ -453,7 +485,7 @@ void ExpertRunner::record(const GroupShape& shape, const Lane& lane,
                      hidden / kernels::group_down_row::outputs_per_group, plan.num_answers));
         return;
     }
-    tiles(group_down_1, lane.down, hidden / down_outputs);
+    tiles(&ExpertRunner::down_kernel, lane.down, hidden / down_outputs);
     commands.push_back(dispatch(
         pipelines_[pack_rows], lane.pack,
         shape.dtype == Dtype::int8 ? 1 : ceil_div(hidden, kernels::pack_rows::columns_per_group),

@@ -18,6 +18,13 @@
 
 namespace moex {
 
+// Who adds the sums of a grouped round. The bits are the same.
+enum class RoundKernels {
+    by_adapter,  // threads on a software adapter, lanes on any other
+    lanes,       // several threads of a workgroup a sum: the GPU's memory is read with the grain
+    threads      // one: no barrier, for which software saves and restores all that a thread has
+};
+
 struct RunnerOptions {
     WireLimits limits;
     ExpertShape shape;
@@ -26,6 +33,7 @@ struct RunnerOptions {
     std::uint32_t pairs_max = 0;   // 0: limits.num_pairs_max
     // What rows agreed on take; a lane holds as many of a wider dtype as fit into the same bytes.
     Dtype dtype = Dtype::f32;
+    RoundKernels kernels = RoundKernels::by_adapter;
 };
 
 class ExpertRunner {
@@ -85,7 +93,7 @@ class ExpertRunner {
         gpu::BufferId upload, x, intermediate, y_pairs, y_wire, readback;
         gpu::BindGroupId unpack, pack;
         std::vector<gpu::BindGroupId> gate_up, down;  // by place
-        std::vector<gpu::BindGroupId> down_row;       // by arena
+        std::vector<gpu::BindGroupId> down_row;       // by arena; lanes only
         RoundPlan plan;
         bool busy = false;
     };
@@ -97,17 +105,25 @@ class ExpertRunner {
     };
     enum Kernel {
         unpack_rows,
-        group_gate_up_row,  // the families of gate_up, then those of down
+        group_gate_up_row,  // by lanes: the families of gate_up, then those of down
         group_gate_up_8,
         group_down_1,
         group_down_8,
-        group_down_row,  // the second of two dispatches
+        group_down_row,          // the second of two dispatches
+        group_gate_up_serial_1,  // by threads: the same
+        group_gate_up_serial_8,
+        group_down_serial_1,
+        group_down_serial_8,
         pack_rows,
         gate_up,
         silu_mul,
         down,
         num_kernels
     };
+    bool by_threads() const { return options_.kernels == RoundKernels::threads; }
+    Kernel gate_up_kernel(std::uint32_t family) const;
+    Kernel down_kernel(std::uint32_t family) const;
+    bool uses(Kernel kernel) const;
 
     Status make_lanes();
     Status make_lane(Lane& lane);

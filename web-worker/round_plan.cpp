@@ -35,7 +35,7 @@ Status RoundPlan::plan(const GroupDispatchView& group, std::size_t num_arenas,
     const bool one_arena = std::all_of(slots_.begin(), slots_.end(), [&](const ExpertSlot& slot) {
         return slot.arena == slots_[0].arena;
     });
-    two_dispatches = one_arena && !slots_.empty() && shape.dtype != Dtype::int8 &&
+    two_dispatches = !tiles_only && one_arena && !slots_.empty() && shape.dtype != Dtype::int8 &&
                      shape.num_pairs <= pairs_per_expert * group.experts.size();
     cut_tiles(group);
 
@@ -93,7 +93,7 @@ void RoundPlan::write_tiles(std::size_t num_arenas) {
             words[gpu::round_header_words + place] = static_cast<std::uint32_t>(words.size());
             if (by_place_[place].empty()) continue;
             tiles.push_back({arena, family, static_cast<std::uint32_t>(by_place_[place].size())});
-            unpack = unpack || family > 0;
+            unpack = unpack || tiles_only || family > 0;
             for (const gpu::RoundTile& tile : by_place_[place])
                 words.insert(words.end(),
                              {tile.blob_word, tile.first_pair, tile.num_pairs, tile.row});

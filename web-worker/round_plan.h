@@ -4,7 +4,8 @@
 // A round whose experts lie in one arena and have few rows each takes two dispatches: gate_up
 // reads x as it is on the wire, down adds the pairs of an answer and writes the wire's form.
 // Any other unpacks x, computes tiles of up to eight rows of one expert, so that a weight is read
-// once for all of them, arena by arena, and packs the answers. Both give the same bits.
+// once for all of them, arena by arena, and packs the answers. Both give the same bits. A software
+// adapter takes tiles for all: what lanes add in two dispatches needs barriers.
 #pragma once
 
 #include <functional>
@@ -18,6 +19,9 @@
 namespace moex {
 
 struct RoundPlan {
+    // All rounds are tiles, also of one row, and x is unpacked for them: set once, before plan().
+    bool tiles_only = false;
+
     // The upload buffer's words: header, places, tables, x.
     std::vector<std::uint32_t> words;
     struct Tiles {  // of one place, in the order of the places
@@ -26,7 +30,7 @@ struct RoundPlan {
     std::vector<Tiles> tiles;
     std::uint32_t num_answers = 0;
     bool two_dispatches = false;  // all tiles are of one arena and of one row
-    bool unpack = false;          // some tile has several rows
+    bool unpack = false;          // some tile reads rows of f32
 
     // The place of an arena's tiles of one family: uniforms and bind groups are made by it.
     static std::uint32_t place_of(std::uint32_t arena, std::uint32_t family) {

@@ -13,42 +13,18 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ include down_bindings.wgsl
 const outputs_per_group: u32 = 32u;
 const tile_rows: u32 = ${rows}u;
 
-struct GroupPlace { first_tile_word: u32, unused_0: u32, unused_1: u32, unused_2: u32 }
-
-@group(0) @binding(0) var<storage, read> upload: array<u32>;
-@group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read> intermediate: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> y_pairs: array<f32>;
-@group(0) @binding(5) var<uniform> place: GroupPlace;
-
 var<workgroup> lane_sums: array<f32, 288u * ${rows}u>;   // four outputs, 8 x 8 lanes, and padding
-
-fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
-  return intermediate[base + quad * (moe_intermediate_size / 32u) + chunk];
-}
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  let tile = upload[place.first_tile_word] + group.y * 4u;
-  let blob = upload[tile];
-  let first_pair = upload[tile + 1u];
-  let num_pairs = upload[tile + 2u];
-  let pairs = upload[header_pairs_word];
-
   let lane = thread & 7u;
   let output = group.x * outputs_per_group + (thread >> 3u) * 4u;
-  let chunks = moe_intermediate_size / 32u;
-  let groups = chunks >> chunks_per_group_log2;
-  let codes_0 = (blob + down_codes_word) / 4u + output * chunks;
-  let scales_0 = blob + down_scale_zero_word + output * groups;
-
-  // Rows beyond the tile's end repeat its last one and are not stored.
+//@ include down_tile.wgsl
 //@ for r in 0..rows
-  let x_base_${r} = (first_pair + min(${r}u, num_pairs - 1u)) * (moe_intermediate_size / 4u);
 //@ for w in 0..4
   var sum_${r}_${w} = 0.0;
 //@ end

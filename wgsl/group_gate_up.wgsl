@@ -13,49 +13,18 @@
 //@ host_checked
 //@ include round_header.wgsl
 //@ include int4.wgsl
+//@ include gate_up_bindings.wgsl
 const outputs_per_group: u32 = 16u;
 const tile_rows: u32 = ${rows}u;
 
-struct GroupPlace { first_tile_word: u32, unused_0: u32, unused_1: u32, unused_2: u32 }
-
-@group(0) @binding(0) var<storage, read> upload: array<u32>;
-@group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read> words: array<u32>;
-@group(0) @binding(3) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(4) var<storage, read_write> intermediate: array<f32>;
-@group(0) @binding(5) var<uniform> place: GroupPlace;
-
 var<workgroup> lane_sums: array<f32, 272u * ${rows}u>;   // of two outputs, 8 x 16 lanes, and padding
-
-fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
-  return x[base + quad * (hidden_size / 32u) + chunk];
-}
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  // tile: blob's first word in the arena, first pair, number of pairs, row of the first pair
-  let tile = upload[place.first_tile_word] + group.y * 4u;
-  let blob = upload[tile];
-  let first_pair = upload[tile + 1u];
-  let num_pairs = upload[tile + 2u];
-  let pairs = upload[header_pairs_word];
-
   let lane = thread & 15u;
   let output = group.x * outputs_per_group + (thread >> 4u) * 2u;
-  let chunks = hidden_size / 32u;
-  let groups = chunks >> chunks_per_group_log2;
-  let codes_0 = blob / 4u + output * chunks;
-  let codes_1 = codes_0 + chunks;
-  let codes_2 = codes_0 + moe_intermediate_size * chunks;
-  let codes_3 = codes_2 + chunks;
-  let scales_0 = blob + gate_up_scale_zero_word + output * groups;
-  let scales_1 = scales_0 + groups;
-  let scales_2 = scales_0 + moe_intermediate_size * groups;
-  let scales_3 = scales_2 + groups;
-
-  // Rows beyond the tile's end repeat its last one and are not stored.
+//@ include gate_up_tile.wgsl
 //@ for r in 0..rows
-  let x_base_${r} = upload[pairs + 2u * (first_pair + min(${r}u, num_pairs - 1u))] * (hidden_size / 4u);
 //@ for w in 0..4
   var sum_${r}_${w} = 0.0;
 //@ end

@@ -43,16 +43,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   let lane = thread & 15u;
   let output = group.x * outputs_per_group + (thread >> 4u) * 2u;
-  let chunks = hidden_size / 32u;
-  let groups = chunks >> chunks_per_group_log2;
-  let codes_0 = blob / 4u + output * chunks;
-  let codes_1 = codes_0 + chunks;
-  let codes_2 = codes_0 + moe_intermediate_size * chunks;
-  let codes_3 = codes_2 + chunks;
-  let scales_0 = blob + gate_up_scale_zero_word + output * groups;
-  let scales_1 = scales_0 + groups;
-  let scales_2 = scales_0 + moe_intermediate_size * groups;
-  let scales_3 = scales_2 + groups;
+//@ include gate_up_weights.wgsl
 
 //@ for w in 0..4
   var sum_0_${w} = 0.0;

@@ -21,8 +21,7 @@ test("Ctrl-C lets a stream end whole, then hub and browser are gone", async () =
   const mark = `mark-${randomUUID()}`;
   const folder = mkdtempSync(join(tmpdir(), "moex-run-")), state = join(folder, "state");
   chmodSync(folder, 0o777);   // as root the script gives the hub to another user
-  // A software adapter may need longer for 24 tokens than a hub waits by default.
-  const hub_flags = ["--listen", "127.0.0.1:0", "--state", state, "--local-fallback", "off", "--drain-s", "240"];
+  const hub_flags = ["--listen", "127.0.0.1:0", "--state", state, "--local-fallback", "off"];
   const child = spawn("bash", ["scripts/run.sh", "--no-build", "--with-tab", ...hub_flags], {
     detached: true, stdio: ["ignore", "pipe", "pipe"],
     env: { ...process.env, MOEX_BUILD: build, MOEX_MARK: mark, MOEX_CONFIG: "/dev/null" },

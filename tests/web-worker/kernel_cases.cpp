@@ -109,7 +109,7 @@ struct Run : std::enable_shared_from_this<Run> {
                           .num_experts = 8,
                           .num_tokens_max = one.num_tokens,
                           .num_pairs_max = 2 * one.num_tokens};
-        return {.limits = limits, .shape = one.shape, .num_lanes = 1};
+        return {.limits = limits, .shape = one.shape, .num_lanes = 1, .kernels = one.kernels};
     }
     void finish(Result<double> result) {
         if (auto then = std::exchange(done, nullptr)) then(std::move(result));
@@ -140,7 +140,8 @@ struct Run : std::enable_shared_from_this<Run> {
     }
 };
 
-// Every row asked alone, all together, and both once more with each expert in an arena of its own.
+// Every row asked alone, all together, and both once more with each expert in an arena of its own,
+// by lanes and then by threads.
 struct BitsRun : std::enable_shared_from_this<BitsRun> {
     static constexpr std::uint16_t experts[] = {0, 3, 5, 6};
     gpu::Device& device;
@@ -151,6 +152,7 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
     GroupDispatchView group;
     Bytes x_wire;
     bool several_arenas = false;
+    RoundKernels kernels = RoundKernels::lanes;
     std::uint32_t next_row = 0;  // num_tokens: all together
     std::vector<Bytes> alone;    // answers of the first store, by row
     double differing = 0;
@@ -221,7 +223,9 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
                                 .num_tokens_max = one.num_tokens,
                                 .num_pairs_max = 4 * one.num_tokens};
         runner = std::make_unique<ExpertRunner>(
-            device, *store, RunnerOptions{.limits = limits, .shape = one.shape, .num_lanes = 1});
+            device, *store,
+            RunnerOptions{
+                .limits = limits, .shape = one.shape, .num_lanes = 1, .kernels = kernels});
         runner->create([self = shared_from_this()](Status made) {
             if (!made.ok()) return self->finish(made.error());
             self->next();
@@ -252,7 +256,9 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
         }
     }
     void change_store() {
-        if (std::exchange(several_arenas, true)) return finish(differing);
+        if (std::exchange(several_arenas, true) &&
+            std::exchange(kernels, RoundKernels::threads) == RoundKernels::threads)
+            return finish(differing);
         next_row = 0;
         // not from inside a callback of the runner's own
         old_runner = std::move(runner);
@@ -281,7 +287,10 @@ std::string kernel_case_name(const KernelCase& one) {
                 one.bits        ? " bits"
                 : one.published ? " published"
                 : one.unsummed  ? " group unsummed"
-                                : " group summed");
+                                : " group summed",
+                one.kernels == RoundKernels::lanes     ? " by lanes"
+                : one.kernels == RoundKernels::threads ? " by threads"
+                                                       : "");
 }
 
 std::vector<KernelCase> kernel_cases(bool wide) {
@@ -308,6 +317,14 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     add("demo", {384, 256, 32}, {1, 5}, true);
     add("qwen", {2048, 768, 128}, {1, 8, 64}, wide);
     add("paper", {4096, 2048, 128}, {1, 8}, wide);
+    if (wide)
+        for (std::size_t i = cases.size(); i-- > 0;) {
+            if (cases[i].published || cases[i].shape.hidden_size > 512) continue;
+            cases[i].kernels = RoundKernels::lanes;
+            cases.push_back(cases[i]);
+            cases.back().kernels = RoundKernels::threads;
+        }
+
     // A chunk or two a lane, lanes without one, and the shape that is served.
     for (const std::uint32_t rows : {1u, 2u, 5u, 8u, 9u, 21u})
         cases.push_back({"odd", {96, 160, 32}, rows, Dtype::f32, false, false, true});

@@ -18,15 +18,16 @@ struct KernelCase {
     bool unsummed = false;
     // the three published kernels on one expert; otherwise a group of two experts with uneven rows
     bool published = false;
-    // the same bits for every row alone and in company, in one arena and in several; `num_tokens`
-    // rows, and the error is the number of answers that differ
+    // the same bits for every row alone and in company, in one arena and in several, by lanes and
+    // by threads; `num_tokens` rows, and the error is the number of answers that differ
     bool bits = false;
+    RoundKernels kernels = RoundKernels::by_adapter;
 };
 std::string kernel_case_name(const KernelCase& one);
 double kernel_tolerance(const KernelCase& one);  // normalised RMS error; bits: none
 
-// `wide`: the shapes of large models at every size asked for;
-// otherwise what a software browser adapter does in a minute.
+// `wide`: the shapes of large models at every size asked for, and the small ones by lanes and by
+// threads; otherwise what a software browser adapter does in a minute.
 std::vector<KernelCase> kernel_cases(bool wide);
 
 // Runs one case on `device`; the value is its error.

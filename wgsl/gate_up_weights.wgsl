@@ -1,0 +1,11 @@
+  // Where the weights of `output` and of the one after it begin: two rows of gate, then two of up.
+  let chunks = hidden_size / 32u;
+  let groups = chunks >> chunks_per_group_log2;
+  let codes_0 = blob / 4u + output * chunks;
+  let codes_1 = codes_0 + chunks;
+  let codes_2 = codes_0 + moe_intermediate_size * chunks;
+  let codes_3 = codes_2 + chunks;
+  let scales_0 = blob + gate_up_scale_zero_word + output * groups;
+  let scales_1 = scales_0 + groups;
+  let scales_2 = scales_0 + moe_intermediate_size * groups;
+  let scales_3 = scales_2 + groups;

@@ -1,0 +1,53 @@
+// group_down.wgsl for software adapters, where the threads of a workgroup take turns: one thread adds what 8 lanes add
+// there, in the same order, with no memory in common and no barrier. The same bits.
+//   bindings as in group_down.wgsl
+// Dispatch (hidden_size / 32, number of tiles, 1).
+// Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
+//@ host_checked
+//@ include round_header.wgsl
+//@ include int4.wgsl
+//@ include down_bindings.wgsl
+const outputs_per_group: u32 = 32u;
+const tile_rows: u32 = ${rows}u;
+
+@compute @workgroup_size(8)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let output = group.x * outputs_per_group + thread * 4u;
+//@ include down_tile.wgsl
+
+//@ for r in 0..rows
+//@ for w in 0..4
+  var answer_${r}_${w} = 0.0;
+//@ end
+//@ end
+  for (var lane = 0u; lane < 8u; lane += 1u) {
+//@ for r in 0..rows
+//@ for w in 0..4
+    var sum_${r}_${w} = 0.0;
+//@ end
+//@ end
+    for (var chunk = lane; chunk < chunks; chunk += 8u) {
+      let scale_at = scales_0 + (chunk >> chunks_per_group_log2);
+//@ for w in 0..4
+      var code_${w} = codes[codes_0 + ${w}u * chunks + chunk];
+      let scale_zero_${w} = words[scale_at + ${w}u * groups];
+//@ end
+//@ include int4_chunk.wgsl
+    }
+//@ for r in 0..rows
+//@ for w in 0..4
+    answer_${r}_${w} = select(answer_${r}_${w} + sum_${r}_${w}, sum_${r}_${w}, lane == 0u);
+//@ end
+//@ end
+  }
+
+//@ for r in 0..rows
+  if (${r}u < num_pairs) {
+    let gate = bitcast<f32>(upload[pairs + 2u * (first_pair + ${r}u) + 1u]);
+    let row = (first_pair + ${r}u) * hidden_size + output;
+//@ for w in 0..4
+    y_pairs[row + ${w}u] = gate * answer_${r}_${w};
+//@ end
+  }
+//@ end
+}
