@@ -1,18 +1,24 @@
-// The gaps between a decoding user's tokens while somebody else's long prompt arrives.
+// How long people wait for a next token and for a first one, on the local backend in int8.
 //   latency_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--stretch X]
-//   [--repeats N] [--header]
+//                 [--repeats N] [--users N [--answer TOKENS]] [--header]
 // --stretch: how many decode steps a step may last beside a prompt
 // (EngineOptions::step_stretch_max); 1000000 is the time without a bound: chunks then grow to whole
-// steps. Local backend, one user who decodes. CSV: see the header. ratio_*: gaps beside the prompt
-// over the median gap before it came. example: latency_bench --shape bench-moe --prompt 1000
-// --header
+// steps.
+// Without --users: one user decodes while another's prompt arrives. ratio_*: gaps beside the prompt
+// over the median gap before it came.
+// With --users: so many prompts arrive at once. ratio_*: gaps while somebody waits for a first
+// token, each over the median gap of as many users when nobody does. one_at_a_time_ms: what the
+// median user would wait were they served one after the other, whole answers.
+// example: latency_bench --users 16 --prompt 32 --answer 64 --header
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,7 +31,7 @@ namespace {
 
 struct Flags {
     std::string shape = "bench-moe", model;
-    std::uint32_t threads = 0, prompt_tokens = 1000, repeats = 3;
+    std::uint32_t threads = 0, prompt_tokens = 1000, repeats = 3, users = 0, answer_tokens = 64;
     double stretch = 2;
     bool header = false;
 };
@@ -97,6 +103,90 @@ double at(std::vector<double> values, double share) {
         values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size()))));
 }
 
+// Users who all come at once. Their answers end one after the other, so that the gaps of every
+// number of users are seen when nobody waits any more.
+class Crowd {
+  public:
+    struct Gap {
+        std::uint64_t step = 0;   // that ended it
+        std::uint32_t users = 0;  // with a gap that this step ended
+        bool is_beside = false;   // somebody waited for a first token when it began
+        double ms = 0;
+    };
+    std::vector<double> first_ms;
+    std::vector<Gap> gaps;
+
+    void play(Engine& engine, const ModelConfig& config, const Flags& flags, std::uint32_t seed) {
+        constexpr std::uint32_t tokens_apart = 4;
+        users_.assign(flags.users, {});
+        waiting_ = open_ = flags.users;
+        ended_ = {};
+        engine_ = &engine;
+        const std::size_t first_gap = gaps.size();
+
+        for (std::uint32_t i = 0; i < flags.users; ++i) {
+            users_[i].submitted = now_steady();
+            const auto request = request_of(flags.prompt_tokens + i % 5,
+                                            flags.answer_tokens + tokens_apart * i,
+                                            config.vocab_size, seed + 1000 * i);
+            if (!engine
+                     .submit(request, {.on_token = [this, i](const auto&) { on_token(users_[i]); },
+                                       .on_end = [this](const auto&) { on_end(); }})
+                     .ok())
+                fail("a prompt was refused; is the model's context shorter?");
+        }
+        ended_.get_future().wait();
+
+        std::map<std::uint64_t, std::uint32_t> users;
+        for (std::size_t i = first_gap; i < gaps.size(); ++i) ++users[gaps[i].step];
+        for (std::size_t i = first_gap; i < gaps.size(); ++i) gaps[i].users = users[gaps[i].step];
+    }
+    // Each gap beside waiting users over the median one of as many users alone.
+    std::vector<double> ratios() const {
+        std::vector<double> out;
+        for (const Gap& gap : gaps)
+            if (gap.is_beside) out.push_back(gap.ms / plain_ms(gap.users));
+        return out;
+    }
+    double plain_ms(std::uint32_t users) const {
+        std::uint32_t nearest = 0;
+        const auto distance = [&](std::uint32_t n) { return n > users ? n - users : users - n; };
+        for (const Gap& gap : gaps)
+            if (!gap.is_beside && (nearest == 0 || distance(gap.users) < distance(nearest)))
+                nearest = gap.users;
+        std::vector<double> same;
+        for (const Gap& gap : gaps)
+            if (!gap.is_beside && gap.users == nearest) same.push_back(gap.ms);
+        return at(std::move(same), 0.5);
+    }
+
+  private:
+    struct User {
+        TimePoint submitted, last{};
+        bool is_beside = false;  // somebody waited when it had its last token
+    };
+    // On the engine's thread.
+    void on_token(User& user) {
+        const TimePoint now = now_steady();
+        if (user.last == TimePoint{}) {
+            first_ms.push_back(to_ms(now - user.submitted));
+            --waiting_;
+        } else {
+            gaps.push_back({engine_->counters().steps, 0, user.is_beside, to_ms(now - user.last)});
+        }
+        user.last = now;
+        user.is_beside = waiting_ > 0;
+    }
+    void on_end() {
+        if (--open_ == 0) ended_.set_value();
+    }
+
+    Engine* engine_ = nullptr;
+    std::vector<User> users_;
+    std::atomic<std::uint32_t> waiting_{0}, open_{0};
+    std::promise<void> ended_;
+};
+
 Flags parse(int argc, char** argv) {
     Flags flags;
     for (int i = 1; i < argc; ++i) {
@@ -118,6 +208,10 @@ Flags parse(int argc, char** argv) {
             flags.prompt_tokens = number;
         else if (flag == "--repeats")
             flags.repeats = number;
+        else if (flag == "--users")
+            flags.users = number;
+        else if (flag == "--answer")
+            flags.answer_tokens = number;
         else if (flag == "--stretch")
             flags.stretch = std::strtod(value, nullptr);
         else
@@ -126,13 +220,42 @@ Flags parse(int argc, char** argv) {
     return flags;
 }
 
+void measure_crowd(Engine& engine, const ModelConfig& config, const Flags& flags,
+                   const ThreadPool& threads) {
+    Flags one = flags;
+    one.users = 1;
+    Crowd warm, alone, all;
+    warm.play(engine, config, one, 7);
+    for (std::uint32_t repeat = 0; repeat < flags.repeats; ++repeat) {
+        alone.play(engine, config, one, 100000 * repeat + 50000);
+        all.play(engine, config, flags, 100000 * repeat + 100000);
+    }
+
+    if (flags.header)
+        std::printf(
+            "shape,threads,users,prompt_tokens,answer_tokens,stretch,ttft_alone_ms,one_at_a_time_"
+            "ms,ttft_p50_ms,ttft_p99_ms,gaps_beside,ratio_p50,ratio_p99\n");
+    const double first = at(alone.first_ms, 0.5),
+                 whole = first + flags.answer_tokens * alone.plain_ms(1);
+    std::vector<double> ratios = all.ratios();
+    const std::size_t beside = ratios.size();
+    if (ratios.empty()) ratios.push_back(0);
+    std::printf("%s,%zu,%u,%u,%u,%g,%.0f,%.0f,%.0f,%.0f,%zu,%.2f,%.2f\n", flags.shape.c_str(),
+                threads.num_threads(), flags.users, flags.prompt_tokens, flags.answer_tokens,
+                flags.stretch, first, first + (flags.users - 1) / 2.0 * whole,
+                at(all.first_ms, 0.5), at(all.first_ms, 0.99), beside, at(ratios, 0.5),
+                at(ratios, 0.99));
+}
+
 void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool& threads) {
     const auto package = ModelPackage::open(folder);
     if (!package.ok()) fail(package.error().message);
-    const auto decoder = Decoder::create(*package, threads);
+    const auto decoder = Decoder::create(*package, threads, {.arithmetic = Arithmetic::int8});
     if (!decoder.ok()) fail(decoder.error().message);
-    LocalExperts experts(*package, threads, {});
-    Engine engine(**decoder, experts, {.sequences_max = 2, .step_stretch_max = flags.stretch});
+    LocalExperts experts(*package, threads, {}, Arithmetic::int8);
+    Engine engine(**decoder, experts,
+                  {.sequences_max = std::max(2u, flags.users), .step_stretch_max = flags.stretch});
+    if (flags.users > 0) return measure_crowd(engine, (*package)->config(), flags, threads);
 
     Scene all;
     std::vector<double> ttft_ms;

@@ -132,7 +132,7 @@ struct Engine::State {
     // ---- engine_step.cpp: which rows a step has, and what becomes of them
     void share_rows();
     void share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
-                           std::uint32_t decode_rows);
+                           const StepShape& shape);
     void grow_pages();
     StepShape shape_of_step() const;
     std::vector<StepRows> compose();

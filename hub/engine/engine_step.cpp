@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <tuple>
 
 #include "hub/engine/engine_state.h"
 
@@ -11,6 +12,8 @@ constexpr std::uint32_t scored_rows_max = 64;
 // A worker may say in mid-round that it takes less at a time:
 // the step is begun anew, in smaller parts. So often in a row.
 constexpr std::uint32_t steps_recut_max = 3;
+// A prompt of at most so many tokens that nothing has computed before is short: a few steps' work.
+constexpr std::uint32_t short_prompt_tokens = 64;
 }  // namespace
 
 // One row for every sequence that decodes; the rest of the step is for the prompts.
@@ -20,53 +23,73 @@ void Engine::State::share_rows() {
 
     turn = turn >= running.size() ? 0 : turn;
 
-    std::uint32_t decoding = 0;
+    StepShape shape;
     std::vector<Generation*> prompts;
     for (std::size_t i = 0; i < running.size(); ++i) {
         Generation& generation = *running[(turn + i) % running.size()];
         if (generation.missing() > 1) {
+            ++shape.num_prompts;
             if (!waits_for_leader((turn + i) % running.size())) prompts.push_back(&generation);
         } else if (rows_left > 0) {
             generation.step_tokens = 1;
             --rows_left;
-            ++decoding;
+            ++shape.decode_rows;
         }
     }
 
     // Only where not all fit does the turn matter; it goes on behind the last one served.
-    if (rows_left == 0) turn += decoding;
+    if (rows_left == 0) turn += shape.decode_rows;
 
-    share_prompt_rows(std::move(prompts), rows_left, decoding);
+    share_prompt_rows(std::move(prompts), rows_left, shape);
 }
 
-// The shortest first, so that it does not wait for a long one; what it leaves of its share of rows
-// and of time goes to the longer ones. Time is bounded where somebody waits for a next token.
+// Short prompts first and one after the other: side by side all of them would be done when the last
+// one is. The others share what these leave, a quarter of the rows and of the time at least, the
+// shortest first, and what that leaves of its share goes to the next. Side by side these are done
+// late but together, and cost less: until then nobody decodes beside them, and the fewer rows a
+// chunk has the dearer is each. Time is bounded where somebody waits for a next token.
 void Engine::State::share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
-                                      std::uint32_t decode_rows) {
-    const bool is_timed = decode_rows > 0;
-    if (is_timed && cost.wants_plain_step(decode_rows)) return;
+                                      const StepShape& shape) {
+    const bool is_timed = shape.decode_rows > 0;
+    if (prompts.empty() || (is_timed && cost.wants_plain_step(shape.decode_rows))) return;
 
     Duration time_left{};
     if (is_timed) {
-        time_left = cost.prompt_time(decode_rows);
+        time_left = cost.prompt_time(shape.decode_rows, shape.num_prompts);
         rows_left = std::min(rows_left, cost.prompt_rows_max());
     }
 
     const auto wants = [](const Generation& one) {
         return one.scores_prompt() ? std::min(one.missing(), scored_rows_max) : one.missing();
     };
-    std::stable_sort(prompts.begin(), prompts.end(), [&](const Generation* a, const Generation* b) {
-        return wants(*a) < wants(*b);
-    });
+    const auto is_long = [](const Generation* one) {
+        return one->tokens.size() > std::size_t{one->stats.cached_tokens} + short_prompt_tokens;
+    };
+    const auto order = [&](const Generation* one) {
+        return std::make_tuple(is_long(one), wants(*one), one->id);
+    };
+    std::sort(prompts.begin(), prompts.end(),
+              [&](const Generation* a, const Generation* b) { return order(a) < order(b); });
+
+    const bool keeps_some = is_long(prompts.back());
+    const std::uint32_t rows_kept = keeps_some ? rows_left / 4 : 0;
+    const Duration time_kept = keeps_some ? time_left / 4 : Duration{};
 
     for (std::size_t i = 0; i < prompts.size() && rows_left > 0; ++i) {
         Generation& prompt = *prompts[i];
-        const auto sharers = static_cast<std::uint32_t>(prompts.size() - i);
-        std::uint32_t rows = std::min(wants(prompt), std::max(1u, rows_left / sharers));
+        const bool shares = is_long(&prompt);
+        const bool leads = i == 0 || (shares && !is_long(prompts[i - 1]));
+        const auto sharers = shares ? static_cast<std::uint32_t>(prompts.size() - i) : 1;
+
+        const std::uint32_t kept = shares ? 0 : std::min(rows_kept, rows_left),
+                            rows_offered = std::max(leads || shares ? 1u : 0u,
+                                                    (rows_left - kept) / sharers);
+        std::uint32_t rows = std::min(wants(prompt), rows_offered);
         if (is_timed) {
+            const Duration time = (time_left - (shares ? Duration{} : time_kept)) / sharers;
             const std::uint32_t position = prompt.kv->num_tokens(),
-                                in_time = cost.rows_within(time_left / sharers, position);
-            rows = std::min(rows, i == 0 ? std::max(1u, in_time) : in_time);
+                                in_time = cost.rows_within(time, position);
+            rows = std::min(rows, leads ? std::max(1u, in_time) : in_time);
             time_left -= std::min(time_left, cost.rows_time(rows, position));
         }
         prompt.step_tokens = rows;
@@ -78,6 +101,7 @@ StepShape Engine::State::shape_of_step() const {
     StepShape shape;
     for (const auto& generation : running) {
         const std::uint64_t rows = generation->step_tokens, first = generation->kv->num_tokens();
+        if (generation->missing() > 1) ++shape.num_prompts;
         if (rows == 0) continue;
         if (generation->missing() == 1) {
             ++shape.decode_rows;

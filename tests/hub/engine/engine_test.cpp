@@ -466,6 +466,62 @@ TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {
     get(held);
 }
 
+// Side by side all of them were done when the last one was.
+TEST_F(EngineTest, ShortPromptsThatComeTogetherAreDoneOneAfterTheOther) {
+    start({.sequences_max = 4, .step_rows_max = 16});
+    experts_.close();
+    auto held = submit(greedy(test::random_tokens(4, 256, 9), 1));
+    experts_.wait_for_round();
+
+    std::vector<std::uint64_t> steps;  // in which each had its first token; the engine's thread
+    std::vector<std::promise<void>> done(3);
+    for (std::uint32_t i = 0; i < 3; ++i)
+        ASSERT_TRUE(engine_
+                        ->submit(greedy(test::random_tokens(16, 256, i), 1),
+                                 {.on_token =
+                                      [&](const TokenEvent&) {
+                                          steps.push_back(engine_->counters().steps);
+                                      },
+                                  .on_end = [&done, i](const auto&) { done[i].set_value(); }})
+                        .ok());
+    experts_.open();
+    for (auto& one : done) one.get_future().wait();
+    get(held);
+    EXPECT_EQ(steps, (std::vector<std::uint64_t>{steps[0], steps[0] + 1, steps[0] + 2}));
+}
+
+TEST_F(EngineTest, ALongPromptIsNotHeldBackByManyShortOnes) {
+    constexpr std::uint32_t num_short = 40;
+    start({.sequences_max = num_short + 2, .step_rows_max = 16});
+    experts_.close();
+    auto held = submit(greedy(test::random_tokens(4, 256, 99), 1));
+    experts_.wait_for_round();
+
+    std::uint32_t short_before_long = 0, short_done = 0;  // the engine's thread
+    std::promise<void> all;
+    std::uint32_t open = num_short + 1;
+    const auto on_end = [&](const auto&) {
+        if (--open == 0) all.set_value();
+    };
+    ASSERT_TRUE(
+        engine_
+            ->submit(greedy(test::random_tokens(80, 256, 98), 1),
+                     {.on_token = [&](const TokenEvent&) { short_before_long = short_done; },
+                      .on_end = on_end})
+            .ok());
+    for (std::uint32_t i = 0; i < num_short; ++i)
+        ASSERT_TRUE(
+            engine_
+                ->submit(greedy(test::random_tokens(16, 256, i), 1),
+                         {.on_token = [&](const TokenEvent&) { ++short_done; }, .on_end = on_end})
+                .ok());
+    experts_.open();
+    all.get_future().wait();
+    get(held);
+    EXPECT_GE(short_before_long, num_short / 4);
+    EXPECT_LE(short_before_long, num_short / 2);
+}
+
 // A thousand-token prompt froze everybody else's answers: each step took 256 of its rows.
 TEST_F(EngineTest, APromptBesideADecodingSequenceComesInChunksOfItsTime) {
     ExpertsWithAClock timed(local_);

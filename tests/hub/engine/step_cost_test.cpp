@@ -32,7 +32,7 @@ std::vector<std::uint32_t> run(StepCost& cost, const Machine& machine, std::uint
         }
         const std::uint32_t rows = std::min(
             {length - position, cost.prompt_rows_max(),
-             std::max(1u, cost.rows_within(cost.prompt_time(decode_rows), position))});
+             std::max(1u, cost.rows_within(cost.prompt_time(decode_rows, 1), position))});
         const double took = machine.plain_ms + machine.prompt_ms(rows, position);
         cost.record(
             {.decode_rows = decode_rows,
@@ -81,7 +81,7 @@ TEST(StepCostTest, ChunksBeginSmallAndGrowNoFasterThanTwofold) {
     std::vector<double> step_ms;
     const auto chunks = run(cost, remote, 2000, 3, step_ms);
     ASSERT_GE(chunks.size(), 4u);
-    EXPECT_LE(chunks[0], 8u);
+    EXPECT_LE(chunks[0], 2u);
     for (std::size_t i = 1; i < chunks.size(); ++i) EXPECT_LE(chunks[i], 2 * chunks[i - 1]);
     EXPECT_LE(chunks.size(), 12u);
 
@@ -94,9 +94,7 @@ TEST(StepCostTest, AnUnknownNumberOfDecodeRowsIsMeasuredOnceAndThenNowAndThen) {
     EXPECT_TRUE(cost.wants_plain_step(2));
     cost.record({.decode_rows = 2}, 10ms);
     EXPECT_FALSE(cost.wants_plain_step(2));
-    EXPECT_TRUE(cost.wants_plain_step(1));
-    EXPECT_TRUE(cost.wants_plain_step(3));
-    EXPECT_EQ(cost.prompt_time(2), 10ms);
+    EXPECT_EQ(cost.prompt_time(2, 1), 10ms);
 
     int steps = 0;
     for (; !cost.wants_plain_step(2) && steps < 1000; ++steps)
@@ -106,11 +104,52 @@ TEST(StepCostTest, AnUnknownNumberOfDecodeRowsIsMeasuredOnceAndThenNowAndThen) {
     EXPECT_FALSE(cost.wants_plain_step(2));
 }
 
+// Each of 64 users who came at once cost the others a step without a prompt.
+TEST(StepCostTest, ANumberOfDecodeRowsNearAMeasuredOneIsEstimated) {
+    StepCost cost(stretch);
+    std::vector<std::uint32_t> measured;
+    for (std::uint32_t rows = 1; rows <= 64; ++rows) {
+        const Duration took = ms(5 + rows);
+        if (cost.wants_plain_step(rows)) {
+            measured.push_back(rows);
+            cost.record({.decode_rows = rows}, took);
+        }
+        EXPECT_NEAR(to_ms(cost.prompt_time(rows, 1)), to_ms(took), 0.4 * to_ms(took)) << rows;
+    }
+    EXPECT_EQ(measured, (std::vector<std::uint32_t>{1, 3, 7, 15, 31, 63}));
+
+    EXPECT_EQ(cost.prompt_time(5, 1), 10ms);  // between 3 and 7
+    EXPECT_FALSE(cost.wants_plain_step(126));
+    EXPECT_TRUE(cost.wants_plain_step(127));
+    cost.record({.decode_rows = 300}, 100ms);
+    EXPECT_EQ(cost.prompt_time(150, 1), 75ms);  // of a larger one alone: more than half
+}
+
+TEST(StepCostTest, PromptsThatWaitInACrowdGetMoreOfTheTime) {
+    StepCost cost(stretch);
+    cost.record({.decode_rows = 4}, 20ms);
+    EXPECT_EQ(cost.prompt_time(4, 1), 20ms);
+    EXPECT_EQ(cost.prompt_time(4, 6), 20ms);
+    EXPECT_EQ(cost.prompt_time(4, 7), 25ms);
+    EXPECT_EQ(cost.prompt_time(4, 8), 30ms);
+    EXPECT_EQ(cost.prompt_time(4, 60), 30ms);
+
+    // A step that was meant to last longer has kept its time, and the next may take more rows.
+    const auto rows_after = [](std::uint32_t num_prompts) {
+        StepCost one(stretch);
+        one.record({.decode_rows = 4}, 20ms);
+        one.record({.decode_rows = 4, .prompt_rows = 8, .num_prompts = num_prompts}, 70ms);
+        return one.prompt_rows_max();
+    };
+    EXPECT_EQ(rows_after(1), 8u);
+    EXPECT_EQ(rows_after(9), 16u);
+}
+
 TEST(StepCostTest, OneHiccupDoesNotChangeMuch) {
     StepCost cost(stretch);
     for (int i = 0; i < 50; ++i) cost.record({.decode_rows = 1}, 20ms);
     cost.record({.decode_rows = 1}, 5s);
-    EXPECT_LE(cost.prompt_time(1), 25ms);
+    EXPECT_LE(cost.prompt_time(1, 1), 25ms);
 }
 
 }  // namespace
