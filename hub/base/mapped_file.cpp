@@ -210,6 +210,11 @@ Status MappedFile::check_unchanged() const {
     return changed_file_error(entry_->path, stamp_, *now);
 }
 
+void MappedFile::release_pages() const {
+    if (data_ != nullptr)
+        ::madvise(const_cast<std::byte*>(data_), stamp_.size_bytes, MADV_DONTNEED);
+}
+
 void guard_mapped_files() {
     struct sigaction action {};
     action.sa_sigaction = MappedFiles::on_bus_error;

@@ -35,6 +35,8 @@ class MappedFile {
     // Whether the file kept its size and the time of its last change. The error names the file,
     // what was found and what to do. One stat(): about a microsecond.
     Status check_unchanged() const;
+    // Its pages leave this process's memory; who reads on gets them from the file again.
+    void release_pages() const;
 
   private:
     struct Entry;  // what the fault handler reads

@@ -211,6 +211,14 @@ void HubProgram::join_rooms() {
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);
+
+    // Where this machine stands in for others, experts are packed as they are asked for: few may
+    // be.
+    if (!swarm_computes())
+        model_.local->pack_in_background([this] {
+            log_info("hub: experts packed",
+                     kv("since_start_ms", to_ms(now_steady() - started_at_)));
+        });
 }
 
 void HubProgram::log_ready() const {

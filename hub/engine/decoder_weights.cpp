@@ -131,6 +131,8 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         MOEX_TRY(load_layer(load, weights.layers[layer], config, layer));
 
+    // Routers and rows of embeddings come back as they are read.
+    if (arithmetic == Arithmetic::int8) package.release_hub_tensors();
     return weights;
 }
 

@@ -181,6 +181,10 @@ LocalExperts::LocalExperts(std::shared_ptr<const ModelPackage> package, ThreadPo
 }
 LocalExperts::~LocalExperts() = default;
 
+void LocalExperts::pack_in_background(std::function<void()> done) {
+    if (state_->packed) state_->packed->pack_in_background(std::move(done));
+}
+
 // x of every slot, or one row for all, as the exact kernels want it.
 const float* LocalExperts::State::prepare_slots(const ExpertBatch& batch,
                                                 const PairOrder& order) const {

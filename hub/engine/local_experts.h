@@ -4,6 +4,7 @@
 // protocol/expert_reference. Thread-safe.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -24,6 +25,9 @@ class LocalExperts : public ExpertBackend, public ExpertCompute {
 
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "local"; }
+    // In int8, packs all experts ahead of the rounds that ask for them, as
+    // PackedExperts::pack_in_background() says; otherwise there is nothing to do and nobody hears.
+    void pack_in_background(std::function<void()> done = {});
 
     // One expert over some rows, gates applied: y [num_rows, hidden_size] = gates[r] ·
     // expert(x[r]). x and gates are taken as given (already rounded to the wire by the

@@ -7,6 +7,9 @@ namespace {
 constexpr std::size_t silu_slots_grain = 8;  // one walk over [moe_intermediate_size]
 constexpr std::size_t pack_panels_grain = 4;
 
+// Between the layers and the steps of those who decode it is never quiet for so long.
+constexpr std::chrono::milliseconds rest_between_steps{20};
+
 // Buffers of one round; a calling thread keeps its own and reuses them.
 struct Scratch {
     QuantizedBuffer x, inner;
@@ -45,12 +48,29 @@ PackedExperts::PackedExperts(std::shared_ptr<const ModelPackage> package, Thread
                                                    config.num_experts);
 }
 
+PackedExperts::~PackedExperts() {
+    {
+        const std::lock_guard lock(packing_);
+        stopping_ = true;
+    }
+    stop_.notify_all();
+    if (background_.joinable()) background_.join();
+}
+
 std::byte* PackedExperts::at(std::uint32_t layer, std::uint32_t expert) const {
     return layers_[layer].data() + expert * (up_.size_bytes() + down_.size_bytes());
 }
 
 std::atomic<bool>& PackedExperts::ready(std::uint32_t layer, std::uint32_t expert) const {
     return ready_[std::size_t{layer} * package_->config().num_experts + expert];
+}
+
+Result<PackedExperts::Unpacked> PackedExperts::find(std::uint32_t layer,
+                                                    std::uint32_t expert) const {
+    MOEX_ASSIGN(blob, package_->blob(layer, expert));
+    MOEX_ASSIGN(view, view_expert_blob(blob, package_->expert_shape(), ExpertDtype::int4));
+    return Unpacked{expert, int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, up_),
+                    int4_matrix(view.down_codes, view.down_scale_zero, down_)};
 }
 
 Status PackedExperts::pack_missing(std::uint32_t layer, std::span<const ExpertRows> experts) {
@@ -63,14 +83,41 @@ Status PackedExperts::pack_missing(std::uint32_t layer, std::span<const ExpertRo
     std::vector<Unpacked> missing;
     for (const ExpertRows& rows : experts) {
         if (is_ready(rows)) continue;
-        MOEX_ASSIGN(blob, package_->blob(layer, rows.expert));
-        MOEX_ASSIGN(view, view_expert_blob(blob, package_->expert_shape(), ExpertDtype::int4));
-        missing.push_back({rows.expert,
-                           int4_matrix(view.gate_up_codes, view.gate_up_scale_zero, up_),
-                           int4_matrix(view.down_codes, view.down_scale_zero, down_)});
+        MOEX_ASSIGN(one, find(layer, rows.expert));
+        missing.push_back(one);
     }
     if (!missing.empty()) pack(layer, missing);
     return {};
+}
+
+// One that may be asked for later, once no round has come for a while. False: no more of this.
+bool PackedExperts::pack_ahead(std::uint32_t layer, std::uint32_t expert) {
+    std::unique_lock one_at_a_time(packing_);
+    while (!stopping_ && (rounds_running_ > 0 || rounds_ != rounds_seen_)) {
+        rounds_seen_ = rounds_;
+        stop_.wait_for(one_at_a_time, rest_between_steps, [&] { return stopping_; });
+    }
+    if (stopping_) return false;
+    if (ready(layer, expert).load(std::memory_order_relaxed)) return true;
+
+    const auto one = find(layer, expert);
+    if (!one.ok()) return false;  // whoever asks for it hears why
+    pack(layer, {&*one, 1});
+    return true;
+}
+
+void PackedExperts::pack_all(const std::function<void()>& done) {
+    const ModelConfig& config = package_->config();
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+        for (std::uint32_t expert = 0; config.is_moe(layer) && expert < config.num_experts;
+             ++expert)
+            if (!pack_ahead(layer, expert)) return;
+    if (done) done();
+}
+
+void PackedExperts::pack_in_background(std::function<void()> done) {
+    MOEX_CHECK(!background_.joinable(), "packed in the background once");
+    background_ = std::thread([this, done = std::move(done)] { pack_all(done); });
 }
 
 void PackedExperts::pack(std::uint32_t layer, std::span<const Unpacked> experts) {
@@ -93,12 +140,26 @@ void PackedExperts::pack(std::uint32_t layer, std::span<const Unpacked> experts)
                                                 panel - up_panels, panel - up_panels + 1);
                               }
                           });
-    for (const Unpacked& one : experts)
+
+    for (const Unpacked& one : experts) {
         ready(layer, one.expert).store(true, std::memory_order_release);
+        package_->release_blob(layer, one.expert);
+    }
 }
+
+// Nothing is packed ahead while one is there.
+struct PackedExperts::RunningRound {
+    explicit RunningRound(PackedExperts& of) : experts(of) {
+        ++experts.rounds_;
+        ++experts.rounds_running_;
+    }
+    ~RunningRound() { --experts.rounds_running_; }
+    PackedExperts& experts;
+};
 
 Status PackedExperts::run(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
                           std::span<const std::uint32_t> row_of_slot, float* y) {
+    const RunningRound running(*this);
     MOEX_TRY(pack_missing(layer, experts));
     const std::uint32_t hidden = down_.num_out, intermediate = down_.num_in;
     const auto num_slots = static_cast<std::uint32_t>(row_of_slot.size());

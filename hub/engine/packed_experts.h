@@ -1,11 +1,15 @@
 // INT4 experts in integer arithmetic: weights in panels, packed when a layer first asks for an
-// expert, and a round's products over them. Thread-safe.
+// expert or before that on a thread of their own, and a round's products over them. What was packed
+// leaves the pages of its file. Thread-safe.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "hub/base/thread_pool.h"
@@ -23,19 +27,28 @@ class PackedExperts {
   public:
     // `package` has INT4 experts.
     PackedExperts(std::shared_ptr<const ModelPackage> package, ThreadPool& threads);
+    ~PackedExperts();
 
+    // Packs what nobody has asked for yet, on all compute threads while no round comes; rounds that
+    // do pack what they need themselves. Once. `done` hears from a thread of this object's when all
+    // experts are packed; not when that was stopped, or a blob could not be read.
+    void pack_in_background(std::function<void()> done);
     // y [slots, hidden_size] = expert(x[row_of_slot[slot]]), without gates. Slots
     // are numbered through all of `experts`. An error is the package's.
     Status run(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
                std::span<const std::uint32_t> row_of_slot, float* y);
 
   private:
+    struct RunningRound;
     struct Unpacked {
         std::uint32_t expert = 0;
         Int4Matrix up, down;
     };
+    Result<Unpacked> find(std::uint32_t layer, std::uint32_t expert) const;
     Status pack_missing(std::uint32_t layer, std::span<const ExpertRows> experts);
     void pack(std::uint32_t layer, std::span<const Unpacked> experts);
+    bool pack_ahead(std::uint32_t layer, std::uint32_t expert);
+    void pack_all(const std::function<void()>& done);
     std::byte* at(std::uint32_t layer, std::uint32_t expert) const;
     std::atomic<bool>& ready(std::uint32_t layer, std::uint32_t expert) const;
 
@@ -45,6 +58,13 @@ class PackedExperts {
     std::mutex packing_;
     std::vector<AlignedBuffer> layers_;
     std::unique_ptr<std::atomic<bool>[]> ready_;  // [num_layers, num_experts]
+
+    std::atomic<std::uint32_t> rounds_running_{0};
+    std::atomic<std::uint64_t> rounds_{0};  // that began
+    std::uint64_t rounds_seen_ = 0;         // by the background thread
+    bool stopping_ = false;                 // guarded by packing_
+    std::condition_variable stop_;
+    std::thread background_;
 };
 
 }  // namespace moex

@@ -58,12 +58,11 @@ void pack_int8_group(std::byte* block, std::uint32_t lane, std::span<const float
 
 // Code k of a published word lies in bits 4k..4k+3; here byte j has inputs j and j + 4.
 std::uint32_t reorder_int4(std::uint32_t word) {
-    std::uint32_t out = 0;
-    for (std::uint32_t j = 0; j < 4; ++j) {
-        const std::uint32_t low = word >> 4 * j & 15, high = word >> 4 * (j + 4) & 15;
-        out |= (low | high << 4) << 8 * j;
-    }
-    return out;
+    const auto spread = [](std::uint32_t nibbles) {  // four of them, each into a byte
+        nibbles = (nibbles | nibbles << 8) & 0x00ff00ff;
+        return (nibbles | nibbles << 4) & 0x0f0f0f0f;
+    };
+    return spread(word & 0xffff) | spread(word >> 16) << 4;
 }
 
 }  // namespace

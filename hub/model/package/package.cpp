@@ -289,6 +289,13 @@ Result<ByteView> ModelPackage::blob(const Sha256& hash) const {
     return bytes;
 }
 
+void ModelPackage::release_blob(std::uint32_t layer, std::uint32_t expert) const {
+    const std::lock_guard lock(state_->mutex);
+    if (const auto& file = state_->mapped_blobs[state_->unit_blobs[layer][expert]])
+        file->release_pages();
+}
+void ModelPackage::release_hub_tensors() const { state_->hub->release_pages(); }
+
 void ModelPackage::require_unchanged() const {
     require_same(*state_->hub);
     const std::lock_guard lock(state_->mutex);

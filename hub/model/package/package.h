@@ -63,6 +63,11 @@ class ModelPackage {
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
 
+    // The pages of a blob, or of hub.safetensors, leave this process's memory: for who has made a
+    // copy in another form. Views stay valid, and reading on brings pages back from the file.
+    void release_blob(std::uint32_t layer, std::uint32_t expert) const;
+    void release_hub_tensors() const;
+
     // Ends the process with one sentence on stderr and exit 1 when hub.safetensors was written to
     // or shortened since it was opened, or the next of the mapped blobs in turn: what is computed
     // from then on is wrong. Two stat() calls; the decoder asks at every step.

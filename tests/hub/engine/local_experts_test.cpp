@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <future>
 
 #include "protocol/expert_reference.h"
 #include "tests/hub/engine/engine_fixture.h"
@@ -217,6 +219,68 @@ TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
     ASSERT_TRUE(coded.compute(2, 5, row, gate, a).ok());
     ASSERT_TRUE(exact.compute(2, 5, row, gate, b).ok());
     EXPECT_EQ(a, b);
+}
+
+// Megabytes of mapped blobs were counted twice: as pages of their files and as panels.
+double resident_blob_kb(const std::filesystem::path& folder) {
+    std::ifstream maps("/proc/self/smaps");
+    double sum = 0;
+    bool is_ours = false;
+    for (std::string line; std::getline(maps, line);) {
+        const std::string first_word = line.substr(0, line.find(' '));
+        if (!first_word.ends_with(':'))
+            is_ours = line.find((folder / "weights").string()) != std::string::npos;
+        else if (is_ours && first_word == "Rss:")
+            sum += std::stod(line.substr(4));
+    }
+    return sum;
+}
+
+TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveTheSameBitsAndLeaveTheirFilesPages) {
+    const std::uint32_t hidden = package_->config().hidden_size, num_tokens = 4;
+    const auto x = test::random_floats(std::size_t{num_tokens} * hidden, 8);
+    const std::vector<std::uint16_t> ids{0, 1, 2, 3, 4, 5, 6, 7};
+    const std::vector<float> weights(ids.size(), 0.5f);
+    const auto round = [&](LocalExperts& experts, std::uint32_t layer) {
+        std::vector<float> y(x.size());
+        const auto answer = experts
+                                .submit({.layer = layer,
+                                         .num_tokens = num_tokens,
+                                         .hidden_size = hidden,
+                                         .top_k = 2,
+                                         .x = x,
+                                         .expert_ids = ids,
+                                         .expert_weights = weights,
+                                         .y = y,
+                                         .hints = {}})
+                                ->wait();
+        EXPECT_TRUE(answer.ok());
+        return y;
+    };
+    LocalExperts asked(package_, test::compute_threads(), {}, Arithmetic::int8);
+    const std::vector<std::vector<float>> wanted{round(asked, 0), round(asked, 2), round(asked, 3)};
+
+    LocalExperts ahead(package_, test::compute_threads(), {}, Arithmetic::int8);
+    std::promise<void> packed;
+    ahead.pack_in_background([&] { packed.set_value(); });
+    // Beside it, and the last layer first.
+    EXPECT_EQ(round(ahead, 3), wanted[2]);
+    EXPECT_EQ(round(ahead, 0), wanted[0]);
+    if (GetParam() != ExpertDtype::int4) return;
+
+    packed.get_future().wait();
+    EXPECT_EQ(resident_blob_kb(package_->directory()), 0);
+    EXPECT_EQ(round(ahead, 2), wanted[1]);
+    EXPECT_EQ(resident_blob_kb(package_->directory()), 0);
+
+    // The file stays the source of exact arithmetic.
+    std::vector<float> y(hidden);
+    ASSERT_TRUE(ahead.compute(2, 5, std::span(x).first(hidden), {weights.data(), 1}, y).ok());
+    EXPECT_GT(resident_blob_kb(package_->directory()), 0);
+
+    // One that ends early does not wait for all.
+    LocalExperts brief(package_, test::compute_threads(), {}, Arithmetic::int8);
+    brief.pack_in_background();
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryDtype, LocalExpertsTest,
