@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -120,8 +121,16 @@ Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits
 
 // ---- control messages of ours
 
+// How a worker computes an expert. Answers in `exact` are products of INT4 weights with f32 rows:
+// they differ from each other by the order of f32 sums alone. `int8` rounds x, and what lies
+// between the two halves of an expert, to codes of 8 bits with a scale for each group of inputs;
+// what follows is fixed to the last bit, so two such answers to one question are equal.
+enum class WorkerArithmetic : std::uint8_t { exact, int8 };
+const char* worker_arithmetic_name(WorkerArithmetic arithmetic);  // "exact", "int8"
+Result<WorkerArithmetic> parse_worker_arithmetic(std::string_view name);
+
 struct DeviceInfo {       // what a person and the placement want to know of a worker
-    std::string backend;  // "webgpu", "vulkan"
+    std::string backend;  // "webgpu", "vulkan", "cpu"
     std::string vendor, architecture, description;
     bool software = false;           // a rasteriser such as SwiftShader or lavapipe
     std::uint64_t budget_bytes = 0;  // weights it is willing to hold
@@ -140,6 +149,7 @@ struct Hello {
     std::string client;    // "tab 0.1.0", "native 0.1.0"
     std::string
         worker_key;  // random, chosen by the worker, stable over reconnects: keeps its counters
+    WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers, unless WELCOME asks
 };
 // Shortens long strings until the frame fits hello_bytes_max.
 Bytes encode_hello(const Hello& message);
@@ -163,7 +173,8 @@ struct Welcome {
     std::uint32_t heartbeat_ms = 2000;
     std::uint32_t queue_depth = 2;
     std::string weights_path = "/weights/";
-    std::vector<std::string> caps;  // what else the hub understands: "budget"
+    std::vector<std::string> caps;               // what else the hub understands: "budget"
+    std::optional<WorkerArithmetic> arithmetic;  // of the answers; absent: as HELLO says
 };
 Bytes encode_welcome(const Welcome& message);
 Result<Welcome> decode_welcome(ByteView frame);

@@ -83,6 +83,7 @@ Json hello_json(const Hello& message, std::size_t bytes_max) {
                                  4 * nickname_characters_max);
     json["client"] = wire_text(message.client, bytes_max);
     json["worker_key"] = wire_text(message.worker_key, bytes_max);
+    json["arithmetic"] = worker_arithmetic_name(message.arithmetic);
     return json;
 }
 
@@ -117,6 +118,13 @@ Status read_list(std::vector<std::string>& out, const Json& object, const char* 
     return {};
 }
 
+// Requires the field.
+Result<WorkerArithmetic> read_arithmetic(const Json& json) {
+    std::string name;
+    MOEX_TRY(read_text(name, json, "arithmetic", 32, Presence::required));
+    return parse_worker_arithmetic(name);
+}
+
 // What HELLO and a capabilities HEARTBEAT share.
 Status read_capabilities(Hello& out, const Json& json) {
     if (const Json* device = find_member(json, "device")) {
@@ -146,12 +154,26 @@ Status read_capabilities(Hello& out, const Json& json) {
                      text("\"nickname\" has more than ", nickname_characters_max, " characters")};
 
     MOEX_TRY(read_text(out.client, json, "client", text_bytes_max));
+    if (find_member(json, "arithmetic") != nullptr) {
+        MOEX_ASSIGN(arithmetic, read_arithmetic(json));
+        out.arithmetic = arithmetic;
+    }
     return read_text(out.worker_key, json, "worker_key", text_bytes_max);
 }
 
 bool is_row_dtype(Dtype dtype) { return dtype != Dtype::int4; }
 
 }  // namespace
+
+const char* worker_arithmetic_name(WorkerArithmetic arithmetic) {
+    return arithmetic == WorkerArithmetic::int8 ? "int8" : "exact";
+}
+
+Result<WorkerArithmetic> parse_worker_arithmetic(std::string_view name) {
+    for (const auto known : {WorkerArithmetic::exact, WorkerArithmetic::int8})
+        if (name == worker_arithmetic_name(known)) return known;
+    return Error{ErrorCode::bad_field, text("\"arithmetic\" is ", name, ", want exact or int8")};
+}
 
 Bytes encode_hello(const Hello& message) {
     std::string json;
@@ -238,6 +260,7 @@ Bytes encode_welcome(const Welcome& message) {
     json["queue_depth"] = message.queue_depth;
     json["weights_path"] = message.weights_path;
     if (!message.caps.empty()) json["caps"] = message.caps;
+    if (message.arithmetic) json["arithmetic"] = worker_arithmetic_name(*message.arithmetic);
     return json_frame(FrameType::welcome, 0, dump_json(json));
 }
 
@@ -300,6 +323,10 @@ Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_TRY(read_integer_as(message.queue_depth, json, "queue_depth", 1, 1024));
     MOEX_TRY(read_text(message.weights_path, json, "weights_path", text_bytes_max));
     MOEX_TRY(read_list(message.caps, json, "caps"));
+    if (find_member(json, "arithmetic") != nullptr) {
+        MOEX_ASSIGN(arithmetic, read_arithmetic(json));
+        message.arithmetic = arithmetic;
+    }
     return message;
 }
 

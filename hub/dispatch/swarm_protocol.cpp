@@ -23,6 +23,12 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
         bits |= static_cast<std::uint8_t>(1u << static_cast<unsigned>(dtype));
     return bits;
 }
+
+// Deterministic: answers differ by the order of f32 sums at most.
+std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
+    if (!options.rounding.deterministic) return std::nullopt;
+    return WorkerArithmetic::exact;
+}
 }  // namespace
 
 bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const {
@@ -196,6 +202,8 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     worker.nickname = hello->nickname;
     worker.client = hello->client;
     worker.worker_key = hello->worker_key;
+    const auto asked = arithmetic_asked(options);
+    worker.arithmetic = asked.value_or(hello->arithmetic);
     worker.lz4 = options.lz4 && hello->lz4;
     worker.queue_depth = std::max(1u, options.queue_depth);
 
@@ -213,7 +221,8 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .lz4 = worker.lz4,
                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
-                        .caps = {"budget"}}));
+                        .caps = {"budget"},
+                        .arithmetic = asked}));
 
     welcome(turn, worker);
 }
@@ -249,6 +258,7 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
     worker.nickname = capabilities->nickname;
     worker.client = capabilities->client.empty() ? "published peer" : capabilities->client;
     worker.worker_key = capabilities->worker_key;
+    worker.arithmetic = capabilities->arithmetic;
     worker.dtypes = dtype_bits_of(capabilities->dtypes) &
                     static_cast<std::uint8_t>(~(1u << static_cast<unsigned>(Dtype::f32)));
 
@@ -257,6 +267,14 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
                {ErrorCode::unsupported,
                 text("this hub sends ", dtype_name(options.rounding.wire_dtype),
                      ", which is not among the peer's dtypes")},
+               CloseCode::protocol_error);
+        return;
+    }
+
+    // no message tells it to compute otherwise
+    if (options.rounding.deterministic && worker.arithmetic != WorkerArithmetic::exact) {
+        refuse(turn, worker,
+               {ErrorCode::unsupported, "this hub is deterministic and takes exact answers only"},
                CloseCode::protocol_error);
         return;
     }

@@ -116,6 +116,7 @@ struct WorkerView {                                // for status, metrics and th
     DeviceInfo device;
     std::string nickname, client, worker_key, address;
     bool published_peer = false;  // speaks the five published messages
+    WorkerArithmetic arithmetic = WorkerArithmetic::exact;
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
     Health health = Health::connecting;  // finer than `state`
     std::uint32_t ejections = 0;

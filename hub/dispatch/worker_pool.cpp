@@ -208,6 +208,7 @@ WorkerView Worker::view() const {
     view.device = device;
     view.nickname = nickname;
     view.client = client;
+    view.arithmetic = arithmetic;
     view.worker_key = worker_key;
     view.address = address;
     view.published_peer = published_peer;

@@ -108,7 +108,8 @@ struct Worker : UnitHolder {
     std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()
     bool authorized = false, published_peer = false;
     bool lz4 = false;
-    std::uint8_t dtypes = 0;  // bit per Dtype
+    std::uint8_t dtypes = 0;                                // bit per Dtype
+    WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers
     DeviceInfo device;
     std::string nickname, client, worker_key;
     TimePoint connected_at{}, joined_at{}, busy_until{}, heard_at{};

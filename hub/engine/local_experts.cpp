@@ -241,7 +241,8 @@ void LocalExperts::State::sum_slots(const ExpertBatch& batch, const PairOrder& o
                         round_rows(dtype, answer, hidden_size);
                         add_to(sum, answer);
                     } else {
-                        add_scaled_to(sum, answer, gate);
+                        packed ? integer_add_scaled(sum, answer, gate)
+                               : add_scaled_to(sum, answer, gate);
                     }
                 }
             }

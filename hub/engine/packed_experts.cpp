@@ -191,8 +191,8 @@ Status PackedExperts::run(std::uint32_t layer, std::span<const ExpertRows> exper
     threads_.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t slot = begin; slot < end; ++slot) {
             float* gate = gate_up + slot * gate_up_floats;
-            silu_mul({gate, intermediate}, {gate, intermediate},
-                     {gate + intermediate, intermediate});
+            integer_silu_mul({gate, intermediate}, {gate, intermediate},
+                             {gate + intermediate, intermediate});
             buffers.inner.quantize_row(static_cast<std::uint32_t>(slot), {gate, intermediate});
         }
     });

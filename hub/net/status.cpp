@@ -107,6 +107,7 @@ json worker_json(const WorkerView& worker, TimePoint now) {
             {"vendor", worker.device.vendor},
             {"description", worker.device.description},
             {"software", worker.device.software},
+            {"arithmetic", worker_arithmetic_name(worker.arithmetic)},
             {"published_peer", worker.published_peer},
             {"units_assigned", worker.units_assigned},
             {"units_ready", worker.units_ready},

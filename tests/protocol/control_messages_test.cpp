@@ -20,6 +20,7 @@ Hello sample_hello() {
     hello.nickname = "Ada ❤";
     hello.client = "tab 0.1.0";
     hello.worker_key = "5f0c";
+    hello.arithmetic = WorkerArithmetic::int8;
     return hello;
 }
 
@@ -38,6 +39,7 @@ Welcome sample_welcome() {
     welcome.queue_depth = 3;
     welcome.weights_path = "/w/";
     welcome.caps = {"budget"};
+    welcome.arithmetic = WorkerArithmetic::exact;
     return welcome;
 }
 
@@ -69,6 +71,7 @@ TEST(HelloTest, ComesBack) {
     EXPECT_EQ(got->nickname, "Ada ❤");
     EXPECT_EQ(got->client, "tab 0.1.0");
     EXPECT_EQ(got->worker_key, "5f0c");
+    EXPECT_EQ(got->arithmetic, WorkerArithmetic::int8);
 }
 
 TEST(HelloTest, LongAndBrokenStringsStillFitAndDecode) {
@@ -123,6 +126,8 @@ TEST(HelloTest, BadHellosAreRefused) {
     EXPECT_EQ(with("/caps", "group"), "bad_field");
     EXPECT_EQ(with("/caps", std::vector<std::string>(33, "c")), "bad_field");
     EXPECT_EQ(with("/lz4", "yes"), "bad_field");
+    EXPECT_EQ(with("/arithmetic", "int16"), "bad_field");
+    EXPECT_EQ(with("/arithmetic", 8), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(25, 'n')), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(24, 'n')), "ok");
 
@@ -176,6 +181,11 @@ TEST(WelcomeTest, ComesBack) {
     EXPECT_EQ(got->queue_depth, 3u);
     EXPECT_EQ(got->weights_path, "/w/");
     EXPECT_EQ(got->caps, sent.caps);
+    EXPECT_EQ(got->arithmetic, WorkerArithmetic::exact);
+
+    Welcome of_an_older_hub = sent;
+    of_an_older_hub.arithmetic.reset();
+    EXPECT_FALSE(decode_welcome(encode_welcome(of_an_older_hub))->arithmetic.has_value());
 }
 
 TEST(WelcomeTest, BadWelcomesAreRefused) {
@@ -197,6 +207,7 @@ TEST(WelcomeTest, BadWelcomesAreRefused) {
     EXPECT_EQ(with("/model/group_size", 96), "bad_field");
     EXPECT_EQ(with("/model/moe_intermediate_size", 1u << 21), "bad_field");
     EXPECT_EQ(with("/model/expert_blob_bytes", 156'673), "bad_field");
+    EXPECT_EQ(with("/arithmetic", "fast"), "bad_field");
     EXPECT_EQ(with("/model/package_sha256", "zz"), "bad_field");
     EXPECT_EQ(with("/limits/num_tokens_max", 0), "bad_field");
     EXPECT_EQ(with("/limits/num_tokens_max", 65536), "bad_field");

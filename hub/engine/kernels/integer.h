@@ -101,6 +101,16 @@ class QuantizedBuffer {
     std::uint32_t num_rows_ = 0, num_groups_ = 0, group_size_ = 0;
 };
 
+// The steps of an expert beside its products, as fixed as these: none is fused.
+// out = gate / (1 + e^−gate) · up; out may be gate or up. The exponential is that of PROTOCOL.md.
+void integer_silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up);
+// sum = sum + y · factor
+void integer_add_scaled(std::span<float> sum, std::span<const float> y, float factor);
+namespace plain {  // their twins
+void integer_silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up);
+void integer_add_scaled(std::span<float> sum, std::span<const float> y, float factor);
+}  // namespace plain
+
 // out[r][n] for the outputs of panels [panel_begin, panel_end).
 using IntegerProduct = void (*)(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
                                 std::uint32_t panel_begin, std::uint32_t panel_end);

@@ -134,6 +134,29 @@ TEST(SwarmSessionTest, BearerTokenIsEnoughForHello) {
     EXPECT_EQ(swarm.core().worker(worker)->state, WorkerState::active);
 }
 
+TEST(SwarmSessionTest, ADeterministicHubAsksForExactAnswers) {
+    for (const bool deterministic : {true, false}) {
+        SimOptions options = no_workers();
+        options.swarm.rounding.deterministic = deterministic;
+        SimSwarm swarm(options);
+        const WorkerId worker = swarm.connect(true);
+        Hello hello = good_hello();
+        hello.arithmetic = WorkerArithmetic::int8;
+        swarm.say(worker, encode_hello(hello));
+        ASSERT_TRUE(swarm.run_until_ready());
+        EXPECT_EQ(swarm.core().worker(worker)->arithmetic,
+                  deterministic ? WorkerArithmetic::exact : WorkerArithmetic::int8);
+    }
+}
+
+// Nothing that a published peer reads could tell it.
+TEST(SwarmSessionTest, ADeterministicHubTakesNoPublishedPeerThatRounds) {
+    SimSwarm swarm(no_workers());
+    const WorkerId peer = swarm.connect(true);
+    swarm.say(peer, encode_heartbeat(0, R"({"arithmetic":"int8"})"));
+    EXPECT_EQ(swarm.closed_with(peer), CloseCode::protocol_error);
+}
+
 struct BadFrame {
     const char* what;
     std::function<Bytes()> frame;

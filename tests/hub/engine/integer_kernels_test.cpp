@@ -164,6 +164,29 @@ TEST(IntegerKernelsTest, ThePortablePathIsTheProductOfWhatTheCodesStandFor) {
     }
 }
 
+TEST(IntegerKernelsTest, StepsBesideTheProductsGiveTheBitsOfTheirTwins) {
+    std::vector<float> gate = random_floats(3000, 41), up = random_floats(3000, 42);
+    for (std::size_t i = 0; i < gate.size(); ++i) gate[i] *= i % 3 == 0 ? 40.0f : 4.0f;
+    const float edges[] = {0.0f, -0.0f, 88.0f, -88.0f, 87.0f, -87.0f, 1e30f, -1e30f, 1e-40f};
+    std::copy(std::begin(edges), std::end(edges), gate.begin());
+
+    for (const std::size_t size : {std::size_t{1}, std::size_t{7}, std::size_t{2999}}) {
+        std::vector<float> fast(size), twin(size);
+        integer_silu_mul(fast, std::span(gate).first(size), std::span(up).first(size));
+        plain::integer_silu_mul(twin, std::span(gate).first(size), std::span(up).first(size));
+        EXPECT_EQ(std::memcmp(fast.data(), twin.data(), size * sizeof(float)), 0) << size;
+
+        std::vector<double> exact;
+        for (std::size_t i = std::size(edges); i < size; ++i)
+            exact.push_back(double{gate[i]} / (1 + std::exp(-double{gate[i]})) * double{up[i]});
+        EXPECT_LE(normalized_rms_error(std::span(fast).last(exact.size()), exact), 3e-7) << size;
+
+        integer_add_scaled(fast, std::span(up).first(size), 0.3f);
+        plain::integer_add_scaled(twin, std::span(up).first(size), 0.3f);
+        EXPECT_EQ(std::memcmp(fast.data(), twin.data(), size * sizeof(float)), 0) << size;
+    }
+}
+
 TEST(IntegerKernelsTest, CodesEqualTheirTwinAndTellWhatIsNotFinite) {
     for (const std::uint32_t group_size : {32u, 64u, 128u})
         for (const float scale : {0.0f, 1e-38f, 1e-31f, 1.0f, 1e30f})

@@ -91,29 +91,19 @@ const std::vector<std::string> golden{"calls.bad_answers number",
                                       "uptime_s number",
                                       "version string"};
 
-const std::vector<std::string> golden_worker{"workers[].backend string",
-                                             "workers[].bad_answers number",
-                                             "workers[].bytes_received number",
-                                             "workers[].bytes_sent number",
-                                             "workers[].client string",
-                                             "workers[].connected_s number",
-                                             "workers[].description string",
-                                             "workers[].errors number",
-                                             "workers[].groups_answered number",
-                                             "workers[].groups_sent number",
-                                             "workers[].id number",
-                                             "workers[].in_flight number",
-                                             "workers[].nickname string",
-                                             "workers[].p50_ms number",
-                                             "workers[].p99_ms number",
-                                             "workers[].pairs_answered number",
-                                             "workers[].published_peer boolean",
-                                             "workers[].software boolean",
-                                             "workers[].state string",
-                                             "workers[].timeouts number",
-                                             "workers[].units_assigned number",
-                                             "workers[].units_ready number",
-                                             "workers[].vendor string"};
+const std::vector<std::string> golden_worker{
+    "workers[].arithmetic string",     "workers[].backend string",
+    "workers[].bad_answers number",    "workers[].bytes_received number",
+    "workers[].bytes_sent number",     "workers[].client string",
+    "workers[].connected_s number",    "workers[].description string",
+    "workers[].errors number",         "workers[].groups_answered number",
+    "workers[].groups_sent number",    "workers[].id number",
+    "workers[].in_flight number",      "workers[].nickname string",
+    "workers[].p50_ms number",         "workers[].p99_ms number",
+    "workers[].pairs_answered number", "workers[].published_peer boolean",
+    "workers[].software boolean",      "workers[].state string",
+    "workers[].timeouts number",       "workers[].units_assigned number",
+    "workers[].units_ready number",    "workers[].vendor string"};
 
 std::vector<std::string> shape_of(std::uint16_t port) {
     std::vector<std::string> lines;
