@@ -194,6 +194,9 @@ const Setting engine_settings[] = {
 };
 
 const Setting generate_settings[] = {
+    {"gpu", word, command_generate, "auto|off|NAME", "off",
+     "the whole model on a GPU through Vulkan: auto takes a real one and stays on the CPU where "
+     "there is none; NAME is part of a device's name (llvmpipe is software)"},
     {"max-tokens", number, command_generate, "N", "128", "tokens to generate at most", 1, 10000000},
     {"temperature", word, command_generate, "T", "", "0 is greedy; default: the package's", 0, 0,
      "", check_number_text},

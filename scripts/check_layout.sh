@@ -4,12 +4,13 @@
 #   hub/engine/kernels sees protocol and hub/base only;
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   protocol <- web-worker.
+#   web-worker/gpu <- web-worker/decoder;   both <- hub/commands/gpu, which links them.
 #   Inside hub/model: tokenizer <- jinja <- chat_template;   package <- pack, and only commands see pack.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -u
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,9p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -38,7 +39,10 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/api\//) return "api"
     if (path ~ /^hub\/net\/http\//) return "http"
     if (path ~ /^hub\/net\//) return "net"
+    if (path ~ /^hub\/commands\/gpu\//) return "hub_gpu"
     if (path ~ /^hub\//) return "main"
+    if (path ~ /^web-worker\/gpu\//) return "gpu"
+    if (path ~ /^web-worker\/decoder\//) return "gpu_decoder"
     if (path ~ /^web-worker\//) return "worker"
     return "none"
   }
@@ -60,8 +64,11 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["api"] = model "backend kernels engine api "
     sees["http"] = " protocol base api http "
     sees["net"] = model "registry backend kernels engine dispatch api http net "
-    sees["main"] = sees["net"] "pack main "
-    sees["worker"] = " protocol worker "
+    sees["hub_gpu"] = model "backend kernels engine gpu gpu_decoder hub_gpu "
+    sees["main"] = sees["net"] "pack main hub_gpu "
+    sees["gpu"] = " protocol gpu "
+    sees["gpu_decoder"] = " protocol gpu gpu_decoder "
+    sees["worker"] = " protocol gpu worker "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

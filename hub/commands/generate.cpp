@@ -14,7 +14,9 @@
 #include <optional>
 #include <random>
 
+#include "hub/base/log.h"
 #include "hub/commands/command.h"
+#include "hub/commands/gpu/gpu_model.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/signals.h"
@@ -159,26 +161,25 @@ class Interruption {
               if (count > 1) std::_Exit(exit_signal + number);
               const std::lock_guard lock(mutex_);
               number_ = number;
-              if (engine_) engine_->cancel(id_);
+              if (cancel_) cancel_();
           }) {}
 
-    void watch(Engine& engine, GenerationId id) {
+    // `cancel` is called on the thread that waits for signals.
+    void watch(std::function<void()> cancel) {
         const std::lock_guard lock(mutex_);
-        engine_ = &engine;
-        id_ = id;
-        if (number_ != 0) engine.cancel(id);
+        cancel_ = std::move(cancel);
+        if (number_ != 0) cancel_();
     }
-    // Leaves the engine alone from now on. The signal that came, or 0.
+    // Cancels nothing from now on. The signal that came, or 0.
     int release() {
         const std::lock_guard lock(mutex_);
-        engine_ = nullptr;
+        cancel_ = {};
         return number_;
     }
 
   private:
     std::mutex mutex_;
-    Engine* engine_ = nullptr;
-    GenerationId id_ = 0;
+    std::function<void()> cancel_;
     int number_ = 0;
     SignalWatcher signals_;  // last: its thread uses the members above
 };
@@ -213,6 +214,16 @@ class TokenPrinter {
     std::uint32_t num_tokens_ = 0;
 };
 
+// What is said at the end, and the exit code. `signal`: that came meanwhile, or 0.
+int finish(const Invocation& invocation, TokenPrinter& printer, const GenerationEnd& end,
+           int signal) {
+    printer.finish();
+    if (end.reason == FinishReason::cancelled && signal != 0) return exit_signal + signal;
+    if (invocation.argument("--margins")) printer.report_margin();
+    if (end.reason == FinishReason::error) return fail(end.error.message);
+    return exit_stopped;
+}
+
 int generate(const Invocation& invocation, const LoadedModel& model, GenerationRequest request,
              Interruption& interruption) {
     EngineOptions engine_options = engine_options_of(invocation.settings);
@@ -222,20 +233,50 @@ int generate(const Invocation& invocation, const LoadedModel& model, GenerationR
     Engine engine(*model.decoder, *model.local, engine_options);
     const auto id = engine.submit(std::move(request), mailbox.sink());
     if (!id.ok()) return fail(id.error().message);
-    interruption.watch(engine, *id);
+    interruption.watch([&engine, id = *id] { engine.cancel(id); });
 
     TokenPrinter printer(model.tokenizer.get());
     std::optional<GenerationEnd> end;
     while (!end)
         for (const SampledToken& token : mailbox.take(end))
             if (!printer.print(token)) engine.cancel(*id);
-    printer.finish();
+    return finish(invocation, printer, *end, interruption.release());
+}
 
-    const int signal = interruption.release();
-    if (end->reason == FinishReason::cancelled && signal != 0) return exit_signal + signal;
-    if (invocation.argument("--margins")) printer.report_margin();
-    if (end->reason == FinishReason::error) return fail(end->error.message);
-    return exit_stopped;
+// The same on a GPU.
+int generate(const Invocation& invocation, const LoadedModel& model, GpuModel& gpu,
+             const GenerationRequest& request, Interruption& interruption) {
+    std::stop_source stop;
+    interruption.watch([&stop] { stop.request_stop(); });
+
+    TokenPrinter printer(model.tokenizer.get());
+    const GenerationEnd end = gpu.generate(
+        request, [&](const SampledToken& token) { return printer.print(token); }, stop.get_token());
+    const int code = finish(invocation, printer, end, interruption.release());
+
+    const std::uint32_t num_later = std::max(end.stats.completion_tokens, 1u) - 1;
+    log_info("gpu: done", kv("adapter", gpu.adapter()), kv("prompt", end.stats.prompt_tokens),
+             kv("prompt_ms", to_ms(end.stats.prefill)), kv("tokens", end.stats.completion_tokens),
+             kv("ms_per_token", num_later ? to_ms(end.stats.decode) / num_later : 0),
+             kv("dispatches_per_token", gpu.dispatches_per_token()));
+    return code;
+}
+
+// Null when the settings keep the model on the CPU, or "auto" finds nothing to take.
+Result<std::unique_ptr<GpuModel>> open_gpu(const Invocation& invocation, const LoadedModel& model,
+                                           const GenerationRequest& request) {
+    const std::string& wanted = invocation.settings.text("gpu");
+    if (wanted == "off") return std::unique_ptr<GpuModel>();
+
+    GpuModelOptions options;
+    options.device = wanted;
+    options.context_tokens = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(model.package->config().context_tokens,
+                                std::uint64_t{request.max_tokens} + request.prompt.size()));
+    auto gpu = open_gpu_model(model.package, options);
+    if (gpu.ok() || wanted != "auto" || gpu.error().code != ErrorCode::unavailable) return gpu;
+    log_info("gpu: the CPU computes", kv("because", gpu.error().message));
+    return std::unique_ptr<GpuModel>();
 }
 
 }  // namespace
@@ -254,8 +295,10 @@ int run_generate(const Invocation& invocation) {
 
     set_log_of(invocation.settings);
     Interruption interruption;  // before any thread is made
+    // The CPU's matrices are loaded when it is clear that it computes.
+    const bool texts_only = invocation.check_only || invocation.settings.text("gpu") != "off";
     auto model = load_model(
-        invocation.settings, [](std::string_view) {}, invocation.check_only);
+        invocation.settings, [](std::string_view) {}, texts_only);
     if (!model.ok()) return fail(model.error().message);
     if (invocation.check_only) return exit_stopped;
     if (const Status whole = model->package->require_all_blobs(); !whole.ok())
@@ -263,6 +306,14 @@ int run_generate(const Invocation& invocation) {
 
     auto request = request_of(invocation, *model);
     if (!request.ok()) return fail(request.error().message);
+    auto gpu = open_gpu(invocation, *model, *request);
+    if (!gpu.ok()) return fail(gpu.error().message);
+    if (*gpu) return generate(invocation, *model, **gpu, *request, interruption);
+
+    if (!model->decoder) {
+        model = load_model(invocation.settings, [](std::string_view) {});
+        if (!model.ok()) return fail(model.error().message);
+    }
     return generate(invocation, *model, *std::move(request), interruption);
 }
 

@@ -1,0 +1,273 @@
+// The whole model on a Vulkan device (lavapipe where there is no GPU): against goldens of an
+// independent implementation, and against itself however a text is cut.
+#include "web-worker/decoder/gpu_decoder.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+
+#include "hub/commands/gpu/gpu_model.h"
+#include "hub/commands/gpu/package_weights.h"
+#include "hub/engine/sampler.h"
+#include "hub/model/pack/packer.h"
+#include "tests/hub/engine/engine_fixture.h"
+#include "tests/support/posted_loop.h"
+#include "web-worker/decoder/greedy_loop.h"
+#include "web-worker/gpu/vulkan/vulkan_device.h"
+
+namespace moex {
+namespace {
+
+const std::filesystem::path source_folder = MOEX_SOURCE_DIR;
+
+template <class Value>
+Value must(Result<Value> result) {
+    if (!result.ok()) throw std::runtime_error(result.error().message);
+    return std::move(result).value();
+}
+
+std::shared_ptr<const ModelPackage> packed(const std::filesystem::path& checkpoint,
+                                           const std::filesystem::path& out) {
+    PackOptions options;
+    options.expert_dtype = ExpertDtype::bf16;
+    must(pack_checkpoint(checkpoint, out, options, test::compute_threads(), {}));
+    return must(ModelPackage::open(out));
+}
+
+// A package on the GPU.
+class OnGpu {
+  public:
+    explicit OnGpu(std::shared_ptr<const ModelPackage> package, GpuDecoderOptions options = {})
+        : device(must(gpu::open_vulkan_device({}, loop.poster()))) {
+        options.every_logit = true;
+        const DecoderModel model = must(decoder_model_of(*package));
+        PackageWeights weights(package, model);
+        bool finished = false;
+        std::string failure;
+        GpuDecoder::create(*device, model, options, weights,
+                           [&](Result<std::unique_ptr<GpuDecoder>> created) {
+                               finished = true;
+                               if (created.ok())
+                                   decoder = std::move(*created);
+                               else
+                                   failure = created.error().message;
+                           });
+        if (!finished) loop.run_until(finished);
+        if (!decoder) throw std::runtime_error(failure);
+    }
+
+    // Logits of every row, `chunk` tokens at a time.
+    std::vector<float> logits(std::span<const TokenId> ids, std::size_t chunk) {
+        std::vector<float> all;
+        for (std::size_t first = 0; first < ids.size(); first += chunk) {
+            const auto part = ids.subspan(first, std::min(chunk, ids.size() - first));
+            const Status fed = decoder->feed(part, StepLogits::every);
+            if (!fed.ok()) throw std::runtime_error(fed.error().message);
+            bool finished = false;
+            decoder->read_logits([&](Result<std::span<const float>> read) {
+                finished = true;
+                if (read.ok()) all.insert(all.end(), read->begin(), read->end());
+            });
+            loop.run_until(finished);
+        }
+        return all;
+    }
+    // The greedy answer to `prompt`, and how it ended.
+    std::vector<TokenId> greedy(std::span<const TokenId> prompt, GreedyOptions options,
+                                GreedyEnd wanted) {
+        std::vector<TokenId> answer;
+        bool finished = false;
+        GreedyLoop answering(*decoder, std::move(options),
+                             {.on_tokens =
+                                  [&](std::span<const std::uint32_t> ids) {
+                                      answer.insert(answer.end(), ids.begin(), ids.end());
+                                  },
+                              .on_end =
+                                  [&](Result<GreedyEnd> how) {
+                                      finished = true;
+                                      EXPECT_TRUE(how.ok());
+                                      if (how.ok()) {
+                                          EXPECT_EQ(*how, wanted);
+                                      }
+                                  }});
+        answering.start(prompt);
+        if (!finished) loop.run_until(finished);
+        return answer;
+    }
+
+    test::PostedLoop loop;
+    std::unique_ptr<gpu::Device> device;
+    std::unique_ptr<GpuDecoder> decoder;
+};
+
+void expect_same_bits(std::span<const float> a, std::span<const float> b) {
+    ASSERT_EQ(a.size(), b.size());
+    ASSERT_FALSE(a.empty());
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
+}
+
+// The largest difference of a log-probability that the golden names; greedy tokens where the
+// golden's margin is beyond `margin_min`.
+double compare_with_golden(OnGpu& model, const nlohmann::json& golden, double margin_min) {
+    const std::size_t vocab_size = model.decoder->model().vocab_size;
+    double worst = 0;
+    std::size_t compared = 0, greedy_compared = 0;
+    for (const auto& entry : golden) {
+        const auto ids = entry.at("ids").get<std::vector<TokenId>>();
+        const auto greedy = entry.at("greedy").get<std::vector<TokenId>>();
+        auto forced = ids;
+        forced.insert(forced.end(), greedy.begin(), greedy.end());
+        model.decoder->rewind(0);
+        std::vector<float> logprobs = model.logits(forced, 32);
+        for (std::size_t row = 0; row < forced.size(); ++row) {
+            const auto one = std::span(logprobs).subspan(row * vocab_size, vocab_size);
+            log_softmax(one, one);
+        }
+
+        const auto compare = [&](double mine, double wanted) {
+            worst = std::max(worst, std::abs(mine - wanted));
+            ++compared;
+        };
+        const auto top_of = [&](std::size_t row, const auto& top_ids, const auto& top_logprobs) {
+            for (std::size_t j = 0; j < top_ids.size(); ++j)
+                compare(logprobs[row * vocab_size + top_ids[j].template get<TokenId>()],
+                        top_logprobs[j]);
+        };
+        for (std::size_t i = 0; i + 1 < ids.size(); ++i)
+            compare(-logprobs[i * vocab_size + ids[i + 1]], entry.at("nll")[i]);
+        const auto &top_ids = entry.at("top_ids"), &top_logprobs = entry.at("top_logprobs");
+        if (top_ids[0].is_array())
+            for (std::size_t row = 0; row < ids.size(); ++row)
+                top_of(row, top_ids[row], top_logprobs[row]);
+        else
+            top_of(ids.size() - 1, top_ids, top_logprobs);
+
+        for (std::size_t i = 0; i < greedy.size(); ++i) {
+            if (entry.at("greedy_margin")[i].get<double>() <= margin_min) continue;
+            const auto row = logprobs.begin() +
+                             static_cast<std::ptrdiff_t>((ids.size() - 1 + i) * vocab_size);
+            EXPECT_EQ(std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab_size)) - row,
+                      greedy[i])
+                << "greedy token " << i;
+            ++greedy_compared;
+        }
+    }
+    std::cout << model.device->adapter().description << ": " << compared
+              << " values, largest difference " << worst << ", " << greedy_compared
+              << " greedy tokens\n";
+    EXPECT_GT(compared, 60u);
+    return worst;
+}
+
+nlohmann::json golden_of(const char* name) {
+    std::ifstream in(source_folder / "tests/golden" / name / "golden.json");
+    return nlohmann::json::parse(in);
+}
+
+TEST(GpuDecoderTest, QwenTinyAgreesWithItsGolden) {
+    const test::TemporaryFolder folder("gpu-tiny");
+    OnGpu model(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "package"));
+    EXPECT_LE(compare_with_golden(model, golden_of("qwen3-tiny"), 1e-3), 1e-4);
+}
+
+TEST(GpuDecoderTest, DemoWithBf16ExpertsAgreesWithin2em3) {
+    const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
+    if (checkpoint == nullptr)
+        GTEST_SKIP()
+            << "SKIPPED: MOEX_DEMO_CHECKPOINT does not name the demo's full-precision checkpoint";
+    const test::TemporaryFolder folder("gpu-demo");
+    OnGpu model(packed(checkpoint, folder.path() / "package"));
+    EXPECT_LE(compare_with_golden(model, golden_of("demo"), 1e-2), 2e-3);
+}
+
+// INT4 experts, dense layers, two pages; steps of one row, of a tile and of several.
+TEST(GpuDecoderTest, ChunkedPrefillEqualsTokenByTokenBitForBit) {
+    const auto ids = test::random_tokens(132, 256, 1);
+    OnGpu model(test::tiny_package());
+    const auto wanted = model.logits(ids, 1);
+    for (const std::size_t chunk : {3u, 8u, 64u}) {
+        model.decoder->rewind(0);
+        expect_same_bits(model.logits(ids, chunk), wanted);
+    }
+}
+
+TEST(GpuDecoderTest, TablesAndExpertsInSeveralBuffersGiveTheSameBits) {
+    const auto ids = test::random_tokens(20, 256, 2);
+    OnGpu whole(test::tiny_package());
+    // 128 rows of embeddings and one expert a buffer
+    OnGpu cut(test::tiny_package(),
+              {.context_tokens = 128, .rows_max = 8, .weight_buffer_bytes = 20000});
+    expect_same_bits(cut.logits(ids, 8), whole.logits(ids, 20));
+    EXPECT_GT(cut.decoder->dispatches_of_a_step(), whole.decoder->dispatches_of_a_step());
+}
+
+TEST(GpuDecoderTest, LogitsAreNearThoseOfTheCpu) {
+    const auto package = test::tiny_package();
+    const auto ids = test::random_tokens(40, 256, 3);
+    OnGpu model(package);
+    const auto mine = model.logits(ids, 40);
+
+    auto decoder = must(Decoder::create(package, test::compute_threads()));
+    LocalExperts experts(package, test::compute_threads(), {}, Arithmetic::exact);
+    KvCache cache(package->config(), {16, 8});
+    KvCache::Sequence sequence(cache);
+    const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
+    const StepResult step = must(decoder->step({&rows, 1}, experts));
+    ASSERT_EQ(mine.size(), step.logits.size());
+    float worst = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i)
+        worst = std::max(worst, std::abs(mine[i] - step.logits[i]));
+    EXPECT_LE(worst, 1e-3f);
+}
+
+TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
+    const auto prompt = test::random_tokens(9, 256, 4);
+    OnGpu model(test::tiny_package());
+    const auto wanted = model.greedy(prompt, {.max_tokens = 60, .fetch_tokens = 1},
+                                     GreedyEnd::length);
+    ASSERT_EQ(wanted.size(), 60u);
+
+    const gpu::DeviceCounters warm = model.device->counters();
+    for (const std::uint32_t fetch_tokens : {4u, 16u}) {
+        model.decoder->rewind(0);
+        EXPECT_EQ(model.greedy(prompt, {.max_tokens = 60, .fetch_tokens = fetch_tokens},
+                               GreedyEnd::length),
+                  wanted);
+    }
+    const gpu::DeviceCounters after = model.device->counters();
+    EXPECT_EQ(after.buffers_created, warm.buffers_created);
+    EXPECT_EQ(after.bind_groups_created, warm.bind_groups_created);
+    EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
+
+    // A stop token ends it where it stands first, and what was computed beyond it is forgotten.
+    const TokenId stop = wanted[20];
+    const auto end = std::find(wanted.begin(), wanted.end(), stop);
+    model.decoder->rewind(0);
+    const auto cut = model.greedy(prompt, {.max_tokens = 60, .fetch_tokens = 8, .stop_ids = {stop}},
+                                  GreedyEnd::stop);
+    EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(), end));
+    EXPECT_EQ(model.decoder->num_tokens(),
+              prompt.size() + std::max<std::size_t>(cut.size(), 1) - 1);
+}
+
+TEST(GpuDecoderTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
+    OnGpu model(test::tiny_package(), {.context_tokens = 128, .rows_max = 8});
+    const auto ids = test::random_tokens(130, 256, 5);
+    EXPECT_FALSE(model.decoder->feed(std::span(ids).first(9), StepLogits::none).ok());
+    const std::vector<TokenId> foreign = {256};
+    EXPECT_FALSE(model.decoder->feed(foreign, StepLogits::none).ok());
+    EXPECT_EQ(model.decoder->num_tokens(), 0u);
+
+    // The cache ends with the answer: its last token is chosen by the last place's logits.
+    const auto answer = model.greedy(std::span(ids).first(120), {.max_tokens = 100},
+                                     GreedyEnd::length);
+    EXPECT_EQ(answer.size(), 9u);
+    EXPECT_FALSE(model.decoder->feed(std::span(ids).first(1), StepLogits::none).ok());
+}
+
+}  // namespace
+}  // namespace moex

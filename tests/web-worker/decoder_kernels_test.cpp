@@ -1,0 +1,438 @@
+// The decoder's kernels one by one on a real Vulkan device (lavapipe where there is no GPU),
+// against their twins in double, at odd sizes.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <random>
+
+#include "protocol/expert_reference.h"
+#include "tests/support/posted_loop.h"
+#include "tests/web-worker/decoder_twins.h"
+#include "web-worker/decoder/decoder_model.h"
+#include "web-worker/decoder/step_rows.h"
+#include "web-worker/gpu/kernel_source.h"
+#include "web-worker/gpu/vulkan/vulkan_device.h"
+
+namespace moex {
+namespace {
+
+using Floats = std::vector<float>;
+using Words = std::vector<std::uint32_t>;
+
+Floats random_floats(std::size_t count, std::uint32_t seed, float scale = 1) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0, scale);
+    Floats values(count);
+    for (float& value : values) value = normal(random);
+    return values;
+}
+Words words_of(std::span<const float> values) {
+    Words words(values.size());
+    std::memcpy(words.data(), values.data(), values.size_bytes());
+    return words;
+}
+Floats floats_of(std::span<const std::uint32_t> words) {
+    Floats values(words.size());
+    std::memcpy(values.data(), words.data(), words.size_bytes());
+    return values;
+}
+// As lanes of INT4 kernels read them: quad q of chunk c lies at q * chunks + c.
+Floats transposed(std::span<const float> row) {
+    Floats out(row.size());
+    const std::size_t chunks = row.size() / 32;
+    for (std::size_t i = 0; i < row.size(); ++i)
+        out[(i % 32 / 4 * chunks + i / 32) * 4 + i % 4] = row[i];
+    return out;
+}
+
+// Weights as a kind holds them, and what they are worth.
+struct Held {
+    Words codes, scale_zero;
+    Floats values;
+};
+Held held(WeightKind kind, Floats values, std::uint32_t group) {
+    Held out;
+    if (kind == WeightKind::f32) {
+        out.codes = words_of(values);
+    } else if (kind == WeightKind::bf16) {
+        for (std::size_t i = 0; i < values.size(); i += 2) {
+            const bfloat16 low = float_to_bfloat16(values[i]),
+                           high = float_to_bfloat16(values[i + 1]);
+            values[i] = bfloat16_to_float(low);
+            values[i + 1] = bfloat16_to_float(high);
+            out.codes.push_back(low | std::uint32_t{high} << 16);
+        }
+    } else {
+        for (std::size_t i = 0; i < values.size(); i += group) {
+            const half scale = float_to_half(0.2f + 0.01f * static_cast<float>(i % 7)),
+                       zero = float_to_half(7.25f);
+            out.scale_zero.push_back(pack_scale_zero(scale, zero));
+            for (std::size_t j = i; j < i + group; ++j) {
+                if (j % 8 == 0) out.codes.push_back(0);
+                const auto code = static_cast<std::uint32_t>(
+                    std::clamp(values[j] / half_to_float(scale) + 7.25f, 0.0f, 15.0f));
+                out.codes.back() |= code << (4 * (j % 8));
+                values[j] = half_to_float(scale) * (static_cast<float>(code) - half_to_float(zero));
+            }
+        }
+    }
+    out.values = std::move(values);
+    return out;
+}
+const char* name_of(WeightKind kind) {
+    return kind == WeightKind::bf16 ? "bf16" : kind == WeightKind::f32 ? "f32" : "int4";
+}
+constexpr WeightKind every_kind[] = {WeightKind::bf16, WeightKind::f32, WeightKind::int4};
+
+class DecoderKernelsTest : public testing::Test {
+  protected:
+    void SetUp() override {
+        auto made = gpu::open_vulkan_device({}, loop_.poster());
+        ASSERT_TRUE(made.ok()) << made.error().message;
+        device_ = std::move(*made);
+    }
+
+    // Runs a kernel once over `buffers`, by binding, and gives them as it left them.
+    std::vector<Words> run(const std::string& kernel,
+                           const std::vector<gpu::KernelConstant>& constants,
+                           std::vector<Words> buffers, std::array<std::uint32_t, 3> workgroups) {
+        gpu::PipelineId pipeline;
+        bool finished = false;
+        device_->create_pipeline(kernel, constants, [&](Result<gpu::PipelineId> made) {
+            finished = true;
+            ASSERT_TRUE(made.ok()) << made.error().message;
+            pipeline = *made;
+        });
+        loop_.run_until(finished);
+
+        const auto kinds = gpu::find_kernel(kernel)->bindings;
+        std::vector<gpu::Binding> bindings;
+        std::vector<gpu::Command> commands(1);
+        std::vector<gpu::BufferId> readbacks;
+        for (std::size_t i = 0; i < buffers.size(); ++i) {
+            const bool uniform = kinds[i] == gpu::BindingKind::uniform;
+            const std::uint64_t size_bytes = 4 * buffers[i].size();
+            bindings.push_back({*device_->create_buffer(
+                size_bytes, uniform ? gpu::BufferUsage::uniform : gpu::BufferUsage::storage, "b")});
+            device_->write_buffer(bindings[i].buffer, 0, std::as_bytes(std::span(buffers[i])));
+            if (kinds[i] != gpu::BindingKind::storage) continue;
+            gpu::Command copy;
+            copy.kind = gpu::Command::Kind::copy;
+            copy.source = bindings[i].buffer;
+            copy.target = *device_->create_buffer(size_bytes, gpu::BufferUsage::readback, "r");
+            copy.size_bytes = size_bytes;
+            commands.push_back(copy);
+        }
+        commands[0].pipeline = pipeline;
+        commands[0].bind_group = *device_->create_bind_group(pipeline, bindings);
+        commands[0].workgroups = workgroups;
+        device_->submit(commands);
+
+        std::size_t next = 1;
+        for (std::size_t i = 0; i < buffers.size(); ++i) {
+            if (kinds[i] != gpu::BindingKind::storage) continue;
+            const gpu::Command& copy = commands[next++];
+            bool read = false;
+            device_->read_buffer(copy.target, copy.size_bytes, [&](Result<ByteView> bytes) {
+                read = true;
+                ASSERT_TRUE(bytes.ok());
+                std::memcpy(buffers[i].data(), bytes->data(), bytes->size());
+            });
+            loop_.run_until(read);
+            device_->destroy_buffer(copy.target);
+        }
+        for (const gpu::Binding& binding : bindings) device_->destroy_buffer(binding.buffer);
+        return buffers;
+    }
+
+    // `rows` as the host writes them.
+    static Words rows_buffer(std::span<const StepRow> rows, StepHeader header = {}) {
+        Words words(step_header_words + 4 * rows.size());
+        std::memcpy(words.data(), &header, sizeof header);
+        std::memcpy(words.data() + step_header_words, rows.data(), rows.size_bytes());
+        return words;
+    }
+
+    test::PostedLoop loop_;
+    std::unique_ptr<gpu::Device> device_;
+};
+
+TEST_F(DecoderKernelsTest, EmbeddingsAreTheTablesOwnRows) {
+    constexpr std::uint32_t hidden = 96, vocab = 12, group = 32;
+    const StepRow rows[] = {{7}, {2}, {11}};
+    for (const WeightKind kind : every_kind) {
+        const Held table = held(kind, random_floats(vocab * hidden, 1), group);
+        Words words = table.codes;
+        words.insert(words.end(), table.scale_zero.begin(), table.scale_zero.end());
+        // the second shard of a larger table: tokens 4 to 15, so that the 2 is another's
+        const TableShard shard{4, vocab, static_cast<std::uint32_t>(table.codes.size())};
+        Words uniform(4);
+        std::memcpy(uniform.data(), &shard, sizeof shard);
+        const auto x = floats_of(run(
+            std::string("embed_") + name_of(kind), {{"hidden_size", hidden}, {"group_size", group}},
+            {rows_buffer(rows), words, Words(3 * hidden), uniform}, {2, 3, 1})[2]);
+        for (std::uint32_t i = 0; i < hidden; ++i) {
+            EXPECT_EQ(x[i], table.values[3 * hidden + i]) << name_of(kind);
+            EXPECT_EQ(x[hidden + i], 0) << name_of(kind);
+            EXPECT_EQ(x[2 * hidden + i], table.values[7 * hidden + i]) << name_of(kind);
+        }
+    }
+}
+
+TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
+    constexpr std::uint32_t hidden = 288, addends = 3, num_rows = 4;
+    const Floats x = random_floats(num_rows * hidden, 2),
+                 added = random_floats(num_rows * addends * hidden, 3, 0.3f),
+                 weight = random_floats(hidden, 4);
+    const StepRow rows[num_rows] = {};
+    for (const bool for_head : {false, true}) {
+        const std::uint32_t first = for_head ? 2 : 0, count = num_rows - first;
+        const auto left = run(
+            "add_norm",
+            {{"hidden_size", hidden},
+             {"num_addends", addends},
+             {"for_head", for_head ? 1u : 0u},
+             {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+            {rows_buffer(rows, {.head_row = first}), words_of(x), words_of(added), words_of(weight),
+             Words(num_rows * hidden), Words(num_rows * hidden)},
+            {1, count, 1});
+        const Floats x_after = floats_of(left[1]), y = floats_of(left[4]),
+                     y_transposed = floats_of(left[5]);
+        for (std::uint32_t r = 0; r < count; ++r) {
+            const std::size_t row = first + r;
+            test::Doubles sum(x.begin() + row * hidden, x.begin() + (row + 1) * hidden);
+            const auto wanted = test::add_norm(
+                sum, std::span(added).subspan(row * addends * hidden, addends * hidden), weight,
+                1e-6);
+            const auto mine = std::span(y).subspan(r * hidden, hidden);
+            EXPECT_LE(normalized_rms_error(mine, wanted), 1e-6);
+            EXPECT_LE(normalized_rms_error(std::span(x_after).subspan(row * hidden, hidden), sum),
+                      1e-6);
+            const Floats moved = transposed(mine);
+            EXPECT_TRUE(std::equal(moved.begin(), moved.end(), y_transposed.begin() + r * hidden));
+        }
+    }
+}
+
+TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATile) {
+    constexpr std::uint32_t num_rows = 8, num_in = 320, group = 64;
+    for (const WeightKind kind : every_kind)
+        for (const std::uint32_t num_out : {16u, 13u}) {
+            if (kind == WeightKind::int4 && num_out % 16 != 0) continue;
+            const Held weights = held(kind, random_floats(num_out * num_in, 5), group);
+            const Floats x = random_floats(num_rows * num_in, 6), bias = random_floats(num_out, 7);
+            Words rows;
+            for (std::uint32_t r = 0; r < num_rows; ++r) {
+                const auto row = std::span(x).subspan(r * num_in, num_in);
+                const Words words = words_of(
+                    kind == WeightKind::int4 ? transposed(row) : Floats(row.begin(), row.end()));
+                rows.insert(rows.end(), words.begin(), words.end());
+            }
+            const auto product = [&](const char* suffix, const Words& in, std::uint32_t count) {
+                std::vector<Words> buffers = {weights.codes, in, words_of(bias),
+                                              Words(count * num_out)};
+                if (kind == WeightKind::int4) buffers.push_back(weights.scale_zero);
+                return floats_of(run(std::string("matvec_") + name_of(kind) + suffix,
+                                     {{"num_in", num_in},
+                                      {"num_out", num_out},
+                                      {"y_stride", num_out},
+                                      {"has_bias", 1},
+                                      {"chunks_per_group_log2", 1}},
+                                     std::move(buffers), {(num_out + 7) / 8, 1, 1})[3]);
+            };
+
+            const Floats tile = product("_8", rows, num_rows);
+            for (std::uint32_t r = 0; r < num_rows; ++r) {
+                const auto mine = std::span(tile).subspan(r * num_out, num_out);
+                const auto wanted = test::matvec(weights.values,
+                                                 std::span(x).subspan(r * num_in, num_in), bias);
+                EXPECT_LE(normalized_rms_error(mine, wanted), 1e-6) << name_of(kind);
+            }
+            const Words fifth(rows.begin() + 5 * num_in, rows.begin() + 6 * num_in);
+            const Floats alone = product("_1", fifth, 1);
+            EXPECT_TRUE(std::equal(alone.begin(), alone.end(), tile.begin() + 5 * num_out))
+                << name_of(kind);
+        }
+}
+
+// 131 positions on two pages that lie the wrong way round: through rope_store into the cache,
+// then attention over all that was stored.
+TEST_F(DecoderKernelsTest, AttentionOverPagesAgreesWithDouble) {
+    constexpr std::uint32_t heads = 20, kv_heads = 2, head_dim = 36, positions = 131, pages = 2;
+    constexpr std::uint32_t slots = heads + 2 * kv_heads;
+    constexpr double theta = 10000;
+    const Floats qkv = random_floats(positions * slots * head_dim, 8),
+                 norms = random_floats(2 * head_dim, 9);
+    std::vector<StepRow> rows;
+    Floats cos_sin(pages * kv_page_tokens * head_dim);
+    for (std::uint32_t p = 0; p < positions; ++p) {
+        rows.push_back({0, p, 1});
+        for (std::uint32_t i = 0; i < head_dim / 2; ++i) {
+            const double angle = p * std::pow(theta, -2.0 * i / head_dim);
+            cos_sin[p * head_dim + i] = static_cast<float>(std::cos(angle));
+            cos_sin[p * head_dim + head_dim / 2 + i] = static_cast<float>(std::sin(angle));
+        }
+    }
+    const Words page_table = {9, 1, 0};
+    const auto stored = run("rope_store",
+                            {{"num_heads", heads},
+                             {"num_kv_heads", kv_heads},
+                             {"head_dim", head_dim},
+                             {"has_qk_norm", 1},
+                             {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+                            {rows_buffer(rows), words_of(qkv), words_of(norms), words_of(cos_sin),
+                             page_table, Words(positions * heads * head_dim),
+                             Words(pages * 2 * kv_heads * kv_page_tokens * head_dim)},
+                            {slots, positions, 1});
+    const auto attended = run(
+        "attend_page",
+        {{"num_heads", heads},
+         {"num_kv_heads", kv_heads},
+         {"head_dim", head_dim},
+         {"pages_max", pages}},
+        {rows_buffer(rows), page_table, stored[5], stored[6],
+         Words(positions * heads * pages * head_dim), Words(positions * heads * pages * 2)},
+        {kv_heads * 2, pages, positions});
+    const Floats out = floats_of(
+        run("attend_merge",
+            {{"num_heads", heads}, {"head_dim", head_dim}, {"pages_max", pages}, {"transposes", 0}},
+            {rows_buffer(rows), attended[4], attended[5], Words(positions * heads * head_dim)},
+            {heads, positions, 1})[3]);
+
+    const auto head_of = [&](std::uint32_t row, std::uint32_t slot) {
+        return std::span(qkv).subspan((row * slots + slot) * head_dim, head_dim);
+    };
+    const Floats q_stored = floats_of(stored[5]);
+    for (const std::uint32_t row : {0u, 127u, 130u})
+        for (const std::uint32_t head : {0u, 9u, 19u}) {
+            const auto turned = test::rope(head_of(row, head), std::span(norms).first(head_dim),
+                                           1e-6, row, theta);
+            EXPECT_LE(
+                normalized_rms_error(
+                    std::span(q_stored).subspan((row * heads + head) * head_dim, head_dim), turned),
+                1e-6);
+
+            Floats k, v;
+            const std::uint32_t kv_head = head / (heads / kv_heads);
+            for (std::uint32_t p = 0; p <= row; ++p) {
+                const auto key = test::rope(head_of(p, heads + kv_head),
+                                            std::span(norms).last(head_dim), 1e-6, p, theta);
+                k.insert(k.end(), key.begin(), key.end());
+                const auto value = head_of(p, heads + kv_heads + kv_head);
+                v.insert(v.end(), value.begin(), value.end());
+            }
+            const Floats q(turned.begin(), turned.end());
+            EXPECT_LE(normalized_rms_error(
+                          std::span(out).subspan((row * heads + head) * head_dim, head_dim),
+                          test::attend(q, k, v)),
+                      1e-5)
+                << "row " << row << " head " << head;
+        }
+}
+
+TEST_F(DecoderKernelsTest, RoutesAreTheLikeliestExpertsInAscendingOrder) {
+    constexpr std::uint32_t num_rows = 5, top_k = 6;
+    for (const std::uint32_t num_experts : {7u, 128u, 200u})
+        for (const bool normalised : {false, true}) {
+            Floats logits = random_floats(num_rows * num_experts, 10);
+            for (std::uint32_t e = 0; e < num_experts; ++e) logits[e] = 1.5f;  // all tie
+            const auto left = run("route",
+                                  {{"num_experts", num_experts},
+                                   {"top_k", top_k},
+                                   {"norm_topk_prob", normalised ? 1u : 0u}},
+                                  {words_of(logits), Words(num_rows * top_k * 2)},
+                                  {1, num_rows, 1});
+            for (std::uint32_t row = 0; row < num_rows; ++row) {
+                const auto wanted = test::route(
+                    std::span(logits).subspan(row * num_experts, num_experts), top_k, normalised);
+                for (std::uint32_t k = 0; k < top_k; ++k) {
+                    const std::uint32_t* const pair = &left[1][(row * top_k + k) * 2];
+                    EXPECT_EQ(pair[0], wanted[k].first);
+                    EXPECT_NEAR(std::bit_cast<float>(pair[1]), wanted[k].second, 1e-6);
+                }
+            }
+        }
+}
+
+TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedOver) {
+    constexpr std::uint32_t hidden = 128, inner = 96, group = 32, top_k = 2;
+    const ExpertShape shape{hidden, inner, group};
+    const Floats x = random_floats(hidden, 11);
+    // experts 5 and 8 of a layer; this arena holds 6 to 8
+    const Words routes = {5, std::bit_cast<std::uint32_t>(0.25f), 8,
+                          std::bit_cast<std::uint32_t>(0.75f)};
+    for (const WeightKind kind : every_kind) {
+        const ExpertBlobLayout layout = expert_blob_layout(shape, expert_dtype_of(kind));
+        const Held gate_up = held(kind, random_floats(2 * inner * hidden, 12, 0.8f), group),
+                   down = held(kind, random_floats(hidden * inner, 13, 0.8f), group);
+        const auto blob_words = static_cast<std::uint32_t>(layout.size_bytes / 4);
+        Words arena(3 * blob_words);
+        const auto put = [&](const BlobSection& section, const Words& words) {
+            std::copy(words.begin(), words.end(),
+                      arena.begin() + 2 * blob_words + section.offset_bytes / 4);
+        };
+        put(layout.gate_up_codes, gate_up.codes);
+        put(layout.gate_up_scale_zero, gate_up.scale_zero);
+        put(layout.down_codes, down.codes);
+        put(layout.down_scale_zero, down.scale_zero);
+
+        const auto word = [](const BlobSection& section) {
+            return static_cast<std::uint32_t>(section.offset_bytes / 4);
+        };
+        const std::vector<gpu::KernelConstant> constants = {
+            {"hidden_size", hidden},
+            {"moe_intermediate_size", inner},
+            {"top_k", top_k},
+            {"chunks_per_group_log2", 0},
+            {"gate_up_scale_zero_word", word(layout.gate_up_scale_zero)},
+            {"down_codes_word", word(layout.down_codes)},
+            {"down_scale_zero_word", word(layout.down_scale_zero)}};
+        const Words place = {6, 3, blob_words, 0};
+        const bool int4 = kind == WeightKind::int4;
+        std::vector<Words> buffers = {routes, arena, words_of(int4 ? transposed(x) : x),
+                                      Words(top_k * inner), place};
+        if (int4) buffers.push_back(arena);
+        const auto first = run(std::string("expert_gate_up_") + name_of(kind), constants, buffers,
+                               {inner / 16, top_k, 1});
+        buffers[2] = first[3];
+        buffers[3] = Words(top_k * hidden);
+        const Floats y = floats_of(run(std::string("expert_down_") + name_of(kind), constants,
+                                       buffers, {hidden / 32, top_k, 1})[3]);
+
+        const Floats& weights = gate_up.values;
+        const ExpertWeights expert{shape, Floats(weights.begin(), weights.begin() + inner * hidden),
+                                   Floats(weights.begin() + inner * hidden, weights.end()),
+                                   down.values};
+        std::vector<double> wanted(hidden);
+        expert_reference(wanted, expert, test::Doubles(x.begin(), x.end()));
+        for (double& value : wanted) value *= 0.75;
+        EXPECT_LE(normalized_rms_error(std::span(y).last(hidden), wanted), 1e-6) << name_of(kind);
+        for (std::uint32_t i = 0; i < hidden; ++i) EXPECT_EQ(y[i], 0.0f) << name_of(kind);
+    }
+}
+
+TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
+    for (const std::uint32_t vocab : {300u, 5000u, 300000u}) {
+        Floats logits = random_floats(vocab, 14);
+        logits[vocab / 2] = logits[vocab - 1] = 9;  // the lower of two that tie
+        const auto stretches = (vocab + gpu::kernels::argmax_part::stretch_tokens - 1) /
+                               gpu::kernels::argmax_part::stretch_tokens;
+        const auto best = run("argmax_part", {{"vocab_size", vocab}},
+                              {words_of(logits), Words(2 * stretches)}, {stretches, 1, 1})[1];
+        const StepRow rows[] = {{3, 40, 5}, {4, 41, 5}};
+        const auto left = run(
+            "argmax_take", {{"num_stretches", stretches}, {"ring_ids", 4}, {"vocab_size", vocab}},
+            {best, rows_buffer(rows, {.head_row = 1, .chosen = 6}), Words(4)}, {1, 1, 1});
+
+        EXPECT_EQ(left[2], (Words{0, 0, test::argmax(logits), 0}));
+        EXPECT_EQ(left[1][0], 0u);
+        EXPECT_EQ(left[1][1], 7u);
+        const Words row(left[1].begin() + step_header_words,
+                        left[1].begin() + step_header_words + 3);
+        EXPECT_EQ(row, (Words{vocab / 2, 42, 5}));
+    }
+}
+
+}  // namespace
+}  // namespace moex

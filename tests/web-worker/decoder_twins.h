@@ -1,0 +1,101 @@
+// What the decoder's kernels compute, in plain loops and doubles: a formula a function.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace moex::test {
+
+using Doubles = std::vector<double>;
+
+// x += addends [num_addends, size], in place; returns RMSNorm(x) * weight.
+inline Doubles add_norm(Doubles& x, std::span<const float> addends, std::span<const float> weight,
+                        double epsilon) {
+    for (std::size_t i = 0; i < addends.size(); ++i) x[i % x.size()] += double{addends[i]};
+    double squares = 0;
+    for (const double value : x) squares += value * value;
+    Doubles y(x);
+    for (std::size_t i = 0; i < y.size(); ++i)
+        y[i] *= weight[i] / std::sqrt(squares / static_cast<double>(x.size()) + epsilon);
+    return y;
+}
+
+// weights [bias or num_out, x.size()] times x, plus bias where there is one.
+inline Doubles matvec(std::span<const float> weights, std::span<const float> x,
+                      std::span<const float> bias) {
+    Doubles y(weights.size() / x.size());
+    for (std::size_t out = 0; out < y.size(); ++out) {
+        for (std::size_t in = 0; in < x.size(); ++in)
+            y[out] += double{weights[out * x.size() + in]} * double{x[in]};
+        if (!bias.empty()) y[out] += double{bias[out]};
+    }
+    return y;
+}
+
+// A head, normed where `norm` has weights, and turned by its position's angles.
+inline Doubles rope(std::span<const float> head, std::span<const float> norm, double epsilon,
+                    std::uint32_t position, double theta) {
+    Doubles out(head.begin(), head.end());
+    if (!norm.empty()) out = add_norm(out, {}, norm, epsilon);
+    const std::size_t half_size = out.size() / 2;
+    for (std::size_t i = 0; i < half_size; ++i) {
+        const double angle = position * std::pow(theta, -2.0 * static_cast<double>(i) /
+                                                            static_cast<double>(out.size()));
+        const double a = out[i], b = out[half_size + i];
+        out[i] = a * std::cos(angle) - b * std::sin(angle);
+        out[half_size + i] = b * std::cos(angle) + a * std::sin(angle);
+    }
+    return out;
+}
+
+// softmax(q · kᵀ / sqrt(head_dim)) · v of one head over num_tokens; k, v [num_tokens, head_dim].
+inline Doubles attend(std::span<const float> q, std::span<const float> k,
+                      std::span<const float> v) {
+    const std::size_t head_dim = q.size(), num_tokens = k.size() / head_dim;
+    Doubles weights(num_tokens);
+    for (std::size_t token = 0; token < num_tokens; ++token)
+        for (std::size_t d = 0; d < head_dim; ++d)
+            weights[token] += double{q[d]} * double{k[token * head_dim + d]} /
+                              std::sqrt(static_cast<double>(head_dim));
+    const double peak = *std::max_element(weights.begin(), weights.end());
+    double sum = 0;
+    for (double& weight : weights) sum += weight = std::exp(weight - peak);
+    Doubles out(head_dim);
+    for (std::size_t token = 0; token < num_tokens; ++token)
+        for (std::size_t d = 0; d < head_dim; ++d)
+            out[d] += weights[token] / sum * double{v[token * head_dim + d]};
+    return out;
+}
+
+// The top_k of the logits, ties to the lower id, as (expert, weight) with experts ascending.
+inline std::vector<std::pair<std::uint32_t, double>> route(std::span<const float> logits,
+                                                           std::uint32_t top_k, bool normalised) {
+    std::vector<std::uint32_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return logits[a] > logits[b]; });
+    double all = 0, chosen = 0;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+        const double weight = std::exp(double{logits[order[i]]} - double{logits[order[0]]});
+        all += weight;
+        if (i < top_k) chosen += weight;
+    }
+    std::vector<std::pair<std::uint32_t, double>> out;
+    for (std::uint32_t i = 0; i < top_k; ++i)
+        out.emplace_back(order[i], std::exp(double{logits[order[i]]} - double{logits[order[0]]}) /
+                                       (normalised ? chosen : all));
+    std::sort(out.begin(), out.end());
+    return out;
+}
+
+// Ties to the lower id.
+inline std::uint32_t argmax(std::span<const float> logits) {
+    return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) -
+                                      logits.begin());
+}
+
+}  // namespace moex::test

@@ -1,0 +1,339 @@
+#include "web-worker/decoder/decoder_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "protocol/text.h"
+#include "web-worker/decoder/step_rows.h"
+
+namespace moex {
+namespace {
+
+// A uniform's offset is a multiple of this, and a storage binding's.
+constexpr std::uint64_t binding_align = 256;
+// A table is cut at a multiple of so many rows: the logits behind it begin at an aligned offset.
+constexpr std::uint32_t shard_rows_align = binding_align / sizeof(float);
+
+std::uint64_t parts_bytes(const DecoderModel& model, std::uint64_t rows, std::uint64_t pages) {
+    return rows * model.num_heads * pages * model.head_dim * sizeof(float);
+}
+
+std::uint64_t page_bytes(const DecoderModel& model) {
+    return std::uint64_t{2} * model.kv_size() * kv_page_tokens * sizeof(float);
+}
+
+}  // namespace
+
+DecoderMemory::~DecoderMemory() {
+    for (const gpu::BufferId buffer : owned_) device_.destroy_buffer(buffer);
+}
+
+std::uint32_t DecoderMemory::rows_that_fit(std::uint64_t binding_bytes, const DecoderModel& model,
+                                           std::uint32_t pages, std::uint32_t wanted) {
+    // Parts of attention are the largest of a step's buffers once the context is long.
+    constexpr std::uint64_t parts_bytes_max = 64ull << 20;
+    const std::uint64_t most = std::min(parts_bytes_max, binding_bytes) /
+                               parts_bytes(model, 1, pages);
+    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most / 8 * 8, 8, wanted));
+}
+
+class MemoryBuilder {
+  public:
+    MemoryBuilder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
+                  WeightSource& source, DecoderMemory& memory)
+        : device_(device),
+          model_(model),
+          sizes_(sizes),
+          source_(source),
+          memory_(memory) {}
+
+    Status build() {
+        memory_.layers.resize(model_.num_layers);
+        MOEX_TRY(make_step_buffers());
+        MOEX_TRY(make_vectors());
+        MOEX_TRY(make_places());
+        MOEX_TRY(make_table(WeightPart::Name::embedding_rows, memory_.embeddings));
+        for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+            MOEX_TRY(make_layer(layer));
+        if (model_.tied_embeddings)
+            memory_.head = memory_.embeddings;
+        else
+            MOEX_TRY(make_table(WeightPart::Name::head_rows, memory_.head));
+        return write_places();
+    }
+
+  private:
+    Status make(gpu::BufferId& out, std::uint64_t size_bytes, const char* label,
+                gpu::BufferUsage usage = gpu::BufferUsage::storage) {
+        size_bytes = std::max<std::uint64_t>(size_bytes, 16);
+        if (size_bytes > sizes_.binding_bytes)
+            return Error{ErrorCode::no_space,
+                         text(label, " would have ", size_bytes, " bytes, a binding of ",
+                              device_.adapter().description, " holds ", sizes_.binding_bytes)};
+        MOEX_ASSIGN(buffer, device_.create_buffer(size_bytes, usage, label));
+        memory_.owned_.push_back(buffer);
+        out = buffer;
+        return {};
+    }
+
+    Status upload(gpu::BufferId buffer, std::uint64_t at, std::uint64_t size_bytes,
+                  const WeightPart& part) {
+        std::uint64_t given = 0;
+        MOEX_TRY(source_.read(part, [&](ByteView bytes) {
+            MOEX_CHECK(given + bytes.size() <= size_bytes, "a part is larger than its layout");
+            device_.write_buffer(buffer, at + given, bytes);
+            given += bytes.size();
+        }));
+        MOEX_CHECK(given == size_bytes, text("a part has ", given, " bytes of ", size_bytes));
+        memory_.weight_bytes += size_bytes;
+        return {};
+    }
+
+    std::uint64_t blob_bytes(std::uint32_t layer) const {
+        return expert_blob_layout(model_.ffn_shape(layer), expert_dtype_of(model_.ffn_kind(layer)))
+            .size_bytes;
+    }
+    std::uint32_t experts_of_an_arena(std::uint32_t layer) const {
+        return static_cast<std::uint32_t>(
+            std::max<std::uint64_t>(1, sizes_.weight_buffer_bytes / blob_bytes(layer)));
+    }
+
+    Status make_matrix(gpu::BufferId& out, WeightKind kind, std::uint32_t num_out,
+                       std::uint32_t num_in, const WeightPart& part, const char* label) {
+        const std::uint64_t size_bytes =
+            matrix_layout(kind, num_out, num_in, model_.group_size).size_bytes;
+        MOEX_TRY(make(out, size_bytes, label));
+        return upload(out, 0, size_bytes, part);
+    }
+
+    Status make_step_buffers() {
+        const std::uint64_t rows = sizes_.rows, hidden = model_.hidden_size, word = 4;
+        std::uint64_t inner = 0;
+        for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+            inner = std::max<std::uint64_t>(
+                inner, std::uint64_t{model_.ffn_shape(layer).moe_intermediate_size} *
+                           (model_.is_moe(layer) ? model_.top_k : 1));
+        const std::uint64_t pairs = rows * std::max(1u, model_.top_k);
+        const std::uint64_t stretches = (model_.vocab_size +
+                                         gpu::kernels::argmax_part::stretch_tokens - 1) /
+                                        gpu::kernels::argmax_part::stretch_tokens;
+
+        MOEX_TRY(make(memory_.rows, word * step_header_words + sizeof(StepRow) * rows, "rows"));
+        MOEX_TRY(make(memory_.page_table, word * sizes_.pages, "page table"));
+        MOEX_TRY(make(memory_.ids, word * sizes_.ring_ids, "chosen ids"));
+        MOEX_TRY(make(memory_.best, 2 * word * stretches, "best tokens"));
+        MOEX_TRY(make(memory_.logits, word * sizes_.logit_rows * model_.vocab_size, "logits"));
+        MOEX_TRY(make(memory_.x, word * rows * hidden, "x"));
+        MOEX_TRY(make(memory_.y, word * rows * hidden, "y"));
+        MOEX_TRY(make(memory_.y_transposed, word * rows * hidden, "y transposed"));
+        MOEX_TRY(make(memory_.qkv, word * rows * model_.qkv_size(), "q, k and v"));
+        MOEX_TRY(make(memory_.q, word * rows * model_.q_size(), "q"));
+        MOEX_TRY(make(memory_.parts, parts_bytes(model_, rows, sizes_.pages), "attention parts"));
+        MOEX_TRY(make(memory_.peaks, 2 * word * rows * model_.num_heads * sizes_.pages, "peaks"));
+        MOEX_TRY(make(memory_.attended, word * rows * model_.q_size(), "attended"));
+        MOEX_TRY(make(memory_.addends, word * pairs * hidden, "addends"));
+        MOEX_TRY(make(memory_.router_logits, word * rows * model_.num_experts, "router logits"));
+        MOEX_TRY(make(memory_.routes, 2 * word * pairs, "routes"));
+        MOEX_TRY(make(memory_.dense_routes, 2 * word * rows, "dense routes"));
+        MOEX_TRY(make(memory_.intermediate, word * rows * inner, "intermediate"));
+
+        for (DecoderMemory::Layer& layer : memory_.layers) {
+            MOEX_TRY(make(layer.kv, page_bytes(model_) * sizes_.pages, "keys and values"));
+            memory_.kv_bytes += page_bytes(model_) * sizes_.pages;
+        }
+        return fill_tables();
+    }
+
+    // What is known before the first step: pages in order, dense layers as their only expert, and
+    // the angles of all positions, rounded as the reference does.
+    Status fill_tables() {
+        std::vector<std::uint32_t> pages(sizes_.pages);
+        for (std::uint32_t i = 0; i < sizes_.pages; ++i) pages[i] = i;
+        device_.write_buffer(memory_.page_table, 0, std::as_bytes(std::span(pages)));
+
+        std::vector<float> routes(2 * sizes_.rows);
+        for (std::uint32_t row = 0; row < sizes_.rows; ++row) routes[2 * row + 1] = 1;
+        device_.write_buffer(memory_.dense_routes, 0, std::as_bytes(std::span(routes)));
+
+        const std::size_t half_size = model_.head_dim / 2,
+                          positions = std::size_t{sizes_.pages} * kv_page_tokens;
+        std::vector<float> cos_sin(positions * model_.head_dim);
+        for (std::size_t i = 0; i < half_size; ++i) {
+            const float frequency = 1.0f / static_cast<float>(std::pow(
+                                               model_.rope_theta,
+                                               2.0 * static_cast<double>(i) / model_.head_dim));
+            for (std::size_t position = 0; position < positions; ++position) {
+                const float angle = static_cast<float>(position) * frequency;
+                cos_sin[position * model_.head_dim + i] = std::cos(angle);
+                cos_sin[position * model_.head_dim + half_size + i] = std::sin(angle);
+            }
+        }
+        MOEX_TRY(make(memory_.cos_sin, sizeof(float) * cos_sin.size(), "angles"));
+        device_.write_buffer(memory_.cos_sin, 0, std::as_bytes(std::span(cos_sin)));
+        return {};
+    }
+
+    // Appends a vector of the model's, or zeros; its binding's buffer is known when all are there.
+    Status add_vector(gpu::Binding& out, WeightPart part, std::uint64_t size, bool exists = true) {
+        out.offset_bytes = sizeof(float) * vectors_.size();
+        out.size_bytes = sizeof(float) * size;
+        bound_vectors_.push_back(&out);
+        const std::size_t first = vectors_.size();
+        vectors_.resize((first + size + shard_rows_align - 1) / shard_rows_align *
+                        shard_rows_align);
+        return exists ? read_vector(part, std::span(vectors_).subspan(first, size)) : Status{};
+    }
+    Status read_vector(const WeightPart& part, std::span<float> out) {
+        const std::span<std::byte> bytes = std::as_writable_bytes(out);
+        std::size_t given = 0;
+        MOEX_TRY(source_.read(part, [&](ByteView view) {
+            MOEX_CHECK(given + view.size() <= bytes.size(), "a vector is longer than its layout");
+            std::memcpy(bytes.data() + given, view.data(), view.size());
+            given += view.size();
+        }));
+        MOEX_CHECK(given == bytes.size(), "a vector is shorter than its layout");
+        return {};
+    }
+
+    Status make_vectors() {
+        using Name = WeightPart::Name;
+        const std::uint64_t hidden = model_.hidden_size, head_dim = model_.head_dim;
+        MOEX_TRY(add_vector(memory_.no_bias, {}, std::max<std::uint64_t>(hidden, 64), false));
+        MOEX_TRY(add_vector(memory_.final_norm, {.name = Name::final_norm}, hidden));
+        for (std::uint32_t i = 0; i < model_.num_layers; ++i) {
+            DecoderMemory::Layer& layer = memory_.layers[i];
+            MOEX_TRY(add_vector(layer.input_norm, {.name = Name::input_norm, .layer = i}, hidden));
+            MOEX_TRY(add_vector(layer.post_attention_norm,
+                                {.name = Name::post_attention_norm, .layer = i}, hidden));
+            MOEX_TRY(add_vector(layer.qkv_bias, {.name = Name::qkv_bias, .layer = i},
+                                model_.qkv_size(), model_.qkv_bias));
+            MOEX_TRY(add_vector(layer.o_bias, {.name = Name::o_bias, .layer = i}, hidden,
+                                model_.o_bias));
+            MOEX_TRY(add_vector(layer.qk_norms, {}, 2 * head_dim, false));
+            if (!model_.qk_norm) continue;
+            const std::span<float> norms = std::span(vectors_).subspan(
+                layer.qk_norms.offset_bytes / sizeof(float), 2 * head_dim);
+            MOEX_TRY(read_vector({.name = Name::q_norm, .layer = i}, norms.first(head_dim)));
+            MOEX_TRY(read_vector({.name = Name::k_norm, .layer = i}, norms.last(head_dim)));
+        }
+
+        gpu::BufferId buffer;
+        MOEX_TRY(make(buffer, sizeof(float) * vectors_.size(), "vectors"));
+        device_.write_buffer(buffer, 0, std::as_bytes(std::span(vectors_)));
+        for (gpu::Binding* bound : bound_vectors_) bound->buffer = buffer;
+        return {};
+    }
+
+    // Uniforms that say which part of a table or a layer a buffer holds, one each 256 bytes.
+    Status make_places() {
+        std::uint64_t most = 2 * std::uint64_t{model_.vocab_size} / shard_rows_align + 2;
+        for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+            most += (model_.is_moe(layer) ? model_.num_experts : 1) / experts_of_an_arena(layer) +
+                    1;
+        most = std::min<std::uint64_t>(most, 16384);
+        places_.reserve(most * binding_align);
+        MOEX_ASSIGN(buffer, device_.create_buffer(most * binding_align, gpu::BufferUsage::uniform,
+                                                  "places"));
+        memory_.owned_.push_back(buffer);
+        places_buffer_ = buffer;
+        places_max_ = most;
+        return {};
+    }
+    template <class Place>
+    Result<gpu::Binding> add_place(const Place& place) {
+        const std::size_t at = places_.size();
+        if (at / binding_align >= places_max_)
+            return Error{ErrorCode::no_space, "the model is cut into too many buffers"};
+        places_.resize(at + binding_align);
+        std::memcpy(places_.data() + at, &place, sizeof place);
+        return gpu::Binding{places_buffer_, at, sizeof place};
+    }
+    Status write_places() {
+        device_.write_buffer(places_buffer_, 0, places_);
+        return {};
+    }
+
+    Status make_table(WeightPart::Name name, std::vector<DecoderMemory::Shard>& shards) {
+        const auto bytes_of = [&](std::uint32_t num_rows) {
+            return matrix_layout(model_.table_kind, num_rows, model_.hidden_size,
+                                 model_.group_size);
+        };
+        const std::uint64_t row_bytes = bytes_of(shard_rows_align).size_bytes / shard_rows_align;
+        const auto rows_max = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(model_.vocab_size, sizes_.weight_buffer_bytes / row_bytes));
+        const std::uint32_t step = rows_max == model_.vocab_size
+                                       ? rows_max
+                                       : rows_max / shard_rows_align * shard_rows_align;
+        if (step == 0)
+            return Error{ErrorCode::no_space, "a binding holds no 64 rows of the embeddings"};
+
+        for (std::uint32_t first = 0; first < model_.vocab_size; first += step) {
+            DecoderMemory::Shard shard;
+            shard.first_row = first;
+            shard.num_rows = std::min(step, model_.vocab_size - first);
+            MOEX_TRY(make_matrix(
+                shard.buffer, model_.table_kind, shard.num_rows, model_.hidden_size,
+                {.name = name, .first_row = first, .num_rows = shard.num_rows}, "table"));
+            const auto scales = static_cast<std::uint32_t>(
+                bytes_of(shard.num_rows).scale_zero_bytes_at / 4);
+            MOEX_ASSIGN(place, add_place(TableShard{first, shard.num_rows, scales, 0}));
+            shard.place = place;
+            shards.push_back(shard);
+        }
+        return {};
+    }
+
+    Status make_layer(std::uint32_t index) {
+        using Name = WeightPart::Name;
+        DecoderMemory::Layer& layer = memory_.layers[index];
+        MOEX_TRY(make_matrix(layer.qkv, model_.attention_kind, model_.qkv_size(),
+                             model_.hidden_size, {.name = Name::qkv, .layer = index}, "qkv"));
+        MOEX_TRY(make_matrix(layer.o, model_.attention_kind, model_.hidden_size, model_.q_size(),
+                             {.name = Name::o, .layer = index}, "o"));
+        if (model_.is_moe(index))
+            MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.num_experts,
+                                 model_.hidden_size, {.name = Name::router, .layer = index},
+                                 "router"));
+
+        const std::uint64_t size_bytes = blob_bytes(index);
+        const std::uint32_t num_experts = model_.is_moe(index) ? model_.num_experts : 1,
+                            step = experts_of_an_arena(index);
+        for (std::uint32_t first = 0; first < num_experts; first += step) {
+            DecoderMemory::Arena arena;
+            arena.first_expert = first;
+            arena.num_experts = std::min(step, num_experts - first);
+            MOEX_TRY(make(arena.buffer, arena.num_experts * size_bytes, "experts"));
+            for (std::uint32_t i = 0; i < arena.num_experts; ++i)
+                MOEX_TRY(upload(arena.buffer, i * size_bytes, size_bytes,
+                                {.name = Name::ffn, .layer = index, .expert = first + i}));
+            MOEX_ASSIGN(place, add_place(ArenaPlace{first, arena.num_experts,
+                                                    static_cast<std::uint32_t>(size_bytes / 4)}));
+            arena.place = place;
+            layer.arenas.push_back(arena);
+        }
+        return {};
+    }
+
+    gpu::Device& device_;
+    const DecoderModel& model_;
+    const DecoderSizes& sizes_;
+    WeightSource& source_;
+    DecoderMemory& memory_;
+    std::vector<float> vectors_;
+    std::vector<gpu::Binding*> bound_vectors_;
+    Bytes places_;
+    std::uint64_t places_max_ = 0;
+    gpu::BufferId places_buffer_;
+};
+
+Result<std::unique_ptr<DecoderMemory>> DecoderMemory::create(gpu::Device& device,
+                                                             const DecoderModel& model,
+                                                             const DecoderSizes& sizes,
+                                                             WeightSource& source) {
+    std::unique_ptr<DecoderMemory> memory(new DecoderMemory(device));
+    MOEX_TRY(MemoryBuilder(device, model, sizes, source, *memory).build());
+    return memory;
+}
+
+}  // namespace moex

@@ -1,0 +1,70 @@
+// What a decoder keeps on the GPU: weights, the cache of keys and values, and the buffers that a
+// step's kernels hand on. Made once; a step creates nothing.
+// Matrices have buffers of their own, a table (embeddings, head) and a layer's experts as many as
+// one binding's size asks for. All f32 vectors lie in one buffer.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "web-worker/decoder/decoder_model.h"
+#include "web-worker/gpu/device.h"
+
+namespace moex {
+
+// How much a step may take.
+struct DecoderSizes {
+    std::uint32_t rows = 0;                 // of a step, a multiple of 8
+    std::uint32_t logit_rows = 0;           // 1, or a multiple of 8
+    std::uint32_t pages = 0;                // of keys and values, for one sequence
+    std::uint32_t ring_ids = 0;             // chosen tokens that the host has not read yet
+    std::uint64_t binding_bytes = 0;        // the most that a kernel can bind
+    std::uint64_t weight_buffer_bytes = 0;  // of a part of a table, or of a layer's experts
+};
+
+class DecoderMemory {
+  public:
+    struct Shard {  // rows [first_row, first_row + num_rows) of a table
+        gpu::BufferId buffer;
+        std::uint32_t first_row = 0, num_rows = 0;
+        gpu::Binding place;  // TableShard
+    };
+    struct Arena {  // of a layer's blobs
+        gpu::BufferId buffer;
+        std::uint32_t first_expert = 0, num_experts = 0;
+        gpu::Binding place;  // ArenaPlace
+    };
+    struct Layer {
+        gpu::BufferId qkv, o, router, kv;
+        std::vector<Arena> arenas;
+        gpu::Binding input_norm, post_attention_norm, qk_norms, qkv_bias, o_bias;
+    };
+
+    // Uploads everything that `source` has to give. An error names what does not fit this GPU.
+    static Result<std::unique_ptr<DecoderMemory>> create(gpu::Device& device,
+                                                         const DecoderModel& model,
+                                                         const DecoderSizes& sizes,
+                                                         WeightSource& source);
+    ~DecoderMemory();
+    DecoderMemory(const DecoderMemory&) = delete;
+
+    // The most rows, up to `wanted`, whose buffers a binding of so many bytes holds.
+    static std::uint32_t rows_that_fit(std::uint64_t binding_bytes, const DecoderModel& model,
+                                       std::uint32_t pages, std::uint32_t wanted);
+
+    std::vector<Layer> layers;
+    std::vector<Shard> embeddings, head;  // the same buffers where the head is tied
+    gpu::Binding final_norm, no_bias;
+    gpu::BufferId rows, page_table, ids, best, logits, x, y, y_transposed, qkv, q, parts, peaks,
+        attended, addends, router_logits, routes, dense_routes, intermediate, cos_sin;
+    std::uint64_t weight_bytes = 0, kv_bytes = 0;
+
+  private:
+    friend class MemoryBuilder;
+    explicit DecoderMemory(gpu::Device& device) : device_(device) {}
+
+    gpu::Device& device_;
+    std::vector<gpu::BufferId> owned_;
+};
+
+}  // namespace moex

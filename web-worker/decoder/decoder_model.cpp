@@ -1,0 +1,78 @@
+#include "web-worker/decoder/decoder_model.h"
+
+#include <string_view>
+
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+Error does_not_take(std::string_view what, std::uint64_t found, std::string_view wanted) {
+    return Error{ErrorCode::unsupported,
+                 text("the GPU's kernels take no ", what, " of ", found, ": it must be ", wanted)};
+}
+
+Status check_row(std::string_view what, std::uint32_t size, WeightKind kind,
+                 std::uint32_t group_size) {
+    if (size == 0 || size % 32 != 0) return does_not_take(what, size, "a multiple of 32");
+    if (kind == WeightKind::int4 && size % group_size != 0)
+        return does_not_take(what, size, text("whole groups of ", group_size));
+    return {};
+}
+
+bool uses_int4(const DecoderModel& model) {
+    for (const WeightKind kind : {model.table_kind, model.attention_kind, model.router_kind,
+                                  model.dense_kind, model.expert_kind})
+        if (kind == WeightKind::int4) return true;
+    return false;
+}
+
+}  // namespace
+
+Status check_model(const DecoderModel& model) {
+    const std::uint32_t group = model.group_size;
+    if (uses_int4(model) && group != 32 && group != 64 && group != 128)
+        return does_not_take("INT4 group", group, "32, 64 or 128");
+    MOEX_TRY(check_row("hidden_size", model.hidden_size, model.attention_kind, group));
+    MOEX_TRY(check_row("hidden_size", model.hidden_size, model.table_kind, group));
+    MOEX_TRY(check_row("num_heads * head_dim", model.q_size(), model.attention_kind, group));
+    if (model.head_dim % 4 != 0 || model.head_dim > 256)
+        return does_not_take("head_dim", model.head_dim, "a multiple of 4, at most 256");
+    if (model.num_kv_heads == 0 || model.num_heads % model.num_kv_heads != 0)
+        return does_not_take("num_heads", model.num_heads, "a multiple of num_kv_heads");
+    if (model.table_kind == WeightKind::int4 && model.vocab_size % 16 != 0)
+        return does_not_take("vocab_size", model.vocab_size, "a multiple of 16 where it is INT4");
+    if (model.layer_is_moe.size() != model.num_layers)
+        return does_not_take("layer_is_moe", model.layer_is_moe.size(), "one for each layer");
+
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
+        MOEX_TRY(check_row("intermediate size", model.ffn_shape(layer).moe_intermediate_size,
+                           model.ffn_kind(layer), group));
+        if (!model.is_moe(layer)) continue;
+        if (model.num_experts == 0 || model.num_experts > 1024)
+            return does_not_take("num_experts", model.num_experts, "1 to 1024");
+        if (model.top_k == 0 || model.top_k > 64 || model.top_k > model.num_experts)
+            return does_not_take("top_k", model.top_k, "1 to 64, and at most num_experts");
+    }
+    return {};
+}
+
+ExpertDtype expert_dtype_of(WeightKind kind) {
+    switch (kind) {
+        case WeightKind::bf16: return ExpertDtype::bf16;
+        case WeightKind::f32: return ExpertDtype::f32;
+        case WeightKind::int4: break;
+    }
+    return ExpertDtype::int4;
+}
+
+MatrixLayout matrix_layout(WeightKind kind, std::uint32_t num_out, std::uint32_t num_in,
+                           std::uint32_t group_size) {
+    const std::uint64_t count = std::uint64_t{num_out} * num_in;
+    if (kind == WeightKind::bf16) return {0, 2 * count};
+    if (kind == WeightKind::f32) return {0, 4 * count};
+    MOEX_CHECK(num_out % 16 == 0, text(num_out, " outputs: scales would not begin at 256 bytes"));
+    return {count / 2, count / 2 + 4 * (count / group_size)};
+}
+
+}  // namespace moex

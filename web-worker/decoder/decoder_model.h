@@ -1,0 +1,93 @@
+// What a model is to the GPU that computes all of it: its shape, how its weights are held, and who
+// brings them. The words are those of hub/model/config.h, which this room does not see.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "protocol/bytes.h"
+#include "protocol/result.h"
+#include "protocol/tensor_format.h"
+
+namespace moex {
+
+// int4: groups as in an expert's blob. f32 and bf16 rows lie as they are.
+enum class WeightKind : std::uint8_t { bf16, f32, int4 };
+
+struct DecoderModel {
+    std::uint32_t hidden_size = 0;  // a multiple of 32, as all sizes of a row of weights
+    std::uint32_t num_layers = 0;
+    std::uint32_t num_heads = 0, num_kv_heads = 0, head_dim = 0;
+    std::uint32_t vocab_size = 0;
+    std::uint32_t context_tokens = 0;
+    std::uint32_t num_experts = 0, top_k = 0, moe_intermediate_size = 0;
+    std::uint32_t intermediate_size = 0;     // of dense layers
+    std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
+    bool norm_topk_prob = false, qk_norm = false;
+    bool qkv_bias = false, o_bias = false, tied_embeddings = false;
+    double rms_norm_eps = 1e-6, rope_theta = 10000;
+
+    WeightKind table_kind = WeightKind::bf16;  // embeddings and head
+    WeightKind attention_kind = WeightKind::bf16, router_kind = WeightKind::bf16;
+    WeightKind dense_kind = WeightKind::bf16, expert_kind = WeightKind::int4;
+    std::uint32_t group_size = 0;  // of everything that is int4
+
+    bool is_moe(std::uint32_t layer) const { return layer_is_moe[layer] != 0; }
+    std::uint32_t q_size() const { return num_heads * head_dim; }
+    std::uint32_t kv_size() const { return num_kv_heads * head_dim; }
+    std::uint32_t qkv_size() const { return q_size() + 2 * kv_size(); }
+    // The FFN of a layer as a blob: an expert's, or the dense one's.
+    ExpertShape ffn_shape(std::uint32_t layer) const {
+        return {hidden_size, is_moe(layer) ? moe_intermediate_size : intermediate_size, group_size};
+    }
+    WeightKind ffn_kind(std::uint32_t layer) const {
+        return is_moe(layer) ? expert_kind : dense_kind;
+    }
+};
+
+// An error names the size that the kernels do not take.
+Status check_model(const DecoderModel& model);
+
+ExpertDtype expert_dtype_of(WeightKind kind);
+
+// A matrix [num_out, num_in] in a buffer: codes, then scales and zeros where it is int4.
+struct MatrixLayout {
+    std::uint64_t scale_zero_bytes_at = 0;
+    std::uint64_t size_bytes = 0;
+};
+MatrixLayout matrix_layout(WeightKind kind, std::uint32_t num_out, std::uint32_t num_in,
+                           std::uint32_t group_size);
+
+// One thing that the decoder asks for, in the order in which it uploads.
+struct WeightPart {
+    enum class Name : std::uint8_t {
+        // matrices in their layout
+        embedding_rows,  // [num_rows, hidden_size] from first_row on
+        head_rows,       // the same of the head; not asked for where it is tied
+        qkv,             // q, k and v one under the other
+        o,
+        router,
+        ffn,  // a blob (expert_blob_layout): of `expert`, or of a dense layer
+        // f32 vectors
+        final_norm,
+        input_norm,
+        post_attention_norm,
+        q_norm,
+        k_norm,
+        qkv_bias,
+        o_bias,
+    } name;
+    std::uint32_t layer = 0, expert = 0;
+    std::uint32_t first_row = 0, num_rows = 0;
+};
+
+class WeightSource {
+  public:
+    virtual ~WeightSource() = default;
+    // Gives a part's bytes in order, in as many stretches as it likes, each a multiple of 4; they
+    // are not looked at after `append` returned.
+    virtual Status read(const WeightPart& part, const std::function<void(ByteView)>& append) = 0;
+};
+
+}  // namespace moex

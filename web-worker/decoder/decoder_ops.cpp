@@ -1,0 +1,336 @@
+#include "web-worker/decoder/decoder_ops.h"
+
+#include <bit>
+
+#include "protocol/text.h"
+#include "web-worker/decoder/step_rows.h"
+
+namespace moex {
+namespace {
+
+namespace kernels = gpu::kernels;
+
+std::uint32_t ceil_div(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
+
+const char* kind_name(WeightKind kind) {
+    return kind == WeightKind::bf16 ? "bf16" : kind == WeightKind::f32 ? "f32" : "int4";
+}
+
+constexpr std::uint32_t chunk_inputs = kernels::matvec_int4_1::chunk_inputs;
+std::uint32_t chunks_per_group_log2(std::uint32_t group_size) {
+    return static_cast<std::uint32_t>(std::countr_zero(group_size / chunk_inputs));
+}
+
+constexpr std::uint32_t tile_rows = kernels::matvec_bf16_8::tile_rows;
+static_assert(kernels::matvec_bf16_1::outputs_per_group ==
+                  kernels::matvec_int4_8::outputs_per_group,
+              "products of all kinds are dispatched alike");
+
+}  // namespace
+
+DecoderOps::DecoderOps(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
+                       const DecoderMemory& memory)
+    : device_(device),
+      model_(model),
+      sizes_(sizes),
+      memory_(memory) {
+    layers_.resize(model.num_layers);
+    std::uint32_t num_addends = 0;
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
+        add_layer(layer, num_addends);
+        num_addends = addends_of(layer);
+    }
+    add_tables(num_addends);
+}
+
+DecoderOps::~DecoderOps() {
+    for (const Op& op : ops_) device_.destroy_bind_group(op.group);
+}
+
+const DecoderOps::Op* DecoderOps::add(std::string kernel,
+                                      std::vector<gpu::KernelConstant> constants,
+                                      std::vector<gpu::Binding> bindings) {
+    ops_.push_back({std::move(kernel), std::move(constants), std::move(bindings), {}, {}});
+    return &ops_.back();
+}
+
+std::uint32_t DecoderOps::addends_of(std::uint32_t layer) const {
+    return model_.is_moe(layer) ? model_.top_k : 1;
+}
+
+const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, std::uint32_t num_addends,
+                                           bool for_head) {
+    return add(
+        "add_norm",
+        {{"hidden_size", model_.hidden_size},
+         {"num_addends", num_addends},
+         {"for_head", for_head ? 1u : 0u},
+         {"epsilon_bits", std::bit_cast<std::uint32_t>(static_cast<float>(model_.rms_norm_eps))}},
+        {{memory_.rows},
+         {memory_.x},
+         {memory_.addends},
+         weight,
+         {memory_.y},
+         {memory_.y_transposed}});
+}
+
+DecoderOps::MatrixRef DecoderOps::matrix(gpu::BufferId buffer, WeightKind kind,
+                                         std::uint32_t num_out, std::uint32_t num_in,
+                                         const gpu::Binding* bias) const {
+    const MatrixLayout layout = matrix_layout(kind, num_out, num_in, model_.group_size);
+    return {buffer, 0, layout.scale_zero_bytes_at, kind, num_out, num_in, bias};
+}
+
+gpu::Binding DecoderOps::input_for(WeightKind kind) const {
+    return {kind == WeightKind::int4 ? memory_.y_transposed : memory_.y};
+}
+
+DecoderOps::Product DecoderOps::add_product(const MatrixRef& matrix, gpu::Binding x, gpu::Binding y,
+                                            std::uint32_t y_stride) {
+    std::vector<gpu::KernelConstant> constants = {{"num_in", matrix.num_in},
+                                                  {"num_out", matrix.num_out},
+                                                  {"y_stride", y_stride},
+                                                  {"has_bias", matrix.bias ? 1u : 0u}};
+    std::vector<gpu::Binding> bindings = {
+        {matrix.buffer, matrix.codes_at}, x, matrix.bias ? *matrix.bias : memory_.no_bias, y};
+    if (matrix.kind == WeightKind::int4) {
+        constants.push_back({"chunks_per_group_log2", chunks_per_group_log2(model_.group_size)});
+        bindings.push_back({matrix.buffer, matrix.scale_zero_at});
+    }
+    const std::string name = text("matvec_", kind_name(matrix.kind));
+    return {add(name + "_1", constants, bindings), add(name + "_8", constants, bindings),
+            matrix.num_out};
+}
+
+void DecoderOps::add_layer(std::uint32_t index, std::uint32_t num_addends) {
+    Layer& layer = layers_[index];
+    const DecoderMemory::Layer& memory = memory_.layers[index];
+    layer.input_norm = add_norm(memory.input_norm, num_addends, false);
+    add_attention(index, layer);
+    layer.post_attention_norm = add_norm(memory.post_attention_norm, 1, false);
+    add_ffn(index, layer);
+}
+
+void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
+    const DecoderMemory::Layer& memory = memory_.layers[index];
+    const WeightKind kind = model_.attention_kind;
+    layer.qkv = add_product(matrix(memory.qkv, kind, model_.qkv_size(), model_.hidden_size,
+                                   model_.qkv_bias ? &memory.qkv_bias : nullptr),
+                            input_for(kind), {memory_.qkv}, model_.qkv_size());
+    layer.rope = add(
+        "rope_store",
+        {{"num_heads", model_.num_heads},
+         {"num_kv_heads", model_.num_kv_heads},
+         {"head_dim", model_.head_dim},
+         {"has_qk_norm", model_.qk_norm ? 1u : 0u},
+         {"epsilon_bits", std::bit_cast<std::uint32_t>(static_cast<float>(model_.rms_norm_eps))}},
+        {{memory_.rows},
+         {memory_.qkv},
+         memory.qk_norms,
+         {memory_.cos_sin},
+         {memory_.page_table},
+         {memory_.q},
+         {memory.kv}});
+    layer.attend_page = add("attend_page",
+                            {{"num_heads", model_.num_heads},
+                             {"num_kv_heads", model_.num_kv_heads},
+                             {"head_dim", model_.head_dim},
+                             {"pages_max", sizes_.pages}},
+                            {{memory_.rows},
+                             {memory_.page_table},
+                             {memory_.q},
+                             {memory.kv},
+                             {memory_.parts},
+                             {memory_.peaks}});
+    layer.attend_merge = add(
+        "attend_merge",
+        {{"num_heads", model_.num_heads},
+         {"head_dim", model_.head_dim},
+         {"pages_max", sizes_.pages},
+         {"transposes", kind == WeightKind::int4 ? 1u : 0u}},
+        {{memory_.rows}, {memory_.parts}, {memory_.peaks}, {memory_.attended}});
+    layer.o = add_product(matrix(memory.o, kind, model_.hidden_size, model_.q_size(),
+                                 model_.o_bias ? &memory.o_bias : nullptr),
+                          {memory_.attended}, {memory_.addends}, model_.hidden_size);
+}
+
+void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
+    const DecoderMemory::Layer& memory = memory_.layers[index];
+    const bool moe = model_.is_moe(index);
+    const WeightKind kind = model_.ffn_kind(index);
+    const ExpertShape shape = model_.ffn_shape(index);
+    const ExpertBlobLayout blob = expert_blob_layout(shape, expert_dtype_of(kind));
+    const auto words = [](const BlobSection& section) {
+        return static_cast<std::uint32_t>(section.offset_bytes / 4);
+    };
+    const gpu::Binding routes{moe ? memory_.routes : memory_.dense_routes};
+
+    if (moe) {
+        layer.router = add_product(matrix(memory.router, model_.router_kind, model_.num_experts,
+                                          model_.hidden_size, nullptr),
+                                   input_for(model_.router_kind), {memory_.router_logits},
+                                   model_.num_experts);
+        layer.route = add("route",
+                          {{"num_experts", model_.num_experts},
+                           {"top_k", model_.top_k},
+                           {"norm_topk_prob", model_.norm_topk_prob ? 1u : 0u}},
+                          {{memory_.router_logits}, {memory_.routes}});
+    }
+
+    std::vector<gpu::KernelConstant> constants = {
+        {"hidden_size", model_.hidden_size},
+        {"moe_intermediate_size", shape.moe_intermediate_size},
+        {"top_k", moe ? model_.top_k : 1},
+        {"down_codes_word", words(blob.down_codes)},
+        {"gate_up_scale_zero_word", words(blob.gate_up_scale_zero)},
+        {"down_scale_zero_word", words(blob.down_scale_zero)}};
+    if (kind == WeightKind::int4)
+        constants.push_back({"chunks_per_group_log2", chunks_per_group_log2(model_.group_size)});
+
+    for (const DecoderMemory::Arena& arena : memory.arenas) {
+        const auto bindings = [&](gpu::Binding in, gpu::Binding out) {
+            std::vector<gpu::Binding> all = {routes, {arena.buffer}, in, out, arena.place};
+            if (kind == WeightKind::int4) all.push_back({arena.buffer});
+            return all;
+        };
+        layer.gate_up.push_back(add(text("expert_gate_up_", kind_name(kind)), constants,
+                                    bindings(input_for(kind), {memory_.intermediate})));
+        if (moe)
+            layer.down.push_back(add(text("expert_down_", kind_name(kind)), constants,
+                                     bindings({memory_.intermediate}, {memory_.addends})));
+    }
+    if (moe) return;
+
+    MatrixRef down;
+    down.buffer = memory.arenas.front().buffer;
+    down.codes_at = blob.down_codes.offset_bytes;
+    down.scale_zero_at = blob.down_scale_zero.offset_bytes;
+    down.kind = kind;
+    down.num_out = model_.hidden_size;
+    down.num_in = shape.moe_intermediate_size;
+    layer.dense_down = add_product(down, {memory_.intermediate}, {memory_.addends},
+                                   model_.hidden_size);
+}
+
+void DecoderOps::add_tables(std::uint32_t num_addends) {
+    const WeightKind kind = model_.table_kind;
+    std::vector<gpu::KernelConstant> constants = {{"hidden_size", model_.hidden_size}};
+    if (kind == WeightKind::int4) constants.push_back({"group_size", model_.group_size});
+    for (const DecoderMemory::Shard& shard : memory_.embeddings)
+        embed_.push_back(add(text("embed_", kind_name(kind)), constants,
+                             {{memory_.rows}, {shard.buffer}, {memory_.x}, shard.place}));
+
+    final_norm_ = add_norm(memory_.final_norm, num_addends, true);
+    for (const DecoderMemory::Shard& shard : memory_.head)
+        head_.push_back(add_product(
+            matrix(shard.buffer, kind, shard.num_rows, model_.hidden_size, nullptr),
+            input_for(kind), {memory_.logits, sizeof(float) * std::uint64_t{shard.first_row}},
+            model_.vocab_size));
+
+    argmax_part_ = add("argmax_part", {{"vocab_size", model_.vocab_size}},
+                       {{memory_.logits}, {memory_.best}});
+    argmax_take_ = add(
+        "argmax_take",
+        {{"num_stretches", ceil_div(model_.vocab_size, kernels::argmax_part::stretch_tokens)},
+         {"ring_ids", sizes_.ring_ids},
+         {"vocab_size", model_.vocab_size}},
+        {{memory_.best}, {memory_.rows}, {memory_.ids}});
+}
+
+void DecoderOps::create(std::function<void(Status)> done) { create_next(0, std::move(done)); }
+
+void DecoderOps::create_next(std::size_t index, std::function<void(Status)> done) {
+    if (index == ops_.size()) {
+        for (Op& op : ops_) {
+            auto group = device_.create_bind_group(op.pipeline, op.bindings);
+            if (!group.ok()) return done(group.error());
+            op.group = *group;
+        }
+        return done({});
+    }
+
+    const Op& op = ops_[index];
+    device_.create_pipeline(
+        op.kernel, op.constants,
+        [this, index, done = std::move(done),
+         life = life_.watch()](Result<gpu::PipelineId> made) mutable {
+            if (!life.alive()) return;
+            if (!made.ok())
+                return done(Error{made.error().code,
+                                  text("kernel ", ops_[index].kernel, ": ", made.error().message)});
+            ops_[index].pipeline = *made;
+            create_next(index + 1, std::move(done));
+        });
+}
+
+void DecoderOps::append(std::vector<gpu::Command>& commands, const Op& op, std::uint32_t x,
+                        std::uint32_t y, std::uint32_t z, bool same_stage) {
+    gpu::Command command;
+    command.same_stage = same_stage;
+    command.pipeline = op.pipeline;
+    command.bind_group = op.group;
+    command.workgroups = {x, y, z};
+    commands.push_back(command);
+}
+
+void DecoderOps::append(std::vector<gpu::Command>& commands, const Product& product,
+                        std::uint32_t num_rows, bool same_stage) {
+    const std::uint32_t groups = ceil_div(product.num_out,
+                                          kernels::matvec_bf16_1::outputs_per_group);
+    if (num_rows == 1)
+        append(commands, *product.row, groups, 1, 1, same_stage);
+    else
+        append(commands, *product.tile, groups, ceil_div(num_rows, tile_rows), 1, same_stage);
+}
+
+void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
+                              std::uint32_t num_rows, std::uint32_t num_pages) const {
+    const Layer& layer = layers_[index];
+    const std::uint32_t blocks = ceil_div(model_.num_heads / model_.num_kv_heads,
+                                          kernels::attend_page::block_heads);
+    append(commands, *layer.input_norm, 1, num_rows);
+    append(commands, layer.qkv, num_rows);
+    append(commands, *layer.rope, model_.num_heads + 2 * model_.num_kv_heads, num_rows);
+    append(commands, *layer.attend_page, model_.num_kv_heads * blocks, num_pages, num_rows);
+    append(commands, *layer.attend_merge, model_.num_heads, num_rows);
+    append(commands, layer.o, num_rows);
+    append(commands, *layer.post_attention_norm, 1, num_rows);
+
+    const bool moe = model_.is_moe(index);
+    if (moe) {
+        append(commands, layer.router, num_rows);
+        append(commands, *layer.route, 1, num_rows);
+    }
+
+    const std::uint32_t pairs = num_rows * addends_of(index);
+    const std::uint32_t inner = model_.ffn_shape(index).moe_intermediate_size;
+    for (const Op* op : layer.gate_up)
+        append(commands, *op, inner / kernels::expert_gate_up_int4::outputs_per_group, pairs, 1,
+               op != layer.gate_up.front());
+    if (!moe) return append(commands, layer.dense_down, num_rows);
+    for (const Op* op : layer.down)
+        append(commands, *op, model_.hidden_size / kernels::expert_down_int4::outputs_per_group,
+               pairs, 1, op != layer.down.front());
+}
+
+void DecoderOps::append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
+                             std::uint32_t num_pages, std::uint32_t num_logits) const {
+    for (const Op* op : embed_)
+        append(commands, *op, ceil_div(model_.hidden_size, kernels::embed_bf16::threads), num_rows,
+               1, op != embed_.front());
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        append_layer(commands, layer, num_rows, num_pages);
+
+    if (num_logits == 0) return;
+    append(commands, *final_norm_, 1, num_logits);
+    for (const Product& shard : head_)
+        append(commands, shard, num_logits, &shard != &head_.front());
+}
+
+void DecoderOps::append_choice(std::vector<gpu::Command>& commands) const {
+    append(commands, *argmax_part_,
+           ceil_div(model_.vocab_size, kernels::argmax_part::stretch_tokens), 1);
+    append(commands, *argmax_take_, 1, 1);
+}
+
+}  // namespace moex

@@ -1,0 +1,97 @@
+// The kernels of a step, each with the constants and the buffers that it runs with, and the
+// commands of a step of so many rows.
+// A layer is add_norm, matvec (q, k and v), rope_store, attend_page, attend_merge, matvec (o),
+// add_norm, then matvec (router), route, expert_gate_up, expert_down; a dense layer ends with
+// expert_gate_up and matvec. What a block adds to the residual stream is added by the next
+// add_norm, so that experts may lie in several arenas.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "protocol/life_guard.h"
+#include "web-worker/decoder/decoder_memory.h"
+
+namespace moex {
+
+class DecoderOps {
+  public:
+    DecoderOps(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
+               const DecoderMemory& memory);
+    ~DecoderOps();
+    DecoderOps(const DecoderOps&) = delete;
+
+    // Compiles and binds everything; once.
+    void create(std::function<void(Status)> done);
+
+    // Appends one pass over `num_rows` rows, the last of which stands in page `num_pages` - 1 or
+    // before, with the logits of `num_logits` of them (0: none; else the head's row says which).
+    void append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
+                     std::uint32_t num_pages, std::uint32_t num_logits) const;
+    // Appends the choice of the likeliest token, which becomes the next step's row.
+    void append_choice(std::vector<gpu::Command>& commands) const;
+
+  private:
+    struct Op {
+        std::string kernel;
+        std::vector<gpu::KernelConstant> constants;
+        std::vector<gpu::Binding> bindings;
+        gpu::PipelineId pipeline;
+        gpu::BindGroupId group;
+    };
+    // A matrix for steps of one row, and for tiles of eight.
+    struct Product {
+        const Op *row = nullptr, *tile = nullptr;
+        std::uint32_t num_out = 0;
+    };
+    struct Layer {
+        const Op *input_norm = nullptr, *rope = nullptr, *attend_page = nullptr,
+                 *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr;
+        Product qkv, o, router, dense_down;
+        std::vector<const Op*> gate_up, down;  // by arena
+    };
+    struct MatrixRef {
+        gpu::BufferId buffer;
+        std::uint64_t codes_at = 0, scale_zero_at = 0;
+        WeightKind kind = WeightKind::bf16;
+        std::uint32_t num_out = 0, num_in = 0;
+        const gpu::Binding* bias = nullptr;
+    };
+
+    const Op* add(std::string kernel, std::vector<gpu::KernelConstant> constants,
+                  std::vector<gpu::Binding> bindings);
+    const Op* add_norm(const gpu::Binding& weight, std::uint32_t num_addends, bool for_head);
+    Product add_product(const MatrixRef& matrix, gpu::Binding x, gpu::Binding y,
+                        std::uint32_t y_stride);
+    MatrixRef matrix(gpu::BufferId buffer, WeightKind kind, std::uint32_t num_out,
+                     std::uint32_t num_in, const gpu::Binding* bias) const;
+    gpu::Binding input_for(WeightKind kind) const;
+    void add_layer(std::uint32_t index, std::uint32_t num_addends);
+    void add_attention(std::uint32_t index, Layer& layer);
+    void add_ffn(std::uint32_t index, Layer& layer);
+    void add_tables(std::uint32_t num_addends);
+    std::uint32_t addends_of(std::uint32_t layer) const;
+    void create_next(std::size_t index, std::function<void(Status)> done);
+
+    static void append(std::vector<gpu::Command>& commands, const Op& op, std::uint32_t x,
+                       std::uint32_t y, std::uint32_t z = 1, bool same_stage = false);
+    static void append(std::vector<gpu::Command>& commands, const Product& product,
+                       std::uint32_t num_rows, bool same_stage = false);
+    void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
+                      std::uint32_t num_rows, std::uint32_t num_pages) const;
+
+    gpu::Device& device_;
+    const DecoderModel& model_;
+    const DecoderSizes& sizes_;
+    const DecoderMemory& memory_;
+    std::deque<Op> ops_;
+    std::vector<Layer> layers_;
+    std::vector<const Op*> embed_;
+    std::vector<Product> head_;
+    const Op *final_norm_ = nullptr, *argmax_part_ = nullptr, *argmax_take_ = nullptr;
+    LifeGuard life_;
+};
+
+}  // namespace moex

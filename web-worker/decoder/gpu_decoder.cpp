@@ -1,0 +1,210 @@
+#include "web-worker/decoder/gpu_decoder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+std::uint32_t whole_tiles(std::uint32_t rows) { return (rows + 7) / 8 * 8; }
+
+gpu::Command copy_command(gpu::BufferId source, std::uint64_t source_at, gpu::BufferId target,
+                          std::uint64_t target_at, std::uint64_t size_bytes) {
+    gpu::Command copy;
+    copy.kind = gpu::Command::Kind::copy;
+    copy.source = source;
+    copy.source_offset_bytes = source_at;
+    copy.target = target;
+    copy.target_offset_bytes = target_at;
+    copy.size_bytes = size_bytes;
+    return copy;
+}
+
+}  // namespace
+
+GpuDecoder::GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes)
+    : device_(device),
+      model_(model),
+      sizes_(sizes) {}
+
+GpuDecoder::~GpuDecoder() {
+    for (const gpu::BufferId buffer : {id_readbacks_[0], id_readbacks_[1], logit_readback_})
+        device_.destroy_buffer(buffer);
+}
+
+void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
+                        const GpuDecoderOptions& options, WeightSource& source,
+                        std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
+    if (const Status fits = check_model(model); !fits.ok()) return done(fits.error());
+
+    const gpu::AdapterInfo& adapter = device.adapter();
+    DecoderSizes sizes;
+    sizes.binding_bytes = std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes);
+    sizes.weight_buffer_bytes = options.weight_buffer_bytes
+                                    ? std::min(sizes.binding_bytes, options.weight_buffer_bytes)
+                                    : sizes.binding_bytes;
+    const std::uint32_t context = options.context_tokens ? options.context_tokens
+                                                         : model.context_tokens;
+    sizes.pages = (context + kv_page_tokens - 1) / kv_page_tokens;
+    sizes.rows = DecoderMemory::rows_that_fit(sizes.binding_bytes, model, sizes.pages,
+                                              whole_tiles(options.rows_max));
+    sizes.logit_rows = options.every_logit ? sizes.rows : 1;
+    sizes.ring_ids = options.ring_ids;
+
+    std::unique_ptr<GpuDecoder> decoder(new GpuDecoder(device, model, sizes));
+    auto memory = DecoderMemory::create(device, decoder->model_, decoder->sizes_, source);
+    if (!memory.ok()) return done(memory.error());
+    decoder->memory_ = std::move(*memory);
+    if (const Status made = decoder->make_readbacks(); !made.ok()) return done(made.error());
+
+    decoder->ops_ = std::make_unique<DecoderOps>(device, decoder->model_, decoder->sizes_,
+                                                 *decoder->memory_);
+    DecoderOps& ops = *decoder->ops_;
+    const auto held = std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder));
+    ops.create([held, done = std::move(done)](Status made) {
+        if (!made.ok()) return done(made.error());
+        done(std::move(*held));
+    });
+}
+
+Status GpuDecoder::make_readbacks() {
+    for (gpu::BufferId& readback : id_readbacks_) {
+        MOEX_ASSIGN(buffer, device_.create_buffer(sizeof(std::uint32_t) * sizes_.ring_ids / 2,
+                                                  gpu::BufferUsage::readback, "ids readback"));
+        readback = buffer;
+    }
+    MOEX_ASSIGN(logits, device_.create_buffer(
+                            sizeof(float) * std::uint64_t{sizes_.logit_rows} * model_.vocab_size,
+                            gpu::BufferUsage::readback, "logits readback"));
+    logit_readback_ = logits;
+    return {};
+}
+
+void GpuDecoder::write_rows(TokenIds tokens, std::uint32_t head_row) {
+    // The header's count of chosen tokens is the GPU's own: the first word is written by itself.
+    device_.write_buffer(memory_->rows, 0, std::as_bytes(std::span(&head_row, 1)));
+
+    row_words_.resize(tokens.size() * sizeof(StepRow) / sizeof(std::uint32_t));
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const StepRow row{tokens[i], num_tokens_ + static_cast<std::uint32_t>(i)};
+        std::memcpy(row_words_.data() + 4 * i, &row, sizeof row);
+    }
+    device_.write_buffer(memory_->rows, sizeof(std::uint32_t) * step_header_words,
+                         std::as_bytes(std::span(row_words_)));
+}
+
+Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
+    const auto num_rows = static_cast<std::uint32_t>(tokens.size());
+    if (num_rows == 0 || num_rows > sizes_.rows)
+        return Error{ErrorCode::invalid_argument,
+                     text("a step of ", num_rows, " tokens, want 1 to ", sizes_.rows)};
+    if (num_tokens_ + num_rows > context_tokens())
+        return Error{ErrorCode::invalid_argument,
+                     text("the sequence would have ", num_tokens_ + num_rows,
+                          " tokens, the cache has room for ", context_tokens())};
+    for (const std::uint32_t token : tokens)
+        if (token >= model_.vocab_size)
+            return Error{ErrorCode::invalid_argument,
+                         text("token ", token, ", the vocabulary has ", model_.vocab_size)};
+    num_logits_ = logits == StepLogits::none ? 0 : logits == StepLogits::last ? 1 : num_rows;
+    if (num_logits_ > sizes_.logit_rows)
+        return Error{ErrorCode::invalid_argument, "this decoder keeps the last row's logits alone"};
+
+    write_rows(tokens, logits == StepLogits::last ? num_rows - 1 : 0);
+    commands_.clear();
+    ops_->append_pass(commands_, num_rows, pages_at(num_tokens_ + num_rows - 1), num_logits_);
+    device_.submit(commands_);
+    num_tokens_ += num_rows;
+    has_choice_ = false;
+    return {};
+}
+
+void GpuDecoder::choose() {
+    MOEX_CHECK(num_logits_ == 1, "choose() follows a step with the last token's logits");
+    commands_.clear();
+    ops_->append_choice(commands_);
+    device_.submit(commands_);
+    ++num_chosen_;
+    has_choice_ = true;
+}
+
+// A step is the same commands as the one before it, until the sequence reaches another page.
+const std::vector<gpu::Command>& GpuDecoder::greedy_commands(std::uint32_t num_pages) const {
+    if (greedy_pages_ != num_pages) {
+        greedy_.clear();
+        ops_->append_pass(greedy_, 1, num_pages, 1);
+        ops_->append_choice(greedy_);
+        greedy_pages_ = num_pages;
+    }
+    return greedy_;
+}
+
+Status GpuDecoder::step() {
+    MOEX_CHECK(has_choice_, "step() follows choose()");
+    if (num_unread() >= sizes_.ring_ids)
+        return Error{ErrorCode::overloaded, "the ring is full of tokens that nobody read"};
+    if (num_tokens_ == context_tokens())
+        return Error{ErrorCode::invalid_argument,
+                     text("the cache's ", context_tokens(), " tokens are full")};
+
+    device_.submit(greedy_commands(pages_at(num_tokens_)));
+    ++num_tokens_;
+    ++num_chosen_;
+    return {};
+}
+
+std::uint32_t GpuDecoder::dispatches_of_a_step() const {
+    return static_cast<std::uint32_t>(greedy_commands(pages_at(num_tokens_)).size());
+}
+
+void GpuDecoder::read_chosen(std::uint32_t count, std::function<void(Result<TokenIds>)> done) {
+    MOEX_CHECK(count > 0 && count <= num_unread() && count <= sizes_.ring_ids / 2,
+               text(count, " of ", num_unread(), " chosen tokens"));
+    const gpu::BufferId readback = id_readbacks_[next_readback_];
+    next_readback_ = (next_readback_ + 1) % num_readbacks;
+
+    const std::uint64_t word = sizeof(std::uint32_t);
+    const std::uint32_t first = num_read_ % sizes_.ring_ids,
+                        before_wrap = std::min(count, sizes_.ring_ids - first);
+    commands_.clear();
+    commands_.push_back(copy_command(memory_->ids, word * first, readback, 0, word * before_wrap));
+    if (before_wrap < count)
+        commands_.push_back(copy_command(memory_->ids, 0, readback, word * before_wrap,
+                                         word * (count - before_wrap)));
+    device_.submit(commands_);
+    num_read_ += count;
+
+    device_.read_buffer(
+        readback, word * count,
+        [count, done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
+            if (!life.alive()) return;
+            if (!bytes.ok()) return done(bytes.error());
+            done(TokenIds(reinterpret_cast<const std::uint32_t*>(bytes->data()), count));
+        });
+}
+
+void GpuDecoder::read_logits(std::function<void(Result<std::span<const float>>)> done) {
+    MOEX_CHECK(num_logits_ > 0, "the last step had no logits");
+    const std::uint64_t size_bytes = sizeof(float) * std::uint64_t{num_logits_} * model_.vocab_size;
+    const gpu::Command copy = copy_command(memory_->logits, 0, logit_readback_, 0, size_bytes);
+    device_.submit(std::span(&copy, 1));
+    device_.read_buffer(logit_readback_, size_bytes,
+                        [done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
+                            if (!life.alive()) return;
+                            if (!bytes.ok()) return done(bytes.error());
+                            done(std::span(reinterpret_cast<const float*>(bytes->data()),
+                                           bytes->size() / sizeof(float)));
+                        });
+}
+
+void GpuDecoder::rewind(std::uint32_t num_tokens) {
+    MOEX_CHECK(num_tokens <= num_tokens_, text(num_tokens, " of ", num_tokens_, " tokens"));
+    num_tokens_ = num_tokens;
+    num_read_ = num_chosen_;
+    num_logits_ = 0;
+    has_choice_ = false;
+}
+
+}  // namespace moex

@@ -1,0 +1,88 @@
+#include "web-worker/decoder/greedy_loop.h"
+
+#include <algorithm>
+
+namespace moex {
+namespace {
+
+constexpr std::uint32_t readings_max = 2;
+
+}  // namespace
+
+GreedyLoop::GreedyLoop(GpuDecoder& decoder, GreedyOptions options, Events events)
+    : decoder_(decoder),
+      options_(std::move(options)),
+      events_(std::move(events)) {}
+
+Status GreedyLoop::feed(std::span<const std::uint32_t> prompt) {
+    while (!prompt.empty()) {
+        const auto chunk = prompt.first(std::min<std::size_t>(prompt.size(), decoder_.rows_max()));
+        prompt = prompt.subspan(chunk.size());
+        MOEX_TRY(decoder_.feed(chunk, prompt.empty() ? StepLogits::last : StepLogits::none));
+    }
+    return {};
+}
+
+void GreedyLoop::start(std::span<const std::uint32_t> prompt) {
+    if (const Status fed = feed(prompt); !fed.ok()) return end(fed.error());
+    first_position_ = decoder_.num_tokens();
+    // The answer's last token is chosen, and not fed.
+    options_.max_tokens = std::min(options_.max_tokens,
+                                   decoder_.context_tokens() - first_position_ + 1);
+    decoder_.choose();
+    issued_ = 1;
+    fetch(1);
+    issue();
+}
+
+// Readings and their steps, as far as they may be ahead.
+void GreedyLoop::issue() {
+    while (under_way_ < readings_max && issued_ < options_.max_tokens) {
+        const std::uint32_t count = std::min(reading_, options_.max_tokens - issued_);
+        for (std::uint32_t i = 0; i < count; ++i)
+            if (const Status issued = decoder_.step(); !issued.ok()) return end(issued.error());
+        issued_ += count;
+        reading_ = std::min(2 * reading_, options_.fetch_tokens);
+        fetch(count);
+    }
+}
+
+void GreedyLoop::fetch(std::uint32_t count) {
+    ++under_way_;
+    decoder_.read_chosen(count, [this](Result<GpuDecoder::TokenIds> ids) {
+        --under_way_;
+        if (ended_) return;
+        if (!ids.ok()) return end(ids.error());
+        on_ids(*ids);
+    });
+}
+
+void GreedyLoop::on_ids(std::span<const std::uint32_t> ids) {
+    if (cancelled_ && how_ == GreedyEnd::length) how_ = GreedyEnd::cancelled;
+    if (how_ != GreedyEnd::length) return finish_when_idle();
+
+    const auto stop = std::find_first_of(ids.begin(), ids.end(), options_.stop_ids.begin(),
+                                         options_.stop_ids.end());
+    const auto part = ids.first(static_cast<std::size_t>(stop - ids.begin()));
+    delivered_ += static_cast<std::uint32_t>(part.size());
+    if (!part.empty()) events_.on_tokens(part);
+    if (stop != ids.end()) how_ = GreedyEnd::stop;
+    if (cancelled_ && how_ == GreedyEnd::length) how_ = GreedyEnd::cancelled;
+
+    if (how_ == GreedyEnd::length && issued_ < options_.max_tokens) return issue();
+    finish_when_idle();
+}
+
+void GreedyLoop::finish_when_idle() {
+    if (under_way_ > 0) return;
+    // Steps beyond the answer's end wrote into the cache: they are forgotten.
+    decoder_.rewind(first_position_ + std::max(delivered_, 1u) - 1);
+    end(how_);
+}
+
+void GreedyLoop::end(Result<GreedyEnd> how) {
+    if (std::exchange(ended_, true)) return;
+    events_.on_end(std::move(how));
+}
+
+}  // namespace moex

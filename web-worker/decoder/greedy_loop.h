@@ -1,0 +1,58 @@
+// A greedy answer as WeInfer decodes: steps are issued without waiting for those before them, and
+// only every so many steps the chosen tokens are read. What lies behind the end is discarded.
+// Source: Chen et al., "WeInfer", WWW 2025, algorithm 1 and eq. 15.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "web-worker/decoder/gpu_decoder.h"
+
+namespace moex {
+
+struct GreedyOptions {
+    std::uint32_t max_tokens = 0;
+    // Tokens of one reading, at most; the first comes at once, the next in readings that double.
+    // Twice as many steps may be under way when somebody cancels.
+    std::uint32_t fetch_tokens = 8;
+    std::vector<std::uint32_t> stop_ids;  // end the answer and are not part of it
+};
+
+enum class GreedyEnd { stop, length, cancelled };
+
+class GreedyLoop {
+  public:
+    struct Events {
+        // In order; never empty.
+        std::function<void(std::span<const std::uint32_t>)> on_tokens;
+        // Once, last. The decoder then holds the prompt and the answer but its last token.
+        std::function<void(Result<GreedyEnd>)> on_end;
+    };
+    // Continues what `decoder` holds; it outlives the loop and is used by nobody else meanwhile.
+    GreedyLoop(GpuDecoder& decoder, GreedyOptions options, Events events);
+
+    // At least one token of prompt, all within the context.
+    void start(std::span<const std::uint32_t> prompt);
+    void cancel() { cancelled_ = true; }  // what is under way is waited for and dropped
+
+  private:
+    Status feed(std::span<const std::uint32_t> prompt);
+    void issue();
+    void fetch(std::uint32_t count);
+    void on_ids(std::span<const std::uint32_t> ids);
+    void finish_when_idle();
+    void end(Result<GreedyEnd> how);
+
+    GpuDecoder& decoder_;
+    GreedyOptions options_;
+    Events events_;
+    std::uint32_t first_position_ = 0;  // of the answer
+    std::uint32_t issued_ = 0, delivered_ = 0;
+    std::uint32_t reading_ = 1;  // tokens of the next reading
+    std::uint32_t under_way_ = 0;
+    bool cancelled_ = false, ended_ = false;
+    GreedyEnd how_ = GreedyEnd::length;
+};
+
+}  // namespace moex

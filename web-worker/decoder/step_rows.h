@@ -1,0 +1,42 @@
+// The bytes that the decoder and its kernels share. The kernels in wgsl/decoder name the same
+// words.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels_constants.h"
+
+namespace moex {
+
+// The buffer `rows`: a header, then a StepRow for each row of the step.
+inline constexpr std::uint32_t step_header_words = gpu::kernels::argmax_take::rows_word;
+inline constexpr std::uint32_t kv_page_tokens = gpu::kernels::attend_page::page_tokens;
+
+struct StepHeader {
+    std::uint32_t head_row = 0;  // the first row whose logits are asked for
+    std::uint32_t chosen = 0;    // written by the GPU alone
+};
+static_assert(gpu::kernels::argmax_take::head_row_word == 0 &&
+                  gpu::kernels::argmax_take::chosen_word == 1,
+              "StepHeader is what the kernels read");
+
+struct StepRow {
+    std::uint32_t token = 0, position = 0;
+    std::uint32_t first_page = 0;  // in the page table
+    std::uint32_t unused = 0;
+};
+static_assert(sizeof(StepRow) == 16, "the kernels step by 4 words");
+
+// Uniform of embed: which rows of the table a buffer holds.
+struct TableShard {
+    std::uint32_t first_token = 0, num_tokens = 0, scale_zero_word = 0, unused = 0;
+};
+static_assert(sizeof(TableShard) == 16);
+
+// Uniform of expert_gate_up and expert_down: which experts of a layer an arena holds.
+struct ArenaPlace {
+    std::uint32_t first_expert = 0, num_experts = 0, expert_words = 0, unused = 0;
+};
+static_assert(sizeof(ArenaPlace) == 16);
+
+}  // namespace moex

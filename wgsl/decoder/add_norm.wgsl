@@ -1,0 +1,56 @@
+// x += what the block before has added, and y = RMSNorm(x) * weight: the residual stream and what the next block reads.
+//   @binding(0) rows          read        u32: rows.wgsl
+//   @binding(1) x             read_write  f32 [num_rows, hidden_size]
+//   @binding(2) addends       read        f32 [num_rows, num_addends, hidden_size], added from the first to the last
+//   @binding(3) weight        read        f32 [hidden_size]
+//   @binding(4) y             read_write  f32 [num_rows, hidden_size]
+//   @binding(5) y_transposed  read_write  f32, the same with its rows transposed, for INT4 weights
+// for_head 1: only the rows from the head's first one on are looked at, and y begins with the first of them.
+// One workgroup a row. Dispatch (1, number of rows, 1).
+// Twin: add_norm() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
+//@ host_checked
+//@ include rows.wgsl
+//@ include ../arithmetic.wgsl
+override hidden_size: u32;
+override num_addends: u32;
+override for_head: u32;
+override epsilon_bits: u32;
+
+@group(0) @binding(0) var<storage, read> rows: array<u32>;
+@group(0) @binding(1) var<storage, read_write> x: array<f32>;
+@group(0) @binding(2) var<storage, read> addends: array<f32>;
+@group(0) @binding(3) var<storage, read> weight: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+@group(0) @binding(5) var<storage, read_write> y_transposed: array<f32>;
+
+var<workgroup> sums: array<f32, 256>;
+
+@compute @workgroup_size(256)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let row = group.y + for_head * rows[head_row_word];
+
+  var sum = 0.0;
+  for (var i = thread; i < hidden_size; i += 256u) {
+    var value = x[row * hidden_size + i];
+    for (var a = 0u; a < num_addends; a += 1u) {
+      value += addends[(row * num_addends + a) * hidden_size + i];
+    }
+    x[row * hidden_size + i] = value;
+    sum = fma(value, value, sum);
+  }
+  sums[thread] = sum;
+  for (var stride = 128u; stride > 0u; stride >>= 1u) {
+    workgroupBarrier();
+    if (thread < stride) {
+      sums[thread] += sums[thread + stride];
+    }
+  }
+  workgroupBarrier();
+
+  let scale = 1.0 / sqrt(sums[0] / f32(hidden_size) + bitcast<f32>(epsilon_bits));
+  for (var i = thread; i < hidden_size; i += 256u) {
+    let value = x[row * hidden_size + i] * scale * weight[i];
+    y[group.y * hidden_size + i] = value;
+    y_transposed[group.y * hidden_size + transposed(i, hidden_size)] = value;
+  }
+}

@@ -1,0 +1,117 @@
+// Attention of a row over one page of its keys and values: a part of softmax(q · kᵀ / sqrt(head_dim)) · v.
+//   @binding(0) rows   read        u32: rows.wgsl
+//   @binding(1) pages  read        u32: page tables
+//   @binding(2) q      read        f32 [num_rows, num_heads, head_dim]
+//   @binding(3) kv     read        f32: rope_store.wgsl
+//   @binding(4) parts  read_write  f32 [num_rows, num_heads, pages_max, head_dim]: sum of exp(score - peak) * v
+//   @binding(5) peaks  read_write  f32 [num_rows, num_heads, pages_max, 2]: peak score, sum of exp(score - peak)
+// A page is a split whatever the row is computed with, so a row's bits follow from its position alone
+// (Dao et al., "Flash-Decoding", 2023). Pages behind the row are passed over.
+// One thread a token for the scores, one for four values of a head after that. Up to eight heads that share keys and
+// values are computed together: blocks = ceil(num_heads / num_kv_heads / 8).
+// Dispatch (num_kv_heads * blocks, number of pages, number of rows).
+// Twin: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
+//@ host_checked
+//@ include rows.wgsl
+//@ include ../arithmetic.wgsl
+const block_heads: u32 = 8u;
+override num_heads: u32;
+override num_kv_heads: u32;
+override head_dim: u32;    // a multiple of 4, at most 256
+override pages_max: u32;
+
+@group(0) @binding(0) var<storage, read> rows: array<u32>;
+@group(0) @binding(1) var<storage, read> pages: array<u32>;
+@group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> kv: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> parts: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> peaks: array<f32>;
+
+var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256
+var<workgroup> weights: array<f32, 1024>;        // 8 heads of 128 tokens
+var<workgroup> lanes: array<f32, 128>;           // 8 heads of 16 lanes
+
+@compute @workgroup_size(128)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let row = group.z;
+  let page = group.y;
+  let position = rows[rows_word + 4u * row + 1u];
+  if (page * page_tokens > position) {
+    return;
+  }
+  let count = min(page_tokens, position + 1u - page * page_tokens);
+  let shared_by = num_heads / num_kv_heads;
+  let blocks = (shared_by + block_heads - 1u) / block_heads;
+  let kv_head = group.x / blocks;
+  let block = group.x % blocks;
+  let heads = min(block_heads, shared_by - block * block_heads);
+  let first_head = row * num_heads + kv_head * shared_by + block * block_heads;
+  let quads = head_dim / 4u;
+  let place = pages[rows[rows_word + 4u * row + 2u] + page];
+  let k_base = (place * 2u * num_kv_heads + kv_head) * page_tokens * quads;
+  let v_base = k_base + num_kv_heads * page_tokens * quads;
+
+  for (var i = thread; i < heads * quads; i += 128u) {
+    queries[i] = q[first_head * quads + i];
+  }
+  workgroupBarrier();
+
+//@ for h in 0..8
+  var score_${h} = 0.0;
+//@ end
+  for (var quad = 0u; quad < quads; quad += 1u) {
+    let k = kv[k_base + quad * page_tokens + thread];
+//@ for h in 0..8
+    if (${h}u < shared_by) {
+      score_${h} = add_dot(k, queries[${h}u * quads + quad], score_${h});
+    }
+//@ end
+  }
+  let scale = 1.0 / sqrt(f32(head_dim));
+//@ for h in 0..8
+  weights[${h}u * page_tokens + thread] = select(-3.0e38, score_${h} * scale, thread < count);
+//@ end
+  workgroupBarrier();
+
+  // 16 lanes a head: its peak, then what exp() of the scores adds up to.
+  let first = (thread >> 4u) * page_tokens + (thread & 15u);
+  var peak = weights[first];
+  for (var i = 16u; i < page_tokens; i += 16u) {
+    peak = max(peak, weights[first + i]);
+  }
+  lanes[thread] = peak;
+  workgroupBarrier();
+  let first_lane = thread & 0x70u;
+  for (var i = 0u; i < 16u; i += 1u) {
+    peak = max(peak, lanes[first_lane + i]);
+  }
+  workgroupBarrier();
+
+  var sum = 0.0;
+  for (var i = 0u; i < page_tokens; i += 16u) {
+    let weight = exp(weights[first + i] - peak);
+    weights[first + i] = weight;
+    sum += weight;
+  }
+  lanes[thread] = sum;
+  workgroupBarrier();
+  if ((thread & 15u) == 0u && (thread >> 4u) < heads) {
+    var total = lanes[thread];
+    for (var i = 1u; i < 16u; i += 1u) {
+      total += lanes[thread + i];
+    }
+    let to = ((first_head + (thread >> 4u)) * pages_max + page) * 2u;
+    peaks[to] = peak;
+    peaks[to + 1u] = total;
+  }
+
+  for (var i = thread; i < heads * quads; i += 128u) {
+    let head = i / quads;
+    let quad = i % quads;
+    var mix = vec4<f32>(0.0);
+    for (var token = 0u; token < count; token += 1u) {
+      mix = fma(vec4<f32>(weights[head * page_tokens + token]), kv[v_base + token * quads + quad], mix);
+    }
+    parts[((first_head + head) * pages_max + page) * quads + quad] = mix;
+  }
+}

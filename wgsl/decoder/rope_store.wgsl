@@ -1,0 +1,89 @@
+// What the projections gave becomes q and the cache's newest keys and values: RMSNorm of each head of q and k where the
+// model has it, rotary embedding ("rotate_half"), and k and v into their page.
+//   @binding(0) rows     read        u32: rows.wgsl
+//   @binding(1) qkv      read        f32 [num_rows, num_heads + 2 * num_kv_heads, head_dim]: q, then k, then v
+//   @binding(2) norms    read        f32 [2, head_dim]: of q, of k; not looked at unless has_qk_norm
+//   @binding(3) cos_sin  read        f32 [positions, head_dim]: cosines, then sines
+//   @binding(4) pages    read        u32: page tables
+//   @binding(5) q        read_write  f32 [num_rows, num_heads, head_dim]
+//   @binding(6) kv       read_write  f32 [num_pages, k then v, num_kv_heads, page_tokens, head_dim], a page's keys with
+//                                    the token innermost: four dimensions of 128 tokens, then the next four
+// One workgroup a head. Dispatch (num_heads + 2 * num_kv_heads, number of rows, 1).
+// Twin: rope_store() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
+//@ host_checked
+//@ include rows.wgsl
+override num_heads: u32;
+override num_kv_heads: u32;
+override head_dim: u32;       // even
+override has_qk_norm: u32;
+override epsilon_bits: u32;
+
+@group(0) @binding(0) var<storage, read> rows: array<u32>;
+@group(0) @binding(1) var<storage, read> qkv: array<f32>;
+@group(0) @binding(2) var<storage, read> norms: array<f32>;
+@group(0) @binding(3) var<storage, read> cos_sin: array<f32>;
+@group(0) @binding(4) var<storage, read> pages: array<u32>;
+@group(0) @binding(5) var<storage, read_write> q: array<f32>;
+@group(0) @binding(6) var<storage, read_write> kv: array<f32>;
+
+var<workgroup> sums: array<f32, 64>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
+  let slot = group.x;
+  let row = group.y;
+  let position = rows[rows_word + 4u * row + 1u];
+  let page = pages[rows[rows_word + 4u * row + 2u] + position / page_tokens];
+  let token = position % page_tokens;
+  let source = (row * (num_heads + 2u * num_kv_heads) + slot) * head_dim;
+  let head_floats = page_tokens * head_dim;
+  let page_floats = 2u * num_kv_heads * head_floats;
+  let is_k = slot >= num_heads;
+
+  if (slot >= num_heads + num_kv_heads) {
+    let to = page * page_floats + (slot - num_heads) * head_floats + token * head_dim;   // v follows k
+    for (var d = thread; d < head_dim; d += 64u) {
+      kv[to + d] = qkv[source + d];
+    }
+    return;
+  }
+
+  var sum = 0.0;
+  for (var d = thread; d < head_dim; d += 64u) {
+    sum = fma(qkv[source + d], qkv[source + d], sum);
+  }
+  sums[thread] = sum;
+  for (var stride = 32u; stride > 0u; stride >>= 1u) {
+    workgroupBarrier();
+    if (thread < stride) {
+      sums[thread] += sums[thread + stride];
+    }
+  }
+  workgroupBarrier();
+  let scale = 1.0 / sqrt(sums[0] / f32(head_dim) + bitcast<f32>(epsilon_bits));
+
+  let half_size = head_dim / 2u;
+  for (var d = thread; d < half_size; d += 64u) {
+    var a = qkv[source + d];
+    var b = qkv[source + half_size + d];
+    if (has_qk_norm != 0u) {
+      let norm = select(0u, head_dim, is_k) + d;
+      a = a * scale * norms[norm];
+      b = b * scale * norms[norm + half_size];
+    }
+    let cosine = cos_sin[position * head_dim + d];
+    let sine = cos_sin[position * head_dim + half_size + d];
+    let turned_a = a * cosine - b * sine;
+    let turned_b = b * cosine + a * sine;
+
+    if (is_k) {
+      let to = page * page_floats + (slot - num_heads) * head_floats;
+      let e = d + half_size;
+      kv[to + ((d / 4u) * page_tokens + token) * 4u + d % 4u] = turned_a;
+      kv[to + ((e / 4u) * page_tokens + token) * 4u + e % 4u] = turned_b;
+    } else {
+      q[(row * num_heads + slot) * head_dim + d] = turned_a;
+      q[(row * num_heads + slot) * head_dim + half_size + d] = turned_b;
+    }
+  }
+}

@@ -1,0 +1,19 @@
+// Weights of one kind (${inputs} of them in 16 bytes), as a lane reads them: code_WEIGHT = codes[...], and the chunk.
+//@ include ../arithmetic.wgsl
+const chunk_inputs: u32 = ${inputs}u;
+
+//@ for i in 0..bf16
+fn bf16_quad(words: vec2<u32>) -> vec4<f32> {
+  return bitcast<vec4<f32>>(vec4<u32>(words.x << 16u, words.x & 0xffff0000u, words.y << 16u, words.y & 0xffff0000u));
+}
+//@ end
+// Where quad `quad` of chunk `chunk` lies in a row of `size` inputs: in order, or transposed for INT4, so that lanes,
+// which take neighbouring chunks, read neighbouring memory.
+fn quad_at(size: u32, quad: u32, chunk: u32) -> u32 {
+//@ for i in 0..int4
+  return quad * (size / 32u) + chunk;
+//@ end
+//@ for i in 0..wide
+  return chunk * (chunk_inputs / 4u) + quad;
+//@ end
+}
