@@ -1,6 +1,7 @@
 #include "hub/net/routes.h"
 
 #include "hub/api/openapi.h"
+#include "hub/base/log.h"
 #include "hub/base/sha256.h"
 #include "hub/net/blobs.h"
 #include "hub/net/health_watch.h"
@@ -427,7 +428,10 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
         return responder->refuse({404, "no such blob", "not_found", ""});
 
     const Result<ByteView> blob = hub_.package->blob(*hash);
-    if (!blob) return responder->refuse({500, "the blob cannot be read", "io_error", ""});
+    if (!blob) {
+        log_error("http: a blob cannot be read", kv("blob", name), kv("why", blob.error().message));
+        return responder->refuse({500, "the blob cannot be read", "io_error", ""});
+    }
     BlobAnswer answer = answer_blob(request, blob->size(), text('"', name, '"'));
     if (answer.head.status == 416 || answer.head.status == 304)
         return responder->respond(std::move(answer.head));

@@ -43,6 +43,7 @@ inline std::vector<HostileRequest> hostile_codings() {
 
 // Lines, hosts and fields.
 inline std::vector<HostileRequest> hostile_heads() {
+    using namespace std::string_literals;
     const std::string host = "Host: localhost\r\n";
     return {
         {"folded line", "GET / HTTP/1.1\r\n" + host + "X-A: 1\r\n 2\r\n\r\n", 400},
@@ -56,7 +57,7 @@ inline std::vector<HostileRequest> hostile_heads() {
         {"bare LF after the request line", "GET / HTTP/1.1\n" + host + "\r\n", 400},
         {"bare LF after a field", "GET / HTTP/1.1\r\nHost: localhost\n\r\n", 400},
         {"bare CR in a value", "GET / HTTP/1.1\r\nHost: local\rhost\r\n\r\n", 400},
-        {"NUL in a value", std::string("GET / HTTP/1.1\r\nHost: local\0host\r\n\r\n", 38), 400},
+        {"NUL in a value", "GET / HTTP/1.1\r\nHost: local\0host\r\n\r\n"s, 400},
         {"space before the colon", "GET / HTTP/1.1\r\nHost : localhost\r\n\r\n", 400},
         {"field without a name", "GET / HTTP/1.1\r\n" + host + ": x\r\n\r\n", 400},
         {"field without a colon", "GET / HTTP/1.1\r\n" + host + "nonsense\r\n\r\n", 400},
