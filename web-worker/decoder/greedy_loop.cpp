@@ -5,6 +5,8 @@
 namespace moex {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::uint32_t readings_max = 2;
 
 }  // namespace
@@ -42,7 +44,6 @@ void GreedyLoop::issue() {
         for (std::uint32_t i = 0; i < count; ++i)
             if (const Status issued = decoder_.step(); !issued.ok()) return end(issued.error());
         issued_ += count;
-        reading_ = std::min(2 * reading_, options_.fetch_tokens);
         fetch(count);
     }
 }
@@ -53,8 +54,21 @@ void GreedyLoop::fetch(std::uint32_t count) {
         --under_way_;
         if (ended_) return;
         if (!ids.ok()) return end(ids.error());
+        adapt(ids->size());
         on_ids(*ids);
     });
+}
+
+// The next reading: twice as many tokens, and no more than come within reading_max. The first
+// token has the prompt before it and says nothing of a step.
+void GreedyLoop::adapt(std::size_t num_ids) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto before = std::exchange(heard_at_, now);
+    if (delivered_ == 0) return;
+    const auto one = (now - before) / num_ids;
+    const auto fits = options_.reading_max / std::max<std::chrono::nanoseconds>(one, 1ns);
+    reading_ = static_cast<std::uint32_t>(std::clamp<std::int64_t>(
+        std::min<std::int64_t>(fits, 2 * reading_), 1, options_.fetch_tokens));
 }
 
 void GreedyLoop::on_ids(std::span<const std::uint32_t> ids) {

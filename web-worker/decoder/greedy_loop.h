@@ -3,6 +3,7 @@
 // Source: Chen et al., "WeInfer", WWW 2025, algorithm 1 and eq. 15.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <span>
 #include <vector>
@@ -13,9 +14,10 @@ namespace moex {
 
 struct GreedyOptions {
     std::uint32_t max_tokens = 0;
-    // Tokens of one reading, at most; the first comes at once, the next in readings that double.
-    // Twice as many steps may be under way when somebody cancels.
+    // Tokens of one reading, at most; the first comes at once, the next in readings that double
+    // until one takes `reading_max`. Twice as much may be under way when somebody cancels.
     std::uint32_t fetch_tokens = 8;
+    std::chrono::microseconds reading_max{20'000};
     std::vector<std::uint32_t> stop_ids;  // end the answer and are not part of it
 };
 
@@ -41,6 +43,7 @@ class GreedyLoop {
     void issue();
     void fetch(std::uint32_t count);
     void on_ids(std::span<const std::uint32_t> ids);
+    void adapt(std::size_t num_ids);
     void finish_when_idle();
     void end(Result<GreedyEnd> how);
 
@@ -51,6 +54,7 @@ class GreedyLoop {
     std::uint32_t issued_ = 0, delivered_ = 0;
     std::uint32_t reading_ = 1;  // tokens of the next reading
     std::uint32_t under_way_ = 0;
+    std::chrono::steady_clock::time_point heard_at_;
     bool cancelled_ = false, ended_ = false;
     GreedyEnd how_ = GreedyEnd::length;
 };

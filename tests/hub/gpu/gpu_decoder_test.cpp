@@ -78,7 +78,8 @@ class OnGpu {
     }
     // The greedy answer to `prompt`, and how it ended.
     std::vector<TokenId> greedy(std::span<const TokenId> prompt, GreedyOptions options,
-                                GreedyEnd wanted) {
+                                GreedyEnd wanted, std::size_t cancel_at = 1000) {
+        options.reading_max = 1h;  // whatever this machine takes for a step
         std::vector<TokenId> answer;
         bool finished = false;
         GreedyLoop answering(*decoder, std::move(options),
@@ -94,6 +95,7 @@ class OnGpu {
                                           EXPECT_EQ(*how, wanted);
                                       }
                                   }});
+        running = &answering;
         answering.start(prompt);
         if (!finished) loop.run_until(finished);
         return answer;
@@ -252,6 +254,23 @@ TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
     EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(), end));
     EXPECT_EQ(model.decoder->num_tokens(),
               prompt.size() + std::max<std::size_t>(cut.size(), 1) - 1);
+}
+
+TEST(GpuDecoderTest, ACancelledAnswerEndsAndTheNextOneIsWhole) {
+    const auto prompt = test::random_tokens(5, 256, 6);
+    OnGpu model(test::tiny_package());
+    const auto wanted = model.greedy(prompt, {.max_tokens = 40}, GreedyEnd::length);
+    model.decoder->rewind(0);
+    const auto cut = model.greedy(prompt, {.max_tokens = 40, .fetch_tokens = 4},
+                                  GreedyEnd::cancelled, 7);
+    EXPECT_GE(cut.size(), 7u);
+    EXPECT_LT(cut.size(), 15u);  // what was under way is dropped
+    EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(), wanted.begin() + cut.size()));
+    EXPECT_EQ(model.decoder->num_tokens(), prompt.size() + cut.size() - 1);
+
+    // It goes on where it was cut.
+    const auto rest = model.greedy(std::span(cut).last(1), {.max_tokens = 10}, GreedyEnd::length);
+    EXPECT_TRUE(std::equal(rest.begin(), rest.end(), wanted.begin() + cut.size()));
 }
 
 TEST(GpuDecoderTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
