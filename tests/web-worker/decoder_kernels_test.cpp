@@ -393,12 +393,12 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
         std::vector<Words> buffers = {routes, arena, words_of(int4 ? transposed(x) : x),
                                       Words(top_k * inner), place};
         if (int4) buffers.push_back(arena);
-        const auto first = run(std::string("expert_gate_up_") + name_of(kind), constants, buffers,
-                               {inner / 16, top_k, 1});
+        const auto first = run(std::string("expert_gate_up_") + name_of(kind) + "_1", constants,
+                               buffers, {inner / 16, top_k, 1});
         buffers[2] = first[3];
         buffers[3] = Words(top_k * hidden);
-        const Floats y = floats_of(run(std::string("expert_down_") + name_of(kind), constants,
-                                       buffers, {hidden / 32, top_k, 1})[3]);
+        const Floats y = floats_of(run(std::string("expert_down_") + name_of(kind) + "_1",
+                                       constants, buffers, {hidden / 32, top_k, 1})[3]);
 
         const Floats& weights = gate_up.values;
         const ExpertWeights expert{shape, Floats(weights.begin(), weights.begin() + inner * hidden),
@@ -409,6 +409,40 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
         for (double& value : wanted) value *= 0.75;
         EXPECT_LE(normalized_rms_error(std::span(y).last(hidden), wanted), 1e-6) << name_of(kind);
         for (std::uint32_t i = 0; i < hidden; ++i) EXPECT_EQ(y[i], 0.0f) << name_of(kind);
+    }
+}
+
+TEST_F(DecoderKernelsTest, PairsOfOneExpertShareTiles) {
+    constexpr std::uint32_t num_experts = 9, top_k = 3;
+    namespace kernel = gpu::kernels::group_pairs;
+    std::mt19937 random(15);
+    for (const std::uint32_t num_rows : {1u, 2u, 17u, 64u}) {
+        Words routes;
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            const std::uint32_t first = random() % (num_experts - 2);  // some have nobody
+            for (std::uint32_t k = 0; k < top_k; ++k) {
+                routes.push_back(first + k);
+                routes.push_back(static_cast<std::uint32_t>(random()));
+            }
+        }
+        const std::vector<StepRow> rows(num_rows);
+        const std::size_t tile_words = 2 + 2 * kernel::tile_rows;
+        const auto tiles = run(
+            "group_pairs", {{"num_experts", num_experts}, {"top_k", top_k}},
+            {rows_buffer(rows, {.num_rows = num_rows}), routes,
+             Words(kernel::tiles_word + tile_words * (num_rows * top_k + num_experts))},
+            {1, 1, 1})[2];
+        const auto wanted = test::group_pairs(routes, num_experts, kernel::tile_rows);
+        ASSERT_EQ(tiles[0], wanted.size());
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+            const std::uint32_t* const tile = &tiles[kernel::tiles_word + i * tile_words];
+            EXPECT_EQ(tile[0], wanted[i].expert);
+            ASSERT_EQ(tile[1], wanted[i].pairs.size());
+            for (std::size_t j = 0; j < wanted[i].pairs.size(); ++j) {
+                EXPECT_EQ(tile[2 + j], wanted[i].pairs[j]);
+                EXPECT_EQ(tile[2 + kernel::tile_rows + j], routes[2 * wanted[i].pairs[j] + 1]);
+            }
+        }
     }
 }
 
@@ -427,7 +461,7 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
 
         EXPECT_EQ(left[2], (Words{0, 0, test::argmax(logits), 0}));
         EXPECT_EQ(left[1][0], 0u);
-        EXPECT_EQ(left[1][1], 7u);
+        EXPECT_EQ(left[1][2], 7u);
         const Words row(left[1].begin() + step_header_words,
                         left[1].begin() + step_header_words + 3);
         EXPECT_EQ(row, (Words{vocab / 2, 42, 5}));

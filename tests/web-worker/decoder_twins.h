@@ -92,6 +92,26 @@ inline std::vector<std::pair<std::uint32_t, double>> route(std::span<const float
     return out;
 }
 
+// The pairs of `routes` (expert and weight of each) in tiles of one expert, experts ascending.
+struct PairTile {
+    std::uint32_t expert = 0;
+    std::vector<std::uint32_t> pairs;
+};
+inline std::vector<PairTile> group_pairs(std::span<const std::uint32_t> routes,
+                                         std::uint32_t num_experts, std::uint32_t tile_rows) {
+    std::vector<PairTile> tiles;
+    for (std::uint32_t expert = 0; expert < num_experts; ++expert) {
+        bool open = false;
+        for (std::uint32_t pair = 0; pair < routes.size() / 2; ++pair) {
+            if (routes[2 * pair] != expert) continue;
+            if (!open || tiles.back().pairs.size() == tile_rows) tiles.push_back({expert, {}});
+            open = true;
+            tiles.back().pairs.push_back(pair);
+        }
+    }
+    return tiles;
+}
+
 // Ties to the lower id.
 inline std::uint32_t argmax(std::span<const float> logits) {
     return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) -

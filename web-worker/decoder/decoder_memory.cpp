@@ -38,6 +38,11 @@ std::uint32_t DecoderMemory::rows_that_fit(std::uint64_t binding_bytes, const De
     return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most / 8 * 8, 8, wanted));
 }
 
+std::uint32_t DecoderMemory::tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts) {
+    // whole tiles, and one that is not whole for each expert
+    return std::min(num_pairs, num_pairs / gpu::kernels::group_pairs::tile_rows + num_experts);
+}
+
 class MemoryBuilder {
   public:
     MemoryBuilder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
@@ -108,6 +113,7 @@ class MemoryBuilder {
     }
 
     Status make_step_buffers() {
+        namespace group_pairs = gpu::kernels::group_pairs;
         const std::uint64_t rows = sizes_.rows, hidden = model_.hidden_size, word = 4;
         std::uint64_t inner = 0;
         for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
@@ -136,6 +142,11 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.router_logits, word * rows * model_.num_experts, "router logits"));
         MOEX_TRY(make(memory_.routes, 2 * word * pairs, "routes"));
         MOEX_TRY(make(memory_.dense_routes, 2 * word * rows, "dense routes"));
+        const std::uint64_t tiles = DecoderMemory::tiles_max(static_cast<std::uint32_t>(pairs),
+                                                             std::max(1u, model_.num_experts));
+        MOEX_TRY(make(memory_.tiles,
+                      word * (group_pairs::tiles_word + tiles * (2 + 2 * group_pairs::tile_rows)),
+                      "tiles of pairs"));
         MOEX_TRY(make(memory_.intermediate, word * rows * inner, "intermediate"));
 
         for (DecoderMemory::Layer& layer : memory_.layers) {

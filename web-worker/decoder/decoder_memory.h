@@ -52,11 +52,14 @@ class DecoderMemory {
     static std::uint32_t rows_that_fit(std::uint64_t binding_bytes, const DecoderModel& model,
                                        std::uint32_t pages, std::uint32_t wanted);
 
+    // The most tiles that group_pairs makes of so many pairs.
+    static std::uint32_t tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts);
+
     std::vector<Layer> layers;
     std::vector<Shard> embeddings, head;  // the same buffers where the head is tied
     gpu::Binding final_norm, no_bias;
     gpu::BufferId rows, page_table, ids, best, logits, x, y, y_transposed, qkv, q, parts, peaks,
-        attended, addends, router_logits, routes, dense_routes, intermediate, cos_sin;
+        attended, addends, router_logits, routes, dense_routes, tiles, intermediate, cos_sin;
     std::uint64_t weight_bytes = 0, kv_bytes = 0;
 
   private:

@@ -22,6 +22,7 @@ std::uint32_t chunks_per_group_log2(std::uint32_t group_size) {
 }
 
 constexpr std::uint32_t tile_rows = kernels::matvec_bf16_8::tile_rows;
+static_assert(kernels::group_pairs::tile_rows == kernels::expert_gate_up_int4_4::tile_rows);
 static_assert(kernels::matvec_bf16_1::outputs_per_group ==
                   kernels::matvec_int4_8::outputs_per_group,
               "products of all kinds are dispatched alike");
@@ -187,17 +188,24 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
     if (kind == WeightKind::int4)
         constants.push_back({"chunks_per_group_log2", chunks_per_group_log2(model_.group_size)});
 
+    layer.group_pairs = add(
+        "group_pairs",
+        {{"num_experts", moe ? model_.num_experts : 1}, {"top_k", moe ? model_.top_k : 1}},
+        {{memory_.rows}, routes, {memory_.tiles}});
     for (const DecoderMemory::Arena& arena : memory.arenas) {
-        const auto bindings = [&](gpu::Binding in, gpu::Binding out) {
-            std::vector<gpu::Binding> all = {routes, {arena.buffer}, in, out, arena.place};
-            if (kind == WeightKind::int4) all.push_back({arena.buffer});
-            return all;
+        const auto add_both = [&](const char* kernel, gpu::Binding in, gpu::Binding out) {
+            const std::string name = text(kernel, kind_name(kind));
+            std::vector<gpu::Binding> bindings = {routes, {arena.buffer}, in, out, arena.place};
+            if (kind == WeightKind::int4) bindings.push_back({arena.buffer});
+            const Op* const row = add(name + "_1", constants, bindings);
+            bindings.front() = {memory_.tiles};
+            return Product{row, add(name + "_4", constants, bindings), 0};
         };
-        layer.gate_up.push_back(add(text("expert_gate_up_", kind_name(kind)), constants,
-                                    bindings(input_for(kind), {memory_.intermediate})));
+        layer.gate_up.push_back(
+            add_both("expert_gate_up_", input_for(kind), {memory_.intermediate}));
         if (moe)
-            layer.down.push_back(add(text("expert_down_", kind_name(kind)), constants,
-                                     bindings({memory_.intermediate}, {memory_.addends})));
+            layer.down.push_back(
+                add_both("expert_down_", {memory_.intermediate}, {memory_.addends}));
     }
     if (moe) return;
 
@@ -302,15 +310,20 @@ void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t
         append(commands, *layer.route, 1, num_rows);
     }
 
-    const std::uint32_t pairs = num_rows * addends_of(index);
-    const std::uint32_t inner = model_.ffn_shape(index).moe_intermediate_size;
-    for (const Op* op : layer.gate_up)
-        append(commands, *op, inner / kernels::expert_gate_up_int4::outputs_per_group, pairs, 1,
-               op != layer.gate_up.front());
-    if (!moe) return append(commands, layer.dense_down, num_rows);
-    for (const Op* op : layer.down)
-        append(commands, *op, model_.hidden_size / kernels::expert_down_int4::outputs_per_group,
-               pairs, 1, op != layer.down.front());
+    std::uint32_t tiles = num_rows * addends_of(index);
+    if (num_rows > 1) {
+        append(commands, *layer.group_pairs, 1, 1);
+        tiles = DecoderMemory::tiles_max(tiles, moe ? model_.num_experts : 1);
+    }
+    const auto by_arena = [&](const std::vector<Product>& products, std::uint32_t groups) {
+        for (const Product& one : products)
+            append(commands, num_rows == 1 ? *one.row : *one.tile, groups, tiles, 1,
+                   &one != &products.front());
+    };
+    by_arena(layer.gate_up, model_.ffn_shape(index).moe_intermediate_size /
+                                kernels::expert_gate_up_int4_1::outputs_per_group);
+    by_arena(layer.down, model_.hidden_size / kernels::expert_down_int4_1::outputs_per_group);
+    if (!moe) append(commands, layer.dense_down, num_rows);
 }
 
 void DecoderOps::append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,

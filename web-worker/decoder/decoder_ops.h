@@ -2,8 +2,9 @@
 // commands of a step of so many rows.
 // A layer is add_norm, matvec (q, k and v), rope_store, attend_page, attend_merge, matvec (o),
 // add_norm, then matvec (router), route, expert_gate_up, expert_down; a dense layer ends with
-// expert_gate_up and matvec. What a block adds to the residual stream is added by the next
-// add_norm, so that experts may lie in several arenas.
+// expert_gate_up and matvec. Where there are several rows, group_pairs stands before the experts.
+// What a block adds to the residual stream is added by the next add_norm, so that experts may lie
+// in several arenas.
 #pragma once
 
 #include <deque>
@@ -48,9 +49,10 @@ class DecoderOps {
     };
     struct Layer {
         const Op *input_norm = nullptr, *rope = nullptr, *attend_page = nullptr,
-                 *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr;
+                 *attend_merge = nullptr, *post_attention_norm = nullptr, *route = nullptr,
+                 *group_pairs = nullptr;
         Product qkv, o, router, dense_down;
-        std::vector<const Op*> gate_up, down;  // by arena
+        std::vector<Product> gate_up, down;  // by arena; their tiles are of group_pairs
     };
     struct MatrixRef {
         gpu::BufferId buffer;

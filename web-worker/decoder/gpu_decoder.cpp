@@ -83,8 +83,9 @@ Status GpuDecoder::make_readbacks() {
 }
 
 void GpuDecoder::write_rows(TokenIds tokens, std::uint32_t head_row) {
-    // The header's count of chosen tokens is the GPU's own: the first word is written by itself.
-    device_.write_buffer(memory_->rows, 0, std::as_bytes(std::span(&head_row, 1)));
+    // The header's count of chosen tokens is the GPU's own.
+    const std::uint32_t header[] = {head_row, static_cast<std::uint32_t>(tokens.size())};
+    device_.write_buffer(memory_->rows, 0, std::as_bytes(std::span(header)));
 
     row_words_.resize(tokens.size() * sizeof(StepRow) / sizeof(std::uint32_t));
     for (std::size_t i = 0; i < tokens.size(); ++i) {

@@ -1,16 +1,19 @@
 // Second half of the FFNs that a step's rows were routed to: y of each pair = weight · (intermediate · downᵀ)
-//   @binding(0) routes        read        u32 [num_rows, top_k, 2]: route.wgsl
+//   @binding(0) tiles         read        u32: pairs of one expert each (group_pairs.wgsl); where a tile is one pair:
+//                                         the routes themselves (route.wgsl)
 //   @binding(1) codes         read        u32x4: an arena of expert blobs (protocol/tensor_format.h)
 //   @binding(2) intermediate  read        f32 [num_rows * top_k, moe_intermediate_size], rows transposed for INT4
 //   @binding(3) y_pairs       read_write  f32 [num_rows * top_k, hidden_size]; add_norm.wgsl adds a row's pairs
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
-// A pair whose expert lies in another arena is passed over.
+// A tile whose expert lies in another arena is passed over.
 // 8 lanes share four outputs, each lane takes every 8th chunk of ${inputs} inputs.
-// Dispatch (hidden_size / 32, number of rows * top_k, 1).
+// A row's sums do not depend on the rows beside it.
+// Dispatch (hidden_size / 32, number of tiles or more, 1).
 // Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include weights.wgsl
+//@ include tile.wgsl
 const outputs_per_group: u32 = 32u;
 override hidden_size: u32;
 override moe_intermediate_size: u32;
@@ -22,7 +25,7 @@ override down_scale_zero_word: u32;
 
 struct ArenaPlace { first_expert: u32, num_experts: u32, expert_words: u32, unused: u32 }
 
-@group(0) @binding(0) var<storage, read> routes: array<u32>;
+@group(0) @binding(0) var<storage, read> tiles: array<u32>;
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> intermediate: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read_write> y_pairs: array<f32>;
@@ -31,7 +34,7 @@ struct ArenaPlace { first_expert: u32, num_experts: u32, expert_words: u32, unus
 @group(0) @binding(5) var<storage, read> words: array<u32>;
 //@ end
 
-var<workgroup> lane_sums: array<f32, 288>;   // 32 outputs, 8 lanes and padding
+var<workgroup> lane_sums: array<f32, 288u * ${rows}u>;   // 32 outputs, 8 lanes and padding
 
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
   return intermediate[base + quad_at(moe_intermediate_size, quad, chunk)];
@@ -39,12 +42,7 @@ fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
-  let pair = group.y;
-  let expert = routes[2u * pair] - place.first_expert;   // wraps for those of arenas before
-  if (expert >= place.num_experts) {
-    return;
-  }
-
+//@ include find_tile.wgsl
   let blob = expert * place.expert_words;
   let lane = thread & 7u;
   let output = group.x * outputs_per_group + (thread >> 3u) * 4u;
@@ -55,9 +53,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let scales_0 = blob + down_scale_zero_word + output * groups;
 //@ end
 
-  let x_base_0 = pair * (moe_intermediate_size / 4u);
+//@ for r in 0..rows
+  let x_base_${r} = pair_${r} * (moe_intermediate_size / 4u);
 //@ for w in 0..4
-  var sum_0_${w} = 0.0;
+  var sum_${r}_${w} = 0.0;
+//@ end
 //@ end
   for (var chunk = lane; chunk < chunks; chunk += 8u) {
 //@ for w in 0..4
@@ -77,17 +77,21 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ end
   }
 
+//@ for r in 0..rows
 //@ for w in 0..4
-  lane_sums[((thread >> 3u) * 4u + ${w}u) * 9u + lane] = sum_0_${w};
+  lane_sums[${r}u * 288u + ((thread >> 3u) * 4u + ${w}u) * 9u + lane] = sum_${r}_${w};
+//@ end
 //@ end
   workgroupBarrier();
 
-  // One thread adds the 8 lanes of one output.
-  if (thread < outputs_per_group) {
-    var sum = lane_sums[thread * 9u];
+  // One thread adds the 8 lanes of one output of one row.
+  for (var row = thread >> 5u; row < num_pairs; row += 2u) {
+    let first_lane = row * 288u + (thread & 31u) * 9u;
+    var sum = lane_sums[first_lane];
     for (var i = 1u; i < 8u; i += 1u) {
-      sum += lane_sums[thread * 9u + i];
+      sum += lane_sums[first_lane + i];
     }
-    y_pairs[pair * hidden_size + group.x * outputs_per_group + thread] = bitcast<f32>(routes[2u * pair + 1u]) * sum;
+    let stored = group.x * outputs_per_group + (thread & 31u);
+    y_pairs[pair_of(group.y, row) * hidden_size + stored] = weight_of(group.y, row) * sum;
   }
 }

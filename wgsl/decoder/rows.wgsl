@@ -1,5 +1,6 @@
 // The rows of a step, as the host or the kernel that chose the last token left them (web-worker/decoder/step_rows.h).
 const head_row_word: u32 = 0u;     // the first row whose logits are asked for
-const chosen_word: u32 = 1u;       // how many tokens argmax_take has chosen
+const num_rows_word: u32 = 1u;
+const chosen_word: u32 = 2u;       // how many tokens argmax_take has chosen
 const rows_word: u32 = 64u;        // of each row: token, position, first entry of its sequence's page table, unused
 const page_tokens: u32 = 128u;     // keys and values of so many positions lie together

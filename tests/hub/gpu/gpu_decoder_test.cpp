@@ -22,6 +22,8 @@
 namespace moex {
 namespace {
 
+using namespace std::chrono_literals;
+
 const std::filesystem::path source_folder = MOEX_SOURCE_DIR;
 
 template <class Value>
@@ -82,10 +84,12 @@ class OnGpu {
         options.reading_max = 1h;  // whatever this machine takes for a step
         std::vector<TokenId> answer;
         bool finished = false;
+        GreedyLoop* running = nullptr;
         GreedyLoop answering(*decoder, std::move(options),
                              {.on_tokens =
                                   [&](std::span<const std::uint32_t> ids) {
                                       answer.insert(answer.end(), ids.begin(), ids.end());
+                                      if (answer.size() >= cancel_at) running->cancel();
                                   },
                               .on_end =
                                   [&](Result<GreedyEnd> how) {
