@@ -111,10 +111,36 @@ test("a hub that restarts is served without a click or a download; a damaged blo
   const answer = await chat(hub, request);
   assert.equal(answer.text, expected.text);
 
-  // A second visit downloads nothing; one damaged entry is refused and fetched again.
+  // A second visit downloads nothing; one damaged entry is refused and fetched again. What was fetched is served before
+  // it is stored.
+  await page.waitForFunction(() => window.moexStatus.bytes_to_store === 0, null, { timeout: 0 });
   await page.close();
   const again = await openTab(shared, hub.join);
   assert.equal((await tabStatus(again)).bytes_downloaded, 0, "the second visit came from the cache");
+  const blob_bytes = (await hub.status()).model.expert_blob_bytes;
+  // A slow disk keeps nobody waiting.
+  const before_stored = await again.evaluate(async (size) => {
+    const { Blobs } = await import("/wasm/blobs.js");
+    const cache = await caches.open("moex-weights-v1");
+    const [request] = await cache.keys();
+    await cache.delete(request);
+    let goOn = null;
+    const disk = new Promise((resolve) => { goOn = resolve; });
+    const put = Cache.prototype.put;
+    Cache.prototype.put = async function (...what) {
+      await disk;
+      return put.apply(this, what);
+    };
+    const blobs = new Blobs(new URL("/weights/", location.origin).href);
+    const got = await new Promise((resolve) => {
+      blobs.fetch(request.url.split("/").pop(), size, () => {}, (bytes) => resolve(bytes?.length));
+    });
+    const waiting = blobs.put_bytes;
+    goOn();
+    await blobs.putting;
+    return { got, waiting, left: blobs.put_bytes, stored: await cache.match(request) !== undefined };
+  }, blob_bytes);
+  assert.deepEqual(before_stored, { got: blob_bytes, waiting: blob_bytes, left: 0, stored: true });
   await again.evaluate(async () => {
     const cache = await caches.open("moex-weights-v1");
     const [request] = await cache.keys();
@@ -126,7 +152,6 @@ test("a hub that restarts is served without a click or a download; a damaged blo
   const mended = await openTab(shared, hub.join);
   const status = await tabStatus(mended);
   assert.equal(status.blobs_refused, 1);
-  const blob_bytes = (await hub.status()).model.expert_blob_bytes;
   assert.equal(status.bytes_downloaded, blob_bytes, "exactly the damaged blob was fetched");
   assert.equal((await chat(hub, request)).text, expected.text);
 });

@@ -1,9 +1,10 @@
 // Expert blobs for one worker: from the browser's cache, else from the hub; verified by SHA-256 before use, resumed
 // when a download breaks. A cached blob that does not verify is dropped and fetched again. Only whole blobs are cached
-// (a 206 cannot be).
+// (a 206 cannot be), one after the other and behind the back of who waits for them: the disk is slower than the GPU.
 const cache_name = "moex-weights-v1";
 const attempts_max = 4;
 const fetches_max = 4;
+const put_bytes_max = 64 << 20;  // that wait for the disk; beyond, further fetches wait for it too
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
 const isBlob = async (bytes, hex) => toHex(await crypto.subtle.digest("SHA-256", bytes)) === hex;
@@ -23,6 +24,8 @@ export class Blobs {
     this.refused = 0;            // blobs that did not verify, from cache or network
     this.cache = null;
     this.cache_failed = "";
+    this.put_bytes = 0;          // of blobs that are not on the disk yet
+    this.putting = Promise.resolve();
   }
 
   cancel() {
@@ -39,7 +42,7 @@ export class Blobs {
   }
 
   next() {
-    while (this.running < fetches_max && this.waiting.length > 0) {
+    while (this.running < fetches_max && this.waiting.length > 0 && this.put_bytes <= put_bytes_max) {
       const job = this.waiting.shift();
       this.running += 1;
       this.one(job).catch((error) => ({ reason: error.message })).then((answer) => {
@@ -90,8 +93,7 @@ export class Blobs {
       reason = answer.reason ?? "";
       if (!answer.bytes) continue;
       if (await isBlob(answer.bytes, hex)) {
-        await cache?.put(url, new Response(answer.bytes, { headers: { "Content-Type": "application/octet-stream" } }))
-          .catch((error) => console.warn("blobs: not cached:", error.message));
+        if (cache) this.put(cache, url, answer.bytes);
         return { bytes: answer.bytes };
       }
 
@@ -100,6 +102,18 @@ export class Blobs {
       if (generation === this.generation) progress(-size, true);
     }
     return { reason: reason || "cancelled" };
+  }
+
+  // Also those of a fetch that was cancelled since: they are whole.
+  put(cache, url, bytes) {
+    this.put_bytes += bytes.length;
+    const put = () => cache.put(url, new Response(bytes, { headers: { "Content-Type": "application/octet-stream" } }))
+      .catch((error) => console.warn("blobs: not cached:", error.message))
+      .then(() => {
+        this.put_bytes -= bytes.length;
+        this.next();
+      });
+    this.putting = this.putting.then(put);
   }
 
   // One blob over the network; a broken line is taken up again where it broke.

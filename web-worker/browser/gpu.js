@@ -1,9 +1,11 @@
 // WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that pokes the GPU process
 // while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
+import { PokePace, periods_us } from "./poke.js";
+
 // The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
-// pending, a 4-byte write is sent at this period; on a software adapter less often, since it takes the cores from the
-// rasteriser.
+// pending, a 4-byte write is sent at a period that begins with this one and adapts to the machine (poke.js); on a
+// software adapter less often, since it takes the cores from the rasteriser.
 const poke_period_us = { hardware: 20, software: 200 };
 // After this long the answer is not near: the pokes come from a timer instead of a message loop.
 const poke_fast_ms = 6;
@@ -108,7 +110,8 @@ export class Gpu {
 
     const info = adapter.info ?? {};
     const software = isSoftware(adapter, info);
-    this.period_ms = (software ? poke_period_us.software : poke_period_us.hardware) / 1000;
+    this.pace = new PokePace(software ? poke_period_us.software : poke_period_us.hardware);
+    this.period_ms = this.pace.period_us / 1000;
     return {
       vendor: info.vendor || "unknown", architecture: info.architecture ?? "", description: info.description ?? "",
       software,
@@ -218,7 +221,10 @@ export class Gpu {
     }
 
     this.pending += 1;
+    const rung = this.pace.next();
+    this.period_ms = periods_us[rung] / 1000;
     this.startPoking();
+    const since = performance.now();
 
     let ok = true;
     try {
@@ -227,6 +233,7 @@ export class Gpu {
       ok = false;
     }
     if (this.device === device) this.pending -= 1;
+    if (ok) this.pace.took(rung, performance.now() - since);
     if (!ok) {
       this.events.onRead(ticket, null);
       return;

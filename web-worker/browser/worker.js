@@ -77,7 +77,9 @@ Object.assign(mx, {
   report(json) {
     const status = JSON.parse(decoder.decode(json));
     status.blobs_refused = blobs.refused;
+    status.bytes_to_store = blobs.put_bytes;
     status.pokes = gpu.pokes;
+    status.poke_period_us = gpu.pace?.period_us ?? 0;
     status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares
     self.postMessage({ type: "status", status });
   },
