@@ -18,6 +18,11 @@ export function ms(value) {
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`;
 }
 
+// Where a millisecond is long: "64 µs".
+export function fine(value_ms) {
+  return value_ms > 0 && value_ms < 1 ? `${Math.max(1, Math.round(value_ms * 1000))} µs` : ms(value_ms);
+}
+
 export function span(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
   if (seconds < 5400) return `${Math.round(seconds / 60)} min`;

@@ -6,7 +6,9 @@ import { askToForget, forgetEverything, forgottenWords, listenForForget, startAn
 import { bytes, compact, ms } from "/js/format.js";
 import { takeToken, workerKey } from "/js/join/identity.js";
 import { keepAwake } from "/js/join/wake.js";
-import { budgetWords, gpuWords, hasEnded, hubWords, memoryWords, shareWords, stageWords } from "/js/join/words.js";
+import {
+  budgetWords, gpuWords, hasEnded, hubWords, memoryWords, roundWords, shareWords, stageWords,
+} from "/js/join/words.js";
 import { recall, remember } from "/js/storage.js";
 
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
@@ -75,6 +77,7 @@ function drawFigures(status) {
   element("calls").textContent = compact.format(status.pairs_answered);
   element("experts").textContent = `${status.units_ready} / ${status.units_assigned}`;
   element("latency").textContent = ms(status.round_ms_p50);
+  element("latency-label").textContent = roundWords(status);
   element("traffic").textContent = `${bytes(status.bytes_received)} / ${bytes(status.bytes_sent)}`;
   element("downloaded").textContent = bytes(status.bytes_downloaded);
 }

@@ -44,6 +44,7 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   await hub.until((status) => status.health === "ok" && status.coverage.replicas_min === 2, "two replicas");
   assert.equal((await fetch(`${hub.url}/health`)).status, 200);
 
+  const idle = await Promise.all(tabs.map(tabStatus));
   const first = await chat(hub, request);
   assert.equal(first.error, null);
   assert.equal(first.text, expected.text);
@@ -52,8 +53,9 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   assert.ok(calls.remote > 0 && calls.remote === calls.calls, "tabs answered 100 % of the calls");
   console.log(`calls: ${calls.remote} of ${calls.calls} by tabs, ${first.moex?.workers} contributors`);
 
-  // One submit, one map and one frame each way per group, and nothing created after warm-up.
-  for (const page of tabs) {
+  // One submit, one map and one frame each way per group, and nothing created after warm-up. Four copies at the border:
+  // socket, heap, GPU and back; what little more there is are heartbeats.
+  for (const [i, page] of tabs.entries()) {
     // The page hears of its worker's counters a moment later: the last round's answer is in when as many were sent as
     // read back.
     await page.waitForFunction(() => {
@@ -67,6 +69,13 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
       assert.equal(status.device[name], status.device_at_warm[name], name);
     assert.equal(status.device.submits - status.device_at_warm.submits, rounds, "one submit per round");
     assert.equal(status.device.readbacks - status.device_at_warm.readbacks, rounds, "one map per round");
+    const since_idle = (name) => status.border[name] - idle[i].border[name];
+    const answered = status.groups_answered - idle[i].groups_answered;
+    console.log(`border: ${since_idle("copies")} copies, ${since_idle("mallocs")} mallocs, ${since_idle("promises")} `
+      + `promises for ${answered} rounds; poked every ${status.poke_period_us} us, ${status.gpu_us_p50} us on the GPU`);
+    assert.ok(since_idle("copies") <= 4.2 * answered + 100, "four copies a round");
+    assert.ok(since_idle("promises") <= answered + 4, "a promise a round");
+    assert.ok(since_idle("mallocs") <= 8, "no malloc a round");
   }
 
   // One of two closes in mid-stream.

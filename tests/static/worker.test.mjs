@@ -1,7 +1,9 @@
-// The tab's plain modules: how often a readback is poked.
+// The tab's plain modules: how often a readback is poked. What the join page says of a round's time.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { fine } from "../../static/js/format.js";
+import { roundWords } from "../../static/js/join/words.js";
 import { PokePace, periods_us } from "../../web-worker/browser/poke.js";
 
 // A machine whose waits depend on the period alone, and a worker that waits `count` times on it.
@@ -30,4 +32,10 @@ test("NoiseDoesNotDriveThePokesAway", () => {
   };
   const period = settled(50, (us_between) => (100 + us_between) * (1 + 0.2 * noise()) + (noise() < 0.05 ? 3000 : 0));
   assert.ok(period <= 50, `${period} us`);
+});
+
+test("ShortTimesAreSaidInMicroseconds", () => {
+  assert.deepEqual([0.064, 0.0004, 1.5, 0].map(fine), ["64 µs", "1 µs", "1.5 ms", "–"]);
+  assert.equal(roundWords({ gpu_us_p50: 0 }), "per round, median");
+  assert.equal(roundWords({ gpu_us_p50: 61.2 }), "per round, median; 61 µs on the GPU");
 });

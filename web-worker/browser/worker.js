@@ -31,7 +31,7 @@ Object.assign(mx, {
     opened.onmessage = ({ data }) => {
       if (socket !== opened) return;
       if (typeof data === "string") wasm._mx_on_text();
-      else withBytes(new Uint8Array(data), (address, size) => wasm._mx_on_frame(address, size));
+      else host.giveFrame(new Uint8Array(data));
     };
     opened.onclose = ({ code, reason }) => {
       if (socket !== opened) return;
@@ -39,7 +39,11 @@ Object.assign(mx, {
       withText(reason, (address, size) => wasm._mx_on_closed(code, address, size));
     };
   },
-  send(frame) { if (socket?.readyState === WebSocket.OPEN) socket.send(frame); },
+  send(frame) {
+    if (socket?.readyState !== WebSocket.OPEN) return;
+    host.copies += 1;
+    socket.send(frame);
+  },
   // Pages may send 1000 and 3000 to 4999 only, so every code of the protocol becomes a plain 1000.
   // A reason has at most 123 bytes. A dead line never answers the closing: it is given up after a moment.
   close(code, reason) {
@@ -80,6 +84,9 @@ Object.assign(mx, {
     status.bytes_to_store = blobs.put_bytes;
     status.pokes = gpu.pokes;
     status.poke_period_us = gpu.pace?.period_us ?? 0;
+    status.gpu_us_p50 = gpu.stopwatch?.mean_us ?? 0;
+    // What the border between socket, WASM and GPU cost so far: a test counts it by rounds.
+    status.border = { copies: host.copies + gpu.copies, mallocs: host.mallocs, promises: gpu.promises };
     status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares
     self.postMessage({ type: "status", status });
   },

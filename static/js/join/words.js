@@ -1,5 +1,5 @@
 // What the join page says of this tab, its memory and the hub. Pure.
-import { bytes, count, whole } from "../format.js";
+import { bytes, count, fine, whole } from "../format.js";
 
 // phase: [pill's colour, its words, what is said below when the worker gives no detail]
 export const phases = {
@@ -74,4 +74,9 @@ export function gpuWords(adapter) {
   if (!adapter?.vendor && !adapter?.description) return "";
   const name = [adapter.vendor, adapter.architecture, adapter.description].filter(Boolean).join(" ");
   return `${name}${adapter.software ? " (software: slow, for tests)" : ""}`;
+}
+
+// Beside the median of rounds.
+export function roundWords({ gpu_us_p50 }) {
+  return gpu_us_p50 > 0 ? `per round, median; ${fine(gpu_us_p50 / 1000)} on the GPU` : "per round, median";
 }
