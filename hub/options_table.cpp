@@ -178,6 +178,10 @@ const Setting engine_settings[] = {
      100000},
     {"kv-mb", number, runs_model, "MB", "0",
      "most memory for the KV cache; 0: a quarter of what is free at start", 0, 10000000},
+    {"kv-dtype", word, runs_model, "DTYPE", "auto",
+     "of the KV cache: f32; f16, half of its bytes; int8, a bit more than a quarter; auto: f32 in "
+     "exact arithmetic, else f16",
+     0, 0, "auto|f32|f16|int8"},
     {"prefix-cache", on_off, command_serve, "on|off", "on",
      "keep what was computed of a prompt for the same client's next one, within --kv-mb"},
     {"step-stretch", SettingKind::real, command_serve, "X", "2",

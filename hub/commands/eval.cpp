@@ -31,6 +31,7 @@ int run_eval(const Invocation& invocation) {
     PerplexityOptions options;
     options.window_tokens = static_cast<std::uint32_t>(settings.number("window"));
     options.num_windows = static_cast<std::uint32_t>(settings.number("windows"));
+    options.kv_dtype = model->kv_dtype;
     Result<Perplexity> measured = Error{ErrorCode::internal, ""};
     {
         ProgressLine line(settings.on("progress"));

@@ -226,7 +226,7 @@ int finish(const Invocation& invocation, TokenPrinter& printer, const Generation
 
 int generate(const Invocation& invocation, const LoadedModel& model, GenerationRequest request,
              Interruption& interruption) {
-    EngineOptions engine_options = engine_options_of(invocation.settings);
+    EngineOptions engine_options = engine_options_of(invocation.settings, model);
     engine_options.sequences_max = 1;
 
     Mailbox mailbox;  // outlives the engine, which writes to it

@@ -197,7 +197,7 @@ void HubProgram::join_rooms() {
                 engine_->forget_worker(event.worker);
         });
 
-    engine_options_ = engine_options_of(settings_);
+    engine_options_ = engine_options_of(settings_, model_);
     engine_options_.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
     engine_options_.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
     engine_options_.prefix_cache = settings_.on("prefix-cache");

@@ -41,6 +41,11 @@ Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& p
     return Arithmetic::exact;
 }
 
+KvDtype kv_dtype_of(const Settings& settings, Arithmetic arithmetic) {
+    if (const auto asked = parse_kv_dtype(settings.text("kv-dtype"))) return *asked;
+    return arithmetic == Arithmetic::exact ? KvDtype::f32 : KvDtype::f16;
+}
+
 // Packed experts are a copy in memory, where exact ones stay mapped and may leave it.
 Arithmetic expert_arithmetic(Arithmetic asked, const ModelPackage& package) {
     const std::uint64_t bytes = package.num_blobs() * package.expert_blob_bytes(),
@@ -99,6 +104,7 @@ Result<LoadedModel> load_model(const Settings& settings,
     MOEX_ASSIGN(decoder,
                 Decoder::create(model.package, *model.threads, {.arithmetic = arithmetic}));
     model.decoder = std::move(decoder);
+    model.kv_dtype = kv_dtype_of(settings, arithmetic);
 
     // A package may come without blobs: the hub of a host who serves them elsewhere.
     if (model.package->holds_all_blobs())
@@ -108,8 +114,9 @@ Result<LoadedModel> load_model(const Settings& settings,
     return model;
 }
 
-EngineOptions engine_options_of(const Settings& settings) {
+EngineOptions engine_options_of(const Settings& settings, const LoadedModel& model) {
     EngineOptions options;
+    options.kv_dtype = model.kv_dtype;
     constexpr std::uint64_t kv_bytes_min = 256ull << 20;
     options.kv_bytes_max = settings.number("kv-mb") << 20;
     // Taken page by page, as it is used.

@@ -27,6 +27,7 @@ struct LoadedModel {
     std::unique_ptr<ThreadPool> threads;
     std::unique_ptr<Decoder> decoder;
     std::unique_ptr<LocalExperts> local;  // null unless all expert blobs are here
+    KvDtype kv_dtype = KvDtype::f32;      // that the settings and the arithmetic ask for
 };
 
 // `stage` hears what is being done, in two or three words.
@@ -36,7 +37,7 @@ Result<LoadedModel> load_model(const Settings& settings,
                                bool texts_only = false);
 
 ExpertRounding rounding_of(const Settings& settings);
-EngineOptions engine_options_of(const Settings& settings);
+EngineOptions engine_options_of(const Settings& settings, const LoadedModel& model);
 void set_log_of(const Settings& settings);
 
 }  // namespace moex

@@ -11,8 +11,62 @@ constexpr std::uint32_t queries_max = 32;  // 16 kB of q at a head_dim of 128
 
 // Buffers of one call; a compute thread keeps its own.
 struct Scratch {
-    std::vector<float> q, weights, out;
+    std::vector<float> q, weights, rows, part, merged;
 };
+Scratch& scratch() {
+    thread_local Scratch mine;
+    return mine;
+}
+
+// Rows of a block for all queries, each a head of a row: sums of exp(score − max) · v, not divided.
+struct Part {
+    std::span<float> sums;        // [num_queries, head_dim]
+    std::span<float> max, total;  // [num_queries]; total 0: the query sees nothing of the block
+
+    Part(std::span<float> floats, std::size_t num_queries)
+        : sums(floats.first(floats.size() - 2 * num_queries)),
+          max(floats.last(2 * num_queries).first(num_queries)),
+          total(floats.last(num_queries)) {}
+    std::span<float> sums_of(std::size_t query) const {
+        const std::size_t head_dim = sums.size() / max.size();
+        return sums.subspan(query * head_dim, head_dim);
+    }
+};
+
+// `into` becomes what its blocks and the next one give together.
+void merge(const Part& into, const Part& next) {
+    for (std::size_t query = 0; query < into.max.size(); ++query) {
+        if (next.total[query] == 0) continue;
+        const float max = std::max(into.max[query], next.max[query]),
+                    factor = std::exp(into.max[query] - max),
+                    next_factor = std::exp(next.max[query] - max);
+        scale_by(into.sums_of(query), factor);
+        add_scaled_to(into.sums_of(query), next.sums_of(query), next_factor);
+        into.total[query] = into.total[query] * factor + next.total[query] * next_factor;
+        into.max[query] = max;
+    }
+}
+
+// Calls stretch(first, count) for the positions [begin, end), page by page.
+template <class Stretch>
+void for_pages(std::uint32_t begin, std::uint32_t end, std::uint32_t page_tokens,
+               const Stretch& stretch) {
+    while (begin < end) {
+        const std::uint32_t count = std::min(page_tokens - begin % page_tokens, end - begin);
+        stretch(begin, count);
+        begin += count;
+    }
+}
+
+void write_out(RowsOut out, const Part& part, const AttentionShape& shape) {
+    const std::size_t heads = shape.heads_per_kv();
+    for (std::size_t query = 0; query < part.max.size(); ++query) {
+        const std::span<float> sums = part.sums_of(query);
+        scale_by(sums, 1.0f / part.total[query]);
+        std::copy(sums.begin(), sums.end(),
+                  out.data + query / heads * out.stride + query % heads * shape.head_dim);
+    }
+}
 
 }  // namespace
 
@@ -20,55 +74,95 @@ std::uint32_t attend_rows_max(const AttentionShape& shape) {
     return std::max(1u, queries_max / shape.heads_per_kv());
 }
 
-void attend(RowsOut out, RowsIn q, const KvCache::Sequence& kv, std::uint32_t layer,
-            std::uint32_t kv_head, std::uint32_t first_position, const AttentionShape& shape) {
-    const std::uint32_t heads = shape.heads_per_kv(), num_queries = q.num_rows * heads,
-                        num_tokens = first_position + q.num_rows, page_tokens = kv.page_tokens();
-    const std::size_t stride = std::size_t{shape.num_kv_heads} * shape.head_dim,
-                      kv_offset = std::size_t{kv_head} * shape.head_dim,
-                      row_floats = std::size_t{heads} * shape.head_dim;
+std::uint32_t attend_blocks(const AttendTask& task) {
+    return (task.num_tokens() + attend_block_tokens - 1) / attend_block_tokens;
+}
 
-    thread_local Scratch scratch;
-    scratch.q.resize(q.num_rows * row_floats);
-    scratch.out.assign(q.num_rows * row_floats, 0.0f);
-    scratch.weights.resize(std::size_t{num_queries} * num_tokens);
+std::size_t attend_part_floats(std::uint32_t num_rows, const AttentionShape& shape) {
+    return std::size_t{num_rows} * shape.heads_per_kv() * (shape.head_dim + 2);
+}
+
+void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t block,
+                  const AttentionShape& shape) {
+    const RowsIn& q = task.q;
+    const KvCache::Sequence& kv = *task.kv;
+    const std::uint32_t heads = shape.heads_per_kv(), num_queries = q.num_rows * heads,
+                        begin = block * attend_block_tokens,
+                        end = std::min(begin + attend_block_tokens, task.num_tokens());
+    const std::size_t row_floats = std::size_t{heads} * shape.head_dim, num_tokens = end - begin;
+    const Part part(floats, num_queries);
+
+    Scratch& buffers = scratch();
+    buffers.q.resize(q.num_rows * row_floats);
+    buffers.weights.resize(num_queries * num_tokens);
+    buffers.rows.resize(std::size_t{kv.page_tokens()} * shape.head_dim);
     for (std::uint32_t r = 0; r < q.num_rows; ++r)
-        std::copy_n(q.data + r * q.stride, row_floats, scratch.q.data() + r * row_floats);
+        std::copy_n(q.data + r * q.stride, row_floats, buffers.q.data() + r * row_floats);
 
     // A row's scores of tokens behind it are computed with the others' and never looked at.
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-    for (std::uint32_t first = 0; first < num_tokens; first += page_tokens)
-        attention_scores({scratch.weights.data() + first, num_tokens},
-                         {scratch.q.data(), shape.head_dim, num_queries},
-                         kv.k(layer, first).data() + kv_offset, stride,
-                         std::min(page_tokens, num_tokens - first), shape.head_dim, scale);
-    for (std::uint32_t query = 0; query < num_queries; ++query)
-        softmax(std::span(scratch.weights)
-                    .subspan(std::size_t{query} * num_tokens, first_position + query / heads + 1));
+    for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
+        const KvRows k = kv.k_rows(task.layer, task.kv_head, first, count, buffers.rows);
+        attention_scores({buffers.weights.data() + (first - begin), num_tokens},
+                         {buffers.q.data(), shape.head_dim, num_queries}, k.data, k.stride, count,
+                         shape.head_dim, scale);
+    });
 
-    for (std::uint32_t first = 0; first < num_tokens; first += page_tokens) {
-        const float* v = kv.v(layer, first).data() + kv_offset;
-        const std::uint32_t count = std::min(page_tokens, num_tokens - first);
-        const auto mix = [&](std::uint32_t query, std::uint32_t queries, std::uint32_t tokens) {
-            attention_mix(
-                {scratch.out.data() + std::size_t{query} * shape.head_dim, shape.head_dim},
-                {scratch.weights.data() + std::size_t{query} * num_tokens + first, num_tokens,
-                 queries},
-                v, stride, tokens, shape.head_dim);
-        };
-
-        if (first + count <= first_position + 1) {
-            mix(0, num_queries, count);
-            continue;
-        }
-        // On the diagonal a row ends where it stands.
-        for (std::uint32_t r = 0; r < q.num_rows; ++r)
-            if (first_position + r >= first)
-                mix(r * heads, heads, std::min(count, first_position + r + 1 - first));
+    std::fill(part.sums.begin(), part.sums.end(), 0.0f);
+    const auto seen_by = [&](std::uint32_t row) {  // of the block
+        const std::uint32_t stop = task.first_position + row + 1;
+        return stop <= begin ? 0 : std::min(stop, end) - begin;
+    };
+    for (std::uint32_t query = 0; query < num_queries; ++query) {
+        const std::uint32_t seen = seen_by(query / heads);
+        const ExpSum sum =
+            seen == 0 ? ExpSum{}
+                      : exp_below_max(std::span(buffers.weights).subspan(query * num_tokens, seen));
+        part.max[query] = sum.max;
+        part.total[query] = sum.sum;
     }
 
-    for (std::uint32_t r = 0; r < q.num_rows; ++r)
-        std::copy_n(scratch.out.data() + r * row_floats, row_floats, out.data + r * out.stride);
+    for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
+        const KvRows v = kv.v_rows(task.layer, task.kv_head, first, count, buffers.rows);
+        const auto mix = [&](std::uint32_t query, std::uint32_t queries, std::uint32_t tokens) {
+            attention_mix({part.sums_of(query).data(), shape.head_dim},
+                          {buffers.weights.data() + query * num_tokens + (first - begin),
+                           num_tokens, queries},
+                          v.data, v.stride, tokens, shape.head_dim);
+        };
+
+        if (first + count <= task.first_position + 1) return mix(0, num_queries, count);
+        // On the diagonal a row ends where it stands.
+        for (std::uint32_t r = 0; r < q.num_rows; ++r)
+            if (task.first_position + r >= first)
+                mix(r * heads, heads, std::min(count, task.first_position + r + 1 - first));
+    });
+}
+
+void merge_parts(RowsOut out, std::span<float> parts, const AttendTask& task,
+                 const AttentionShape& shape) {
+    const std::size_t floats = attend_part_floats(task.q.num_rows, shape),
+                      num_queries = std::size_t{task.q.num_rows} * shape.heads_per_kv();
+    const Part merged(parts.first(floats), num_queries);
+    for (std::size_t at = floats; at < parts.size(); at += floats)
+        merge(merged, Part(parts.subspan(at, floats), num_queries));
+    write_out(out, merged, shape);
+}
+
+void attend(RowsOut out, const AttendTask& task, const AttentionShape& shape) {
+    const std::size_t floats = attend_part_floats(task.q.num_rows, shape),
+                      num_queries = std::size_t{task.q.num_rows} * shape.heads_per_kv();
+    Scratch& buffers = scratch();
+    buffers.merged.resize(floats);
+    buffers.part.resize(floats);
+
+    attend_block(buffers.merged, task, 0, shape);
+    const Part merged(buffers.merged, num_queries);
+    for (std::uint32_t block = 1; block < attend_blocks(task); ++block) {
+        attend_block(buffers.part, task, block, shape);
+        merge(merged, Part(buffers.part, num_queries));
+    }
+    write_out(out, merged, shape);
 }
 
 }  // namespace moex

@@ -30,6 +30,7 @@ struct MicroBatch {
     std::vector<float> x, normed, q, k, v, attended, projected, cos_sin;
     std::vector<float> router_logits, expert_weights, expert_y;
     std::vector<float> gate, up;  // dense layers
+    std::vector<float> attend_parts;
     std::vector<std::uint16_t> expert_ids;
     QuantizedBuffer codes;               // what a product of integers reads
     std::unique_ptr<ExpertRound> round;  // in flight
@@ -65,7 +66,13 @@ struct Decoder::State {
     void norm_rows(MicroBatch& batch, std::span<const float> weight);
     void embed(MicroBatch& batch);
     void project(MicroBatch& batch, std::uint32_t layer);
+    AttentionShape shape() const {
+        return {config.num_heads, config.num_kv_heads, config.head_dim};
+    }
+    std::vector<AttendTask> attend_tasks(MicroBatch& batch, std::uint32_t layer) const;
     void attend_rows(MicroBatch& batch, std::uint32_t layer);
+    void attend_split(MicroBatch& batch, std::span<const AttendTask> tasks, std::size_t num_blocks,
+                      const std::function<RowsOut(const AttendTask&)>& out_of);
     void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
@@ -156,46 +163,92 @@ void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
             turn(q, layer.q_norm);
             turn(k, layer.k_norm);
 
-            std::copy(k.begin(), k.end(), row.kv->k(layer_index, row.position).begin());
-            std::copy(v.begin(), v.end(), row.kv->v(layer_index, row.position).begin());
+            row.kv->store(layer_index, row.position, k, v);
         }
     });
 }
 
 // Rows that follow each other in one sequence go together, as far as pays.
-void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
-    const std::size_t num_rows = batch.rows.size();
-    const AttentionShape shape{config.num_heads, config.num_kv_heads, config.head_dim};
-    const std::size_t group_floats = std::size_t{shape.heads_per_kv()} * config.head_dim;
-    rows_out(batch.attended, q_size(), num_rows);
+std::vector<AttendTask> Decoder::State::attend_tasks(MicroBatch& batch,
+                                                     std::uint32_t layer_index) const {
+    const std::size_t num_rows = batch.rows.size(),
+                      group_floats = std::size_t{shape().heads_per_kv()} * config.head_dim;
+    std::vector<AttendTask> tasks;
+    for (std::uint32_t first = 0; first < num_rows;) {
+        const Row& row = batch.rows[first];
+        std::uint32_t count = 1;
+        while (first + count < num_rows && batch.rows[first + count].kv == row.kv &&
+               count < attend_rows_max(shape()))
+            ++count;
 
-    struct Tile {
-        std::uint32_t first = 0, count = 0;
-    };
-    std::vector<Tile> tiles;
-    std::size_t floats = 0;  // keys and values that are read
-    for (std::uint32_t r = 0; r < num_rows; ++r) {
-        const bool follows = r > 0 && batch.rows[r].kv == batch.rows[r - 1].kv &&
-                             tiles.back().count < attend_rows_max(shape);
-        if (!follows) tiles.push_back({r, 0});
-        ++tiles.back().count;
-        floats += (batch.rows[r].position + 1) * group_floats;
+        for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head)
+            tasks.push_back(
+                {.q = {batch.q.data() + first * q_size() + kv_head * group_floats, q_size(), count},
+                 .kv = row.kv,
+                 .layer = layer_index,
+                 .kv_head = kv_head,
+                 .first_position = row.position});
+        first += count;
     }
-    const std::size_t grain = std::max<std::size_t>(
-        1, attend_floats_grain * tiles.size() / (floats + 1));
+    return tasks;
+}
 
-    threads.parallel_for(
-        tiles.size() * config.num_kv_heads, grain, [&](std::size_t begin, std::size_t end) {
-            for (std::size_t i = begin; i < end; ++i) {
-                const Tile& tile = tiles[i / config.num_kv_heads];
-                const std::size_t kv_head = i % config.num_kv_heads,
-                                  at = tile.first * q_size() + kv_head * group_floats;
-                const Row& first = batch.rows[tile.first];
-                attend({batch.attended.data() + at, q_size()},
-                       {batch.q.data() + at, q_size(), tile.count}, *first.kv, layer_index,
-                       static_cast<std::uint32_t>(kv_head), first.position, shape);
-            }
-        });
+void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
+    rows_out(batch.attended, q_size(), batch.rows.size());
+    const std::vector<AttendTask> tasks = attend_tasks(batch, layer_index);
+    const auto out_of = [&](const AttendTask& task) {
+        return RowsOut{batch.attended.data() + (task.q.data - batch.q.data()), q_size()};
+    };
+
+    std::size_t num_blocks = 0, floats = 0;  // keys and values that are read
+    for (const AttendTask& task : tasks) {
+        num_blocks += attend_blocks(task);
+        floats += std::size_t{task.num_tokens()} * task.q.num_rows * shape().heads_per_kv() *
+                  config.head_dim;
+    }
+    // Few rows over a long cache: threads share its blocks.
+    const bool is_split = tasks.size() < 4 * threads.num_threads() &&
+                          num_blocks >= 2 * tasks.size();
+    if (is_split) return attend_split(batch, tasks, num_blocks, out_of);
+
+    const std::size_t grain = std::max<std::size_t>(
+        1, attend_floats_grain * tasks.size() / (floats + 1));
+    threads.parallel_for(tasks.size(), grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; ++i) attend(out_of(tasks[i]), tasks[i], shape());
+    });
+}
+
+void Decoder::State::attend_split(MicroBatch& batch, std::span<const AttendTask> tasks,
+                                  std::size_t num_blocks,
+                                  const std::function<RowsOut(const AttendTask&)>& out_of) {
+    struct Block {
+        const AttendTask* task = nullptr;
+        std::uint32_t index = 0;
+        std::size_t part = 0;  // where it begins
+    };
+    std::vector<Block> blocks;
+    std::vector<std::size_t> first_part{0};
+    blocks.reserve(num_blocks);
+    for (const AttendTask& task : tasks) {
+        std::size_t at = first_part.back();
+        for (std::uint32_t block = 0; block < attend_blocks(task); ++block) {
+            blocks.push_back({&task, block, at});
+            at += attend_part_floats(task.q.num_rows, shape());
+        }
+        first_part.push_back(at);
+    }
+    if (batch.attend_parts.size() < first_part.back()) batch.attend_parts.resize(first_part.back());
+    const std::span<float> parts = batch.attend_parts;
+
+    threads.parallel_for(blocks.size(), 1, [&](std::size_t begin, std::size_t end) {
+        for (const Block& one : std::span(blocks).subspan(begin, end - begin))
+            attend_block(parts.subspan(one.part, attend_part_floats(one.task->q.num_rows, shape())),
+                         *one.task, one.index, shape());
+    });
+    for (std::size_t i = 0; i < tasks.size(); ++i)
+        merge_parts(out_of(tasks[i]),
+                    parts.subspan(first_part[i], first_part[i + 1] - first_part[i]), tasks[i],
+                    shape());
 }
 
 // x += o(attention(norm(x))); the rows' keys and values enter

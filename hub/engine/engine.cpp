@@ -10,7 +10,7 @@ namespace moex {
 namespace {
 
 std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& options) {
-    const KvCache probe(config, {options.page_tokens, 0});
+    const KvCache probe(config, {options.page_tokens, 0, options.kv_dtype});
     const std::uint64_t affordable = options.kv_bytes_max / probe.page_bytes();
     if (affordable == 0)
         throw std::runtime_error(text("a key/value budget of ", options.kv_bytes_max,
@@ -37,7 +37,7 @@ Engine::State::State(Decoder& with, ExpertBackend& by, EngineOptions given)
       experts(by),
       options(given),
       num_pages(budget_pages(with.config(), given)),
-      cache(with.config(), {given.page_tokens, num_pages}),
+      cache(with.config(), {given.page_tokens, num_pages, given.kv_dtype}),
       cost(given.step_stretch_max) {
     counters.kv_pages = num_pages;
 }

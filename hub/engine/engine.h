@@ -26,6 +26,7 @@ struct EngineOptions {
     std::uint32_t step_rows_max = 256;  // rows of a step, prefill chunks included
     std::uint64_t kv_bytes_max = 512ull << 20;
     std::uint32_t page_tokens = 16;
+    KvDtype kv_dtype = KvDtype::f32;
     // A step in which somebody decodes takes prompt rows until it lasts about this many times what
     // it would last without; prompts alone fill the step.
     double step_stretch_max = 2.0;

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "protocol/half.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "hub/engine/kernels.cpp"
 #include <hwy/cache_control.h>
@@ -137,9 +139,10 @@ float max_of(std::span<const float> x) {
         });
     return hn::GetLane(hn::MaxOfLanes(d, most));
 }
-void softmax(std::span<float> x) {
+ExpSum exp_below_max(std::span<float> x) {
     const Floats d;
-    const auto most = hn::Set(d, max_of(x));
+    const float max = max_of(x);
+    const auto most = hn::Set(d, max);
     auto sums = hn::Zero(d);
     for_vectors(
         x.size(),
@@ -153,8 +156,9 @@ void softmax(std::span<float> x) {
             sums = hn::Add(sums, e);
             store_some(e, &x[i], n);
         });
-    scale_by(x, 1.0f / sum_of_lanes(sums));
+    return {max, sum_of_lanes(sums)};
 }
+void softmax(std::span<float> x) { scale_by(x, 1.0f / exp_below_max(x).sum); }
 float log_sum_exp(std::span<const float> x) {
     const Floats d;
     const float max = max_of(x);
@@ -191,9 +195,12 @@ HWY_EXPORT(add_to);
 HWY_EXPORT(add_scaled_to);
 HWY_EXPORT(scale_by);
 HWY_EXPORT(softmax);
+HWY_EXPORT(exp_below_max);
 HWY_EXPORT(log_sum_exp);
 HWY_EXPORT(attention_scores);
 HWY_EXPORT(attention_mix);
+HWY_EXPORT(widen_halves);
+HWY_EXPORT(widen_codes);
 HWY_EXPORT(kernel_target);
 
 void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin,
@@ -223,6 +230,7 @@ void add_scaled_to(std::span<float> x, std::span<const float> y, float factor) {
 }
 void scale_by(std::span<float> x, float factor) { HWY_DYNAMIC_DISPATCH(scale_by)(x, factor); }
 void softmax(std::span<float> x) { HWY_DYNAMIC_DISPATCH(softmax)(x); }
+ExpSum exp_below_max(std::span<float> x) { return HWY_DYNAMIC_DISPATCH(exp_below_max)(x); }
 float log_sum_exp(std::span<const float> x) { return HWY_DYNAMIC_DISPATCH(log_sum_exp)(x); }
 void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
                       std::uint32_t num_tokens, std::uint32_t head_dim, float scale) {
@@ -231,6 +239,12 @@ void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_st
 void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
                    std::uint32_t num_tokens, std::uint32_t head_dim) {
     HWY_DYNAMIC_DISPATCH(attention_mix)(out, weights, v, v_stride, num_tokens, head_dim);
+}
+void widen_halves(std::span<float> out, const std::uint16_t* halves) {
+    HWY_DYNAMIC_DISPATCH(widen_halves)(out, halves);
+}
+void widen_codes(std::span<float> out, const std::int8_t* codes, const float* scales) {
+    HWY_DYNAMIC_DISPATCH(widen_codes)(out, codes, scales);
 }
 const char* kernel_target() { return HWY_DYNAMIC_DISPATCH(kernel_target)(); }
 

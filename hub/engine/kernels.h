@@ -38,6 +38,11 @@ void add_scaled_to(std::span<float> x, std::span<const float> y, float factor);
 void scale_by(std::span<float> x, float factor);
 // exp(x − max) / sum, in place.
 void softmax(std::span<float> x);
+// The same without the division.
+struct ExpSum {
+    float max = 0, sum = 0;
+};
+ExpSum exp_below_max(std::span<float> x);
 // log of the sum of exp(x).
 float log_sum_exp(std::span<const float> x);
 
@@ -49,6 +54,12 @@ void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_st
 // out[r] += sum over t of weights[r][t] · v[t].
 void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
                    std::uint32_t num_tokens, std::uint32_t head_dim);
+
+// Cached values of fewer bits as f32: halves; and codes times a scale for each widened_group of
+// them.
+inline constexpr std::size_t widened_group = 32;
+void widen_halves(std::span<float> out, const std::uint16_t* halves);
+void widen_codes(std::span<float> out, const std::int8_t* codes, const float* scales);
 
 // The instruction set in use, e.g. "AVX2".
 const char* kernel_target();

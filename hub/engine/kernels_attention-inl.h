@@ -169,6 +169,33 @@ void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_st
                                       v_stride, num_tokens, head_dim);
 }
 
+// One rounding or none for each value, whatever the lanes.
+void widen_halves(std::span<float> out, const std::uint16_t* halves) {
+    const attention_detail::D d;
+    const hn::Rebind<hwy::float16_t, attention_detail::D> d16;
+    const auto* from = reinterpret_cast<const hwy::float16_t*>(halves);
+    const std::size_t lanes = hn::Lanes(d);
+    std::size_t i = 0;
+    for (; i + lanes <= out.size(); i += lanes)
+        hn::StoreU(hn::PromoteTo(d, hn::LoadU(d16, from + i)), d, &out[i]);
+    for (; i < out.size(); ++i) out[i] = half_to_float(halves[i]);
+}
+
+void widen_codes(std::span<float> out, const std::int8_t* codes, const float* scales) {
+    const attention_detail::D d;
+    const hn::Rebind<std::int32_t, attention_detail::D> d32;
+    const hn::Rebind<std::int8_t, attention_detail::D> d8;
+    const std::size_t lanes = hn::Lanes(d);
+    static_assert(widened_group % hn::MaxLanes(attention_detail::D()) == 0,
+                  "a vector has one scale");
+    std::size_t i = 0;
+    for (; i + lanes <= out.size(); i += lanes) {
+        const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + i)));
+        hn::StoreU(hn::Mul(code, hn::Set(d, scales[i / widened_group])), d, &out[i]);
+    }
+    for (; i < out.size(); ++i) out[i] = static_cast<float>(codes[i]) * scales[i / widened_group];
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace moex
 HWY_AFTER_NAMESPACE();

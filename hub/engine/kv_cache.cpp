@@ -15,7 +15,7 @@
 namespace moex {
 namespace {
 constexpr std::uint32_t serial_magic = 0x764b'784d;  // "MxKv"
-constexpr std::uint32_t serial_version = 1;
+constexpr std::uint32_t serial_version = 2;
 static_assert(std::endian::native == std::endian::little,
               "rows are serialised as they lie in memory");
 }  // namespace
@@ -54,19 +54,11 @@ std::uint32_t KvCache::pages_for(std::uint32_t num_tokens) const {
                                       options_.page_tokens);
 }
 std::uint64_t KvCache::page_bytes() const {
-    return std::uint64_t{2} * config_.num_layers * options_.page_tokens * row_floats() *
-           sizeof(float);
+    return std::uint64_t{2} * config_.num_layers * options_.page_tokens * row_bytes();
 }
 
-std::span<float> KvCache::row(std::uint32_t page, std::uint32_t layer, bool is_v,
-                              std::uint32_t slot) {
-    const std::size_t first =
-        ((std::size_t{layer} * 2 + (is_v ? 1 : 0)) * options_.page_tokens + slot) * row_floats();
-    return {page_data(page) + first, row_floats()};
-}
-
-float* KvCache::page_data(std::uint32_t page) const {
-    return reinterpret_cast<float*>(memory_.get() + page * stride_bytes_);
+std::byte* KvCache::page_data(std::uint32_t page) const {
+    return memory_.get() + page * stride_bytes_;
 }
 
 // A page for one holder; the published one that was let go of first where no other is free.
@@ -229,35 +221,78 @@ void KvCache::Sequence::adopt(
     }
 }
 
-std::span<float> KvCache::Sequence::k(std::uint32_t layer, std::uint32_t position) {
-    return cache_->row(pages_[position / page_tokens()], layer, false, position % page_tokens());
-}
-std::span<float> KvCache::Sequence::v(std::uint32_t layer, std::uint32_t position) {
-    return cache_->row(pages_[position / page_tokens()], layer, true, position % page_tokens());
-}
-std::span<const float> KvCache::Sequence::k(std::uint32_t layer, std::uint32_t position) const {
-    return cache_->row(pages_[position / page_tokens()], layer, false, position % page_tokens());
-}
-std::span<const float> KvCache::Sequence::v(std::uint32_t layer, std::uint32_t position) const {
-    return cache_->row(pages_[position / page_tokens()], layer, true, position % page_tokens());
+std::byte* KvCache::Sequence::row(std::uint32_t layer, bool is_v, std::uint32_t position) const {
+    const std::size_t slot = (std::size_t{layer} * 2 + (is_v ? 1 : 0)) * page_tokens() +
+                             position % page_tokens();
+    return cache_->page_data(pages_[position / page_tokens()]) + slot * cache_->row_bytes();
 }
 
-// magic, version, num_layers, num_kv_heads, head_dim, num_tokens;
+void KvCache::Sequence::store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
+                              std::span<const float> v) {
+    const std::size_t head_dim = cache_->config_.head_dim, head_bytes = cache_->head_bytes();
+    std::byte *to_k = row(layer, false, position), *to_v = row(layer, true, position);
+
+    for (std::size_t head = 0; head < cache_->config_.num_kv_heads; ++head) {
+        store_kv_head(to_k + head * head_bytes, cache_->options_.dtype,
+                      k.subspan(head * head_dim, head_dim));
+        store_kv_head(to_v + head * head_bytes, cache_->options_.dtype,
+                      v.subspan(head * head_dim, head_dim));
+    }
+}
+
+// Positions of one page lie one after the other.
+KvRows KvCache::Sequence::rows(std::byte* first, std::uint32_t kv_head, std::uint32_t count,
+                               std::span<float> room) const {
+    const std::size_t head_dim = cache_->config_.head_dim;
+    const std::byte* from = first + kv_head * cache_->head_bytes();
+    if (cache_->options_.dtype == KvDtype::f32)
+        return {reinterpret_cast<const float*>(from), cache_->row_bytes() / sizeof(float)};
+
+    for (std::uint32_t i = 0; i < count; ++i)
+        load_kv_head(room.subspan(i * head_dim, head_dim), cache_->options_.dtype,
+                     from + i * cache_->row_bytes());
+    return {room.data(), head_dim};
+}
+
+KvRows KvCache::Sequence::k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
+                                 std::uint32_t count, std::span<float> room) const {
+    return rows(row(layer, false, first), kv_head, count, room);
+}
+KvRows KvCache::Sequence::v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
+                                 std::uint32_t count, std::span<float> room) const {
+    return rows(row(layer, true, first), kv_head, count, room);
+}
+
+std::vector<float> KvCache::Sequence::copy(const std::byte* row) const {
+    const std::size_t head_dim = cache_->config_.head_dim;
+    std::vector<float> out(cache_->config_.num_kv_heads * head_dim);
+    for (std::size_t head = 0; head < cache_->config_.num_kv_heads; ++head)
+        load_kv_head(std::span(out).subspan(head * head_dim, head_dim), cache_->options_.dtype,
+                     row + head * cache_->head_bytes());
+    return out;
+}
+std::vector<float> KvCache::Sequence::k(std::uint32_t layer, std::uint32_t position) const {
+    return copy(row(layer, false, position));
+}
+std::vector<float> KvCache::Sequence::v(std::uint32_t layer, std::uint32_t position) const {
+    return copy(row(layer, true, position));
+}
+
+// magic, version, num_layers, num_kv_heads, head_dim, num_tokens, dtype;
 // then per layer and position k and v. Independent of page_tokens.
 Bytes KvCache::Sequence::serialize() const {
     const ModelConfig& config = cache_->config_;
-    const std::size_t row_bytes = cache_->row_floats() * sizeof(float);
-    ByteWriter out(24 + std::size_t{2} * config.num_layers * num_tokens_ * row_bytes);
+    const std::size_t row_bytes = cache_->row_bytes();
+    ByteWriter out(28 + std::size_t{2} * config.num_layers * num_tokens_ * row_bytes);
 
-    for (const std::uint32_t value : {serial_magic, serial_version, config.num_layers,
-                                      config.num_kv_heads, config.head_dim, num_tokens_})
+    for (const std::uint32_t value :
+         {serial_magic, serial_version, config.num_layers, config.num_kv_heads, config.head_dim,
+          num_tokens_, static_cast<std::uint32_t>(cache_->options_.dtype)})
         out.u32(value);
 
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-        for (std::uint32_t position = 0; position < num_tokens_; ++position) {
-            out.raw(std::as_bytes(k(layer, position)));
-            out.raw(std::as_bytes(v(layer, position)));
-        }
+        for (std::uint32_t position = 0; position < num_tokens_; ++position)
+            for (const bool is_v : {false, true}) out.raw({row(layer, is_v, position), row_bytes});
 
     return std::move(out).take();
 }
@@ -267,7 +302,7 @@ Result<KvCache::Sequence> KvCache::Sequence::deserialize(KvCache& cache, ByteVie
     ByteReader in(bytes);
 
     const std::uint32_t magic = in.u32(), version = in.u32(), layers = in.u32(), heads = in.u32(),
-                        head_dim = in.u32(), tokens = in.u32();
+                        head_dim = in.u32(), tokens = in.u32(), dtype = in.u32();
 
     if (in.overrun() || magic != serial_magic)
         return Error{ErrorCode::bad_file, "not a saved key/value state"};
@@ -282,7 +317,12 @@ Result<KvCache::Sequence> KvCache::Sequence::deserialize(KvCache& cache, ByteVie
                           ", the model has ", config.num_layers, " x ", config.num_kv_heads, " x ",
                           config.head_dim)};
 
-    const std::size_t row_bytes = cache.row_floats() * sizeof(float);
+    if (dtype != static_cast<std::uint32_t>(cache.options_.dtype))
+        return Error{ErrorCode::bad_file,
+                     text("saved state has rows of dtype ", dtype, ", this cache holds ",
+                          kv_dtype_name(cache.options_.dtype))};
+
+    const std::size_t row_bytes = cache.row_bytes();
     const std::uint64_t wanted = std::uint64_t{2} * layers * tokens * row_bytes;
 
     if (in.remaining_bytes() != wanted)
@@ -296,10 +336,10 @@ Result<KvCache::Sequence> KvCache::Sequence::deserialize(KvCache& cache, ByteVie
                                                  " pages, ", cache.pages_free(), " are free")};
 
     for (std::uint32_t layer = 0; layer < layers; ++layer)
-        for (std::uint32_t position = 0; position < tokens; ++position) {
-            std::memcpy(sequence.k(layer, position).data(), in.take(row_bytes).data(), row_bytes);
-            std::memcpy(sequence.v(layer, position).data(), in.take(row_bytes).data(), row_bytes);
-        }
+        for (std::uint32_t position = 0; position < tokens; ++position)
+            for (const bool is_v : {false, true})
+                std::memcpy(sequence.row(layer, is_v, position), in.take(row_bytes).data(),
+                            row_bytes);
 
     sequence.commit(tokens);
     return sequence;

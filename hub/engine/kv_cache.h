@@ -3,7 +3,8 @@
 // Full pages may be published: a later sequence of the same scope that begins with the same tokens
 // takes them over instead of computing them. Published pages that nobody holds stay until room is
 // needed, and go in the order of their last use.
-// Layout of a page: for each layer, k then v, each [page_tokens, num_kv_heads, head_dim] f32.
+// Layout of a page: for each layer, k then v, each [page_tokens, num_kv_heads] heads of
+// kv_head_bytes().
 // Owner: the engine's thread.
 #pragma once
 
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "hub/engine/kv_dtype.h"
 #include "hub/engine/prefix_index.h"
 #include "hub/model/config.h"
 #include "protocol/bytes.h"
@@ -26,6 +28,13 @@ namespace moex {
 struct KvCacheOptions {
     std::uint32_t page_tokens = 16;
     std::uint32_t num_pages = 0;  // the budget
+    KvDtype dtype = KvDtype::f32;
+};
+
+// One head's keys or values of some positions as f32; row i starts at data + i · stride.
+struct KvRows {
+    const float* data = nullptr;
+    std::size_t stride = 0;
 };
 
 struct UnmapMemory {
@@ -58,8 +67,6 @@ class KvCache {
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
         std::uint32_t num_tokens() const { return num_tokens_; }
-        // Positions of one page lie one after the other: k(layer, p
-        // + i) = k(layer, p) + i rows while p + i stays in p's page.
         std::uint32_t page_tokens() const { return cache_->options_.page_tokens; }
         // Room for `num_tokens` in all; false when the budget is spent (nothing changes).
         // From here on the rows behind num_tokens() may be written: a page that others read is
@@ -81,11 +88,19 @@ class KvCache {
             std::span<const TokenId> tokens,
             const std::function<void(const std::vector<std::uint64_t>& workers)>& heard = {});
 
-        // Row of one position, [num_kv_heads, head_dim]. The position is within what was reserved.
-        std::span<float> k(std::uint32_t layer, std::uint32_t position);
-        std::span<float> v(std::uint32_t layer, std::uint32_t position);
-        std::span<const float> k(std::uint32_t layer, std::uint32_t position) const;
-        std::span<const float> v(std::uint32_t layer, std::uint32_t position) const;
+        // Keys and values of one position, each [num_kv_heads, head_dim], rounded to the cache's
+        // dtype. The position is within what was reserved, here and below.
+        void store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
+                   std::span<const float> v);
+        // Of the positions [first, first + count), all in one page, one head: where they lie or,
+        // unless they are f32, in `room`, which has count · head_dim floats.
+        KvRows k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
+                      std::uint32_t count, std::span<float> room) const;
+        KvRows v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
+                      std::uint32_t count, std::span<float> room) const;
+        // A copy of one position, [num_kv_heads, head_dim].
+        std::vector<float> k(std::uint32_t layer, std::uint32_t position) const;
+        std::vector<float> v(std::uint32_t layer, std::uint32_t position) const;
         // Whole state as bytes (version, shape, tokens, rows), and back; a foreign
         // shape or a damaged length is bad_file, a spent budget overloaded.
         Bytes serialize() const;
@@ -93,6 +108,10 @@ class KvCache {
 
       private:
         friend class KvCache;
+        std::byte* row(std::uint32_t layer, bool is_v, std::uint32_t position) const;
+        KvRows rows(std::byte* first, std::uint32_t kv_head, std::uint32_t count,
+                    std::span<float> room) const;
+        std::vector<float> copy(const std::byte* row) const;
         std::optional<PrefixIndex::NodeId> published_end() const;
         KvCache* cache_;
         std::string scope_;
@@ -107,9 +126,9 @@ class KvCache {
     void release(std::uint32_t page);
     void free_page(std::uint32_t page);
 
-    float* page_data(std::uint32_t page) const;
-    std::span<float> row(std::uint32_t page, std::uint32_t layer, bool is_v, std::uint32_t slot);
-    std::size_t row_floats() const { return std::size_t{config_.num_kv_heads} * config_.head_dim; }
+    std::byte* page_data(std::uint32_t page) const;
+    std::size_t head_bytes() const { return kv_head_bytes(options_.dtype, config_.head_dim); }
+    std::size_t row_bytes() const { return config_.num_kv_heads * head_bytes(); }
 
     ModelConfig config_;
     KvCacheOptions options_;

@@ -26,7 +26,8 @@ Result<Perplexity> measure_perplexity(
                           options.window_tokens, ", asked for ", std::max(num_windows, 1u))};
 
     constexpr std::uint32_t page_tokens = 16;
-    KvCache cache(config, {page_tokens, (options.window_tokens + page_tokens - 1) / page_tokens});
+    KvCache cache(config, {page_tokens, (options.window_tokens + page_tokens - 1) / page_tokens,
+                           options.kv_dtype});
     constexpr std::size_t chunk_tokens = 128;  // bounds the logits held at once
 
     Perplexity out;

@@ -12,6 +12,7 @@ namespace moex {
 struct PerplexityOptions {
     std::uint32_t window_tokens = 512;  // a window of n tokens gives n − 1 predictions
     std::uint32_t num_windows = 0;      // 0: as many whole windows as the text has
+    KvDtype kv_dtype = KvDtype::f32;
 };
 struct Perplexity {
     double perplexity = 0;

@@ -1,5 +1,5 @@
 // A row's bits do not depend on the batch, the chunks or the micro-batches it travelled in, in
-// either arithmetic.
+// either arithmetic and with every dtype of keys and values.
 #include "hub/engine/decoder.h"
 
 #include <cstring>
@@ -11,16 +11,21 @@
 namespace moex {
 namespace {
 
-class DecoderTest : public testing::TestWithParam<Arithmetic> {
+struct Rounding {
+    Arithmetic arithmetic = Arithmetic::exact;
+    KvDtype kv = KvDtype::f32;
+};
+
+class DecoderTest : public testing::TestWithParam<Rounding> {
   protected:
     DecoderTest()
         : package_(test::tiny_package()),
           decoder_(make({})),
-          experts_(package_, test::compute_threads(), {}, GetParam()),
-          cache_(package_->config(), {5, 400}) {}
+          experts_(package_, test::compute_threads(), {}, GetParam().arithmetic),
+          cache_(package_->config(), {5, 400, GetParam().kv}) {}
 
     std::unique_ptr<Decoder> make(DecoderOptions options) const {
-        options.arithmetic = GetParam();
+        options.arithmetic = GetParam().arithmetic;
         auto created = Decoder::create(package_, test::compute_threads(), options);
         if (!created.ok()) throw std::runtime_error(created.error().message);
         return std::move(created).value();
@@ -128,7 +133,7 @@ TEST_P(DecoderTest, RolledBackAndContinuedEqualsFresh) {
 
 TEST_P(DecoderTest, OneThreadGivesTheBitsOfTwo) {
     ThreadPool alone(1);
-    const auto decoder = Decoder::create(package_, alone, {.arithmetic = GetParam()});
+    const auto decoder = Decoder::create(package_, alone, {.arithmetic = GetParam().arithmetic});
     ASSERT_TRUE(decoder.ok());
     const auto ids = test::random_tokens(23, 256, 6);
     KvCache::Sequence two(cache_), one(cache_);
@@ -140,13 +145,14 @@ TEST_P(DecoderTest, LogitsAreNearThoseOfExactArithmetic) {
     const auto exact = Decoder::create(package_, test::compute_threads());
     ASSERT_TRUE(exact.ok());
     const auto ids = test::random_tokens(12, 256, 7);
-    KvCache::Sequence a(cache_), b(cache_);
+    KvCache exact_cache(package_->config(), {5, 400});
+    KvCache::Sequence a(cache_), b(exact_cache);
     const auto mine = logits(*decoder_, a, ids, 12), wanted = logits(**exact, b, ids, 12);
     const std::vector<double> reference(wanted.begin(), wanted.end());
 
     const double error = normalized_rms_error(mine, reference);
     std::cout << "relative RMS error of the logits: " << error << "\n";
-    if (GetParam() == Arithmetic::exact)
+    if (GetParam().arithmetic == Arithmetic::exact)
         EXPECT_EQ(error, 0.0);
     else
         EXPECT_TRUE(error > 1e-4 && error < 5e-2) << error;
@@ -191,10 +197,52 @@ TEST_P(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryArithmetic, DecoderTest,
-                         testing::Values(Arithmetic::exact, Arithmetic::int8),
+                         testing::Values(Rounding{}, Rounding{Arithmetic::int8, KvDtype::f16},
+                                         Rounding{Arithmetic::int8, KvDtype::int8}),
                          [](const auto& info) {
-                             return info.param == Arithmetic::exact ? "Exact" : "Int8";
+                             return std::string(info.param.arithmetic == Arithmetic::exact
+                                                    ? "Exact"
+                                                    : "Int8") +
+                                    "Kv" + kv_dtype_name(info.param.kv);
                          });
+
+// Few rows over a long cache share its blocks among the threads; many rows walk it alone.
+TEST(LongContextTest, SplitOverThreadsItGivesTheSameBits) {
+    ModelConfig config = test::tiny_config();
+    config.num_layers = 1;
+    config.layer_is_moe = {0};
+    config.context_tokens = 4096;
+    const test::TemporaryFolder folder("long-context");
+    const auto made = synth_package(config, "long", 3, folder.path() / "package", {},
+                                    test::compute_threads(), {});
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const auto package = ModelPackage::open(folder.path() / "package");
+    ASSERT_TRUE(package.ok());
+    LocalExperts experts(*package, test::compute_threads(), {});
+    ThreadPool alone(1);
+    const auto ids = test::random_tokens(2000, 256, 1);
+
+    for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {
+        std::vector<std::vector<float>> answers;
+        for (ThreadPool* threads : {&test::compute_threads(), &alone})
+            for (const std::size_t last_rows : {1u, 3u, 2000u}) {
+                const auto decoder = Decoder::create(*package, *threads);
+                ASSERT_TRUE(decoder.ok());
+                KvCache cache(config, {16, 130, dtype});
+                KvCache::Sequence sequence(cache);
+                const auto step = [&](std::span<const TokenId> tokens) {
+                    const StepRows rows{.kv = &sequence, .tokens = tokens};
+                    auto result = (*decoder)->step({&rows, 1}, experts);
+                    EXPECT_TRUE(result.ok());
+                    return result->logits;
+                };
+                if (last_rows < ids.size())
+                    (void)step(std::span(ids).first(ids.size() - last_rows));
+                answers.push_back(step(std::span(ids).last(last_rows)));
+            }
+        for (const auto& answer : answers) EXPECT_EQ(answer, answers.front());
+    }
+}
 
 }  // namespace
 }  // namespace moex

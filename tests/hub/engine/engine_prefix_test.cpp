@@ -113,8 +113,8 @@ class EnginePrefixTest : public testing::Test {
     }
     Outcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
     // By an engine that never saw anything, while the other one rests: they share the decoder.
-    Outcome fresh(const GenerationRequest& request) {
-        Engine engine(*decoder_, local_, {.prefix_cache = false});
+    Outcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
+        Engine engine(*decoder_, local_, {.kv_dtype = kv_dtype, .prefix_cache = false});
         auto outcome = std::make_shared<Outcome>();
         std::promise<void> done;
         EXPECT_TRUE(
@@ -129,8 +129,9 @@ class EnginePrefixTest : public testing::Test {
         done.get_future().wait();
         return *outcome;
     }
-    void expect_fresh(const GenerationRequest& request, const Outcome& outcome) {
-        const Outcome wanted = fresh(request);
+    void expect_fresh(const GenerationRequest& request, const Outcome& outcome,
+                      KvDtype kv_dtype = KvDtype::f32) {
+        const Outcome wanted = fresh(request, kv_dtype);
         EXPECT_EQ(outcome.ids, wanted.ids);
         EXPECT_EQ(outcome.logprobs, wanted.logprobs);
     }
@@ -163,6 +164,19 @@ TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
     EXPECT_EQ(counters.prompt_tokens, 150u + 41);
     EXPECT_EQ(counters.kv_pages_used, 0u);
     EXPECT_GT(counters.kv_pages_cached, 10u);
+}
+
+TEST_F(EnginePrefixTest, KeysAndValuesOfFewerBitsAreTakenOverBitForBit) {
+    const auto request = request_of(test::random_tokens(100, 256, 1), 12);
+    std::vector<Outcome> outcomes;
+    for (const KvDtype dtype : {KvDtype::f16, KvDtype::int8}) {
+        start({.kv_dtype = dtype});
+        (void)solo(request);
+        outcomes.push_back(solo(request));
+        EXPECT_EQ(outcomes.back().end.stats.cached_tokens, 96u);
+        expect_fresh(request, outcomes.back(), dtype);
+    }
+    EXPECT_NE(outcomes[0].logprobs, outcomes[1].logprobs);
 }
 
 TEST_F(EnginePrefixTest, AChangedTailReusesTheCommonPages) {

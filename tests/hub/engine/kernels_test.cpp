@@ -2,6 +2,7 @@
 // group size; and rows that do not feel their neighbours.
 #include "hub/engine/kernels.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -159,7 +160,7 @@ TEST(KernelsTest, RowFunctionsEqualTheirTwins) {
 
 // A sequence of random keys and values in pages of 4 tokens, in its layer 1.
 struct Attention {
-    static constexpr std::uint32_t num_tokens = 39;
+    std::uint32_t num_tokens;
     ModelConfig config;
     KvCache cache;
     KvCache::Sequence sequence;
@@ -167,14 +168,16 @@ struct Attention {
     AttentionShape shape;
     std::size_t kv_floats, q_floats;  // of a row
 
-    explicit Attention(std::uint32_t head_dim)
-        : config([&] {
+    explicit Attention(std::uint32_t head_dim, std::uint32_t tokens = 39,
+                       KvDtype dtype = KvDtype::f32)
+        : num_tokens(tokens),
+          config([&] {
               ModelConfig tiny = test::tiny_config();
               tiny.head_dim = head_dim;
               tiny.num_heads = 6;  // three for each kv head
               return tiny;
           }()),
-          cache(config, {4, 16}),
+          cache(config, {4, tokens / 4 + 1, dtype}),
           sequence(cache),
           shape{config.num_heads, config.num_kv_heads, head_dim},
           kv_floats(std::size_t{config.num_kv_heads} * head_dim),
@@ -184,15 +187,35 @@ struct Attention {
         v = random_floats(num_tokens * kv_floats, 11);
         q = random_floats(num_tokens * q_floats, 12);
         for (std::uint32_t t = 0; t < num_tokens; ++t) {
-            std::copy_n(k.begin() + t * kv_floats, kv_floats, sequence.k(1, t).begin());
-            std::copy_n(v.begin() + t * kv_floats, kv_floats, sequence.v(1, t).begin());
+            sequence.store(1, t, std::span(k).subspan(t * kv_floats, kv_floats),
+                           std::span(v).subspan(t * kv_floats, kv_floats));
+            std::ranges::copy(sequence.k(1, t), k.begin() + t * kv_floats);  // as they are read
+            std::ranges::copy(sequence.v(1, t), v.begin() + t * kv_floats);
         }
     }
     // Rows at [first, first + count).
     std::vector<float> rows(std::uint32_t kv_head, std::uint32_t first, std::uint32_t count) const {
         std::vector<float> out(count * q_floats);
-        attend({out.data(), q_floats}, {q.data() + first * q_floats, q_floats, count}, sequence, 1,
-               kv_head, first, shape);
+        attend({out.data(), q_floats}, task(kv_head, first, count), shape);
+        return out;
+    }
+    AttendTask task(std::uint32_t kv_head, std::uint32_t first, std::uint32_t count) const {
+        return {.q = {q.data() + first * q_floats, q_floats, count},
+                .kv = &sequence,
+                .layer = 1,
+                .kv_head = kv_head,
+                .first_position = first};
+    }
+    // One row in the obvious way.
+    std::vector<float> twin(std::uint32_t kv_head, std::uint32_t position) const {
+        const std::uint32_t head_dim = shape.head_dim;
+        std::vector<float> out(q_floats);
+        for (std::size_t at = 0; at < out.size(); at += head_dim)
+            plain::attention(std::span(out).subspan(at, head_dim),
+                             std::span(q).subspan(position * q_floats + at, head_dim),
+                             k.data() + kv_head * head_dim, v.data() + kv_head * head_dim,
+                             kv_floats, position + 1,
+                             1.0f / std::sqrt(static_cast<float>(head_dim)));
         return out;
     }
 };
@@ -201,16 +224,77 @@ TEST(KernelsTest, PagedAttentionEqualsItsTwin) {
     const Attention attention(20);
     for (const std::uint32_t position : {0u, 3u, 4u, 37u, 38u})
         for (std::uint32_t kv_head = 0; kv_head < attention.config.num_kv_heads; ++kv_head) {
-            const auto mine = attention.rows(kv_head, position, 1);
-            std::vector<float> twin(mine.size());
-            for (std::size_t at = 0; at < mine.size(); at += 20)
-                plain::attention(
-                    std::span(twin).subspan(at, 20),
-                    std::span(attention.q).subspan(position * attention.q_floats + at, 20),
-                    attention.k.data() + kv_head * 20, attention.v.data() + kv_head * 20,
-                    attention.kv_floats, position + 1, 1.0f / std::sqrt(20.0f));
-            EXPECT_LE(rms_error(mine, twin), 1e-6) << "position " << position;
+            EXPECT_LE(
+                rms_error(attention.rows(kv_head, position, 1), attention.twin(kv_head, position)),
+                1e-6)
+                << "position " << position;
         }
+}
+
+TEST(KernelsTest, AContextOfSeveralBlocksEqualsItsTwinHoweverItIsSplit) {
+    constexpr std::uint32_t num_tokens = 2 * attend_block_tokens + 77;
+    for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8}) {
+        const Attention attention(36, num_tokens, dtype);
+        // The second pair of rows stands on both sides of a block's end.
+        for (const auto& [first, count] :
+             {std::pair{num_tokens - 9, 9u}, std::pair{attend_block_tokens - 2, 5u}}) {
+            const auto together = attention.rows(1, first, count);
+            for (std::uint32_t r = 0; r < count; ++r) {
+                const auto row = std::span(together).subspan(r * attention.q_floats,
+                                                             attention.q_floats);
+                EXPECT_LE(rms_error(row, attention.twin(1, first + r)), 2e-6);
+                const auto alone = attention.rows(1, first + r, 1);
+                EXPECT_EQ(std::memcmp(alone.data(), row.data(), row.size_bytes()), 0)
+                    << "row " << r << " from " << first;
+            }
+
+            const AttendTask task = attention.task(1, first, count);
+            const std::size_t floats = attend_part_floats(count, attention.shape);
+            std::vector<float> parts(attend_blocks(task) * floats), split(together.size());
+            for (std::uint32_t block = attend_blocks(task); block-- > 0;)
+                attend_block(std::span(parts).subspan(block * floats, floats), task, block,
+                             attention.shape);
+            merge_parts({split.data(), attention.q_floats}, parts, task, attention.shape);
+            EXPECT_EQ(split, together);
+        }
+    }
+}
+
+TEST(KernelsTest, KeysAndValuesOfFewerBitsAreNearAndTellWhatIsNotFinite) {
+    for (const std::uint32_t head_dim : {1u, 20u, 32u, 64u, 75u, 128u}) {
+        const auto values = random_floats(head_dim, head_dim, 3.0f);
+        for (const auto& [dtype, error_max] :
+             {std::pair{KvDtype::f32, 0.0}, std::pair{KvDtype::f16, 5e-4},
+              std::pair{KvDtype::int8, 1e-2}}) {
+            std::vector<std::uint32_t> room(kv_head_bytes(dtype, head_dim) / 4);
+            auto* const bytes = reinterpret_cast<std::byte*>(room.data());
+            const auto there_and_back = [&](std::span<const float> from) {
+                std::vector<float> out(from.size());
+                store_kv_head(bytes, dtype, from);
+                load_kv_head(out, dtype, bytes);
+                return out;
+            };
+            const auto read = there_and_back(values);
+            EXPECT_LE(rms_error(read, values), error_max) << kv_dtype_name(dtype) << head_dim;
+            // The plain twin of what reads them.
+            for (std::size_t i = 0; i < head_dim; ++i) {
+                if (dtype == KvDtype::f16)
+                    EXPECT_EQ(read[i], half_to_float(float_to_half(values[i])));
+                if (dtype != KvDtype::int8) continue;
+                const std::size_t groups = (head_dim + 31) / 32;
+                const auto code = static_cast<float>(
+                    static_cast<std::int8_t>(bytes[4 * groups + i]));
+                EXPECT_EQ(read[i], code * std::bit_cast<float>(room[i / 32]));
+            }
+
+            EXPECT_EQ(there_and_back(std::vector<float>(head_dim)), std::vector<float>(head_dim));
+            auto bad = values;
+            bad.back() = NAN;
+            EXPECT_TRUE(std::isnan(there_and_back(bad).back()));
+        }
+        EXPECT_EQ(parse_kv_dtype("f16"), KvDtype::f16);
+        EXPECT_EQ(parse_kv_dtype("f15"), std::nullopt);
+    }
 }
 
 TEST(KernelsTest, RowsThatAttendTogetherHaveTheBitsOfRowsAlone) {

@@ -16,6 +16,9 @@ ModelConfig small_config() {
     config.head_dim = 3;
     return config;
 }
+std::vector<float> row_of(const ModelConfig& config, float value) {
+    return std::vector<float>(std::size_t{config.num_kv_heads} * config.head_dim, value);
+}
 // Every row has its own value.
 float row_value(int sequence, std::uint32_t generation, std::uint32_t layer, std::uint32_t position,
                 bool is_v) {
@@ -62,12 +65,10 @@ TEST(KvCacheTest, ActsLikeAMapUnderAnyHistory) {
                     if (!fits) break;
                     reserved[s] += missing;
                     for (std::uint32_t p = tokens; p < tokens + more; ++p) {
-                        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-                            std::ranges::fill(sequence.k(layer, p),
-                                              row_value(s, operation, layer, p, false));
-                            std::ranges::fill(sequence.v(layer, p),
-                                              row_value(s, operation, layer, p, true));
-                        }
+                        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+                            sequence.store(layer, p,
+                                           row_of(config, row_value(s, operation, layer, p, false)),
+                                           row_of(config, row_value(s, operation, layer, p, true)));
                         model[s].push_back(operation);
                     }
                     sequence.commit(more);
@@ -115,10 +116,8 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
     ASSERT_TRUE(sequence.reserve(5));
 
     for (std::uint32_t p = 0; p < 5; ++p)
-        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
-            std::ranges::fill(sequence.k(layer, p), 1.0f);
-            std::ranges::fill(sequence.v(layer, p), 2.0f);
-        }
+        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+            sequence.store(layer, p, row_of(config, 1), row_of(config, 2));
     sequence.commit(5);
     const Bytes saved = sequence.serialize();
     const std::uint32_t free_before = cache.pages_free();
@@ -131,6 +130,10 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
     EXPECT_FALSE(KvCache::Sequence::deserialize(cache, longer).ok());
 
     Bytes huge = saved;
+    Bytes rounded = saved;
+    rounded[24] = std::byte{1};  // f16
+    EXPECT_EQ(KvCache::Sequence::deserialize(cache, rounded).error().code, ErrorCode::bad_file);
+
     // a token count beyond any memory
     std::fill(huge.begin() + 20, huge.begin() + 24, std::byte{0xff});
     EXPECT_FALSE(KvCache::Sequence::deserialize(cache, huge).ok());

@@ -40,8 +40,9 @@ struct Talk {
             for (std::uint32_t layer = 0; layer < 2; ++layer) {
                 const float value = value_of(std::span(tokens).first(p + 1)) +
                                     static_cast<float>(layer) * 0.25f;
-                std::ranges::fill(kv.k(layer, p), value);
-                std::ranges::fill(kv.v(layer, p), -value);
+                const std::size_t size = kv.k(layer, p).size();
+                kv.store(layer, p, std::vector<float>(size, value),
+                         std::vector<float>(size, -value));
             }
         kv.commit(static_cast<std::uint32_t>(tokens.size()) - first);
         workers.resize(tokens.size() / kv.page_tokens() + 1, {worker});

@@ -1,0 +1,28 @@
+// How keys and values lie in the cache: one head of one token at a time.
+//   f32    as they were computed
+//   f16    rounded, and cut to ±65504
+//   int8   for each 32 values f32 scale = max|x| / 127; then s8 code = round(x / scale): 9 bits
+//   each
+// What is read is what was stored, whoever reads it and when: a row's bits follow from its values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+namespace moex {
+
+enum class KvDtype : std::uint8_t { f32, f16, int8 };
+
+const char* kv_dtype_name(KvDtype dtype);
+std::optional<KvDtype> parse_kv_dtype(std::string_view name);
+
+// Of one head of one token; a multiple of 4.
+std::size_t kv_head_bytes(KvDtype dtype, std::uint32_t head_dim);
+// `to` has kv_head_bytes(), at a multiple of 4.
+void store_kv_head(std::byte* to, KvDtype dtype, std::span<const float> values);
+void load_kv_head(std::span<float> values, KvDtype dtype, const std::byte* from);
+
+}  // namespace moex
