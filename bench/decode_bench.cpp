@@ -1,10 +1,12 @@
 // Decode and prefill on the local backend: how far from what the memory allows.
 //   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
-//                [--arithmetic exact|int8|both]
+//                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8] [--hub-dtype int8|int4]
+//                [--context TOKENS]
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
 // CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
 // weights moved per step, bound tok/s at the measured bandwidth. Default: int8; `both` takes turns,
-// phase by phase, so that a noisy machine wrongs neither.
+// phase by phase, so that a noisy machine wrongs neither. With --context: one sequence that decodes
+// behind so many tokens, and nothing else.
 // example: decode_bench --shape bench-moe --threads 2
 #include <unistd.h>
 
@@ -49,14 +51,16 @@ double memory_bandwidth(ThreadPool& threads) {
 }
 
 // Weights that one token meets, as they lie in memory.
-double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic) {
+double bytes_per_token(const ModelPackage& package, Arithmetic arithmetic, bool hub_int4) {
     const ModelConfig& c = package.config();
     const double q = double{1} * c.num_heads * c.head_dim,
                  kv = double{1} * c.num_kv_heads * c.head_dim;
 
     // int8: a byte, and 4 of scale for each group of 128; the router stays bf16.
-    const double hub = arithmetic == Arithmetic::int8 ? 1.0 + 4.0 / 128 : 2.0;
-    double bytes = hub * c.vocab_size * c.hidden_size;
+    // int4: half a byte, and 4 of scale and zero for each 32; the LM head stays int8.
+    const double head = arithmetic == Arithmetic::int8 ? 1.0 + 4.0 / 128 : 2.0,
+                 hub = arithmetic == Arithmetic::int8 && hub_int4 ? 0.5 + 4.0 / 32 : head;
+    double bytes = head * c.vocab_size * c.hidden_size;
     for (std::uint32_t layer = 0; layer < c.num_layers; ++layer) {
         bytes += hub * c.hidden_size * (2 * q + 2 * kv);
         if (c.is_moe(layer))
@@ -85,6 +89,8 @@ struct Bench {
     const ModelPackage& package;
     std::vector<Variant> variants;
     double bandwidth;
+    KvDtype kv_dtype = KvDtype::f32;
+    bool hub_int4 = false;
 
     void print(const char* phase, std::uint32_t rows_per_step) {
         for (Variant& variant : variants) {
@@ -93,7 +99,8 @@ struct Bench {
             const double median = seconds[seconds.size() / 2],
                          p99 = seconds[seconds.size() * 99 / 100];
             const bool is_decode = std::strcmp(phase, "decode") == 0 && rows_per_step == 1;
-            const double bytes = is_decode ? bytes_per_token(package, variant.arithmetic) : 0;
+            const double bytes = is_decode ? bytes_per_token(package, variant.arithmetic, hub_int4)
+                                           : 0;
 
             std::printf("%s,%s,%zu,%s,%u,%.1f,%.2f,%.0f,%.1f\n", shape.c_str(), variant.name(),
                         threads.num_threads(), phase, rows_per_step, rows_per_step / median,
@@ -119,7 +126,7 @@ struct Bench {
     std::vector<double> decode_once(Variant& variant, std::uint32_t num_sequences,
                                     std::uint32_t num_tokens) {
         const ModelConfig& config = package.config();
-        KvCache cache(config, {16, num_sequences * (num_tokens / 16 + 2)});
+        KvCache cache(config, {16, num_sequences * (num_tokens / 16 + 2), kv_dtype});
         std::vector<KvCache::Sequence> sequences;
         std::vector<TokenId> last(num_sequences);
         for (std::uint32_t i = 0; i < num_sequences; ++i) {
@@ -149,6 +156,31 @@ struct Bench {
         return times;
     }
 
+    // One sequence behind `context` tokens.
+    void decode_behind(std::uint32_t context, std::uint32_t num_tokens) {
+        for (Variant& variant : variants) {
+            KvCache cache(package.config(), {16, (context + num_tokens) / 16 + 2, kv_dtype});
+            KvCache::Sequence sequence(cache);
+            std::vector<TokenId> ids(context + num_tokens);
+            for (std::uint32_t i = 0; i < ids.size(); ++i)
+                ids[i] = i * 7919 % package.config().vocab_size;
+
+            for (std::uint32_t first = 0; first < ids.size();) {
+                const bool is_prompt = first < context;
+                const std::uint32_t count = is_prompt ? std::min(256u, context - first) : 1;
+                const StepRows rows{.kv = &sequence,
+                                    .tokens = std::span(ids).subspan(first, count),
+                                    .no_logits = is_prompt};
+                const TimePoint started = now_steady();
+                const auto step = variant.decoder->step({&rows, 1}, *variant.experts);
+                if (!step.ok()) fail(step.error());
+                if (!is_prompt) variant.step_seconds.push_back(seconds_since(started));
+                first += count;
+            }
+        }
+        print(("decode behind " + std::to_string(context)).c_str(), 1);
+    }
+
     void prefill(std::uint32_t num_tokens, std::uint32_t repeats) {
         for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
             for (Variant& variant : variants)
@@ -157,7 +189,7 @@ struct Bench {
     }
     double prefill_once(Variant& variant, std::uint32_t num_tokens) {
         const ModelConfig& config = package.config();
-        KvCache cache(config, {16, num_tokens / 16 + 2});
+        KvCache cache(config, {16, num_tokens / 16 + 2, kv_dtype});
         std::vector<TokenId> ids(num_tokens);
         for (std::uint32_t i = 0; i < num_tokens; ++i) ids[i] = i * 7919 % config.vocab_size;
 
@@ -180,71 +212,98 @@ struct Bench {
     }
 };
 
+struct Flags {
+    std::string shape = "bench-moe", model, arithmetic = "int8";
+    std::uint32_t threads = 0, tokens = 128, repeats = 5, context = 0;
+    KvDtype kv_dtype = KvDtype::f32;
+    PackedDtype hub_dtype = PackedDtype::int8;
+};
+
+Flags parse(int argc, char** argv) {
+    Flags flags;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string flag = argv[i], value = argv[i + 1];
+        const auto number = static_cast<std::uint32_t>(std::atoi(value.c_str()));
+        if (flag == "--shape")
+            flags.shape = value;
+        else if (flag == "--model")
+            flags.shape = flags.model = value;
+        else if (flag == "--arithmetic")
+            flags.arithmetic = value;
+        else if (flag == "--kv-dtype")
+            flags.kv_dtype = parse_kv_dtype(value).value_or(KvDtype::f32);
+        else if (flag == "--hub-dtype")
+            flags.hub_dtype = value == "int4" ? PackedDtype::int4 : PackedDtype::int8;
+        else if (flag == "--context")
+            flags.context = number;
+        else if (flag == "--threads")
+            flags.threads = number;
+        else if (flag == "--tokens")
+            flags.tokens = number;
+        else if (flag == "--repeats")
+            flags.repeats = number;
+        else {
+            std::fprintf(stderr, "decode_bench: unknown flag %s\n", flag.c_str());
+            std::exit(2);
+        }
+    }
+    return flags;
+}
+
+void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool& threads) {
+    const auto package = ModelPackage::open(folder);
+    if (!package.ok()) Bench::fail(package.error());
+    const double bandwidth = memory_bandwidth(threads);
+    std::fprintf(stderr, "decode_bench: kernels %s, integer %s, %.1f GB/s read\n", kernel_target(),
+                 integer_path().name, bandwidth / 1e9);
+    std::printf(
+        "shape,arithmetic,threads,phase,rows_per_step,tok_s_median,p99_ms,bytes_per_step,"
+        "bound_tok_s\n");
+
+    Bench bench{flags.shape,
+                threads,
+                **package,
+                {},
+                bandwidth,
+                flags.kv_dtype,
+                flags.hub_dtype == PackedDtype::int4};
+    for (const Arithmetic one : {Arithmetic::exact, Arithmetic::int8}) {
+        if (flags.arithmetic == (one == Arithmetic::exact ? "int8" : "exact")) continue;
+        auto decoder = Decoder::create(*package, threads,
+                                       {.arithmetic = one, .hub_dtype = flags.hub_dtype});
+        if (!decoder.ok()) Bench::fail(decoder.error());
+        bench.variants.push_back(
+            {one,
+             *std::move(decoder),
+             std::make_unique<LocalExperts>(*package, threads, ExpertRounding{}, one),
+             {}});
+    }
+
+    if (flags.context > 0) return bench.decode_behind(flags.context, flags.tokens);
+    bench.decode(1, flags.tokens, flags.repeats);
+    bench.decode(4, flags.tokens, flags.repeats);
+    bench.prefill(128, flags.repeats);
+    bench.prefill(512, flags.repeats);
+}
+
 }  // namespace
 }  // namespace moex
 
 int main(int argc, char** argv) {
     using namespace moex;
-    std::string shape = "bench-moe", model, arithmetic = "int8";
-    std::uint32_t num_threads = 0, num_tokens = 128, repeats = 5;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const std::string flag = argv[i];
-        if (flag == "--shape")
-            shape = argv[i + 1];
-        else if (flag == "--model")
-            shape = model = argv[i + 1];
-        else if (flag == "--arithmetic")
-            arithmetic = argv[i + 1];
-        else if (flag == "--threads")
-            num_threads = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
-        else if (flag == "--tokens")
-            num_tokens = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
-        else if (flag == "--repeats")
-            repeats = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
-        else {
-            std::fprintf(stderr, "decode_bench: unknown flag %s\n", argv[i]);
-            return 2;
-        }
-    }
-
-    ThreadPool threads(num_threads);
-    std::filesystem::path folder = model, made;
-    if (model.empty()) {
+    const Flags flags = parse(argc, argv);
+    ThreadPool threads(flags.threads);
+    std::filesystem::path folder = flags.model, made;
+    if (flags.model.empty()) {
         made = folder = std::filesystem::temp_directory_path() /
                         ("moex-decode-bench-" + std::to_string(::getpid()));
-        const auto config = synth_shape(shape);
+        const auto config = synth_shape(flags.shape);
         if (!config.ok()) Bench::fail(config.error());
-        const auto report = synth_package(*config, shape, 1234, folder, {}, threads, {});
+        const auto report = synth_package(*config, flags.shape, 1234, folder, {}, threads, {});
         if (!report.ok()) Bench::fail(report.error());
     }
 
-    {
-        const auto package = ModelPackage::open(folder);
-        if (!package.ok()) Bench::fail(package.error());
-        const double bandwidth = memory_bandwidth(threads);
-        std::fprintf(stderr, "decode_bench: kernels %s, integer %s, %.1f GB/s read\n",
-                     kernel_target(), integer_path().name, bandwidth / 1e9);
-        std::printf(
-            "shape,arithmetic,threads,phase,rows_per_step,tok_s_median,p99_ms,bytes_per_step,"
-            "bound_tok_s\n");
-
-        Bench bench{shape, threads, **package, {}, bandwidth};
-        for (const Arithmetic one : {Arithmetic::exact, Arithmetic::int8}) {
-            if (arithmetic == (one == Arithmetic::exact ? "int8" : "exact")) continue;
-            auto decoder = Decoder::create(*package, threads, {.arithmetic = one});
-            if (!decoder.ok()) Bench::fail(decoder.error());
-            bench.variants.push_back(
-                {one,
-                 *std::move(decoder),
-                 std::make_unique<LocalExperts>(*package, threads, ExpertRounding{}, one),
-                 {}});
-        }
-        bench.decode(1, num_tokens, repeats);
-        bench.decode(4, num_tokens, repeats);
-        bench.prefill(128, repeats);
-        bench.prefill(512, repeats);
-    }
-
+    measure(flags, folder, threads);
     if (!made.empty()) std::filesystem::remove_all(made);
     return 0;
 }

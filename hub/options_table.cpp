@@ -172,6 +172,10 @@ const Setting engine_settings[] = {
      "twice "
      "as fast); auto: int8 for INT4 experts, exact for others and with --deterministic",
      0, 0, "auto|exact|int8"},
+    {"hub-dtype", word, runs_model, "DTYPE", "int8",
+     "of attention and dense matrices in int8 arithmetic: int8, or int4 (fewer bytes a token, less "
+     "exact); the LM head keeps 8 bits",
+     0, 0, "int8|int4"},
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
     {"sequences-max", number, command_serve, "N", "16", "generations that run at once", 1, 4096},
     {"queue-max", number, command_serve, "N", "64", "generations that wait; beyond it 429", 1,

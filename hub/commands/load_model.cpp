@@ -41,6 +41,10 @@ Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& p
     return Arithmetic::exact;
 }
 
+PackedDtype hub_dtype_of(const Settings& settings) {
+    return settings.text("hub-dtype") == "int4" ? PackedDtype::int4 : PackedDtype::int8;
+}
+
 KvDtype kv_dtype_of(const Settings& settings, Arithmetic arithmetic) {
     if (const auto asked = parse_kv_dtype(settings.text("kv-dtype"))) return *asked;
     return arithmetic == Arithmetic::exact ? KvDtype::f32 : KvDtype::f16;
@@ -102,7 +106,8 @@ Result<LoadedModel> load_model(const Settings& settings,
     stage("loading tensors");
     MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
     MOEX_ASSIGN(decoder,
-                Decoder::create(model.package, *model.threads, {.arithmetic = arithmetic}));
+                Decoder::create(model.package, *model.threads,
+                                {.arithmetic = arithmetic, .hub_dtype = hub_dtype_of(settings)}));
     model.decoder = std::move(decoder);
     model.kv_dtype = kv_dtype_of(settings, arithmetic);
 

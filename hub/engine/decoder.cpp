@@ -88,7 +88,8 @@ const ModelConfig& Decoder::config() const { return state_->config; }
 Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package,
                                                  ThreadPool& threads, DecoderOptions options) {
     MOEX_CHECK(options.micro_batches > 0, "a step has at least one part");
-    MOEX_ASSIGN(weights, load_decoder_weights(*package, options.arithmetic, threads));
+    MOEX_ASSIGN(weights,
+                load_decoder_weights(*package, options.arithmetic, options.hub_dtype, threads));
 
     const ModelConfig config = package->config();
     std::unique_ptr<Decoder> decoder(new Decoder);
@@ -200,15 +201,16 @@ void Decoder::State::attend_rows(MicroBatch& batch, std::uint32_t layer_index) {
         return RowsOut{batch.attended.data() + (task.q.data - batch.q.data()), q_size()};
     };
 
-    std::size_t num_blocks = 0, floats = 0;  // keys and values that are read
+    std::size_t num_blocks = 0, most_blocks = 0, floats = 0;  // keys and values that are read
     for (const AttendTask& task : tasks) {
-        num_blocks += attend_blocks(task);
+        const std::size_t blocks = attend_blocks(task);
+        num_blocks += blocks;
+        most_blocks = std::max(most_blocks, blocks);
         floats += std::size_t{task.num_tokens()} * task.q.num_rows * shape().heads_per_kv() *
                   config.head_dim;
     }
-    // Few rows over a long cache: threads share its blocks.
-    const bool is_split = tasks.size() < 4 * threads.num_threads() &&
-                          num_blocks >= 2 * tasks.size();
+    // One task is more than a thread's share of all: threads share its blocks.
+    const bool is_split = most_blocks > 1 && most_blocks * threads.num_threads() > num_blocks;
     if (is_split) return attend_split(batch, tasks, num_blocks, out_of);
 
     const std::size_t grain = std::max<std::size_t>(

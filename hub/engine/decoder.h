@@ -16,6 +16,7 @@
 #include "hub/base/thread_pool.h"
 #include "hub/engine/arithmetic.h"
 #include "hub/engine/expert_backend.h"
+#include "hub/engine/kernels/integer.h"
 #include "hub/engine/kv_cache.h"
 #include "hub/model/package/package.h"
 #include "hub/model/tokenizer/tokenizer.h"
@@ -55,6 +56,8 @@ struct DecoderOptions {
     // Of the hub's matrices, the router's excepted. Attention, norms and sums stay f32. Within an
     // arithmetic a row's bits depend on neither batch, chunk nor threads.
     Arithmetic arithmetic = Arithmetic::exact;
+    // What int8 arithmetic packs them to, the LM head's excepted, which keeps 8 bits.
+    PackedDtype hub_dtype = PackedDtype::int8;
 };
 
 class Decoder {

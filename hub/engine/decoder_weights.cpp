@@ -12,10 +12,11 @@ std::string shape_text(std::span<const std::uint64_t> shape) {
 class Loader {
   public:
     Loader(const ModelPackage& package, DecoderWeights& weights, Arithmetic arithmetic,
-           ThreadPool& threads)
+           PackedDtype hub_dtype, ThreadPool& threads)
         : package_(package),
           weights_(weights),
           arithmetic_(arithmetic),
+          hub_dtype_(hub_dtype),
           threads_(threads) {}
 
     Result<TensorView> tensor(const std::string& name, std::vector<std::uint64_t> shape) const {
@@ -41,16 +42,17 @@ class Loader {
     Status matrix(HubMatrix& out, const std::string& name, std::uint32_t num_out,
                   std::uint32_t num_in) {
         MOEX_ASSIGN(found, tensor(name, {num_out, num_in}));
-        out = hub_matrix_of(found, num_out, num_in);
+        out = hub_matrix_of(found, num_out, num_in, hub_dtype_);
         return {};
     }
-    HubMatrix hub_matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in) {
+    HubMatrix hub_matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in,
+                            PackedDtype dtype) {
         HubMatrix out;
         const std::size_t num_converted = weights_.converted.size();
         out.exact = matrix_of(found, num_out, num_in);
         if (arithmetic_ == Arithmetic::exact) return out;
 
-        weights_.packed.push_back(pack_hub_matrix(out.packed, out.exact, threads_));
+        weights_.packed.push_back(pack_hub_matrix(out.packed, out.exact, dtype, threads_));
         out.exact = {};
         weights_.converted.resize(num_converted);  // packed from, and not needed again
         return out;
@@ -71,6 +73,7 @@ class Loader {
     const ModelPackage& package_;
     DecoderWeights& weights_;
     Arithmetic arithmetic_;
+    PackedDtype hub_dtype_;
     ThreadPool& threads_;
 };
 
@@ -109,10 +112,10 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
 }  // namespace
 
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
-                                            ThreadPool& threads) {
+                                            PackedDtype hub_dtype, ThreadPool& threads) {
     const ModelConfig& config = package.config();
     DecoderWeights weights;
-    Loader load(package, weights, arithmetic, threads);
+    Loader load(package, weights, arithmetic, hub_dtype, threads);
 
     MOEX_ASSIGN(embeddings,
                 load.tensor("model.embed_tokens.weight", {config.vocab_size, config.hidden_size}));
@@ -120,12 +123,13 @@ Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithme
 
     MOEX_TRY(load.vector(weights.final_norm, "model.norm.weight", config.hidden_size));
 
-    if (config.tied_embeddings)
-        weights.head = load.hub_matrix_of(weights.embeddings, config.vocab_size,
-                                          config.hidden_size);
-    else
-        MOEX_TRY(
-            load.matrix(weights.head, "lm_head.weight", config.vocab_size, config.hidden_size));
+    TensorView head = weights.embeddings;
+    if (!config.tied_embeddings) {
+        MOEX_ASSIGN(own, load.tensor("lm_head.weight", {config.vocab_size, config.hidden_size}));
+        head = own;
+    }
+    weights.head = load.hub_matrix_of(head, config.vocab_size, config.hidden_size,
+                                      PackedDtype::int8);
 
     weights.layers.resize(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)

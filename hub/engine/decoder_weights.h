@@ -1,5 +1,5 @@
 // The hub's share of a model, found in the package and
-// checked: matrices stay mapped or are packed to int8, vectors are copied to f32.
+// checked: matrices stay mapped or are packed, vectors are copied to f32.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,9 @@ struct DecoderWeights {
     std::vector<AlignedBuffer> packed;  // what the packed matrices borrow
 };
 
-// An error names the tensor, what was found and what was wanted.
+// `hub_dtype`: of packed matrices but the head's, which is int8. An error names the tensor, what
+// was found and what was wanted.
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
-                                            ThreadPool& threads);
+                                            PackedDtype hub_dtype, ThreadPool& threads);
 
 }  // namespace moex

@@ -8,14 +8,15 @@
 
 namespace moex {
 
-// As the package has it, or packed to int8: then `packed` has data and `exact` is not used.
+// As the package has it, or packed: then `packed` has data and `exact` is not used.
 struct HubMatrix {
     WeightMatrix exact;
     PackedMatrix packed;
 };
 
-// Packs `from` to int8 in memory that is returned; `out` borrows it.
-AlignedBuffer pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, ThreadPool& threads);
+// Packs `from` to int8, or to int4 in groups of 32, in memory that is returned; `out` borrows it.
+AlignedBuffer pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
+                              ThreadPool& threads);
 
 struct HubProduct {
     RowsOut out;  // [x.num_rows, num_out]

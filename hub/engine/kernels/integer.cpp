@@ -65,10 +65,35 @@ std::uint32_t reorder_int4(std::uint32_t word) {
     return spread(word & 0xffff) | spread(word >> 16) << 4;
 }
 
-}  // namespace
+// One output's group of int4 that was rounded here.
+void pack_int4_group(std::byte* block, std::uint32_t lane, std::span<const float> weights) {
+    const auto [least, most] = std::minmax_element(weights.begin(), weights.end());
+    // A step that f16 still has, and a zero of which f16 has the ones.
+    constexpr float step_min = 1e-5f, zero_max = 2000.0f;
+    const half scale = float_to_half(
+        std::max({(*most - *least) / 15.0f, step_min, std::fabs(*least) / zero_max,
+                  std::fabs(*most) / zero_max}));
+    const float step = half_to_float(scale);
+    const half zero = float_to_half(-*least / step);
+    std::memcpy(block + lane * 2, &scale, 2);
+    std::memcpy(block + 32 + lane * 2, &zero, 2);
 
-void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
-               std::uint32_t panel_begin, std::uint32_t panel_end) {
+    for (std::size_t word = 0; word < weights.size() / 8; ++word) {
+        std::uint32_t codes = 0;
+        for (std::size_t k = 0; k < 8; ++k) {
+            const float code = std::nearbyint(weights[word * 8 + k] / step + half_to_float(zero));
+            codes |= static_cast<std::uint32_t>(std::clamp(code, 0.0f, 15.0f)) << 4 * k;
+        }
+        codes = reorder_int4(codes);
+        std::memcpy(block + 64 + (word * panel_outs + lane) * 4, &codes, 4);
+    }
+}
+
+// Cuts `from` into groups of outputs' weights, filled up with zeros: pack_group(block, lane,
+// group).
+template <class PackGroup>
+void pack_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+                  std::uint32_t panel_begin, std::uint32_t panel_end, const PackGroup& pack_group) {
     const std::uint32_t groups = shape.num_groups(), group_size = shape.group_size;
     float weights[128];
 
@@ -85,9 +110,21 @@ void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& fro
                                                 : 0;
                 for (std::uint32_t k = 0; k < count; ++k)
                     weights[k] = weight_at(from, out * shape.num_in + first + k);
-                pack_int8_group(block, lane, {weights, group_size});
+                pack_group(block, lane, std::span<const float>(weights, group_size));
             }
     }
+}
+
+}  // namespace
+
+void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end) {
+    pack_weights(to, shape, from, panel_begin, panel_end, pack_int8_group);
+}
+
+void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end) {
+    pack_weights(to, shape, from, panel_begin, panel_end, pack_int4_group);
 }
 
 void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "hub/engine/kernels/integer_paths.h"
+#include "hub/engine/kernels_plain.h"
 #include "protocol/expert_reference.h"
 #include "protocol/half.h"
 #include "protocol/tensor_format.h"
@@ -184,6 +185,37 @@ TEST(IntegerKernelsTest, StepsBesideTheProductsGiveTheBitsOfTheirTwins) {
         integer_add_scaled(fast, std::span(up).first(size), 0.3f);
         plain::integer_add_scaled(twin, std::span(up).first(size), 0.3f);
         EXPECT_EQ(std::memcmp(fast.data(), twin.data(), size * sizeof(float)), 0) << size;
+    }
+}
+
+TEST(IntegerKernelsTest, OtherWeightsRoundedToFourBitsAreNear) {
+    constexpr std::uint32_t num_out = 21, num_in = 90, group_size = 32;
+    for (const auto& [scale, shift] :
+         {std::pair{0.02f, 0.0f}, std::pair{1.0f, 5.0f}, std::pair{0.0f, 0.0f}}) {
+        auto weights = random_floats(std::size_t{num_out} * num_in, 4, scale);
+        for (float& one : weights) one += shift;
+        PackedMatrix packed{.dtype = PackedDtype::int4,
+                            .num_out = num_out,
+                            .num_in = num_in,
+                            .group_size = group_size};
+        const AlignedBuffer memory(packed.size_bytes());
+        packed.data = memory.data();
+        const WeightMatrix from{weights.data(), WeightDtype::f32, num_out, num_in};
+        pack_int4(memory.data(), packed, from, 0, 1);
+        pack_int4(memory.data(), packed, from, 1, packed.num_panels());
+
+        const auto x = random_floats(num_in, 3);
+        QuantizedBuffer buffer;
+        const auto mine = product(integer_portable(), packed,
+                                  quantized(buffer, x, num_in, group_size));
+        std::vector<float> wanted(num_out);
+        plain::matmul({wanted.data(), num_out}, from, {x.data(), num_in, 1});
+        double difference = 0, size = 0;
+        for (std::uint32_t n = 0; n < num_out; ++n) {
+            difference += std::pow(mine[n] - wanted[n], 2);
+            size += std::pow(scale, 2) * num_in;  // what a product of these is by chance
+        }
+        EXPECT_LE(std::sqrt(difference), 0.12 * std::sqrt(size)) << scale << " " << shift;
     }
 }
 
