@@ -219,6 +219,25 @@ const std::vector<std::string>& Settings::list(std::string_view name) const {
 
 SettingSource Settings::source(std::string_view name) const { return value(name).source; }
 
+void Settings::take(std::string_view name, const Settings& from) {
+    values_.insert_or_assign(std::string(name), from.value(name));
+}
+
+bool Settings::equal(std::string_view name, const Settings& other) const {
+    return value(name).values == other.value(name).values;
+}
+
+std::string Settings::shown(const Setting& setting) const {
+    const std::vector<std::string>& values = value(setting.name).values;
+    if (setting.kind == SettingKind::secret) return values.front().empty() ? "not set" : "set";
+    if (setting.kind == SettingKind::flag || setting.kind == SettingKind::on_off)
+        return on(setting.name) ? "on" : "off";
+
+    std::string all;
+    for (const std::string& one : values) all += (all.empty() ? "" : ", ") + one;
+    return all;
+}
+
 std::string Settings::print(unsigned command) const {
     std::string out;
     for (const Setting& setting : setting_table()) {

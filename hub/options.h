@@ -38,7 +38,7 @@ enum CommandMask : unsigned {
     command_synth = 32,
     command_cert = 64,
     command_verify = 128,
-    command_all = 255,
+    command_key = 256,
 };
 
 struct Setting {
@@ -78,6 +78,14 @@ class Settings {
 
     // The effective settings as TOML with each one's source; secrets are masked.
     std::string print(unsigned command) const;
+    // One setting as people read it: values of a list between commas; of a secret only whether it
+    // is set.
+    std::string shown(const Setting& setting) const;
+
+    // The value and source that `from` has.
+    void take(std::string_view name, const Settings& from);
+    // Whether both hold the same value, whatever it came from.
+    bool equal(std::string_view name, const Settings& other) const;
 
   private:
     friend Result<Settings> resolve_settings(

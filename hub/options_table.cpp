@@ -107,7 +107,9 @@ const Setting door_settings[] = {
     {"request-memory-mb", number, command_serve, "MB", "64",
      "request bodies that are being read, of all connections together; beyond it 503", 1, 1000000},
     {"access-log", word, command_serve, "FILE", "",
-     "one line per answer, - for stdout: no bodies, no queries, no keys; SIGHUP opens it anew"},
+     "one line per answer, - for stdout: no bodies, no queries, of keys the public ids; SIGHUP "
+     "opens "
+     "it anew"},
     {"text-mb-per-minute", number, command_serve, "MB", "64",
      "request bodies that one address may have read as text, a quarter of it at once; a key twice "
      "as much; beyond it 429",
@@ -122,7 +124,7 @@ const Setting door_settings[] = {
 const Setting state_settings[] = {
     {"user", word, command_serve, "NAME", "",
      "when root: the user to become once the port is bound"},
-    {"state", word, command_serve | command_cert, "DIR", "",
+    {"state", word, command_serve | command_cert | command_key, "DIR", "",
      "keys, counters, certificate (0700); default: $XDG_STATE_HOME/moex"},
     {"api-key-file", word, command_serve, "FILE", "",
      "a file whose first line is a further API key (environment: MOEX_API_KEY holds the key "
@@ -198,7 +200,8 @@ const Setting engine_settings[] = {
      "answer length where a request names none; 0: as far as the context reaches", 0, 10000000},
     {"log-level", word, runs_model, "LEVEL", "info", "debug, info, warn or error; to stderr", 0, 0,
      "debug|info|warn|error"},
-    {"log-json", flag, runs_model, "", "off", "one JSON object per log line"},
+    {"log-json", flag, runs_model, "", "off",
+     "one JSON object per log line, in the access log with each request's id"},
 };
 
 const Setting generate_settings[] = {

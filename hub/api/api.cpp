@@ -41,6 +41,8 @@ struct Api::State {
                              const std::vector<TokenId>& prompt) const;
     Checked<void> check_model(const std::string& name) const;
     Checked<void> check_fits(const std::vector<TokenId>& prompt, const char* source) const;
+    std::uint64_t tokens_max(const Prompts& prompts, std::uint32_t n,
+                             std::uint32_t max_tokens) const;
 };
 
 namespace {
@@ -266,6 +268,17 @@ Checked<void> Api::State::check_fits(const std::vector<TokenId>& prompt, const c
                                {"n_ctx", context_tokens}}};
 }
 
+// Of the prompts and all their answers, at most.
+std::uint64_t Api::State::tokens_max(const Prompts& prompts, std::uint32_t n,
+                                     std::uint32_t max_tokens) const {
+    std::uint64_t tokens = 0;
+    for (const auto& prompt : prompts) {
+        const std::uint64_t room = context_tokens - prompt.size();
+        tokens += prompt.size() + n * std::min<std::uint64_t>(max_tokens, room);
+    }
+    return tokens;
+}
+
 Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request, bool is_chat,
                                                      const Responder& responder) const {
     MOEX_OR_REFUSE(params, is_chat ? parse_chat_params(request.body, limits())
@@ -280,6 +293,9 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
         params.max_tokens = options.default_max_tokens > 0 ? options.default_max_tokens
                                                            : context_tokens;
 
+    if (request.account)
+        MOEX_ADMIT(request.account->reserve(tokens_max(prompts, params.n, *params.max_tokens)));
+
     if (is_chat && reasons && params.splits_reasoning) {
         inputs.splits_reasoning = true;
         inputs.begins_in_reasoning = begins_in_reasoning(params, prompts[0]);
@@ -292,6 +308,7 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     inputs.params = std::move(params);
     inputs.stop_ids = stop_ids;
     inputs.client = request.client;
+    inputs.account = request.account;
     inputs.context_tokens = context_tokens;
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
     return std::make_shared<ApiJob>(std::move(inputs), responder);

@@ -19,6 +19,15 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
             choices_[i].content = inputs_.echoes[i / params.n];
 }
 
+// A client that left is charged for what was computed all the same.
+ApiJob::~ApiJob() {
+    if (!inputs_.account) return;
+    std::uint64_t answer_tokens = 0;
+    for (const Choice& choice : choices_) answer_tokens += choice.text.num_tokens();
+    const bool was_read = !failed_ || answer_tokens > 0;
+    inputs_.account->settle((was_read ? prompt_tokens() : 0) + answer_tokens);
+}
+
 void ApiJob::start() {
     responder_->on_disconnect([weak = weak_from_this()] {
         if (const auto job = weak.lock()) job->give_up();
@@ -51,7 +60,7 @@ void ApiJob::start() {
 
         auto id = inputs_.engine->submit(std::move(request), std::move(sink));
         if (!id.ok()) {
-            answered_ = true;
+            answered_ = failed_ = true;
             responder_->refuse(refusal_of(id.error()));
             responder_.reset();
             give_up();
@@ -61,6 +70,10 @@ void ApiJob::start() {
         const std::lock_guard lock(mutex_);
         ids_.push_back(*id);
     }
+    if (inputs_.account)
+        inputs_.account->on_key_ended([weak = weak_from_this()] {
+            if (const auto job = weak.lock()) job->end_key();
+        });
     arm();
 }
 
@@ -99,14 +112,24 @@ void ApiJob::arm() {
 }
 
 void ApiJob::give_up() {
-    std::vector<GenerationId> ids;
     {
         const std::lock_guard lock(mutex_);
         abandoned_ = true;
-        ids = ids_;
     }
+    for (const GenerationId id : submitted()) inputs_.engine->cancel(id);
+}
 
-    for (const GenerationId id : ids) inputs_.engine->cancel(id);
+void ApiJob::end_key() {
+    {
+        const std::lock_guard lock(mutex_);
+        key_ended_ = true;
+    }
+    for (const GenerationId id : submitted()) inputs_.engine->cancel(id);
+}
+
+std::vector<GenerationId> ApiJob::submitted() {
+    const std::lock_guard lock(mutex_);
+    return ids_;
 }
 
 void ApiJob::cancel_choice(std::size_t index) {
@@ -140,15 +163,18 @@ void ApiJob::on_token(std::size_t index, const SampledToken& token) {
 void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     Choice& choice = choices_[index];
     if (answered_ || choice.ended) return;
-    if (end.reason == FinishReason::error) return on_error(end.error);
+    if (end.reason == FinishReason::error) return fail(refusal_of(end.error));
 
     if (end.reason == FinishReason::cancelled && !choice.cancelling) {
-        bool abandoned;
+        bool abandoned, key_ended;
         {
             const std::lock_guard lock(mutex_);
             abandoned = abandoned_;
+            key_ended = key_ended_;
         }
-        if (!abandoned) return on_error({ErrorCode::cancelled, "The server is stopping."});
+        if (!abandoned && key_ended)
+            return fail({401, "The API key was revoked or has expired.", "invalid_api_key", ""});
+        if (!abandoned) return fail(refusal_of({ErrorCode::cancelled, "The server is stopping."}));
         choice.ended = true;
         if (++num_ended_ == choices_.size()) {
             answered_ = true;
@@ -176,16 +202,15 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
             last["timings"] = timings_json(totals_, usage());
             last["moex"] = provenance_json(totals_);
         }
-        responder_->send_event(dump_json(last));
+        responder_->send_event(dump_json(last), counts_on_sent(index));
     }
 
     if (inputs_.observer->on_finished) inputs_.observer->on_finished(choice.finish_reason.c_str());
     if (is_last) on_all_ended();
 }
 
-void ApiJob::on_error(const Error& error) {
-    answered_ = true;
-    const Refusal refusal = refusal_of(error);
+void ApiJob::fail(const Refusal& refusal) {
+    answered_ = failed_ = true;
     if (stream_begun_) {
         responder_->send_event(refusal_response(refusal).body);
         responder_->end_stream();
@@ -243,6 +268,10 @@ void ApiJob::send_whole() {
 
     HttpResponse response;
     response.body = dump_json(body);
+    if (inputs_.account)
+        response.on_sent = [account = inputs_.account, sent = usage()] {
+            account->count(sent.prompt_tokens, sent.completion_tokens);
+        };
     responder_->respond(std::move(response));
 }
 
@@ -323,7 +352,24 @@ void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
     if (parts.empty() && shown.tokens.empty()) return;
     const OrderedJson logprobs = params.logprobs ? logprobs_json(shown.tokens) : OrderedJson();
     responder_->send_event(
-        dump_json(chunk(index, chunk_payload(std::move(parts)), logprobs, nullptr)));
+        dump_json(chunk(index, chunk_payload(std::move(parts)), logprobs, nullptr)),
+        counts_on_sent(index));
+}
+
+std::function<void()> ApiJob::counts_on_sent(std::size_t index) {
+    if (!inputs_.account) return {};
+    Choice& choice = choices_[index];
+    const std::uint64_t prompts = std::exchange(prompt_counted_, true) ? 0 : prompt_tokens();
+    const std::uint64_t answer = choice.text.num_tokens() - choice.counted_tokens;
+    choice.counted_tokens = choice.text.num_tokens();
+    if (prompts + answer == 0) return {};
+    return [account = inputs_.account, prompts, answer] { account->count(prompts, answer); };
+}
+
+std::uint64_t ApiJob::prompt_tokens() const {
+    std::uint64_t tokens = 0;
+    for (const auto& prompt : inputs_.prompts) tokens += prompt.size();
+    return tokens;
 }
 
 OrderedJson ApiJob::chunk_payload(ReasonedText text) const {

@@ -32,7 +32,8 @@ struct ApiJobInputs {
     std::vector<TokenId> stop_ids;
     bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest
     bool begins_in_reasoning = false;  // the prompt ends inside such a block
-    std::string client;                // whom the work is counted for
+    std::string client;                // who takes turns as one
+    std::shared_ptr<RequestAccount> account;  // whom tokens are counted for; null: nobody
     std::uint32_t context_tokens = 0;
     TimePoint received_at{};
 };
@@ -40,6 +41,7 @@ struct ApiJobInputs {
 class ApiJob : public std::enable_shared_from_this<ApiJob> {
   public:
     ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder);
+    ~ApiJob();  // settles the account
     void start();
 
   private:
@@ -49,6 +51,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::string content, reasoning;  // of a whole answer
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0;
+        std::uint32_t counted_tokens = 0;  // of the answer, that the client was sent
         std::vector<TokenText> tokens;
         std::vector<TokenText> prompt_tokens;  // where the prompt is scored
         std::string finish_reason;
@@ -62,17 +65,22 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void deliver(Event event);
     void arm();
     void give_up();  // cancels every sequence
+    void end_key();  // the same: the client's key opens nothing any more
+    std::vector<GenerationId> submitted();
     void cancel_choice(std::size_t index);
 
     void on_token(std::size_t index, const SampledToken& token);
     void on_end(std::size_t index, const GenerationEnd& end);
-    void on_error(const Error& error);
+    void fail(const Refusal& refusal);
     void on_all_ended();
 
     void show(std::size_t index, AnswerText::Shown shown, bool is_last = false);
     void count_reasoning(Choice& choice) const;
     OrderedJson whole_choice(std::size_t index) const;
     OrderedJson chunk_payload(ReasonedText text) const;
+    std::uint64_t prompt_tokens() const;
+    // What the client had not been sent of choice `index`, for the account once it has left.
+    std::function<void()> counts_on_sent(std::size_t index);
     void add_totals(const GenerationStats& stats);
     void send_usage();
     void send_whole();
@@ -91,11 +99,11 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     // Touched by one thread at a time: start(), then the engine's.
     std::vector<Choice> choices_;
     std::size_t num_ended_ = 0;
-    bool stream_begun_ = false, answered_ = false;
+    bool stream_begun_ = false, answered_ = false, failed_ = false, prompt_counted_ = false;
     GenerationStats totals_;
 
     std::mutex mutex_;  // of what follows
-    bool armed_ = false, abandoned_ = false;
+    bool armed_ = false, abandoned_ = false, key_ended_ = false;
     std::vector<std::function<void()>> early_;
     std::vector<GenerationId> ids_;  // [choices], grows while submitting
 };

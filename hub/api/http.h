@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hub/api/refusal.h"
+#include "hub/api/request_account.h"
 #include "hub/base/clock.h"
 
 namespace moex {
@@ -29,6 +30,8 @@ struct HttpRequest {
     std::string remote_address;
     // whom work is counted for: clients with one name take turns as one
     std::string client;
+    // whom its tokens are counted for; null: nobody
+    std::shared_ptr<RequestAccount> account;
     // the client is this machine, as far as anybody can tell
     bool loopback = false;
     bool secure = false;  // it came over TLS, here or at a trusted proxy
@@ -45,6 +48,8 @@ struct HttpResponse {
     std::string content_type = "application/json";
     std::string body;
     std::vector<std::pair<std::string, std::string>> headers;
+    // Runs once the answer has left whole, for the operating system to deliver; may be empty.
+    std::function<void()> on_sent;
     // In the place of one that is there already.
     void set_header(std::string_view name, std::string value) {
         std::erase_if(headers, [name](const auto& header) { return header.first == name; });
@@ -68,7 +73,9 @@ class HttpResponder {
     // begins with pings, so that nobody in between gives the request up.
     // respond() then still works: its body goes out as the stream's last event.
     virtual void expect_stream() = 0;
-    virtual void send_event(std::string data) = 0;
+    // `on_sent` runs once the event has left, as HttpResponse::on_sent does: not at all when the
+    // client leaves before.
+    virtual void send_event(std::string data, std::function<void()> on_sent = {}) = 0;
     virtual void end_stream() = 0;
     // Called (once, on the connection's strand) when the
     // client went away before the answer was complete.

@@ -155,6 +155,54 @@ constexpr const char* other_schemas = R"json({
       "engine": {"type": "object"}, "calls": {"type": "object"},
       "workers": {"type": "array", "items": {"type": "object"}},
       "join_url": {"type": "string", "description": "With its token; for admins and loopback."}}},
+  "History": {"type": "object", "required": ["now_s", "span_s", "step_s", "points"],
+    "properties": {
+      "now_s": {"type": "integer"}, "span_s": {"type": "integer"}, "step_s": {"type": "integer"},
+      "points": {"type": "array", "description": "Steps in which the hub ran, the oldest first.",
+        "items": {"type": "object", "properties": {
+          "time_s": {"type": "integer"}, "tokens_per_s": {"type": "number"},
+          "first_token_ms": {"type": ["number", "null"]},
+          "call_p50_ms": {"type": ["number", "null"]},
+          "call_p99_ms": {"type": ["number", "null"]},
+          "workers": {"type": "integer"}, "covered": {"type": "integer"},
+          "units": {"type": "integer"}}}}}},
+  "TokenUse": {"type": "object", "properties": {
+    "requests": {"type": "integer"}, "prompt_tokens": {"type": "integer"},
+    "answer_tokens": {"type": "integer"}}},
+  "Key": {"type": "object", "required": ["id", "name", "role", "state"], "properties": {
+    "id": {"type": "string", "description": "The first 8 digits of the key's SHA-256."},
+    "name": {"type": "string"}, "role": {"type": "string", "enum": ["api", "join", "admin"]},
+    "state": {"type": "string", "enum": ["open", "expired", "revoked"]},
+    "tokens_per_minute": {"type": "integer", "description": "0: no limit."},
+    "created_s": {"type": "integer"},
+    "expires_s": {"type": "integer", "description": "Unix time; 0: never."},
+    "revoked_s": {"type": "integer"},
+    "today": {"$ref": "#/components/schemas/TokenUse"},
+    "all": {"$ref": "#/components/schemas/TokenUse"},
+    "key": {"type": "string", "description": "Of a new one: shown this once."}}},
+  "Keys": {"type": "object", "required": ["keys", "local"], "properties": {
+    "keys": {"type": "array", "items": {"$ref": "#/components/schemas/Key"}},
+    "local": {"type": "object", "description": "Requests without a key.", "properties": {
+      "today": {"$ref": "#/components/schemas/TokenUse"},
+      "all": {"$ref": "#/components/schemas/TokenUse"}}}}},
+  "KeyWish": {"type": "object", "required": ["name", "role"], "properties": {
+    "name": {"type": "string", "description": "1 to 64 bytes."},
+    "role": {"type": "string", "enum": ["api", "join", "admin"]},
+    "tokens_per_minute": {"type": "integer", "minimum": 0},
+    "expires_days": {"type": "integer", "minimum": 0, "maximum": 36500}}},
+  "KeyId": {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}},
+  "ClaimedKey": {"type": "object", "required": ["id", "key"], "properties": {
+    "id": {"type": "string"}, "key": {"type": "string"}}},
+  "JoinLink": {"type": "object", "required": ["url"], "properties": {
+    "url": {"type": "string"},
+    "qr": {"type": "array", "description": "Rows of a QR code of it; 1 is dark.",
+      "items": {"type": "string"}}}},
+  "Settings": {"type": "object", "required": ["settings"], "properties": {
+    "settings": {"type": "array", "items": {"type": "object", "properties": {
+      "name": {"type": "string"}, "value": {"type": "string"},
+      "source": {"type": "string", "enum": ["default", "file", "environment", "flag"]},
+      "help": {"type": "string"}}}}}},
+  "Nothing": {"type": "object", "description": "An empty object."},
   "Error": {"type": "object", "required": ["error"], "properties": {
     "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
       "message": {"type": "string"}, "type": {"type": "string"},

@@ -4,9 +4,10 @@
 #include <cstdio>
 
 namespace moex {
+namespace {
 
-std::span<const Command> command_table() {
-    static const std::vector<Command> commands{
+std::vector<Command> commands_on_models() {
+    return {
         {"serve",
          command_serve,
          "Serve a mixture-of-experts model whose experts run in browsers.",
@@ -48,6 +49,30 @@ std::span<const Command> command_table() {
          "moex-hub inspect packages/qwen3-30b",
          {{"DIR", "", "the package; default: --model"}, {"--json", "", "one JSON object"}},
          run_inspect},
+        {"synth",
+         command_synth,
+         "Write a package with random weights, for benches.",
+         "moex-hub synth --shape bench-moe packages/bench-moe",
+         {{"--shape", "NAME", "bench-moe, qwen3-30b-a3b, paper, demo or tiny", true},
+          {"OUT", "", "folder to write", true}},
+         run_synth},
+    };
+}
+
+// What a host does around `serve`.
+std::vector<Command> commands_around_them() {
+    return {
+        {"key",
+         command_key,
+         "Make, list and revoke keys, beside a hub that runs or without one; what was used.",
+         "moex-hub key add \"Ada's notebook\" --limit 20000 --expires 90d",
+         {{"ACTION", "", "add, list, revoke or usage", true, "add|list|revoke|usage"},
+          {"NAME", "", "add: whom the key is for; revoke: the key's id or name"},
+          {"--role", "ROLE", "add: api, join (workers) or admin [api]", false, "api|join|admin"},
+          {"--limit", "TOKENS", "add: most tokens per minute, prompts and answers together"},
+          {"--expires", "WHEN", "add: 30d, 12h or a day like 2027-01-31 [never]"},
+          {"--csv", "", "usage: one row per day and key"}},
+         run_key},
         {"cert",
          command_cert,
          "Make a self-signed certificate for serve --tls-cert/--tls-key.",
@@ -57,14 +82,17 @@ std::span<const Command> command_table() {
           {"--force", "", "replace existing files"}},
          run_cert},
         {"version", 0, "Print the version.", "moex-hub version", {}, run_version},
-        {"synth",
-         command_synth,
-         "Write a package with random weights, for benches.",
-         "moex-hub synth --shape bench-moe packages/bench-moe",
-         {{"--shape", "NAME", "bench-moe, qwen3-30b-a3b, paper, demo or tiny", true},
-          {"OUT", "", "folder to write", true}},
-         run_synth},
     };
+}
+
+}  // namespace
+
+std::span<const Command> command_table() {
+    static const std::vector<Command> commands = [] {
+        std::vector<Command> all = commands_on_models();
+        for (const Command& command : commands_around_them()) all.push_back(command);
+        return all;
+    }();
     return commands;
 }
 

@@ -1,6 +1,7 @@
 // The subcommands of moex-hub: one entry each, so that parsing, help and dispatch share one list.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -21,6 +22,7 @@ struct Argument {
     std::string_view value_name;  // empty: a switch
     std::string_view help;
     bool required = false;
+    std::string_view choices = {};  // for completion: "add|list"
     bool is_positional() const { return !name.starts_with("--"); }
 };
 
@@ -28,6 +30,8 @@ struct Invocation {
     Settings settings;
     std::map<std::string, std::string, std::less<>> arguments;  // switches hold "on"
     bool check_only = false;  // --check: say whether it would start, and stop
+    // The settings as they are now: the file may have been edited since.
+    std::function<Result<Settings>()> settings_again = {};
 
     // nullptr when it was not given
     const std::string* argument(std::string_view name) const {
@@ -58,6 +62,7 @@ int run_verify(const Invocation& invocation);
 int run_generate(const Invocation& invocation);
 int run_eval(const Invocation& invocation);
 int run_inspect(const Invocation& invocation);
+int run_key(const Invocation& invocation);
 int run_cert(const Invocation& invocation);
 int run_version(const Invocation& invocation);
 int run_synth(const Invocation& invocation);

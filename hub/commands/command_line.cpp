@@ -90,14 +90,19 @@ class CommandParser {
     std::variant<ParsedCommand, ParsedExit> finish(bool help, const Environment& environment) {
         if (help || help_) return ParsedExit{exit_stopped, command_help(command_)};
 
-        auto settings = resolve_settings(command_.mask, flags(), environment,
-                                         config_file(environment));
+        const auto resolve = [mask = command_.mask, flags = flags(), environment,
+                              file = config_file(environment)] {
+            return resolve_settings(mask, flags, environment, file);
+        };
+        auto settings = resolve();
         if (!settings.ok()) return wrong(settings.error().message, command_.name);
         if (print_config_) return ParsedExit{exit_stopped, settings->print(command_.mask)};
 
         ParsedCommand out{.command = &command_};
-        out.invocation = {
-            .settings = *std::move(settings), .arguments = arguments(), .check_only = check_};
+        out.invocation = {.settings = *std::move(settings),
+                          .arguments = arguments(),
+                          .check_only = check_,
+                          .settings_again = resolve};
         for (const Argument& argument : command_.arguments)
             if (argument.required && !out.invocation.argument(argument.name))
                 return wrong(text(argument.name, " is missing"), command_.name);

@@ -1,7 +1,6 @@
 #include "hub/commands/host_keys.h"
 
 #include <fstream>
-#include <tuple>
 
 namespace moex {
 namespace {
@@ -33,13 +32,16 @@ Result<std::string> make_missing(Registry& registry, Role role) {
 
 }  // namespace
 
+Status keep_host_keys(const Settings& settings, Registry& registry) {
+    MOEX_ASSIGN(api, read_key(settings, "api-key", "api-key-file"));
+    MOEX_ASSIGN(admin, read_key(settings, "admin-key", "admin-key-file"));
+    for (const auto& [role, key] : {std::pair{Role::api, api}, std::pair{Role::admin, admin}})
+        if (!key.empty()) MOEX_TRY(registry.set_key(role, host_key_name, key));
+    return {};
+}
+
 Result<MadeKeys> prepare_keys(const Settings& settings, Registry& registry, bool required) {
-    for (const auto& [role, secret, file] :
-         {std::tuple{Role::api, "api-key", "api-key-file"},
-          std::tuple{Role::admin, "admin-key", "admin-key-file"}}) {
-        MOEX_ASSIGN(key, read_key(settings, secret, file));
-        if (!key.empty()) MOEX_TRY(registry.set_key(role, "host's own", key));
-    }
+    MOEX_TRY(keep_host_keys(settings, registry));
 
     MadeKeys made;
     if (required) {
@@ -51,7 +53,7 @@ Result<MadeKeys> prepare_keys(const Settings& settings, Registry& registry, bool
     // As a key the token has a role, so that a client that sends it by mistake is told what it
     // sent. A new token ends the old one.
     MOEX_ASSIGN(join_token, registry.join_token());
-    MOEX_TRY(registry.set_key(Role::join, "link", join_token));
+    MOEX_TRY(registry.set_key(Role::join, join_link_name, join_token));
     return made;
 }
 

@@ -9,10 +9,14 @@
 
 namespace moex {
 
+// Stores the host's own keys; one that was there before opens nothing any more. Reads all of them
+// first: what cannot be read changes nothing.
+Status keep_host_keys(const Settings& settings, Registry& registry);
+
 struct MadeKeys {
     std::string api, admin;  // made just now, to be shown once; empty when there was one
 };
-// Stores the host's own keys. Where keys are `required` and the registry has none, makes them.
+// keep_host_keys(). Where keys are `required` and the registry has none, makes them.
 // The join token of the link becomes a key of role join.
 Result<MadeKeys> prepare_keys(const Settings& settings, Registry& registry, bool required);
 

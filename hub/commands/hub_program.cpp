@@ -66,9 +66,11 @@ void StopSwitch::detach() {
     server_ = nullptr;
 }
 
-HubProgram::HubProgram(const Settings& settings)
-    : settings_(settings),
-      server_options_(server_options_of(settings)),
+HubProgram::HubProgram(const Invocation& invocation)
+    : invocation_(invocation),
+      settings_(invocation.settings),
+      in_force_(settings_),
+      server_options_(server_options_of(settings_)),
       started_at_(now_steady()) {}
 
 Status HubProgram::check() {
@@ -94,7 +96,13 @@ Status HubProgram::open() {
         MOEX_TRY(open_registry());
     }
 
-    server_.emplace(server_options_, model_.package, *registry_);
+    net::ServerOptions options = server_options_;
+    options.on_reload = [this] { reload(); };
+    options.describe_settings = [this] {
+        const std::lock_guard lock(in_force_mutex_);
+        return describe_settings(in_force_);
+    };
+    server_.emplace(std::move(options), model_.package, *registry_);
     if (user_) become(*user_);  // the port is bound, the TLS key read
     join_rooms();
     return {};
@@ -181,6 +189,33 @@ Status HubProgram::open_registry() {
     return {};
 }
 
+void HubProgram::reload() {
+    const auto refuse = [](const Error& error) {
+        log_error("hub: SIGHUP changed no setting and no key", kv("error", error.message));
+    };
+    const auto fresh = invocation_.settings_again();
+    if (!fresh.ok()) return refuse(fresh.error());
+    if (const Status right = check_serve_settings(*fresh); !right.ok())
+        return refuse(right.error());
+    if (const Status kept = keep_host_keys(*fresh, *registry_); !kept.ok())
+        return refuse(kept.error());
+
+    std::string changed, waiting;
+    const std::lock_guard lock(in_force_mutex_);
+    for (const Setting& setting : setting_table()) {
+        if (!(setting.commands & command_serve) || in_force_.equal(setting.name, *fresh)) continue;
+        const bool is_live = changes_while_serving(setting.name);
+        std::string& names = is_live ? changed : waiting;
+        names += text(names.empty() ? "" : ",", setting.name);
+        if (is_live) in_force_.take(setting.name, *fresh);
+    }
+    set_log_of(in_force_);
+    server_->change(server_options_of(in_force_));
+    log_info("hub: keys and settings read again", kv("changed", changed.empty() ? "-" : changed));
+    if (!waiting.empty())
+        log_warn("hub: these settings wait for a restart", kv("settings", waiting));
+}
+
 ExpertBackend& HubProgram::experts() {
     if (swarm_computes()) return *swarm_;
     return *model_.local;
@@ -238,6 +273,9 @@ void HubProgram::print_links() const {
     std::string out = text("\n  ", model, " is served\n\n  chat   ", url, "/\n  join   ", join,
                            "\n  status ", url, "/status.html\n  API    ", url, "/v1  (model \"",
                            model, "\")\n");
+
+    if (!keys_required(server_options_))
+        out += text("  admin  ", server_->make_admin_url(), "  (opens once)\n");
 
     if (!made_keys_.api.empty())
         out += text("\n  API key, shown this once:   ", made_keys_.api, "\n");

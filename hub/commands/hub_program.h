@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "hub/commands/command.h"
 #include "hub/commands/drop_privileges.h"
 #include "hub/commands/host_keys.h"
 #include "hub/commands/load_model.h"
@@ -33,8 +34,8 @@ class StopSwitch {
 
 class HubProgram {
   public:
-    // `settings` outlive the program and contradict each other nowhere.
-    explicit HubProgram(const Settings& settings);
+    // `invocation` outlives the program; its settings contradict each other nowhere.
+    explicit HubProgram(const Invocation& invocation);
 
     // Reads the package and its texts as the user who would serve them; starts nothing.
     Status check();
@@ -50,6 +51,9 @@ class HubProgram {
     Status require_computers() const;
     Status open_registry();
     void join_rooms();
+    // SIGHUP: keys, and the settings that may change while serving. What cannot be read changes
+    // nothing. Disk thread.
+    void reload();
     void log_ready() const;
     void print_links() const;
     bool swarm_computes() const { return settings_.text("backend") == "swarm"; }
@@ -58,7 +62,10 @@ class HubProgram {
     // In the order in which they come into being. They go in the reverse one: who asks goes
     // before who answers, the engine before the swarm, the swarm before the server whose strand
     // carries it.
+    const Invocation& invocation_;
     const Settings& settings_;
+    std::mutex in_force_mutex_;
+    Settings in_force_;  // settings_, with what was changed since
     const net::ServerOptions server_options_;
     const TimePoint started_at_;
     StopSwitch stop_;  // threads inherit the blocked signals, so it comes before all of them

@@ -28,4 +28,19 @@ std::string qr_half_blocks(std::string_view content) {
     }
 }
 
+std::vector<std::string> qr_rows(const std::string& content) {
+    try {
+        const auto code = qrcodegen::QrCode::encodeText(content.c_str(),
+                                                        qrcodegen::QrCode::Ecc::LOW);
+        std::vector<std::string> rows;
+        for (int y = 0; y < code.getSize(); ++y) {
+            std::string& row = rows.emplace_back();
+            for (int x = 0; x < code.getSize(); ++x) row += code.getModule(x, y) ? '1' : '0';
+        }
+        return rows;
+    } catch (const std::exception&) {
+        return {};
+    }
+}
+
 }  // namespace moex

@@ -12,7 +12,7 @@ int run_serve(const Invocation& invocation) {
         return exit_wrong_arguments;
     }
 
-    HubProgram hub(invocation.settings);
+    HubProgram hub(invocation);
     const Status opened = invocation.check_only ? hub.check() : hub.open();
     if (!opened.ok()) return fail(opened.error().message);
 

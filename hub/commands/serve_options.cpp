@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hub/commands/load_model.h"
+#include "hub/commands/qr.h"
 #include "hub/net/access.h"
 
 namespace moex {
@@ -34,6 +35,26 @@ Status check_serve_settings(const Settings& settings) {
     return {};
 }
 
+nlohmann::json describe_settings(const Settings& settings) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const Setting& setting : setting_table()) {
+        if (!(setting.commands & command_serve) || setting.hidden) continue;
+        rows.push_back({{"name", setting.name},
+                        {"value", settings.shown(setting)},
+                        {"source", setting_source_name(settings.source(setting.name))},
+                        {"help", setting.help}});
+    }
+    return rows;
+}
+
+bool changes_while_serving(std::string_view setting) {
+    static constexpr std::string_view names[] = {
+        "cors-origin",        "host",           "connections-max", "connections-per-address",
+        "text-mb-per-minute", "drain-s",        "log-level",       "log-json",
+        "api-key-file",       "admin-key-file", "api-key",         "admin-key"};
+    return std::find(std::begin(names), std::end(names), setting) != std::end(names);
+}
+
 net::ServerOptions server_options_of(const Settings& settings) {
     const ListenAddress listen = parse_listen(settings.text("listen")).value();
     net::ServerOptions options;
@@ -50,6 +71,7 @@ net::ServerOptions server_options_of(const Settings& settings) {
     options.test_routes = settings.on("test-routes");
 
     options.access_log = settings.text("access-log");
+    options.access_log_json = settings.on("log-json");
     options.connections_max = count_of(settings, "connections-max");
     options.connections_per_address_max = count_of(settings, "connections-per-address");
     options.workers_per_address_max = count_of(settings, "workers-per-address");
@@ -58,6 +80,7 @@ net::ServerOptions server_options_of(const Settings& settings) {
                                                               << 20);
     options.rates.text_bytes_burst = options.rates.text_bytes_per_minute / 4;
     options.drain_within = std::chrono::seconds(settings.number("drain-s"));
+    options.qr_rows = qr_rows;
     return options;
 }
 

@@ -3,6 +3,8 @@
 
 #include <memory>
 
+#include <nlohmann/json.hpp>
+
 #include "hub/dispatch/swarm_types.h"
 #include "hub/model/package/package.h"
 #include "hub/net/server_options.h"
@@ -15,6 +17,12 @@ namespace moex {
 Status check_serve_settings(const Settings& settings);
 
 net::ServerOptions server_options_of(const Settings& settings);
+
+// Every setting of serve as the admin page shows it: [{name, value, source, help}].
+nlohmann::json describe_settings(const Settings& settings);
+
+// What SIGHUP may change.
+bool changes_while_serving(std::string_view setting);
 
 // `registry` outlives the swarm: it knows the tokens of workers.
 SwarmOptions swarm_options_of(const Settings& settings,

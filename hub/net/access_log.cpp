@@ -7,6 +7,8 @@
 #include <ctime>
 #include <stdexcept>
 
+#include <nlohmann/json.hpp>
+
 #include "hub/net/http/asio.h"
 #include "protocol/text.h"
 
@@ -48,7 +50,10 @@ AccessLog::File AccessLog::open(const std::filesystem::path& path) {
     return file;
 }
 
-AccessLog::AccessLog(std::filesystem::path file) : path_(std::move(file)), file_(open(path_)) {}
+AccessLog::AccessLog(std::filesystem::path file, bool json)
+    : path_(std::move(file)),
+      json_(json),
+      file_(open(path_)) {}
 
 void AccessLog::reopen() {
     File fresh = open(path_);
@@ -58,7 +63,9 @@ void AccessLog::reopen() {
 
 void AccessLog::write(const AccessLine& line) {
     if (!is_on()) return;
-    const std::string whole = text("time=", utc_now(), ' ', access_text(line), '\n');
+    const std::string time = utc_now();
+    const std::string whole = json_ ? access_json(line, time) + '\n'
+                                    : text("time=", time, ' ', access_text(line), '\n');
 
     // One write a line: lines of several threads never mix, and a full disk loses lines only.
     const std::lock_guard lock(mutex_);
@@ -85,17 +92,43 @@ std::string peer_network(std::string_view address) {
     return asio::ip::address_v6(bytes).to_string() + "/48";
 }
 
+namespace {
+
+// Without its query, which may hold anything, and no longer than a line bears.
+std::string_view shown_target(const AccessLine& line) {
+    return line.raw_target.substr(0, line.raw_target.find('?')).substr(0, target_chars_max);
+}
+
+}  // namespace
+
+std::string access_json(const AccessLine& line, std::string_view time) {
+    const auto or_null = [](std::string_view word) {
+        return word.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(word);
+    };
+    const nlohmann::ordered_json object{
+        {"time", time},
+        {"method", or_null(line.method)},
+        {"target", or_null(shown_target(line))},
+        {"status", line.status},
+        {"bytes", line.body_bytes},
+        {"ms", std::chrono::duration<double, std::milli>(line.took).count()},
+        {"end", line.whole ? "whole" : "cut"},
+        {"id", or_null(line.id)},
+        {"peer", peer_network(line.peer_address)},
+        {"key", or_null(line.key_id)}};
+    return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 std::string access_text(const AccessLine& line) {
-    const std::string_view path = line.raw_target.substr(0, line.raw_target.find('?'));
     const auto or_dash = [](std::string_view word) { return word.empty() ? "-" : word; };
 
     char millis[32];
     std::snprintf(millis, sizeof millis, "%.1f",
                   std::chrono::duration<double, std::milli>(line.took).count());
-    return text("method=", or_dash(line.method),
-                " target=", or_dash(path.substr(0, target_chars_max)), " status=", line.status,
-                " bytes=", line.body_bytes, " ms=", millis, " end=", line.whole ? "whole" : "cut",
-                " id=", or_dash(line.id), " peer=", peer_network(line.peer_address));
+    return text("method=", or_dash(line.method), " target=", or_dash(shown_target(line)),
+                " status=", line.status, " bytes=", line.body_bytes, " ms=", millis,
+                " end=", line.whole ? "whole" : "cut", " id=", or_dash(line.id),
+                " peer=", peer_network(line.peer_address), " key=", or_dash(line.key_id));
 }
 
 }  // namespace moex::net

@@ -1,7 +1,7 @@
 // The access log: one line for each answer, off unless a file is named.
 //   time=2026-11-21T18:44:12.123Z method=POST target=/v1/completions status=200 bytes=5123
-//   ms=834.2 end=whole id=req-4f… peer=198.51.100.0/24
-// No bodies, no queries, no headers, no keys; of the peer only its network.
+//   ms=834.2 end=whole id=req-4f… peer=198.51.100.0/24 key=1a2b3c4d
+// No bodies, no queries, no headers, no keys but their public ids; of the peer only its network.
 // Thread-safe: one mutex around one write.
 #pragma once
 
@@ -24,12 +24,14 @@ struct AccessLine {
     Duration took{};
     bool whole = true;  // false: the answer was cut short
     std::string_view id, peer_address;
+    std::string_view key_id = {};  // of the key that its tokens count for
 };
 
 class AccessLog {
   public:
     // An empty name keeps none, "-" is stdout. Throws std::runtime_error with a sentence.
-    explicit AccessLog(std::filesystem::path file);
+    // `json`: one object per line, with the same names.
+    explicit AccessLog(std::filesystem::path file, bool json = false);
     void write(const AccessLine& line);
     // After another program has moved the file away. Throws as the constructor
     // does; the old file stays in use then.
@@ -44,6 +46,7 @@ class AccessLog {
     static File open(const std::filesystem::path& path);
 
     const std::filesystem::path path_;
+    const bool json_;
     std::mutex mutex_;
     File file_;
 };
@@ -51,7 +54,8 @@ class AccessLog {
 // 203.0.113.9 becomes 203.0.113.0/24, 2001:db8:1:2::3 becomes 2001:db8:1::/48.
 std::string peer_network(std::string_view address);
 
-// The line as it is written, without the time in front.
+// The line as it is written, without the time in front; as JSON with it.
 std::string access_text(const AccessLine& line);
+std::string access_json(const AccessLine& line, std::string_view time);
 
 }  // namespace moex::net

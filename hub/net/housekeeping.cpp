@@ -5,7 +5,9 @@
 namespace moex::net {
 namespace {
 
-constexpr std::uint32_t record_every_ticks = 5;
+// A worker that did nothing is seen again after as many ticks.
+constexpr std::uint32_t see_idle_every_ticks = 60;
+constexpr std::uint32_t coverage_every_ticks = 10;
 constexpr std::size_t speed_samples = 6;  // the speed is that of the last five seconds
 
 }  // namespace
@@ -36,11 +38,63 @@ void Housekeeping::tick() {
                                        : 0.0;
     }
 
-    if (++ticks_ % record_every_ticks == 0) record();
+    ++ticks_;
+    record();
+    watch_minute();
     timer_.expires_after(1s);
     timer_.async_wait([this](NetError error) {
         if (!error) tick();
     });
+}
+
+void Housekeeping::finish() {
+    record();
+    end_minute();
+    minute_ = {};
+}
+
+void Housekeeping::watch_minute() {
+    SwarmBackend* swarm = hub_.swarm;
+    if (!swarm || !hub_.engine) return;
+
+    const std::int64_t now_s = std::time(nullptr), minute_s = now_s - now_s % 60;
+    const bool is_new = minute_s != minute_.minute_s;
+    if (is_new) {
+        end_minute();
+        minute_ = {.minute_s = minute_s};
+    }
+
+    std::uint64_t active = 0;
+    for (const WorkerView& worker : swarm->core().workers())
+        active += worker.state == WorkerState::active;
+    minute_.workers = std::max(minute_.workers, active);
+    if (!is_new && ticks_ % coverage_every_ticks != 0) return;
+
+    const Coverage coverage = swarm->core().coverage();
+    minute_.covered = is_new ? coverage.covered
+                             : std::min<std::uint64_t>(minute_.covered, coverage.covered);
+    minute_.units = coverage.units;
+}
+
+// What happened since the minute before ended.
+void Housekeeping::end_minute() {
+    SwarmBackend* swarm = hub_.swarm;
+    Engine* engine = hub_.engine;
+    if (!swarm || !engine || minute_.minute_s == 0) return;
+
+    const auto since = [](std::uint64_t now, std::uint64_t& before) {
+        return now - std::exchange(before, now);
+    };
+    const SwarmCounters calls = swarm->core().counters();
+    minute_.answer_tokens = since(engine->counters().generated_tokens, tokens_before_);
+    minute_.answers = since(hub_.answers_begun, answers_before_);
+    minute_.first_token_us = since(hub_.first_token_us, first_us_before_);
+    if (since(calls.groups_answered, calls_before_) > 0) {
+        const auto us_of = [](double ms) { return static_cast<std::uint64_t>(ms * 1e3); };
+        minute_.call_p50_us = us_of(calls.group_p50_ms);
+        minute_.call_p99_us = us_of(calls.group_p99_ms);
+    }
+    hub_.registry.record_minute(minute_);
 }
 
 void Housekeeping::record() {
@@ -66,8 +120,13 @@ void Housekeeping::record() {
     const std::int64_t now_s = std::time(nullptr);
     std::map<WorkerId, Seen> seen_now;
     for (const WorkerView& worker : swarm->core().workers()) {
-        const Seen last = workers_[worker.id];
-        seen_now[worker.id] = {worker.pairs_answered, worker.bytes_received, worker.bad_answers};
+        const auto known = workers_.find(worker.id);
+        const Seen last = known == workers_.end() ? Seen{} : known->second;
+        const Seen now{worker.pairs_answered, worker.bytes_received, worker.bad_answers};
+        seen_now[worker.id] = now;
+        const bool is_idle = known != workers_.end() && now == last;
+        if (is_idle && ticks_ % see_idle_every_ticks != 0) continue;
+
         hub_.registry.record_worker({worker.worker_key, worker.nickname, worker.device.description,
                                      worker.pairs_answered - last.pairs_answered,
                                      worker.bytes_received - last.bytes_received,

@@ -1,5 +1,5 @@
 // Once a second, on the swarm's strand: the speed shown on the status
-// page, and what the registry should remember of calls and workers.
+// page, and what the registry should remember of calls, workers and minutes.
 #pragma once
 
 #include <deque>
@@ -14,14 +14,18 @@ class Housekeeping {
     explicit Housekeeping(HubContext& hub) : hub_(hub), timer_(hub.swarm_strand) {}
     void start();  // any thread
     void stop();   // any thread
-    // Adds what happened since the last visit to the registry. Swarm strand.
-    void record();
+    // Adds what happened until now to the registry, for the last time. Swarm strand.
+    void finish();
 
   private:
+    void record();
     struct Seen {
         std::uint64_t pairs_answered = 0, bytes_received = 0, bad_answers = 0;
+        bool operator==(const Seen&) const = default;
     };
     void tick();
+    void watch_minute();
+    void end_minute();
 
     HubContext& hub_;
     asio::steady_timer timer_;
@@ -31,6 +35,10 @@ class Housekeeping {
     std::deque<std::pair<TimePoint, std::uint64_t>> tokens_;
     std::map<std::string, std::uint64_t> counters_;  // as recorded last
     std::map<WorkerId, Seen> workers_;
+
+    // The minute that runs, and the counts at its beginning.
+    HistoryMinute minute_;
+    std::uint64_t tokens_before_ = 0, calls_before_ = 0, answers_before_ = 0, first_us_before_ = 0;
 };
 
 }  // namespace moex::net

@@ -50,9 +50,10 @@ class ConnectionResponder : public WireResponder {
     void expect_stream() override {
         post([serial = serial_](HttpConnection& connection) { connection.expect_stream(serial); });
     }
-    void send_event(std::string data) override {
-        post([serial = serial_, data = std::move(data)](HttpConnection& connection) mutable {
-            connection.send_event(serial, std::move(data));
+    void send_event(std::string data, std::function<void()> on_sent) override {
+        post([serial = serial_, data = std::move(data),
+              on_sent = std::move(on_sent)](HttpConnection& connection) mutable {
+            connection.send_event(serial, std::move(data), std::move(on_sent));
         });
     }
     void end_stream() override {
@@ -115,7 +116,7 @@ std::string HttpConnection::head_of(const HttpResponse& response,
     add("Cross-Origin-Resource-Policy", "same-origin");
     if (exchange_.secure) add("Strict-Transport-Security", "max-age=31536000");
 
-    if (!hub_.options.cors_origins.empty()) add("Vary", "Origin");
+    if (hub_.live()->has_cors_origins) add("Vary", "Origin");
     if (!exchange_.cors_origin.empty()) {
         add("Access-Control-Allow-Origin", exchange_.cors_origin);
         add("Access-Control-Expose-Headers", "Retry-After, ETag, Content-Range, X-Request-Id");
@@ -132,7 +133,7 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
     if (state_ == State::streaming) {
         // The stream's head went out while this answer was waited for: it is the last event.
         if (!exchange_.expects_stream) return;
-        send_event(serial, std::move(response.body));
+        send_event(serial, std::move(response.body), std::move(response.on_sent));
         return end_stream(serial);
     }
 
@@ -148,8 +149,9 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
 
     std::string out = head_of(response, size);
     if (has_body && bytes.empty()) out += response.body;
-    push(std::move(out));
-    if (has_body && !bytes.empty()) outbox_.push_back({{}, bytes, std::move(keep)});
+    const bool borrows = has_body && !bytes.empty();
+    push(std::move(out), borrows ? nullptr : std::move(response.on_sent));
+    if (borrows) outbox_.push_back({{}, bytes, std::move(keep), std::move(response.on_sent)});
     write();
 }
 
@@ -175,22 +177,23 @@ void HttpConnection::expect_stream(std::uint64_t serial) {
     wait_at_most(hub_.options.clients.ping_every);
 }
 
-void HttpConnection::push_event(std::string_view data) {
+void HttpConnection::push_event(std::string_view data, std::function<void()> on_sent) {
     if (exchange_.head_only) return;
     exchange_.body_bytes += data.size();
-    if (!exchange_.chunked) return push(std::string(data));
+    if (!exchange_.chunked) return push(std::string(data), std::move(on_sent));
 
     char size[24];
     const int length = std::snprintf(size, sizeof size, "%zx\r\n", data.size());
     std::string framed(size, static_cast<std::size_t>(length));
     framed.append(data).append("\r\n");
-    push(std::move(framed));
+    push(std::move(framed), std::move(on_sent));
 }
 
-void HttpConnection::send_event(std::uint64_t serial, std::string data) {
+void HttpConnection::send_event(std::uint64_t serial, std::string data,
+                                std::function<void()> on_sent) {
     if (!is_open(serial) || state_ != State::streaming) return;
     wait_at_most(hub_.options.clients.ping_every);
-    push_event("data: " + data + "\n\n");
+    push_event("data: " + data + "\n\n", std::move(on_sent));
 }
 
 void HttpConnection::end_stream(std::uint64_t serial) {
@@ -209,7 +212,7 @@ void HttpConnection::drop_request(std::uint64_t serial) {
     respond(serial, refusal_response({500, "the request was dropped", "", ""}));
 }
 
-void HttpConnection::push(std::string bytes) {
+void HttpConnection::push(std::string bytes, std::function<void()> on_sent) {
     if (is_over()) return;
     outbox_bytes_ += bytes.size();
     if (state_ == State::streaming &&
@@ -217,7 +220,7 @@ void HttpConnection::push(std::string bytes) {
         log_warn("http: a stream's reader is too slow, closed", kv("waiting_bytes", outbox_bytes_));
         return close();
     }
-    outbox_.push_back({std::move(bytes), {}, nullptr});
+    outbox_.push_back({std::move(bytes), {}, nullptr, std::move(on_sent)});
     write();
 }
 
@@ -234,10 +237,12 @@ void HttpConnection::write() {
             continue;
         }
         const std::size_t part = std::min(front.borrowed.size(), write_bytes_max - total);
-        in_flight_.push_back({{}, front.borrowed.first(part), front.keep});
+        in_flight_.push_back({{}, front.borrowed.first(part), front.keep, nullptr});
         front.borrowed = front.borrowed.subspan(part);
         total += part;
-        if (front.borrowed.empty()) outbox_.pop_front();
+        if (!front.borrowed.empty()) continue;
+        in_flight_.back().on_sent = std::move(front.on_sent);
+        outbox_.pop_front();
     }
 
     std::vector<asio::const_buffer> buffers;
@@ -256,8 +261,11 @@ void HttpConnection::write() {
 void HttpConnection::on_written(NetError error) {
     write_pending_ = false;
     write_deadline_.reset();
-    for (const Chunk& chunk : in_flight_) outbox_bytes_ -= chunk.owned.size();
-    in_flight_.clear();
+    const std::vector<Chunk> written = std::exchange(in_flight_, {});
+    for (const Chunk& chunk : written) {
+        outbox_bytes_ -= chunk.owned.size();
+        if (!error && chunk.on_sent) chunk.on_sent();
+    }
 
     if (is_over()) return;
     if (error) return close();

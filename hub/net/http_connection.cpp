@@ -327,6 +327,8 @@ void HttpConnection::release_request() {
 
 void HttpConnection::log_exchange(bool whole) {
     if (exchange_.id.empty() || std::exchange(exchange_.is_logged, true)) return;
+    const Checked<Admission>& admission = exchange_.admission;
+    const bool has_key = admission.ok() && admission->key;
     hub_.access_log.write({.method = exchange_.method,
                            .raw_target = exchange_.raw_target,
                            .status = exchange_.status,
@@ -334,7 +336,8 @@ void HttpConnection::log_exchange(bool whole) {
                            .took = now_steady() - exchange_.began,
                            .whole = whole,
                            .id = exchange_.id,
-                           .peer_address = exchange_.client_address});
+                           .peer_address = exchange_.client_address,
+                           .key_id = has_key ? admission->key->id : std::string_view()});
 }
 
 void HttpConnection::close() {

@@ -75,6 +75,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         std::string owned;
         ByteView borrowed;
         std::shared_ptr<const void> keep;
+        std::function<void()> on_sent;
     };
 
     void enter(State next);
@@ -107,14 +108,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
                  std::shared_ptr<const void> keep = nullptr);
     void begin_stream(std::uint64_t serial);
     void expect_stream(std::uint64_t serial);
-    void send_event(std::uint64_t serial, std::string data);
+    void send_event(std::uint64_t serial, std::string data, std::function<void()> on_sent = {});
     void end_stream(std::uint64_t serial);
     void drop_request(std::uint64_t serial);
     void watch_disconnect(std::uint64_t serial, std::function<void()> handler);
 
     std::string head_of(const HttpResponse& response, std::optional<std::uint64_t> body_bytes);
-    void push(std::string bytes);
-    void push_event(std::string_view data);
+    void push(std::string bytes, std::function<void()> on_sent = {});
+    void push_event(std::string_view data, std::function<void()> on_sent = {});
     void write();
     void on_written(NetError error);
     void on_answer_sent();

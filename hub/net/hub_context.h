@@ -18,6 +18,7 @@
 #include "hub/net/assets.h"
 #include "hub/net/health.h"
 #include "hub/net/http/asio.h"
+#include "hub/net/key_accounts.h"
 #include "hub/net/metrics.h"
 #include "hub/net/rate_limits.h"
 #include "hub/net/server_options.h"
@@ -92,6 +93,15 @@ class ByteBudget {
     std::atomic<std::uint64_t> held_{0};
 };
 
+// What the owner may change while the hub runs. Replaced as a whole: a request that began keeps
+// what it took.
+struct LiveOptions {
+    AccessPolicy access;
+    bool has_cors_origins = false;
+    std::uint32_t connections_max = 0, connections_per_address_max = 0;
+    Duration drain_within{};
+};
+
 struct HubContext {
     // `hosts`: every name that Host may carry, those of the certificate included.
     HubContext(ServerOptions options_in, std::shared_ptr<const ModelPackage> package_in,
@@ -99,25 +109,50 @@ struct HubContext {
         : options(std::move(options_in)),
           package(std::move(package_in)),
           registry(registry_in),
-          access({options.listen_address, std::move(hosts), options.cors_origins}),
           proxies(options.trusted_proxies),
           rates(options.rates),
+          accounts(registry_in),
           assets(options.static_directory),
-          access_log(options.access_log) {}
+          access_log(options.access_log, options.access_log_json) {
+        change(options, std::move(hosts));
+    }
+
+    // Any thread.
+    std::shared_ptr<const LiveOptions> live() const {
+        const std::lock_guard lock(live_mutex_);
+        return live_;
+    }
+    // From `fresh` what may change while the hub runs; the rest stays as it was at the start.
+    void change(const ServerOptions& fresh, std::vector<std::string> hosts) {
+        auto next = std::make_shared<const LiveOptions>(LiveOptions{
+            .access = AccessPolicy({options.listen_address, std::move(hosts), fresh.cors_origins}),
+            .has_cors_origins = !fresh.cors_origins.empty(),
+            .connections_max = fresh.connections_max,
+            .connections_per_address_max = fresh.connections_per_address_max,
+            .drain_within = fresh.drain_within});
+        rates.change(fresh.rates);
+        const std::lock_guard lock(live_mutex_);
+        live_ = std::move(next);
+    }
 
     const ServerOptions options;
     const std::shared_ptr<const ModelPackage> package;
     Registry& registry;
-    const AccessPolicy access;
     const TrustedProxies proxies;
     RateLimits rates;
+    KeyAccounts accounts;
     ByteBudget body_bytes{options.body_bytes_in_flight_max};  // of requests that are being read
     const Assets assets;
     AccessLog access_log;
     Metrics metrics;
     const TimePoint started = now_steady();
     bool keys_required = false;
-    std::string base_url, join_url;
+    std::string base_url;
+    // With the token of now, which the host may rotate. Any thread.
+    Result<std::string> join_url() const {
+        MOEX_ASSIGN(token, registry.join_token());
+        return text(base_url, "/join.html#token=", token);
+    }
 
     asio::io_context io;
     asio::strand<asio::io_context::executor_type> swarm_strand{io.get_executor()};
@@ -133,9 +168,19 @@ struct HubContext {
     std::atomic<std::uint32_t> active_requests{0};
     std::atomic<std::uint64_t> requests_refused{0};
     std::atomic<double> decode_tokens_per_s{0};
+    // Answers that began, and how long their first tokens took together; for the history.
+    std::atomic<std::uint64_t> answers_begun{0}, first_token_us{0};
     HealthBoard health;  // of the swarm; see current_health()
     const std::shared_ptr<LiveConnections> http_connections = std::make_shared<LiveConnections>();
     const std::shared_ptr<LiveConnections> worker_connections = std::make_shared<LiveConnections>();
+
+  private:
+    mutable std::mutex live_mutex_;
+    std::shared_ptr<const LiveOptions> live_;
+
+  public:
+    // For answers that wait for the disk. Last: it ends before what it uses.
+    asio::thread_pool disk_thread{1};
 };
 
 }  // namespace moex::net

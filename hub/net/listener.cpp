@@ -78,14 +78,14 @@ void Listener::on_accepted(NetError error, tcp::socket socket) {
 // Whether one more connection of the peer at `address` fits; a proxy's are everybody's.
 bool Listener::has_room_for(const std::string& address) const {
     const std::size_t open = hub_.http_connections->size() + hub_.worker_connections->size();
-    if (open >= hub_.options.connections_max) return false;
+    if (open >= hub_.live()->connections_max) return false;
     if (hub_.proxies.trusts(address)) return true;
 
     const std::string peer = rate_key(address);
     const std::size_t of_peer = hub_.http_connections->count_of(peer) +
                                 hub_.worker_connections->count_of(peer);
     const double factor = is_loopback_address(address) ? hub_.options.rates.loopback_factor : 1.0;
-    return static_cast<double>(of_peer) < hub_.options.connections_per_address_max * factor;
+    return static_cast<double>(of_peer) < hub_.live()->connections_per_address_max * factor;
 }
 
 void Listener::serve(tcp::socket socket) {

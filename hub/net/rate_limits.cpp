@@ -92,6 +92,11 @@ RateLimits::RateLimits(RateOptions options) : state_(std::make_unique<State>()) 
 }
 RateLimits::~RateLimits() = default;
 
+void RateLimits::change(const RateOptions& options) {
+    const std::lock_guard lock(state_->mutex);
+    state_->options = options;
+}
+
 Duration RateLimits::worker_connect(TimePoint now, const std::string& address, bool loopback) {
     const std::lock_guard lock(state_->mutex);
     Address& entry = state_->find(address);

@@ -34,6 +34,8 @@ class RateLimits {
   public:
     explicit RateLimits(RateOptions options);
     ~RateLimits();
+    // From now on; what was used stays used.
+    void change(const RateOptions& options);
     // Zero: go on. Otherwise how long to wait: the Retry-After.
     Duration worker_connect(TimePoint now, const std::string& address, bool loopback);
     Duration api_request(TimePoint now, const std::string& address, bool loopback);

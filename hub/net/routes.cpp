@@ -14,6 +14,10 @@ using Handler = void (Routes::*)(HttpRequest, Routes::Responder) const;
 
 enum class Work { none, text };  // text: wants the model, and counts against the rates
 
+// Who opens a route. keyed: `role`, where keys are asked for. host: the admin key as Bearer,
+// everywhere, from our own pages or from none. claim: the same with the token of a one-time link.
+enum class Door { keyed, host, claim };
+
 // A row of the table: what it takes, who answers, and what /openapi.json says of it.
 struct Route {
     const char* method;
@@ -26,6 +30,7 @@ struct Route {
     const char* answer = nullptr;  // schemas of hub/api/openapi.cpp
     const char* request = nullptr;
     const char* rest = nullptr;  // the name of what '*' stands for
+    Door door = Door::keyed;
 
     constexpr Route says(const char* words, const char* answer_schema = nullptr,
                          const char* request_schema = nullptr) const {
@@ -57,6 +62,13 @@ constexpr Route post_text(const char* path, Handler handler) {
     return {"POST", path, handler, Role::api, Work::text};
 }
 
+constexpr Route hosts(const char* method, const char* path, Handler handler,
+                      Door door = Door::host) {
+    Route row{method, path, handler, Role::admin};
+    row.door = door;
+    return row;
+}
+
 constexpr Route route_table[] = {
     // the pages and scripts: a fixed table, embedded in the binary or from --static
     get("/", &Routes::serve_asset, open_to_all),
@@ -74,6 +86,8 @@ constexpr Route route_table[] = {
     get("/metrics", &Routes::serve_metrics, Role::admin).says("Counters for Prometheus, as text."),
     get("/api/status", &Routes::serve_status, Role::api)
         .says("What the status page shows.", "Status"),
+    get("/api/history", &Routes::serve_history, Role::api)
+        .says("The last hour, day or week (?span=1h, 24h or 7d).", "History"),
     get("/api/info", &Routes::serve_info, open_to_all).says("What the pages ask first.", "Info"),
     get("/openapi.json", &Routes::serve_openapi, open_to_all).says("This description."),
 
@@ -91,6 +105,21 @@ constexpr Route route_table[] = {
         .says("A text as token ids.", "Tokens", "TokenizeRequest"),
     post_text("/detokenize", &Routes::ask_api<&Api::detokenize>)
         .says("Token ids as text.", "Text", "DetokenizeRequest"),
+
+    hosts("GET", "/api/admin/keys", &Routes::list_keys)
+        .says("All keys by their public ids, with what was used.", "Keys"),
+    hosts("POST", "/api/admin/keys", &Routes::make_key)
+        .says("A new key, shown this once.", "Key", "KeyWish"),
+    hosts("POST", "/api/admin/keys/revoke", &Routes::revoke_key)
+        .says("Ends a key and what runs with it.", "KeyId", "KeyId"),
+    hosts("GET", "/api/admin/join", &Routes::show_join_link)
+        .says("The link by which workers join.", "JoinLink"),
+    hosts("POST", "/api/admin/join/rotate", &Routes::rotate_join_link)
+        .says("A new join link; the former one lets nobody in.", "JoinLink", "Nothing"),
+    hosts("GET", "/api/admin/settings", &Routes::show_settings)
+        .says("The settings in force and where each came from.", "Settings"),
+    hosts("POST", "/api/admin/claim", &Routes::claim_admin, Door::claim)
+        .says("An admin key for the token of a one-time link.", "ClaimedKey", "Nothing"),
 
     // only with test_routes
     {"POST", test_path, &Routes::serve_test, Role::admin},
@@ -121,13 +150,20 @@ std::string_view rest_of(std::string_view path, std::string_view pattern) {
     return is_prefix(pattern) ? path.substr(pattern.size() - 1) : std::string_view();
 }
 
-// The row of a path, the pages aside: an exact one before a prefix.
-const Route* find_route(std::string_view path) {
+// The row of a path, the pages aside: an exact one before a prefix, one of that method before
+// others.
+const Route* find_route(std::string_view path, std::string_view method = {}) {
     const Route* found = nullptr;
+    bool is_exact = false;
     for (const Route& route : route_table) {
         const std::string_view pattern(route.path);
         if (route.handler == &Routes::serve_asset) continue;
-        if (pattern == path) return &route;
+        if (pattern == path) {
+            if (!is_exact || method == route.method) found = &route;
+            is_exact = true;
+            continue;
+        }
+        if (is_exact) continue;
         const std::string_view start = pattern.substr(0, pattern.size() - 1);
         if (is_prefix(pattern) && path.size() > start.size() && path.starts_with(start))
             found = &route;
@@ -161,8 +197,12 @@ Refusal no_such_route(std::string_view path) {
 }
 
 std::string allowed_methods(const Route& route) {
-    const bool is_post = std::string_view(route.method) == "POST";
-    return is_post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+    bool gets = false, posts = false;
+    for (const Route& row : route_table) {
+        if (std::string_view(row.path) != route.path) continue;
+        (std::string_view(row.method) == "POST" ? posts : gets) = true;
+    }
+    return text(gets ? "GET, HEAD, " : "", posts ? "POST, " : "", "OPTIONS");
 }
 
 // What our pages may load: only their own files. Tried with WASM, WebGPU, WebSocket and Cache.
@@ -174,21 +214,21 @@ constexpr const char* page_policy =
 }  // namespace
 
 std::string Routes::cors_origin(const HttpRequest& request) const {
-    return hub_.access.judge_origin(request) == AccessPolicy::Origin::allowed
+    return hub_.live()->access.judge_origin(request) == AccessPolicy::Origin::allowed
                ? std::string(*request.header("origin"))
                : std::string();
 }
 
 Checked<void> Routes::check_origin(const HttpRequest& request) const {
     const std::string_view host = request.header("host").value_or("");
-    if (!hub_.access.host_allowed(host))
+    if (!hub_.live()->access.host_allowed(host))
         return Refusal{403,
                        text("Host \"", std::string(host.substr(0, 200)),
                             "\" is not a name of this hub; its owner can add it with --host, or "
                             "name the proxy before it with --trusted-proxy"),
                        "host_not_allowed", ""};
 
-    if (hub_.access.judge_origin(request) == AccessPolicy::Origin::foreign)
+    if (hub_.live()->access.judge_origin(request) == AccessPolicy::Origin::foreign)
         return Refusal{403,
                        "requests from this Origin are not allowed; the hub's owner can add it "
                        "with --cors-origin",
@@ -226,24 +266,60 @@ Checked<void> Routes::check_key(const HttpRequest& request, Role wanted) const {
 }
 
 // Guessing keys costs as much as asking with a right one.
-Checked<void> Routes::check_key_and_rate(const HttpRequest& request, Role role) const {
-    const Checked<void> key = check_key(request, role);
-    if (key.ok() || key.refusal().status != 401) return key;
-
+Checked<void> Routes::slow_down(const HttpRequest& request, Refusal refusal) const {
     const Duration wait = hub_.rates.api_request(now_steady(), request.remote_address,
                                                  request.loopback);
-    if (wait == Duration{0}) return key;
+    if (wait == Duration{0}) return refusal;
     return refuse_for_now(429, "too many requests from this address", "rate_limited", wait);
 }
 
-bool Routes::is_admin(const HttpRequest& request) const {
+Checked<void> Routes::check_key_and_rate(const HttpRequest& request, Role role) const {
+    const Checked<void> key = check_key(request, role);
+    if (key.ok() || key.refusal().status != 401) return key;
+    return slow_down(request, key.refusal());
+}
+
+// A page that may call the API is not the host.
+Checked<void> Routes::check_own_page(const HttpRequest& request) const {
+    if (hub_.live()->access.judge_origin(request) != AccessPolicy::Origin::allowed) return {};
+    return Refusal{403, "this is for the hub's own pages, whatever --cors-origin allows",
+                   "origin_not_allowed", ""};
+}
+
+// The key stands in Authorization alone: a browser adds nothing there by itself.
+Checked<void> Routes::check_host(const HttpRequest& request, const Route& route) const {
+    MOEX_ADMIT(check_own_page(request));
+    const std::optional<std::string> key = request.header("authorization") ? bearer_key(request)
+                                                                           : std::nullopt;
+    if (route.door == Door::claim && key && hub_.registry.take_claim(*key)) return {};
+
+    const std::optional<Role> role = key ? hub_.registry.key_role(*key) : std::nullopt;
+    if (route.door == Door::host && role == Role::admin) return {};
+    if (role && route.door == Door::host)
+        return Refusal{403, text("a key of role ", role_name(*role), " does not open this"),
+                       "wrong_role", ""};
+
+    const char* const wanted =
+        route.door == Door::claim
+            ? "this link was used before, or is of an earlier start; a new start prints a new one, "
+              "and `moex-hub key add NAME --role admin` makes a key"
+            : "the admin key is needed: Authorization: Bearer KEY";
+    return slow_down(request, {.status = 401,
+                               .message = wanted,
+                               .code = "invalid_api_key",
+                               .param = {},
+                               .headers = {{"WWW-Authenticate", "Bearer"}}});
+}
+
+bool Routes::may_see_join_link(const HttpRequest& request) const {
+    if (!check_own_page(request).ok()) return false;
     if (!hub_.keys_required) return true;
     const std::optional<std::string> key = bearer_key(request);
     return key && hub_.registry.key_role(*key) == Role::admin;
 }
 
 // Whether there is anybody to do the work, and whether this client may ask for more of it.
-Checked<void> Routes::check_work(const HttpRequest& request, std::string& key_hash) const {
+Checked<void> Routes::check_work(const HttpRequest& request, Admission& admission) const {
     if (!hub_.api) return refuse_for_now(503, "Loading model", "unavailable", 2s);
     if (hub_.draining)
         return refuse_for_now(503, "the hub stops and takes no new work", "unavailable", 2s);
@@ -252,11 +328,15 @@ Checked<void> Routes::check_work(const HttpRequest& request, std::string& key_ha
     if (const Duration wait = hub_.rates.api_request(now, request.remote_address, request.loopback);
         wait > Duration{0})
         return refuse_for_now(429, "too many requests from this address", "rate_limited", wait);
+
+    // Where no key is asked for, one that is known counts all the same.
+    const std::optional<std::string> key = bearer_key(request);
+    if (key) admission.key = hub_.registry.find_key(*key);
     if (!hub_.keys_required) return {};
 
     // the key itself is kept nowhere
-    key_hash = to_hex(sha256(as_byte_view(*bearer_key(request))));
-    if (const Duration wait = hub_.rates.key_request(now, key_hash, request.loopback);
+    admission.key_hash = to_hex(sha256(as_byte_view(*key)));
+    if (const Duration wait = hub_.rates.key_request(now, admission.key_hash, request.loopback);
         wait > Duration{0})
         return refuse_for_now(429, "too many requests with this key", "rate_limited", wait);
     return {};
@@ -280,13 +360,15 @@ Checked<Admission> Routes::admit(const HttpRequest& head) const {
 Checked<Admission> Routes::judge_head(const HttpRequest& head) const {
     MOEX_ADMIT(check_origin(head));
 
-    const Route* route = find_route(head.path);
+    const bool is_head = head.method == "HEAD";
+    const Route* route = find_route(head.path, is_head ? "GET" : head.method);
     if (route && route->path == test_path && !hub_.options.test_routes) route = nullptr;
     if (!route && hub_.assets.contains(head.path)) route = page_route();
     if (!route) return no_such_route(head.path);
 
     Admission admission{.route = route};
     if (head.method == "OPTIONS") {
+        if (route->door != Door::keyed) MOEX_ADMIT(check_own_page(head));
         admission.is_preflight = true;
         return admission;
     }
@@ -298,11 +380,14 @@ Checked<Admission> Routes::judge_head(const HttpRequest& head) const {
         return admission;
     }
 
-    if (route->role) MOEX_ADMIT(check_key_and_rate(head, *route->role));
+    if (route->door != Door::keyed)
+        MOEX_ADMIT(check_host(head, *route));
+    else if (route->role)
+        MOEX_ADMIT(check_key_and_rate(head, *route->role));
     const bool has_body = head.method == "POST";
     if (has_body && !is_json_content_type(head.header("content-type").value_or("")))
         return Refusal{415, "Content-Type must be application/json", "unsupported_media_type", ""};
-    if (route->work == Work::text) MOEX_ADMIT(check_work(head, admission.key_hash));
+    if (route->work == Work::text) MOEX_ADMIT(check_work(head, admission));
     return admission;
 }
 
@@ -344,7 +429,7 @@ Checked<WorkerAdmission> Routes::judge_worker(const HttpRequest& request) const 
     }
 
     // Not a page of ours: it must prove that it holds the token before it gets a socket.
-    if (hub_.access.judge_origin(request) == AccessPolicy::Origin::none)
+    if (hub_.live()->access.judge_origin(request) == AccessPolicy::Origin::none)
         return Refusal{
             .status = 401,
             .message = "without an Origin the join token must come as Authorization: Bearer TOKEN",
@@ -366,6 +451,7 @@ void Routes::handle(const Admission& admission, HttpRequest request,
     request.rest = rest_of(request.path, route.path);
     // Two keys behind one address take turns, and neither finds what the other's prompts left.
     request.client = text(rate_key(request.remote_address), ' ', admission.key_hash);
+    if (route.work == Work::text) request.account = hub_.accounts.open(admission.key);
     (this->*route.handler)(std::move(request), std::move(responder));
 }
 
@@ -449,7 +535,7 @@ void Routes::serve_health(HttpRequest, Responder responder) const {
 }
 
 void Routes::serve_status(HttpRequest request, Responder responder) const {
-    const bool with_join_url = is_admin(request);
+    const bool with_join_url = may_see_join_link(request);
     asio::post(hub_.swarm_strand, [this, with_join_url, responder = std::move(responder)] {
         if (!hub_.swarm) return responder->refuse({503, "Loading model", "unavailable", ""});
         HttpResponse response;
@@ -518,7 +604,7 @@ void Routes::serve_test(HttpRequest request, Responder responder) const {
 std::vector<RouteInfo> server_routes() {
     std::vector<RouteInfo> routes;
     for (const Route& route : route_table)
-        routes.push_back({route.method, route.path, !route.role});
+        routes.push_back({route.method, route.path, !route.role, route.door != Door::keyed});
     return routes;
 }
 

@@ -28,6 +28,7 @@ struct Admission {
     bool is_preflight = false;  // OPTIONS: answered from the row alone
     bool is_upgrade = false;    // a WebSocket is asked for; admit_worker() decides
     std::string key_hash;       // of the API key that work counts against; empty: none is asked for
+    std::optional<KeyInfo> key;  // that came with work and is known; none: it counts as local
 };
 
 // What a worker's upgrade request was let in with.
@@ -60,6 +61,15 @@ class Routes {
     void serve_info(HttpRequest request, Responder responder) const;
     void serve_openapi(HttpRequest request, Responder responder) const;
     void serve_test(HttpRequest request, Responder responder) const;
+    // What waits for the disk, and the host's; registry_routes.cpp.
+    void serve_history(HttpRequest request, Responder responder) const;
+    void list_keys(HttpRequest request, Responder responder) const;
+    void make_key(HttpRequest request, Responder responder) const;
+    void revoke_key(HttpRequest request, Responder responder) const;
+    void show_join_link(HttpRequest request, Responder responder) const;
+    void rotate_join_link(HttpRequest request, Responder responder) const;
+    void show_settings(HttpRequest request, Responder responder) const;
+    void claim_admin(HttpRequest request, Responder responder) const;
     void refuse_plain_worker(HttpRequest request, Responder responder) const;
     template <void (Api::*method)(HttpRequest, Api::Responder)>
     void ask_api(HttpRequest request, Responder responder) const;
@@ -71,9 +81,15 @@ class Routes {
     Checked<void> check_method(const HttpRequest& request, const Route& route) const;
     Checked<void> check_key(const HttpRequest& request, Role role) const;
     Checked<void> check_key_and_rate(const HttpRequest& request, Role role) const;
-    Checked<void> check_work(const HttpRequest& request, std::string& key_hash) const;
+    Checked<void> check_work(const HttpRequest& request, Admission& admission) const;
     Checked<void> check_cost(const Admission& admission, const HttpRequest& request) const;
-    bool is_admin(const HttpRequest& request) const;
+    Checked<void> check_host(const HttpRequest& request, const Route& route) const;
+    Checked<void> check_own_page(const HttpRequest& request) const;
+    Checked<void> slow_down(const HttpRequest& request, Refusal refusal) const;
+    bool may_see_join_link(const HttpRequest& request) const;
+    template <class Answer>
+    void answer_from_disk(Responder responder, Answer answer) const;
+    Checked<HttpResponse> join_answer() const;
     void answer_preflight(const Route& route, const HttpRequest& request,
                           WireResponder& responder) const;
 
@@ -84,6 +100,7 @@ class Routes {
 struct RouteInfo {
     std::string method, path;
     bool is_public = false;  // open without a key off loopback
+    bool is_hosts = false;   // wants the admin key on loopback too, from our own pages or from none
 };
 std::vector<RouteInfo> server_routes();
 

@@ -54,6 +54,12 @@ std::shared_ptr<ssl::context> read_tls(const ServerOptions& options) {
                : make_tls_context(options.tls_cert.string(), options.tls_key.string());
 }
 
+std::vector<std::string> with_names(std::vector<std::string> hosts,
+                                    const std::vector<std::string>& certified) {
+    hosts.insert(hosts.end(), certified.begin(), certified.end());
+    return hosts;
+}
+
 }  // namespace
 
 struct Server::State {
@@ -77,6 +83,7 @@ struct Server::State {
     asio::signal_set signals;
     asio::executor_work_guard<asio::io_context::executor_type> work{hub.io.get_executor()};
     std::vector<std::thread> threads;
+    std::vector<std::string> certified;  // names of the certificate at the start
     std::atomic<int> stops{0};
     std::atomic<bool> finished{false};
     TimePoint drain_until{};
@@ -118,8 +125,8 @@ struct Server::State {
             }
     }
 
-    // SIGHUP: certificate and access log may have been replaced. What cannot be read stays as it
-    // was.
+    // SIGHUP: certificate, access log, keys and settings may have been replaced. What cannot be
+    // read stays as it was.
     void on_signal(int number) {
         if (number != SIGHUP) return begin_stop();
         try {
@@ -135,6 +142,7 @@ struct Server::State {
         } catch (const std::exception& failure) {
             log_error("http: the old access log stays", kv("error", failure.what()));
         }
+        if (hub.options.on_reload) asio::post(hub.disk_thread, hub.options.on_reload);
     }
     void wait_signal() {
         signals.async_wait([this](NetError error, int number) {
@@ -152,7 +160,7 @@ struct Server::State {
             log_info("http: draining", kv("requests", hub.active_requests.load()));
             hub.draining = true;
             if (Engine* engine = hub.engine) engine->drain();
-            drain_until = now_steady() + hub.options.drain_within;
+            drain_until = now_steady() + hub.live()->drain_within;
             watch_drain();
         });
     }
@@ -175,7 +183,7 @@ struct Server::State {
         closing = true;
         hub.draining = true;
         drain_timer.cancel();
-        housekeeping.record();
+        housekeeping.finish();
         if (SwarmBackend* swarm = hub.swarm) swarm->drain(Duration{0});
         hub.worker_connections->shut_all();
         listener->stop();
@@ -214,10 +222,10 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
     const auto tls = read_tls(options);
     const std::vector<std::string> certified = tls ? certificate_names(*tls)
                                                    : std::vector<std::string>();
-    std::vector<std::string> hosts = options.hosts;
-    hosts.insert(hosts.end(), certified.begin(), certified.end());
+    std::vector<std::string> hosts = with_names(options.hosts, certified);
     state_ = std::make_unique<State>(std::move(options), std::move(package), registry,
                                      std::move(hosts));
+    state_->certified = certified;
 
     HubContext& hub = state_->hub;
     const bool loopback = is_loopback_address(hub.options.listen_address);
@@ -231,13 +239,18 @@ Server::Server(ServerOptions options, std::shared_ptr<const ModelPackage> packag
     state_->listener = std::make_unique<Listener>(hub, state_->routes, tls);
     state_->name_urls(tls != nullptr, certified);
 
-    const Result<std::string> token = registry.join_token();
-    if (!token) throw std::runtime_error(token.error().message);
-    hub.join_url = text(hub.base_url, "/join.html#token=", *token);
+    if (const auto url = hub.join_url(); !url.ok()) throw std::runtime_error(url.error().message);
+
+    registry.watch_keys([&hub] {
+        const std::shared_lock attached(hub.attached_mutex);
+        if (hub.api) hub.accounts.end_dead_keys();
+    });
 }
 
 Server::~Server() {
     State& state = *state_;
+    state.hub.registry.watch_keys(nullptr);
+    state.hub.disk_thread.join();
     state.hub.swarm = nullptr;
 
     state.work.reset();
@@ -255,7 +268,12 @@ Server::~Server() {
 
 std::uint16_t Server::port() const { return state_->listener->port(); }
 std::string Server::base_url() const { return state_->hub.base_url; }
-std::string Server::join_url() const { return state_->hub.join_url; }
+std::string Server::join_url() const { return state_->hub.join_url().value(); }
+std::string Server::make_admin_url() const {
+    const Result<std::string> token = state_->hub.registry.make_claim();
+    if (!token.ok()) throw std::runtime_error(token.error().message);
+    return text(state_->hub.base_url, "/admin.html#once=", *token);
+}
 SwarmHost& Server::swarm_host() { return state_->host; }
 
 void Server::attach(SwarmBackend& swarm, Engine& engine, Api& api) {
@@ -266,11 +284,13 @@ void Server::attach(SwarmBackend& swarm, Engine& engine, Api& api) {
 }
 
 ApiObserver Server::api_observer() {
-    Metrics& metrics = state_->hub.metrics;
+    HubContext& hub = state_->hub;
     ApiObserver observer;
-    observer.on_finished = [&metrics](const char* reason) { metrics.on_finished(reason); };
-    observer.on_latency = [&metrics](double ttft_s, double e2e_s, double gap_s, double queue_s) {
-        metrics.on_latency(ttft_s, e2e_s, gap_s, queue_s);
+    observer.on_finished = [&hub](const char* reason) { hub.metrics.on_finished(reason); };
+    observer.on_latency = [&hub](double ttft_s, double e2e_s, double gap_s, double queue_s) {
+        hub.metrics.on_latency(ttft_s, e2e_s, gap_s, queue_s);
+        ++hub.answers_begun;
+        hub.first_token_us += static_cast<std::uint64_t>(ttft_s * 1e6);
     };
     return observer;
 }
@@ -299,6 +319,10 @@ void Server::run(std::size_t num_threads) {
     for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i)
         state.threads.emplace_back([&state] { state.run_io(); });
     state.finished.wait(false);
+}
+
+void Server::change(const ServerOptions& options) {
+    state_->hub.change(options, with_names(options.hosts, state_->certified));
 }
 
 void Server::stop() { state_->begin_stop(); }

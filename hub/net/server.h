@@ -25,7 +25,10 @@ class Server {
     std::uint16_t port() const;
     std::string base_url() const;  // http://127.0.0.1:8080
     std::string join_url() const;  // .../join.html#token=...
-    SwarmHost& swarm_host();       // its strand lives in this server; usable before run()
+    // A link to the admin page that opens it once, until the hub ends. Makes the one before it
+    // void.
+    std::string make_admin_url() const;
+    SwarmHost& swarm_host();  // its strand lives in this server; usable before run()
     // Everything behind the door; call once, before run().
     void attach(SwarmBackend& swarm, Engine& engine, Api& api);
     // Give it to the Api: finished requests and latencies
@@ -37,6 +40,8 @@ class Server {
     // the caller waits. The swarm's strand is served until the destructor,
     // so that engine and swarm can be taken down after run() has returned.
     void run(std::size_t num_threads);
+    // What LiveOptions has of `options` holds from now on. Any thread.
+    void change(const ServerOptions& options);
     // From any thread or a signal: drains (health 503, no new work, streams
     // end, workers get DRAIN, then 1001); a second call stops at once.
     void stop();

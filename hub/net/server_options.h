@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "hub/base/clock.h"
 #include "hub/net/http/request_gate.h"
@@ -41,6 +44,7 @@ struct ServerOptions {
     std::vector<std::string> trusted_proxies;
     std::filesystem::path static_directory;  // empty: the pages built into the binary
     std::filesystem::path access_log;        // empty: none; "-": stdout
+    bool access_log_json = false;            // one object per line
     std::uint32_t connections_max = 4096;
     // Of one IPv4 address or IPv6 /64; loopback: rates.loopback_factor times as many.
     std::uint32_t connections_per_address_max = 256;
@@ -52,9 +56,14 @@ struct ServerOptions {
     Duration drain_within = 30s;
     bool test_routes = false;
     bool require_keys = false;  // API keys on loopback too; always on elsewhere
-    // In run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate
-    // again (its names stay those of the start).
+    // In run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate again (its names stay those
+    // of the start), opens the access log anew and calls on_reload.
     bool handle_signals = true;
+    // For the admin page; either may be empty.
+    std::function<nlohmann::json()> describe_settings;  // [{name, value, source, help}]
+    std::function<std::vector<std::string>(const std::string&)> qr_rows;  // '1' is dark
+    // After SIGHUP, on a thread that may wait for files.
+    std::function<void()> on_reload;
     GateLimits gate;
     ClientLimits clients;
     RateOptions rates;

@@ -174,7 +174,8 @@ json status_json(HubContext& hub, bool with_join_url) {
     json workers = json::array();
     for (const WorkerView& worker : core.workers()) workers.push_back(worker_json(worker, now));
     out["workers"] = std::move(workers);
-    if (with_join_url) out["join_url"] = hub.join_url;
+    if (with_join_url)
+        if (const auto url = hub.join_url(); url.ok()) out["join_url"] = *url;
     return out;
 }
 

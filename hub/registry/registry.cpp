@@ -1,147 +1,30 @@
 #include "hub/registry/registry.h"
 
-#include <fcntl.h>
-#include <openssl/crypto.h>
-#include <openssl/rand.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <array>
-#include <condition_variable>
-#include <cstdlib>
 #include <ctime>
-#include <map>
-#include <mutex>
-#include <thread>
 
 #include "hub/base/log.h"
-#include "hub/base/sha256.h"
-#include "hub/registry/database.h"
 #include "hub/registry/migrations.h"
+#include "hub/registry/registry_state.h"
 
 namespace moex {
-
 namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 
 constexpr std::int64_t workers_stored_max = 10'000;
 // between two commits; further ones wait for the next visit
 constexpr std::size_t pending_workers_max = 4'096;
-namespace fs = std::filesystem;
 
-// What is kept and compared of a key. All have one length, and the only comparison there is takes
-// the same time wherever they differ.
-struct KeyHash {
-    Sha256 bytes;
-    friend bool operator==(const KeyHash& a, const KeyHash& b) {
-        return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0;
-    }
-};
-struct StoredKey {
-    KeyHash hash;
-    Role role;
-};
+// What another process did to the keys is seen after one pause, counts are written after four.
+constexpr auto pause_between_looks = 100ms;
+constexpr std::uint32_t looks_per_commit = 4;
 
-KeyHash hash_key(std::string_view key) { return {sha256(as_byte_view(key))}; }
-
-// 192 random bits in URL-safe letters: fits a header, a fragment and a QR code.
-Result<std::string> random_key(std::string_view prefix) {
-    std::array<unsigned char, 24> raw;
-    if (RAND_bytes(raw.data(), static_cast<int>(raw.size())) != 1)
-        return Error{ErrorCode::internal, "no random numbers from OpenSSL"};
-
-    static constexpr char letters[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    std::string key(prefix);
-    for (std::size_t i = 0; i < raw.size(); i += 3) {
-        const unsigned bits = (raw[i] << 16) | (raw[i + 1] << 8) | raw[i + 2];
-        for (int shift = 18; shift >= 0; shift -= 6) key += letters[(bits >> shift) & 63];
-    }
-
-    return key;
-}
-
-std::optional<Role> parse_role(std::string_view name) {
-    for (const Role role : {Role::join, Role::api, Role::admin})
-        if (name == role_name(role)) return role;
-    return std::nullopt;
-}
-
-// The folder belongs to its user alone. One that holds other people's files is not ours to close.
-Status secure_directory(const fs::path& directory) {
-    std::error_code error;
-    const bool made = fs::create_directories(directory, error);
-    if (error)
-        return Error{ErrorCode::io_error,
-                     text(directory.string(), ": cannot make the state folder: ", error.message())};
-
-    struct stat info {};
-    if (::stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
-        return Error{ErrorCode::io_error,
-                     text(directory.string(), ": the state folder is not a folder")};
-    if (!made && (info.st_mode & 077) != 0 && !fs::is_empty(directory, error) &&
-        !fs::exists(directory / "moex.sqlite", error))
-        return Error{ErrorCode::invalid_argument,
-                     text(directory.string(),
-                          ": holds other files and is open to other users; give the hub a state "
-                          "folder of its own")};
-    if ((info.st_mode & 0777) != 0700 && ::chmod(directory.c_str(), 0700) != 0)
-        return Error{ErrorCode::io_error,
-                     text(directory.string(), ": cannot make the state folder private (0700)")};
-
-    return {};
-}
-
-// sqlite gives its -wal and -shm files the mode of the database, so the mode is set before it
-// opens.
-Status secure_file(const fs::path& file) {
-    const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (descriptor < 0)
-        return Error{
-            ErrorCode::io_error,
-            text(file.string(), ": cannot open: ", std::generic_category().message(errno))};
-
-    const bool ok = ::fchmod(descriptor, 0600) == 0;
-    ::close(descriptor);
-    if (!ok)
-        return Error{ErrorCode::io_error, text(file.string(), ": cannot make it private (0600)")};
-
-    return {};
-}
+std::int64_t day_of(std::int64_t time_s) { return time_s - time_s % 86'400; }
 
 }  // namespace
 
-const char* role_name(Role role) {
-    switch (role) {
-        case Role::join: return "join";
-        case Role::api: return "api";
-        case Role::admin: return "admin";
-    }
-    return "unknown";
-}
-
-struct Registry::State {
-    fs::path directory;
-
-    mutable std::mutex keys_mutex;
-    std::vector<StoredKey> keys;
-    std::string join_token;
-
-    std::mutex database_mutex;  // held for each statement or transaction
-    std::unique_ptr<Database> database;
-
-    std::mutex pending_mutex;
-    std::condition_variable wake;
-    bool stopping = false;
-    std::map<std::string, std::uint64_t, std::less<>> pending_counters;
-    std::map<std::string, WorkerRecord> pending_workers;
-    std::thread thread;
-
-    Status prepare();
-    Status load_keys();
-    Status insert_key(const KeyHash& hash, Role role, std::string_view name);
-    void commit_pending();
-    void serve();
-};
+std::int64_t unix_now_s() { return std::time(nullptr); }
 
 Status Registry::State::prepare() {
     MOEX_TRY(
@@ -149,112 +32,104 @@ Status Registry::State::prepare() {
                           "foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
 
     MOEX_TRY(migrate(*database, registry_migrations()));
+    const std::lock_guard lock(database_mutex);
+    Statement version(*database, "PRAGMA data_version");
+    if (version.step()) data_version = version.integer(0);
+    expiries_seen_s = unix_now_s();
     return load_keys();
 }
 
-Status Registry::State::load_keys() {
-    const std::lock_guard lock(keys_mutex);
-    keys.clear();
-    Statement select(*database, "SELECT key_sha256, role FROM keys");
-    while (select.step()) {
-        const Bytes hash = select.blob(0);
-        const std::optional<Role> role = parse_role(select.text_column(1));
-        if (hash.size() != 32 || !role) continue;
-        StoredKey key{{}, *role};
-        std::copy(hash.begin(), hash.end(), key.hash.bytes.begin());
-        keys.push_back(key);
+Status Registry::State::write_pending(const Pending& pending) {
+    Transaction transaction(*database);
+    for (const auto& [name, delta] : pending.counters) {
+        Statement add(*database,
+                      "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET "
+                      "value = value + excluded.value");
+        MOEX_TRY(add.bind(std::string_view(name)).bind(static_cast<std::int64_t>(delta)).run());
     }
 
-    return select.status();
-}
+    for (const auto& [key, delta] : pending.workers) MOEX_TRY(write_worker(key, delta));
+    if (!pending.workers.empty()) {
+        Statement forget(*database,
+                         "DELETE FROM workers WHERE worker_key IN (SELECT worker_key FROM "
+                         "workers ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
+        MOEX_TRY(forget.bind(workers_stored_max).run());
+    }
 
-Status Registry::State::insert_key(const KeyHash& hash, Role role, std::string_view name) {
-    {
-        const std::lock_guard lock(database_mutex);
-        Statement insert(*database,
-                         "INSERT INTO keys VALUES (?, ?, ?, ?) ON CONFLICT (key_sha256) DO UPDATE "
-                         "SET role = excluded.role, name = excluded.name");
-        MOEX_TRY(insert.bind(ByteView(hash.bytes))
-                     .bind(std::string_view(role_name(role)))
-                     .bind(name)
-                     .bind(std::int64_t{std::time(nullptr)})
+    for (const HistoryMinute& minute : pending.minutes) MOEX_TRY(write_minute(minute));
+    for (const auto& [key_and_day, use] : pending.token_use) {
+        Statement add(*database,
+                      "INSERT INTO token_use VALUES (?, ?, ?, ?, ?) ON CONFLICT (key_id, day_s) DO "
+                      "UPDATE SET requests = requests + excluded.requests, prompt_tokens = "
+                      "prompt_tokens + excluded.prompt_tokens, answer_tokens = answer_tokens + "
+                      "excluded.answer_tokens");
+        add.bind(std::string_view(key_and_day.first)).bind(key_and_day.second);
+        MOEX_TRY(add.bind(static_cast<std::int64_t>(use.requests))
+                     .bind(static_cast<std::int64_t>(use.prompt_tokens))
+                     .bind(static_cast<std::int64_t>(use.answer_tokens))
                      .run());
     }
+    return transaction.commit();
+}
 
-    const std::lock_guard lock(keys_mutex);
-    for (StoredKey& key : keys)
-        if (key.hash == hash) {
-            key.role = role;
-            return {};
-        }
+Status Registry::State::write_worker(const std::string& key, const WorkerRecord& delta) {
+    Statement add(*database,
+                  "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
+                  "(worker_key) DO UPDATE SET nickname = excluded.nickname, "
+                  "description = excluded.description, pairs_answered = pairs_answered + "
+                  "excluded.pairs_answered, "
+                  "bytes_sent = bytes_sent + excluded.bytes_sent, bad_answers = "
+                  "bad_answers + excluded.bad_answers, "
+                  "last_seen_s = max(last_seen_s, excluded.last_seen_s)");
 
-    keys.push_back({hash, role});
-    return {};
+    add.bind(std::string_view(key))
+        .bind(std::string_view(delta.nickname))
+        .bind(std::string_view(delta.description));
+    add.bind(static_cast<std::int64_t>(delta.pairs_answered))
+        .bind(static_cast<std::int64_t>(delta.bytes_sent));
+    return add.bind(static_cast<std::int64_t>(delta.bad_answers))
+        .bind(delta.first_seen_s)
+        .bind(delta.last_seen_s)
+        .run();
 }
 
 void Registry::State::commit_pending() {
     const std::lock_guard database_lock(database_mutex);
-    std::map<std::string, std::uint64_t, std::less<>> counters;
-    std::map<std::string, WorkerRecord> workers;
+    Pending taken;
     {
         const std::lock_guard lock(pending_mutex);
-        counters.swap(pending_counters);
-        workers.swap(pending_workers);
+        std::swap(taken, pending);
     }
+    if (taken.empty()) return;
 
-    if (counters.empty() && workers.empty()) return;
-    const auto write = [&]() -> Status {
-        Transaction transaction(*database);
-        for (const auto& [name, delta] : counters) {
-            Statement add(*database,
-                          "INSERT INTO counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET "
-                          "value = value + excluded.value");
-            MOEX_TRY(add.bind(std::string_view(name)).bind(static_cast<std::int64_t>(delta)).run());
-        }
+    const Status written = write_pending(taken);
+    if (written.ok()) return;
 
-        for (const auto& [key, delta] : workers) {
-            Statement add(*database,
-                          "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
-                          "(worker_key) DO UPDATE SET nickname = excluded.nickname, "
-                          "description = excluded.description, pairs_answered = pairs_answered + "
-                          "excluded.pairs_answered, "
-                          "bytes_sent = bytes_sent + excluded.bytes_sent, bad_answers = "
-                          "bad_answers + excluded.bad_answers, "
-                          "last_seen_s = max(last_seen_s, excluded.last_seen_s)");
+    // A full disk must not stop the hub. What people wrote is kept for the next attempt; the rest
+    // is lost, and said so.
+    log_error("registry: counts of the last moment lost", kv("error", written.error().message));
+    const std::lock_guard lock(pending_mutex);
+    for (const auto& [key_and_day, use] : taken.token_use) add_use(key_and_day, use);
+}
 
-            add.bind(std::string_view(key))
-                .bind(std::string_view(delta.nickname))
-                .bind(std::string_view(delta.description));
-            add.bind(static_cast<std::int64_t>(delta.pairs_answered))
-                .bind(static_cast<std::int64_t>(delta.bytes_sent));
-            MOEX_TRY(add.bind(static_cast<std::int64_t>(delta.bad_answers))
-                         .bind(delta.first_seen_s)
-                         .bind(delta.last_seen_s)
-                         .run());
-        }
-
-        if (!workers.empty()) {
-            Statement forget(*database,
-                             "DELETE FROM workers WHERE worker_key IN (SELECT worker_key FROM "
-                             "workers ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
-            MOEX_TRY(forget.bind(workers_stored_max).run());
-        }
-
-        return transaction.commit();
-    };
-
-    // A full disk must not stop the hub: this second of counts is lost, and said so.
-    if (const Status written = write(); !written)
-        log_error("registry: counts of the last second lost", kv("error", written.error().message));
+// With pending_mutex held.
+void Registry::State::add_use(const std::pair<std::string, std::int64_t>& key_and_day,
+                              const TokenUse& use) {
+    TokenUse& sum = pending.token_use[key_and_day];
+    sum.requests += use.requests;
+    sum.prompt_tokens += use.prompt_tokens;
+    sum.answer_tokens += use.answer_tokens;
 }
 
 void Registry::State::serve() {
-    std::unique_lock lock(pending_mutex);
-    while (!stopping) {
-        wake.wait_for(lock, std::chrono::seconds(1), [&] { return stopping; });
-        lock.unlock();
-        commit_pending();
-        lock.lock();
+    for (std::uint32_t look = 1;; ++look) {
+        {
+            std::unique_lock lock(pending_mutex);
+            wake.wait_for(lock, pause_between_looks, [&] { return stopping || keys_changed; });
+            if (stopping) return;
+        }
+        look_at_keys();
+        if (look % looks_per_commit == 0) commit_pending();
     }
 }
 
@@ -289,113 +164,14 @@ Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
     return registry;
 }
 
-Result<std::string> Registry::create_key(Role role, std::string_view name) {
-    MOEX_ASSIGN(key, random_key(text("moex-", role_name(role), "-")));
-    MOEX_TRY(state_->insert_key(hash_key(key), role, name));
-    return key;
-}
-
-Status Registry::add_key(Role role, std::string_view name, std::string_view key) {
-    if (key.size() < 16)
-        return Error{ErrorCode::invalid_argument,
-                     text("the ", role_name(role), " key has ", key.size(),
-                          " characters, at least 16 are wanted")};
-    return state_->insert_key(hash_key(key), role, name);
-}
-
-Status Registry::set_key(Role role, std::string_view name, std::string_view key) {
-    MOEX_TRY(add_key(role, name, key));
-    const KeyHash hash = hash_key(key);
-    const std::lock_guard lock(state_->database_mutex);
-    {
-        Statement remove(*state_->database,
-                         "DELETE FROM keys WHERE role = ? AND name = ? AND key_sha256 <> ?");
-        MOEX_TRY(remove.bind(std::string_view(role_name(role)))
-                     .bind(name)
-                     .bind(ByteView(hash.bytes))
-                     .run());
-    }
-
-    return state_->load_keys();
-}
-
-std::optional<Role> Registry::key_role(std::string_view key) const {
-    const KeyHash hash = hash_key(key);
-    std::optional<Role> role;
-    const std::lock_guard lock(state_->keys_mutex);
-    for (const StoredKey& stored : state_->keys)  // no early exit: the time tells nothing
-        if (stored.hash == hash) role = stored.role;
-    return role;
-}
-
-bool Registry::has_key(Role role) const {
-    const std::lock_guard lock(state_->keys_mutex);
-    for (const StoredKey& stored : state_->keys)
-        if (stored.role == role) return true;
-    return false;
-}
-
-Result<std::string> Registry::join_token() {
-    const std::lock_guard lock(state_->keys_mutex);
-    if (!state_->join_token.empty()) return state_->join_token;
-
-    const fs::path file = state_->directory / "join_token";
-    if (const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC); descriptor >= 0) {
-        char buffer[256];
-        const ssize_t size = ::read(descriptor, buffer, sizeof buffer);
-        ::close(descriptor);
-
-        std::string token(buffer, size > 0 ? static_cast<std::size_t>(size) : 0);
-        while (!token.empty() &&
-               (token.back() == '\n' || token.back() == '\r' || token.back() == ' '))
-            token.pop_back();
-
-        if (token.size() < 16)
-            return Error{
-                ErrorCode::bad_file,
-                text(file.string(), ": holds ", token.size(),
-                     " characters, a token of at least 16 is wanted; delete it for a new one")};
-
-        ::chmod(file.c_str(), 0600);
-        return state_->join_token = token;
-    }
-
-    MOEX_ASSIGN(token, random_key(""));
-    // Written beside and renamed: a crash leaves no half token.
-    const fs::path fresh = state_->directory / "join_token.new";
-    const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    const std::string line = token + "\n";
-    bool ok = descriptor >= 0 && ::fchmod(descriptor, 0600) == 0 &&
-              ::write(descriptor, line.data(), line.size()) == static_cast<ssize_t>(line.size());
-
-    if (descriptor >= 0) {
-        ok = ::fsync(descriptor) == 0 && ok;
-        ::close(descriptor);
-    }
-
-    if (!ok || ::rename(fresh.c_str(), file.c_str()) != 0)
-        return Error{ErrorCode::io_error, text(file.string(), ": cannot write the join token")};
-    return state_->join_token = token;
-}
-
-bool Registry::join_allowed(std::string_view token) const {
-    const std::optional<Role> role = key_role(token);
-    bool is_token = false;
-    {
-        const std::lock_guard lock(state_->keys_mutex);
-        is_token = !state_->join_token.empty() && hash_key(state_->join_token) == hash_key(token);
-    }
-    return is_token || role == Role::join || role == Role::admin;
-}
-
 void Registry::add_to_counter(std::string_view name, std::uint64_t delta) {
     if (delta == 0) return;
     const std::lock_guard lock(state_->pending_mutex);
-    const auto found = state_->pending_counters.find(name);
-    if (found != state_->pending_counters.end())
+    const auto found = state_->pending.counters.find(name);
+    if (found != state_->pending.counters.end())
         found->second += delta;
     else
-        state_->pending_counters.emplace(std::string(name), delta);
+        state_->pending.counters.emplace(std::string(name), delta);
 }
 
 std::vector<std::pair<std::string, std::uint64_t>> Registry::counters() const {
@@ -411,10 +187,10 @@ std::vector<std::pair<std::string, std::uint64_t>> Registry::counters() const {
 void Registry::record_worker(const WorkerRecord& delta) {
     if (delta.worker_key.empty()) return;
     const std::lock_guard lock(state_->pending_mutex);
-    const auto found = state_->pending_workers.find(delta.worker_key);
-    if (found == state_->pending_workers.end()) {
-        if (state_->pending_workers.size() < pending_workers_max)
-            state_->pending_workers.emplace(delta.worker_key, delta);
+    const auto found = state_->pending.workers.find(delta.worker_key);
+    if (found == state_->pending.workers.end()) {
+        if (state_->pending.workers.size() < pending_workers_max)
+            state_->pending.workers.emplace(delta.worker_key, delta);
         return;
     }
 
@@ -447,13 +223,29 @@ std::vector<WorkerRecord> Registry::workers() const {
     return workers;
 }
 
-void Registry::flush() { state_->commit_pending(); }
-
-fs::path default_state_directory() {
-    const char* xdg = std::getenv("XDG_STATE_HOME");
-    if (xdg && xdg[0] == '/') return fs::path(xdg) / "moex";
-    const char* home = std::getenv("HOME");
-    return fs::path(home && home[0] ? home : "/") / ".local" / "state" / "moex";
+void Registry::add_token_use(std::string_view key_id, const TokenUse& use) {
+    const std::lock_guard lock(state_->pending_mutex);
+    state_->add_use({std::string(key_id), day_of(unix_now_s())}, use);
 }
+
+std::vector<TokenUseOfDay> Registry::token_use() const {
+    state_->commit_pending();
+    const std::lock_guard lock(state_->database_mutex);
+    std::vector<TokenUseOfDay> days;
+    Statement select(*state_->database,
+                     "SELECT key_id, day_s, requests, prompt_tokens, answer_tokens FROM token_use "
+                     "ORDER BY day_s, key_id");
+    while (select.step()) {
+        TokenUseOfDay& day = days.emplace_back();
+        day.key_id = select.text_column(0);
+        day.day_s = select.integer(1);
+        day.requests = static_cast<std::uint64_t>(select.integer(2));
+        day.prompt_tokens = static_cast<std::uint64_t>(select.integer(3));
+        day.answer_tokens = static_cast<std::uint64_t>(select.integer(4));
+    }
+    return days;
+}
+
+void Registry::flush() { state_->commit_pending(); }
 
 }  // namespace moex

@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 class CapturedAnswer : public HttpResponder {
   public:
     void respond(HttpResponse response) override {
+        if (response.on_sent) response.on_sent();
         const std::lock_guard lock(mutex_);
         EXPECT_FALSE(done_) << "answered twice";
         response_ = std::move(response);
@@ -33,7 +34,8 @@ class CapturedAnswer : public HttpResponder {
         EXPECT_FALSE(streaming_ || done_);
         streaming_ = true;
     }
-    void send_event(std::string data) override {
+    void send_event(std::string data, std::function<void()> on_sent) override {
+        if (on_sent) on_sent();
         const std::lock_guard lock(mutex_);
         EXPECT_TRUE(streaming_ && !done_);
         events_.push_back(std::move(data));

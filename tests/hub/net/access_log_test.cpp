@@ -6,6 +6,8 @@
 #include <fstream>
 #include <sstream>
 
+#include <nlohmann/json.hpp>
+
 #include "hub/net/access_log.h"
 #include "hub/net/http/request_id.h"
 #include "tests/hub/net/hub_fixture.h"
@@ -84,9 +86,33 @@ TEST(AccessLineTest, TheQueryIsCutOff) {
                            .id = "a",
                            .peer_address = "127.0.0.1"}),
               "method=GET target=/js/chat.js status=200 bytes=12 ms=1.5 end=whole id=a "
-              "peer=127.0.0.0/24");
-    EXPECT_EQ(access_text({.status = 400, .whole = false, .id = "b", .peer_address = "::1"}),
-              "method=- target=- status=400 bytes=0 ms=0.0 end=cut id=b peer=::/48");
+              "peer=127.0.0.0/24 key=-");
+    EXPECT_EQ(access_text({.status = 400,
+                           .whole = false,
+                           .id = "b",
+                           .peer_address = "::1",
+                           .key_id = "1a2b3c4d"}),
+              "method=- target=- status=400 bytes=0 ms=0.0 end=cut id=b peer=::/48 key=1a2b3c4d");
+}
+
+TEST(AccessLineTest, AsJsonItHasTheSameWords) {
+    const auto line = nlohmann::json::parse(access_json({.method = "GET",
+                                                         .raw_target = "/a\"b?key=secret",
+                                                         .status = 200,
+                                                         .took = std::chrono::milliseconds(2),
+                                                         .id = "req-1",
+                                                         .peer_address = "203.0.113.9"},
+                                                        "now"));
+    EXPECT_EQ(line, nlohmann::json({{"time", "now"},
+                                    {"method", "GET"},
+                                    {"target", "/a\"b"},
+                                    {"status", 200},
+                                    {"bytes", 0},
+                                    {"ms", 2.0},
+                                    {"end", "whole"},
+                                    {"id", "req-1"},
+                                    {"peer", "203.0.113.0/24"},
+                                    {"key", nullptr}}));
 }
 
 TEST_F(AccessLogTest, EveryAnswerHasAnId) {

@@ -24,6 +24,7 @@ class TestHub {
     std::uint16_t port() const { return server_->port(); }
     Server& server() { return *server_; }
     Registry& registry() { return *registry_; }
+    const std::filesystem::path& state_folder() const { return state_; }
     const ModelPackage& package() const { return *package_; }
     std::string token() { return registry_->join_token().value(); }
     // Lines of an upgrade: as a page of ours sends them, and as a worker without a page does.

@@ -8,8 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <condition_variable>
+#include <ctime>
 #include <fstream>
+#include <map>
+#include <mutex>
 
+#include "hub/base/sha256.h"
 #include "hub/registry/database.h"
 #include "hub/registry/migrations.h"
 
@@ -106,6 +111,173 @@ TEST_F(RegistryTest, KeysSurviveAReopenAndOnlyTheirHashIsStored) {
         EXPECT_EQ(content.find(api), std::string::npos) << entry.path();
         EXPECT_EQ(content.find("a key that the host chose"), std::string::npos) << entry.path();
     }
+}
+
+TEST_F(RegistryTest, ARevokedKeyOpensNothingAndStaysInTheList) {
+    auto registry = open();
+    const MadeKey made =
+        registry->make_key({.role = Role::api, .name = "ada", .tokens_per_minute = 500}).value();
+    EXPECT_EQ(made.info.id, to_hex(sha256(as_byte_view(made.key))).substr(0, 8));
+    EXPECT_EQ(registry->find_key(made.key)->tokens_per_minute, 500u);
+    EXPECT_TRUE(registry->key_opens(made.info.id));
+
+    EXPECT_FALSE(registry->revoke_key("bob").ok());
+    ASSERT_TRUE(registry->revoke_key("ada").ok());
+    EXPECT_FALSE(registry->revoke_key("ada").ok());
+    EXPECT_FALSE(registry->find_key(made.key));
+    EXPECT_FALSE(registry->has_key(Role::api));
+
+    registry.reset();
+    registry = open();
+    EXPECT_FALSE(registry->find_key(made.key));
+    ASSERT_EQ(registry->keys().size(), 1u);
+    EXPECT_GT(registry->keys()[0].revoked_s, 0);
+}
+
+TEST_F(RegistryTest, ANameOfTwoKeysAsksForTheId) {
+    const auto registry = open();
+    const MadeKey first = registry->make_key({.name = "app"}).value(),
+                  second = registry->make_key({.name = "app"}).value();
+    const auto both = registry->revoke_key("app");
+    ASSERT_FALSE(both.ok());
+    EXPECT_EQ(both.error().code, ErrorCode::invalid_argument);
+    ASSERT_TRUE(registry->revoke_key(second.info.id).ok());
+    EXPECT_TRUE(registry->key_opens(first.info.id));
+    EXPECT_FALSE(registry->key_opens(second.info.id));
+}
+
+TEST_F(RegistryTest, NamesOfKeysAreWordsForLists) {
+    const auto registry = open();
+    for (const std::string& name : {std::string(), std::string("a\nb"), std::string(65, 'x'),
+                                    std::string(join_link_name), std::string(host_key_name)})
+        EXPECT_FALSE(registry->make_key({.name = name}).ok()) << name;
+    EXPECT_TRUE(registry->make_key({.name = "Ada's Laptop, \xc3\xa9"}).ok());
+}
+
+TEST_F(RegistryTest, AnExpiredKeyOpensNothing) {
+    const auto registry = open();
+    const std::int64_t now_s = std::time(nullptr);
+    EXPECT_FALSE(registry->find_key(
+        registry->make_key({.name = "old", .expires_s = now_s - 1}).value().key));
+    EXPECT_TRUE(registry->find_key(
+        registry->make_key({.name = "new", .expires_s = now_s + 3600}).value().key));
+}
+
+TEST_F(RegistryTest, WhatAnotherProcessDoesToKeysIsSeenAndTold) {
+    const auto hub = open(), beside = open();
+    std::mutex mutex;
+    std::condition_variable wake;
+    int changes = 0;
+    hub->watch_keys([&] {
+        const std::lock_guard lock(mutex);
+        ++changes;
+        wake.notify_all();
+    });
+    const auto wait_for = [&](auto happened) {
+        std::unique_lock lock(mutex);
+        return wake.wait_for(lock, std::chrono::seconds(60), happened);
+    };
+
+    const MadeKey made = beside->make_key({.name = "ada"}).value();
+    EXPECT_TRUE(wait_for([&] { return hub->find_key(made.key).has_value(); }));
+    ASSERT_TRUE(beside->revoke_key("ada").ok());
+    EXPECT_TRUE(wait_for([&] { return !hub->find_key(made.key).has_value(); }));
+    EXPECT_GE(changes, 2);
+    hub->watch_keys(nullptr);
+}
+
+TEST_F(RegistryTest, ARotatedJoinTokenEndsTheFormerOneInEveryProcess) {
+    const auto hub = open(), beside = open();
+    const std::string before = hub->join_token().value();
+    ASSERT_TRUE(hub->set_key(Role::join, join_link_name, before).ok());
+    std::mutex mutex;
+    std::condition_variable wake;
+    hub->watch_keys([&] {
+        const std::lock_guard lock(mutex);
+        wake.notify_all();
+    });
+
+    ASSERT_TRUE(beside->revoke_key(join_link_name).ok());
+    const std::string after = beside->join_token().value();
+    EXPECT_NE(before, after);
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(
+        wake.wait_for(lock, std::chrono::seconds(60), [&] { return hub->join_allowed(after); }));
+    EXPECT_FALSE(hub->join_allowed(before));
+    EXPECT_EQ(hub->join_token().value(), after);
+    lock.unlock();
+    hub->watch_keys(nullptr);
+}
+
+TEST_F(RegistryTest, TokenUseAddsUpByKeyAndDay) {
+    {
+        const auto registry = open();
+        registry->add_token_use("1a2b3c4d", {.requests = 1, .prompt_tokens = 5});
+        registry->add_token_use("1a2b3c4d", {.answer_tokens = 2});
+        registry->add_token_use(local_key_id, {.requests = 1, .answer_tokens = 9});
+    }
+    const auto registry = open();
+    registry->add_token_use("1a2b3c4d", {.answer_tokens = 3});
+    std::map<std::string, TokenUse> sums;  // the test may run over midnight
+    for (const TokenUseOfDay& day : registry->token_use()) {
+        EXPECT_EQ(day.day_s % 86'400, 0);
+        sums[day.key_id].requests += day.requests;
+        sums[day.key_id].prompt_tokens += day.prompt_tokens;
+        sums[day.key_id].answer_tokens += day.answer_tokens;
+    }
+    EXPECT_EQ(sums["1a2b3c4d"].requests, 1u);
+    EXPECT_EQ(sums["1a2b3c4d"].prompt_tokens, 5u);
+    EXPECT_EQ(sums["1a2b3c4d"].answer_tokens, 5u);
+    EXPECT_EQ(sums[local_key_id].answer_tokens, 9u);
+}
+
+TEST_F(RegistryTest, MinutesAddUpAndAWeekIsKept) {
+    constexpr std::int64_t now_s = 1'800'000'000 - 1'800'000'000 % 60, day_s = 86'400;
+    {
+        const auto registry = open();
+        registry->record_minute({.minute_s = now_s - 8 * day_s, .answer_tokens = 1});
+        registry->record_minute({.minute_s = now_s - 6 * day_s, .answer_tokens = 2});
+        registry->record_minute({.minute_s = now_s,
+                                 .answer_tokens = 3,
+                                 .answers = 1,
+                                 .call_p99_us = 50,
+                                 .workers = 4,
+                                 .covered = 9,
+                                 .units = 10});
+    }
+    // A hub that is started again within the minute.
+    const auto registry = open();
+    registry->record_minute({.minute_s = now_s,
+                             .answer_tokens = 5,
+                             .answers = 2,
+                             .call_p99_us = 20,
+                             .workers = 1,
+                             .covered = 7,
+                             .units = 10});
+    const auto minutes = registry->history(0);
+    ASSERT_EQ(minutes.size(), 2u);
+    EXPECT_EQ(minutes[0].answer_tokens, 2u);
+    EXPECT_EQ(minutes[1].answer_tokens, 8u);
+    EXPECT_EQ(minutes[1].answers, 3u);
+    EXPECT_EQ(minutes[1].call_p99_us, 50u);
+    EXPECT_EQ(minutes[1].workers, 4u);
+    EXPECT_EQ(minutes[1].covered, 7u);
+    EXPECT_EQ(registry->history(now_s).size(), 1u);
+}
+
+TEST_F(RegistryTest, AClaimOpensOnceAndItsKeyEndsTheOneBefore) {
+    const auto registry = open();
+    const std::string token = registry->make_claim().value();
+    EXPECT_FALSE(registry->take_claim("something else"));
+    EXPECT_TRUE(registry->take_claim(token));
+    EXPECT_FALSE(registry->take_claim(token));
+
+    const std::string first = registry->make_claimed_key().value().key;
+    EXPECT_EQ(registry->key_role(first), Role::admin);
+    EXPECT_FALSE(registry->has_key(Role::admin));  // a host that was given none is still owed one
+    const std::string second = registry->make_claimed_key().value().key;
+    EXPECT_FALSE(registry->key_role(first));
+    EXPECT_EQ(registry->key_role(second), Role::admin);
 }
 
 TEST_F(RegistryTest, CountersAndWorkersAddUp) {

@@ -1,0 +1,330 @@
+// Keys: made, found, ended. Only their SHA-256 is stored.
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <array>
+
+#include "hub/base/log.h"
+#include "hub/registry/registry_state.h"
+
+namespace moex {
+namespace {
+
+constexpr std::size_t key_bytes_min = 16, name_bytes_max = 64, id_digits = 8;
+
+std::string id_of(const KeyHash& hash) { return to_hex(hash.bytes).substr(0, id_digits); }
+
+// A name is a word in lists, logs and CSV.
+Status check_name(std::string_view name) {
+    const bool is_plain = std::none_of(name.begin(), name.end(),
+                                       [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    if (!name.empty() && name.size() <= name_bytes_max && is_plain) return {};
+    return Error{ErrorCode::invalid_argument,
+                 text("a key's name has 1 to ", name_bytes_max,
+                      " bytes and no control characters; found ", name.size(), " bytes")};
+}
+
+}  // namespace
+
+const char* role_name(Role role) {
+    switch (role) {
+        case Role::join: return "join";
+        case Role::api: return "api";
+        case Role::admin: return "admin";
+    }
+    return "unknown";
+}
+
+std::optional<Role> parse_role(std::string_view name) {
+    for (const Role role : {Role::join, Role::api, Role::admin})
+        if (name == role_name(role)) return role;
+    return std::nullopt;
+}
+
+KeyHash hash_key(std::string_view key) { return {sha256(as_byte_view(key))}; }
+
+Result<std::string> random_key(std::string_view prefix) {
+    std::array<unsigned char, 24> raw;
+    if (RAND_bytes(raw.data(), static_cast<int>(raw.size())) != 1)
+        return Error{ErrorCode::internal, "no random numbers from OpenSSL"};
+
+    static constexpr char letters[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    std::string key(prefix);
+    for (std::size_t i = 0; i < raw.size(); i += 3) {
+        const unsigned bits = (raw[i] << 16) | (raw[i + 1] << 8) | raw[i + 2];
+        for (int shift = 18; shift >= 0; shift -= 6) key += letters[(bits >> shift) & 63];
+    }
+    return key;
+}
+
+Status Registry::State::load_keys() {
+    std::vector<StoredKey> loaded;
+    Statement select(*database,
+                     "SELECT key_sha256, role, name, created_s, tokens_per_minute, expires_s, "
+                     "revoked_s FROM keys ORDER BY created_s, key_sha256");
+    while (select.step()) {
+        const Bytes hash = select.blob(0);
+        const std::optional<Role> role = parse_role(select.text_column(1));
+        if (hash.size() != 32 || !role) continue;
+
+        StoredKey key;
+        std::copy(hash.begin(), hash.end(), key.hash.bytes.begin());
+        key.info.id = id_of(key.hash);
+        key.info.role = *role;
+        key.info.name = select.text_column(2);
+        key.info.created_s = select.integer(3);
+        key.info.tokens_per_minute = static_cast<std::uint64_t>(select.integer(4));
+        key.info.expires_s = select.integer(5);
+        key.info.revoked_s = select.integer(6);
+        loaded.push_back(std::move(key));
+    }
+    MOEX_TRY(select.status());
+
+    const std::lock_guard lock(keys_mutex);
+    keys = std::move(loaded);
+    return {};
+}
+
+void Registry::State::say_keys_changed() {
+    {
+        const std::lock_guard lock(pending_mutex);
+        keys_changed = true;
+    }
+    wake.notify_all();
+}
+
+Status Registry::State::insert_key(const KeyHash& hash, const KeyWish& wish) {
+    MOEX_TRY(check_name(wish.name));
+    {
+        const std::lock_guard lock(database_mutex);
+        {
+            Statement insert(*database,
+                             "INSERT INTO keys (key_sha256, role, name, created_s, "
+                             "tokens_per_minute, expires_s) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT "
+                             "(key_sha256) DO UPDATE SET role = excluded.role, name = "
+                             "excluded.name, expires_s = excluded.expires_s, revoked_s = 0");
+            insert.bind(ByteView(hash.bytes))
+                .bind(std::string_view(role_name(wish.role)))
+                .bind(std::string_view(wish.name))
+                .bind(unix_now_s());
+            insert.bind(static_cast<std::int64_t>(wish.tokens_per_minute)).bind(wish.expires_s);
+            MOEX_TRY(insert.run());
+        }
+        MOEX_TRY(load_keys());
+    }
+    say_keys_changed();
+    return {};
+}
+
+// Of the keys of that role and name only `hash` opens from now on.
+Status Registry::State::end_others(const KeyHash& hash, Role role, std::string_view name) {
+    {
+        const std::lock_guard lock(database_mutex);
+        {
+            Statement end(*database,
+                          "UPDATE keys SET revoked_s = ? WHERE role = ? AND name = ? AND "
+                          "key_sha256 <> ? AND revoked_s = 0");
+            MOEX_TRY(end.bind(unix_now_s())
+                         .bind(std::string_view(role_name(role)))
+                         .bind(name)
+                         .bind(ByteView(hash.bytes))
+                         .run());
+        }
+        MOEX_TRY(load_keys());
+    }
+    say_keys_changed();
+    return {};
+}
+
+Result<MadeKey> Registry::make_key(const KeyWish& wish) {
+    for (const char* own : {join_link_name, host_key_name, claimed_key_name})
+        if (wish.name == own)
+            return Error{ErrorCode::invalid_argument,
+                         text("\"", wish.name, "\" is a name of the hub's own; choose another")};
+    return state_->make_key(wish);
+}
+
+Result<MadeKey> Registry::State::make_key(const KeyWish& wish) {
+    for (;;) {
+        MOEX_ASSIGN(key, random_key(text("moex-", role_name(wish.role), "-")));
+        const KeyHash hash = hash_key(key);
+        const std::string id = id_of(hash);
+        {
+            const std::lock_guard lock(keys_mutex);
+            const bool is_taken = std::any_of(
+                keys.begin(), keys.end(),
+                [&](const StoredKey& other) { return other.info.id == id; });
+            if (is_taken) continue;
+        }
+
+        MOEX_TRY(insert_key(hash, wish));
+        KeyInfo info{wish};
+        info.id = id;
+        info.created_s = unix_now_s();
+        return MadeKey{key, std::move(info)};
+    }
+}
+
+Result<std::string> Registry::create_key(Role role, std::string_view name) {
+    MOEX_ASSIGN(made, make_key({.role = role, .name = std::string(name)}));
+    return made.key;
+}
+
+Status Registry::add_key(Role role, std::string_view name, std::string_view key) {
+    if (key.size() < key_bytes_min)
+        return Error{ErrorCode::invalid_argument,
+                     text("the ", role_name(role), " key has ", key.size(),
+                          " characters, at least ", key_bytes_min, " are wanted")};
+    return state_->insert_key(hash_key(key), {.role = role, .name = std::string(name)});
+}
+
+Status Registry::set_key(Role role, std::string_view name, std::string_view key) {
+    MOEX_TRY(add_key(role, name, key));
+    return state_->end_others(hash_key(key), role, name);
+}
+
+Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
+    std::vector<KeyInfo> meant;
+    for (const KeyInfo& key : keys()) {
+        const bool opens = key.opens(unix_now_s());
+        if (key.id == id_or_name && !opens)
+            return Error{ErrorCode::not_found, text("key ", key.id, " opens nothing any more")};
+        if (key.id == id_or_name) {
+            meant = {key};
+            break;
+        }
+        if (key.name == id_or_name && opens) meant.push_back(key);
+    }
+    if (meant.empty())
+        return Error{ErrorCode::not_found,
+                     text("no key that opens has the id or the name \"", id_or_name, "\"")};
+    if (meant.size() > 1)
+        return Error{ErrorCode::invalid_argument, text(meant.size(), " keys have the name \"",
+                                                       id_or_name, "\": name one by id")};
+
+    const KeyInfo& key = meant.front();
+    if (key.role == Role::join && key.name == join_link_name) {
+        MOEX_TRY(rotate_join_token());
+        return key;
+    }
+    {
+        const std::lock_guard lock(state_->database_mutex);
+        {
+            Statement end(*state_->database,
+                          "UPDATE keys SET revoked_s = ? WHERE lower(hex(substr(key_sha256, 1, "
+                          "4))) = ? AND revoked_s = 0");
+            MOEX_TRY(end.bind(unix_now_s()).bind(std::string_view(key.id)).run());
+        }
+        MOEX_TRY(state_->load_keys());
+    }
+    state_->say_keys_changed();
+    return key;
+}
+
+std::vector<KeyInfo> Registry::keys() const {
+    const std::lock_guard lock(state_->keys_mutex);
+    std::vector<KeyInfo> infos;
+    for (const StoredKey& stored : state_->keys) infos.push_back(stored.info);
+    return infos;
+}
+
+std::optional<KeyInfo> Registry::find_key(std::string_view key) const {
+    const KeyHash hash = hash_key(key);
+    const std::int64_t now_s = unix_now_s();
+    const StoredKey* found = nullptr;
+    const std::lock_guard lock(state_->keys_mutex);
+    for (const StoredKey& stored : state_->keys)  // no early exit: the time tells nothing
+        if (stored.hash == hash) found = &stored;
+    if (!found || !found->info.opens(now_s)) return std::nullopt;
+    return found->info;
+}
+
+std::optional<Role> Registry::key_role(std::string_view key) const {
+    const std::optional<KeyInfo> found = find_key(key);
+    return found ? std::optional(found->role) : std::nullopt;
+}
+
+bool Registry::key_opens(std::string_view id) const {
+    const std::int64_t now_s = unix_now_s();
+    const std::lock_guard lock(state_->keys_mutex);
+    return std::any_of(state_->keys.begin(), state_->keys.end(), [&](const StoredKey& stored) {
+        return stored.info.id == id && stored.info.opens(now_s);
+    });
+}
+
+bool Registry::has_key(Role role) const {
+    const std::int64_t now_s = unix_now_s();
+    const std::lock_guard lock(state_->keys_mutex);
+    return std::any_of(state_->keys.begin(), state_->keys.end(), [&](const StoredKey& stored) {
+        return stored.info.role == role && stored.info.opens(now_s) &&
+               stored.info.name != claimed_key_name;
+    });
+}
+
+Result<std::string> Registry::make_claim() {
+    MOEX_ASSIGN(token, random_key(""));
+    const std::lock_guard lock(state_->keys_mutex);
+    state_->claim = hash_key(token);
+    return token;
+}
+
+bool Registry::take_claim(std::string_view token) {
+    const KeyHash hash = hash_key(token);
+    const std::lock_guard lock(state_->keys_mutex);
+    if (!state_->claim || !(*state_->claim == hash)) return false;
+    state_->claim.reset();
+    return true;
+}
+
+Result<MadeKey> Registry::make_claimed_key() {
+    constexpr std::int64_t week_s = 7 * 86'400;
+    const KeyWish wish{
+        .role = Role::admin, .name = claimed_key_name, .expires_s = unix_now_s() + week_s};
+    MOEX_ASSIGN(made, state_->make_key(wish));
+    MOEX_TRY(state_->end_others(hash_key(made.key), wish.role, wish.name));
+    return made;
+}
+
+void Registry::watch_keys(std::function<void()> watcher) {
+    const std::lock_guard lock(state_->watcher_mutex);
+    state_->watcher = std::move(watcher);
+}
+
+// What other processes did to the keys, and which expired since the last look.
+void Registry::State::look_at_keys() {
+    bool changed = false;
+    {
+        const std::lock_guard lock(database_mutex);
+        Statement select(*database, "PRAGMA data_version");
+        const std::int64_t version = select.step() ? select.integer(0) : data_version;
+        if (version != std::exchange(data_version, version)) {
+            changed = true;
+            if (const Status loaded = load_keys(); !loaded.ok())
+                log_error("registry: keys not read again", kv("error", loaded.error().message));
+        }
+    }
+
+    const std::int64_t now_s = unix_now_s();
+    {
+        const std::lock_guard lock(keys_mutex);
+        if (changed && !std::exchange(join_token, {}).empty())  // it may have been rotated
+            if (const auto token = load_join_token(); !token.ok())
+                log_error("registry: join token not read", kv("error", token.error().message));
+        for (const StoredKey& key : keys) {
+            const std::int64_t expires_s = key.info.expires_s;
+            changed |= expires_s > expiries_seen_s && expires_s <= now_s;
+        }
+        expiries_seen_s = now_s;
+    }
+    {
+        const std::lock_guard lock(pending_mutex);
+        changed |= std::exchange(keys_changed, false);
+    }
+
+    if (!changed) return;
+    const std::lock_guard lock(watcher_mutex);
+    if (watcher) watcher();
+}
+
+}  // namespace moex

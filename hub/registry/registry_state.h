@@ -1,0 +1,96 @@
+// What the parts of the registry share: the open database, the keys in memory, what waits to be
+// written. Inside this room only.
+#pragma once
+
+#include <openssl/crypto.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hub/base/sha256.h"
+#include "hub/registry/database.h"
+#include "hub/registry/registry.h"
+
+namespace moex {
+
+// What is kept and compared of a key. All have one length, and the only comparison there is takes
+// the same time wherever they differ.
+struct KeyHash {
+    Sha256 bytes;
+    friend bool operator==(const KeyHash& a, const KeyHash& b) {
+        return CRYPTO_memcmp(a.bytes.data(), b.bytes.data(), a.bytes.size()) == 0;
+    }
+};
+KeyHash hash_key(std::string_view key);
+// 192 random bits in URL-safe letters: fits a header, a fragment and a QR code.
+Result<std::string> random_key(std::string_view prefix);
+
+struct StoredKey {
+    KeyHash hash;
+    KeyInfo info;
+};
+
+// The state folder and its files belong to one user alone (0700, 0600).
+Status secure_directory(const std::filesystem::path& directory);
+Status secure_file(const std::filesystem::path& file);
+
+std::int64_t unix_now_s();
+
+// What waits for the next commit.
+struct Pending {
+    std::map<std::string, std::uint64_t, std::less<>> counters;
+    std::map<std::string, WorkerRecord> workers;
+    std::map<std::pair<std::string, std::int64_t>, TokenUse> token_use;  // by key and day
+    std::vector<HistoryMinute> minutes;
+    bool empty() const {
+        return counters.empty() && workers.empty() && token_use.empty() && minutes.empty();
+    }
+};
+
+struct Registry::State {
+    std::filesystem::path directory;
+
+    mutable std::mutex keys_mutex;  // taken after database_mutex where both are
+    std::vector<StoredKey> keys;    // revoked and expired ones too
+    std::string join_token;         // empty: to be read
+    std::optional<KeyHash> claim;   // of the one-time link, until it is used
+
+    std::mutex database_mutex;  // held for each statement or transaction
+    std::unique_ptr<Database> database;
+    std::int64_t data_version = 0;  // at the last look; others' commits change it
+
+    std::mutex pending_mutex;
+    std::condition_variable wake;
+    bool stopping = false, keys_changed = false;
+    Pending pending;
+
+    std::mutex watcher_mutex;  // held while the watcher runs
+    std::function<void()> watcher;
+    std::int64_t expiries_seen_s = 0;  // keys that expired up to then were told
+    std::thread thread;
+
+    Status prepare();
+    Status load_keys();       // with database_mutex held
+    void say_keys_changed();  // wakes the thread, which tells the watcher
+    Result<MadeKey> make_key(const KeyWish& wish);
+    Status insert_key(const KeyHash& hash, const KeyWish& wish);
+    Status end_others(const KeyHash& hash, Role role, std::string_view name);
+    Result<std::string> load_join_token();  // with keys_mutex held
+    Status write_join_token(const std::string& token) const;
+    void look_at_keys();
+    void add_use(const std::pair<std::string, std::int64_t>& key_and_day, const TokenUse& use);
+    Status write_worker(const std::string& key, const WorkerRecord& delta);
+    Status write_minute(const HistoryMinute& minute);
+    Status write_pending(const Pending& pending);
+    void commit_pending();
+    void serve();
+};
+
+}  // namespace moex

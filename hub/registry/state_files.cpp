@@ -1,0 +1,63 @@
+// The state folder on disk: whose it is, and who may read it.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "hub/registry/registry_state.h"
+
+namespace moex {
+
+namespace fs = std::filesystem;
+
+// The folder belongs to its user alone. One that holds other people's files is not ours to close.
+Status secure_directory(const fs::path& directory) {
+    std::error_code error;
+    const bool made = fs::create_directories(directory, error);
+    if (error)
+        return Error{ErrorCode::io_error,
+                     text(directory.string(), ": cannot make the state folder: ", error.message())};
+
+    struct stat info {};
+    if (::stat(directory.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
+        return Error{ErrorCode::io_error,
+                     text(directory.string(), ": the state folder is not a folder")};
+    if (!made && (info.st_mode & 077) != 0 && !fs::is_empty(directory, error) &&
+        !fs::exists(directory / "moex.sqlite", error))
+        return Error{ErrorCode::invalid_argument,
+                     text(directory.string(),
+                          ": holds other files and is open to other users; give the hub a state "
+                          "folder of its own")};
+    if ((info.st_mode & 0777) != 0700 && ::chmod(directory.c_str(), 0700) != 0)
+        return Error{ErrorCode::io_error,
+                     text(directory.string(), ": cannot make the state folder private (0700)")};
+
+    return {};
+}
+
+// sqlite gives its -wal and -shm files the mode of the database, so the mode is set before it
+// opens.
+Status secure_file(const fs::path& file) {
+    const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (descriptor < 0)
+        return Error{
+            ErrorCode::io_error,
+            text(file.string(), ": cannot open: ", std::generic_category().message(errno))};
+
+    const bool ok = ::fchmod(descriptor, 0600) == 0;
+    ::close(descriptor);
+    if (!ok)
+        return Error{ErrorCode::io_error, text(file.string(), ": cannot make it private (0600)")};
+
+    return {};
+}
+
+fs::path default_state_directory() {
+    const char* xdg = std::getenv("XDG_STATE_HOME");
+    if (xdg && xdg[0] == '/') return fs::path(xdg) / "moex";
+    const char* home = std::getenv("HOME");
+    return fs::path(home && home[0] ? home : "/") / ".local" / "state" / "moex";
+}
+
+}  // namespace moex

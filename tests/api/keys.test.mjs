@@ -1,0 +1,129 @@
+// Keys from the command line beside a hub that runs, and what kill -9 leaves of the counts.
+import assert from 'node:assert/strict';
+import { request } from 'node:http';
+import { test } from 'node:test';
+import { inFolder, postJson, runHub, startHub } from './hub_process.mjs';
+
+const keyCommand = async (state, ...args) => {
+  const run = await runHub(['key', ...args, '--state', state]);
+  assert.equal(run.code, 0, run.stderr);
+  return run;
+};
+const serveIn = (state, ...args) => startHub(['--state', state, '--backend', 'local', '--threads', '1', ...args]);
+
+// Ends by length only.
+const endless = { logit_bias: { 8189: -100, 8191: -100 } };
+
+const rowsOf = (csv) => {
+  const [head, ...lines] = csv.trimEnd().split('\r\n');
+  return lines.map((line) => Object.fromEntries(head.split(',').map((name, i) => [name, line.split(',')[i]])));
+};
+
+test('a key is made, listed, used and revoked while the hub runs', () => inFolder(async (state) => {
+  const hub = await serveIn(state, '--require-key');
+  try {
+    const made = await keyCommand(state, 'add', 'Ada, her notebook', '--limit', '20000', '--expires', '30d');
+    const key = made.stdout.trim();
+    assert.match(key, /^moex-api-[\w-]{32}$/);
+    const id = /^key ([0-9a-f]{8}), role api/.exec(made.stderr)[1];
+
+    const listed = await keyCommand(state, 'list');
+    const day = '\\d{4}-\\d\\d-\\d\\d';
+    assert.match(listed.stdout, new RegExp(`^${id}  api +open +20000 +${day}  ${day}  Ada, her`, 'm'));
+    assert.ok(!listed.stdout.includes(key));
+
+    const ask = () => postJson(`${hub.api}/completions`, { prompt: 'The sea', max_tokens: 5, ...endless }, key);
+    const answer = await ask();
+    assert.equal(answer.status, 200);
+    const { usage } = await answer.json();
+
+    const csv = async () => {
+      const { stdout } = await keyCommand(state, 'usage', '--csv');
+      return rowsOf(stdout.replace('"Ada, her notebook"', 'Ada'));
+    };
+    let rows = await csv();
+    while (rows.length === 0) rows = await csv();
+    assert.deepEqual({ ...rows[0], day: '' }, {
+      day: '', key: id, name: 'Ada', requests: '1', prompt_tokens: String(usage.prompt_tokens), answer_tokens: '5',
+    });
+
+    await keyCommand(state, 'revoke', id);
+    let refused = await ask();
+    while (refused.status === 200) refused = await ask();
+    assert.equal(refused.status, 401);
+    assert.match((await keyCommand(state, 'list')).stdout, new RegExp(`^${id}  api +revoked`, 'm'));
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
+
+test('what `key` cannot do it says', () => inFolder(async (state) => {
+  const wrong = [
+    ['dance'], ['add'], ['list', 'ada'], ['revoke'], ['add', 'a', '--role', 'king'], ['add', 'a', '--limit', '0'],
+    ['add', 'a', '--expires', 'soon'], ['add', 'a', '--expires', '2020-01-31'], ['add', 'a', '--expires', '0d'],
+    ['add', 'link'],
+  ];
+  for (const args of wrong) {
+    const run = await runHub(['key', ...args, '--state', state]);
+    assert.equal(run.code, 2, `${args}: ${run.stderr}`);
+    assert.match(run.stderr, /^moex-hub: /);
+  }
+
+  const nowhere = await runHub(['key', 'list', '--state', `${state}/nowhere`]);
+  assert.equal(nowhere.code, 1);
+  assert.match(nowhere.stderr, /no hub keeps its keys here/);
+
+  await keyCommand(state, 'add', 'ada');
+  const unknown = await runHub(['key', 'revoke', 'bob', '--state', state]);
+  assert.equal(unknown.code, 1);
+  assert.match(unknown.stderr, /no key that opens has the id or the name "bob"/);
+}));
+
+// A stream whose tokens are counted the moment they come: `received` holds the time of each.
+function readStream(url, body, received) {
+  const ended = new Promise((resolve) => {
+    const call = request(url, { method: 'POST', headers: { 'content-type': 'application/json' } }, (response) => {
+      let text = '';
+      response.setEncoding('utf8').on('data', (piece) => {
+        text += piece;
+        for (let end = text.indexOf('\n\n'); end >= 0; end = text.indexOf('\n\n')) {
+          const event = text.slice(0, end);
+          text = text.slice(end + 2);
+          if (!event.startsWith('data: {')) continue;
+          const tokens = JSON.parse(event.slice(6)).choices[0].logprobs?.tokens ?? [];
+          for (let i = 0; i < tokens.length; ++i) received.push(Date.now());
+        }
+      });
+      response.on('error', resolve).on('close', resolve);
+    });
+    call.on('error', resolve);
+    call.end(JSON.stringify(body));
+  });
+  return ended;
+}
+
+// Never more than clients got, and at most the last second less. MOEX_LIVES: how often it dies.
+test('kill -9 loses no more than the last second of counts', () => inFolder(async (state) => {
+  let countedBefore = 0;
+  for (let life = 0; life < Number(process.env.MOEX_LIVES ?? 6); ++life) {
+    const hub = await serveIn(state);
+    const received = [];
+    const body = { prompt: 'The sea was', max_tokens: 900, stream: true, logprobs: 1, temperature: 1, ...endless };
+    const streams = [1, 2, 3, 4].map(() => readStream(`${hub.api}/completions`, body, received));
+
+    // From half a second to three seconds of answers: those that live longer have counts to keep.
+    const lives_ms = 500 + 800 * (life % 4);
+    while (!(Date.now() - received[0] >= lives_ms)) await new Promise((resolve) => setTimeout(resolve, 10));
+    const killed = Date.now();
+    hub.signal('SIGKILL');
+    await hub.ended;
+    await Promise.all(streams);
+
+    const rows = rowsOf((await keyCommand(state, 'usage', '--csv')).stdout);
+    const counted = rows.reduce((sum, row) => sum + Number(row.answer_tokens), 0);
+    const lost = received.length - (counted - countedBefore);
+    const lastSecond = received.filter((time) => time > killed - 1000).length;
+    countedBefore = counted;
+    console.log(`life ${life}: ${received.length} received, ${lost} not counted, ${lastSecond} in the last second`);
+    assert.ok(lost >= 0, `life ${life}: ${-lost} tokens counted that nobody got`);
+    assert.ok(lost <= lastSecond, `life ${life}: ${lost} lost, ${lastSecond} received in the last second`);
+  }
+}));

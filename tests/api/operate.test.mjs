@@ -1,0 +1,70 @@
+// What a host does around `serve`: SIGHUP, the access log as JSON.
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { inFolder, postJson, startHub } from './hub_process.mjs';
+
+const first = 'the first key of this host', second = 'the second key of this host';
+
+const hangUp = 'SIGHUP reads keys and settings again; a bad file changes nothing and says which line';
+test(hangUp, () => inFolder(async (folder) => {
+  const config = `${folder}/config.toml`, keyFile = `${folder}/key`;
+  const write = (...lines) => writeFileSync(config, lines.join('\n'));
+  writeFileSync(keyFile, `${first}\n`);
+  write(`api_key_file = "${keyFile}"`, 'require_key = true');
+  const hub = await startHub(['--config', config, '--backend', 'local', '--threads', '1']);
+  const asked = async (key, origin) => {
+    const headers = { 'content-type': 'application/json', authorization: `Bearer ${key}` };
+    if (origin) headers.origin = origin;
+    const answer = await fetch(`${hub.url}/tokenize`, { method: 'POST', headers, body: '{"content": "x"}' });
+    return answer.status;
+  };
+  // Each SIGHUP is told in the log, after what it did.
+  const heard = (words, times) => new Promise((resolve) => {
+    const look = () => {
+      if (hub.stderr().split(words).length > times) resolve();
+      else setTimeout(look, 20);
+    };
+    look();
+  });
+  try {
+    assert.equal(await asked(first), 200);
+    assert.equal(await asked(first, 'https://app.example'), 403);
+
+    writeFileSync(keyFile, `${second}\n`);
+    write(`api_key_file = "${keyFile}"`, 'require_key = true', 'cors_origin = ["https://app.example"]',
+      'queue_max = 5');
+    hub.signal('SIGHUP');
+    await heard('keys and settings read again', 1);
+    assert.match(hub.stderr(), /keys and settings read again changed=cors-origin\n/);
+    await heard('these settings wait for a restart', 1);
+    assert.equal(await asked(first), 401);
+    assert.equal(await asked(second, 'https://app.example'), 200);
+
+    writeFileSync(keyFile, `${first}\n`);
+    write(`api_key_file = "${keyFile}"`, 'require_key = true', 'cors_origin = []', 'drain_s = "soon"');
+    hub.signal('SIGHUP');
+    await heard('SIGHUP changed no setting and no key', 1);
+    assert.ok(hub.stderr().includes('config.toml') && hub.stderr().includes('drain'), hub.stderr());
+    write(`api_key_file = "${keyFile}"`, 'require_key = true', 'cors_origin = [', 'drain_s = 5');
+    hub.signal('SIGHUP');
+    await heard('SIGHUP changed no setting and no key', 2);
+    assert.match(hub.stderr(), /config\.toml:\d+: /);
+    assert.equal(await asked(second, 'https://app.example'), 200);
+    assert.equal(await asked(first), 401);
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
+
+test('with --log-json every line is an object, in the access log with an id', () => inFolder(async (folder) => {
+  const file = `${folder}/access.log`;
+  const hub = await startHub(['--backend', 'local', '--threads', '1', '--log-json', '--access-log', file]);
+  const answer = await postJson(`${hub.url}/tokenize`, { content: 'x' });
+  const id = answer.headers.get('x-request-id');
+  await answer.text();
+  assert.equal(await hub.stop(), 0, hub.stderr());
+
+  const lines = readFileSync(file, 'utf8').trim().split('\n').map((line) => JSON.parse(line));
+  assert.deepEqual(lines.filter((line) => line.id === id).map((line) => [line.method, line.target, line.status]),
+    [['POST', '/tokenize', 200]]);
+  for (const line of hub.stderr().trim().split('\n')) assert.equal(typeof JSON.parse(line).event, 'string');
+}));
