@@ -6,6 +6,14 @@ export async function getJson(path, key) {
   return { ok: response.ok, status: response.status, body };
 }
 
+export async function postJson(path, body, key) {
+  const response = await fetch(path, {
+    method: "POST", body: JSON.stringify(body),
+    headers: { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) },
+  });
+  return { ok: response.ok, status: response.status, body: await response.json().catch(() => null) };
+}
+
 // `status`: of HTTP; 200 for an error inside a stream, 0 for a stream that ended without its last word.
 export class ApiError extends Error {
   constructor(status, error) {

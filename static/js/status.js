@@ -5,6 +5,7 @@ import { copyText, element, make } from "/js/dom.js";
 import { listenForForget } from "/js/forget.js";
 import { bytes, compact, count, ms, number, span, whole } from "/js/format.js";
 import { drawLayer, heatWords, holderKind } from "/js/status/heat.js";
+import { showHistory } from "/js/status/history.js";
 import { read, write } from "/js/storage.js";
 
 const history_s = 120;
@@ -209,7 +210,9 @@ function draw(status) {
   }
 
   remember(status);
+  const is_first = element("dashboard").hidden;
   element("dashboard").hidden = false;
+  if (is_first) showHistory(() => key);
   drawFigures(status);
   drawCharts();
   drawWorkers(status.workers);

@@ -321,7 +321,7 @@ test("the status page in every state", async () => {
       status = body;
       await page.goto(`${scripted.url}/status.html`);
       await page.locator("#heat-words", { hasText: words }).waitFor();
-      await page.waitForFunction(() => document.querySelectorAll(".u-wrap").length === 2);
+      await page.waitForFunction(() => document.querySelectorAll(".u-wrap").length === 6);
       await picture(page, `status-${name}-${look}`);
       const has_red = await page.locator("#legend-none").isVisible();
       assert.equal(has_red, name === "swarm", "what the hub computes is not red");

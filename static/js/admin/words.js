@@ -1,0 +1,39 @@
+// What the admin page says of keys and workers. Pure: no document, no hub.
+import { compact, span, whole } from "../format.js";
+
+const day = (time_s) => new Date(time_s * 1000).toISOString().slice(0, 10);
+
+export const roleWords = { api: "API", join: "worker", admin: "admin" };
+
+export const keyStates = { open: ["good", "open"], expired: ["", "expired"], revoked: ["", "revoked"] };
+
+// "until 2027-01-31 (30 days)", "for ever", "since 2026-11-22".
+export function termWords(key, now_s) {
+  if (key.state === "revoked") return `ended ${day(key.revoked_s)}`;
+  if (key.expires_s === 0) return "for ever";
+  if (key.state === "expired") return `ended ${day(key.expires_s)}`;
+  const left_s = key.expires_s - now_s;
+  return `until ${day(key.expires_s)} (${left_s < 172800 ? span(left_s) : `${Math.round(left_s / 86400)} days`})`;
+}
+
+export const limitWords = ({ tokens_per_minute }) =>
+  (tokens_per_minute > 0 ? `${whole.format(tokens_per_minute)} / min` : "none");
+
+// Tokens of prompts and answers together.
+export const usedWords = (use) => compact.format(use.prompt_tokens + use.answer_tokens);
+
+// Keys that open stand first, then those that ended, each the latest first.
+export function inOrder(keys) {
+  const rank = ({ state }) => (state === "open" ? 0 : 1);
+  return [...keys].sort((a, b) => rank(a) - rank(b) || b.created_s - a.created_s);
+}
+
+// The hub's own keys are ended in other ways than by a button here.
+export const mayRevoke = (key) => key.state === "open" && !(key.role === "join" && key.name === "link");
+
+// The path of a QR code's dark modules in an SVG of rows.length + 8 units: four units of light on each side.
+export function qrPath(rows) {
+  const quiet = 4;
+  return rows.flatMap((row, y) => [...row.matchAll(/1+/g)]
+    .map(({ index, 0: run }) => `M${index + quiet} ${y + quiet}h${run.length}v1h-${run.length}z`)).join("");
+}

@@ -1,0 +1,104 @@
+// The last hour, day or week: four charts from /api/history, asked again every minute.
+import uPlot from "/vendor/uPlot.esm.js";
+import { getJson } from "/js/api.js";
+import { element, make } from "/js/dom.js";
+import { number } from "/js/format.js";
+import { historySeries, historyWords } from "/js/status/series.js";
+import { read, write } from "/js/storage.js";
+
+const spans = [["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"]];
+const refresh_ms = 60000;
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// id of the box: [[key of the series, label, colour, scale]]
+const charts = {
+  "history-tokens": [["tokens", "tokens/s", "--accent", "y"]],
+  "history-first": [["first_token", "ms", "--accent", "y"]],
+  "history-calls": [["p50", "half within", "--good", "y"], ["p99", "99 of 100 within", "--accent", "y"]],
+  "history-workers": [["workers", "contributors", "--accent", "y"], ["coverage", "experts covered", "--good", "%"]],
+};
+
+// "14:05", and in a week "Sun 22".
+function tickWords(time_s) {
+  const time = new Date(time_s * 1000);
+  if (span !== "7d") return time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  return time.toLocaleDateString("en-GB", { weekday: "short", day: "numeric" });
+}
+
+const sideAxis = (more) => ({
+  stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 52,
+  values: (_, ticks) => ticks.map((tick) => number.format(tick)), ...more,
+});
+
+let drawn = [];
+let body = null;
+let span = read("moex-history", "1h");
+let key_of = () => "";
+let timer = 0;
+
+function draw() {
+  drawn.forEach((one) => one.destroy());
+  drawn = [];
+  if (!body) return;
+
+  const series = historySeries(body);
+  element("history-words").textContent = historyWords(body);
+  for (const [id, lines] of Object.entries(charts)) {
+    const target = element(id);
+    const has_percent = lines.some(([, , , scale]) => scale === "%");
+    drawn.push(new uPlot({
+      width: Math.max(200, target.clientWidth), height: 140, cursor: { show: false },
+      legend: { show: lines.length > 1, live: false, markers: { width: 2 } },
+      scales: {
+        x: { time: true, range: [series.times[0], series.times.at(-1)] },
+        y: { range: (_, low, high) => [0, Math.max(1, (high ?? 0) * 1.15)] },
+        "%": { range: [0, 105] },
+      },
+      axes: [
+        {
+          stroke: colour("--muted"), grid: { show: false }, ticks: { show: false }, size: 30, space: 70,
+          values: (_, ticks) => ticks.map(tickWords),
+        },
+        sideAxis({ scale: "y" }),
+        ...(has_percent ? [sideAxis({
+          scale: "%", side: 1, grid: { show: false }, values: (_, ticks) => ticks.map((tick) => `${tick} %`),
+        })] : []),
+      ],
+      series: [{}, ...lines.map(([, label, name, scale]) => ({
+        label, scale, stroke: colour(name), width: 1.5, dash: scale === "%" ? [4, 3] : undefined,
+        points: { size: 4 }, spanGaps: false,
+      }))],
+    }, [series.times, ...lines.map(([name]) => series[name])], target));
+  }
+}
+
+async function refresh() {
+  clearTimeout(timer);
+  const answer = await getJson(`/api/history?span=${span}`, key_of()).catch(() => null);
+  if (answer?.ok) {
+    body = answer.body;
+    draw();
+  }
+  timer = setTimeout(refresh, refresh_ms);
+}
+
+function choose(name) {
+  span = name;
+  write("moex-history", span);
+  for (const one of element("history-spans").children)
+    one.setAttribute("aria-pressed", String(one.dataset.span === span));
+  refresh();
+}
+
+// Once, when the dashboard is to be seen; `current_key()` is the key that the page has.
+export function showHistory(current_key) {
+  key_of = current_key;
+  element("history-spans").replaceChildren(...spans.map(([name, words]) => {
+    const one = make("button", "button small", words, { type: "button", "data-span": name });
+    one.addEventListener("click", () => choose(name));
+    return one;
+  }));
+  addEventListener("resize", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  choose(spans.some(([name]) => name === span) ? span : "1h");
+}

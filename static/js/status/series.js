@@ -1,0 +1,35 @@
+// The answer of /api/history as lines to draw. Pure.
+import { count, number, whole } from "../format.js";
+
+// {times, tokens, first_token, p50, p99, workers, coverage}: one entry for each step of the span, null where the
+// hub did not run or there is no such figure; coverage in per cent.
+export function historySeries({ now_s, span_s, step_s, points }) {
+  const last = now_s - (now_s % step_s);
+  const length = span_s / step_s + 1;
+  const times = Array.from({ length }, (_, i) => last - (length - 1 - i) * step_s);
+  const by_time = new Map(points.map((point) => [point.time_s, point]));
+  const line = (tell) => times.map((time) => (by_time.has(time) ? tell(by_time.get(time)) : null));
+  return {
+    times,
+    tokens: line((point) => point.tokens_per_s),
+    first_token: line((point) => point.first_token_ms),
+    p50: line((point) => point.call_p50_ms),
+    p99: line((point) => point.call_p99_ms),
+    workers: line((point) => point.workers),
+    coverage: line((point) => (point.units > 0 ? (100 * point.covered) / point.units : null)),
+  };
+}
+
+// What the charts hold, for those who do not see them.
+export function historyWords({ points, step_s }) {
+  if (points.length === 0) return "Nothing yet: the first minute is on its way.";
+  const tokens = points.map((point) => point.tokens_per_s);
+  const mean = tokens.reduce((sum, one) => sum + one, 0) / points.length;
+  const most = Math.max(...points.map((point) => point.workers));
+  const partly = points.filter((point) => point.covered < point.units).length;
+  const gaps = partly > 0
+    ? `in ${count(partly, "step")} of ${whole.format(points.length)} an expert had nobody`
+    : "every expert had somebody all the time";
+  return `Steps of ${step_s / 60} min in which the hub ran: ${number.format(mean)} tokens per second on average, `
+    + `${count(most, "contributor")} at most, ${gaps}.`;
+}

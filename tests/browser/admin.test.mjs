@@ -1,0 +1,103 @@
+// The admin page in a real Chromium: the one-time link, a key from its making to its end, a new join link. Its pictures
+// (light, dark, on a phone) land in the build folder (pictures/): people look at them.
+import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+
+import { Hub, build } from "./support/hub.mjs";
+import { launch } from "./support/tab.mjs";
+
+const folder = join(build, "pictures");
+let browser;
+let hub;
+before(async () => {
+  mkdirSync(folder, { recursive: true });
+  browser = await launch();
+  hub = await Hub.start(["--backend", "local", "--threads", "1"]);
+});
+after(async () => {
+  await browser?.close();
+  await hub?.remove();
+});
+
+async function open(context, url) {
+  context.setDefaultTimeout(0);
+  const page = await context.newPage();
+  page.errors = [];
+  page.on("pageerror", (error) => page.errors.push(String(error)));
+  await page.goto(url);
+  return page;
+}
+const ask = (key, path = "/v1/completions", more = {}) => fetch(`${hub.url}${path}`, {
+  method: "POST", headers: { "Content-Type": "application/json", Authorization: `Bearer ${key}` },
+  body: JSON.stringify({ prompt: "The sea", max_tokens: 5, ...more }),
+});
+
+test("a host opens the printed link once, makes a key, sees it used and revokes it", async () => {
+  const [, link] = /^ {2}admin {2}(\S+)/m.exec(hub.child.printed);
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
+  const page = await open(context, link);
+  await page.locator("#keys").waitFor();
+  assert.equal(new URL(page.url()).hash, "", "the token has left the address");
+  await page.locator("#setting-heads th").first().waitFor();
+
+  // Another browser with the same link stands outside.
+  const late = await open(await browser.newContext(), link);
+  await late.locator("#notice", { hasText: "used before" }).waitFor();
+  assert.equal(await late.locator("#rooms").isVisible(), false);
+
+  await page.locator("#key-name").fill("Ada's notebook <b>bold</b>");
+  await page.locator("#key-limit").fill("20000");
+  await page.locator("#key-days").fill("30");
+  await page.getByRole("button", { name: "Make a key" }).click();
+  await page.locator("#fresh-key").waitFor();
+  const key = await page.locator("#fresh-value").textContent();
+  assert.match(key, /^moex-api-/);
+  const row = page.locator("#keys tr", { hasText: "Ada's notebook <b>bold</b>" });
+  await row.locator("td", { hasText: "20,000 / min" }).waitFor();
+
+  const answer = await (await ask(key)).json();
+  await row.locator("td[data-name='In all']", { hasText: String(answer.usage.total_tokens) }).waitFor();
+  const looks = [["light", "light", 1280], ["dark", "dark", 1280], ["phone", "light", 390]];
+  for (const [name, colorScheme, width] of looks) {
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize({ width, height: 900 });
+    await page.screenshot({ path: join(folder, `admin-${name}.png`), fullPage: true });
+    const overflow = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    assert.ok(overflow <= 0, `${name}: the page is ${overflow} px too wide`);
+  }
+  await page.setViewportSize({ width: 1280, height: 900 });
+
+  await row.getByRole("button", { name: "Revoke" }).click();
+  await page.locator("#ask-yes").click();
+  await row.locator(".pill", { hasText: "revoked" }).waitFor();
+  assert.deepEqual(page.errors, []);
+
+  // The key stays in the tab, over a reload.
+  await page.reload();
+  await row.locator(".pill", { hasText: "revoked" }).waitFor();
+  await context.close();
+});
+
+test("a new join link ends the one before it, and a wrong key opens nothing", async () => {
+  const admin = "an admin key of this test";
+  const keyed = await Hub.start(["--backend", "local", "--threads", "1", "--require-key"],
+    { env: { MOEX_ADMIN_KEY: admin } });
+  const page = await open(await browser.newContext(), `${keyed.url}/admin.html`);
+  await page.locator("#key").fill("not the key of anybody");
+  await page.getByRole("button", { name: "Open" }).click();
+  await page.locator("#notice", { hasText: "does not know this key" }).waitFor();
+  await page.locator("#key").fill(admin);
+  await page.getByRole("button", { name: "Open" }).click();
+
+  await page.locator("#join-url", { hasText: keyed.join }).waitFor();
+  await page.locator("#qr svg path").waitFor();
+  const drawn = await page.locator("#qr svg path").getAttribute("d");
+  await page.getByRole("button", { name: "Make a new link" }).first().click();
+  await page.locator("#ask-yes").click();
+  await page.waitForFunction((old) => document.getElementById("join-url").textContent !== old, keyed.join);
+  assert.notEqual(await page.locator("#qr svg path").getAttribute("d"), drawn);
+  assert.deepEqual(page.errors, []);
+  await keyed.remove();
+});
