@@ -81,6 +81,18 @@ std::vector<Command> commands_around_them() {
           {"--out", "DIR", "where cert.pem and key.pem go; default: the state folder"},
           {"--force", "", "replace existing files"}},
          run_cert},
+        {"doctor",
+         command_serve,
+         "Look for what would keep `serve` with these options from working, and how to mend it.",
+         "moex-hub doctor --listen 0.0.0.0:8443 --tls-cert certs/cert.pem --tls-key certs/key.pem",
+         {},
+         run_doctor},
+        {"completion",
+         0,
+         "Print what a shell needs to complete commands and options.",
+         "moex-hub completion bash > ~/.local/share/bash-completion/completions/moex-hub",
+         {{"SHELL", "", "bash", true, "bash"}},
+         run_completion},
         {"version", 0, "Print the version.", "moex-hub version", {}, run_version},
     };
 }

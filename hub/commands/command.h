@@ -64,6 +64,8 @@ int run_eval(const Invocation& invocation);
 int run_inspect(const Invocation& invocation);
 int run_key(const Invocation& invocation);
 int run_cert(const Invocation& invocation);
+int run_doctor(const Invocation& invocation);
+int run_completion(const Invocation& invocation);
 int run_version(const Invocation& invocation);
 int run_synth(const Invocation& invocation);
 
