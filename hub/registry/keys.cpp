@@ -185,6 +185,10 @@ Status Registry::set_key(Role role, std::string_view name, std::string_view key)
 }
 
 Result<KeyInfo> Registry::revoke_key(std::string_view id_or_name) {
+    {
+        const std::lock_guard lock(state_->database_mutex);
+        MOEX_TRY(state_->load_keys());  // another process may have made it this moment
+    }
     std::vector<KeyInfo> meant;
     for (const KeyInfo& key : keys()) {
         const bool opens = key.opens(unix_now_s());
