@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <mutex>
 #include <random>
 
+#include "hub/api/answer_form.h"
 #include "hub/api/completion_job.h"
 #include "hub/api/openai_request.h"
 #include "hub/api/reasoning.h"
@@ -25,6 +27,9 @@ struct Api::State {
     bool reasons = false;                 // the model knows <think> ... </think>
     std::vector<TokenId> stop_ids;
     std::int64_t started_s = 0;
+    mutable std::once_flag
+        masks_made;  // by the first who needs them: a large vocabulary takes time
+    mutable std::shared_ptr<MaskMaker> masks;
 
     ParamLimits limits() const;
     OrderedJson model_json() const;
@@ -39,6 +44,7 @@ struct Api::State {
     Checked<void> check_bytes(std::uint64_t bytes, const char* source) const;
     bool begins_in_reasoning(const CompletionParams& params,
                              const std::vector<TokenId>& prompt) const;
+    Checked<std::vector<std::shared_ptr<AnswerMask>>> make_masks(const ApiJobInputs& inputs) const;
     Checked<void> check_model(const std::string& name) const;
     Checked<void> check_fits(const std::vector<TokenId>& prompt, const char* source) const;
     std::uint64_t tokens_max(const Prompts& prompts, std::uint32_t n,
@@ -279,6 +285,42 @@ std::uint64_t Api::State::tokens_max(const Prompts& prompts, std::uint32_t n,
     return tokens;
 }
 
+// One for each choice, begun where its prompt ends.
+Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
+    const ApiJobInputs& inputs) const {
+    const CompletionParams& params = inputs.params;
+    if (!tokenizer)
+        return Refusal{400, "The package has no tokenizer.", "no_tokenizer", params.form.param};
+    std::call_once(masks_made, [&] {
+        masks = std::make_shared<MaskMaker>(
+            Vocabulary(*tokenizer, package->config().vocab_size, stop_ids));
+    });
+
+    ReasoningTags tags{.possible = params.is_chat && reasons && !params.continues,
+                       .begun = inputs.begins_in_reasoning};
+    if (tags.possible || tags.begun) tags.find(*tokenizer);
+    MOEX_OR_REFUSE(grammar, grammar_of_form(params.form, tags, *masks));
+
+    std::vector<std::shared_ptr<AnswerMask>> made;
+    for (std::size_t i = 0; i < inputs.prompts.size() * params.n; ++i) {
+        GrammarState state(grammar);
+        if (params.continues && !tags.begun &&
+            !state.take(params.messages.back()["content"].get_ref<const std::string&>()))
+            return Refusal{400,
+                           text("The begun answer does not fit '", params.form.param,
+                                "': members in the schema's order, a blank behind ':' and ','."),
+                           "invalid_value", "messages"};
+
+        const std::size_t prompt_tokens = inputs.prompts[i / params.n].size();
+        const auto room = std::min<std::uint64_t>(*params.max_tokens,
+                                                  context_tokens - prompt_tokens);
+        if (state.least() > room) return too_short(params.form, state.least(), room);
+        made.push_back(std::make_shared<AnswerMask>(masks, std::move(state)));
+        made.back()->allowed({}, static_cast<std::uint32_t>(room));  // here, not in a step
+    }
+    return made;
+}
+
 Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request, bool is_chat,
                                                      const Responder& responder) const {
     MOEX_OR_REFUSE(params, is_chat ? parse_chat_params(request.body, limits())
@@ -293,11 +335,8 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
         params.max_tokens = options.default_max_tokens > 0 ? options.default_max_tokens
                                                            : context_tokens;
 
-    if (request.account)
-        MOEX_ADMIT(request.account->reserve(tokens_max(prompts, params.n, *params.max_tokens)));
-
-    if (is_chat && reasons && params.splits_reasoning) {
-        inputs.splits_reasoning = true;
+    if (is_chat && reasons) {
+        inputs.splits_reasoning = params.splits_reasoning;
         inputs.begins_in_reasoning = begins_in_reasoning(params, prompts[0]);
     }
     inputs.prompts = std::move(prompts);
@@ -310,7 +349,16 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;
+    if (inputs.params.form.kind != AnswerForm::Kind::free) {
+        MOEX_OR_REFUSE(made, make_masks(inputs));
+        inputs.masks = std::move(made);
+    }
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
+
+    // Nothing is refused behind it: the job gives back what it does not use.
+    if (request.account)
+        MOEX_ADMIT(request.account->reserve(
+            tokens_max(inputs.prompts, inputs.params.n, *inputs.params.max_tokens)));
     return std::make_shared<ApiJob>(std::move(inputs), responder);
 }
 

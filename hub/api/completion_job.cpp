@@ -8,9 +8,10 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     : inputs_(std::move(inputs)),
       responder_(std::move(responder)) {
     const CompletionParams& params = inputs_.params;
+    // A string may hold anything: stops do not act inside an answer that has a form.
+    const auto& stops = inputs_.masks.empty() ? params.stop : std::vector<std::string>();
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
-        choices_.push_back(
-            {.text = AnswerText(inputs_.tokenizer.get(), params.stop, params.logprobs)});
+        choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs)});
     if (inputs_.splits_reasoning)
         for (Choice& choice : choices_) choice.splitter.emplace(inputs_.begins_in_reasoning);
 
@@ -45,6 +46,7 @@ void ApiJob::start() {
 
         request.sampling = inputs_.params.sampling;
         request.sampling.seed += i % inputs_.params.n;
+        if (!inputs_.masks.empty()) request.sampling.mask = inputs_.masks[i];
         request.logprobs = inputs_.params.logprobs;
         request.prompt_logprobs = scores_prompts();
         request.top_logprobs = inputs_.params.top_logprobs;
@@ -52,7 +54,7 @@ void ApiJob::start() {
 
         GenerationSink sink;
         sink.on_token = [self, i](const TokenEvent& event) {
-            self->deliver([self, i, token = event.token] { self->on_token(i, token); });
+            self->deliver([self, i, event] { self->on_token(i, event); });
         };
         sink.on_end = [self, i](const GenerationEnd& end) {
             self->deliver([self, i, end] { self->on_end(i, end); });
@@ -141,7 +143,9 @@ void ApiJob::cancel_choice(std::size_t index) {
     inputs_.engine->cancel(id);
 }
 
-void ApiJob::on_token(std::size_t index, const SampledToken& token) {
+void ApiJob::on_token(std::size_t index, const TokenEvent& event) {
+    const SampledToken& token = event.token;
+    if (!inputs_.masks.empty()) inputs_.masks[index]->expect(event.index, token.id);
     Choice& choice = choices_[index];
     if (answered_ || choice.ended || choice.cancelling) return;
     // not part of the text
@@ -185,8 +189,10 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     }
 
     choice.ended = true;
-    choice.finish_reason = end.reason == FinishReason::length && !choice.cancelling ? "length"
-                                                                                    : "stop";
+    // Closed because the budget came to its end, though it may parse.
+    const bool cut_short = !inputs_.masks.empty() && inputs_.masks[index]->cut_short();
+    const bool is_length = (end.reason == FinishReason::length || cut_short) && !choice.cancelling;
+    choice.finish_reason = is_length ? "length" : "stop";
     choice.cached_tokens = end.stats.cached_tokens;
     if (scores_prompts()) choice.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
     add_totals(end.stats);

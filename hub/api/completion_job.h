@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "hub/api/answer_mask.h"
 #include "hub/api/answer_text.h"
 #include "hub/api/api.h"
 #include "hub/api/openai_request.h"
@@ -30,6 +31,7 @@ struct ApiJobInputs {
     std::vector<std::vector<TokenId>> prompts;  // each answered params.n times
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
     std::vector<TokenId> stop_ids;
+    std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
     bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest
     bool begins_in_reasoning = false;  // the prompt ends inside such a block
     std::string client;                // who takes turns as one
@@ -69,7 +71,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     std::vector<GenerationId> submitted();
     void cancel_choice(std::size_t index);
 
-    void on_token(std::size_t index, const SampledToken& token);
+    void on_token(std::size_t index, const TokenEvent& event);
     void on_end(std::size_t index, const GenerationEnd& end);
     void fail(const Refusal& refusal);
     void on_all_ended();

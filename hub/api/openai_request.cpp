@@ -110,9 +110,6 @@ void refuse_unsupported(Fields& fields, bool is_chat) {
                 value && *value != "none" && *value != "auto")
                 fields.unsupported(name, "tool calls are not implemented.");
 
-        if (const OrderedJson* format = fields.find("response_format");
-            format && !(format->is_object() && format->value("type", OrderedJson()) == "text"))
-            fields.unsupported("response_format", "only {\"type\":\"text\"} is.");
         if (const OrderedJson* modalities = fields.find("modalities");
             modalities && *modalities != OrderedJson::array({"text"}))
             fields.unsupported("modalities", "only [\"text\"] is.");
@@ -131,11 +128,48 @@ void refuse_unsupported(Fields& fields, bool is_chat) {
             fields.unsupported("best_of", "only 1 is.");
     }
 
-    for (const char* name : {"grammar", "json_schema", "guided_json", "guided_regex",
-                             "guided_choice", "guided_grammar"})
-        non_empty(name, "constrained decoding is not implemented.");
+    for (const char* name :
+         {"grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+        non_empty(name, "use 'response_format' or 'json_schema'.");
     if (const OrderedJson* beams = fields.find("use_beam_search"); beams && *beams != false)
         fields.unsupported("use_beam_search", "there is no beam search.");
+}
+
+// OpenAI's response_format, and llama.cpp's json_schema beside it.
+void read_form(Fields& fields, CompletionParams& out) {
+    AnswerForm& form = out.form;
+    if (const OrderedJson* schema = fields.find("json_schema"))
+        form = {.kind = AnswerForm::Kind::json_schema, .schema = *schema, .param = "json_schema"};
+
+    const OrderedJson* format = fields.find("response_format");
+    if (!format) return;
+    const std::string wanted = "{\"type\": \"text\", \"json_object\" or \"json_schema\", ...}";
+    const OrderedJson type = format->is_object() ? format->value("type", OrderedJson())
+                                                 : OrderedJson();
+    if (type == "text") return;
+    if (form.kind != AnswerForm::Kind::free)
+        return fields.refuse("'response_format' and 'json_schema' cannot both be given.",
+                             "invalid_value", "response_format");
+
+    if (type == "json_object") {
+        form = {.kind = AnswerForm::Kind::json_object, .param = "response_format"};
+        const auto schema = format->find("schema");
+        if (schema == format->end() || schema->is_null()) return;
+        form.kind = AnswerForm::Kind::json_schema;
+        form.schema = *schema;
+        form.param = "response_format.schema";
+    } else if (type == "json_schema") {
+        const auto inside = format->find("json_schema");
+        if (inside == format->end() || !inside->is_object() || !inside->contains("schema"))
+            return fields.wrong("response_format.json_schema",
+                                "an object {\"name\": ..., \"schema\": ...}",
+                                inside == format->end() ? OrderedJson() : *inside);
+        form = {.kind = AnswerForm::Kind::json_schema,
+                .schema = (*inside)["schema"],
+                .param = "response_format.json_schema.schema"};
+    } else {
+        fields.wrong("response_format", wanted, *format);
+    }
 }
 
 void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& out) {
@@ -194,6 +228,7 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
     std::string user;
     fields.string("user", user);
     read_stop(fields, out.stop);
+    read_form(fields, out);
     read_logit_bias(fields, limits.vocab_size, sampling.logit_bias);
     refuse_unsupported(fields, out.is_chat);
 }

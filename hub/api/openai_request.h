@@ -22,6 +22,15 @@
 
 namespace moex {
 
+// What an answer has to be.
+struct AnswerForm {
+    enum class Kind { free, json_object, json_schema, grammar };
+    Kind kind = Kind::free;
+    OrderedJson schema;   // of json_schema
+    std::string grammar;  // GBNF
+    std::string param;    // the field of the body that asks for it
+};
+
 struct CompletionParams {
     bool is_chat = false;
     std::string model;  // empty: not named
@@ -30,6 +39,7 @@ struct CompletionParams {
     std::optional<std::uint32_t> max_tokens;  // 0: nothing but the echo
     SamplingOptions sampling;                 // seed is always set
     std::vector<std::string> stop;
+    AnswerForm form;
     bool logprobs = false;
     std::uint32_t top_logprobs = 0;
     bool echo = false;  // completions: the prompt in front of the text

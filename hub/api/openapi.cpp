@@ -28,7 +28,15 @@ constexpr const char* sampling_fields = R"json({
   "seed": {"type": "integer"},
   "stop": {"oneOf": [{"type": "string"},
                      {"type": "array", "items": {"type": "string"}, "maxItems": 4}]},
-  "logit_bias": {"type": "object", "additionalProperties": {"type": "number"}}
+  "logit_bias": {"type": "object", "additionalProperties": {"type": "number"}},
+  "response_format": {"type": "object", "required": ["type"], "properties": {
+      "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
+      "json_schema": {"type": "object", "required": ["schema"], "properties": {
+        "name": {"type": "string"}, "strict": {"type": "boolean"},
+        "schema": {"type": ["object", "boolean"]}}}},
+    "description": "What the answer is: always so, also where max_tokens ends it. See the README."},
+  "json_schema": {"type": ["object", "boolean"],
+    "description": "The same as response_format with this schema."}
 })json";
 
 constexpr const char* chat_fields = R"json({
@@ -207,7 +215,8 @@ constexpr const char* other_schemas = R"json({
     "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {
       "message": {"type": "string"}, "type": {"type": "string"},
       "param": {"type": ["string", "null"]}, "code": {"type": ["string", "null"]},
-      "n_prompt_tokens": {"type": "integer"}, "n_ctx": {"type": "integer"}}}}}
+      "n_prompt_tokens": {"type": "integer"}, "n_ctx": {"type": "integer"},
+      "n_min_tokens": {"type": "integer"}, "n_max_tokens": {"type": "integer"}}}}}
 })json";
 
 OrderedJson request_schema(const char* own_fields, const char* required) {

@@ -25,7 +25,7 @@ struct Generation {
     Generation(GenerationRequest wanted, GenerationSink to)
         : request(std::move(wanted)),
           sink(std::move(to)),
-          sampler(request.sampling, request.prompt),
+          sampler(request.sampling, request.prompt, request.max_tokens),
           tokens(request.prompt),
           submitted(now_steady()) {
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "hub/engine/draw.h"
 #include "hub/engine/kernels.h"
@@ -45,9 +46,10 @@ std::vector<TokenId> largest(std::span<const float> logits, std::size_t count) {
 
 }  // namespace
 
-Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt)
+Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt, std::uint32_t tokens_max)
     : options_(std::move(options)),
-      prompt_tokens_(prompt.begin(), prompt.end()) {
+      prompt_tokens_(prompt.begin(), prompt.end()),
+      tokens_max_(tokens_max) {
     std::sort(prompt_tokens_.begin(), prompt_tokens_.end());
     prompt_tokens_.erase(std::unique(prompt_tokens_.begin(), prompt_tokens_.end()),
                          prompt_tokens_.end());
@@ -55,12 +57,24 @@ Sampler::Sampler(SamplingOptions options, std::span<const TokenId> prompt)
     for (std::uint64_t& word : random_state_) word = splitmix64(seed);
 }
 
-void Sampler::accept(TokenId id) { ++output_counts_[id]; }
+void Sampler::accept(TokenId id) {
+    ++output_counts_[id];
+    if (options_.mask) answer_.push_back(id);
+}
+
+void Sampler::forbid(std::span<float> logits) {
+    constexpr float never = -std::numeric_limits<float>::infinity();
+    const auto said = static_cast<std::uint32_t>(answer_.size());
+    const std::span<const std::uint64_t> allowed = options_.mask->allowed(
+        answer_, tokens_max_ - std::min(tokens_max_, said));
+    for (std::size_t i = 0; i < logits.size(); ++i)
+        if (i / 64 >= allowed.size() || (allowed[i / 64] >> i % 64 & 1) == 0) logits[i] = never;
+}
 
 std::span<const float> Sampler::adjust(std::span<const float> logits) {
     const bool repetition = options_.repetition_penalty != 1.0;
     const bool counted = options_.presence_penalty != 0 || options_.frequency_penalty != 0;
-    if (!repetition && !counted && options_.logit_bias.empty()) return logits;
+    if (!repetition && !counted && options_.logit_bias.empty() && !options_.mask) return logits;
     scratch_.assign(logits.begin(), logits.end());
     if (repetition) {
         const auto penalize = [&](TokenId id) {
@@ -86,6 +100,7 @@ std::span<const float> Sampler::adjust(std::span<const float> logits) {
     for (const auto& [id, bias] : options_.logit_bias)
         if (id < scratch_.size()) scratch_[id] += bias;
 
+    if (options_.mask) forbid(scratch_);
     return scratch_;
 }
 

@@ -1,4 +1,4 @@
-// From logits to the next token: penalties, bias, temperature, top-k,
+// From logits to the next token: penalties, bias, mask, temperature, top-k,
 // min-p, top-p, then a draw with the sequence's own generator.
 // Greedy when temperature is 0; ties go to the lower id.
 // Same seed and logits, same token, on every machine (hub/engine/draw.h).
@@ -7,12 +7,24 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
+
+// What may come next in one sequence's answer. Asked on one thread at a time.
+class TokenMask {
+  public:
+    virtual ~TokenMask() = default;
+    // A bit a token, bit id % 64 of word id / 64, [(vocab_size + 63) / 64]: set where it may follow
+    // `answer`, at least once. `tokens_left` may still come, the next one included. What lies
+    // behind the last word may not come. Valid until the next call.
+    virtual std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
+                                                   std::uint32_t tokens_left) = 0;
+};
 
 struct SamplingOptions {
     double temperature = 1.0;
@@ -25,6 +37,7 @@ struct SamplingOptions {
     double frequency_penalty = 0.0;  // OpenAI: subtracted per occurrence in the output
     std::map<TokenId, float> logit_bias;
     std::uint64_t seed = 0;
+    std::shared_ptr<TokenMask> mask;  // null: every token may come
 };
 
 struct TokenLogprob {
@@ -43,19 +56,24 @@ SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_
 
 class Sampler {
   public:
-    Sampler(SamplingOptions options, std::span<const TokenId> prompt);
+    // `tokens_max` of the answer, as its mask is told.
+    Sampler(SamplingOptions options, std::span<const TokenId> prompt,
+            std::uint32_t tokens_max = 0xffff'ffff);
     // `logits` [vocab_size] is left as it was.
     SampledToken sample(std::span<const float> logits, std::uint32_t top_logprobs);
     void accept(TokenId id);  // the token entered the output
 
   private:
-    // penalties and bias; into scratch_ where there are any
+    // penalties, bias and, last, the mask; into scratch_ where there are any
     std::span<const float> adjust(std::span<const float> logits);
+    void forbid(std::span<float> logits);  // what the mask leaves out
     TokenId draw(std::span<const float> logits);
 
     SamplingOptions options_;
     std::map<TokenId, std::uint32_t> output_counts_;
     std::vector<TokenId> prompt_tokens_;  // sorted, unique
+    std::uint32_t tokens_max_;
+    std::vector<TokenId> answer_;  // for the mask
     std::uint64_t random_state_[4];
     std::vector<float> scratch_;
 };

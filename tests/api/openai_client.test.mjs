@@ -94,6 +94,23 @@ test('logprobs join to the content', async () => {
   }
 });
 
+test('an answer has the form that was asked for, whole and streamed', async () => {
+  const schema = { type: 'object', additionalProperties: false, required: ['name', 'age'],
+    properties: { name: { type: 'string', maxLength: 10 }, age: { type: 'integer', minimum: 1, maximum: 99 } } };
+  const response_format = { type: 'json_schema', json_schema: { name: 'person', strict: true, schema } };
+  const request = { model, messages, max_tokens: 100, temperature: 1, seed: 5, response_format };
+  const answer = await client.chat.completions.parse(request);
+  const { name, age } = JSON.parse(answer.choices[0].message.content);
+  assert.ok([...name].length <= 10 && age >= 1 && age <= 99, answer.choices[0].message.content);
+
+  const stream = client.chat.completions.stream({ ...request });
+  assert.equal((await stream.finalMessage()).content, answer.choices[0].message.content);
+
+  const object = await client.chat.completions.create(
+    { ...request, max_tokens: 12, response_format: { type: 'json_object' } });
+  assert.equal(typeof JSON.parse(object.choices[0].message.content), 'object');
+});
+
 // Everything a client may send that asks for nothing we cannot do.
 test('what clients send by default is taken', async () => {
   const plain = await client.chat.completions.create({ model, messages, max_tokens: 6, temperature: 0 });
@@ -128,7 +145,9 @@ test('what this server cannot do is refused by the name of the field', async () 
   const image = [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }];
   for (const [extra, param] of [
     [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'],
-    [{ response_format: { type: 'json_object' } }, 'response_format'],
+    [{ response_format: { type: 'xml' } }, 'response_format'],
+    [{ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: { not: {} } } } },
+      'response_format.json_schema.schema'],
     [{ max_tokens: 0 }, 'max_tokens'],
     [{ n: 0 }, 'n'],
     [{ messages: [] }, 'messages'],

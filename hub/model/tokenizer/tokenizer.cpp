@@ -345,6 +345,8 @@ bool Tokenizer::is_special(TokenId id) const {
     return found != state_->added_by_id.end() && state_->added[found->second].special;
 }
 
+bool Tokenizer::is_added(TokenId id) const { return state_->added_by_id.contains(id); }
+
 std::size_t Tokenizer::vocab_size() const { return state_->id_end; }
 
 std::optional<TokenId> Tokenizer::token_id(std::string_view token) const {

@@ -50,7 +50,8 @@ class Tokenizer {
     // a special token's bytes are its text. Unknown id: empty.
     std::string token_bytes(TokenId id) const;
     bool is_special(TokenId id) const;
-    std::size_t vocab_size() const;  // highest id + 1
+    bool is_added(TokenId id) const;  // special or not: no merge of the vocabulary makes it
+    std::size_t vocab_size() const;   // highest id + 1
     std::optional<TokenId> token_id(
         std::string_view token) const;  // of an added token's content, or a vocabulary entry
 

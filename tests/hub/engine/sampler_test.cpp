@@ -178,5 +178,51 @@ TEST(SamplerTest, LogprobsAreTheModelsOwn) {
     EXPECT_EQ(sampler.sample(logs(base), 100).top.size(), base.size());
 }
 
+// Allows what it is told to, and remembers what it was asked.
+class FixedMask : public TokenMask {
+  public:
+    explicit FixedMask(std::uint64_t bits) : bits_{bits} {}
+    std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
+                                           std::uint32_t tokens_left) override {
+        said = static_cast<std::uint32_t>(answer.size());
+        left = tokens_left;
+        return bits_;
+    }
+    std::uint32_t said = 0, left = 0;
+
+  private:
+    std::vector<std::uint64_t> bits_;
+};
+
+TEST(SamplerTest, AMaskThatAllowsEverythingChangesNoToken) {
+    Sampler free({.temperature = 1, .top_p = 0.9, .seed = 7}, {});
+    Sampler masked(
+        {.temperature = 1, .top_p = 0.9, .seed = 7, .mask = std::make_shared<FixedMask>(0x7f)}, {});
+    for (int i = 0; i < 500; ++i) {
+        const SampledToken a = free.sample(logs(base), 2), b = masked.sample(logs(base), 2);
+        ASSERT_EQ(a.id, b.id);
+        ASSERT_EQ(a.logprob, b.logprob);
+        free.accept(a.id);
+        masked.accept(b.id);
+    }
+}
+
+TEST(SamplerTest, TheMaskHasTheLastWord) {
+    const auto mask = std::make_shared<FixedMask>(0b1000010);
+    Sampler sampler({.temperature = 1, .logit_bias = {{2, 100.0f}}, .seed = 3, .mask = mask}, {},
+                    9);
+    for (int i = 0; i < 200; ++i) {
+        const TokenId id = sampler.sample(logs(base), 0).id;
+        EXPECT_TRUE(id == 1 || id == 6) << id;
+    }
+    EXPECT_EQ(mask->left, 9u);
+    sampler.accept(1);
+    const SampledToken next = sampler.sample(logs(base), 1);
+    EXPECT_EQ(mask->said, 1u);
+    EXPECT_EQ(mask->left, 8u);
+    EXPECT_EQ(next.top[0].id, 0u) << "the model's own";
+    EXPECT_NEAR(next.logprob, std::log(base[next.id]), 1e-5);
+}
+
 }  // namespace
 }  // namespace moex

@@ -1,0 +1,29 @@
+// The grammar of an answer: what the request asks for, behind the model's thoughts where it has
+// any.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "hub/api/answer_mask.h"
+#include "hub/api/openai_request.h"
+#include "hub/api/refusal.h"
+
+namespace moex {
+
+// Around a model's thoughts. Tokens where the vocabulary has them, else their characters.
+struct ReasoningTags {
+    bool possible = false;  // the answer may begin with a block
+    bool begun = false;     // it begins inside one
+    std::optional<TokenId> open = {}, close = {};
+    void find(const Tokenizer& tokenizer);
+};
+
+Checked<std::shared_ptr<const Grammar>> grammar_of_form(const AnswerForm& form,
+                                                        const ReasoningTags& tags,
+                                                        MaskMaker& masks);
+
+// The answer cannot be as short as it would have to be.
+Refusal too_short(const AnswerForm& form, std::uint64_t least_tokens, std::uint64_t room_tokens);
+
+}  // namespace moex

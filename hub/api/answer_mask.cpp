@@ -1,0 +1,137 @@
+#include "hub/api/answer_mask.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <thread>
+
+namespace moex {
+
+struct MaskMaker::State {
+    std::mutex mutex;  // of what follows
+    std::condition_variable wake;
+    std::deque<std::function<void()>> jobs;
+    bool stopping = false;
+    // The grammars built last, the newest first.
+    std::deque<std::pair<std::string, std::shared_ptr<const Grammar>>> grammars;
+    std::thread thread;
+
+    void run() {
+        std::unique_lock lock(mutex);
+        for (;;) {
+            wake.wait(lock, [&] { return stopping || !jobs.empty(); });
+            if (stopping) return;
+            const auto job = std::move(jobs.front());
+            jobs.pop_front();
+            lock.unlock();
+            job();
+            lock.lock();
+        }
+    }
+};
+
+MaskMaker::MaskMaker(Vocabulary vocabulary)
+    : vocabulary_(std::move(vocabulary)),
+      state_(std::make_shared<State>()) {
+    state_->thread = std::thread([state = state_] { state->run(); });
+}
+
+MaskMaker::~MaskMaker() {
+    {
+        const std::lock_guard lock(state_->mutex);
+        state_->stopping = true;
+    }
+    state_->wake.notify_all();
+    // The last answer may end in a job of this very thread.
+    if (state_->thread.get_id() == std::this_thread::get_id())
+        state_->thread.detach();
+    else
+        state_->thread.join();
+}
+
+Result<std::shared_ptr<const Grammar>> MaskMaker::grammar(const std::string& key,
+                                                          const Build& build) {
+    constexpr std::size_t kept_max = 32, key_bytes_max = 256 << 10;
+    {
+        const std::lock_guard lock(state_->mutex);
+        for (auto& [known, grammar] : state_->grammars)
+            if (known == key) return grammar;
+    }
+    auto built = build();
+    if (!built.ok() || key.size() > key_bytes_max) return built;
+    const std::lock_guard lock(state_->mutex);
+    state_->grammars.emplace_front(key, *built);
+    if (state_->grammars.size() > kept_max) state_->grammars.pop_back();
+    return built;
+}
+
+void MaskMaker::post(std::function<void()> job) {
+    {
+        const std::lock_guard lock(state_->mutex);
+        state_->jobs.push_back(std::move(job));
+    }
+    state_->wake.notify_one();
+}
+
+AnswerMask::AnswerMask(std::shared_ptr<MaskMaker> maker, GrammarState begin)
+    : maker_(std::move(maker)),
+      state_(std::move(begin)),
+      bits_(maker_->vocabulary().num_words(), 0) {}
+
+void AnswerMask::follow(TokenId id) {
+    if (!is_lost_ && !take_token(state_, maker_->vocabulary(), id)) is_lost_ = true;
+    ++taken_;
+}
+
+void AnswerMask::fill(std::uint32_t tokens_left) {
+    const Vocabulary& vocabulary = maker_->vocabulary();
+    bits_behind_ = taken_;
+    bits_left_ = tokens_left;
+    const auto is_empty = [&] {
+        return std::all_of(bits_.begin(), bits_.end(),
+                           [](std::uint64_t word) { return word == 0; });
+    };
+
+    std::fill(bits_.begin(), bits_.end(), 0);
+    if (!is_lost_) {
+        const MaskResult made = fill_mask(state_, tokens_left, vocabulary, maker_->cache(), bits_);
+        cut_short_ = cut_short_ || made.by_budget;
+        // Less is left than the answer needs: it is cut off somewhere, as any other.
+        if (is_empty()) fill_mask(state_, endless, vocabulary, maker_->cache(), bits_);
+    }
+    if (is_empty())
+        for (const TokenId id : vocabulary.end_ids()) set_bit(bits_, id);
+}
+
+std::span<const std::uint64_t> AnswerMask::allowed(std::span<const TokenId> answer,
+                                                   std::uint32_t tokens_left) {
+    const std::lock_guard lock(mutex_);
+    while (taken_ < answer.size()) follow(answer[taken_]);
+    if (bits_left_ != tokens_left || bits_behind_ != taken_) fill(tokens_left);
+    return bits_;
+}
+
+void AnswerMask::expect(std::size_t index, TokenId id) {
+    maker_->post([weak = weak_from_this(), index, id] {
+        const auto self = weak.lock();
+        if (!self) return;
+        const std::lock_guard lock(self->mutex_);
+        // The token that was drawn by these bits; not where the engine was faster, or is done.
+        if (self->taken_ != index || self->bits_behind_ != index || self->bits_left_ < 2) return;
+        const std::uint32_t left = self->bits_left_ - 1;
+        self->follow(id);
+        self->fill(left);
+    });
+}
+
+bool AnswerMask::cut_short() const {
+    const std::lock_guard lock(mutex_);
+    return cut_short_;
+}
+
+std::uint32_t AnswerMask::least() const {
+    const std::lock_guard lock(mutex_);
+    return state_.least();
+}
+
+}  // namespace moex

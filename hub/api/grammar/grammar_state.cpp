@@ -1,0 +1,599 @@
+#include "hub/api/grammar/grammar_state.h"
+
+#include <algorithm>
+
+namespace moex {
+namespace {
+
+using Kind = GrammarNode::Kind;
+using Leaf = Reading::Leaf;
+using Part = Frame::Part;
+using Readings = GrammarState::Readings;
+
+constexpr std::uint32_t all_ranks = 0xffff'ffff;
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+    hash ^= value + 0x9e37'79b9'7f4a'7c15 + (hash << 6) + (hash >> 2);
+    hash *= 0xff51'afd7'ed55'8ccd;
+    return hash ^ hash >> 32;
+}
+
+const Words& array_begin() {
+    static const Words words = [] {
+        Words out;
+        out.add("[", 0, 0);
+        out.add("[]", 1, 1);
+        out.sort();
+        return out;
+    }();
+    return words;
+}
+const Words& array_next() {
+    static const Words words = [] {
+        Words out;
+        out.add(std::string(json_comma), 0, 0);
+        out.add("]", 1, 1);
+        out.sort();
+        return out;
+    }();
+    return words;
+}
+const Words& name_end() {
+    static const Words words = [] {
+        Words out;
+        out.add("\"" + std::string(json_colon), 0, 0);
+        return out;
+    }();
+    return words;
+}
+
+std::string name_of(const NameText* text) {
+    std::string out(text ? text->length : 0, '\0');
+    for (; text && text->length > 0; text = text->before.get()) out[text->length - 1] = text->last;
+    return out;
+}
+
+NodeId item_of(const GrammarNode& array, std::uint32_t index) {
+    return index < array.children.size() ? array.children[index] : array.rest;
+}
+
+// Behind item `index` of an array to its end.
+std::uint32_t least_items(const Grammar& grammar, const GrammarNode& array, std::uint32_t index) {
+    std::uint32_t sum = 1;
+    const auto fixed = static_cast<std::uint32_t>(array.children.size());
+    for (std::uint32_t i = index; i < std::min(array.min, fixed); ++i)
+        sum = add_least(sum, add_least(grammar.least(array.children[i]), json_comma.size()));
+    if (array.min > std::max(index, fixed)) {
+        const std::uint64_t each = grammar.least(array.rest) + json_comma.size();
+        const std::uint64_t rest = each * (array.min - std::max(index, fixed));
+        sum = add_least(sum,
+                        static_cast<std::uint32_t>(std::min<std::uint64_t>(rest, endless - 1)));
+    }
+    return sum;
+}
+
+// With so many further characters there are more names than `taken` ones: each character could be
+// any of 93.
+std::uint32_t least_name_bytes(std::uint64_t taken) {
+    std::uint32_t bytes = 1;
+    for (std::uint64_t names = 93; names <= taken; names *= 93) ++bytes;
+    return bytes;
+}
+
+// From here on to the end of a name that nobody has. Inside a character or an escape nothing is
+// known of what the name then is.
+std::uint32_t least_to_free_name(const Reading& name) {
+    const auto& taken = *name.frame->taken;
+    const std::uint32_t open = least_text(*any_text(), true, name.text);
+    if (open > 0) return add_least(open, taken.empty() ? 0 : least_name_bytes(taken.size()));
+    if (name.first == name.last || taken[name.first]->size() != name.depth) return 0;
+    return least_name_bytes(name.last - name.first);
+}
+
+}  // namespace
+
+FramePointer::FramePointer(const FramePointer& other) : frame_(other.frame_) {
+    if (frame_) ++frame_->references;
+}
+FramePointer::~FramePointer() {
+    Frame* frame = frame_;
+    while (frame && --frame->references == 0) {  // no recursion, however deep
+        Frame* const parent = const_cast<Frame*>(frame->parent.get());
+        if (parent) ++parent->references;
+        delete frame;
+        frame = parent;
+    }
+}
+
+NameText::~NameText() {
+    std::shared_ptr<const NameText> rest = std::move(before);
+    while (rest && rest.use_count() == 1)  // no recursion, however long the name
+        rest = std::move(const_cast<NameText&>(*rest).before);
+}
+
+bool Reading::same_as(const Reading& other) const {
+    const auto hash = [](const FramePointer& pointer) { return pointer ? pointer->hash : 0; };
+    return leaf == other.leaf && node == other.node && words == other.words &&
+           first == other.first && last == other.last && depth == other.depth &&
+           rank_first == other.rank_first && rank_last == other.rank_last && text == other.text &&
+           code_points == other.code_points && number == other.number && name == other.name &&
+           hash(frame) == hash(other.frame);
+}
+
+// Enters and leaves nodes.
+class GrammarState::Walker {
+  public:
+    Walker(const Grammar& grammar, Readings& out) : grammar_(grammar), out_(out) {}
+
+    void enter(NodeId id, const FramePointer& parent) {
+        const GrammarNode& node = grammar_.node(id);
+        if (!fits(id, parent)) return;
+        switch (node.kind) {
+            case Kind::words: return add(words(node, node.words, parent));
+            case Kind::text: return add({.leaf = Leaf::text, .node = &node, .frame = parent});
+            case Kind::number: return add({.leaf = Leaf::number, .node = &node, .frame = parent});
+            case Kind::token: return add({.leaf = Leaf::token, .node = &node, .frame = parent});
+            case Kind::sequence:
+                return node.children.empty() ? leave(parent, 0, nullptr)
+                                             : enter_child(node, 0, parent);
+            case Kind::choice:
+                for (const NodeId child : node.children) enter(child, parent);
+                return;
+            case Kind::repeat:
+                if (node.max > 0) enter_repeat(node, 0, parent);
+                if (node.min == 0) leave(parent, 0, nullptr);
+                return;
+            case Kind::object: return add_object_words(object_frame(node, parent), node.words);
+            case Kind::array:
+                return add_array_words(push(node, parent, 0, Part::words), array_begin());
+        }
+    }
+
+    // The node above `frame` is done; `result` says which word, `name` a further member's name.
+    void leave(const FramePointer& frame, std::uint32_t result, const NameText* name) {
+        if (!frame) return add({});
+        const GrammarNode& node = *frame->node;
+        switch (node.kind) {
+            case Kind::sequence: return enter_child(node, frame->position + 1, frame->parent);
+            case Kind::repeat: {
+                std::uint32_t count = frame->position + 1;
+                if (node.max == unbounded) count = std::min(count, node.min);
+                if (count < node.max) enter_repeat(node, count, frame->parent);
+                if (count >= node.min) leave(frame->parent, 0, nullptr);
+                return;
+            }
+            case Kind::object: return leave_object_part(frame, result, name);
+            case Kind::array: return leave_array_part(frame, result);
+            default: return;
+        }
+    }
+
+  private:
+    static constexpr std::size_t out_max = 4096;
+
+    void add(Reading reading) {
+        if (out_.size() >= out_max) return;
+        const bool is_known = std::any_of(
+            out_.begin(), out_.end(), [&](const Reading& known) { return known.same_as(reading); });
+        if (!is_known) out_.push_back(std::move(reading));
+    }
+
+    bool fits(NodeId id, const FramePointer& parent) const {
+        return add_least(parent ? parent->depth : 0, grammar_.height(id)) <= grammar_.depth_max();
+    }
+
+    FramePointer push(const GrammarNode& node, const FramePointer& parent, std::uint32_t position,
+                      Part part, TakenNames taken = nullptr) const {
+        auto* const frame = new Frame;
+        frame->node = &node;
+        frame->parent = parent;
+        frame->position = position;
+        frame->part = part;
+        frame->depth = (parent ? parent->depth : 0) + 1;
+        frame->below = parent ? behind(*parent, 0) : 0;
+        std::uint64_t hash = mix(parent ? parent->hash : 1,
+                                 reinterpret_cast<std::uintptr_t>(&node));
+        hash = mix(hash, std::uint64_t{position} << 8 | static_cast<unsigned>(part));
+        frame->hash = mix(hash, reinterpret_cast<std::uintptr_t>(taken.get()));
+        frame->taken = std::move(taken);
+        return FramePointer(frame);
+    }
+
+    // The last child needs no frame: so what recurs at its end does not grow.
+    void enter_child(const GrammarNode& node, std::uint32_t index, const FramePointer& parent) {
+        if (index + 1 == node.children.size()) return enter(node.children[index], parent);
+        enter(node.children[index], push(node, parent, index, Part::value));
+    }
+
+    void enter_repeat(const GrammarNode& node, std::uint32_t count, const FramePointer& parent) {
+        enter(node.children[0], push(node, parent, count, Part::value));
+    }
+
+    Reading words(const GrammarNode& node, const Words& words, const FramePointer& frame,
+                  std::uint32_t rank_first = 0, std::uint32_t rank_last = all_ranks) const {
+        return {.leaf = Leaf::words,
+                .node = &node,
+                .words = &words,
+                .first = 0,
+                .last = static_cast<std::uint32_t>(words.words.size()),
+                .rank_first = rank_first,
+                .rank_last = rank_last,
+                .frame = frame};
+    }
+
+    FramePointer object_frame(const GrammarNode& node, const FramePointer& parent) const {
+        TakenNames taken;
+        if (node.rest != GrammarNode::none) {
+            auto names = std::make_shared<std::vector<std::shared_ptr<const std::string>>>();
+            for (const std::string& name : node.sorted_names)
+                names->push_back(std::make_shared<const std::string>(name));
+            taken = std::move(names);
+        }
+        return push(node, parent, 0, Part::words, std::move(taken));
+    }
+
+    // Declared members come in their order and required ones are not passed over; further members
+    // and the end come behind all of them.
+    void add_object_words(FramePointer frame, const Words& list) {
+        const GrammarNode& node = *frame->node;
+        const std::uint32_t from = frame->position;
+        add(words(node, list, frame, from, node.required_from[from]));
+    }
+
+    void add_array_words(FramePointer frame, const Words& list) {
+        const GrammarNode& node = *frame->node;
+        const std::uint32_t count = frame->position;
+        const NodeId item = count < node.max ? item_of(node, count) : GrammarNode::none;
+        const bool may_go_on = item != GrammarNode::none && fits(item, frame);
+        const bool may_close = count >= node.min;
+        if (!may_go_on && !may_close) return;
+        add(words(node, list, frame, may_go_on ? 0 : 1, may_close ? 1 : 0));
+    }
+
+    void leave_object_part(const FramePointer& frame, std::uint32_t result, const NameText* name) {
+        const GrammarNode& node = *frame->node;
+        const auto count = static_cast<std::uint32_t>(node.properties.size());
+        switch (frame->part) {
+            case Part::words:
+                if (result == count) return leave(frame->parent, 0, nullptr);
+                if (result < count)
+                    return enter(node.properties[result].value,
+                                 push(node, frame->parent, result + 1, Part::value, frame->taken));
+                return add_name(push(node, frame->parent, count, Part::name, frame->taken));
+            case Part::name: {
+                auto names = std::make_shared<std::vector<std::shared_ptr<const std::string>>>(
+                    *frame->taken);
+                auto own = std::make_shared<const std::string>(name_of(name));
+                names->insert(
+                    std::lower_bound(names->begin(), names->end(), own,
+                                     [](const auto& a, const auto& b) { return *a < *b; }),
+                    own);
+                return add(words(node, name_end(),
+                                 push(node, frame->parent, count, Part::colon, std::move(names))));
+            }
+            case Part::colon:
+                return enter(node.rest,
+                             push(node, frame->parent, count, Part::value, frame->taken));
+            case Part::value:
+                return add_object_words(
+                    push(node, frame->parent, frame->position, Part::words, frame->taken),
+                    node.next_words);
+        }
+    }
+
+    void add_name(FramePointer frame) {
+        const auto last = static_cast<std::uint32_t>(frame->taken->size());
+        add({.leaf = Leaf::name, .node = frame->node, .last = last, .frame = std::move(frame)});
+    }
+
+    void leave_array_part(const FramePointer& frame, std::uint32_t result) {
+        const GrammarNode& node = *frame->node;
+        if (frame->part == Part::words) {
+            if (result == 1) return leave(frame->parent, 0, nullptr);
+            return enter(item_of(node, frame->position),
+                         push(node, frame->parent, frame->position, Part::value));
+        }
+        std::uint32_t count = frame->position + 1;
+        if (node.max == unbounded)
+            count = std::min(count,
+                             std::max(node.min, static_cast<std::uint32_t>(node.children.size())));
+        add_array_words(push(node, frame->parent, count, Part::words), array_next());
+    }
+
+  public:
+    // From the end of what stands above `frame` to the end of all.
+    std::uint32_t behind(const Frame& frame, std::uint32_t result) const {
+        const GrammarNode& node = *frame.node;
+        std::uint32_t here = 0;
+        switch (node.kind) {
+            case Kind::sequence:
+                for (std::size_t i = frame.position + 1; i < node.children.size(); ++i)
+                    here = add_least(here, grammar_.least(node.children[i]));
+                break;
+            case Kind::repeat:
+                if (node.min > frame.position + 1) {
+                    const std::uint64_t sum = std::uint64_t{node.min - frame.position - 1} *
+                                              grammar_.least(node.children[0]);
+                    here = static_cast<std::uint32_t>(std::min<std::uint64_t>(sum, endless - 1));
+                }
+                break;
+            case Kind::object: here = behind_object_part(frame, result); break;
+            case Kind::array:
+                if (frame.part == Part::value)
+                    here = least_items(grammar_, node, frame.position + 1);
+                else if (result == 0)
+                    here = add_least(grammar_.least(item_of(node, frame.position)),
+                                     least_items(grammar_, node, frame.position + 1));
+                break;
+            default: break;
+        }
+        return add_least(here, frame.below);
+    }
+
+    // Whether a word may be chosen: within the ranks, and what follows it within the depth.
+    bool in_reach(const Reading& reading, const Words::Word& word) const {
+        if (word.rank < reading.rank_first || word.rank > reading.rank_last) return false;
+        if (!reading.frame || reading.node->kind != Kind::object || reading.words == &name_end())
+            return true;
+        const auto count = reading.node->properties.size();
+        if (word.id == count) return true;
+        return fits(word.id < count ? reading.node->properties[word.id].value : reading.node->rest,
+                    reading.frame);
+    }
+
+  private:
+    std::uint32_t behind_object_part(const Frame& frame, std::uint32_t result) const {
+        const GrammarNode& node = *frame.node;
+        const auto count = static_cast<std::uint32_t>(node.properties.size());
+        const auto colon = static_cast<std::uint32_t>(1 + json_colon.size());
+        switch (frame.part) {
+            case Part::value: return node.rest_least[frame.position];
+            case Part::colon: return add_least(grammar_.least(node.rest), 1);
+            case Part::name: return add_least(colon + 1, grammar_.least(node.rest));
+            case Part::words: break;
+        }
+        if (result == count) return 0;
+        if (result < count)
+            return add_least(grammar_.least(node.properties[result].value),
+                             node.rest_least[result + 1]);
+        // A name that nobody has, with the characters that it may need for that.
+        const bool has_empty = !frame.taken->empty() && frame.taken->front()->empty();
+        const std::uint32_t length = has_empty ? least_name_bytes(frame.taken->size()) : 0;
+        return add_least(length + colon + 1, grammar_.least(node.rest));
+    }
+
+    const Grammar& grammar_;
+    Readings& out_;
+};
+
+GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar) : grammar_(std::move(grammar)) {
+    Walker(*grammar_, readings_).enter(grammar_->root(), {});
+}
+
+bool GrammarState::may_end(const Reading& reading) const {
+    switch (reading.leaf) {
+        case Leaf::end:
+        case Leaf::token: return false;
+        case Leaf::words: {
+            const Words::Word& word = reading.words->words[reading.first];
+            Readings none;
+            return word.text.size() == reading.depth &&
+                   Walker(*grammar_, none).in_reach(reading, word);
+        }
+        case Leaf::text:
+            return reading.code_points >= reading.node->min &&
+                   may_end_text(*reading.node->texts, reading.text);
+        case Leaf::name: return least_to_free_name(reading) == 0;
+        case Leaf::number: return may_end_number(reading.node->number, reading.number);
+    }
+    return false;
+}
+
+void GrammarState::resume(const Reading& reading, Readings& out) const {
+    const std::uint32_t result = reading.leaf == Leaf::words
+                                     ? reading.words->words[reading.first].id
+                                     : 0;
+    Walker(*grammar_, out).leave(reading.frame, result, reading.name.get());
+}
+
+std::uint32_t GrammarState::least_behind(const Reading& reading) const {
+    Readings none;
+    return reading.frame ? Walker(*grammar_, none).behind(*reading.frame, 0) : 0;
+}
+
+std::uint32_t GrammarState::least(const Reading& reading) const {
+    std::uint32_t here = 0;
+    switch (reading.leaf) {
+        case Leaf::end: return 0;
+        case Leaf::token: here = 1; break;
+        case Leaf::words: {
+            Readings none;
+            const Walker walker(*grammar_, none);
+            std::uint32_t best = endless;
+            for (std::uint32_t i = reading.first; i < reading.last; ++i) {
+                const Words::Word& word = reading.words->words[i];
+                if (!walker.in_reach(reading, word)) continue;
+                const auto left = static_cast<std::uint32_t>(word.text.size() - reading.depth);
+                best = std::min(
+                    best,
+                    add_least(left, reading.frame ? walker.behind(*reading.frame, word.id) : 0));
+            }
+            return best;
+        }
+        case Leaf::text: {
+            const std::uint32_t missing = reading.node->min -
+                                          std::min(reading.node->min, reading.code_points);
+            here = add_least(missing,
+                             least_text(*reading.node->texts, reading.node->escaped, reading.text));
+            break;
+        }
+        case Leaf::name: here = least_to_free_name(reading); break;
+        case Leaf::number: here = least_number(reading.node->number, reading.number); break;
+    }
+    return add_least(here, least_behind(reading));
+}
+
+std::uint32_t GrammarState::least(const Readings& readings) const {
+    std::uint32_t best = endless;
+    for (const Reading& reading : readings) best = std::min(best, least(reading));
+    return best;
+}
+std::uint32_t GrammarState::least() const { return least(readings_); }
+
+void GrammarState::expand(const Readings& readings, Readings& out) const {
+    out = readings;
+    for (std::size_t i = 0; i < out.size() && out.size() < 16 * readings_max; ++i) {
+        if (!may_end(out[i])) continue;
+        const Reading ended = out[i];  // `out` grows
+        resume(ended, out);
+    }
+}
+
+namespace {
+
+bool step_words(Reading& reading, unsigned char byte) {
+    const auto& words = reading.words->words;
+    const auto byte_at = [&](std::uint32_t i) -> int {
+        return reading.depth < words[i].text.size()
+                   ? static_cast<unsigned char>(words[i].text[reading.depth])
+                   : -1;
+    };
+    std::uint32_t low = reading.first, high = reading.last;
+    while (low < high) {
+        const std::uint32_t middle = (low + high) / 2;
+        if (byte_at(middle) < byte)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    reading.first = low;
+    while (high < reading.last && byte_at(high) == byte) ++high;
+    reading.last = high;
+    ++reading.depth;
+    return reading.first < reading.last;
+}
+
+// Which of the taken names still begin like this one.
+void narrow_taken(Reading& reading, char byte) {
+    const auto& taken = *reading.frame->taken;
+    const auto fits = [&](std::uint32_t i) {
+        return reading.depth < taken[i]->size() && (*taken[i])[reading.depth] == byte;
+    };
+    while (reading.first < reading.last && !fits(reading.first)) ++reading.first;
+    std::uint32_t last = reading.first;
+    while (last < reading.last && fits(last)) ++last;
+    reading.last = last;
+    ++reading.depth;
+    reading.name = std::make_shared<const NameText>(reading.name, reading.depth, byte);
+}
+
+bool step_name(Reading& reading, unsigned char byte) {
+    const ByteAutomaton& texts = *any_text();
+    const TextState before = reading.text;
+    const auto next = step_text(texts, true, before, byte);
+    if (!next) return false;
+    reading.text = *next;
+    if (before.escape == 0 && byte != '\\') {
+        narrow_taken(reading, static_cast<char>(byte));
+        return true;
+    }
+    for (const char c : decoded_by(before, byte)) narrow_taken(reading, c);
+    return true;
+}
+
+}  // namespace
+
+void GrammarState::step(const Readings& expanded, unsigned char byte, Readings& out) const {
+    out.clear();
+    Readings none;
+    for (const Reading& before : expanded) {
+        if (before.leaf == Leaf::end || before.leaf == Leaf::token) continue;
+        Reading reading = before;
+        bool alive = false;
+        switch (reading.leaf) {
+            case Leaf::words: {
+                const Walker walker(*grammar_, none);
+                alive = step_words(reading, byte);
+                bool reaches = false;
+                for (std::uint32_t i = reading.first; alive && !reaches && i < reading.last; ++i)
+                    reaches = walker.in_reach(reading, reading.words->words[i]);
+                alive = alive && reaches;
+                break;
+            }
+            case Leaf::text: {
+                const GrammarNode& node = *reading.node;
+                const auto next = step_text(*node.texts, node.escaped, reading.text, byte);
+                alive = next.has_value();
+                if (!alive) break;
+                if ((node.min > 0 || node.max != unbounded) &&
+                    begins_code_point(node.escaped, reading.text, byte)) {
+                    alive = reading.code_points < node.max;
+                    reading.code_points = node.max == unbounded
+                                              ? std::min(reading.code_points + 1, node.min)
+                                              : reading.code_points + 1;
+                }
+                reading.text = *next;
+                break;
+            }
+            case Leaf::name: alive = step_name(reading, byte); break;
+            case Leaf::number:
+                if (const auto next = step_number(reading.node->number, reading.number, byte)) {
+                    reading.number = *next;
+                    alive = true;
+                }
+                break;
+            default: break;
+        }
+        if (!alive) continue;
+        const bool is_known = std::any_of(
+            out.begin(), out.end(), [&](const Reading& known) { return known.same_as(reading); });
+        if (!is_known) out.push_back(std::move(reading));
+    }
+}
+
+bool GrammarState::adopt(Readings next) {
+    if (next.empty()) return false;
+    if (next.size() > readings_max) {
+        std::vector<std::pair<std::uint32_t, std::size_t>> order;
+        for (std::size_t i = 0; i < next.size(); ++i) order.emplace_back(least(next[i]), i);
+        std::sort(order.begin(), order.end());
+        Readings kept;
+        for (std::size_t i = 0; i < readings_max; ++i) kept.push_back(next[order[i].second]);
+        next = std::move(kept);
+    }
+    readings_ = std::move(next);
+    return true;
+}
+
+bool GrammarState::take(unsigned char byte) {
+    Readings expanded, next;
+    expand(readings_, expanded);
+    step(expanded, byte, next);
+    return adopt(std::move(next));
+}
+
+bool GrammarState::take(std::string_view bytes) {
+    const Readings before = readings_;
+    for (const char c : bytes)
+        if (!take(static_cast<unsigned char>(c))) {
+            readings_ = before;
+            return false;
+        }
+    return true;
+}
+
+bool GrammarState::take_token(TokenId id) {
+    const std::span<const TokenId> named = grammar_->named_tokens();
+    const bool is_named = std::binary_search(named.begin(), named.end(), id);
+    Readings expanded, next;
+    expand(readings_, expanded);
+    for (const Reading& reading : expanded) {
+        if (reading.leaf == Leaf::token && reading.node->token == id)
+            resume(reading, next);
+        else if (!is_named && reading.leaf == Leaf::text && reading.node->any_token)
+            next.push_back(reading);
+    }
+    return adopt(std::move(next));
+}
+
+}  // namespace moex

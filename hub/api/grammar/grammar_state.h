@@ -1,0 +1,122 @@
+// Where an answer stands in its grammar: all readings that fit so far.
+// A reading that would need more than the grammar's depth is not followed, and of very many the
+// shortest are: what remains can still end well.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "hub/api/grammar/grammar.h"
+
+namespace moex {
+
+// Names that an object's further members may not have, sorted: declared ones, and those it has.
+using TakenNames = std::shared_ptr<const std::vector<std::shared_ptr<const std::string>>>;
+
+// What goes on when the node on top of it is done. Shared among states of one thread.
+struct Frame;
+class FramePointer {
+  public:
+    FramePointer() = default;
+    explicit FramePointer(Frame* frame) : frame_(frame) {}  // takes the first reference
+    FramePointer(const FramePointer& other);
+    FramePointer(FramePointer&& other) noexcept : frame_(other.frame_) { other.frame_ = nullptr; }
+    FramePointer& operator=(FramePointer other) noexcept {
+        std::swap(frame_, other.frame_);
+        return *this;
+    }
+    ~FramePointer();
+    const Frame& operator*() const { return *frame_; }
+    const Frame* operator->() const { return frame_; }
+    const Frame* get() const { return frame_; }
+    explicit operator bool() const { return frame_ != nullptr; }
+
+  private:
+    Frame* frame_ = nullptr;
+};
+
+struct Frame {
+    enum class Part : std::uint8_t { words, name, colon, value };  // of objects and arrays
+    std::uint32_t references = 1;
+    std::uint32_t depth = 0;
+    const GrammarNode* node = nullptr;
+    std::uint32_t position = 0;  // which child; how many repeats or items were begun before
+    Part part = Part::words;
+    std::uint32_t below = 0;  // least bytes behind this node to the end of all
+    std::uint64_t hash = 0;   // of everything here and below
+    TakenNames taken;
+    FramePointer parent;
+};
+
+// The name of a further member while it is written.
+struct NameText {
+    NameText(std::shared_ptr<const NameText> begin, std::uint32_t bytes, char end)
+        : before(std::move(begin)),
+          length(bytes),
+          last(end) {}
+    NameText(const NameText&) = delete;
+    ~NameText();
+    std::shared_ptr<const NameText> before;
+    std::uint32_t length = 0;
+    char last = 0;
+};
+
+struct Reading {
+    enum class Leaf : std::uint8_t { end, words, text, name, number, token };
+    Leaf leaf = Leaf::end;
+    const GrammarNode* node = nullptr;
+    const Words* words = nullptr;
+    // words: those in [first, last) begin alike for `depth` bytes; ranks in [rank_first, rank_last]
+    // are within reach. A name: of the taken names those that begin alike.
+    std::uint32_t first = 0, last = 0, depth = 0, rank_first = 0, rank_last = 0;
+    TextState text;
+    std::uint32_t code_points = 0;  // of the text, up to what its bounds ask
+    NumberState number;
+    std::shared_ptr<const NameText> name;
+    FramePointer frame;
+
+    bool same_as(const Reading& other) const;
+};
+
+class GrammarState {
+  public:
+    static constexpr std::size_t readings_max = 64;
+
+    explicit GrammarState(std::shared_ptr<const Grammar> grammar);
+    // False: nothing may go on so, and the state is left as it was.
+    bool take(std::string_view bytes);
+    bool take(unsigned char byte);
+    // A named token, or one that is no text where any may stand.
+    bool take_token(TokenId id);
+
+    std::uint32_t least() const;  // bytes to an end
+    bool may_end() const { return least() == 0; }
+    std::span<const Reading> readings() const { return readings_; }
+    const Grammar& grammar() const { return *grammar_; }
+
+    // ---- For walks over many tokens: readings by themselves.
+    using Readings = std::vector<Reading>;
+    // Each reading that may end is followed by what then may go on.
+    void expand(const Readings& readings, Readings& out) const;
+    // One step of readings that were expanded.
+    void step(const Readings& expanded, unsigned char byte, Readings& out) const;
+    std::uint32_t least(const Reading& reading) const;
+    std::uint32_t least(const Readings& readings) const;
+    bool may_end(const Reading& reading) const;                // its leaf
+    std::uint32_t least_behind(const Reading& reading) const;  // behind its leaf
+    void resume(const Reading& reading, Readings& out) const;  // its leaf is done
+
+  private:
+    class Walker;
+    bool adopt(Readings next);
+
+    std::shared_ptr<const Grammar> grammar_;
+    Readings readings_;
+};
+
+}  // namespace moex

@@ -1,0 +1,91 @@
+#include "hub/api/grammar/schema_formats.h"
+
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+std::string date_pattern() {
+    // Years that 4 divides, those of the centuries only where 400 does.
+    const std::string by_four = "(?:0[48]|[2468][048]|[13579][26])";
+    const std::string leap = "(?:\\d\\d" + by_four + "|(?:00|" + by_four + ")00)";
+    return "(?:\\d{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\\d|3[01])"
+           "|(?:0[469]|11)-(?:0[1-9]|[12]\\d|30)|02-(?:0[1-9]|1\\d|2[0-8]))|" +
+           leap + "-02-29)";
+}
+
+const std::string time_pattern =
+    "(?:[01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(?:\\.\\d{1,9})?(?:Z|[+-](?:[01]\\d|2[0-3]):[0-5]\\d)";
+
+const std::map<std::string, std::string>& format_patterns() {
+    static const std::string byte = "(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)";
+    static const std::string label = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?";
+    static const std::string word = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+";
+    static const std::map<std::string, std::string> patterns{
+        {"date", "^" + date_pattern() + "$"},
+        {"time", "^" + time_pattern + "$"},
+        {"date-time", "^" + date_pattern() + "T" + time_pattern + "$"},
+        {"uuid", "^[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"},
+        {"email", "^" + word + "(?:\\." + word + ")*@(?:" + label + "\\.)+" + label + "$"},
+        {"ipv4", "^" + byte + "(?:\\." + byte + "){3}$"}};
+    return patterns;
+}
+
+Result<SharedAutomaton> automaton_of_pattern(const std::string& pattern) {
+    MOEX_ASSIGN(expression, parse_pattern(pattern));
+    return automaton_of_search(expression);
+}
+
+// Made once, when first asked for.
+Result<SharedAutomaton> automaton_of_format(const std::string& format) {
+    static std::mutex mutex;
+    static std::map<std::string, SharedAutomaton> made;
+    const auto pattern = format_patterns().find(format);
+    if (pattern == format_patterns().end())
+        return Error{ErrorCode::unsupported,
+                     text("the format \"", format.substr(0, 40), "\" is not supported")};
+    const std::lock_guard lock(mutex);
+    SharedAutomaton& automaton = made[format];
+    if (!automaton) {
+        MOEX_ASSIGN(fresh, automaton_of_pattern(pattern->second));
+        automaton = fresh;
+    }
+    return automaton;
+}
+
+}  // namespace
+
+Result<SharedAutomaton> string_texts(const OrderedJson& schema) {
+    SharedAutomaton all = any_text();
+    const auto narrow = [&](Result<SharedAutomaton> one) -> Status {
+        if (!one.ok()) return one.error();
+        if (all == any_text()) {
+            all = *one;
+            return {};
+        }
+        MOEX_ASSIGN(common, intersection(*all, **one));
+        all = common;
+        return {};
+    };
+
+    for (const char* key : {"pattern", "format"}) {
+        OrderedJson list = OrderedJson::array();
+        if (schema.contains(key)) list.push_back(schema[key]);
+        if (const auto more = schema.find(std::string(key) + "s of allOf"); more != schema.end())
+            for (const OrderedJson& one : *more) list.push_back(one);
+        for (const OrderedJson& one : list) {
+            if (!one.is_string())
+                return Error{ErrorCode::invalid_argument, text("'", key, "' is no string")};
+            const std::string words = one.get<std::string>();
+            MOEX_TRY(
+                narrow(*key == 'p' ? automaton_of_pattern(words) : automaton_of_format(words)));
+        }
+    }
+    return all;
+}
+
+}  // namespace moex

@@ -1,0 +1,87 @@
+// A tokenizer's tokens as a grammar meets them: a trie over the bytes of those that are text, and
+// the ids of those that are not. Immutable; one per hub.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/model/tokenizer/tokenizer.h"
+
+namespace moex {
+
+// One bit a token: bit id % 64 of word id / 64.
+using TokenBits = std::vector<std::uint64_t>;
+inline void set_bit(std::span<std::uint64_t> bits, TokenId id) {
+    bits[id / 64] |= std::uint64_t{1} << id % 64;
+}
+inline bool has_bit(std::span<const std::uint64_t> bits, TokenId id) {
+    return bits[id / 64] >> id % 64 & 1;
+}
+
+struct TokenTrie {
+    // Nodes in the order of a walk that visits a node before its children: those of node i lie in
+    // [i + 1, end), and so do the tokens below it. Node 0 is the root.
+    struct Node {
+        std::uint32_t end = 0;
+        std::uint32_t first_token = 0;  // in `tokens`; its own end where the next node's begin
+        std::uint16_t depth = 0;
+        unsigned char byte = 0;
+        unsigned char code_points = 0;  // that begin on the way here; at most 255
+        bool has_backslash = false;     // on the way here
+    };
+    std::vector<Node> nodes;  // and one behind the last
+    std::vector<TokenId> tokens;
+
+    explicit TokenTrie(std::vector<std::pair<std::string, TokenId>> texts);
+    std::span<const TokenId> tokens_of(std::uint32_t node) const {
+        return std::span(tokens).subspan(nodes[node].first_token,
+                                         nodes[node + 1].first_token - nodes[node].first_token);
+    }
+    std::span<const TokenId> tokens_below(std::uint32_t node) const {
+        const std::uint32_t first = nodes[node].first_token;
+        return std::span(tokens).subspan(first, nodes[nodes[node].end].first_token - first);
+    }
+};
+
+class Vocabulary {
+  public:
+    // `ids` is the number of logits: what lies behind the tokenizer's own is never allowed, nor is
+    // a token without bytes. `end_ids` end an answer.
+    Vocabulary(const Tokenizer& tokenizer, std::size_t ids, std::vector<TokenId> end_ids);
+    // For tests: tokens as they are given, none of them special.
+    Vocabulary(std::vector<std::string> tokens, std::vector<TokenId> special,
+               std::vector<TokenId> end_ids);
+
+    std::size_t size() const { return bytes_.size(); }
+    std::size_t num_words() const { return (size() + 63) / 64; }
+    const TokenTrie& trie() const { return *trie_; }
+    std::string_view bytes(TokenId id) const { return bytes_[id]; }
+    bool is_text(TokenId id) const { return has_bit(text_, id); }
+    std::span<const TokenId> end_ids() const { return end_ids_; }
+    // Special and added tokens but those that end an answer.
+    std::span<const TokenId> special() const { return special_; }
+    bool is_end(TokenId id) const;
+
+    // Texts without a backslash of at most so many code points.
+    std::span<const std::uint64_t> at_most(std::uint32_t code_points) const;
+    std::span<const TokenId> with_backslash() const { return with_backslash_; }
+    std::uint32_t code_points_max() const { return code_points_max_; }
+    // Whether each byte of ASCII text and UTF-8 is a token, so that least bytes are also tokens.
+    bool has_all_bytes() const;
+
+  private:
+    void build(const std::vector<bool>& is_text);
+
+    std::vector<std::string> bytes_;  // [ids]; empty: never allowed
+    TokenBits text_;
+    std::vector<TokenId> end_ids_, special_, with_backslash_;
+    std::unique_ptr<const TokenTrie> trie_;
+    std::vector<TokenBits> at_most_;
+    std::uint32_t code_points_max_ = 0;
+};
+
+}  // namespace moex

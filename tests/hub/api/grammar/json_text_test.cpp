@@ -1,0 +1,150 @@
+// Strings and numbers byte by byte: what may follow can always end well, and within the bytes that
+// were promised.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "hub/api/grammar/json_text.h"
+
+namespace moex::test {
+namespace {
+
+std::optional<TextState> run_text(const ByteAutomaton& texts, std::string_view bytes) {
+    std::optional<TextState> at = TextState{};
+    for (const char c : bytes) {
+        at = step_text(texts, true, *at, static_cast<unsigned char>(c));
+        if (!at) break;
+    }
+    return at;
+}
+
+bool is_inside(const ByteAutomaton& texts, std::string_view bytes) {
+    const auto at = run_text(texts, bytes);
+    return at && may_end_text(texts, *at);
+}
+
+SharedAutomaton pattern(std::string_view words) {
+    return automaton_of_search(parse_pattern(words).value()).value();
+}
+
+TEST(JsonTextTest, StringsAreValidUtf8WithPairedSurrogates) {
+    const ByteAutomaton& texts = *any_text();
+    for (const char* good :
+         {"", "plain", "\xc3\xa9", "\xf0\x9f\x98\x80", "\\n\\t\\\"\\\\\\/", "\\u0041",
+          "\\uD83D\\uDE00", "\\ud83d\\ude00x", "\\u0000", "\\uffff", "\\ue000"})
+        EXPECT_TRUE(is_inside(texts, good)) << good;
+    for (const char* bad : {"\"", "\n", "\x01", "\xc3", "\xc0\x80", "\xed\xa0\x80",
+                            "\xf5\x80\x80\x80", "\\", "\\x", "\\u12", "\\u12g", "\\uD83D",
+                            "\\uD83Dx", "\\uD83D\\n", "\\uD83D\\u0041", "\\uDE00", "\x80"})
+        EXPECT_FALSE(is_inside(texts, bad)) << bad;
+}
+
+TEST(JsonTextTest, APatternReadsTheDecodedText) {
+    const SharedAutomaton letters = pattern("^[a-c\u00e9]+$");
+    for (const char* good : {"abc", "\xc3\xa9", "\\u0061", "\\u00e9b", "\\u00E9"})
+        EXPECT_TRUE(is_inside(*letters, good)) << good;
+    for (const char* bad : {"", "d", "\\u0064", "\\n", "\\ud83d", "\\u1"})
+        EXPECT_FALSE(run_text(*letters, bad) && is_inside(*letters, bad)) << bad;
+    EXPECT_FALSE(run_text(*letters, "\\u01")) << "nothing in it could follow";
+    EXPECT_TRUE(is_inside(*pattern("b"), "abc")) << "unanchored";
+    EXPECT_TRUE(is_inside(*pattern("^\\u{1F600}$"), "\\ud83d\\ude00"));
+    EXPECT_FALSE(run_text(*pattern("^\\u{1F600}$"), "\\ud83e"));
+}
+
+// From every state that a few steps reach there is a byte that comes one closer to an end.
+TEST(JsonTextTest, TheLeastDistanceOfAStringIsKept) {
+    for (const SharedAutomaton& texts : {any_text(), pattern("^[a-c\u00e9]{2,3}$"),
+                                         pattern("^\\u{1F600}+x$"), pattern("^\"\\n$")}) {
+        std::vector<TextState> states{{}};
+        for (std::size_t i = 0; i < states.size() && i < 3000; ++i) {
+            const std::uint32_t least = least_text(*texts, true, states[i]);
+            bool comes_closer = least == 0;
+            for (unsigned byte = 0; byte < 256; ++byte) {
+                const auto next = step_text(*texts, true, states[i],
+                                            static_cast<unsigned char>(byte));
+                if (!next) continue;
+                const std::uint32_t rest = least_text(*texts, true, *next);
+                ASSERT_NE(rest, endless);
+                ASSERT_GE(rest + 1, least);
+                comes_closer = comes_closer || rest < least;
+                if (std::find(states.begin(), states.end(), *next) == states.end())
+                    states.push_back(*next);
+            }
+            ASSERT_TRUE(comes_closer) << i;
+        }
+    }
+}
+
+bool is_number(const NumberRule& rule, std::string_view bytes) {
+    std::optional<NumberState> at = NumberState{};
+    for (const char c : bytes) {
+        at = step_number(rule, *at, static_cast<unsigned char>(c));
+        if (!at) return false;
+    }
+    return may_end_number(rule, *at);
+}
+
+TEST(JsonTextTest, NumbersHaveAtMostFifteenDigitsAndASmallExponent) {
+    const NumberRule any;
+    for (const char* good : {"0", "-0", "12", "-1.5", "1e5", "1.25E-300", "9e+300",
+                             "123456789012345", "0.00000000000001"})
+        EXPECT_TRUE(is_number(any, good)) << good;
+    for (const char* bad : {"", "-", "01", "1.", ".5", "1e", "1e301", "12e5", "1234567890123456",
+                            "+1", "0x1", "1e+", "NaN"})
+        EXPECT_FALSE(is_number(any, bad)) << bad;
+    const NumberRule whole{.whole = true};
+    EXPECT_TRUE(is_number(whole, "-7"));
+    EXPECT_FALSE(is_number(whole, "7.0"));
+    EXPECT_FALSE(is_number(whole, "7e1"));
+}
+
+struct Bounds {
+    bool whole;
+    std::optional<double> minimum, exclusive_minimum, maximum, exclusive_maximum;
+};
+
+TEST(JsonTextTest, BoundsHoldForEveryNumberThatIsWritten) {
+    const Bounds all[] = {{true, 0, {}, 100, {}},      {true, -7, {}, -3, {}},
+                          {true, 95, {}, 1005, {}},    {false, 0.1, {}, 0.3, {}},
+                          {false, {}, 0.0, {}, 1.0},   {false, -2.5, {}, 0.25, {}},
+                          {false, {}, 999.5, {}, {}},  {true, {}, -1.0, {}, 1.0},
+                          {false, 1e-6, {}, 2e-6, {}}, {false, 1e14, {}, {}, {}}};
+    for (const Bounds& b : all) {
+        const auto rule = number_rule(b.whole, b.minimum, b.exclusive_minimum, b.maximum,
+                                      b.exclusive_maximum);
+        ASSERT_TRUE(rule);
+        // All beginnings of a few bytes: alive if and only if the promised bytes lead to an end.
+        std::vector<std::pair<std::string, NumberState>> open{{"", {}}};
+        int ends = 0;
+        for (std::size_t i = 0; i < open.size() && i < 4000; ++i) {
+            const auto [words, at] = open[i];
+            const std::uint32_t least = least_number(*rule, at);
+            ASSERT_NE(least, endless) << words;
+            bool comes_closer = least == 0;
+            for (const char c : std::string("-.0123456789eE+")) {
+                const auto next = step_number(*rule, at, static_cast<unsigned char>(c));
+                if (!next) continue;
+                comes_closer = comes_closer || least_number(*rule, *next) < least;
+                open.emplace_back(words + c, *next);
+            }
+            ASSERT_TRUE(comes_closer) << words;
+            if (!may_end_number(*rule, at)) continue;
+            ++ends;
+            const double value = nlohmann::json::parse(words).get<double>();
+            EXPECT_TRUE(!b.minimum || value >= *b.minimum) << words;
+            EXPECT_TRUE(!b.maximum || value <= *b.maximum) << words;
+            EXPECT_TRUE(!b.exclusive_minimum || value > *b.exclusive_minimum) << words;
+            EXPECT_TRUE(!b.exclusive_maximum || value < *b.exclusive_maximum) << words;
+        }
+        EXPECT_TRUE(ends > 0 || least_number(*rule, {}) > 4);
+    }
+    const auto percent = number_rule(true, 0, {}, 100, {});
+    for (const char* good : {"0", "7", "99", "100"}) EXPECT_TRUE(is_number(*percent, good));
+    for (const char* bad : {"101", "1000", "-1", "00"}) EXPECT_FALSE(is_number(*percent, bad));
+    EXPECT_FALSE(number_rule(true, 5, {}, 4, {}));
+    EXPECT_FALSE(number_rule(true, {}, 4.0, {}, 5.0)) << "nothing between";
+    EXPECT_FALSE(number_rule(false, 1e15, {}, {}, {})) << "16 digits";
+}
+
+}  // namespace
+}  // namespace moex::test
