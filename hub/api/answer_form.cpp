@@ -1,5 +1,6 @@
 #include "hub/api/answer_form.h"
 
+#include "hub/api/grammar/gbnf.h"
 #include "hub/api/grammar/json_schema.h"
 #include "hub/api/reasoning.h"
 #include "protocol/text.h"
@@ -42,11 +43,32 @@ NodeId add_reasoning(Nodes& nodes, NodeId answer, const ReasoningTags& tags) {
     return add(nodes, {.kind = Kind::choice, .children = {answer, block}});
 }
 
-Result<std::shared_ptr<const Grammar>> build(const AnswerForm& form, const ReasoningTags& tags) {
+Result<NodeId> add_form(Nodes& nodes, const AnswerForm& form, const Vocabulary& vocabulary) {
+    if (form.kind == AnswerForm::Kind::grammar) {
+        const auto find_token = [&](std::string_view words) -> std::optional<TokenId> {
+            for (const auto ids : {vocabulary.special(), vocabulary.end_ids()})
+                for (const TokenId id : ids)
+                    if (vocabulary.bytes(id) == words) return id;
+            return std::nullopt;
+        };
+        return add_gbnf(nodes, form.grammar, find_token, vocabulary.size());
+    }
     static const OrderedJson any_object{{"type", "object"}};
-    Nodes nodes;
     const bool is_schema = form.kind == AnswerForm::Kind::json_schema;
-    MOEX_ASSIGN(answer, add_schema(nodes, is_schema ? form.schema : any_object, "schema"));
+    return add_schema(nodes, is_schema ? form.schema : any_object, "schema");
+}
+
+Result<std::shared_ptr<const Grammar>> build(const AnswerWish& wish, const ReasoningTags& tags,
+                                             const Vocabulary& vocabulary) {
+    Nodes nodes;
+    std::optional<NodeId> said;
+    if (wish.form.kind != AnswerForm::Kind::free) {
+        MOEX_ASSIGN(form, add_form(nodes, wish.form, vocabulary));
+        said = form;
+    }
+    const bool calls = wish.calls.mode != ToolChoice::Mode::none;
+    MOEX_ASSIGN(answer, calls ? add_tool_answer(nodes, wish.calls, wish.syntax, said)
+                              : Result<NodeId>(*said));
     const NodeId root = add_reasoning(nodes, answer, tags);
     return Grammar::build(std::move(nodes), root);
 }
@@ -62,27 +84,35 @@ void ReasoningTags::find(const Tokenizer& tokenizer) {
     close = token(think_close);
 }
 
-Checked<std::shared_ptr<const Grammar>> grammar_of_form(const AnswerForm& form,
-                                                        const ReasoningTags& tags,
-                                                        MaskMaker& masks) {
-    if (masks.vocabulary().end_ids().empty() || !masks.vocabulary().has_all_bytes())
-        return Refusal{400,
-                       text("'", form.param, "' is not supported with this model: its vocabulary ",
-                            "lacks an end of text, or bytes."),
-                       "unsupported_parameter", form.param};
-
-    const std::string key = text(static_cast<int>(form.kind), tags.possible, tags.begun, ' ',
-                                 form.schema.dump(), ' ', form.grammar);
-    auto grammar = masks.grammar(key, [&] { return build(form, tags); });
-    if (grammar.ok()) return *std::move(grammar);
-    const bool unsupported = grammar.error().code == ErrorCode::unsupported;
-    return Refusal{400, text("Invalid '", form.param, "': ", grammar.error().message, "."),
-                   unsupported ? "unsupported_parameter" : "invalid_value", form.param};
+const std::string& AnswerWish::param() const {
+    static const std::string tools = "tools";
+    return calls.mode == ToolChoice::Mode::none ? form.param : tools;
 }
 
-Refusal too_short(const AnswerForm& form, std::uint64_t least_tokens, std::uint64_t room_tokens) {
+Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish,
+                                                          const ReasoningTags& tags,
+                                                          MaskMaker& masks) {
+    const std::string& param = wish.param();
+    if (masks.vocabulary().end_ids().empty() || !masks.vocabulary().has_all_bytes())
+        return Refusal{400,
+                       text("'", param, "' is not supported with this model: its vocabulary ",
+                            "lacks an end of text, or bytes."),
+                       "unsupported_parameter", param};
+
+    std::string key = text(static_cast<int>(wish.form.kind), tags.possible, tags.begun,
+                           static_cast<int>(wish.calls.mode), wish.calls.parallel, ' ',
+                           wish.calls.name, ' ', wish.form.schema.dump(), ' ', wish.form.grammar);
+    for (const Tool& tool : wish.calls.tools) key += ' ' + tool.name + ' ' + tool.parameters.dump();
+    auto grammar = masks.grammar(key, [&] { return build(wish, tags, masks.vocabulary()); });
+    if (grammar.ok()) return *std::move(grammar);
+    const bool unsupported = grammar.error().code == ErrorCode::unsupported;
+    return Refusal{400, text("Invalid '", param, "': ", grammar.error().message, "."),
+                   unsupported ? "unsupported_parameter" : "invalid_value", param};
+}
+
+Refusal too_short(const AnswerWish& wish, std::uint64_t least_tokens, std::uint64_t room_tokens) {
     return {.status = 400,
-            .message = text("'", form.param, "' asks for an answer of at least ", least_tokens,
+            .message = text("'", wish.param(), "' asks for an answer of at least ", least_tokens,
                             " tokens, counted as one a byte; 'max_tokens' and the context leave ",
                             room_tokens, "."),
             .code = "max_tokens_too_small",

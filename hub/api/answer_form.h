@@ -8,6 +8,7 @@
 #include "hub/api/answer_mask.h"
 #include "hub/api/openai_request.h"
 #include "hub/api/refusal.h"
+#include "hub/api/tool_calls.h"
 
 namespace moex {
 
@@ -19,11 +20,21 @@ struct ReasoningTags {
     void find(const Tokenizer& tokenizer);
 };
 
-Checked<std::shared_ptr<const Grammar>> grammar_of_form(const AnswerForm& form,
-                                                        const ReasoningTags& tags,
-                                                        MaskMaker& masks);
+// What a request wants of its answer.
+struct AnswerWish {
+    const AnswerForm& form;
+    const ToolChoice& calls;
+    const CallSyntax& syntax;
+    bool is_free() const {
+        return form.kind == AnswerForm::Kind::free && calls.mode == ToolChoice::Mode::none;
+    }
+    const std::string& param() const;  // the field that asks for it
+};
+Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish,
+                                                          const ReasoningTags& tags,
+                                                          MaskMaker& masks);
 
 // The answer cannot be as short as it would have to be.
-Refusal too_short(const AnswerForm& form, std::uint64_t least_tokens, std::uint64_t room_tokens);
+Refusal too_short(const AnswerWish& wish, std::uint64_t least_tokens, std::uint64_t room_tokens);
 
 }  // namespace moex

@@ -10,6 +10,8 @@
 #include "hub/api/completion_job.h"
 #include "hub/api/openai_request.h"
 #include "hub/api/reasoning.h"
+#include "hub/api/tool_calls.h"
+#include "hub/base/log.h"
 
 namespace moex {
 
@@ -25,6 +27,7 @@ struct Api::State {
     std::uint32_t context_tokens = 0;
     std::uint64_t context_bytes_max = 0;  // no longer text fits the context; 0: no tokenizer
     bool reasons = false;                 // the model knows <think> ... </think>
+    CallSyntax call_syntax;               // of tools
     std::vector<TokenId> stop_ids;
     std::int64_t started_s = 0;
     mutable std::once_flag
@@ -184,7 +187,8 @@ std::uint64_t text_bytes(const OrderedJson& messages) {
     std::uint64_t bytes = 0;
     for (const OrderedJson& message : messages)
         for (const OrderedJson& field : message)
-            bytes += field.get_ref<const std::string&>().size();
+            bytes += field.is_string() ? field.get_ref<const std::string&>().size()
+                                       : field.dump().size();
     return bytes;
 }
 
@@ -198,15 +202,19 @@ Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& par
 
     OrderedJson variables = params.template_variables;
     variables["add_generation_prompt"] = params.add_generation_prompt;
+    OrderedJson messages = params.messages;
+    if (chat_template->mentions("tools"))
+        variables["tools"] = params.tools;
+    else
+        write_out_tools(messages, params.tools, call_syntax);
 
     // A template may leave words out: so its output is bounded, not what it is given.
     TemplateLimits limits;
     limits.output_bytes_max = std::min(limits.output_bytes_max, context_bytes_max);
     auto ids = params.continues
-                   ? chat_template->render_open_ids(params.messages, variables,
-                                                    last_words(params.messages.back()), *tokenizer,
-                                                    limits)
-                   : chat_template->render_ids(params.messages, variables, *tokenizer, limits);
+                   ? chat_template->render_open_ids(messages, variables,
+                                                    last_words(messages.back()), *tokenizer, limits)
+                   : chat_template->render_ids(messages, variables, *tokenizer, limits);
     if (ids.ok()) return Prompts{*std::move(ids)};
 
     if (ids.error().code == ErrorCode::overloaded)
@@ -299,7 +307,8 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
     ReasoningTags tags{.possible = params.is_chat && reasons && !params.continues,
                        .begun = inputs.begins_in_reasoning};
     if (tags.possible || tags.begun) tags.find(*tokenizer);
-    MOEX_OR_REFUSE(grammar, grammar_of_form(params.form, tags, *masks));
+    const AnswerWish wish{params.form, params.calls, call_syntax};
+    MOEX_OR_REFUSE(grammar, grammar_of_answer(wish, tags, *masks));
 
     std::vector<std::shared_ptr<AnswerMask>> made;
     for (std::size_t i = 0; i < inputs.prompts.size() * params.n; ++i) {
@@ -307,14 +316,14 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
         if (params.continues && !tags.begun &&
             !state.take(params.messages.back()["content"].get_ref<const std::string&>()))
             return Refusal{400,
-                           text("The begun answer does not fit '", params.form.param,
+                           text("The begun answer does not fit '", wish.param(),
                                 "': members in the schema's order, a blank behind ':' and ','."),
                            "invalid_value", "messages"};
 
         const std::size_t prompt_tokens = inputs.prompts[i / params.n].size();
         const auto room = std::min<std::uint64_t>(*params.max_tokens,
                                                   context_tokens - prompt_tokens);
-        if (state.least() > room) return too_short(params.form, state.least(), room);
+        if (state.least() > room) return too_short(wish, state.least(), room);
         made.push_back(std::make_shared<AnswerMask>(masks, std::move(state)));
         made.back()->allowed({}, static_cast<std::uint32_t>(room));  // here, not in a step
     }
@@ -349,7 +358,8 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;
-    if (inputs.params.form.kind != AnswerForm::Kind::free) {
+    if (inputs.params.calls.mode != ToolChoice::Mode::none) inputs.call_syntax = call_syntax;
+    if (!AnswerWish{inputs.params.form, inputs.params.calls, call_syntax}.is_free()) {
         MOEX_OR_REFUSE(made, make_masks(inputs));
         inputs.masks = std::move(made);
     }
@@ -380,6 +390,12 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
         state_->context_bytes_max = bytes_within(state_->context_tokens, *state_->tokenizer);
         state_->reasons = state_->chat_template &&
                           knows_reasoning(*state_->tokenizer, *state_->chat_template);
+        if (state_->chat_template) {
+            state_->call_syntax = call_syntax(*state_->chat_template, *state_->tokenizer);
+            if (!state_->call_syntax.is_known)
+                log_info("api: the chat template has no tool calls: they are written as a default",
+                         kv("syntax", state_->call_syntax.name));
+        }
     }
     for (const std::uint32_t id : state_->package->generation_defaults().eos_token_ids)
         state_->stop_ids.push_back(id);

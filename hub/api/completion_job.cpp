@@ -10,8 +10,17 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     const CompletionParams& params = inputs_.params;
     // A string may hold anything: stops do not act inside an answer that has a form.
     const auto& stops = inputs_.masks.empty() ? params.stop : std::vector<std::string>();
+    const bool calls = inputs_.call_syntax.has_value();
+    // An opening may be a special token.
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
-        choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs)});
+        choices_.push_back(
+            {.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs, calls)});
+    if (calls)
+        for (Choice& choice : choices_) {
+            choice.calls.emplace(*inputs_.call_syntax,
+                                 params.calls.mode == ToolChoice::Mode::required);
+            if (params.form.kind == AnswerForm::Kind::free) choice.stops.emplace(params.stop);
+        }
     if (inputs_.splits_reasoning)
         for (Choice& choice : choices_) choice.splitter.emplace(inputs_.begins_in_reasoning);
 
@@ -158,7 +167,7 @@ void ApiJob::on_token(std::size_t index, const TokenEvent& event) {
     choice.last_token_at = now;
     show(index, choice.text.push(token));
 
-    if (choice.text.stopped()) {
+    if (choice.text.stopped() || (choice.stops && choice.stops->stopped())) {
         choice.cancelling = true;
         cancel_choice(index);
     }
@@ -193,10 +202,12 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     const bool cut_short = !inputs_.masks.empty() && inputs_.masks[index]->cut_short();
     const bool is_length = (end.reason == FinishReason::length || cut_short) && !choice.cancelling;
     choice.finish_reason = is_length ? "length" : "stop";
+    const bool stops_at_calls = !is_length && !choice.cancelling && choice.calls;
     choice.cached_tokens = end.stats.cached_tokens;
     if (scores_prompts()) choice.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
     add_totals(end.stats);
     show(index, choice.text.finish(), true);
+    if (stops_at_calls && choice.calls->num_calls() > 0) choice.finish_reason = "tool_calls";
 
     const bool is_last = ++num_ended_ == choices_.size();
     if (inputs_.params.stream) {
@@ -288,6 +299,10 @@ OrderedJson ApiJob::whole_choice(std::size_t index) const {
         OrderedJson message{
             {"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
         if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
+        if (!choice.tool_calls.empty()) {
+            if (choice.content.empty()) message["content"] = nullptr;
+            message["tool_calls"] = choice.tool_calls;
+        }
         out["message"] = std::move(message);
     } else {
         out["text"] = choice.content;
@@ -329,12 +344,12 @@ void ApiJob::count_reasoning(Choice& choice) const {
     }
 }
 
-void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
-    Choice& choice = choices_[index];
-    const CompletionParams& params = inputs_.params;
+// Thoughts, words and calls.
+ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
+                           std::vector<CallPiece>& calls) {
     ReasonedText parts;
     if (choice.splitter) {
-        parts = choice.splitter->push(shown.text);
+        parts = choice.splitter->push(text);
         if (!is_last) count_reasoning(choice);
         if (is_last) {
             ReasonedText rest = choice.splitter->finish();
@@ -342,10 +357,53 @@ void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
             parts.content += rest.content;
         }
     } else {
-        parts.content = std::move(shown.text);
+        parts.content = std::move(text);
     }
+    if (!choice.calls) return parts;
+
+    CalledText called = choice.calls->push(parts.content);
+    calls = std::move(called.calls);
+    if (is_last) called.content += choice.calls->finish().content;
+    parts.content = std::move(called.content);
+    if (choice.stops) {
+        parts.content = choice.stops->push(parts.content);
+        if (is_last) parts.content += choice.stops->finish();
+    }
+    return parts;
+}
+
+// Pieces of calls: into the whole answer, or each as a delta of its own.
+void ApiJob::show_calls(std::size_t index, std::vector<CallPiece> pieces) {
+    for (CallPiece& piece : pieces) {
+        OrderedJson delta{{"index", piece.index}};
+        if (!piece.name.empty()) delta.update({{"id", new_call_id()}, {"type", "function"}});
+        OrderedJson& function = delta["function"] = OrderedJson::object();
+        if (!piece.name.empty()) function["name"] = piece.name;
+        function["arguments"] = std::move(piece.arguments);
+
+        if (inputs_.params.stream) {
+            responder_->send_event(
+                dump_json(
+                    chunk(index, {{"tool_calls", OrderedJson::array({delta})}}, nullptr, nullptr)),
+                counts_on_sent(index));
+        } else if (!piece.name.empty()) {
+            delta.erase("index");
+            choices_[index].tool_calls.push_back(std::move(delta));
+        } else {
+            auto& whole = choices_[index].tool_calls.back()["function"]["arguments"];
+            whole = whole.get<std::string>() + function["arguments"].get<std::string>();
+        }
+    }
+}
+
+void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
+    Choice& choice = choices_[index];
+    const CompletionParams& params = inputs_.params;
+    std::vector<CallPiece> calls;
+    ReasonedText parts = split(choice, std::move(shown.text), is_last, calls);
 
     if (!params.stream) {
+        show_calls(index, std::move(calls));
         choice.content += parts.content;
         choice.reasoning += parts.reasoning;
         std::move(shown.tokens.begin(), shown.tokens.end(), std::back_inserter(choice.tokens));
@@ -355,11 +413,13 @@ void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
     begin_stream();
     // the echo
     if (!choice.content.empty()) parts.content = std::exchange(choice.content, {}) + parts.content;
-    if (parts.empty() && shown.tokens.empty()) return;
-    const OrderedJson logprobs = params.logprobs ? logprobs_json(shown.tokens) : OrderedJson();
-    responder_->send_event(
-        dump_json(chunk(index, chunk_payload(std::move(parts)), logprobs, nullptr)),
-        counts_on_sent(index));
+    if (!parts.empty() || !shown.tokens.empty()) {
+        const OrderedJson logprobs = params.logprobs ? logprobs_json(shown.tokens) : OrderedJson();
+        responder_->send_event(
+            dump_json(chunk(index, chunk_payload(std::move(parts)), logprobs, nullptr)),
+            counts_on_sent(index));
+    }
+    show_calls(index, std::move(calls));
 }
 
 std::function<void()> ApiJob::counts_on_sent(std::size_t index) {

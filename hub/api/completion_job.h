@@ -18,6 +18,7 @@
 #include "hub/api/openai_request.h"
 #include "hub/api/openai_response.h"
 #include "hub/api/reasoning.h"
+#include "hub/api/tool_calls.h"
 #include "hub/engine/engine.h"
 
 namespace moex {
@@ -32,6 +33,7 @@ struct ApiJobInputs {
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
     std::vector<TokenId> stop_ids;
     std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
+    std::optional<CallSyntax> call_syntax;           // where tools may be called
     bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest
     bool begins_in_reasoning = false;  // the prompt ends inside such a block
     std::string client;                // who takes turns as one
@@ -50,7 +52,10 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     struct Choice {
         AnswerText text;
         std::optional<ReasoningSplitter> splitter;
-        std::string content, reasoning;  // of a whole answer
+        std::optional<CallSplitter> calls;  // where tools may be called, and then
+        std::optional<StopFilter> stops;    // the stops of what is said beside the calls
+        std::string content, reasoning;     // of a whole answer
+        OrderedJson tool_calls = OrderedJson::array();
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0;
         std::uint32_t counted_tokens = 0;  // of the answer, that the client was sent
@@ -77,6 +82,9 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void on_all_ended();
 
     void show(std::size_t index, AnswerText::Shown shown, bool is_last = false);
+    void show_calls(std::size_t index, std::vector<CallPiece> pieces);
+    ReasonedText split(Choice& choice, std::string text, bool is_last,
+                       std::vector<CallPiece>& calls);
     void count_reasoning(Choice& choice) const;
     OrderedJson whole_choice(std::size_t index) const;
     OrderedJson chunk_payload(ReasonedText text) const;

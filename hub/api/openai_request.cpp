@@ -1,5 +1,6 @@
 #include "hub/api/openai_request.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -95,20 +96,10 @@ void refuse_unsupported(Fields& fields, bool is_chat) {
     };
 
     if (is_chat) {
-        const auto is_none = [&](const char* name) {
-            const OrderedJson* choice = fields.find(name);
-            return choice && *choice == "none";
-        };
-
-        if (!is_none("tool_choice"))
-            non_empty("tools",
-                      "tool calls are not implemented; \"tool_choice\": \"none\" leaves them out.");
-        if (!is_none("function_call"))
-            non_empty("functions", "function calls are not implemented.");
-        for (const char* name : {"tool_choice", "function_call"})
-            if (const OrderedJson* value = fields.find(name);
-                value && *value != "none" && *value != "auto")
-                fields.unsupported(name, "tool calls are not implemented.");
+        const OrderedJson* const call = fields.find("function_call");
+        if (!call || *call != "none") non_empty("functions", "use 'tools'.");
+        if (call && *call != "none" && *call != "auto")
+            fields.unsupported("function_call", "use 'tool_choice'.");
 
         if (const OrderedJson* modalities = fields.find("modalities");
             modalities && *modalities != OrderedJson::array({"text"}))
@@ -128,18 +119,26 @@ void refuse_unsupported(Fields& fields, bool is_chat) {
             fields.unsupported("best_of", "only 1 is.");
     }
 
-    for (const char* name :
-         {"grammar", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-        non_empty(name, "use 'response_format' or 'json_schema'.");
+    for (const char* name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar"})
+        non_empty(name, "use 'response_format', 'json_schema' or 'grammar'.");
     if (const OrderedJson* beams = fields.find("use_beam_search"); beams && *beams != false)
         fields.unsupported("use_beam_search", "there is no beam search.");
 }
 
-// OpenAI's response_format, and llama.cpp's json_schema beside it.
+// OpenAI's response_format, and llama.cpp's json_schema and grammar beside it.
 void read_form(Fields& fields, CompletionParams& out) {
     AnswerForm& form = out.form;
     if (const OrderedJson* schema = fields.find("json_schema"))
         form = {.kind = AnswerForm::Kind::json_schema, .schema = *schema, .param = "json_schema"};
+
+    std::string grammar;
+    fields.string("grammar", grammar);
+    if (!grammar.empty()) {
+        if (form.kind != AnswerForm::Kind::free)
+            return fields.refuse("'json_schema' and 'grammar' cannot both be given.",
+                                 "invalid_value", "grammar");
+        form = {.kind = AnswerForm::Kind::grammar, .grammar = grammar, .param = "grammar"};
+    }
 
     const OrderedJson* format = fields.find("response_format");
     if (!format) return;
@@ -148,7 +147,7 @@ void read_form(Fields& fields, CompletionParams& out) {
                                                  : OrderedJson();
     if (type == "text") return;
     if (form.kind != AnswerForm::Kind::free)
-        return fields.refuse("'response_format' and 'json_schema' cannot both be given.",
+        return fields.refuse("'response_format' and '" + form.param + "' cannot both be given.",
                              "invalid_value", "response_format");
 
     if (type == "json_object") {
@@ -265,6 +264,112 @@ void read_content(Fields& fields, const OrderedJson& content, bool may_be_null,
     }
 }
 
+// A call of an assistant's earlier turn. Templates want the arguments as an object.
+void read_call(Fields& fields, const OrderedJson& call, const std::string& where,
+               OrderedJson& out) {
+    const auto function = call.is_object() ? call.find("function") : call.end();
+    const bool is_call = call.is_object() && function != call.end() && function->is_object() &&
+                         function->contains("name") && (*function)["name"].is_string();
+    if (!is_call)
+        return fields.wrong(
+            where, "{\"id\", \"type\": \"function\", \"function\": {\"name\", ...}}", call);
+    OrderedJson arguments = function->value("arguments", OrderedJson::object());
+    if (arguments.is_string()) {
+        auto parsed = parse_strict_json<OrderedJson>(arguments.get_ref<const std::string&>(),
+                                                     "arguments", {.depth_max = 64});
+        if (parsed.ok()) arguments = *std::move(parsed);
+    }
+    OrderedJson one{{"type", "function"},
+                    {"function", {{"name", (*function)["name"]}, {"arguments", arguments}}}};
+    if (const auto id = call.find("id"); id != call.end() && id->is_string()) one["id"] = *id;
+    out.push_back(std::move(one));
+}
+
+void read_calls(Fields& fields, const OrderedJson& message, const std::string& where,
+                OrderedJson& out) {
+    const auto calls = message.find("tool_calls");
+    if (calls == message.end() || calls->is_null()) return;
+    if (!calls->is_array()) return fields.wrong(where, "an array of tool calls", *calls);
+    OrderedJson list = OrderedJson::array();
+    for (std::size_t i = 0; i < calls->size() && !fields.problem(); ++i)
+        read_call(fields, (*calls)[i], text(where, "[", i, "]"), list);
+    if (!list.empty()) out["tool_calls"] = std::move(list);
+}
+
+bool is_function_name(const std::string& name) {
+    constexpr std::size_t bytes_max = 64;
+    return !name.empty() && name.size() <= bytes_max &&
+           name.find_first_not_of(
+               "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") ==
+               std::string::npos;
+}
+
+void read_tool(Fields& fields, const OrderedJson& tool, const std::string& where,
+               std::vector<Tool>& out) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    if (!tool.is_object() || tool.value("type", OrderedJson()) != "function" ||
+        function == tool.end() || !function->is_object())
+        return fields.wrong(where, "{\"type\": \"function\", \"function\": {...}}", tool);
+
+    const auto name = function->find("name");
+    if (name == function->end() || !name->is_string() ||
+        !is_function_name(name->get<std::string>()))
+        return fields.wrong(text(where, ".function.name"), "1 to 64 of a-z, A-Z, 0-9, _ and -",
+                            name == function->end() ? OrderedJson() : *name);
+    for (const Tool& other : out)
+        if (other.name == name->get<std::string>())
+            return fields.wrong(text(where, ".function.name"), "names that differ", *name);
+
+    OrderedJson parameters = function->value("parameters", OrderedJson());
+    if (parameters.is_null())
+        parameters = {{"type", "object"}, {"properties", OrderedJson::object()}};
+    if (parameters.is_object() && !parameters.contains("type")) parameters["type"] = "object";
+    if (!parameters.is_object() || parameters["type"] != "object")
+        return fields.wrong(text(where, ".function.parameters"), "a schema of type object",
+                            parameters);
+    out.push_back({name->get<std::string>(), std::move(parameters)});
+}
+
+void read_tool_choice(Fields& fields, const OrderedJson& choice, ToolChoice& out) {
+    const auto wanted = "\"none\", \"auto\", \"required\" or one of 'tools' by its name";
+    if (choice == "none") {
+        out.mode = ToolChoice::Mode::none;
+    } else if (choice == "required") {
+        out.mode = ToolChoice::Mode::required;
+    } else if (choice.is_object() && choice.contains("function") &&
+               choice["function"].is_object() && choice["function"].contains("name") &&
+               choice["function"]["name"].is_string()) {
+        out.name = choice["function"]["name"].get<std::string>();
+        out.mode = ToolChoice::Mode::required;
+        const bool is_known = std::any_of(out.tools.begin(), out.tools.end(),
+                                          [&](const Tool& tool) { return tool.name == out.name; });
+        if (!is_known) fields.wrong("tool_choice", wanted, choice);
+    } else if (choice != "auto") {
+        fields.wrong("tool_choice", wanted, choice);
+    }
+    if (out.mode == ToolChoice::Mode::required && out.tools.empty())
+        fields.refuse("'tool_choice' asks for a call, and there are no 'tools'.", "invalid_value",
+                      "tool_choice");
+}
+
+void read_tools(Fields& fields, CompletionParams& out) {
+    constexpr std::size_t tools_max = 128;
+    ToolChoice& calls = out.calls;
+    fields.boolean("parallel_tool_calls", calls.parallel);
+    const OrderedJson* const choice = fields.find("tool_choice");
+    if (choice && *choice == "none") return;
+
+    if (const OrderedJson* tools = fields.find("tools")) {
+        if (!tools->is_array() || tools->size() > tools_max)
+            return fields.wrong("tools", text("at most ", tools_max, " functions"), *tools);
+        for (std::size_t i = 0; i < tools->size() && !fields.problem(); ++i)
+            read_tool(fields, (*tools)[i], text("tools[", i, "]"), calls.tools);
+        if (!tools->empty()) out.tools = *tools;
+    }
+    if (!calls.tools.empty()) calls.mode = ToolChoice::Mode::automatic;
+    if (choice) read_tool_choice(fields, *choice, calls);
+}
+
 void read_messages(Fields& fields, CompletionParams& out) {
     const OrderedJson* messages = fields.find("messages");
     if (!messages)
@@ -297,16 +402,10 @@ void read_messages(Fields& fields, CompletionParams& out) {
 
         std::string name = role->get<std::string>();
         if (name == "developer") name = "system";
-        if (name == "tool" || name == "function")
-            return fields.unsupported(text(where, ".role"), "tool calls are not implemented.");
-        if (name != "system" && name != "user" && name != "assistant")
-            return fields.wrong(text(where, ".role"), "\"system\", \"user\" or \"assistant\"",
-                                *role);
-
-        const auto calls = message.find("tool_calls");
-        if (calls != message.end() && !calls->is_null() && !(calls->is_array() && calls->empty()))
-            return fields.unsupported(text(where, ".tool_calls"),
-                                      "tool calls are not implemented.");
+        if (name == "function") return fields.unsupported(text(where, ".role"), "use \"tool\".");
+        if (name != "system" && name != "user" && name != "assistant" && name != "tool")
+            return fields.wrong(text(where, ".role"),
+                                "\"system\", \"user\", \"assistant\" or \"tool\"", *role);
 
         const auto content = message.find("content");
         std::string content_text;
@@ -319,6 +418,13 @@ void read_messages(Fields& fields, CompletionParams& out) {
                          content_text);
         if (fields.problem()) return;
         out.messages.push_back({{"role", name}, {"content", content_text}});
+        if (name == "assistant")
+            read_calls(fields, message, text(where, ".tool_calls"), out.messages.back());
+        for (const char* field : {"tool_call_id", "name"})
+            if (const auto given = message.find(field);
+                name == "tool" && given != message.end() && given->is_string())
+                out.messages.back()[field] = *given;
+        if (fields.problem()) return;
 
         const auto reasoning = message.find("reasoning_content");
         if (name != "assistant" || reasoning == message.end() || reasoning->is_null()) continue;
@@ -345,7 +451,7 @@ void read_turn(Fields& fields, CompletionParams& out) {
             "invalid_value", "continue_final_message");
 
     const OrderedJson& last = out.messages.back();
-    const bool ends_in_answer = last["role"] == "assistant";
+    const bool ends_in_answer = last["role"] == "assistant" && !last.contains("tool_calls");
     if (continues && !ends_in_answer)
         return fields.refuse("'continue_final_message' wants a last message of the assistant's.",
                              "invalid_value", "continue_final_message");
@@ -467,6 +573,7 @@ Checked<CompletionParams> parse_chat_params(std::string_view body, const ParamLi
     CompletionParams params;
     params.is_chat = true;
     read_messages(fields, params);
+    read_tools(fields, params);
     read_common(fields, limits, params);
 
     fields.boolean("logprobs", params.logprobs);

@@ -31,6 +31,19 @@ struct AnswerForm {
     std::string param;    // the field of the body that asks for it
 };
 
+// The functions that a chat may call, and whether it has to.
+struct Tool {
+    std::string name;
+    OrderedJson parameters;  // the schema of its arguments, an object
+};
+struct ToolChoice {
+    enum class Mode { none, automatic, required };
+    Mode mode = Mode::none;
+    std::vector<Tool> tools;
+    std::string name;      // of the only one that may be called; empty: any
+    bool parallel = true;  // several calls in one answer
+};
+
 struct CompletionParams {
     bool is_chat = false;
     std::string model;  // empty: not named
@@ -44,8 +57,11 @@ struct CompletionParams {
     std::uint32_t top_logprobs = 0;
     bool echo = false;  // completions: the prompt in front of the text
     // chat
-    // [{role, content: string}, ...]; an assistant's may have reasoning_content, a string
+    // [{role, content: string}, ...]; an assistant's may have reasoning_content, a string, and
+    // tool_calls; a tool's may have tool_call_id and name
     OrderedJson messages;
+    ToolChoice calls;
+    OrderedJson tools;                  // as the template sees them; null: none
     bool add_generation_prompt = true;  // the template opens the assistant's turn
     bool continues = false;             // the last message is the beginning of the answer
     bool splits_reasoning = true;       // reasoning_content apart from content

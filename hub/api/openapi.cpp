@@ -36,7 +36,8 @@ constexpr const char* sampling_fields = R"json({
         "schema": {"type": ["object", "boolean"]}}}},
     "description": "What the answer is: always so, also where max_tokens ends it. See the README."},
   "json_schema": {"type": ["object", "boolean"],
-    "description": "The same as response_format with this schema."}
+    "description": "The same as response_format with this schema."},
+  "grammar": {"type": "string", "description": "GBNF, llama.cpp's notation: root ::= ..."}
 })json";
 
 constexpr const char* chat_fields = R"json({
@@ -50,6 +51,11 @@ constexpr const char* chat_fields = R"json({
   "add_generation_prompt": {"type": "boolean"},
   "reasoning_format": {"type": "string", "enum": ["auto", "deepseek", "none"],
     "description": "none leaves <think> blocks in content."},
+  "tools": {"type": "array", "maxItems": 128, "items": {"$ref": "#/components/schemas/Tool"}},
+  "tool_choice": {"oneOf": [{"type": "string", "enum": ["none", "auto", "required"]},
+    {"type": "object", "required": ["type", "function"]}],
+    "description": "Default: auto where there are tools. Calls fit their schemas in every answer."},
+  "parallel_tool_calls": {"type": "boolean", "default": true},
   "chat_template_kwargs": {"type": "object"}
 })json";
 
@@ -64,10 +70,22 @@ constexpr const char* completion_fields = R"json({
 
 constexpr const char* other_schemas = R"json({
   "Message": {"type": "object", "required": ["role"], "properties": {
-    "role": {"type": "string", "enum": ["system", "developer", "user", "assistant"]},
+    "role": {"type": "string", "enum": ["system", "developer", "user", "assistant", "tool"]},
     "content": {"oneOf": [{"type": "string"}, {"type": "null"},
       {"type": "array", "items": {"$ref": "#/components/schemas/TextPart"}}]},
+    "tool_calls": {"type": "array", "items": {"$ref": "#/components/schemas/ToolCall"}},
+    "tool_call_id": {"type": "string"},
     "reasoning_content": {"type": ["string", "null"]}}},
+  "Tool": {"type": "object", "required": ["type", "function"], "properties": {
+    "type": {"const": "function"},
+    "function": {"type": "object", "required": ["name"], "properties": {
+      "name": {"type": "string", "maxLength": 64}, "description": {"type": "string"},
+      "parameters": {"type": "object"}}}}},
+  "ToolCall": {"type": "object", "required": ["id", "type", "function"], "properties": {
+    "id": {"type": "string"}, "type": {"const": "function"},
+    "function": {"type": "object", "required": ["name", "arguments"], "properties": {
+      "name": {"type": "string"},
+      "arguments": {"type": "string", "description": "JSON of the tool's schema."}}}}},
   "TextPart": {"type": "object", "required": ["type", "text"], "properties": {
     "type": {"const": "text"}, "text": {"type": "string"}}},
   "ChatCompletion": {"type": "object",
@@ -86,9 +104,10 @@ constexpr const char* other_schemas = R"json({
     "index": {"type": "integer"},
     "message": {"type": "object", "required": ["role", "content"], "properties": {
       "role": {"const": "assistant"}, "content": {"type": ["string", "null"]},
+      "tool_calls": {"type": "array", "items": {"$ref": "#/components/schemas/ToolCall"}},
       "reasoning_content": {"type": "string"}, "refusal": {"type": "null"}}},
     "logprobs": {"type": ["object", "null"]},
-    "finish_reason": {"type": "string", "enum": ["stop", "length"]}}},
+    "finish_reason": {"type": "string", "enum": ["stop", "length", "tool_calls"]}}},
   "Completion": {"type": "object",
     "required": ["id", "object", "created", "model", "choices", "usage"],
     "properties": {

@@ -111,6 +111,29 @@ test('an answer has the form that was asked for, whole and streamed', async () =
   assert.equal(typeof JSON.parse(object.choices[0].message.content), 'object');
 });
 
+test('a required tool is called, whole and streamed, and its result is taken', async () => {
+  const number = { type: 'integer', maximum: 99 };
+  const parameters = { type: 'object', additionalProperties: false, required: ['a', 'b'],
+    properties: { a: number, b: number } };
+  const tool = { type: 'function', function: { name: 'add', parameters } };
+  const request = { model, messages, max_tokens: 200, temperature: 1, seed: 3, tools: [tool], tool_choice: 'required',
+    parallel_tool_calls: false };
+  const answer = await client.chat.completions.create(request);
+  const [{ message, finish_reason }] = answer.choices;
+  assert.equal(finish_reason, 'tool_calls');
+  assert.equal(message.content, null);
+  const { a, b } = JSON.parse(message.tool_calls[0].function.arguments);
+  assert.ok(Number.isInteger(a + b));
+
+  const streamed = await client.chat.completions.stream({ ...request }).finalMessage();
+  assert.equal(streamed.tool_calls[0].function.arguments, message.tool_calls[0].function.arguments);
+
+  const result = { role: 'tool', tool_call_id: message.tool_calls[0].id, content: String(a + b) };
+  const said = await client.chat.completions.create({ model, max_tokens: 4, tools: [tool],
+    messages: [...messages, message, result] });
+  assert.equal(said.choices.length, 1);
+});
+
 // Everything a client may send that asks for nothing we cannot do.
 test('what clients send by default is taken', async () => {
   const plain = await client.chat.completions.create({ model, messages, max_tokens: 6, temperature: 0 });
@@ -144,7 +167,7 @@ test('what clients send by default is taken', async () => {
 test('what this server cannot do is refused by the name of the field', async () => {
   const image = [{ role: 'user', content: [{ type: 'image_url', image_url: { url: 'data:' } }] }];
   for (const [extra, param] of [
-    [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools'],
+    [{ tools: [{ type: 'function', function: { name: 'f g' } }] }, 'tools[0].function.name'],
     [{ response_format: { type: 'xml' } }, 'response_format'],
     [{ response_format: { type: 'json_schema', json_schema: { name: 'x', schema: { not: {} } } } },
       'response_format.json_schema.schema'],
@@ -152,7 +175,7 @@ test('what this server cannot do is refused by the name of the field', async () 
     [{ n: 0 }, 'n'],
     [{ messages: [] }, 'messages'],
     [{ messages: [{ role: 'user', content: null }] }, 'messages[0].content'],
-    [{ messages: [{ role: 'tool', tool_call_id: 'x', content: 'y' }] }, 'messages[0].role'],
+    [{ messages: [{ role: 'function', name: 'x', content: 'y' }] }, 'messages[0].role'],
     [{ messages: image }, 'messages[0].content[0].type'],
     [{ stop: ['a', 'b', 'c', 'd', 'e'] }, 'stop'],
     [{ stream_options: { include_usage: true } }, 'stream_options'],

@@ -110,7 +110,7 @@ const HostileBody hostile_bodies[] = {
     {with(R"("user":7)"), 400, "user"},
     {with(R"("model":7)"), 400, "model"},
     {with(R"("model":"other")"), 404, "model"},
-    {with(R"("tools":[{"type":"function"}])"), 400, "tools"},
+    {with(R"("tools":[{"type":"function"}])"), 400, "tools[0]"},
     {with(R"("tool_choice":"required")"), 400, "tool_choice"},
     {with(R"("functions":[{"name":"f"}])"), 400, "functions"},
     {with(R"("response_format":{"type":"xml"})"), 400, "response_format"},

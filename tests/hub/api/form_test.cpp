@@ -79,7 +79,7 @@ TEST_F(FormTest, AnAnswerThatTheBudgetClosedSaysLengthAndParses) {
     for (const int max_tokens : {14, 17, 30}) {
         const Json one = choice(with_schema(schema), max_tokens);
         EXPECT_TRUE(Json::parse(one["message"]["content"].get<std::string>()).is_array());
-        if (max_tokens == 14) EXPECT_EQ(one["finish_reason"], "length");
+        EXPECT_TRUE(max_tokens > 14 || one["finish_reason"] == "length");
     }
 }
 

@@ -1,0 +1,100 @@
+// Grammars in GBNF: what they admit, what is refused, and their masks against the slow twin.
+#include "tests/hub/api/grammar/grammar_fixture.h"
+
+#include "hub/api/grammar/gbnf.h"
+
+namespace moex::test {
+namespace {
+
+Result<std::shared_ptr<const Grammar>> grammar_of(std::string_view source,
+                                                  const Vocabulary& vocabulary) {
+    std::vector<GrammarNode> nodes;
+    const auto find_token = [&](std::string_view words) -> std::optional<TokenId> {
+        for (const TokenId id : vocabulary.special())
+            if (vocabulary.bytes(id) == words) return id;
+        return std::nullopt;
+    };
+    MOEX_ASSIGN(root, add_gbnf(nodes, source, find_token, vocabulary.size()));
+    return Grammar::build(std::move(nodes), root);
+}
+
+bool admits(const std::shared_ptr<const Grammar>& grammar, std::string_view words) {
+    GrammarState state(grammar);
+    return state.take(words) && state.may_end();
+}
+
+struct Case {
+    const char* source;
+    std::vector<const char*> good, bad;
+};
+
+TEST(GbnfTest, GrammarsAdmitWhatTheySay) {
+    const Vocabulary vocabulary = small_vocabulary();
+    const Case cases[] = {
+        {"root ::= \"yes\" | \"no\"", {"yes", "no"}, {"", "yesno", "maybe"}},
+        {"# a list\nroot ::= item (\",\" item)*\nitem ::= [a-c]+ # letters\n",
+         {"a", "abc,b", "c,c,c"},
+         {"", "a,", "d"}},
+        {"root ::= \"(\" root? \")\"", {"()", "((()))"}, {"(", "())"}},
+        {"root ::= expr\nexpr ::= term (\"+\" term)*\nterm ::= [0-9]+ | \"(\" expr \")\"",
+         {"1", "1+22", "(1+(2))+3"},
+         {"1+", "()", "(1"}},
+        {"root ::= [^a\\]\\x62-d]{2,3} \"\\u00e9\"?",
+         {"xy", "xyz\xc3\xa9", "\xf0\x9f\x98\x80!"},
+         {"x", "xa", "xyzz", "]x"}},
+        {"root ::= .{2} \"\\n\" (\n  \"a\" |\n  \"b\"\n)", {"xy\na", "\xc3\xa9-\nb"}, {"x\na"}},
+        {"root ::= \"a\"\n  | \"b\"", {"a", "b"}, {"ab"}},
+    };
+    for (const Case& one : cases) {
+        const auto grammar = grammar_of(one.source, vocabulary);
+        ASSERT_TRUE(grammar.ok()) << one.source << grammar.error().message;
+        for (const char* words : one.good) EXPECT_TRUE(admits(*grammar, words)) << words;
+        for (const char* words : one.bad) EXPECT_FALSE(admits(*grammar, words)) << words;
+    }
+}
+
+TEST(GbnfTest, WhatMakesNoSenseIsRefusedWithItsLine) {
+    const Vocabulary vocabulary = small_vocabulary();
+    const std::pair<const char*, const char*> cases[] = {
+        {"", "no rule root"},
+        {"root ::= x", "no rule x"},
+        {"root ::= \"a", "an open \""},
+        {"root ::= \"a\"\nroot ::= \"b\"", "two rules root"},
+        {"root ::= \"a\"\nx ::= [b", "line 2 has an open ["},
+        {"root ::= (\"a\"", "an open ("},
+        {"root ::= \"a\"{3,2}", "braces"},
+        {"root ::= root \"a\" | \"b\"", "refers to itself"},
+        {"root ::= (root? \"\")* \"b\"", "may be empty"},
+        {"root ::= \"a\" root", "nothing satisfies it"},
+        {"root ::= <[9999]>", "a token's number"},
+        {"root ::= <none>", "a token that there is not"},
+        {"root \"a\"", "no ::="},
+    };
+    for (const auto& [source, wanted] : cases) {
+        const auto grammar = grammar_of(source, vocabulary);
+        ASSERT_FALSE(grammar.ok()) << source;
+        EXPECT_NE(grammar.error().message.find(wanted), std::string::npos)
+            << source << ": " << grammar.error().message;
+    }
+}
+
+TEST(GbnfTest, EveryMaskIsWhatTryingEachTokenGives) {
+    const Vocabulary vocabulary = small_vocabulary();
+    MaskCache cache;
+    std::mt19937_64 random(5);
+    for (const char* source :
+         {"root ::= [a-z ]* \"!\"", "root ::= \"{\" (root (\", \" root)*)? \"}\"",
+          "root ::= ([0-9]+ | \"ab\" | \"abc\")+ \"\\\"\"", "root ::= \"[\" [^\\n]{0,6} \"]\" | .",
+          "root ::= [a-z]{2} <call> (\"x\" root | \"\")"}) {
+        const auto grammar = grammar_of(source, vocabulary);
+        ASSERT_TRUE(grammar.ok()) << source << grammar.error().message;
+        const std::uint32_t least = (*grammar)->least((*grammar)->root());
+        for (const std::uint32_t tokens : {least, least + 2, 3 * least, 30u})
+            for (int round = 0; round < 5; ++round)
+                draw_answer(*grammar, vocabulary, cache, tokens, random, true);
+        ASSERT_FALSE(HasFailure()) << source;
+    }
+}
+
+}  // namespace
+}  // namespace moex::test

@@ -1,0 +1,229 @@
+// Tool calls: the syntax that a template has, what is told apart, and whole answers over the API.
+#include "tests/hub/api/api_fixture.h"
+
+#include <fstream>
+#include <iterator>
+
+#include "hub/api/tool_calls.h"
+
+namespace moex::test {
+namespace {
+
+const Json weather_tool{{"type", "function"},
+                        {"function",
+                         {{"name", "get_weather"},
+                          {"description", "The weather of a place."},
+                          {"parameters",
+                           {{"type", "object"},
+                            {"properties",
+                             {{"place", {{"type", "string"}, {"maxLength", 12}}},
+                              {"days", {{"type", "integer"}, {"minimum", 1}, {"maximum", 7}}}}},
+                            {"required", {"place", "days"}},
+                            {"additionalProperties", false}}}}}};
+const Json clock_tool{{"type", "function"}, {"function", {{"name", "clock"}}}};
+
+CallSyntax syntax_of(const char* file) {
+    std::ifstream in(std::string(MOEX_SOURCE_DIR "/tests/golden/templates/") + file);
+    const std::string source(std::istreambuf_iterator<char>(in), {});
+    return call_syntax(*ChatTemplate::parse(source).value(), *DemoModel::get().tokenizer);
+}
+
+TEST(ToolCallsTest, TheSyntaxIsFoundInTheTemplate) {
+    EXPECT_STREQ(syntax_of("qwen3.jinja").name, "hermes");
+    EXPECT_TRUE(syntax_of("qwen3.jinja").is_known);
+    EXPECT_STREQ(syntax_of("mistral.jinja").name, "mistral");
+    EXPECT_STREQ(syntax_of("llama3.jinja").name, "llama3");
+    EXPECT_STREQ(syntax_of("chatml.jinja").name, "hermes");
+    EXPECT_FALSE(syntax_of("chatml.jinja").is_known) << "the default";
+}
+
+struct Told {
+    std::string content;
+    std::vector<std::pair<std::string, std::string>> calls;
+    void take(const CalledText& part) {
+        content += part.content;
+        for (const CallPiece& piece : part.calls) {
+            if (!piece.name.empty()) calls.emplace_back(piece.name, "");
+            calls.back().second += piece.arguments;
+        }
+    }
+    bool operator==(const Told&) const = default;
+};
+
+TEST(ToolCallsTest, CallsAreToldApartWhereverTheTextIsCut) {
+    const std::string arguments = R"({"a": "}\"{", "b": [{"c": {}}]})";
+    for (const char* file : {"qwen3.jinja", "mistral.jinja", "llama3.jinja"}) {
+        const CallSyntax syntax = syntax_of(file);
+        std::string text = "Well, <tool " + syntax.opens + (syntax.closes.empty() ? "" : "[") +
+                           syntax.before_name + "f" + syntax.before_arguments + arguments +
+                           syntax.behind;
+        if (!syntax.is_single)
+            text += syntax.between + syntax.before_name + "g" + syntax.before_arguments + "{}" +
+                    syntax.behind;
+        text += syntax.closes;
+
+        Told whole;
+        CallSplitter at_once(syntax, false);
+        whole.take(at_once.push(text));
+        whole.take(at_once.finish());
+        EXPECT_EQ(whole.content, "Well, <tool ") << file;
+        ASSERT_EQ(whole.calls.size(), syntax.is_single ? 1u : 2u) << file;
+        EXPECT_EQ(whole.calls[0], std::pair(std::string("f"), arguments));
+
+        for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+            Told parts;
+            CallSplitter splitter(syntax, false);
+            parts.take(splitter.push(text.substr(0, cut)));
+            parts.take(splitter.push(text.substr(cut)));
+            parts.take(splitter.finish());
+            EXPECT_EQ(parts, whole) << file << " at " << cut;
+        }
+    }
+}
+
+class ToolTest : public ApiTest {
+  protected:
+    static Json with_tools(Json extra = Json::object()) {
+        Json body = chat("What is the weather in Paris?");
+        body["tools"] = {weather_tool, clock_tool};
+        body["max_tokens"] = 220;
+        body["temperature"] = 1;
+        body["seed"] = 4;
+        body.update(extra);
+        return body;
+    }
+    Json choice(const Json& body) {
+        const auto answer = ask(chat_path, body);
+        EXPECT_EQ(answer->status(), 200u) << answer->response().body;
+        return answer->status() == 200 ? answer->json()["choices"][0] : Json();
+    }
+    static void expect_call(const Json& call) {
+        EXPECT_EQ(call["type"], "function");
+        EXPECT_EQ(call["id"].get<std::string>().size(), 9u);
+        const Json arguments = Json::parse(call["function"]["arguments"].get<std::string>());
+        EXPECT_TRUE(arguments.is_object());
+        if (call["function"]["name"] != "get_weather") return;
+        EXPECT_GE(arguments["days"], 1);
+        EXPECT_LE(arguments["days"], 7);
+        EXPECT_EQ(arguments.size(), 2u);
+    }
+};
+
+TEST_F(ToolTest, ARequiredCallIsMadeAndANamedOneIsThatOne) {
+    const Json any = choice(
+        with_tools({{"tool_choice", "required"}, {"parallel_tool_calls", false}}));
+    ASSERT_EQ(any["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(any["message"]["content"], nullptr);
+    expect_call(any["message"]["tool_calls"][0]);
+
+    const Json named = choice(with_tools(
+        {{"tool_choice", {{"type", "function"}, {"function", {{"name", "get_weather"}}}}},
+         {"parallel_tool_calls", false},
+         {"stop", {"\"", "e"}}}));
+    ASSERT_EQ(named["message"]["tool_calls"].size(), 1u);
+    EXPECT_EQ(named["message"]["tool_calls"][0]["function"]["name"], "get_weather");
+    EXPECT_EQ(named["finish_reason"], "tool_calls");
+    expect_call(named["message"]["tool_calls"][0]);
+}
+
+TEST_F(ToolTest, SeveralCallsFitTheirBudget) {
+    const Json one = choice(with_tools({{"tool_choice", "required"}, {"max_tokens", 300}}));
+    ASSERT_GE(one["message"]["tool_calls"].size(), 1u);
+    for (const Json& call : one["message"]["tool_calls"]) expect_call(call);
+}
+
+TEST_F(ToolTest, AStreamJoinsToTheWholeAnswer) {
+    Json body = with_tools(
+        {{"tool_choice", {{"type", "function"}, {"function", {{"name", "get_weather"}}}}},
+         {"parallel_tool_calls", false}});
+    const Json whole = choice(body)["message"]["tool_calls"][0]["function"];
+    body["stream"] = true;
+    const auto streamed = ask(chat_path, body);
+    std::string name, arguments, reason;
+    int begun = 0;
+    for (const Json& chunk : streamed->chunks()) {
+        const Json& one = chunk["choices"][0];
+        if (one["finish_reason"].is_string()) reason = one["finish_reason"].get<std::string>();
+        if (!one["delta"].contains("tool_calls")) {
+            EXPECT_TRUE(one["delta"].value("content", Json()).is_null() || one["delta"].empty());
+            continue;
+        }
+        const Json& call = one["delta"]["tool_calls"][0];
+        EXPECT_EQ(call["index"], 0);
+        if (call.contains("id")) {
+            ++begun;
+            name = call["function"]["name"].get<std::string>();
+            EXPECT_EQ(call["type"], "function");
+        } else {
+            EXPECT_FALSE(call["function"].contains("name"));
+        }
+        arguments += call["function"]["arguments"].get<std::string>();
+    }
+    EXPECT_EQ(begun, 1);
+    EXPECT_EQ(name, whole["name"]);
+    EXPECT_EQ(arguments, whole["arguments"]);
+    EXPECT_EQ(reason, "tool_calls");
+}
+
+TEST_F(ToolTest, AutoSaysWhatItLikesAndStopsWhereItIsTold) {
+    Json body = with_tools({{"temperature", 0}, {"max_tokens", 16}});
+    const Json said = choice(body);
+    EXPECT_FALSE(said["message"].contains("tool_calls"));
+    const std::string text = said["message"]["content"];
+    ASSERT_GT(text.size(), 8u);
+    EXPECT_EQ(said["finish_reason"], "length");
+    body["stop"] = text.substr(4, 3);
+    const Json stopped = choice(body);
+    EXPECT_EQ(stopped["message"]["content"], text.substr(0, text.find(text.substr(4, 3))));
+    EXPECT_EQ(stopped["finish_reason"], "stop");
+}
+
+TEST_F(ToolTest, AResultGoesBackThroughTheTemplate) {
+    Json body = with_tools({{"max_tokens", 6}, {"tool_choice", "auto"}});
+    const auto tokens = [&] {
+        const auto answer = ask(chat_path, body);
+        EXPECT_EQ(answer->status(), 200u) << answer->response().body;
+        return answer->json()["usage"]["prompt_tokens"].get<int>();
+    };
+    const int before = tokens();
+    body["messages"].push_back(
+        {{"role", "assistant"},
+         {"content", nullptr},
+         {"tool_calls",
+          {{{"id", "abcdefghi"},
+            {"type", "function"},
+            {"function",
+             {{"name", "get_weather"}, {"arguments", "{\"place\": \"Paris\", \"days\": 2}"}}}}}}});
+    body["messages"].push_back(
+        {{"role", "tool"}, {"tool_call_id", "abcdefghi"}, {"content", "It rains in Paris."}});
+    EXPECT_GT(tokens(), before + 20);
+}
+
+TEST_F(ToolTest, WhatMakesNoSenseIsRefusedByName) {
+    const std::pair<Json, const char*> cases[] = {
+        {{{"tools", 3}}, "tools"},
+        {{{"tools", Json::array({{{"type", "retrieval"}}})}}, "tools[0]"},
+        {{{"tools", {weather_tool, weather_tool}}}, "tools[1].function.name"},
+        {{{"tools", Json::array({{{"type", "function"}, {"function", {{"name", "a b"}}}}})}},
+         "tools[0].function.name"},
+        {{{"tools", Json::array()}, {"tool_choice", "required"}}, "tool_choice"},
+        {{{"tool_choice", {{"type", "function"}, {"function", {{"name", "other"}}}}}},
+         "tool_choice"},
+        {{{"tool_choice", "sometimes"}}, "tool_choice"},
+        {{{"tools",
+           Json::array(
+               {{{"type", "function"},
+                 {"function",
+                  {{"name", "f"}, {"parameters", {{"type", "object"}, {"minProperties", 1}}}}}}})}},
+         "tools"},
+        {{{"tool_choice", "required"}, {"max_tokens", 10}}, "max_tokens"},
+    };
+    for (const auto& [extra, param] : cases) {
+        const auto answer = ask(chat_path, with_tools(extra));
+        EXPECT_EQ(answer->status(), 400u) << extra;
+        EXPECT_EQ(answer->json()["error"]["param"], param) << answer->response().body;
+    }
+}
+
+}  // namespace
+}  // namespace moex::test
