@@ -1,21 +1,24 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds everything, runs every test, and prints the ten slowest parts.
-#   usage: scripts/test.sh [--yes] [--sanitize KINDS] [ctest options...]
+#   usage: scripts/test.sh [--yes] [--sanitize KINDS | --bench] [ctest options...]
 #     --yes             do not ask before installing packages
 #     --sanitize KINDS  the C++ tests alone, built with g++'s sanitizers into a folder of their own:
 #                       address,undefined (build-asan) or thread (build-tsan)
+#     --bench           no test: each stage of a step beside its bound; fails where one reaches less than half of what
+#                       bench/results/stages.* recorded of this machine, and passes on a machine that they do not know
 #   example: scripts/test.sh -R Scheduler
 #   example: scripts/test.sh --sanitize address,undefined -R Protocol
 # MOEX_DEMO_CHECKPOINT: folder of the demo's full-precision checkpoint; without it the tests that need it say SKIPPED.
 # MOEX_BUILD: build folder [build].
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-yes=() rest=() sanitize=
+yes=() rest=() sanitize='' bench=''
 while [ $# -gt 0 ]; do
   case "$1" in
     --yes) yes=(--yes) ;;
+    --bench) bench=1 ;;
     --sanitize) sanitize=${2:?address,undefined or thread}; shift ;;
-    -h|--help) sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    -h|--help) sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) rest+=("$1") ;;
   esac
   shift
@@ -44,6 +47,14 @@ configure_sanitized() {
     -DMOEX_WEB=OFF -DMOEX_BENCH=OFF -DMOEX_WORKER=ON -DMOEX_TESTS=ON > "$build/configure.log" 2>&1 \
     || { cat "$build/configure.log" >&2; return 1; }
 }
+
+if [ -n "$bench" ]; then
+  [ -f "$build/build.ninja" ] || timed "configure" cmake -S "$here" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release
+  timed "build" cmake --build "$build" --target stage_bench
+  cat "$here"/bench/results/stages.*.csv > "$parts"
+  "$build/stage_bench" --header --check "$parts"
+  exit
+fi
 
 timed "install packages" "$here/scripts/setup.sh" --for test "${yes[@]}"
 if [ -n "$sanitize" ]; then
