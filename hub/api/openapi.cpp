@@ -53,7 +53,9 @@ constexpr const char* chat_fields = R"json({
     "description": "none leaves <think> blocks in content."},
   "tools": {"type": "array", "maxItems": 128, "items": {"$ref": "#/components/schemas/Tool"}},
   "tool_choice": {"oneOf": [{"type": "string", "enum": ["none", "auto", "required"]},
-    {"type": "object", "required": ["type", "function"]}],
+    {"type": "object", "required": ["type", "function"], "properties": {
+      "type": {"const": "function"}, "function": {"type": "object", "required": ["name"],
+        "properties": {"name": {"type": "string"}}}}}],
     "description": "Default: auto where there are tools. Calls fit their schemas in every answer."},
   "parallel_tool_calls": {"type": "boolean", "default": true},
   "chat_template_kwargs": {"type": "object"}
@@ -79,7 +81,7 @@ constexpr const char* other_schemas = R"json({
   "Tool": {"type": "object", "required": ["type", "function"], "properties": {
     "type": {"const": "function"},
     "function": {"type": "object", "required": ["name"], "properties": {
-      "name": {"type": "string", "maxLength": 64}, "description": {"type": "string"},
+      "name": {"type": "string"}, "description": {"type": "string"},
       "parameters": {"type": "object"}}}}},
   "ToolCall": {"type": "object", "required": ["id", "type", "function"], "properties": {
     "id": {"type": "string"}, "type": {"const": "function"},
