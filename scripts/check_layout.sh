@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Guards the rooms: what the top level holds, and that includes follow the arrows
 #   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;
-#   hub/engine/kernels sees protocol and hub/base only;
+#   hub/engine/kernels sees protocol and hub/base only, and web-worker sees it;
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
-#   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   protocol <- web-worker.
+#   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   both <- hub/commands/gpu, which links them.
 #   Inside hub/model: tokenizer <- jinja <- chat_template;   package <- pack, and only commands see pack.
 #   Inside hub/net: http sees nothing of the hub around it.
@@ -68,7 +68,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["main"] = sees["net"] "pack main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
-    sees["worker"] = " protocol gpu worker "
+    sees["worker"] = " protocol kernels gpu worker "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

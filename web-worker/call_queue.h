@@ -1,10 +1,10 @@
-// Calls of the hub on their way through the GPU: as many run as
+// Calls of the hub on their way through the runner: as many run as
 // there are lanes, a bounded number waits, the rest is answered BUSY.
 #pragma once
 
 #include <deque>
 
-#include "web-worker/expert_runner.h"
+#include "web-worker/group_runner.h"
 #include "web-worker/hub_connection.h"
 
 namespace moex {
@@ -12,7 +12,7 @@ namespace moex {
 class CallQueue {
   public:
     // `welcome` is what was agreed; it may change between connections.
-    CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, ExpertRunner& runner,
+    CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, GroupRunner& runner,
               const Welcome& welcome)
         : platform_(platform),
           report_(report),
@@ -37,7 +37,7 @@ class CallQueue {
     Platform& platform_;
     StatusReport& report_;
     HubConnection& hub_;
-    ExpertRunner& runner_;
+    GroupRunner& runner_;
     const Welcome& welcome_;
     bool open_ = false;
     std::deque<Bytes> waiting_;  // groups without a lane

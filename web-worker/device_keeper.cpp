@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "web-worker/expert_runner.h"
+#include "web-worker/cpu/cpu_compute.h"
+#include "web-worker/gpu_compute.h"
 
 namespace moex {
 namespace {
@@ -16,51 +17,71 @@ constexpr double reopen_ms_min = 500, reopen_ms_max = 30000;
 
 void DeviceKeeper::open() {
     reopening_ = tested_ = false;
+    if (on_processor_) {
+        platform_.set_timer(0, [this, at = ++generation_, life = life_.watch()] {
+            if (!life.alive() || closed_ || at != generation_) return;
+            opened(std::make_unique<CpuCompute>(platform_, options_));
+        });
+        return;
+    }
+
     platform_.create_device([this, at = ++generation_,
                              life = life_.watch()](Result<std::unique_ptr<gpu::Device>> made) {
         if (!life.alive() || closed_ || at != generation_) return;
         if (!made.ok()) {
             // A browser whose GPU process has just died has no adapter for a while.
             if (devices_opened_ > 0) return reopen(made.error().message);
-            return events_.failed(made.error().message);
+            return give_up(made.error().message);
         }
-
-        ++devices_opened_;
-        device_ = std::move(*made);
-
-        report_.status.adapter = device_->adapter();
-        device_->on_lost([this, at, life](gpu::Loss loss) {
-            if (life.alive() && at == generation_) lost(loss);
-        });
-
-        events_.opened();
-        test();
+        opened(std::make_unique<GpuCompute>(std::move(*made)));
     });
 }
 
+void DeviceKeeper::opened(std::unique_ptr<Compute> compute) {
+    ++devices_opened_;
+    compute_ = std::move(compute);
+
+    report_.status.adapter = compute_->adapter();
+    compute_->on_lost([this, at = generation_, life = life_.watch()](gpu::Loss loss) {
+        if (life.alive() && at == generation_) lost(loss);
+    });
+
+    events_.opened();
+    test();
+}
+
+// On the processor, where the worker may choose.
+void DeviceKeeper::give_up(std::string reason) {
+    if (options_.backend != WorkerBackend::automatic || on_processor_)
+        return events_.failed(std::move(reason));
+    on_processor_ = true;
+    faults_ = 0;
+    report_.status.no_gpu = std::move(reason);
+    report_.enter(WorkerPhase::starting);
+    reopen_after(0);
+}
+
 void DeviceKeeper::test() {
-    ExpertRunner::self_test(
-        *device_, [this, at = generation_, life = life_.watch()](Result<double> nrmse) {
-            if (!life.alive() || closed_ || at != generation_ || reopening_) return;
+    compute_->self_test([this, at = generation_, life = life_.watch()](Result<double> nrmse) {
+        if (!life.alive() || closed_ || at != generation_ || reopening_) return;
 
-            if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
-                return lost(gpu::loss_of(nrmse.error()));
-            if (!nrmse.ok())
-                return events_.failed(
-                    text("This GPU cannot run the expert kernels: ", nrmse.error().message));
+        if (!nrmse.ok() && nrmse.error().code == ErrorCode::device_lost)
+            return lost(gpu::loss_of(nrmse.error()));
+        if (!nrmse.ok())
+            return give_up(text("This GPU cannot run the expert kernels: ", nrmse.error().message));
 
-            ++report_.status.self_test_rounds;
-            report_.status.self_test_nrmse = *nrmse;
-            if (!(*nrmse <= self_test_nrmse_max))
-                return events_.failed(text(
-                    "This GPU computes wrong results (error ", *nrmse, ", at most ",
-                    self_test_nrmse_max,
-                    " is allowed). A driver update may mend that; until then it does not serve."));
+        ++report_.status.self_test_rounds;
+        report_.status.self_test_nrmse = *nrmse;
+        if (!(*nrmse <= self_test_nrmse_max))
+            return give_up(
+                text("This GPU computes wrong results (error ", *nrmse, ", at most ",
+                     self_test_nrmse_max,
+                     " is allowed). A driver update may mend that; until then it does not serve."));
 
-            tested_ = true;
-            ready_at_ms_ = platform_.now_ms();
-            events_.ready();
-        });
+        tested_ = true;
+        ready_at_ms_ = platform_.now_ms();
+        events_.ready();
+    });
 }
 
 void DeviceKeeper::lost(const gpu::Loss& loss) {
@@ -72,9 +93,9 @@ void DeviceKeeper::lost(const gpu::Loss& loss) {
 void DeviceKeeper::reopen(const std::string& reason) {
     const std::string shown = reason.substr(0, 200);
     if (++faults_ > faults_max)
-        return events_.failed(text("This GPU fails again and again (", shown,
-                                   "); it was opened anew ", faults_max,
-                                   " times. A restart or a newer graphics driver may mend that."));
+        return give_up(text("This GPU fails again and again (", shown, "); it was opened anew ",
+                            faults_max,
+                            " times. A restart or a newer graphics driver may mend that."));
 
     report_.enter(WorkerPhase::gpu_lost,
                   text("The GPU was lost (", shown, "). Starting again",
@@ -99,7 +120,7 @@ void DeviceKeeper::reopen_after(double delay_ms) {
     retry_timer_ = platform_.set_timer(delay_ms, [this] {
         retry_timer_ = 0;
         ++generation_;
-        device_.reset();
+        compute_.reset();
         open();
     });
 }

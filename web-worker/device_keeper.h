@@ -1,6 +1,7 @@
-// The GPU of one worker: opened, tested with known answers, and opened again when it
-// goes away, ever more slowly. One that keeps going away is given up: `failed` is final.
-// Owns the device. Whoever keeps buffers on it lets go of them when `lost` is called.
+// What one worker computes on: opened, tested with known answers, and opened again when it
+// goes away, ever more slowly. A GPU that keeps going away, or that cannot serve, is given up: for
+// the processor where the worker may choose, else `failed` is final.
+// Owns the Compute. Whoever keeps memory on it lets go of it when `lost` is called.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "protocol/life_guard.h"
+#include "web-worker/compute.h"
 #include "web-worker/status_report.h"
 
 namespace moex {
@@ -21,10 +23,13 @@ class DeviceKeeper {
         std::function<void(const gpu::Loss& loss)> lost;
         std::function<void(std::string reason)> failed;  // it cannot serve
     };
-    DeviceKeeper(Platform& platform, StatusReport& report, Events events)
+    DeviceKeeper(Platform& platform, StatusReport& report, const WorkerOptions& options,
+                 Events events)
         : platform_(platform),
           report_(report),
-          events_(std::move(events)) {}
+          options_(options),
+          events_(std::move(events)),
+          on_processor_(options.backend == WorkerBackend::cpu) {}
     ~DeviceKeeper() { close(); }
     DeviceKeeper(const DeviceKeeper&) = delete;
 
@@ -35,24 +40,28 @@ class DeviceKeeper {
     void reopen_smaller(const std::string& reason, std::uint64_t budget_bytes);
     void close();  // nothing is called any more
 
-    gpu::Device* device() const { return device_.get(); }
+    Compute* compute() const { return compute_.get(); }
     bool ready() const { return tested_ && !reopening_; }
 
   private:
+    void opened(std::unique_ptr<Compute> compute);
     void test();
+    void give_up(std::string reason);
     void lost(const gpu::Loss& loss);
     void reopen_after(double delay_ms);
 
     Platform& platform_;
     StatusReport& report_;
+    const WorkerOptions& options_;
     Events events_;
-    std::unique_ptr<gpu::Device> device_;
+    std::unique_ptr<Compute> compute_;
+    bool on_processor_;
     bool tested_ = false, reopening_ = false, closed_ = false;
     std::uint32_t devices_opened_ = 0;
     // since it last served for a good while
     std::uint32_t faults_ = 0;
     double ready_at_ms_ = 0;
-    // of the device: what an older one still says is dropped
+    // of what was opened: what an older one still says is dropped
     std::uint64_t generation_ = 0;
     std::uint64_t retry_timer_ = 0;
     LifeGuard life_;

@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "protocol/life_guard.h"
-#include "web-worker/expert_runner.h"
+#include "web-worker/group_runner.h"
 #include "web-worker/hub_connection.h"
+#include "web-worker/unit_store.h"
 
 namespace moex {
 
@@ -25,8 +26,8 @@ class ExpertLoader {
         // the GPU gave nothing; may end this loader
         std::function<void(const gpu::Loss& loss)> lost;
     };
-    ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, ExpertStore& store,
-                 ExpertRunner& runner, std::uint64_t blob_bytes, Events events)
+    ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, UnitStore& store,
+                 GroupRunner& runner, std::uint64_t blob_bytes, Events events)
         : platform_(platform),
           report_(report),
           hub_(hub),
@@ -65,8 +66,8 @@ class ExpertLoader {
     Platform& platform_;
     StatusReport& report_;
     HubConnection& hub_;
-    ExpertStore& store_;
-    ExpertRunner& runner_;
+    UnitStore& store_;
+    GroupRunner& runner_;
     std::uint64_t blob_bytes_;
     Events events_;
     bool runner_ready_ = false;

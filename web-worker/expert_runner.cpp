@@ -26,6 +26,7 @@ constexpr const char* kernel_names[] = {"unpack_rows",
                                         "down"};
 // Rows of a single call; larger ones go through the grouped path or are split by the hub.
 constexpr std::uint32_t single_tokens_max = 512;
+constexpr std::uint32_t lanes_max = 4;  // rounds in flight; more would only hold memory
 
 // What one workgroup of a kernel computes, as its WGSL says.
 namespace kernels = gpu::kernels;
@@ -171,6 +172,15 @@ RunnerOptions ExpertRunner::fit(RunnerOptions options, std::uint64_t bytes_max,
     return options;
 }
 
+RunnerOptions ExpertRunner::options_for(const Welcome& welcome, std::uint64_t bytes_max,
+                                        const gpu::AdapterInfo& adapter) {
+    const RunnerOptions wanted{.limits = welcome.limits,
+                               .shape = welcome.expert_shape,
+                               .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max),
+                               .dtype = welcome.dtype};
+    return fit(wanted, bytes_max, adapter);
+}
+
 ExpertRunner::ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options)
     : device_(device),
       store_(store),
@@ -274,6 +284,14 @@ void ExpertRunner::refit(RunnerOptions options, std::function<void(Status)> done
     refit_ = {fit(std::move(options), std::numeric_limits<std::uint64_t>::max(), device_.adapter()),
               std::move(done)};
     refit_when_idle();
+}
+
+void ExpertRunner::refit(const Welcome& welcome, std::uint64_t bytes,
+                         std::function<void(Status)> done) {
+    const RunnerOptions wanted = options_for(welcome, bytes, device_.adapter());
+    if (wanted.num_lanes != options_.num_lanes || wanted.tokens_max != options_.tokens_max ||
+        wanted.pairs_max != options_.pairs_max)
+        refit(wanted, std::move(done));
 }
 
 void ExpertRunner::refit_when_idle() {

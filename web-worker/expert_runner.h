@@ -14,6 +14,7 @@
 #include "protocol/life_guard.h"
 #include "web-worker/expert_store.h"
 #include "web-worker/gpu/round_layout.h"
+#include "web-worker/group_runner.h"
 #include "web-worker/round_plan.h"
 
 namespace moex {
@@ -36,11 +37,8 @@ struct RunnerOptions {
     RoundKernels kernels = RoundKernels::by_adapter;
 };
 
-class ExpertRunner {
+class ExpertRunner : public GroupRunner {
   public:
-    // `y_bytes` is in wire form, valid during the call. device_lost, non_finite.
-    using Done = std::function<void(Result<ByteView> y_bytes)>;
-
     ExpertRunner(gpu::Device& device, ExpertStore& store, RunnerOptions options);
     // What the buffers of a runner with these options take of the GPU.
     static std::uint64_t buffer_bytes(const RunnerOptions& options);
@@ -48,36 +46,41 @@ class ExpertRunner {
     // `bytes_max` and no buffer exceeds a binding. Rows end at 1.
     static RunnerOptions fit(RunnerOptions options, std::uint64_t bytes_max,
                              const gpu::AdapterInfo& adapter);
-    ~ExpertRunner();
+    // Those for what `welcome` tells, of at most `bytes_max`.
+    static RunnerOptions options_for(const Welcome& welcome, std::uint64_t bytes_max,
+                                     const gpu::AdapterInfo& adapter);
+    ~ExpertRunner() override;
     ExpertRunner(const ExpertRunner&) = delete;
 
     // Compiles all kernels and makes the lanes. Call once; the store's
     // arenas may still grow (bind groups follow at the next prepare()).
-    void create(std::function<void(Status)> done);
+    void create(std::function<void(Status)> done) override;
     // Makes what the store's present arenas need, and forgets what
     // was for arenas that are gone. After this a round creates nothing.
-    Status prepare();
+    Status prepare() override;
 
     // Other buffers for calls, as for a runner made with `options`: at once, or when the calls
     // under way have ended; until then no lane is free. `done` may end this runner.
     void refit(RunnerOptions options, std::function<void(Status)> done);
+    void refit(const Welcome& welcome, std::uint64_t bytes,
+               std::function<void(Status)> done) override;
     const RunnerOptions& options() const { return options_; }
 
-    bool has_free_lane() const;
+    bool has_free_lane() const override;
     // of one of the last rounds; 0 where the GPU does not tell
-    double gpu_us() const { return device_.gpu_us(); }
+    double gpu_us() const override { return device_.gpu_us(); }
     // The pairs that a group of `num_tokens` rows may have here. A group
     // of more than tokens_max rows is taken in parts of as many.
-    std::uint32_t pairs_max(std::uint32_t num_tokens) const {
+    std::uint32_t pairs_max(std::uint32_t num_tokens) const override {
         return num_tokens > options_.tokens_max ? std::min(options_.tokens_max, options_.pairs_max)
                                                 : options_.pairs_max;
     }
     // Starts a group whose experts are all held (else
     // unknown_expert at once). Requires a free lane.
-    Status run_group(const GroupDispatchView& group, Done done);
+    Status run_group(const GroupDispatchView& group, Done done) override;
     // One DISPATCH by the three published kernels: x [num_tokens,
     // hidden_size] f32 in, `done` gets y f32 without gates.
-    Status run_single(Unit unit, std::span<const float> x, Done done);
+    Status run_single(Unit unit, std::span<const float> x, Done done) override;
     // Known answers: a seeded expert through both paths, f32 rows, compared
     // with expert_reference in double. The value is the larger normalised
     // RMS error. Uses a store and a runner of its own on `device`.

@@ -14,6 +14,7 @@
 
 #include "protocol/messages.h"
 #include "web-worker/gpu/device.h"
+#include "web-worker/unit_store.h"
 
 namespace moex {
 
@@ -29,7 +30,7 @@ struct ArenaOptions {
     std::uint64_t arena_bytes_max = 1ull << 30;  // larger ones are refused more often
 };
 
-class ExpertStore {
+class ExpertStore : public UnitStore {
   public:
     // A round names an arena by words of its header, and each has bind
     // groups of its own: together they hold what a card of 140 GB does.
@@ -41,30 +42,30 @@ class ExpertStore {
 
     ExpertStore(gpu::Device& device, std::uint64_t blob_bytes, std::uint64_t budget_bytes,
                 ArenaOptions options = {});
-    ~ExpertStore();
+    ~ExpertStore() override;
     ExpertStore(const ExpertStore&) = delete;
 
     // what the budget, the binding limit and arenas_max allow
-    std::uint32_t slots_max() const { return slots_max_; }
+    std::uint32_t slots_max() const override { return slots_max_; }
     // what they would allow with another budget
-    std::uint32_t slots_for(std::uint64_t budget_bytes) const;
+    std::uint32_t slots_for(std::uint64_t budget_bytes) const override;
     // Another budget, which has room for what is held. A larger one makes nothing yet. A smaller
     // one gives back arenas, the last first; experts that lie there and stay are copied on the GPU.
-    Status resize(std::uint64_t budget_bytes);
+    Status resize(std::uint64_t budget_bytes) override;
     // Makes the arenas for `num_units` slots, so that no buffer is
     // created once serving began. Keeps what is there. Grows by half at
     // least, within the budget: small steps would use up the arenas.
-    Status reserve(std::uint32_t num_units);
+    Status reserve(std::uint32_t num_units) override;
     // Uploads a verified blob; no_space when every slot is taken.
-    Status put(Unit unit, ByteView blob);
-    void drop(Unit unit);
+    Status put(Unit unit, ByteView blob) override;
+    void drop(Unit unit) override;
     std::optional<ExpertSlot> find(Unit unit) const;
-    bool holds(Unit unit) const { return slots_.contains(unit); }
-    std::uint32_t num_units() const { return static_cast<std::uint32_t>(slots_.size()); }
-    std::vector<Unit> units() const;
-    std::vector<Unit> units_from_the_end() const;  // the one in the last slot first
-    std::uint64_t bytes_max() const { return slots_max_ * blob_bytes_; }
-    std::uint64_t weights_bytes() const { return num_units() * blob_bytes_; }
+    bool holds(Unit unit) const override { return slots_.contains(unit); }
+    std::uint32_t num_units() const override { return static_cast<std::uint32_t>(slots_.size()); }
+    std::vector<Unit> units() const override;
+    std::vector<Unit> units_from_the_end() const override;
+    std::uint64_t bytes_max() const override { return slots_max_ * blob_bytes_; }
+    std::uint64_t weights_bytes() const override { return num_units() * blob_bytes_; }
     const std::vector<gpu::BufferId>& arenas() const { return arenas_; }
 
   private:

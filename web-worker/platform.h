@@ -35,6 +35,7 @@ struct WorkerStatus {
     std::uint64_t worker_id = 0;
     std::string model_name;
     gpu::AdapterInfo adapter;
+    std::string no_gpu;  // why it computes on the processor, where it would not have chosen to
     std::uint32_t units_assigned = 0, units_ready = 0;
     // of the current download: fetched counts network and cache
     std::uint64_t bytes_to_fetch = 0, bytes_fetched = 0;
@@ -56,9 +57,17 @@ struct WorkerStatus {
     gpu::DeviceCounters device_at_warm;
 };
 
+// Where a worker computes. `automatic`: on the GPU, or on the processor where there is none that
+// can serve.
+enum class WorkerBackend { gpu, cpu, automatic };
+
 struct WorkerOptions {
     std::string token, nickname, client, worker_key;
-    std::uint64_t budget_bytes = 512ull << 20;  // of GPU memory: weights and calls in flight
+    std::uint64_t budget_bytes = 512ull << 20;  // of memory there: weights and calls in flight
+    WorkerBackend backend = WorkerBackend::gpu;
+    // of the processor: how it answers, and on how many threads (0: one per core)
+    WorkerArithmetic arithmetic = WorkerArithmetic::int8;
+    std::uint32_t threads = 1;
 };
 
 class Platform {

@@ -1,60 +1,24 @@
-// The known answers that decide whether a device may serve: a
-// small seeded expert, four rows (and one), through both paths.
-#include <cmath>
+// The known answers through both paths of a GPU: all rows, and one.
 #include <cstring>
 
-#include "protocol/expert_reference.h"
 #include "web-worker/expert_runner.h"
+#include "web-worker/known_answers.h"
 
 namespace moex {
 namespace {
 
-// A fixed sequence in [-1, 1): the same on every machine.
-class Sequence {
-  public:
-    float next() {
-        state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
-        return static_cast<float>(static_cast<std::int32_t>(state_ >> 32)) * 0x1p-31f;
-    }
-
-  private:
-    std::uint64_t state_ = 20261121;
-};
-
-struct SelfTest : std::enable_shared_from_this<SelfTest> {
-    static constexpr std::uint32_t num_tokens = 5, hidden = 96, inner = 64;
+struct SelfTest : std::enable_shared_from_this<SelfTest>, KnownAnswers {
     gpu::Device& device;
     std::function<void(Result<double>)> done;
-    ExpertShape shape{hidden, inner, 32};
     ExpertStore store;
     ExpertRunner runner;
-    Bytes blob;
-    std::vector<float> x;
-    std::vector<double> expected;  // [num_tokens, hidden], gate 1
     double worst = 0;
 
     SelfTest(gpu::Device& on, std::function<void(Result<double>)> then)
         : device(on),
           done(std::move(then)),
           store(on, expert_blob_layout(shape).size_bytes, expert_blob_layout(shape).size_bytes),
-          runner(on, store, options()) {
-        Sequence sequence;
-        ExpertWeights weights{.shape = shape};
-        for (auto* matrix : {&weights.gate, &weights.up, &weights.down}) {
-            matrix->resize(std::size_t{hidden} * inner);
-            for (float& value : *matrix) value = 0.1f * sequence.next();
-        }
-
-        blob = quantize_expert_int4(weights);
-        x.resize(std::size_t{num_tokens} * hidden);
-        for (float& value : x) value = sequence.next();
-
-        const auto view = view_expert_blob(blob, shape, ExpertDtype::int4);
-        MOEX_CHECK(view.ok(), "the self-test's blob");
-        expected.resize(x.size());
-        expert_reference(std::span<double>(expected), dequantize_expert(*view),
-                         std::vector<double>(x.begin(), x.end()));
-    }
+          runner(on, store, options()) {}
     RunnerOptions options() const {
         WireLimits limits{.hidden_size = hidden,
                           .num_layers = 1,

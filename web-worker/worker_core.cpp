@@ -9,8 +9,6 @@
 namespace moex {
 namespace {
 
-constexpr std::uint32_t lanes_max = 4;  // rounds in flight; more would only hold memory
-constexpr const char* kernel_version = "int4-2";
 constexpr const char* budget_cap = "budget";  // the hub understands BUDGET
 
 // Of the memory limit, the part for calls in flight; the rest is for
@@ -22,41 +20,34 @@ std::uint64_t weights_bytes(std::uint64_t limit_bytes) {
     return limit_bytes - lanes_bytes(limit_bytes);
 }
 
-RunnerOptions runner_options(const Welcome& welcome, const gpu::AdapterInfo& adapter,
-                             std::uint64_t limit_bytes) {
-    const RunnerOptions wanted{.limits = welcome.limits,
-                               .shape = welcome.expert_shape,
-                               .num_lanes = std::clamp(welcome.queue_depth, 2u, lanes_max),
-                               .dtype = welcome.dtype};
-    return ExpertRunner::fit(wanted, lanes_bytes(limit_bytes), adapter);
-}
-
 std::string size_text(std::uint64_t bytes) {
     return bytes < 10'000'000 ? text(bytes / 1000, " kB") : text(bytes / 1'000'000, " MB");
 }
 
 bool same_model(const Welcome& a, const Welcome& b) {
-    return !a.package_sha256.empty() && a.package_sha256 == b.package_sha256 &&
-           a.expert_shape == b.expert_shape && a.limits.num_tokens_max == b.limits.num_tokens_max &&
+    return a.arithmetic == b.arithmetic && !a.package_sha256.empty() &&
+           a.package_sha256 == b.package_sha256 && a.expert_shape == b.expert_shape &&
+           a.limits.num_tokens_max == b.limits.num_tokens_max &&
            a.limits.num_pairs_max == b.limits.num_pairs_max && a.dtype == b.dtype;
 }
 
 // What exists for one model on one device, and goes as a whole when either does.
 struct Model {
-    Model(Platform& platform, StatusReport& report, HubConnection& hub, gpu::Device& device,
+    Model(Platform& platform, StatusReport& report, HubConnection& hub, Compute& compute,
           Welcome given, ExpertLoader::Events events)
         : welcome(std::move(given)),
-          store(device, welcome.expert_blob_bytes, weights_bytes(report.status.budget_bytes),
-                {.layer_units = welcome.limits.num_experts}),
-          runner(device, store,
-                 runner_options(welcome, device.adapter(), report.status.budget_bytes)),
+          parts(compute.make(welcome, weights_bytes(report.status.budget_bytes),
+                             lanes_bytes(report.status.budget_bytes))),
+          store(*parts.store),
+          runner(*parts.runner),
           loader(platform, report, hub, store, runner, welcome.expert_blob_bytes,
                  std::move(events)),
           calls(platform, report, hub, runner, welcome) {}
 
     Welcome welcome;
-    ExpertStore store;
-    ExpertRunner runner;
+    Compute::Parts parts;
+    UnitStore& store;
+    GroupRunner& runner;
     ExpertLoader loader;
     CallQueue calls;
     bool runner_ready = false;
@@ -76,7 +67,7 @@ struct WorkerCore::State {
           options(std::move(with)),
           report(on, [this](WorkerStatus& status) { gather(status); }),
           hub(on, report),
-          keeper(on, report,
+          keeper(on, report, options,
                  {.opened = [this] { report.enter(WorkerPhase::warming); },
                   .ready = [this] { connect(); },
                   .lost = [this](const gpu::Loss& loss) { lost(loss); },
@@ -96,10 +87,14 @@ struct WorkerCore::State {
     bool over = false;             // failed, refused or stopped: nothing more happens by itself
 
     void gather(WorkerStatus& status) {
-        if (gpu::Device* device = keeper.device()) status.device = device->counters();
+        if (Compute* compute = keeper.compute()) status.device = compute->counters();
         status.units_assigned = model ? model->loader.num_assigned() : 0;
         status.units_ready = model ? model->loader.num_ready() : 0;
         status.weights_bytes = model ? model->store.weights_bytes() : 0;
+    }
+
+    const char* here() const {
+        return keeper.compute()->gpu() != nullptr ? "This GPU" : "This machine";
     }
 
     // ---- the ends
@@ -115,7 +110,7 @@ struct WorkerCore::State {
         report.show();
     }
     void fail(std::string reason) {
-        if (hub.greeted()) hub.hang_up("this GPU cannot serve");
+        if (hub.greeted()) hub.hang_up("this device cannot serve");
         end(WorkerPhase::failed, std::move(reason));
     }
 
@@ -136,7 +131,7 @@ struct WorkerCore::State {
                                 "The hub has given this worker no experts yet.");
 
         if (complete && !std::exchange(model->warm, true)) {
-            report.status.device_at_warm = keeper.device()->counters();
+            report.status.device_at_warm = keeper.compute()->counters();
             report.status.rounds_at_warm = report.status.groups_answered;
         }
 
@@ -158,7 +153,7 @@ struct WorkerCore::State {
         if (least_bytes == 0 || loss.kind != gpu::LossKind::out_of_memory)
             return keeper.reopen(loss.reason);
         if (weights_bytes(report.status.budget_bytes / 2) < least_bytes)
-            return fail(text("This GPU has too little free memory (", loss.reason.substr(0, 200),
+            return fail(text(here(), " has too little free memory (", loss.reason.substr(0, 200),
                              "). Close other pages that use it, then start again."));
         report.status.budget_bytes /= 2;  // the hub hears of it in the next HELLO
         keeper.reopen_smaller(loss.reason, report.status.budget_bytes);
@@ -181,17 +176,19 @@ struct WorkerCore::State {
     // ---- frames
 
     void send_hello() {
-        const gpu::AdapterInfo& adapter = keeper.device()->adapter();
+        const Compute& compute = *keeper.compute();
+        const gpu::AdapterInfo& adapter = compute.adapter();
         told_bytes = model ? model->store.bytes_max()
                            : std::min(weights_bytes(report.status.budget_bytes),
-                                      ExpertStore::bytes_max(adapter));
+                                      compute.weights_bytes_max());
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
-                    .kernel_version = kernel_version,
+                    .kernel_version = compute.kernel_version(),
                     .nickname = options.nickname,
                     .client = options.client,
-                    .worker_key = options.worker_key};
+                    .worker_key = options.worker_key,
+                    .arithmetic = compute.arithmetic()};
 
         hello.device = {.backend = adapter.backend,
                         .vendor = adapter.vendor,
@@ -205,6 +202,11 @@ struct WorkerCore::State {
     }
 
     void on_welcome(Welcome welcome) {
+        const WorkerArithmetic arithmetic = arithmetic_of(welcome, *keeper.compute());
+        if (!keeper.compute()->computes(arithmetic))
+            return hub.protocol_error(
+                Error{ErrorCode::unsupported,
+                      text("this worker does not answer in ", worker_arithmetic_name(arithmetic))});
         hub.welcomed(welcome.heartbeat_ms);
         report.status.worker_id = welcome.worker_id;
         report.status.model_name = welcome.model_name;
@@ -214,7 +216,7 @@ struct WorkerCore::State {
         } else {
             model.reset();
             model = std::make_unique<Model>(
-                platform, report, hub, *keeper.device(), std::move(welcome),
+                platform, report, hub, *keeper.compute(), std::move(welcome),
                 ExpertLoader::Events{
                     .changed = [this] { settle(); },
                     .beyond = [this](const std::vector<Unit>& units) { no_room_for(units); },
@@ -279,17 +281,12 @@ struct WorkerCore::State {
         if (!dropped.ok()) return lost(gpu::loss_of(dropped.error()));
         if (model->store.slots_max() == 0) return fail(no_room());
 
-        const RunnerOptions lanes = runner_options(model->welcome, keeper.device()->adapter(),
-                                                   limit_bytes);
-        const RunnerOptions& now = model->runner.options();
-        if (lanes.num_lanes != now.num_lanes || lanes.tokens_max != now.tokens_max ||
-            lanes.pairs_max != now.pairs_max)
-            model->runner.refit(lanes, [this](Status made) {
-                if (!made.ok()) return lost(gpu::loss_of(made.error()));
-                model->warm = false;
-                model->calls.resume();
-                settle();
-            });
+        model->runner.refit(model->welcome, lanes_bytes(limit_bytes), [this](Status made) {
+            if (!made.ok()) return lost(gpu::loss_of(made.error()));
+            model->warm = false;
+            model->calls.resume();
+            settle();
+        });
         // a refit that found no memory may have ended the model
         if (!model) return;
         model->warm = false;
@@ -299,7 +296,7 @@ struct WorkerCore::State {
 
     std::string no_room() const {
         const std::uint64_t blob_bytes = model->welcome.expert_blob_bytes,
-                            binding_bytes = keeper.device()->adapter().max_binding_bytes;
+                            binding_bytes = keeper.compute()->adapter().max_binding_bytes;
         if (blob_bytes > binding_bytes)
             return text("One expert of this model takes ", size_text(blob_bytes),
                         ", this GPU takes at most ", size_text(binding_bytes), " in one piece.");

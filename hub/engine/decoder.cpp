@@ -4,7 +4,7 @@
 
 #include "hub/engine/attention.h"
 #include "hub/engine/decoder_weights.h"
-#include "hub/engine/matmul.h"
+#include "hub/engine/kernels/matmul.h"
 #include "hub/engine/rope.h"
 #include "hub/engine/router.h"
 

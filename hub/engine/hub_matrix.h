@@ -4,7 +4,7 @@
 #include <span>
 
 #include "hub/base/thread_pool.h"
-#include "hub/engine/matmul.h"
+#include "hub/engine/kernels/matmul.h"
 
 namespace moex {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <vector>
 
-#include "hub/engine/matmul.h"
 #include "hub/engine/packed_experts.h"
 
 namespace moex {
@@ -23,12 +23,13 @@ Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero, std:
 }
 
 // How much one compute thread takes at a time: a row is a few microseconds, waking a thread is ten.
-constexpr std::size_t silu_pairs_grain = 8;  // one walk over [moe_intermediate_size]
+constexpr std::size_t silu_slots_grain = 8;  // one walk over [moe_intermediate_size]
 constexpr std::size_t token_rows_grain = 4;  // top_k walks over [hidden_size]
 
 // Buffers of one round; a calling thread keeps its own and reuses them.
 struct Scratch {
-    std::vector<float> x, gate_up, inner, inner_prepared, y;
+    std::vector<float> rounded, x, gate_up, inner, y;
+    std::vector<std::uint32_t> row_of_slot;
 };
 Scratch& scratch() {
     thread_local Scratch mine;
@@ -76,82 +77,80 @@ struct LocalExperts::State {
     std::unique_ptr<PackedExperts> packed;  // null: exact
 
     std::uint32_t hidden() const { return package->config().hidden_size; }
-    // Floats of one input row as the kernels want it.
-    std::size_t input_floats(std::uint32_t num_in) const {
+    // y [slots, hidden] = expert(x[row_of_slot[slot]]), without gates.
+    Status run_exact(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
+                     std::span<const std::uint32_t> row_of_slot, float* y) const {
         return package->expert_dtype() == ExpertDtype::int4
-                   ? int4_prepared_floats(num_in, package->expert_shape().group_size)
-                   : num_in;
+                   ? run_int4(layer, experts, x, row_of_slot, y)
+                   : run_plain(layer, experts, x, row_of_slot, y);
     }
-    void prepare_row(float* out, const float* x, std::uint32_t num_in) const {
-        if (package->expert_dtype() == ExpertDtype::int4)
-            int4_prepare({out, 0}, {x, num_in, 1}, num_in, package->expert_shape().group_size);
-        else
-            std::memcpy(out, x, num_in * sizeof(float));
-    }
-    // y [num_pairs, hidden] = expert(x), without gates; `x` holds
-    // input_floats(hidden) per pair, or one row for all when `one_row`.
-    Status run(std::uint32_t layer, std::span<const ExpertRows> experts, const float* x,
-               bool one_row, float* y) const;
-    const float* prepare_slots(const ExpertBatch& batch, const PairOrder& order) const;
+    Status run_int4(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
+                    std::span<const std::uint32_t> row_of_slot, float* y) const;
+    Status run_plain(std::uint32_t layer, std::span<const ExpertRows> experts, RowsIn x,
+                     std::span<const std::uint32_t> row_of_slot, float* y) const;
+    RowsIn rounded_rows(const ExpertBatch& batch) const;
     void sum_slots(const ExpertBatch& batch, const PairOrder& order, float* y) const;
 };
 
-Status LocalExperts::State::run(std::uint32_t layer, std::span<const ExpertRows> experts,
-                                const float* x, bool one_row, float* y) const {
+Status LocalExperts::State::run_int4(std::uint32_t layer, std::span<const ExpertRows> experts,
+                                     RowsIn x, std::span<const std::uint32_t> row_of_slot,
+                                     float* y) const {
+    const ExpertShape& shape = package->expert_shape();
+    std::vector<ExactExpert> exact;
+    for (const ExpertRows& rows : experts) {
+        MOEX_ASSIGN(blob, package->blob(layer, rows.expert));
+        MOEX_ASSIGN(view, view_expert_blob(blob, shape, ExpertDtype::int4));
+        exact.push_back(
+            {rows.first, rows.count,
+             int4_matrix(view.gate_up_codes, view.gate_up_scale_zero,
+                         2 * shape.moe_intermediate_size, shape.hidden_size, shape.group_size),
+             int4_matrix(view.down_codes, view.down_scale_zero, shape.hidden_size,
+                         shape.moe_intermediate_size, shape.group_size)});
+    }
+    compute_experts(exact, x, row_of_slot, y, threads);
+    return {};
+}
+
+// Experts of full precision: goldens only, so rows are gathered as they are.
+Status LocalExperts::State::run_plain(std::uint32_t layer, std::span<const ExpertRows> experts,
+                                      RowsIn x, std::span<const std::uint32_t> row_of_slot,
+                                      float* y) const {
     const ExpertShape& shape = package->expert_shape();
     const ExpertDtype dtype = package->expert_dtype();
-    const std::uint32_t hidden_size = shape.hidden_size, intermediate = shape.moe_intermediate_size;
-    const std::size_t x_floats = input_floats(hidden_size),
-                      inner_floats = input_floats(intermediate);
-    const std::uint32_t num_pairs = experts.empty() ? 0
-                                                    : experts.back().first + experts.back().count;
+    const std::size_t hidden_size = shape.hidden_size, intermediate = shape.moe_intermediate_size,
+                      num_slots = row_of_slot.size();
 
     Scratch& buffers = scratch();
-    float* gate_up = at_least(buffers.gate_up, std::size_t{num_pairs} * 2 * intermediate);
-    float* inner = at_least(buffers.inner, std::size_t{num_pairs} * intermediate);
-    float* inner_prepared = at_least(buffers.inner_prepared, num_pairs * inner_floats);
+    float* in = at_least(buffers.x, num_slots * hidden_size);
+    float* gate_up = at_least(buffers.gate_up, num_slots * 2 * intermediate);
+    float* inner = at_least(buffers.inner, num_slots * intermediate);
+    for (std::size_t slot = 0; slot < num_slots; ++slot)
+        std::memcpy(in + slot * hidden_size, x.data + row_of_slot[slot] * x.stride,
+                    hidden_size * sizeof(float));
 
-    std::vector<MatmulJob> plain_up, plain_down;
-    std::vector<Int4MatmulJob> int4_up, int4_down;
+    std::vector<MatmulJob> up, down;
     for (const ExpertRows& rows : experts) {
         MOEX_ASSIGN(blob, package->blob(layer, rows.expert));
         MOEX_ASSIGN(view, view_expert_blob(blob, shape, dtype));
-
-        const RowsIn in{one_row ? x : x + rows.first * x_floats, x_floats, rows.count};
-        const RowsIn between{inner_prepared + rows.first * inner_floats, inner_floats, rows.count};
-        const RowsOut up{gate_up + std::size_t{rows.first} * 2 * intermediate,
-                         std::size_t{2} * intermediate};
-        const RowsOut down{y + std::size_t{rows.first} * hidden_size, hidden_size};
-
-        if (dtype == ExpertDtype::int4) {
-            int4_up.push_back({up,
-                               int4_matrix(view.gate_up_codes, view.gate_up_scale_zero,
-                                           2 * intermediate, hidden_size, shape.group_size),
-                               in});
-            int4_down.push_back({down,
-                                 int4_matrix(view.down_codes, view.down_scale_zero, hidden_size,
-                                             intermediate, shape.group_size),
-                                 between});
-        } else {
-            plain_up.push_back(
-                {up, weight_matrix(view.gate_up_codes, dtype, 2 * intermediate, hidden_size), in});
-            plain_down.push_back(
-                {down, weight_matrix(view.down_codes, dtype, hidden_size, intermediate), between});
-        }
+        up.push_back({{gate_up + rows.first * 2 * intermediate, 2 * intermediate},
+                      weight_matrix(view.gate_up_codes, dtype, 2 * shape.moe_intermediate_size,
+                                    shape.hidden_size),
+                      {in + rows.first * hidden_size, hidden_size, rows.count}});
+        down.push_back(
+            {{y + rows.first * hidden_size, hidden_size},
+             weight_matrix(view.down_codes, dtype, shape.hidden_size, shape.moe_intermediate_size),
+             {inner + rows.first * intermediate, intermediate, rows.count}});
     }
 
-    dtype == ExpertDtype::int4 ? matmul_int4(int4_up, threads) : matmul(plain_up, threads);
-    threads.parallel_for(num_pairs, silu_pairs_grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t pair = begin; pair < end; ++pair) {
-            const float* gate = gate_up + pair * 2 * intermediate;
-            silu_mul({inner + pair * intermediate, intermediate}, {gate, intermediate},
+    matmul(up, threads);
+    threads.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t slot = begin; slot < end; ++slot) {
+            const float* gate = gate_up + slot * 2 * intermediate;
+            silu_mul({inner + slot * intermediate, intermediate}, {gate, intermediate},
                      {gate + intermediate, intermediate});
-            prepare_row(inner_prepared + pair * inner_floats, inner + pair * intermediate,
-                        intermediate);
         }
     });
-
-    dtype == ExpertDtype::int4 ? matmul_int4(int4_down, threads) : matmul(plain_down, threads);
+    matmul(down, threads);
     return {};
 }
 
@@ -185,31 +184,21 @@ void LocalExperts::pack_in_background(std::function<void()> done) {
     if (state_->packed) state_->packed->pack_in_background(std::move(done));
 }
 
-// x of every slot, or one row for all, as the exact kernels want it.
-const float* LocalExperts::State::prepare_slots(const ExpertBatch& batch,
-                                                const PairOrder& order) const {
-    const std::uint32_t hidden_size = hidden(), num_pairs = batch.num_tokens * batch.top_k;
-    const std::size_t x_floats = input_floats(hidden_size);
-    const bool one_row = batch.num_tokens == 1;
-    float* x = at_least(scratch().x, (one_row ? 1 : num_pairs) * x_floats);
+// The round's rows as every backend sees them.
+RowsIn LocalExperts::State::rounded_rows(const ExpertBatch& batch) const {
+    const std::uint32_t hidden_size = hidden();
+    if (!rounding.deterministic) return {batch.x.data(), hidden_size, batch.num_tokens};
 
+    float* rounded = at_least(scratch().rounded, batch.x.size());
     threads.parallel_for(
         batch.num_tokens, token_rows_grain, [&](std::size_t begin, std::size_t end) {
-            std::vector<float> rounded(hidden_size);
             for (std::size_t token = begin; token < end; ++token) {
-                std::copy_n(batch.x.data() + token * hidden_size, hidden_size, rounded.data());
-                if (rounding.deterministic)
-                    round_rows(rounding.dtype_of(rounded), rounded, hidden_size);
-
-                float* first = one_row ? x : x + order.slot_of_pair[token * batch.top_k] * x_floats;
-                prepare_row(first, rounded.data(), hidden_size);
-
-                for (std::uint32_t i = 1; i < batch.top_k && !one_row; ++i)
-                    std::memcpy(x + order.slot_of_pair[token * batch.top_k + i] * x_floats, first,
-                                x_floats * sizeof(float));
+                const std::span<float> row{rounded + token * hidden_size, hidden_size};
+                std::copy_n(batch.x.data() + token * hidden_size, hidden_size, row.data());
+                round_rows(rounding.dtype_of(row), row, hidden_size);
             }
         });
-    return x;
+    return {rounded, hidden_size, batch.num_tokens};
 }
 
 // batch.y = the sum over each token's experts, by ascending expert, of gate · answer.
@@ -257,17 +246,13 @@ std::unique_ptr<ExpertRound> LocalExperts::submit(const ExpertBatch& batch) {
         const PairOrder order = order_of(batch);
         float* y = at_least(scratch().y, std::size_t{num_pairs} * state.hidden());
 
-        if (state.packed) {
-            std::vector<std::uint32_t> row_of_slot(num_pairs);
-            for (std::uint32_t slot = 0; slot < num_pairs; ++slot)
-                row_of_slot[slot] = order.pair_of_slot[slot] / batch.top_k;
-            MOEX_TRY(state.packed->run(batch.layer, order.experts,
-                                       {batch.x.data(), state.hidden(), batch.num_tokens},
-                                       row_of_slot, y));
-        } else {
-            const float* x = state.prepare_slots(batch, order);
-            MOEX_TRY(state.run(batch.layer, order.experts, x, batch.num_tokens == 1, y));
-        }
+        std::vector<std::uint32_t>& row_of_slot = scratch().row_of_slot;
+        row_of_slot.resize(num_pairs);
+        for (std::uint32_t slot = 0; slot < num_pairs; ++slot)
+            row_of_slot[slot] = order.pair_of_slot[slot] / batch.top_k;
+        const RowsIn x = state.rounded_rows(batch);
+        MOEX_TRY(state.packed ? state.packed->run(batch.layer, order.experts, x, row_of_slot, y)
+                              : state.run_exact(batch.layer, order.experts, x, row_of_slot, y));
         state.sum_slots(batch, order, y);
 
         ExpertAnswer answer;
@@ -283,14 +268,13 @@ Status LocalExperts::compute(std::uint32_t layer, std::uint32_t expert, std::spa
     const State& state = *state_;
     const std::uint32_t hidden_size = state.hidden();
     const auto num_rows = static_cast<std::uint32_t>(gates.size());
-    const std::size_t x_floats = state.input_floats(hidden_size);
-
-    float* prepared = at_least(scratch().x, num_rows * x_floats);
-    for (std::size_t row = 0; row < num_rows; ++row)
-        state.prepare_row(prepared + row * x_floats, x.data() + row * hidden_size, hidden_size);
+    std::vector<std::uint32_t>& row_of_slot = scratch().row_of_slot;
+    row_of_slot.resize(num_rows);
+    std::iota(row_of_slot.begin(), row_of_slot.end(), 0u);
 
     const ExpertRows rows{expert, 0, num_rows};
-    MOEX_TRY(state.run(layer, {&rows, 1}, prepared, false, y.data()));
+    MOEX_TRY(state.run_exact(layer, {&rows, 1}, {x.data(), hidden_size, num_rows}, row_of_slot,
+                             y.data()));
 
     for (std::size_t row = 0; row < num_rows; ++row) {
         const std::span<float> answer = y.subspan(row * hidden_size, hidden_size);

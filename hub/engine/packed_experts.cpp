@@ -3,22 +3,10 @@
 namespace moex {
 namespace {
 
-// How much one compute thread takes at a time: below it waking a thread costs more.
-constexpr std::size_t silu_slots_grain = 8;  // one walk over [moe_intermediate_size]
-constexpr std::size_t pack_panels_grain = 4;
+constexpr std::size_t pack_panels_grain = 4;  // below it waking a thread costs more
 
 // Between the layers and the steps of those who decode it is never quiet for so long.
 constexpr std::chrono::milliseconds rest_between_steps{20};
-
-// Buffers of one round; a calling thread keeps its own and reuses them.
-struct Scratch {
-    QuantizedBuffer x, inner;
-    std::vector<float> gate_up;
-};
-Scratch& scratch() {
-    thread_local Scratch mine;
-    return mine;
-}
 
 Int4Matrix int4_matrix(const std::byte* codes, const std::byte* scale_zero,
                        const PackedMatrix& shape) {
@@ -161,42 +149,15 @@ Status PackedExperts::run(std::uint32_t layer, std::span<const ExpertRows> exper
                           std::span<const std::uint32_t> row_of_slot, float* y) {
     const RunningRound running(*this);
     MOEX_TRY(pack_missing(layer, experts));
-    const std::uint32_t hidden = down_.num_out, intermediate = down_.num_in;
-    const auto num_slots = static_cast<std::uint32_t>(row_of_slot.size());
 
-    Scratch& buffers = scratch();
-    QuantizedRows in = quantize_rows(buffers.x, x, hidden, up_.group_size, threads_);
-    in.row_index = row_of_slot.data();
-    buffers.inner.resize(num_slots, intermediate, down_.group_size);
-    const std::size_t gate_up_floats = std::size_t{2} * intermediate;
-    if (buffers.gate_up.size() < num_slots * gate_up_floats)
-        buffers.gate_up.resize(num_slots * gate_up_floats);
-    float* gate_up = buffers.gate_up.data();
-
-    std::vector<PackedMatmulJob> up, down;
+    std::vector<PackedExpert> packed;
     for (const ExpertRows& rows : experts) {
-        PackedMatrix up_weights = up_, down_weights = down_;
-        up_weights.data = at(layer, rows.expert);
-        down_weights.data = up_weights.data + up_.size_bytes();
-
-        up.push_back({{gate_up + rows.first * gate_up_floats, gate_up_floats},
-                      up_weights,
-                      in.rows(rows.first, rows.count)});
-        down.push_back({{y + std::size_t{rows.first} * hidden, hidden},
-                        down_weights,
-                        buffers.inner.rows().rows(rows.first, rows.count)});
+        PackedExpert one{rows.first, rows.count, up_, down_};
+        one.gate_up.data = at(layer, rows.expert);
+        one.down.data = one.gate_up.data + up_.size_bytes();
+        packed.push_back(one);
     }
-
-    matmul_packed(up, threads_);
-    threads_.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t slot = begin; slot < end; ++slot) {
-            float* gate = gate_up + slot * gate_up_floats;
-            integer_silu_mul({gate, intermediate}, {gate, intermediate},
-                             {gate + intermediate, intermediate});
-            buffers.inner.quantize_row(static_cast<std::uint32_t>(slot), {gate, intermediate});
-        }
-    });
-    matmul_packed(down, threads_);
+    compute_experts(packed, x, row_of_slot, y, threads_);
     return {};
 }
 

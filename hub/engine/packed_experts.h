@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hub/base/thread_pool.h"
-#include "hub/engine/matmul.h"
+#include "hub/engine/kernels/expert_round.h"
 #include "hub/model/package/package.h"
 
 namespace moex {

@@ -106,9 +106,11 @@ void FragileDevice::release_reads() {
 
 // ---- Stage as a Platform
 
-Stage::Stage(std::uint64_t budget_bytes)
-    : core(std::make_unique<WorkerCore>(
-          *this, WorkerOptions{.token = "t", .budget_bytes = budget_bytes})) {}
+Stage::Stage(std::uint64_t budget_bytes, WorkerOptions options) {
+    options.token = "t";
+    options.budget_bytes = budget_bytes;
+    core = std::make_unique<WorkerCore>(*this, std::move(options));
+}
 
 void Stage::connect() {
     ++connects;
@@ -152,6 +154,7 @@ std::uint64_t Stage::set_timer(double delay_ms, std::function<void()> function) 
 
 void Stage::create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) {
     post([this, done = std::move(done)] {
+        if (no_gpu) return done(Error{ErrorCode::unsupported, "no adapter"});
         const auto later = [this](std::function<void()> function) { post(std::move(function)); };
         auto opened = gpu::open_vulkan_device({}, later);
         if (!opened.ok()) return done(opened.error());
@@ -237,16 +240,21 @@ void Stage::hang_up(std::uint16_t code, std::string reason) {
 
 std::uint64_t Stage::welcome() {
     const std::uint64_t told_bytes = decode_hello(next(FrameType::hello))->device.budget_bytes;
-    give(encode_welcome({.worker_id = 7,
-                         .model_name = "m",
-                         .package_sha256 = std::string(64, 'a'),
-                         .limits = limits,
-                         .expert_shape = stage_shape,
-                         .top_k = 2,
-                         .expert_blob_bytes = stage_blob_bytes,
-                         .dtype = Dtype::f32,  // as group_of() asks
-                         .caps = hub_caps}));
+    give(welcome_frame());
     return told_bytes;
+}
+
+Bytes Stage::welcome_frame() const {
+    return encode_welcome({.worker_id = 7,
+                           .model_name = "m",
+                           .package_sha256 = std::string(64, 'a'),
+                           .limits = limits,
+                           .expert_shape = stage_shape,
+                           .top_k = 2,
+                           .expert_blob_bytes = stage_blob_bytes,
+                           .dtype = Dtype::f32,  // as group_of() asks
+                           .caps = hub_caps,
+                           .arithmetic = hub_asks});
 }
 
 void Stage::assign(const std::vector<std::uint16_t>& experts) {

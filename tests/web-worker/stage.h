@@ -89,7 +89,7 @@ class FragileDevice : public gpu::Device {
 
 class Stage : public Platform {
   public:
-    explicit Stage(std::uint64_t budget_bytes = 64u << 20);
+    explicit Stage(std::uint64_t budget_bytes = 64u << 20, WorkerOptions options = {});
     ~Stage() override { core.reset(); }
 
     // ---- Platform
@@ -119,6 +119,7 @@ class Stage : public Platform {
     void hang_up(std::uint16_t code, std::string reason);
     // Answers HELLO, whose budget is the value.
     std::uint64_t welcome();
+    Bytes welcome_frame() const;
     // Assigns, and waits until READY has named as many experts.
     void assign(const std::vector<std::uint16_t>& experts);
     void serve(const std::vector<std::uint16_t>& experts);
@@ -131,6 +132,7 @@ class Stage : public Platform {
     // ---- the hub and the line to it
     WireLimits limits = stage_limits;
     std::vector<std::string> hub_caps{"budget"};
+    std::optional<WorkerArithmetic> hub_asks;
     bool connected = false;
     bool hub_is_down = false;
     bool hold_closing = false;  // no close notice comes
@@ -139,6 +141,7 @@ class Stage : public Platform {
     std::deque<Bytes> sent;
 
     // ---- the GPU
+    bool no_gpu = false;              // none is opened
     FragileDevice* device = nullptr;  // the newest
     int devices_opened = 0;
     std::uint64_t binding_bytes = std::numeric_limits<std::uint64_t>::max();

@@ -31,6 +31,7 @@ inline nlohmann::json status_json(const WorkerStatus& status) {
           {"architecture", status.adapter.architecture},
           {"description", status.adapter.description},
           {"software", status.adapter.software}}},
+        {"no_gpu", status.no_gpu},
         {"units_assigned", status.units_assigned},
         {"units_ready", status.units_ready},
         {"bytes_to_fetch", status.bytes_to_fetch},

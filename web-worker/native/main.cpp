@@ -1,5 +1,5 @@
-// moex-worker: a headless expert worker on a Vulkan
-// GPU, for machines without a browser and for tests.
+// moex-worker: a headless expert worker on a Vulkan GPU or on the
+// processor, for machines without a browser and for tests.
 #include <CLI/CLI.hpp>
 
 #include <cstdlib>
@@ -18,6 +18,9 @@ enum ExitCode { left = 0, failed = 1, wrong_arguments = 2 };
 
 struct Arguments {
     std::string hub, token_file, device, nickname, cache, ca_file;
+    WorkerBackend backend = WorkerBackend::automatic;
+    WorkerArithmetic arithmetic = WorkerArithmetic::int8;
+    std::uint32_t threads = 0;
     std::uint64_t budget_mb = 4096;
     bool insecure_tls = false, list_devices = false, version = false;
 };
@@ -37,10 +40,25 @@ void declare(CLI::App& app, Arguments& arguments) {
 
     app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
     app.add_option("--token-file", arguments.token_file, "file that holds the join token");
+    app.add_option(
+           "--backend", arguments.backend,
+           "gpu, cpu (this machine's processor), or auto: a GPU where there is one that is no "
+           "software driver, else the processor [auto; gpu with --device]")
+        ->transform(CLI::Transformer(
+            std::map<std::string, WorkerBackend>{{"gpu", WorkerBackend::gpu},
+                                                 {"cpu", WorkerBackend::cpu},
+                                                 {"auto", WorkerBackend::automatic}}));
     app.add_option("--device", arguments.device,
                    "Vulkan device: index or part of its name [the first GPU]");
+    app.add_option("--threads", arguments.threads,
+                   "of the processor, with --backend cpu [one per core]")
+        ->check(CLI::Range(1, 1024));
+    app.add_option("--arithmetic", arguments.arithmetic,
+                   "of the processor: int8 (faster), or exact (f32 sums, as a GPU computes) [int8]")
+        ->transform(CLI::Transformer(std::map<std::string, WorkerArithmetic>{
+            {"int8", WorkerArithmetic::int8}, {"exact", WorkerArithmetic::exact}}));
     app.add_option("--budget-mb", arguments.budget_mb,
-                   "GPU memory to use, for weights and calls in flight, in MB")
+                   "memory to use there, for weights and calls in flight, in MB")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 20));
     app.add_option("--cache", arguments.cache,
@@ -131,6 +149,8 @@ class StatusLog {
 };
 
 int serve(const Arguments& arguments) {
+    if (arguments.backend == WorkerBackend::cpu && !arguments.device.empty())
+        return complain(wrong_arguments, "--device names a GPU, --backend cpu wants none");
     if (arguments.hub.empty())
         return complain(wrong_arguments,
                         "--hub is needed, e.g. --hub ws://127.0.0.1:8080 (see --help)");
@@ -145,20 +165,25 @@ int serve(const Arguments& arguments) {
         .hub = {.url = *url, .ca_file = arguments.ca_file, .insecure_tls = arguments.insecure_tls},
         .cache = arguments.cache,
         .token = *token,
-        .device = arguments.device};
+        .device = arguments.device,
+        .software_gpu = arguments.backend == WorkerBackend::gpu || !arguments.device.empty()};
     WorkerOptions worker;
     worker.token = *token;
     worker.nickname = arguments.nickname;
     worker.client = "native " MOEX_VERSION;
     worker.worker_key = *worker_key;
     worker.budget_bytes = arguments.budget_mb << 20;
+    worker.backend = arguments.device.empty() ? arguments.backend : WorkerBackend::gpu;
+    worker.arithmetic = arguments.arithmetic;
+    worker.threads = arguments.threads;
     return native::run_native_worker(options, std::move(worker), StatusLog());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-    CLI::App app{"Computes experts of a MoEx hub on this machine's GPU, without a browser."};
+    CLI::App app{
+        "Computes experts of a MoEx hub on this machine's GPU or processor, without a browser."};
     Arguments arguments;
     declare(app, arguments);
     try {

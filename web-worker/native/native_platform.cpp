@@ -95,9 +95,12 @@ class NativePlatform : public Platform {
     // ---- the GPU and people
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
         post([this, done = std::move(done)] {
-            done(gpu::open_vulkan_device(
+            auto opened = gpu::open_vulkan_device(
                 {.device = options_.device},
-                [this](std::function<void()> function) { post(std::move(function)); }));
+                [this](std::function<void()> function) { post(std::move(function)); });
+            if (opened.ok() && (*opened)->adapter().software && !options_.software_gpu)
+                opened = Error{ErrorCode::unsupported, "the only GPU is a software driver"};
+            done(std::move(opened));
         });
     }
     void report(const WorkerStatus& status) override { on_status_(status); }

@@ -16,6 +16,7 @@ struct NativeOptions {
     std::filesystem::path cache;  // of blobs: a folder that exists, or empty for none
     std::string token;            // sent as Bearer at the upgrade, and in HELLO
     std::string device;           // of Vulkan: index or part of the name
+    bool software_gpu = true;     // take a software driver for a GPU
 };
 
 // Builds the worker and runs it until a signal or an end it cannot recover

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "hub/engine/kernels/integer_paths.h"
 #include "protocol/check.h"
@@ -15,17 +14,26 @@
 namespace moex {
 
 AlignedBuffer::AlignedBuffer(std::size_t size_bytes) {
+    Result<AlignedBuffer> made = allocate(size_bytes);
+    MOEX_CHECK(made.ok(), made.error().message);
+    *this = std::move(*made);
+}
+
+Result<AlignedBuffer> AlignedBuffer::allocate(std::size_t size_bytes) {
     constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
     const std::size_t alignment = size_bytes >= huge_page_bytes ? huge_page_bytes : 64;
     const std::size_t rounded = (size_bytes + alignment - 1) / alignment * alignment;
-    if (rounded == 0) return;
+    AlignedBuffer made;
+    if (rounded == 0) return made;
 
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
-    if (!data_) throw std::bad_alloc();
+    made.data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
+    if (!made.data_)
+        return Error{ErrorCode::no_space, text("the system has no memory of ", rounded, " bytes")};
 #if defined(MADV_HUGEPAGE)
     // A wish: where the system does not grant it, pages are small.
-    if (alignment == huge_page_bytes) ::madvise(data_.get(), rounded, MADV_HUGEPAGE);
+    if (alignment == huge_page_bytes) ::madvise(made.data_.get(), rounded, MADV_HUGEPAGE);
 #endif
+    return made;
 }
 void AlignedBuffer::Free::operator()(std::byte* data) const { std::free(data); }
 
@@ -213,6 +221,9 @@ std::span<const IntegerPathChoice> integer_paths() {
                  {&integer_avx512_vnni(), integer_avx512_vnni_supported()},
                  {&integer_avx_vnni(), integer_avx_vnni_supported()},
                  {&integer_avx2(), integer_avx2_supported()}};
+#endif
+#if defined(__wasm_simd128__)
+        found = {{&integer_wasm(), true}};
 #endif
         found.push_back({&integer_portable(), true});
         return found;

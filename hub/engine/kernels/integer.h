@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hub/engine/kernels/matrix.h"
+#include "protocol/result.h"
 
 namespace moex {
 
@@ -21,7 +22,9 @@ namespace moex {
 class AlignedBuffer {
   public:
     AlignedBuffer() = default;
+    // The process ends where there is no memory.
     explicit AlignedBuffer(std::size_t size_bytes);
+    static Result<AlignedBuffer> allocate(std::size_t size_bytes);  // or no_space
     std::byte* data() const { return data_.get(); }
 
   private:

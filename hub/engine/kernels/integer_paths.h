@@ -30,6 +30,10 @@ bool integer_avx512_vnni_supported();
 bool integer_amx_supported();
 #endif
 
+#if defined(__wasm_simd128__)
+const IntegerPath& integer_wasm();
+#endif
+
 // How many outputs of `panel` exist.
 inline std::uint32_t panel_width(const PackedMatrix& weights, std::uint32_t panel) {
     const std::uint32_t left = weights.num_out - panel * panel_outs;

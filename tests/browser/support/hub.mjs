@@ -96,9 +96,19 @@ export class Hub {
   }
 }
 
+// A story's worker is on Vulkan, also where that is a software driver, unless the story says otherwise. (A build that
+// knows no --backend, as bench/compare.mjs may bring one, knows nothing else.)
+let vulkan = null;
+function onVulkan() {
+  vulkan ??= run(join(build, "moex-worker"), ["--help"])
+    .then(({ stdout }) => (stdout.includes("--backend") ? ["--backend", "gpu"] : []));
+  return vulkan;
+}
+
 export class NativeWorker {
   static async start(hub, args = []) {
     const worker = new NativeWorker();
+    if (!args.includes("--backend")) args = [...args, ...await onVulkan()];
     const token = new URL(hub.join).hash.slice(1).split("token=")[1];
     const url = hub.url.replace("http", "ws");
     worker.child = start(join(build, "moex-worker"), ["--hub", url, ...args], { MOEX_TOKEN: token });

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <limits>
 
+#include "hub/engine/kernels/expert_round.h"
+#include "hub/engine/kernels/expert_round_plain.h"
 #include "hub/engine/kernels/integer_paths.h"
 #include "hub/engine/kernels_plain.h"
 #include "protocol/expert_reference.h"
@@ -217,6 +219,33 @@ TEST(IntegerKernelsTest, OtherWeightsRoundedToFourBitsAreNear) {
         }
         EXPECT_LE(std::sqrt(difference), 0.12 * std::sqrt(size)) << scale << " " << shift;
     }
+}
+
+// Experts of a round side by side, in whatever order their rows stand.
+TEST(IntegerKernelsTest, AnExpertGivesTheBitsOfItsTwinInPlainLoops) {
+    constexpr std::uint32_t hidden = 128, inner = 64, group_size = 32, num_rows = 6;
+    std::vector<Weights> up, down;
+    std::vector<PackedExpert> experts;
+    std::vector<std::uint32_t> row_of_slot;
+    for (const std::uint32_t count : {1u, 3u, 6u}) {
+        up.push_back(int4_weights(2 * inner, hidden, group_size));
+        down.push_back(int4_weights(hidden, inner, group_size));
+        experts.push_back({static_cast<std::uint32_t>(row_of_slot.size()), count, up.back().packed,
+                           down.back().packed});
+        for (std::uint32_t i = 0; i < count; ++i) row_of_slot.push_back(i * 5 % num_rows);
+    }
+
+    const auto x = random_floats(num_rows * hidden, 8, 0.1f);
+    std::vector<float> y(row_of_slot.size() * hidden), twin(hidden);
+    compute_experts(experts, {x.data(), hidden, num_rows}, row_of_slot, y.data(),
+                    test::compute_threads());
+    for (const PackedExpert& expert : experts)
+        for (std::uint32_t slot = expert.first; slot < expert.first + expert.count; ++slot) {
+            plain::compute_expert(twin, expert.gate_up, expert.down,
+                                  std::span(x).subspan(row_of_slot[slot] * hidden, hidden));
+            EXPECT_EQ(std::memcmp(twin.data(), y.data() + slot * hidden, hidden * sizeof(float)), 0)
+                << "slot " << slot;
+        }
 }
 
 TEST(IntegerKernelsTest, CodesEqualTheirTwinAndTellWhatIsNotFinite) {

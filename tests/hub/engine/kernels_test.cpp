@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "hub/engine/attention.h"
+#include "hub/engine/kernels/matmul.h"
 #include "hub/engine/kernels_plain.h"
-#include "hub/engine/matmul.h"
 #include "protocol/expert_reference.h"
 #include "protocol/half.h"
 #include "tests/hub/engine/engine_fixture.h"

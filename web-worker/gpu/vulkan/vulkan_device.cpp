@@ -165,6 +165,7 @@ class VulkanDevice : public Device {
         if (device_ == VK_NULL_HANDLE) return;
 
         vkDeviceWaitIdle(device_);
+        waits_.clear();  // what never ran may own buffers of this device
 
         for (Slot& slot : slots_) {
             vkDestroyFence(device_, slot.fence, nullptr);

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "hub/base/thread_pool.h"
-#include "hub/engine/kernels.h"
+#include "hub/engine/kernels/exact.h"
 #include "hub/engine/kernels/integer.h"
 
 namespace moex {

@@ -1,11 +1,11 @@
-// Matrix products with bf16 and f32 weights; included by kernels.cpp once per instruction set.
+// Matrix products with bf16 and f32 weights; included by exact.cpp once per instruction set.
 // Tiles of rows by outputs share loads; each (row, output) has one
 // accumulator vector whatever the tile, so tiles never change a result.
-#if defined(MOEX_KERNELS_MATMUL_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef MOEX_KERNELS_MATMUL_INL_H
-#undef MOEX_KERNELS_MATMUL_INL_H
+#if defined(MOEX_KERNELS_EXACT_MATMUL_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef MOEX_KERNELS_EXACT_MATMUL_INL_H
+#undef MOEX_KERNELS_EXACT_MATMUL_INL_H
 #else
-#define MOEX_KERNELS_MATMUL_INL_H
+#define MOEX_KERNELS_EXACT_MATMUL_INL_H
 #endif
 
 HWY_BEFORE_NAMESPACE();

@@ -1,13 +1,13 @@
-// Matrix products with INT4 weights; included by kernels.cpp once per instruction set.
+// Matrix products with INT4 weights; included by exact.cpp once per instruction set.
 // One vector of words holds 8 codes per lane. Code k is masked where it lies and converted
 // as q · 16^k; its input was scaled by 16^-k beforehand, which is exact. So a code costs
 // and, convert, multiply-add. The last code would touch the sign bit and is shifted instead.
 // Per group: sum = −zero · (sums of x); sum += q · x; total += scale · sum.
-#if defined(MOEX_KERNELS_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
-#ifdef MOEX_KERNELS_INT4_INL_H
-#undef MOEX_KERNELS_INT4_INL_H
+#if defined(MOEX_KERNELS_EXACT_INT4_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef MOEX_KERNELS_EXACT_INT4_INL_H
+#undef MOEX_KERNELS_EXACT_INT4_INL_H
 #else
-#define MOEX_KERNELS_INT4_INL_H
+#define MOEX_KERNELS_EXACT_INT4_INL_H
 #endif
 
 HWY_BEFORE_NAMESPACE();

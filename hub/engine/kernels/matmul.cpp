@@ -1,4 +1,4 @@
-#include "hub/engine/matmul.h"
+#include "hub/engine/kernels/matmul.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,0 +1,41 @@
+// Products of f32 rows with weights as a package has them (bf16, f32, INT4), and what an expert
+// does between and after them. By Highway with dispatch at run time (baseline x86-64-v2).
+// Single-threaded; matmul.h spreads them over threads.
+// A row's arithmetic, its order of sums included, never depends on how many rows
+// are computed together: one accumulator vector per (row, output), always walked
+// from the first input to the last. Twins in plain loops: hub/engine/kernels_plain.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "hub/engine/kernels/matrix.h"
+
+namespace moex {
+
+// out[r][n] = sum over k of x[r][k] · weights[n][k], for n in [out_begin, out_end).
+void matmul(RowsOut out, const WeightMatrix& weights, RowsIn x, std::uint32_t out_begin,
+            std::uint32_t out_end);
+
+// INT4 takes its inputs prepared once per row: reordered to meet the codes as they lie
+// in a word, scaled by 16^-k so that a code needs no shift (exact: powers of two), and
+// followed by the sums of each group. prepared [num_rows, int4_prepared_floats()].
+std::size_t int4_prepared_floats(std::uint32_t num_in, std::uint32_t group_size);
+void int4_prepare(RowsOut prepared, RowsIn x, std::uint32_t num_in, std::uint32_t group_size);
+// out[r][n] = sum over groups of scale · (sum q · x − zero · sum x).
+void matmul_int4(RowsOut out, const Int4Matrix& weights, RowsIn prepared, std::uint32_t out_begin,
+                 std::uint32_t out_end);
+
+// out = silu(gate) · up, silu(v) = v / (1 + exp(−v)); out may be gate or up.
+void silu_mul(std::span<float> out, std::span<const float> gate, std::span<const float> up);
+// x += y
+void add_to(std::span<float> x, std::span<const float> y);
+// x += factor · y
+void add_scaled_to(std::span<float> x, std::span<const float> y, float factor);
+void scale_by(std::span<float> x, float factor);
+
+// The instruction set in use, e.g. "AVX2".
+const char* kernel_target();
+
+}  // namespace moex

@@ -1,0 +1,130 @@
+#include "hub/engine/kernels/expert_round.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace moex {
+namespace {
+
+// How much one compute thread takes at a time: a row is a few microseconds, waking a thread is ten.
+constexpr std::size_t silu_slots_grain = 8;    // one walk over [moe_intermediate_size]
+constexpr std::size_t prepare_rows_grain = 4;  // one walk over [hidden_size]
+
+// Buffers of one round; a calling thread keeps its own and reuses them.
+struct Scratch {
+    std::vector<float> rows, x, gate_up, inner;
+    QuantizedBuffer x_codes, inner_codes;
+};
+Scratch& scratch() {
+    thread_local Scratch mine;
+    return mine;
+}
+// Grows only: a round does not pay for clearing what it overwrites.
+float* at_least(std::vector<float>& buffer, std::size_t size) {
+    if (buffer.size() < size) buffer.resize(size);
+    return buffer.data();
+}
+
+// x of every slot as the exact kernels want it; one row for all where x has only one.
+RowsIn prepare_slots(Scratch& buffers, RowsIn x, std::span<const std::uint32_t> row_of_slot,
+                     const Int4Matrix& weights, ThreadPool& threads) {
+    const std::size_t floats = int4_prepared_floats(weights.num_in, weights.group_size);
+    const auto num_slots = static_cast<std::uint32_t>(row_of_slot.size());
+    float* rows = at_least(buffers.rows, x.num_rows * floats);
+    threads.parallel_for(x.num_rows, prepare_rows_grain, [&](std::size_t begin, std::size_t end) {
+        int4_prepare({rows + begin * floats, floats},
+                     {x.data + begin * x.stride, x.stride, static_cast<std::uint32_t>(end - begin)},
+                     weights.num_in, weights.group_size);
+    });
+    if (x.num_rows == 1) return {rows, 0, num_slots};
+
+    float* slots = at_least(buffers.x, num_slots * floats);
+    threads.parallel_for(num_slots, prepare_rows_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t slot = begin; slot < end; ++slot)
+            std::memcpy(slots + slot * floats, rows + row_of_slot[slot] * floats,
+                        floats * sizeof(float));
+    });
+    return {slots, floats, num_slots};
+}
+
+RowsIn part(RowsIn rows, std::uint32_t first, std::uint32_t count) {
+    return {rows.data + first * rows.stride, rows.stride, count};
+}
+
+}  // namespace
+
+void compute_experts(std::span<const ExactExpert> experts, RowsIn x,
+                     std::span<const std::uint32_t> row_of_slot, float* y, ThreadPool& threads) {
+    if (experts.empty()) return;
+    const Int4Matrix &up_shape = experts.front().gate_up, &down_shape = experts.front().down;
+    const std::uint32_t hidden = down_shape.num_out, intermediate = down_shape.num_in;
+    const std::size_t gate_up_floats = std::size_t{2} * intermediate,
+                      inner_floats = int4_prepared_floats(intermediate, down_shape.group_size),
+                      num_slots = row_of_slot.size();
+
+    Scratch& buffers = scratch();
+    const RowsIn in = prepare_slots(buffers, x, row_of_slot, up_shape, threads);
+    float* gate_up = at_least(buffers.gate_up, num_slots * gate_up_floats);
+    float* inner = at_least(buffers.inner, num_slots * inner_floats);
+
+    std::vector<Int4MatmulJob> up, down;
+    for (const ExactExpert& one : experts) {
+        up.push_back({{gate_up + one.first * gate_up_floats, gate_up_floats},
+                      one.gate_up,
+                      part(in, one.first, one.count)});
+        down.push_back({{y + std::size_t{one.first} * hidden, hidden},
+                        one.down,
+                        {inner + one.first * inner_floats, inner_floats, one.count}});
+    }
+
+    matmul_int4(up, threads);
+    threads.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t slot = begin; slot < end; ++slot) {
+            float* gate = gate_up + slot * gate_up_floats;
+            silu_mul({gate, intermediate}, {gate, intermediate},
+                     {gate + intermediate, intermediate});
+            int4_prepare({inner + slot * inner_floats, 0}, {gate, intermediate, 1}, intermediate,
+                         down_shape.group_size);
+        }
+    });
+    matmul_int4(down, threads);
+}
+
+void compute_experts(std::span<const PackedExpert> experts, RowsIn x,
+                     std::span<const std::uint32_t> row_of_slot, float* y, ThreadPool& threads) {
+    if (experts.empty()) return;
+    const PackedMatrix &up_shape = experts.front().gate_up, &down_shape = experts.front().down;
+    const std::uint32_t hidden = down_shape.num_out, intermediate = down_shape.num_in;
+    const std::size_t gate_up_floats = std::size_t{2} * intermediate;
+    const auto num_slots = static_cast<std::uint32_t>(row_of_slot.size());
+
+    Scratch& buffers = scratch();
+    QuantizedRows in = quantize_rows(buffers.x_codes, x, hidden, up_shape.group_size, threads);
+    in.row_index = row_of_slot.data();
+    buffers.inner_codes.resize(num_slots, intermediate, down_shape.group_size);
+    float* gate_up = at_least(buffers.gate_up, num_slots * gate_up_floats);
+
+    std::vector<PackedMatmulJob> up, down;
+    for (const PackedExpert& one : experts) {
+        up.push_back({{gate_up + one.first * gate_up_floats, gate_up_floats},
+                      one.gate_up,
+                      in.rows(one.first, one.count)});
+        down.push_back({{y + std::size_t{one.first} * hidden, hidden},
+                        one.down,
+                        buffers.inner_codes.rows().rows(one.first, one.count)});
+    }
+
+    matmul_packed(up, threads);
+    threads.parallel_for(num_slots, silu_slots_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t slot = begin; slot < end; ++slot) {
+            float* gate = gate_up + slot * gate_up_floats;
+            integer_silu_mul({gate, intermediate}, {gate, intermediate},
+                             {gate + intermediate, intermediate});
+            buffers.inner_codes.quantize_row(static_cast<std::uint32_t>(slot),
+                                             {gate, intermediate});
+        }
+    });
+    matmul_packed(down, threads);
+}
+
+}  // namespace moex

@@ -1,0 +1,57 @@
+// Stories with native workers on the processor: a hub that has no experts of its own gives the text of its own backend,
+// in both arithmetics; and a worker that finds no GPU takes the processor by itself.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Hub, NativeWorker, chat, generateText } from "./support/hub.mjs";
+
+const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
+const max_tokens = 48;
+const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
+const patient = ["--timeout-ms", "60000", "--round-deadline-s", "300"];
+
+// The text of a hub whose experts are all computed by one worker, and the hub's status then.
+async function textOf(t, hub_args, worker_args) {
+  const hub = await Hub.start(["--local-fallback", "off", ...patient, ...hub_args]);
+  t.after(() => hub.remove());
+  const worker = await NativeWorker.start(hub, worker_args);
+  t.after(() => worker.stop());
+  console.log(`adapter: ${worker.adapter}`);
+  await hub.until((status) => status.health === "ok", "the worker");
+  const answer = await chat(hub, request);
+  assert.equal(answer.error, null);
+  const status = await hub.status();
+  assert.equal(status.calls.local, 0);
+  assert.ok(status.calls.remote > 0 && status.calls.remote === status.calls.calls);
+  return { text: answer.text, status };
+}
+
+async function localText(t, args) {
+  const hub = await Hub.start(args);
+  t.after(() => hub.remove());
+  return (await chat(hub, request)).text;
+}
+
+test("a deterministic hub gives its own text through a processor that rounds by itself", async (t) => {
+  const expected = await generateText(prompt, max_tokens);
+  assert.ok(expected.margin > 0, "no two tokens are level");
+  // asked for int8 it would answer otherwise: the hub's WELCOME has the last word
+  const { text, status } = await textOf(t, ["--deterministic"], ["--backend", "cpu", "--arithmetic", "int8"]);
+  assert.equal(text, expected.text);
+  assert.deepEqual(status.workers.map(({ backend, arithmetic }) => [backend, arithmetic]), [["cpu", "exact"]]);
+});
+
+// With rows in f32 only the gates, which are f16 on the wire, differ from the local backend's.
+test("int8 on the wire's far side is int8 on this one", async (t) => {
+  const expected = await localText(t, []);
+  const { text, status } = await textOf(t, ["--wire-dtype", "f32"], ["--backend", "cpu"]);
+  assert.equal(text, expected);
+  assert.deepEqual(status.workers.map(({ backend, arithmetic }) => [backend, arithmetic]), [["cpu", "int8"]]);
+});
+
+test("without a GPU that is one, a worker takes the processor", async (t) => {
+  const { status } = await textOf(t, [], ["--backend", "auto"]);
+  const [{ backend, software }] = status.workers;
+  assert.ok(["cpu", "vulkan"].includes(backend));
+  assert.equal(software, false, "a software driver is no GPU");
+});

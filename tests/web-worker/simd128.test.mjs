@@ -1,0 +1,18 @@
+// The processor's kernels as a tab without WebGPU runs them: WASM with SIMD128, here in Node, whose engine is
+// Chromium's.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { loadSimd128 } from "./browser/load_simd128.mjs";
+
+const wasm = await loadSimd128();
+
+test("SIMD128 gives the bits of the portable loops", () => {
+  assert.equal(wasm.UTF8ToString(wasm._simd128_path()), "SIMD128");
+  assert.equal(wasm.UTF8ToString(wasm._simd128_disagreements()), "");
+});
+
+// cpu_worker_test holds the native program to the same figure.
+test("a tab's int8 answers have the bits of every other machine's", () => {
+  assert.equal(wasm._simd128_digest_is_right(), 1);
+});

@@ -1,0 +1,178 @@
+#include "web-worker/cpu/cpu_runner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "web-worker/expert_runner.h"
+
+namespace moex {
+namespace {
+
+constexpr std::size_t rows_grain = 4;  // a few walks over [hidden_size]
+
+// What one pair takes of memory while its group is computed: x, gate_up, inner and y in f32.
+std::uint64_t pair_bytes(const ExpertShape& shape) {
+    return sizeof(float) *
+           (3 * std::uint64_t{shape.hidden_size} + 4 * std::uint64_t{shape.moe_intermediate_size});
+}
+
+}  // namespace
+
+CpuRunner::CpuRunner(Platform& platform, ThreadPool& threads, const CpuStore& store,
+                     const Welcome& welcome, std::uint64_t bytes_max)
+    : platform_(platform),
+      threads_(threads),
+      store_(store) {
+    refit(welcome, bytes_max, nullptr);
+}
+
+void CpuRunner::create(std::function<void(Status)> done) {
+    platform_.set_timer(0, [life = life_.watch(), done = std::move(done)] {
+        if (life.alive()) done({});
+    });
+}
+
+void CpuRunner::refit(const Welcome& welcome, std::uint64_t bytes, std::function<void(Status)>) {
+    const std::uint64_t pairs = std::max<std::uint64_t>(1, bytes / pair_bytes(store_.shape()));
+    pairs_max_ = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(pairs, welcome.limits.num_pairs_max));
+    tokens_max_ = std::min(pairs_max_, welcome.limits.num_tokens_max);
+}
+
+Status CpuRunner::compute(std::uint16_t layer, std::span<const GroupExpert> experts,
+                          std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot) {
+    const ExpertShape& shape = store_.shape();
+    const RowsIn x{x_.data(), shape.hidden_size, num_tokens};
+    y_.resize(std::max(y_.size(), row_of_slot.size() * shape.hidden_size));
+
+    std::vector<PackedExpert> packed;
+    std::vector<ExactExpert> exact;
+    std::uint32_t first = 0;
+    for (const GroupExpert& one : experts) {
+        const Unit unit{layer, one.expert};
+        if (store_.arithmetic() == WorkerArithmetic::int8) {
+            MOEX_ASSIGN(expert, store_.packed(unit, first, one.num_rows));
+            packed.push_back(expert);
+        } else {
+            MOEX_ASSIGN(expert, store_.exact(unit, first, one.num_rows));
+            exact.push_back(expert);
+        }
+        first += one.num_rows;
+    }
+
+    compute_experts(packed, x, row_of_slot, y_.data(), threads_);
+    compute_experts(exact, x, row_of_slot, y_.data(), threads_);
+    return {};
+}
+
+// y_ [slots, hidden_size] = gate · y_
+void CpuRunner::apply_gates(const GroupDispatchView& group) {
+    const std::size_t hidden = store_.shape().hidden_size;
+    threads_.parallel_for(group.gates.size(), rows_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t slot = begin; slot < end; ++slot)
+            scale_by({y_.data() + slot * hidden, hidden}, half_to_float(group.gates[slot]));
+    });
+}
+
+// sums_ [num_tokens, hidden_size]: each row's answers by ascending expert, as they stand in slots.
+void CpuRunner::sum_rows(const GroupDispatchView& group) {
+    const std::size_t hidden = store_.shape().hidden_size;
+    const std::uint32_t num_tokens = group.shape.num_tokens;
+    const bool fixed = store_.arithmetic() == WorkerArithmetic::int8;
+
+    first_of_row_.assign(num_tokens + 1, 0);
+    for (const std::uint16_t row : group.rows) ++first_of_row_[row + 1];
+    std::partial_sum(first_of_row_.begin(), first_of_row_.end(), first_of_row_.begin());
+    slots_of_row_.resize(group.rows.size());
+    std::vector<std::uint32_t> next(first_of_row_.begin(), first_of_row_.end() - 1);
+    for (std::uint32_t slot = 0; slot < group.rows.size(); ++slot)
+        slots_of_row_[next[group.rows[slot]]++] = slot;
+
+    sums_.resize(std::max(sums_.size(), num_tokens * hidden));
+    threads_.parallel_for(num_tokens, rows_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t row = begin; row < end; ++row) {
+            const std::span<float> sum{sums_.data() + row * hidden, hidden};
+            std::fill(sum.begin(), sum.end(), 0.0f);
+            for (std::uint32_t i = first_of_row_[row]; i < first_of_row_[row + 1]; ++i) {
+                const std::uint32_t slot = slots_of_row_[i];
+                const std::span<const float> y{y_.data() + slot * hidden, hidden};
+                const float gate = half_to_float(group.gates[slot]);
+                fixed ? integer_add_scaled(sum, y, gate) : add_scaled_to(sum, y, gate);
+            }
+        }
+    });
+}
+
+Status CpuRunner::run_group(const GroupDispatchView& group, Done done) {
+    const GroupShape& shape = group.shape;
+    if (shape.num_tokens > tokens_max_ || shape.num_pairs > pairs_max_)
+        return Error{ErrorCode::num_tokens_range,
+                     text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
+                          " pairs, this worker takes ", tokens_max_, " and ", pairs_max_)};
+    MOEX_CHECK(!busy_, "run_group() without a free lane");
+
+    const std::uint32_t hidden = store_.shape().hidden_size;
+    const auto not_finite = [&] {
+        deliver(Error{ErrorCode::non_finite,
+                      text("layer ", shape.layer, ": an answer is not finite in ",
+                           dtype_name(shape.dtype))},
+                std::move(done));
+        return Status();
+    };
+
+    x_.resize(std::max<std::size_t>(x_.size(), std::size_t{shape.num_tokens} * hidden));
+    if (!decode_rows(shape.dtype, group.x_bytes, hidden,
+                     std::span(x_).first(std::size_t{shape.num_tokens} * hidden)))
+        return not_finite();
+    row_of_slot_.assign(group.rows.begin(), group.rows.end());
+    MOEX_TRY(compute(shape.layer, group.experts, shape.num_tokens, row_of_slot_));
+
+    if (shape.unsummed)
+        apply_gates(group);
+    else
+        sum_rows(group);
+    const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
+    const std::span<const float> answers =
+        std::span(shape.unsummed ? y_ : sums_).first(std::size_t{rows_out} * hidden);
+    wire_.resize(wire_rows_bytes(shape.dtype, rows_out, hidden));
+    encode_rows(shape.dtype, answers, hidden, wire_);
+    if (!wire_rows_finite(shape.dtype, wire_, rows_out, hidden)) return not_finite();
+    deliver(ByteView(wire_), std::move(done));
+    return {};
+}
+
+Status CpuRunner::run_single(Unit unit, std::span<const float> x, Done done) {
+    const std::uint32_t hidden = store_.shape().hidden_size;
+    const auto num_tokens = static_cast<std::uint32_t>(x.size() / hidden);
+    if (num_tokens > tokens_max_)
+        return Error{ErrorCode::num_tokens_range,
+                     text(num_tokens, " rows in one call, this worker takes ", tokens_max_)};
+    if (busy_) return Error{ErrorCode::overloaded, "a call is running"};
+
+    x_.assign(x.begin(), x.end());
+    row_of_slot_.resize(num_tokens);
+    std::iota(row_of_slot_.begin(), row_of_slot_.end(), 0u);
+    const GroupExpert expert{unit.expert, static_cast<std::uint16_t>(num_tokens)};
+    MOEX_TRY(compute(unit.layer, {&expert, 1}, num_tokens, row_of_slot_));
+
+    const ByteView y = std::as_bytes(std::span(y_).first(x.size()));
+    if (wire_rows_finite(Dtype::f32, y, num_tokens, hidden))
+        deliver(y, std::move(done));
+    else
+        deliver(Error{ErrorCode::non_finite, "an answer is not finite"}, std::move(done));
+    return {};
+}
+
+// What is delivered lies in wire_ or y_: no other group starts before.
+void CpuRunner::deliver(Result<ByteView> y, Done done) {
+    busy_ = true;
+    platform_.set_timer(
+        0, [this, life = life_.watch(), y = std::move(y), done = std::move(done)]() mutable {
+            if (!life.alive()) return;
+            busy_ = false;
+            done(std::move(y));
+        });
+}
+
+}  // namespace moex

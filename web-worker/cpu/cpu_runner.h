@@ -1,0 +1,53 @@
+// Groups on the processor: decoded, computed and encoded within the call that takes them, the
+// answer delivered after it. One at a time.
+// Twin: protocol/expert_reference.h; bits: those of the hub's local backend in the same arithmetic.
+#pragma once
+
+#include "hub/engine/kernels/expert_round.h"
+#include "protocol/life_guard.h"
+#include "web-worker/cpu/cpu_store.h"
+#include "web-worker/group_runner.h"
+#include "web-worker/platform.h"
+
+namespace moex {
+
+class CpuRunner : public GroupRunner {
+  public:
+    CpuRunner(Platform& platform, ThreadPool& threads, const CpuStore& store,
+              const Welcome& welcome, std::uint64_t bytes_max);
+
+    void create(std::function<void(Status)> done) override;
+    Status prepare() override { return {}; }
+    void refit(const Welcome& welcome, std::uint64_t bytes,
+               std::function<void(Status)> done) override;
+
+    bool has_free_lane() const override { return !busy_; }
+    std::uint32_t pairs_max(std::uint32_t num_tokens) const override {
+        return num_tokens > tokens_max_ ? std::min(tokens_max_, pairs_max_) : pairs_max_;
+    }
+    double gpu_us() const override { return 0; }
+
+    Status run_group(const GroupDispatchView& group, Done done) override;
+    Status run_single(Unit unit, std::span<const float> x, Done done) override;
+
+  private:
+    // y_ [slots, hidden_size] = expert(x_[row_of_slot[slot]]); unknown_expert.
+    Status compute(std::uint16_t layer, std::span<const GroupExpert> experts,
+                   std::uint32_t num_tokens, std::span<const std::uint32_t> row_of_slot);
+    void apply_gates(const GroupDispatchView& group);
+    void sum_rows(const GroupDispatchView& group);
+    void deliver(Result<ByteView> y, Done done);
+
+    Platform& platform_;
+    ThreadPool& threads_;
+    const CpuStore& store_;
+    std::uint32_t tokens_max_ = 0, pairs_max_ = 0;
+    bool busy_ = false;
+    // reused
+    std::vector<float> x_, y_, sums_;
+    std::vector<std::uint32_t> row_of_slot_, slots_of_row_, first_of_row_;
+    Bytes wire_;
+    LifeGuard life_;
+};
+
+}  // namespace moex

@@ -1,0 +1,45 @@
+// From a decoded group to its answer: what the call queue asks, whatever computes.
+// On a GPU: expert_runner.h. On the processor: cpu/cpu_runner.h. A callback never runs inside the
+// call that takes it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "protocol/messages.h"
+
+namespace moex {
+
+class GroupRunner {
+  public:
+    // `y_bytes` is in wire form, valid during the call. device_lost, non_finite.
+    using Done = std::function<void(Result<ByteView> y_bytes)>;
+    virtual ~GroupRunner() = default;
+
+    // Once, before anything else.
+    virtual void create(std::function<void(Status)> done) = 0;
+    // After the store has grown or shrunk: from here on a round creates nothing.
+    virtual Status prepare() = 0;
+    // Other buffers for calls, of at most `bytes`: at once, or when the calls under way have ended;
+    // until then no lane is free. `done` is not called where nothing changes; it may end this
+    // runner.
+    virtual void refit(const Welcome& welcome, std::uint64_t bytes,
+                       std::function<void(Status)> done) = 0;
+
+    virtual bool has_free_lane() const = 0;
+    // The pairs that a group of `num_tokens` rows may have here. A group of more rows than there is
+    // room for is taken in parts.
+    virtual std::uint32_t pairs_max(std::uint32_t num_tokens) const = 0;
+    // The GPU's own time for one of the last rounds; 0 where it does not tell.
+    virtual double gpu_us() const = 0;
+
+    // Starts a group whose experts are all held (else unknown_expert at once); num_tokens_range for
+    // one that is too large. Requires a free lane.
+    virtual Status run_group(const GroupDispatchView& group, Done done) = 0;
+    // One DISPATCH: x [num_tokens, hidden_size] f32 in, `done` gets y f32 without gates.
+    // overloaded while another runs.
+    virtual Status run_single(Unit unit, std::span<const float> x, Done done) = 0;
+};
+
+}  // namespace moex

@@ -1,0 +1,21 @@
+// The known answers that decide whether what a worker computes on may serve: a small seeded expert,
+// five rows, and what comes out in doubles.
+#pragma once
+
+#include <vector>
+
+#include "protocol/expert_reference.h"
+
+namespace moex {
+
+struct KnownAnswers {
+    static constexpr std::uint32_t num_tokens = 5, hidden = 96, inner = 64;
+    ExpertShape shape{hidden, inner, 32};
+    Bytes blob;
+    std::vector<float> x;          // [num_tokens, hidden]
+    std::vector<double> expected;  // [num_tokens, hidden], gate 1
+
+    KnownAnswers();
+};
+
+}  // namespace moex
