@@ -19,7 +19,7 @@
 
 #include "hub/base/clock.h"
 #include "hub/engine/attention.h"
-#include "hub/engine/matmul.h"
+#include "hub/engine/kernels/matmul.h"
 #include "hub/model/pack/synth.h"
 #include "protocol/half.h"
 #include "protocol/tensor_format.h"
