@@ -39,6 +39,7 @@ enum CommandMask : unsigned {
     command_cert = 64,
     command_verify = 128,
     command_key = 256,
+    command_ban = 512,
 };
 
 struct Setting {

@@ -124,7 +124,7 @@ const Setting door_settings[] = {
 const Setting state_settings[] = {
     {"user", word, command_serve, "NAME", "",
      "when root: the user to become once the port is bound"},
-    {"state", word, command_serve | command_cert | command_key, "DIR", "",
+    {"state", word, command_serve | command_cert | command_key | command_ban, "DIR", "",
      "keys, counters, certificate (0700); default: $XDG_STATE_HOME/moex"},
     {"api-key-file", word, command_serve, "FILE", "",
      "a file whose first line is a further API key (environment: MOEX_API_KEY holds the key "
@@ -143,6 +143,9 @@ const Setting swarm_settings[] = {
      "swarm: tabs and workers compute experts; local: this machine alone", 0, 0, "swarm|local"},
     {"local-fallback", on_off, command_serve, "on|off", "on",
      "compute a call here when no worker answers in time"},
+    {"check-answers", on_off, command_serve, "on|off", "on",
+     "compute answers of contributors again: all of who is new, a share of who has a record; bans "
+     "who lies (wants the experts' weights here)"},
     {"replicas", number, command_serve, "R", "2", "workers that hold each expert", 1, 64},
     {"hedge", word, command_serve, "POLICY", "delayed",
      "delayed: a second worker is asked when the first takes longer than 96 of 100 do, within 5 % "

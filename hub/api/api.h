@@ -33,6 +33,8 @@ struct ApiObserver {
     std::function<void(const char* finish_reason)> on_finished;
     std::function<void(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s)>
         on_latency;
+    // Whether a worker was caught with a false answer, until now. Any thread.
+    std::function<bool(std::uint64_t worker)> has_lied;
 };
 
 class Api {

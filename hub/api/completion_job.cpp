@@ -217,7 +217,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
                                  nullptr, choice.finish_reason.c_str());
         if (is_last && !inputs_.params.include_usage) {
             last["timings"] = timings_json(totals_, usage());
-            last["moex"] = provenance_json(totals_);
+            last["moex"] = provenance_json(totals_, num_doubted());
         }
         responder_->send_event(dump_json(last), counts_on_sent(index));
     }
@@ -248,6 +248,7 @@ void ApiJob::add_totals(const GenerationStats& stats) {
     totals_.pairs_local += stats.pairs_local;
     totals_.pairs_hedged += stats.pairs_hedged;
     totals_.pairs_verified += stats.pairs_verified;
+    totals_.pairs_proven += stats.pairs_proven;
 
     std::vector<std::uint64_t>& workers = totals_.workers;
     workers.insert(workers.end(), stats.workers.begin(), stats.workers.end());
@@ -268,11 +269,19 @@ void ApiJob::on_all_ended() {
     if (inputs_.observer->on_latency) observe_latency();
 }
 
+// What they said before is in this answer, unless it was computed again.
+std::uint64_t ApiJob::num_doubted() const {
+    const auto& has_lied = inputs_.observer->has_lied;
+    return has_lied ? static_cast<std::uint64_t>(
+                          std::count_if(totals_.workers.begin(), totals_.workers.end(), has_lied))
+                    : 0;
+}
+
 void ApiJob::send_usage() {
     OrderedJson last = answer_object(inputs_.header, true);
     last["usage"] = usage_json(usage());
     last["timings"] = timings_json(totals_, usage());
-    last["moex"] = provenance_json(totals_);
+    last["moex"] = provenance_json(totals_, num_doubted());
     responder_->send_event(dump_json(last));
 }
 
@@ -281,7 +290,7 @@ void ApiJob::send_whole() {
     for (std::size_t i = 0; i < choices_.size(); ++i) body["choices"].push_back(whole_choice(i));
     body["usage"] = usage_json(usage());
     body["timings"] = timings_json(totals_, usage());
-    body["moex"] = provenance_json(totals_);
+    body["moex"] = provenance_json(totals_, num_doubted());
 
     HttpResponse response;
     response.body = dump_json(body);

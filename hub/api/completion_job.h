@@ -92,6 +92,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     // What the client had not been sent of choice `index`, for the account once it has left.
     std::function<void()> counts_on_sent(std::size_t index);
     void add_totals(const GenerationStats& stats);
+    std::uint64_t num_doubted() const;
     void send_usage();
     void send_whole();
     void observe_latency() const;

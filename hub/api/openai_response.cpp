@@ -80,11 +80,17 @@ OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
          per_second(usage.completion_tokens > 0 ? usage.completion_tokens - 1 : 0, predicted_ms)}};
 }
 
-OrderedJson provenance_json(const GenerationStats& stats) {
+OrderedJson provenance_json(const GenerationStats& stats, std::uint64_t doubted) {
     return {{"workers", stats.workers.size()},
             {"calls_remote", stats.pairs_remote},
             {"calls_local", stats.pairs_local},
-            {"hedged", stats.pairs_hedged}};
+            {"hedged", stats.pairs_hedged},
+            // of calls_remote: computed again before they counted; of contributors with a record,
+            // whose answers are checked at a rate; the rest nobody could check
+            {"verified", stats.pairs_verified},
+            {"proven", stats.pairs_proven},
+            {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
+            {"doubted", doubted}};
 }
 
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {

@@ -39,7 +39,8 @@ struct Usage {
 OrderedJson usage_json(const Usage& usage);
 // Sums of all sequences of one request.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
-OrderedJson provenance_json(const GenerationStats& stats);
+// `doubted`: of its workers, those that were caught with a false answer by now.
+OrderedJson provenance_json(const GenerationStats& stats, std::uint64_t doubted);
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 // The same of a prompt and the answer behind it; the prompt's first token has null.

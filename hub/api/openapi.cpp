@@ -140,9 +140,17 @@ constexpr const char* other_schemas = R"json({
     "predicted_n": {"type": "integer"}, "predicted_ms": {"type": "number"},
     "predicted_per_second": {"type": "number"}}},
   "Provenance": {"type": "object", "description": "Who computed the answer.",
-    "required": ["workers", "calls_remote", "calls_local", "hedged"], "properties": {
+    "required": ["workers", "calls_remote", "calls_local", "hedged", "verified", "proven",
+      "unchecked", "doubted"], "properties": {
       "workers": {"type": "integer"}, "calls_remote": {"type": "integer"},
-      "calls_local": {"type": "integer"}, "hedged": {"type": "integer"}}},
+      "calls_local": {"type": "integer"}, "hedged": {"type": "integer"},
+      "verified": {"type": "integer",
+        "description": "Of calls_remote: computed again, and right, before they counted."},
+      "proven": {"type": "integer",
+        "description": "Of calls_remote: of contributors with a record, checked at a rate."},
+      "unchecked": {"type": "integer", "description": "Of calls_remote: nobody could check them."},
+      "doubted": {"type": "integer",
+        "description": "Of workers: caught with a false answer, in this reply or elsewhere."}}},
   "TokenizeRequest": {"type": "object", "required": ["content"], "properties": {
     "content": {"type": "string"}, "parse_special": {"type": "boolean", "default": true},
     "with_pieces": {"type": "boolean", "default": false}}},

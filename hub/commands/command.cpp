@@ -62,6 +62,13 @@ std::vector<Command> commands_on_models() {
 // What a host does around `serve`.
 std::vector<Command> commands_around_them() {
     return {
+        {"ban",
+         command_ban,
+         "List workers that were banned for false answers, or let one join again.",
+         "moex-hub ban lift 3f9a",
+         {{"ACTION", "", "list or lift", true, "list|lift"},
+          {"KEY", "", "lift: the worker's key as list shows it, or its beginning"}},
+         run_ban},
         {"key",
          command_key,
          "Make, list and revoke keys, beside a hub that runs or without one; what was used.",

@@ -63,6 +63,7 @@ int run_generate(const Invocation& invocation);
 int run_eval(const Invocation& invocation);
 int run_inspect(const Invocation& invocation);
 int run_key(const Invocation& invocation);
+int run_ban(const Invocation& invocation);
 int run_cert(const Invocation& invocation);
 int run_doctor(const Invocation& invocation);
 int run_completion(const Invocation& invocation);

@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 #include "hub/base/log.h"
 #include "hub/commands/command.h"
@@ -30,6 +31,8 @@ void log_worker_event(const WorkerEvent& event) {
         case WorkerEvent::Kind::healthy: return log_info(line("healthy"));
         case WorkerEvent::Kind::unhealthy: return log_warn(line("unhealthy"));
         case WorkerEvent::Kind::removed: return log_warn(line("removed"));
+        case WorkerEvent::Kind::lied: return log_warn(line("lied"));
+        case WorkerEvent::Kind::banned: return log_warn(line("banned"));
     }
 }
 
@@ -184,6 +187,8 @@ Status HubProgram::require_computers() const {
 Status HubProgram::open_registry() {
     MOEX_ASSIGN(registry, Registry::open(state_directory_));
     registry_ = std::move(registry);
+    MOEX_ASSIGN(bans, BanBook::open(state_directory_));
+    bans_ = std::move(bans);
     MOEX_ASSIGN(made, prepare_keys(settings_, *registry_, keys_required(server_options_)));
     made_keys_ = std::move(made);
     return {};
@@ -216,21 +221,33 @@ void HubProgram::reload() {
         log_warn("hub: these settings wait for a restart", kv("settings", waiting));
 }
 
+void HubProgram::on_worker_event(const WorkerEvent& event) {
+    server_->on_worker_event(event);
+    log_worker_event(event);
+    // For what it answered: nobody's next prompt rests on that.
+    if (event.kind == WorkerEvent::Kind::lied ||
+        (event.kind == WorkerEvent::Kind::removed && event.code == CloseCode::policy))
+        engine_->forget_worker(event.worker);
+
+    if (event.kind != WorkerEvent::Kind::banned || event.view->worker_key.empty()) return;
+    const Result<Ban> ban = bans_->add(event.view->worker_key, event.view->nickname, event.detail,
+                                       std::time(nullptr));
+    if (!ban.ok())
+        log_error("hub: a ban is lost at the next start", kv("error", ban.error().message));
+}
+
 ExpertBackend& HubProgram::experts() {
     if (swarm_computes()) return *swarm_;
     return *model_.local;
 }
 
 void HubProgram::join_rooms() {
-    swarm_.emplace(
-        swarm_options_of(settings_, model_.package, *registry_), server_->swarm_host(),
-        model_.local.get(), [this](const WorkerEvent& event) {
-            server_->on_worker_event(event);
-            log_worker_event(event);
-            // Put out for what it answered: nobody's next prompt rests on it.
-            if (event.kind == WorkerEvent::Kind::removed && event.code == CloseCode::policy)
-                engine_->forget_worker(event.worker);
-        });
+    SwarmOptions swarm_options = swarm_options_of(settings_, model_.package, *registry_);
+    swarm_options.closed_for = [this](std::string_view worker_key) -> Duration {
+        return std::chrono::seconds(bans_->left_s(worker_key, std::time(nullptr)));
+    };
+    swarm_.emplace(std::move(swarm_options), server_->swarm_host(), model_.local.get(),
+                   [this](const WorkerEvent& event) { on_worker_event(event); });
 
     engine_options_ = engine_options_of(settings_, model_);
     engine_options_.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));

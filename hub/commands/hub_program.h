@@ -11,6 +11,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/signals.h"
 #include "hub/net/server.h"
+#include "hub/registry/bans.h"
 
 namespace moex {
 
@@ -54,6 +55,7 @@ class HubProgram {
     // SIGHUP: keys, and the settings that may change while serving. What cannot be read changes
     // nothing. Disk thread.
     void reload();
+    void on_worker_event(const WorkerEvent& event);
     void log_ready() const;
     void print_links() const;
     bool swarm_computes() const { return settings_.text("backend") == "swarm"; }
@@ -73,6 +75,7 @@ class HubProgram {
     std::filesystem::path state_directory_;
     LoadedModel model_;
     std::unique_ptr<Registry> registry_;
+    std::unique_ptr<BanBook> bans_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;
     std::optional<net::Server> server_;

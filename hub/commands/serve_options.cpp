@@ -1,6 +1,7 @@
 #include "hub/commands/serve_options.h"
 
 #include <algorithm>
+#include <random>
 
 #include "hub/commands/load_model.h"
 #include "hub/commands/qr.h"
@@ -108,6 +109,10 @@ SwarmOptions swarm_options_of(const Settings& settings,
     options.hedge = parse_hedge_policy(settings.text("hedge")).value();
     options.replicas = count_of(settings, "replicas");
     options.local_fallback = settings.on("local-fallback");
+    options.checks.on = settings.on("check-answers");
+    // Who knows what is drawn knows which of its answers are looked at.
+    std::random_device random;
+    options.checks.seed = std::uint64_t{random()} << 32 | random();
     options.workers_per_address_max = count_of(settings, "workers-per-address");
     options.lz4 = settings.on("lz4");
     options.queue_depth = count_of(settings, "queue-depth");

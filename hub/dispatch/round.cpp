@@ -220,7 +220,8 @@ void Round::set_late(Attempt& attempt) {
     for (const std::uint32_t index : attempt.pieces) ++pieces[index].num_late;
 }
 
-std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed) {
+std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed,
+                            Proof proof) {
     const auto num_new = static_cast<std::uint32_t>(
         std::count_if(attempt.pieces.begin(), attempt.pieces.end(),
                       [&](std::uint32_t index) { return !pieces[index].done; }));
@@ -250,6 +251,7 @@ std::uint32_t Round::accept(const Attempt& attempt, std::vector<float> y, bool a
 
     pieces_left -= num_new;
     answers.push_back(RoundAnswer{.worker = attempt.worker,
+                                  .proof = proof,
                                   .unsummed = answer_unsummed,
                                   .first_piece = attempt.pieces.front(),
                                   .pieces = attempt.pieces,
@@ -298,6 +300,8 @@ void Round::finish(std::vector<float>& y, ExpertAnswer& provenance) const {
 
             RowProvenance& from = provenance.rows[row];
             ++(local ? from.pairs_local : from.pairs_remote);
+            if (!local && answer.proof == Proof::verified) ++from.pairs_verified;
+            if (!local && answer.proof == Proof::proven) ++from.pairs_proven;
             if (piece.hedged) ++from.pairs_hedged;
         }
     }

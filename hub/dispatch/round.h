@@ -46,9 +46,17 @@ struct Piece {
     AttemptId innermost() const { return live.empty() ? 0 : live.back(); }
 };
 
+// What was known of an answer when it counted.
+enum class Proof : std::uint8_t {
+    unchecked,  // nobody could say
+    proven,     // of a worker whose answers are checked at a rate
+    verified    // each row was computed again
+};
+
 // One attempt's answer as it came; kept until the round ends.
 struct RoundAnswer {
     WorkerId worker = 0;  // 0: the local backend
+    Proof proof = Proof::verified;
     bool unsummed = true;
     std::uint32_t first_piece = 0;
     std::vector<std::uint32_t> pieces;
@@ -66,7 +74,9 @@ struct Attempt {
     bool hedge = false;  // not the first cover
     bool late = false;   // beyond its deadline; its answer counts all the same
     bool probe = false;  // of a worker that was ejected: goes on when it is not needed any more
-    GroupShape shape;    // as sent; the answer echoes it
+    // It was answered, and that waits for a verdict; or its answer is one: see swarm_checks.
+    std::uint64_t check = 0, witness_of = 0;
+    GroupShape shape;  // as sent; the answer echoes it
     std::uint32_t num_pairs = 0;
     std::vector<std::uint32_t> pieces;  // in the order of their pairs in the frame
     std::vector<std::uint32_t> tokens;  // batch row of each row of the frame's x
@@ -116,7 +126,8 @@ struct Round {
     void set_late(Attempt& attempt);
     // Marks what is still open of the attempt's pieces as answered; how many that were. A sum
     // takes the place of answers to pieces within it.
-    std::uint32_t accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed);
+    std::uint32_t accept(const Attempt& attempt, std::vector<float> y, bool answer_unsummed,
+                         Proof proof = Proof::verified);
     // Forgets the answers of a worker that turned out a liar; how many pieces opened again.
     std::uint32_t reject_answers_of(WorkerId worker);
     // The weighted sum over experts in f32, ascending by

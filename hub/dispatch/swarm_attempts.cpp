@@ -37,6 +37,7 @@ Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
     attempt.round = round.id;
     attempt.worker = worker;
     attempt.hedge = attempt.late = attempt.probe = false;
+    attempt.check = attempt.witness_of = 0;
     attempt.pieces.clear();
     attempt.tokens.clear();
     attempts[attempt.id] = std::move(fresh);
@@ -92,6 +93,7 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
 
     worker.decay_work(turn.now);
     worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs);
+    newcomers.add(attempt.num_pairs, !worker.is_proven);
     ++worker.groups_sent;
     ++counts.groups_sent;
     if (hedge) ++counts.hedges_sent;
@@ -175,6 +177,7 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
     }
 
     if (failure == Failure::error || failure == Failure::bad_answer) ++round.num_unpaid;
+    if (attempt.witness_of != 0) witnesses_lost.push_back(attempt.witness_of);
     round.end(attempt);
     erase_attempt(attempt.id);
 }
@@ -182,12 +185,14 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
 // Its time is over. What it was asked goes to somebody else as well, and whoever answers first
 // is believed: a slow worker is no dead one.
 void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
+    if (attempt.check != 0) return;  // it is not the worker that takes its time
     Round& round = *find_round(attempt.round);
     round.set_late(attempt);
 
     Worker& worker = *pool.find(attempt.worker);
     ++worker.timeouts;
     ++counts.timeouts;
+    if (attempt.witness_of != 0) witnesses_lost.push_back(attempt.witness_of);
     const RoundId round_id = round.id;
     add_failure(turn, worker, "timeout");
     watch_for_darkness(turn, attempt);
@@ -196,7 +201,7 @@ void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
 
 void SwarmCore::State::on_hedge_time(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
-    if (attempt.late || dark || !policy.affords(turn.now)) return;
+    if (attempt.late || attempt.check != 0 || dark || !policy.affords(turn.now)) return;
 
     std::vector<std::uint32_t> slow;
     for (const std::uint32_t i : attempt.pieces)
@@ -236,11 +241,21 @@ void SwarmCore::State::learn_latency(TimePoint now, const Attempt& attempt, Work
 // The attempt is not needed any more.
 void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
+    if (attempt.check != 0) {
+        // The worker has done its part: the verdict on it comes all the same.
+        checks.at(attempt.check).attempt = 0;
+        if (!options.checks.judge) checks.erase(attempt.check);
+        round.end(attempt);
+        erase_attempt(attempt.id);
+        return;
+    }
 
     if (Worker* worker = pool.find(attempt.worker)) {
         worker->ids.cancel(attempt.sequence_id, attempt.sent_at, attempt.num_pairs, turn.now);
         capacity_freed = true;
     }
+
+    if (attempt.witness_of != 0) witnesses_lost.push_back(attempt.witness_of);
 
     // What a probe is for is the worker's answer, needed or not.
     if (Worker* worker = pool.find(attempt.worker); worker != nullptr && !attempt.probe) {
@@ -260,9 +275,9 @@ void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
 }
 
 void SwarmCore::State::accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y,
-                                     bool unsummed) {
+                                     bool unsummed, Proof proof) {
     Round& round = *find_round(attempt.round);
-    const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed);
+    const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed, proof);
     if (attempt.hedge && num_new > 0) ++counts.hedges_won;
     round.end(attempt);
     erase_attempt(attempt.id);

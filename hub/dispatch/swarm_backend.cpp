@@ -4,8 +4,11 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <unordered_map>
+
+#include "hub/dispatch/judge_thread.h"
 
 namespace moex {
 namespace {
@@ -56,6 +59,10 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     std::deque<ComputeLocally> jobs;
     bool jobs_stop = false;
     std::thread local_thread;
+    std::unique_ptr<JudgeThread> judge;  // null: nobody can check
+
+    std::mutex liars_mutex;
+    std::set<WorkerId> liars;
 
     State(SwarmOptions options, SwarmHost& swarm_host, const ExpertCompute* local_experts,
           std::function<void(const WorkerEvent&)> event)
@@ -103,6 +110,22 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         }
         jobs_signal.notify_one();
     }
+    void act(CheckAnswer& action) {
+        MOEX_CHECK(judge != nullptr, "a sample for nobody");
+        judge->submit(std::move(action.sample));
+    }
+    void start_judge() {
+        judge = std::make_unique<JudgeThread>(
+            *local, [weak = weak_from_this()](std::uint64_t id, Judgement judgement) {
+                const auto self = weak.lock();
+                if (!self) return;
+                self->post([id, judgement = std::move(judgement)](State& state) {
+                    std::vector<SwarmAction> actions;
+                    state.core.on_judgement(now_steady(), id, judgement, actions);
+                    state.perform(actions);
+                });
+            });
+    }
     void act(RoundDone& action) {
         auto node = rounds.extract(action.round);
         drop_jobs(action.round);
@@ -114,6 +137,12 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         std::erase_if(jobs, [&](const ComputeLocally& job) { return job.round == round; });
     }
     void act(WorkerEvent& action) {
+        if (action.kind == WorkerEvent::Kind::lied) {
+            constexpr std::size_t liars_max = 10'000;
+            const std::lock_guard lock(liars_mutex);
+            liars.insert(action.worker);
+            if (liars.size() > liars_max) liars.erase(liars.begin());
+        }
         if (on_event) on_event(action);
     }
 
@@ -214,10 +243,13 @@ class SwarmRound : public ExpertRound {
 }  // namespace
 
 SwarmBackend::SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
-                           std::function<void(const WorkerEvent&)> on_event)
-    : state_(std::make_shared<State>(std::move(options), host, local, std::move(on_event))) {
+                           std::function<void(const WorkerEvent&)> on_event) {
+    options.checks.judge = options.checks.on && local != nullptr;
+    const bool judges = options.checks.judge;
+    state_ = std::make_shared<State>(std::move(options), host, local, std::move(on_event));
     if (local != nullptr)
         state_->local_thread = std::thread([state = state_.get()] { state->run_local(); });
+    if (judges) state_->start_judge();
 }
 
 SwarmBackend::~SwarmBackend() {
@@ -227,6 +259,15 @@ SwarmBackend::~SwarmBackend() {
     }
     state_->jobs_signal.notify_all();
     if (state_->local_thread.joinable()) state_->local_thread.join();
+    {
+        // The judge's last word is posted, and finds this closed.
+        std::unique_ptr<JudgeThread> judge;
+        {
+            const std::lock_guard lock(state_->mutex);
+            state_->closed = true;
+            judge = std::move(state_->judge);
+        }
+    }
     const std::lock_guard lock(state_->mutex);
     state_->closed = true;
     state_->links.clear();
@@ -290,6 +331,11 @@ void SwarmBackend::on_frame(WorkerId worker, ByteView frame) {
     std::vector<SwarmAction> actions;
     state_->core.on_frame(now_steady(), worker, frame, actions);
     state_->perform(actions);
+}
+
+bool SwarmBackend::has_lied(WorkerId worker) const {
+    const std::lock_guard lock(state_->liars_mutex);
+    return state_->liars.contains(worker);
 }
 
 void SwarmBackend::on_disconnect(WorkerId worker) {

@@ -1,6 +1,6 @@
 // Runs a SwarmCore on one strand: the ExpertBackend whose experts
 // are workers. The strand, the timer and the sockets are given by
-// hub/net through SwarmHost; local calls run on a thread of its own.
+// hub/net through SwarmHost; local calls run on a thread of its own, and so does the judge.
 #pragma once
 
 #include <functional>
@@ -36,7 +36,8 @@ class WorkerLink {
 
 class SwarmBackend : public ExpertBackend {
   public:
-    // `local` may be null when the hub holds no expert weights. `on_event` runs on the strand.
+    // `local` may be null when the hub holds no expert weights: then nobody judges answers.
+    // `on_event` runs on the strand.
     SwarmBackend(SwarmOptions options, SwarmHost& host, const ExpertCompute* local,
                  std::function<void(const WorkerEvent&)> on_event);
     ~SwarmBackend() override;
@@ -44,6 +45,9 @@ class SwarmBackend : public ExpertBackend {
     // from the engine's thread
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "swarm"; }
+
+    // Whether it was caught with a false answer. Any thread; the last 10,000 are remembered.
+    bool has_lied(WorkerId worker) const;
 
     // From the strand.
     WorkerId on_connect(std::shared_ptr<WorkerLink> link, std::string address, bool authorized);

@@ -32,10 +32,18 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
 constexpr std::uint32_t heartbeats_missed_close = 5;
 // of a published peer, which says nothing between two batches of weights
 constexpr Duration loading_silence_max = 10min;
+
+// A proxy speaks from there, for anybody.
+bool is_loopback(std::string_view address) {
+    return address.starts_with("127.") || address == "::1" || address == "[::1]" ||
+           address.starts_with("::ffff:127.");
+}
 }  // namespace
 
 SwarmCore::State::State(SwarmOptions given)
     : options(std::move(given)),
+      trust(options.checks),
+      gains(std::size_t{num_moe_layers(options)} * options.limits.num_experts),
       policy(options.hedge),
       directory(directory_options(options)) {
     MOEX_CHECK(options.layer_is_moe.size() == options.limits.num_layers,
@@ -70,7 +78,7 @@ void SwarmCore::State::Turn::event(const Worker& worker, WorkerEvent::Kind kind,
     out.push_back(WorkerEvent{.kind = kind,
                               .worker = worker.id,
                               .detail = std::move(detail),
-                              .view = std::make_shared<const WorkerView>(worker.view())});
+                              .view = std::make_shared<const WorkerView>(state.view_of(worker))});
 }
 
 void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind,
@@ -97,6 +105,7 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
 
     if (kind == WorkerEvent::Kind::removed) {
         // What it said in rounds still open is not believed either.
+        drop_held(turn, id, touched);
         for (auto& [round_id, round] : rounds)
             if (round->reject_answers_of(id) > 0) touched.push_back(round_id);
     }
@@ -259,6 +268,7 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
 }
 
 void SwarmCore::State::close_drained(Turn& turn) {
+    settle_without_witness(turn);
     std::erase_if(leavers, [&](WorkerId id) {
         const Worker* worker = pool.find(id);
         if (worker != nullptr && worker->ids.num_live() > 0) return false;
@@ -297,6 +307,7 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
 
     worker.prefix = address_prefix(address);
     worker.owner = address_owner(address);
+    worker.trust_address = is_loopback(address) ? 0 : worker.prefix;
     worker.address = std::move(address);
     worker.authorized = authorized;
     worker.connected_at = now;
@@ -423,8 +434,15 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
         return;
     }
 
-    state.accept_answer(turn, *attempt, std::move(y).value(), true);
+    state.accept_answer(turn, *attempt, std::move(y).value(), true, Proof::verified);
     state.close_drained(turn);
+}
+
+void SwarmCore::on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,
+                             std::vector<SwarmAction>& actions) {
+    State::Turn turn{*state_, now, actions};
+    state_->on_judgement(turn, sample, judgement);
+    state_->close_drained(turn);
 }
 
 void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions) {
@@ -500,14 +518,14 @@ std::size_t SwarmCore::in_flight(WorkerId id) const {
 
 std::vector<WorkerView> SwarmCore::workers() const {
     std::vector<WorkerView> views;
-    for (const auto& [id, worker] : state_->pool.all()) views.push_back(worker->view());
+    for (const auto& [id, worker] : state_->pool.all()) views.push_back(state_->view_of(*worker));
     return views;
 }
 
 std::optional<WorkerView> SwarmCore::worker(WorkerId id) const {
     const Worker* worker = state_->pool.find(id);
     if (worker == nullptr) return std::nullopt;
-    return worker->view();
+    return state_->view_of(*worker);
 }
 
 std::vector<std::uint16_t> SwarmCore::replicas() const {

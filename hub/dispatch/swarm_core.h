@@ -41,6 +41,9 @@ class SwarmCore {
     // The answer to ComputeLocally: y [num_pairs, hidden_size], gates applied.
     void on_local(TimePoint now, RoundId round, std::uint64_t attempt, Result<std::vector<float>> y,
                   std::vector<SwarmAction>& actions);
+    // The answer to CheckAnswer.
+    void on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,
+                      std::vector<SwarmAction>& actions);
     void on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions);
     // Call when `now` has reached next_deadline(); early calls are harmless.
     void on_tick(TimePoint now, std::vector<SwarmAction>& actions);

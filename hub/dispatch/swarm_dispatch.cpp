@@ -313,12 +313,20 @@ std::optional<std::uint32_t> SwarmCore::State::route_of(Worker& worker, Dtype dt
     return worker.route;
 }
 
+// Leaves out takers without a record where one with a record could do it.
+void SwarmCore::State::prefer_proven() {
+    const auto is_proven = [&](std::uint32_t number) { return routed[number]->is_proven; };
+    if (std::any_of(takers.begin(), takers.end(), is_proven))
+        std::erase_if(takers, [&](std::uint32_t number) { return !is_proven(number); });
+}
+
 void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
                                   bool hedge) {
     ++mark;
     router.begin();
     routed.clear();
-    const bool idle_only = hedge && round.copies == 1;
+    const bool idle_only = hedge && round.copies == 1,
+               room_for_new = !options.checks.on || newcomers.has_room();
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
         takers.clear();
@@ -327,6 +335,7 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
             const auto route = route_of(worker, piece.dtype, idle_only, turn.now);
             if (route && can_take(worker, piece)) takers.push_back(*route);
         }
+        if (!room_for_new) prefer_proven();
         router.add_piece(i, piece.num_pairs(), takers);
     }
     if (routed.empty()) return;
@@ -384,6 +393,11 @@ void SwarmCore::State::finish_round(Turn& turn, Round& round) {
     RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
     round.finish(done.y, *done.answer);
     done.answer->waited = turn.now - round.started;
+    for (const RowProvenance& row : done.answer->rows) {
+        counts.pairs_verified += row.pairs_verified;
+        counts.pairs_proven += row.pairs_proven;
+        counts.pairs_unchecked += row.pairs_remote - row.pairs_verified - row.pairs_proven;
+    }
 
     // A call counts as local when any part of it was; only rounds
     // beyond the wire's row limit have calls in several parts.

@@ -38,7 +38,7 @@ void SwarmCore::State::check_round(const Round& round, Broken& broken) {
             num_late[i] += attempt->late;
         }
         const Worker* worker = pool.find(attempt->worker);
-        if (attempt->worker != 0 && worker == nullptr)
+        if (attempt->worker != 0 && worker == nullptr && attempt->check == 0)
             wrong("attempt ", id, " is at worker ", attempt->worker, ", who is gone");
         if (worker != nullptr && !worker->published_peer && !round.unsummed)
             sums.push_back(attempt);
@@ -88,6 +88,14 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
     if (num_attempts != state.attempts.size())
         broken.push_back(text(state.attempts.size(), " attempts, the rounds have ", num_attempts));
 
+    for (const auto& [id, check] : state.checks) {
+        if (check.attempt == 0) continue;
+        const Attempt* attempt = state.find_attempt(check.attempt);
+        if (attempt == nullptr || attempt->check != id)
+            broken.push_back(text("check ", id, " holds attempt ", check.attempt,
+                                  ", which does not wait for it"));
+    }
+
     std::size_t num_live = 0;
     for (const auto& [id, worker] : state.pool.all()) {
         for (const SequenceIds::Live& live : worker->ids.live()) {
@@ -103,9 +111,9 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
         if (whole) state.check_worker(*worker, broken);
     }
 
-    const auto num_remote = static_cast<std::size_t>(
-        std::count_if(state.attempts.begin(), state.attempts.end(),
-                      [](const auto& entry) { return entry.second->worker != 0; }));
+    const auto num_remote = static_cast<std::size_t>(std::count_if(
+        state.attempts.begin(), state.attempts.end(),
+        [](const auto& entry) { return entry.second->worker != 0 && entry.second->check == 0; }));
     if (num_live != num_remote)
         broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
     return broken;

@@ -24,6 +24,11 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
     return bits;
 }
 
+// Of who may not join now: it may try again, or not for long.
+CloseCode refusal_code(const Error& error) {
+    return error.code == ErrorCode::unauthorized ? CloseCode::policy : CloseCode::going_away;
+}
+
 // Deterministic: answers differ by the order of f32 sums at most.
 std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
     if (!options.rounding.deterministic) return std::nullopt;
@@ -141,6 +146,8 @@ void SwarmCore::State::on_first_frame(Turn& turn, Worker& worker, const FrameHea
 // for it. One that comes back while its old connection still stands takes that one's place.
 std::optional<Error> SwarmCore::State::no_place_for(const Worker& worker,
                                                     const std::string& worker_key) {
+    if (auto shut = closed(worker.connected_at, worker_key)) return shut;
+
     const Worker* ghost = worker_key.empty() ? nullptr : pool.find_key(worker_key, worker.id);
     if (ghost == nullptr && pool.num_welcomed() >= options.workers_max)
         return Error{ErrorCode::overloaded,
@@ -194,7 +201,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     }
 
     if (const auto full = no_place_for(worker, hello->worker_key)) {
-        refuse(turn, worker, *full, CloseCode::going_away);
+        refuse(turn, worker, *full, refusal_code(*full));
         return;
     }
 
@@ -250,7 +257,7 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
     }
 
     if (const auto full = no_place_for(worker, capabilities->worker_key)) {
-        refuse(turn, worker, *full, CloseCode::going_away);
+        refuse(turn, worker, *full, refusal_code(*full));
         return;
     }
 
@@ -291,6 +298,9 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
 
 void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
     worker.health.on(HealthEvent::welcome, turn.now);
+    worker.trust_key = worker.worker_key.empty() ? text('#', worker.id) : worker.worker_key;
+    worker.is_proven = trust.trust(worker.trust_key, turn.now) == Trust::proven;
+    worker.pairs_credited_before = trust.pairs_credited(worker.trust_key);
     worker.joined_at = worker.heard_at = turn.now;
 
     tell_frame_limit(turn, worker);
@@ -419,7 +429,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
     ++counts.groups_answered;
     capacity_freed = true;
 
-    accept_answer(turn, attempt, std::move(answer.y), answer.unsummed);
+    receive_answer(turn, worker, attempt, std::move(answer.y), answer.unsummed);
 }
 
 // Of an attempt that was cancelled, or of none at all.

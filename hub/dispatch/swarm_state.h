@@ -1,6 +1,7 @@
-// The inside of SwarmCore, split over six files: swarm_core (events and time),
+// The inside of SwarmCore, split over eight files: swarm_core (events and time),
 // swarm_protocol (frames in), swarm_units (who holds what), swarm_dispatch (who computes
-// what), swarm_attempts (what is under way), swarm_invariants (what must hold of it all).
+// what), swarm_attempts (what is under way), swarm_checks and swarm_witness (what is
+// computed again), swarm_invariants (what must hold of it all).
 // Private to this room.
 #pragma once
 
@@ -8,6 +9,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/attempt_policy.h"
 #include "hub/dispatch/round.h"
 #include "hub/dispatch/router.h"
@@ -136,6 +138,7 @@ struct SwarmCore::State {
     // Gives `open` pieces to workers, few frames first; what found nobody stays in `open`. A hedge
     // goes to idle ones.
     void plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open, bool hedge);
+    void prefer_proven();
     std::optional<std::uint32_t> route_of(Worker& worker, Dtype dtype, bool idle_only,
                                           TimePoint now);
     void send_group(Turn& turn, Round& round, Worker& worker, std::vector<std::uint32_t> pieces,
@@ -168,7 +171,52 @@ struct SwarmCore::State {
     void learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker);
     void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
     void cancel_attempt(Turn& turn, Attempt& attempt);
-    void accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y, bool unsummed);
+    void accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y, bool unsummed,
+                       Proof proof);
+
+    // ---- swarm_checks.cpp: what is computed again
+    // Rows that the judge has, and what waits for it.
+    struct PendingCheck {
+        WorkerId worker = 0;
+        std::string key;  // of its record
+        std::uint64_t address = 0;
+        WorkerArithmetic arithmetic = WorkerArithmetic::exact;
+        CheckPlan plan;
+        std::vector<std::uint32_t> units;  // of the sample's pairs
+        AttemptId attempt = 0;             // held until the verdict; 0: it has counted already
+        std::vector<float> y;              // of the held answer
+        bool unsummed = true;
+        // Where a second worker judges: who said something else, and what.
+        std::string dissenter;
+        std::vector<float> dissent;
+    };
+    // An answer of the right shape: it counts now, or once it was judged.
+    void receive_answer(Turn& turn, Worker& worker, Attempt& attempt, std::vector<float> y,
+                        bool unsummed);
+    bool is_odd(const Round& round, const Attempt& attempt, std::span<const float> y,
+                bool unsummed) const;
+    AnswerSample sample_of(const Round& round, const Attempt& attempt, std::span<const float> y,
+                           bool unsummed, std::span<const std::uint32_t> rows,
+                           std::vector<std::uint32_t>& units) const;
+    void on_judgement(Turn& turn, std::uint64_t id, const Judgement& judgement);
+    void on_lie(Turn& turn, const PendingCheck& check, bool banned);
+    // Without weights: another worker is asked the same, and a third one where those two differ.
+    void hold_for_witness(Turn& turn, Worker& worker, Attempt& attempt, CheckPlan plan,
+                          std::vector<float> y, bool unsummed);
+    Worker* find_witness(TimePoint now, const Round& round, const Attempt& attempt,
+                         const PendingCheck& check);
+    bool ask_witness(Turn& turn, std::uint64_t id);
+    void on_witness(Turn& turn, Worker& witness, Attempt& attempt, std::vector<float> y,
+                    bool unsummed);
+    void end_witness(Round& round, Attempt& attempt);
+    void settle_dissent(Turn& turn, std::uint64_t id);
+    void settle_without_witness(Turn& turn);
+    void renew_trust(TimePoint now);
+    void punish(Turn& turn, const std::string& key, const CheckPlan& plan);
+    void drop_held(Turn& turn, WorkerId worker, std::vector<RoundId>& touched);
+    WorkerView view_of(const Worker& worker) const;
+    // Why this worker may not join now, if its key is closed.
+    std::optional<Error> closed(TimePoint now, std::string_view worker_key) const;
 
     // ---- swarm_invariants.cpp
     void check_round(const Round& round, std::vector<std::string>& broken);
@@ -176,6 +224,13 @@ struct SwarmCore::State {
 
     SwarmOptions options;
     SwarmCounters counts;
+    AnswerTrust trust;
+    ExpertGains gains;
+    std::unordered_map<std::uint64_t, PendingCheck> checks;
+    std::uint64_t last_check = 0;
+    NewcomerShare newcomers;
+    std::vector<std::uint64_t> witnesses_lost;  // checks whose witness will say nothing
+
     LatencyHistogram group_latency;
     LatencyEstimates latency;  // of all workers
     AttemptPolicy policy;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "hub/base/clock.h"
+#include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/hedge_policy.h"
 #include "hub/dispatch/placement.h"
 #include "hub/dispatch/worker_health.h"
@@ -68,8 +69,12 @@ struct SwarmOptions {
     std::uint32_t busy_in_row_max = 3;
     // malformed, non-finite or beyond the norm bound: removed
     std::uint32_t bad_answers_max = 3;
-    // |y| of one pair, root mean square, relative to max(1, rms of x)
+    // |y| of one pair, root mean square, relative to max(1, rms of x): beyond it nothing is asked
+    // of the judge any more
     double norm_bound = 1e4;
+    CheckOptions checks;
+    // How long a worker's key stays closed, zero when it is not. Empty: the core's own memory.
+    std::function<Duration(std::string_view worker_key)> closed_for;
     std::uint32_t workers_max = 1024;
     // Of them from one IPv4 address or IPv6 /64; 0: as many as there are.
     std::uint32_t workers_per_address_max = 0;
@@ -103,6 +108,10 @@ struct ComputeLocally {
     std::vector<float> gates;                     // [num_pairs]
     std::shared_ptr<const std::vector<float>> x;  // [num_tokens, hidden_size]
 };
+// Compute these rows again and answer with on_judgement(); see judge_answer().
+struct CheckAnswer {
+    AnswerSample sample;
+};
 struct RoundDone {
     RoundId round;
     Result<ExpertAnswer> answer;
@@ -125,17 +134,24 @@ struct WorkerView {                                // for status, metrics and th
     std::uint64_t bytes_sent = 0, bytes_received = 0;
     double latency_p50_ms = 0, latency_p99_ms = 0;
     TimePoint joined_at{};
+    // Whether its answers are believed, and the share of its rows that are computed again.
+    Trust trust = Trust::unproven;
+    double check_rate = 1;
+    // of its key, over all of its connections: found right; of all its answers, wrong
+    std::uint64_t rows_verified = 0, pairs_credited = 0;
+    std::uint32_t lies = 0;
 };
 // Something worth a line in a log, a row in the registry or a count.
 struct WorkerEvent {
-    enum class Kind { joined, ready, left, unhealthy, healthy, removed } kind;
+    // lied: an answer was computed again and was not that. banned: removed for it, `closed_for`.
+    enum class Kind { joined, ready, left, unhealthy, healthy, removed, lied, banned } kind;
     WorkerId worker;
     std::string detail;
     std::shared_ptr<const WorkerView> view;  // the worker as it was then; never null
     std::optional<CloseCode> code{};         // of removed and left: how we closed it
 };
-using SwarmAction =
-    std::variant<SendFrame, CloseWorker, SetFrameLimit, ComputeLocally, RoundDone, WorkerEvent>;
+using SwarmAction = std::variant<SendFrame, CloseWorker, SetFrameLimit, ComputeLocally, CheckAnswer,
+                                 RoundDone, WorkerEvent>;
 
 struct SwarmCounters {
     // a call: one (layer, expert) of a round
@@ -146,6 +162,12 @@ struct SwarmCounters {
                   cancels = 0, late = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
+    // Rows of answers that were computed again, and what came of it; pairs of ended rounds by what
+    // was known of them when they counted.
+    std::uint64_t rows_right = 0, rows_wrong = 0, rows_undecided = 0, answers_held = 0, lies = 0,
+                  bans = 0;
+    std::uint64_t pairs_verified = 0, pairs_proven = 0, pairs_unchecked = 0;
+    double residual_max = 0;  // of answers that were right, as a share of what is tolerated
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
     // From frame queued to answer checked, over recent groups of all workers.
     double group_p50_ms = 0, group_p99_ms = 0;

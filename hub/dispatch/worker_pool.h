@@ -112,6 +112,11 @@ struct Worker : UnitHolder {
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers
     DeviceInfo device;
     std::string nickname, client, worker_key;
+    // Of its record: the key, or this connection where it has none; 0 for loopback.
+    std::string trust_key;
+    std::uint64_t trust_address = 0;
+    bool is_proven = false;                   // its answers are checked at a rate
+    std::uint64_t pairs_credited_before = 0;  // of its key, by earlier connections
     TimePoint connected_at{}, joined_at{}, busy_until{}, heard_at{};
 
     std::deque<Heartbeat> heartbeats;  // sent, not echoed

@@ -353,6 +353,7 @@ Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
         sum.pairs_local += one.pairs_local;
         sum.pairs_hedged += one.pairs_hedged;
         sum.pairs_verified += one.pairs_verified;
+        sum.pairs_proven += one.pairs_proven;
     }
 
     for (const RowWorker& from : waited->row_workers) {

@@ -305,6 +305,7 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result,
         stats.pairs_local += result.rows[row].pairs_local;
         stats.pairs_hedged += result.rows[row].pairs_hedged;
         stats.pairs_verified += result.rows[row].pairs_verified;
+        stats.pairs_proven += result.rows[row].pairs_proven;
 
         std::vector<std::uint64_t> workers;
         std::set_union(stats.workers.begin(), stats.workers.end(), result.row_workers[row].begin(),

@@ -42,8 +42,10 @@ struct ExpertBatch {
 // Where a row's answers came from, counted over all its pairs.
 struct RowProvenance {
     std::uint16_t pairs_remote = 0, pairs_local = 0;
-    std::uint16_t pairs_hedged = 0;    // had more than one attempt
-    std::uint16_t pairs_verified = 0;  // compared with a second answer
+    std::uint16_t pairs_hedged = 0;  // had more than one attempt
+    // Of the remote ones: computed again and found right before they counted; by workers with a
+    // record, whose answers are checked at a rate. The rest nobody could check.
+    std::uint16_t pairs_verified = 0, pairs_proven = 0;
 };
 // A worker that computed pairs of a row.
 struct RowWorker {
@@ -85,6 +87,12 @@ class ExpertCompute {
     // A row's result does not depend on num_rows.
     virtual Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
                            std::span<const float> gates, std::span<float> y) const = 0;
+    // The same in integers, the bits that a worker of that arithmetic answers (WorkerArithmetic in
+    // protocol/messages.h). `unsupported` where this one has no such weights.
+    virtual Status compute_int8(std::uint32_t, std::uint32_t, std::span<const float>,
+                                std::span<const float>, std::span<float>) const {
+        return Error{ErrorCode::unsupported, "no experts in integers here"};
+    }
 };
 
 // What --deterministic fixes: x, gates and each expert's answer are rounded to

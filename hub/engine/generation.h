@@ -39,7 +39,8 @@ struct GenerationStats {
     Duration queued{}, prefill{}, decode{};  // decode: first token to last
     // distinct ids that contributed; those that computed the cached tokens, too
     std::vector<std::uint64_t> workers;
-    std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0;
+    std::uint64_t pairs_remote = 0, pairs_local = 0, pairs_hedged = 0, pairs_verified = 0,
+                  pairs_proven = 0;
 };
 struct TokenEvent {
     SampledToken token;

@@ -286,4 +286,22 @@ Status LocalExperts::compute(std::uint32_t layer, std::uint32_t expert, std::spa
     return {};
 }
 
+Status LocalExperts::compute_int8(std::uint32_t layer, std::uint32_t expert,
+                                  std::span<const float> x, std::span<const float> gates,
+                                  std::span<float> y) const {
+    const State& state = *state_;
+    if (!state.packed) return Error{ErrorCode::unsupported, "experts are held as they are packed"};
+    const std::uint32_t hidden_size = state.hidden();
+    const auto num_rows = static_cast<std::uint32_t>(gates.size());
+
+    std::vector<std::uint32_t> row_of_slot(num_rows);
+    std::iota(row_of_slot.begin(), row_of_slot.end(), 0u);
+    const ExpertRows rows{expert, 0, num_rows};
+    MOEX_TRY(state.packed->run(layer, {&rows, 1}, {x.data(), hidden_size, num_rows}, row_of_slot,
+                               y.data()));
+    for (std::size_t row = 0; row < num_rows; ++row)
+        scale_by(y.subspan(row * hidden_size, hidden_size), gates[row]);
+    return {};
+}
+
 }  // namespace moex

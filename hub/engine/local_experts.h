@@ -35,6 +35,8 @@ class LocalExperts : public ExpertBackend, public ExpertCompute {
     // A row's result does not depend on num_rows.
     Status compute(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
                    std::span<const float> gates, std::span<float> y) const override;
+    Status compute_int8(std::uint32_t layer, std::uint32_t expert, std::span<const float> x,
+                        std::span<const float> gates, std::span<float> y) const override;
 
   private:
     struct State;

@@ -122,13 +122,13 @@ void Housekeeping::record() {
     for (const WorkerView& worker : swarm->core().workers()) {
         const auto known = workers_.find(worker.id);
         const Seen last = known == workers_.end() ? Seen{} : known->second;
-        const Seen now{worker.pairs_answered, worker.bytes_received, worker.bad_answers};
+        const Seen now{worker.pairs_credited, worker.bytes_received, worker.bad_answers};
         seen_now[worker.id] = now;
         const bool is_idle = known != workers_.end() && now == last;
         if (is_idle && ticks_ % see_idle_every_ticks != 0) continue;
 
         hub_.registry.record_worker({worker.worker_key, worker.nickname, worker.device.description,
-                                     worker.pairs_answered - last.pairs_answered,
+                                     worker.pairs_credited - last.pairs_credited,
                                      worker.bytes_received - last.bytes_received,
                                      worker.bad_answers - last.bad_answers, now_s, now_s});
     }

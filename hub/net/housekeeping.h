@@ -20,7 +20,7 @@ class Housekeeping {
   private:
     void record();
     struct Seen {
-        std::uint64_t pairs_answered = 0, bytes_received = 0, bad_answers = 0;
+        std::uint64_t pairs_credited = 0, bytes_received = 0, bad_answers = 0;
         bool operator==(const Seen&) const = default;
     };
     void tick();

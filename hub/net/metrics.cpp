@@ -151,9 +151,20 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
     out.counter("moex_timeouts_total", "Attempts that took too long.", swarm.timeouts);
     out.counter("moex_cancels_total", "Attempts cancelled.", swarm.cancels);
     out.counter("moex_late_total", "Answers that came after they were needed.", swarm.late);
-    out.counters("moex_verify_total", "Answers checked for shape, finite values and norm.",
+    const std::uint64_t out_of_bounds = swarm.bad_answers - std::min(swarm.bad_answers, swarm.lies);
+    out.counters("moex_verify_total",
+                 "Answers checked for shape, finite values and norm; rows computed again.",
                  {{{{"method", "bounds"}, {"result", "ok"}}, number(good_answers)},
-                  {{{"method", "bounds"}, {"result", "bad"}}, number(swarm.bad_answers)}});
+                  {{{"method", "bounds"}, {"result", "bad"}}, number(out_of_bounds)},
+                  {{{"method", "judge"}, {"result", "ok"}}, number(swarm.rows_right)},
+                  {{{"method", "judge"}, {"result", "bad"}}, number(swarm.rows_wrong)},
+                  {{{"method", "judge"}, {"result", "undecided"}}, number(swarm.rows_undecided)}});
+    out.counters("moex_pairs_total",
+                 "Expert and row pairs of contributors, by what was known when they counted.",
+                 {labelled("proof", "verified", number(swarm.pairs_verified)),
+                  labelled("proof", "proven", number(swarm.pairs_proven)),
+                  labelled("proof", "unchecked", number(swarm.pairs_unchecked))});
+    out.counter("moex_bans_total", "Workers that were banned for false answers.", swarm.bans);
 }
 
 void add_wire(Families& out, const SwarmCounters& swarm) {
@@ -187,6 +198,8 @@ const char* event_name(WorkerEvent::Kind kind) {
         case WorkerEvent::Kind::unhealthy: return "unhealthy";
         case WorkerEvent::Kind::healthy: return "healthy";
         case WorkerEvent::Kind::removed: return "removed";
+        case WorkerEvent::Kind::lied: return "lied";
+        case WorkerEvent::Kind::banned: return "banned";
     }
     return "unknown";
 }
@@ -246,7 +259,8 @@ Metrics::Metrics() : state_(std::make_unique<State>()) {
     for (const char* reason : {"stop", "length", "abort", "error"})
         state_->success.Add({{"finished_reason", reason}});
     using enum WorkerEvent::Kind;
-    for (const WorkerEvent::Kind kind : {joined, ready, left, unhealthy, healthy, removed})
+    for (const WorkerEvent::Kind kind :
+         {joined, ready, left, unhealthy, healthy, removed, lied, banned})
         state_->worker_events.Add({{"event", event_name(kind)}});
     for (const CloseCode code : {CloseCode::policy, CloseCode::protocol_error, CloseCode::too_big})
         state_->ejections.Add({{"reason", ejection_reason(code)}});

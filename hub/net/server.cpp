@@ -292,6 +292,10 @@ ApiObserver Server::api_observer() {
         ++hub.answers_begun;
         hub.first_token_us += static_cast<std::uint64_t>(ttft_s * 1e6);
     };
+    observer.has_lied = [&hub = state_->hub](std::uint64_t worker) {
+        const SwarmBackend* swarm = hub.swarm;
+        return swarm != nullptr && swarm->has_lied(worker);
+    };
     return observer;
 }
 

@@ -29,7 +29,8 @@ json options_json(const SwarmOptions& options) {
     return {{"local_fallback", options.local_fallback},
             {"hedge", hedge_policy_text(options.hedge)},
             {"replicas", options.replicas},
-            {"deterministic", options.rounding.deterministic}};
+            {"deterministic", options.rounding.deterministic},
+            {"checks", options.checks.judge}};
 }
 
 json coverage_json(const Coverage& coverage) {
@@ -87,6 +88,13 @@ json calls_json(const SwarmCounters& calls) {
             {"timeouts", calls.timeouts},
             {"late", calls.late},
             {"bad_answers", calls.bad_answers},
+            {"lies", calls.lies},
+            {"bans", calls.bans},
+            {"rows_checked", calls.rows_right + calls.rows_wrong},
+            {"residual_max", calls.residual_max},
+            {"pairs_verified", calls.pairs_verified},
+            {"pairs_proven", calls.pairs_proven},
+            {"pairs_unchecked", calls.pairs_unchecked},
             {"bad_frames", calls.bad_frames},
             {"bytes_sent", calls.bytes_sent},
             {"bytes_received", calls.bytes_received},
@@ -118,6 +126,9 @@ json worker_json(const WorkerView& worker, TimePoint now) {
             {"timeouts", worker.timeouts},
             {"errors", worker.errors},
             {"bad_answers", worker.bad_answers},
+            {"trust", trust_name(worker.trust)},
+            {"check_rate", worker.check_rate},
+            {"pairs_credited", worker.pairs_credited},
             {"bytes_sent", worker.bytes_sent},
             {"bytes_received", worker.bytes_received},
             {"p50_ms", worker.latency_p50_ms},

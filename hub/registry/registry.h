@@ -58,6 +58,7 @@ inline constexpr const char *join_link_name = "link", *host_key_name = "host's o
 struct WorkerRecord {
     std::string worker_key;  // chosen by the worker; counters go on over reconnects
     std::string nickname, description;
+    // pairs_answered: that were found right, or came before others that were
     std::uint64_t pairs_answered = 0, bytes_sent = 0, bad_answers = 0;
     std::int64_t first_seen_s = 0, last_seen_s = 0;  // Unix time
 };

@@ -30,10 +30,17 @@ function figuresOf({ engine, calls, coverage, workers }) {
     [number.format(series.tokens.at(-1) ?? 0), "tokens per second"],
     [`${engine.running} + ${engine.waiting}`, "answers running + waiting"],
     [share === null ? "–" : `${(share * 100).toFixed(is_round ? 0 : 1)} %`, "of calls by contributors"],
+    [checkedShare(calls), "of that computed again or by record"],
     [ms(calls.p50_ms), calls.p99_ms > 0 ? `per call, 1 in 100 over ${ms(calls.p99_ms)}` : "per call"],
     [compact.format(engine.generated_tokens), "tokens written"],
     [tokens > 0 ? bytes((calls.bytes_sent + calls.bytes_received) / tokens) : "–", "on the wire per token"],
   ];
+}
+
+// Of what contributors computed, how much was checked as far as it had to be.
+function checkedShare({ pairs_verified = 0, pairs_proven = 0, pairs_unchecked = 0 }) {
+  const all = pairs_verified + pairs_proven + pairs_unchecked;
+  return all > 0 ? `${Math.floor((100 * (pairs_verified + pairs_proven)) / all)} %` : "–";
 }
 
 function drawFigures(status) {
@@ -68,6 +75,7 @@ const columns = [
   ["GPU", gpuOf],
   ["Experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`],
   ["Answered", (worker) => compact.format(worker.pairs_answered)],
+  ["Record", (worker) => worker.trust ?? "–"],
   ["Per call", (worker) => ms(worker.p50_ms)],
   ["Slowest 1 %", (worker) => ms(worker.p99_ms)],
   ["Timeouts", (worker) => String(worker.timeouts)],
@@ -240,6 +248,8 @@ function footWords({ version, uptime_s, options, calls }) {
     count(calls.timeouts, "timeout"),
     count(calls.late, "late answer"),
     count(calls.bad_answers, "bad answer"),
+    ...(calls.rows_checked > 0 ? [`${whole.format(calls.rows_checked)} rows computed again`] : []),
+    ...(calls.lies > 0 ? [`${count(calls.lies, "lie")} seen, ${whole.format(calls.bans)} banned`] : []),
   ];
   return `MoEx ${version}, up ${span(uptime_s)}. ${wanted.join(", ")}. ${seen.join("; ")}.`;
 }

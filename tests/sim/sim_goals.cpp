@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <set>
 
 namespace moex::sim {
 namespace {
@@ -49,8 +51,11 @@ SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool
 struct GoalSwarm {
     GoalSwarm(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback,
               bool stalls = true)
+        : GoalSwarm(goal, goal_options(goal, num_workers, local_fallback), num_workers, stalls) {}
+    GoalSwarm(const GoalOptions& goal, const SimOptions& options, std::uint32_t num_workers,
+              bool stalls)
         : random(goal.seed),
-          swarm(goal_options(goal, num_workers, local_fallback)) {
+          swarm(options) {
         for (std::uint32_t i = 0; i < num_workers; ++i) {
             WorkerProfile profile = usual_profile(random);
             if (!stalls) profile.stall = profile.never = 0;
@@ -133,26 +138,49 @@ Goal all_gone(const GoalOptions& goal) {
             .holds = !ok && s <= 10};
 }
 
-// `way`: how often and from when on they lie; which lie goes round all plausible ones.
-Goal liars(const GoalOptions& goal, const char* name, const WorkerProfile& way) {
-    constexpr int first_plausible = static_cast<int>(Lie::huge) + 1,
-                  num_plausible = static_cast<int>(Lie::negated) + 1 - first_plausible;
-    GoalSwarm at(goal, 24, true, false);
+// 12 of 40 lie, in all eleven ways; `way`: how often and from when on. A hub with the weights
+// checks: everything of who is new, then a share.
+Goal liars(const GoalOptions& goal, const char* name, const WorkerProfile& way,
+           std::uint32_t num_tokens, std::uint32_t num_streams, double changed_max) {
+    constexpr std::uint32_t num_workers = 40, num_liars = 12;
+    SimOptions options = goal_options(goal, num_workers, true);
+    options.swarm.checks.on = options.swarm.checks.judge = true;
+    options.swarm.checks.seed = goal.seed;
+    GoalSwarm at(goal, options, num_workers, false);
+
+    std::set<WorkerId> liars;
     const auto workers = at.swarm.workers_alive();
-    for (std::size_t i = 0; i < workers.size(); i += 3) {
+    for (std::size_t i = 0; i < num_liars; ++i) {
         WorkerProfile profile = usual_profile(at.random);
-        profile.lie = static_cast<Lie>(first_plausible + static_cast<int>(i / 3) % num_plausible);
+        profile.stall = profile.never = 0;
+        profile.lie = plausible_lies[i % plausible_lies.size()];
         profile.lie_share = way.lie_share;
         profile.honest_first = way.honest_first;
-        at.swarm.set_profile(workers[i], profile);
+        at.swarm.set_profile(workers[3 * i], profile);
+        liars.insert(workers[3 * i]);
     }
 
-    const std::uint32_t num_tokens = scaled(goal, 30);
-    const TokenReport report = at.tokens(num_tokens);
+    const TokenReport report = at.tokens(num_tokens, num_streams);
+    std::map<WorkerId, std::uint32_t> lies;
+    std::uint32_t num_banned = 0, honest_banned = 0, lies_most = 0;
+    for (const WorkerEvent& event : at.swarm.worker_events()) {
+        if (event.kind == WorkerEvent::Kind::lied)
+            lies_most = std::max(lies_most, ++lies[event.worker]);
+        if (event.kind == WorkerEvent::Kind::banned)
+            ++(liars.contains(event.worker) ? num_banned : honest_banned);
+    }
+    const SwarmCounters& counters = report.counters;
+    const auto pairs = static_cast<double>(counters.pairs_verified + counters.pairs_proven +
+                                           counters.pairs_unchecked);
     return {.name = name,
-            .wanted = "0 changed tokens",
-            .measured = text(report.corrupted, " of ", num_tokens, " changed"),
-            .holds = report.corrupted == 0,
+            .wanted = text(number(changed_max), " changed, out after <= 3"),
+            .measured = text(
+                report.corrupted, " of ", num_tokens, " changed, ", num_banned,
+                " liars out after <= ", lies_most, ", ", honest_banned, " honest; ",
+                number(100 * static_cast<double>(counters.pairs_proven) / std::max(1.0, pairs)),
+                " % by record, residual ", number(counters.residual_max, 2)),
+            .holds = static_cast<double>(report.corrupted) <= changed_max && honest_banned == 0 &&
+                     lies_most <= 3 && report.failed == 0,
             .violations = report.violations};
 }
 
@@ -293,19 +321,20 @@ TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run) {
 }
 
 std::vector<Goal> measure_goals(const GoalOptions& goal) {
-    return {tail(goal),
-            half_killed(goal, true),
-            half_killed(goal, false),
-            all_silent(goal),
-            all_gone(goal),
-            liars(goal, "R4 a third tell plausible lies", {}),
-            liars(goal, "R4 a third lie in 1 of 100 answers", {.lie_share = 0.01}),
-            liars(goal, "R4 a third lie after 20 answers", {.honest_first = 20}),
-            slow_one(goal),
-            all_errors(goal),
-            slower_line(goal),
-            clock_leap(goal),
-            faults(goal)};
+    return {
+        tail(goal),
+        half_killed(goal, true),
+        half_killed(goal, false),
+        all_silent(goal),
+        all_gone(goal),
+        liars(goal, "R4 30 % lie always, eleven ways", {}, scaled(goal, 30), 1, 0),
+        liars(goal, "R4 30 % lie in 1 of 100 answers", {.lie_share = 0.01}, scaled(goal, 60), 1, 0),
+        liars(goal, "R4 30 % lie after 20 answers", {.honest_first = 20}, scaled(goal, 30), 1, 0),
+        slow_one(goal),
+        all_errors(goal),
+        slower_line(goal),
+        clock_leap(goal),
+        faults(goal)};
 }
 
 }  // namespace moex::sim

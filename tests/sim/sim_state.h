@@ -99,6 +99,7 @@ struct SimSwarm::State {
     void act(CloseWorker& action);
     void act(SetFrameLimit& action);
     void act(ComputeLocally& action);
+    void act(CheckAnswer& action);
     void act(RoundDone& action);
     void act(WorkerEvent& action);
     bool worker_events_removed(WorkerId worker) const;
@@ -121,7 +122,7 @@ struct SimSwarm::State {
     Lie next_lie(SimWorker& worker);
     Bytes compute(SimWorker& worker, const Bytes& frame);
     Bytes compute_single(SimWorker& worker, const Bytes& frame);
-    void tell_lie(SimWorker& worker, Lie lie, std::vector<float>& y);
+    void say(SimWorker& worker, Lie lie, std::vector<float>& y);
     void leave(WorkerId id);
     void say_hello(WorkerId id, std::string key);
 

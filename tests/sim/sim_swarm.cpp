@@ -128,7 +128,8 @@ WorkerId SimSwarm::join(Peer peer, std::string address, std::string key) {
     State& state = *state_;
     state.workers.at(id).peer = peer;
     if (state.strikes(state.options.faults.liars))
-        state.workers.at(id).profile.lie = static_cast<Lie>(1 + state.random() % 3);
+        state.workers.at(id).profile.lie = static_cast<Lie>(
+            1 + state.random() % (state.options.swarm.checks.on ? 14 : 3));
     state.say_hello(id, std::move(key));
     return id;
 }

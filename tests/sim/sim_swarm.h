@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "hub/dispatch/swarm_core.h"
+#include "tests/support/lies.h"
 
 namespace moex::sim {
 
@@ -37,10 +38,6 @@ struct Faults {
 Result<Faults> parse_faults(std::string_view list);
 
 enum class Peer { ours, published };  // published: speaks the five messages only
-// The first three are seen in the answer itself; the others are finite, of the right shape and
-// size.
-enum class Lie { none, shape, not_finite, huge, scaled, other_expert, previous, zero, negated };
-inline bool is_plausible(Lie lie) { return lie > Lie::huge; }
 
 // What a worker is like. A simulated tab's line carries calls, answers and weights.
 struct WorkerProfile {

@@ -210,26 +210,10 @@ Lie SimSwarm::State::next_lie(SimWorker& worker) {
     return profile.lie_share >= 1 || strikes(profile.lie_share) ? profile.lie : Lie::none;
 }
 
-void SimSwarm::State::tell_lie(SimWorker& worker, Lie lie, std::vector<float>& y) {
-    const std::vector<float> honest = y;
-    switch (lie) {
-        case Lie::not_finite: y[0] = std::numeric_limits<float>::infinity(); break;
-        case Lie::huge: std::fill(y.begin(), y.end(), 60000.0f); break;
-        case Lie::scaled:
-            for (float& value : y) value *= 1.05f;
-            break;
-        case Lie::zero: std::fill(y.begin(), y.end(), 0.0f); break;
-        case Lie::negated:
-            for (float& value : y) value = -value;
-            break;
-        case Lie::previous:
-            if (worker.previous.size() == y.size()) y = worker.previous;
-            break;
-        case Lie::none:
-        case Lie::shape:
-        case Lie::other_expert: break;  // told elsewhere
-    }
-    worker.previous = honest;
+void SimSwarm::State::say(SimWorker& worker, Lie lie, std::vector<float>& y) {
+    if (lie == Lie::not_finite) y[0] = std::numeric_limits<float>::infinity();
+    if (lie == Lie::huge) std::fill(y.begin(), y.end(), 60000.0f);
+    tell_lie(lie, std::span(y), worker.previous, random);
 }
 
 Bytes SimSwarm::State::compute_single(SimWorker& worker, const Bytes& frame) {
@@ -249,7 +233,7 @@ Bytes SimSwarm::State::compute_single(SimWorker& worker, const Bytes& frame) {
                    result.y.data() + row * hidden);
     if (lie == Lie::shape)
         result.layer = static_cast<std::uint16_t>((result.layer + 1) % limits.num_layers);
-    tell_lie(worker, lie, result.y);
+    say(worker, lie, result.y);
     if (worker.overflows_f16 && call->dtype == Dtype::f16)
         result.y[0] = std::numeric_limits<float>::infinity();
     return encode_result(result, hidden, false);
@@ -280,7 +264,7 @@ Bytes SimSwarm::State::compute(SimWorker& worker, const Bytes& frame) {
     if (lie == Lie::shape)
         result.shape.layer = static_cast<std::uint16_t>((result.shape.layer + 1) %
                                                         limits.num_layers);
-    tell_lie(worker, lie, result.y);
+    say(worker, lie, result.y);
     return encode_group_result(result, false);
 }
 

@@ -166,6 +166,17 @@ test("AWholeAnswerSaysWhatTheHubTold", () => {
   assert.ok(!facts.join().includes("verified"));
 });
 
+test("AnAnswerSaysWhatWasCheckedOfIt", () => {
+  const words = (checks) => factsOf(answered([say("a"), say("b"), finish("stop"),
+    { choices: [], moex: { workers: 2, calls_local: 0, ...checks } }], { workers: 2 })).join("; ");
+  assert.match(words({ verified: 96, proven: 0, unchecked: 0 }), /all of it computed again/);
+  assert.match(words({ verified: 24, proven: 72, unchecked: 0 }), /25 % of it computed again/);
+  assert.match(words({ verified: 0, proven: 96, unchecked: 0 }), /from contributors with a record/);
+  assert.match(words({ verified: 10, proven: 0, unchecked: 86 }), /90 % of it unchecked/);
+  assert.match(words({ verified: 0, proven: 96, unchecked: 0, doubted: 1 }), /1 contributor of it gave false answers/);
+  assert.doesNotMatch(words({ verified: 0, proven: 0, unchecked: 0 }), /of it|record/);
+});
+
 // ---- settings
 
 test("ASeedBeyondTwoToThe53IsRefusedNotRounded", () => {

@@ -103,7 +103,9 @@ export class Turn {
     if (this.usage) facts.total_tokens = this.usage.total_tokens;
     if (this.moex) {
       facts.workers = Math.max(before.workers ?? 0, this.moex.workers ?? 0);
-      facts.calls_local = (before.calls_local ?? 0) + (this.moex.calls_local ?? 0);
+      for (const name of ["calls_local", "verified", "proven", "unchecked", "doubted"]) {
+        facts[name] = (before[name] ?? 0) + (this.moex[name] ?? 0);
+      }
       facts.is_told = true;
     }
   }

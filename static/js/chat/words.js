@@ -61,6 +61,8 @@ export function factsOf(message) {
     const who = facts.workers > 0 ? count(facts.workers, "contributor") : "the hub itself";
     out.push(`answered by ${who}`);
     if (facts.workers > 0 && facts.calls_local > 0) out.push("with help of the hub");
+    const checked = checkWords(facts);
+    if (checked) out.push(checked);
   } else if (facts.tokens > 0 && facts.workers_seen_max === 0) {
     out.push("answered by the hub itself");
   } else if (facts.tokens > 0 && facts.workers_seen_max > 0) {
@@ -69,6 +71,18 @@ export function factsOf(message) {
     out.push(`${who} ${high === 1 ? "was" : "were"} serving`);
   }
   return out;
+}
+
+// What is known of the contributors' part: computed again by the hub before it counted, from those who were found right
+// so far, or nobody could tell.
+function checkWords({ verified = 0, proven = 0, unchecked = 0, doubted = 0 }) {
+  if (doubted > 0) return `${count(doubted, "contributor")} of it gave false answers, here or elsewhere`;
+  const all = verified + proven + unchecked;
+  if (all === 0) return "";
+  const share = (part) => (part === all ? "all" : `${Math.min(99, Math.max(1, Math.round((100 * part) / all)))} %`);
+  if (unchecked > 0) return `${share(unchecked)} of it unchecked`;
+  if (verified > 0) return `${share(verified)} of it computed again`;
+  return "from contributors with a record";
 }
 
 // How an answer ended when it did not end by itself, null for a whole one: {text, kind, action}, where the action is

@@ -1,0 +1,210 @@
+// Workers that lie plausibly, in a swarm whose hub checks: by its own weights, or by other workers.
+#include <gtest/gtest.h>
+
+#include "tests/sim/sim_swarm.h"
+
+namespace moex::sim {
+namespace {
+
+SimOptions checked(std::uint32_t num_workers, bool has_weights = true) {
+    SimOptions options{.num_workers = num_workers, .seed = 5};
+    options.swarm.local_fallback = false;
+    options.swarm.replicas = num_workers;
+    options.swarm.checks.on = true;
+    options.swarm.checks.judge = has_weights;
+    return options;
+}
+
+struct Outcome {
+    std::uint64_t wrong = 0, failed = 0;
+    RowProvenance sum;
+};
+
+// Rounds one after the other, as a token's layers are.
+Outcome ask(SimSwarm& swarm, int num_rounds, std::uint32_t num_tokens = 2) {
+    Outcome out;
+    for (int i = 0; i < num_rounds; ++i) {
+        const RoundId round = swarm.submit(
+            {.layer = static_cast<std::uint32_t>(i % 3), .num_tokens = num_tokens});
+        const bool ok = swarm.run_until_answered(round);
+        const RoundOutcome& outcome = swarm.outcome(round);
+        out.failed += !ok;
+        out.wrong += outcome.wrong;
+        for (const RowProvenance& row :
+             ok ? (*outcome.answer)->rows : std::vector<RowProvenance>{}) {
+            out.sum.pairs_remote += row.pairs_remote;
+            out.sum.pairs_verified += row.pairs_verified;
+            out.sum.pairs_proven += row.pairs_proven;
+        }
+    }
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+    return out;
+}
+
+std::size_t count(const SimSwarm& swarm, WorkerEvent::Kind kind, WorkerId worker) {
+    return static_cast<std::size_t>(std::count_if(
+        swarm.worker_events().begin(), swarm.worker_events().end(),
+        [&](const auto& event) { return event.kind == kind && event.worker == worker; }));
+}
+
+class PlausibleLies : public testing::TestWithParam<Lie> {};
+
+TEST_P(PlausibleLies, ChangeNothingWhereTheHubHasTheWeights) {
+    for (const bool deterministic : {false, true}) {
+        SimOptions options = checked(3);
+        options.swarm.rounding.deterministic = deterministic;
+        SimSwarm swarm(options);
+        ASSERT_TRUE(swarm.run_until_ready());
+        const WorkerId liar = swarm.workers_alive()[1];
+        swarm.lie(liar, GetParam());
+
+        const Outcome out = ask(swarm, 40);
+        EXPECT_EQ(out.wrong, 0u);
+        EXPECT_EQ(out.failed, 0u);
+        EXPECT_EQ(out.sum.pairs_verified, out.sum.pairs_remote);
+        EXPECT_EQ(swarm.closed_with(liar), CloseCode::policy);
+        EXPECT_EQ(count(swarm, WorkerEvent::Kind::lied, liar), 3u);
+        EXPECT_EQ(count(swarm, WorkerEvent::Kind::banned, liar), 1u);
+        EXPECT_EQ(swarm.core().counters().lies, 3u) << "no honest worker is blamed";
+        EXPECT_LE(swarm.core().counters().residual_max, 1.0 / 3);
+    }
+}
+
+TEST_P(PlausibleLies, ChangeNothingWhereTwoOthersJudge) {
+    SimSwarm swarm(checked(4, false));
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId liar = swarm.workers_alive()[1];
+    swarm.lie(liar, GetParam());
+
+    const Outcome out = ask(swarm, 80);
+    EXPECT_EQ(out.wrong, 0u);
+    EXPECT_EQ(out.failed, 0u);
+    EXPECT_EQ(swarm.closed_with(liar), CloseCode::policy);
+    EXPECT_EQ(swarm.core().counters().lies, 3u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PlausibleLies, testing::ValuesIn(plausible_lies),
+                         [](const auto& lie) { return text("lie_", lie.index); });
+
+TEST(LyingWorkersTest, WhereNobodyCanCheckTheAnswerSaysSo) {
+    SimSwarm swarm(checked(1, false));
+    ASSERT_TRUE(swarm.run_until_ready());
+    const Outcome out = ask(swarm, 10);
+    EXPECT_EQ(out.wrong, 0u);
+    EXPECT_GT(out.sum.pairs_remote, 0u);
+    EXPECT_EQ(out.sum.pairs_verified + out.sum.pairs_proven, 0u);
+    EXPECT_EQ(swarm.core().counters().pairs_unchecked, out.sum.pairs_remote);
+}
+
+TEST(LyingWorkersTest, TwoThatDifferAreBothSuspectedAndNobodyIsBanned) {
+    SimSwarm swarm(checked(2, false));
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.lie(swarm.workers_alive()[0], Lie::scaled);
+    const Outcome out = ask(swarm, 20);
+    EXPECT_EQ(out.failed, 0u);
+    EXPECT_EQ(out.sum.pairs_verified, 0u);
+    EXPECT_EQ(swarm.workers_alive().size(), 2u);
+    for (const WorkerView& worker : swarm.core().workers())
+        EXPECT_EQ(worker.trust, Trust::suspected);
+}
+
+TEST(LyingWorkersTest, AWorkerWithARecordIsCheckedAtARateAndItsFirstLieSeenEndsIt) {
+    SimOptions options = checked(2);
+    options.swarm.checks.rows_to_prove = 64;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    Outcome out = ask(swarm, 300, 4);
+    EXPECT_EQ(out.wrong, 0u);
+    EXPECT_GT(out.sum.pairs_proven, out.sum.pairs_verified);
+    const WorkerId sleeper = swarm.workers_alive()[0];
+    EXPECT_EQ(swarm.core().worker(sleeper)->trust, Trust::proven);
+    EXPECT_LT(swarm.core().worker(sleeper)->check_rate, 0.2);
+
+    swarm.lie(sleeper, Lie::scaled_1_5);
+    out = ask(swarm, 300, 4);
+    EXPECT_LE(out.wrong, 100u)
+        << "64 rows to prove, 1,200 answered: some 20 pass before one is seen";
+    EXPECT_EQ(swarm.closed_with(sleeper), CloseCode::policy);
+    EXPECT_EQ(count(swarm, WorkerEvent::Kind::lied, sleeper), 3u);
+    EXPECT_EQ(ask(swarm, 50, 4).wrong, 0u);
+}
+
+// An answer of a size that its experts never gave waits, whoever sent it.
+TEST(LyingWorkersTest, AnAbsurdAnswerOfAProvenWorkerIsHeld) {
+    for (const Lie lie : {Lie::zero, Lie::scaled_1000, Lie::constant}) {
+        SimOptions options = checked(2);
+        options.swarm.checks.rows_to_prove = 64;
+        SimSwarm swarm(options);
+        ASSERT_TRUE(swarm.run_until_ready());
+        EXPECT_EQ(ask(swarm, 600, 4).wrong, 0u);
+        swarm.lie(swarm.workers_alive()[0], lie);
+        EXPECT_EQ(ask(swarm, 50, 4).wrong, 0u);
+    }
+}
+
+TEST(LyingWorkersTest, ABannedKeyStaysOutForItsTime) {
+    SimSwarm swarm(checked(2));
+    const WorkerId liar = swarm.join(Peer::ours, "10.0.0.9", "liar");
+    ASSERT_TRUE(swarm.run_until_ready());
+    swarm.lie(liar, Lie::negated);
+    ask(swarm, 40);
+    ASSERT_EQ(swarm.closed_with(liar), CloseCode::policy);
+
+    const WorkerId again = swarm.join(Peer::ours, "10.0.0.9", "liar");
+    const WorkerId other = swarm.join(Peer::ours, "10.0.0.9", "of the same house");
+    swarm.run_for(1s);
+    EXPECT_EQ(swarm.closed_with(again), CloseCode::policy);
+    EXPECT_EQ(swarm.closed_with(other), std::nullopt);
+
+    swarm.run_for(11min);
+    const WorkerId later = swarm.join(Peer::ours, "10.0.0.9", "liar");
+    swarm.run_for(1s);
+    EXPECT_EQ(swarm.closed_with(later), std::nullopt);
+}
+
+TEST(LyingWorkersTest, RecordsOutliveAConnection) {
+    SimOptions options = checked(1);
+    options.swarm.checks.rows_to_prove = 64;
+    SimSwarm swarm(options);
+    const WorkerId first = swarm.join(Peer::ours, "10.0.0.9", "key");
+    ASSERT_TRUE(swarm.run_until_ready());
+    ask(swarm, 200, 4);
+    ASSERT_EQ(swarm.core().worker(first)->trust, Trust::proven);
+    swarm.leave(first);
+    const WorkerId again = swarm.join(Peer::ours, "10.0.0.9", "key");
+    swarm.run_for(1s);
+    EXPECT_EQ(swarm.core().worker(again)->trust, Trust::proven);
+    EXPECT_GT(swarm.core().worker(again)->rows_verified, 64u);
+    EXPECT_EQ(swarm.core().worker(again)->pairs_credited, 0u) << "each connection counts its own";
+}
+
+// Every fault at once, with lies that are not loud: the invariants hold, nothing changes but what
+// came from workers with a record.
+TEST(LyingWorkersTest, UnderFaultsTheCoreKeepsItsInvariants) {
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+        SimOptions options = checked(6, seed % 2 == 0);
+        options.seed = seed;
+        options.swarm.replicas = 3;
+        options.swarm.local_fallback = seed % 4 == 0;
+        options.swarm.hedge = {.mode = seed % 3 == 0 ? HedgeMode::fixed : HedgeMode::delayed,
+                               .copies = 2};
+        options.faults = *parse_faults("stalls,busy,errors,delay,liars");
+        SimSwarm swarm(options);
+        swarm.run_until_ready();
+        swarm.lie(swarm.workers_alive()[0], plausible_lies[seed % plausible_lies.size()]);
+        std::mt19937_64 random(seed);
+        for (int i = 0; i < 150; ++i) {
+            swarm.submit({.layer = static_cast<std::uint32_t>(random() % 3),
+                          .num_tokens = 1 + static_cast<std::uint32_t>(random() % 9)});
+            if (random() % 20 == 0 && swarm.workers_alive().size() > 3)
+                swarm.leave(swarm.workers_alive()[random() % swarm.workers_alive().size()]);
+            if (random() % 10 == 0) swarm.join(Peer::ours, text("10.", random() % 3, ".0.1"));
+            swarm.run_for(std::chrono::milliseconds(random() % 200));
+        }
+        EXPECT_TRUE(swarm.run_until_idle()) << "seed " << seed;
+        for (const std::string& violation : swarm.violations()) ADD_FAILURE() << violation;
+    }
+}
+
+}  // namespace
+}  // namespace moex::sim
