@@ -140,7 +140,9 @@ void SimSwarm::State::check_value(RoundId round, RoundOutcome& outcome) {
     }
     outcome.error_max = worst / largest;
     const bool exact = options.swarm.rounding.deterministic;
-    outcome.wrong = exact ? worst != 0 : outcome.error_max > 4e-3;
+    // a row that went as bf16 was rounded by 2^-9 twice
+    constexpr double rounding_max = 6e-3;
+    outcome.wrong = exact ? worst != 0 : outcome.error_max > rounding_max;
     // what a plausible liar said is not the core's to know, yet
     const auto& said_by = (*outcome.answer)->workers;
     const bool lied = std::any_of(said_by.begin(), said_by.end(), [&](WorkerId id) {
