@@ -1,0 +1,148 @@
+// A worker that lies, as a program of its own: twelve kinds of lies against a hub that computes nothing itself and
+// judges with its weights. Not one text changes, a liar is put out after three lies, and its key stays closed over a
+// restart, until it is lifted.
+//   MOEX_LIES_TOKENS=10000 node --test tests/api/lying_workers.test.mjs     # by hand: as many tokens in sum
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { test } from 'node:test';
+
+import { cleanEnvironment, inFolder, modelFolder, postJson, runHub, startHub } from './hub_process.mjs';
+
+const worker_program = process.env.MOEX_LYING_WORKER ?? 'build/tests/support/lying_worker';
+const kinds = ['x1.05', 'x1.5', 'x10', 'x1000', 'zero', 'negated', 'noise10', 'noise100', 'other-expert', 'previous',
+  'constant'];
+const tokens_wanted = Number(process.env.MOEX_LIES_TOKENS ?? 0);
+const prompts = ['Tell me a story about a garden.', 'Write a story about a ship.', 'Once upon a time',
+  'Tell me a story about a key and a garden.'];
+const max_tokens = 24;
+
+class Worker {
+  // Resolves when it serves; rejects when the hub does not let it.
+  static async start(hub, args, key) {
+    const worker = new Worker();
+    worker.child = spawn(worker_program, [hub.join, modelFolder, ...args, '--key', key],
+      { env: cleanEnvironment(), stdio: ['ignore', 'pipe', 'inherit'] });
+    let printed = '';
+    worker.closed = new Promise((resolve) => {
+      worker.child.stdout.setEncoding('utf8').on('data', (text) => {
+        printed += text;
+        if (/^closed .*\n/m.test(printed)) resolve(/^closed (.*)\n/m.exec(printed)[1]);
+      });
+    });
+    worker.serves = new Promise((resolve) => {
+      worker.child.stdout.on('data', () => { if (printed.includes('serving')) resolve(true); });
+      worker.closed.then(() => resolve(false));
+    });
+    worker.served = await worker.serves;
+    return worker;
+  }
+  stop() {
+    const ended = new Promise((resolve) => this.child.once('close', resolve));
+    if (this.child.exitCode !== null || this.child.signalCode !== null) return null;
+    this.child.kill();
+    return ended;
+  }
+}
+
+async function answer(hub, prompt) {
+  const response = await postJson(`${hub.url}/v1/completions`, { prompt, temperature: 0, max_tokens });
+  const body = await response.json();
+  assert.equal(response.status, 200, JSON.stringify(body));
+  return { text: body.choices[0].text, moex: body.moex, tokens: body.usage.completion_tokens };
+}
+const statusOf = async (hub) => (await fetch(`${hub.url}/api/status`)).json();
+
+const judged_only = ['--deterministic', '--local-fallback', 'off', '--replicas', '3', '--timeout-ms', '60000',
+  '--round-deadline-s', '120'];
+
+// A hub that computes no expert but to judge, two honest workers, and the texts as they must be.
+async function withHub(args, story) {
+  const alone = await startHub(['--deterministic', '--backend', 'local']);
+  const texts = [];
+  for (const prompt of prompts) texts.push((await answer(alone, prompt)).text);
+  await alone.stop();
+
+  const hub = await startHub([...judged_only, ...args]);
+  const workers = [];
+  try {
+    for (const key of ['honest-worker-1', 'honest-worker-2']) workers.push(await Worker.start(hub, ['none'], key));
+    await story(hub, texts);
+  } finally {
+    for (const worker of workers) await worker.stop();
+    await hub.stop();
+  }
+}
+
+// Asks until `enough(status)`, at most 20 rounds of all prompts; not one text changes.
+async function askUntil(hub, texts, what, enough) {
+  const sum = { tokens: 0, verified: 0, proven: 0, unchecked: 0 };
+  for (let round = 0; round < 20; round++) {
+    for (const [i, prompt] of prompts.entries()) {
+      const got = await answer(hub, prompt);
+      assert.equal(got.text, texts[i], `${what}: the text changed`);
+      sum.tokens += got.tokens;
+      for (const name of ['verified', 'proven', 'unchecked']) sum[name] += got.moex[name];
+    }
+    if (enough(await statusOf(hub), sum)) return sum;
+  }
+  throw new Error(`${what}: not after 20 rounds`);
+}
+
+test('eleven ways to lie change no text, and each liar is out after three lies', async () => {
+  await withHub([], async (hub, texts) => {
+    let tokens = 0;
+    let turn = 0;
+    do {
+      for (const kind of kinds) {
+        const before = (await statusOf(hub)).calls;
+        const liar = await Worker.start(hub, [kind], `liar-${kind}-${turn}`);
+        assert.ok(liar.served, kind);
+        const sum = await askUntil(hub, texts, kind, ({ calls }) => calls.bans > before.bans);
+        assert.match(await liar.closed, /^1008 /);
+        const { calls } = await statusOf(hub);
+        assert.equal(calls.lies - before.lies, 3, kind);
+        assert.equal(calls.bans - before.bans, 1, kind);
+        assert.equal(sum.unchecked, 0);
+        tokens += sum.tokens;
+      }
+      turn++;
+    } while (tokens < tokens_wanted);
+    const { calls } = await statusOf(hub);
+    console.log(`${tokens} tokens, ${calls.rows_checked} rows computed again, largest honest residual ` +
+      `${calls.residual_max.toFixed(3)} of what is tolerated`);
+    assert.ok(calls.residual_max < 1 / 3);
+  });
+});
+
+test('a new worker that lies in one answer of a hundred changes no text', async () => {
+  await withHub([], async (hub, texts) => {
+    const liar = await Worker.start(hub, ['x10', '--share', '0.01', '--seed', '3'], 'liar-now-and-then');
+    await askUntil(hub, texts, '1 of 100', ({ calls }) => calls.lies > 0);
+    await liar.stop();
+  });
+});
+
+test('a ban outlives the hub, is listed, and is lifted', async () => {
+  await inFolder(async (state) => {
+    await withHub(['--state', state], async (hub, texts) => {
+      await Worker.start(hub, ['x1.5'], 'the-liar-itself');
+      await askUntil(hub, texts, 'x1.5', ({ calls }) => calls.bans === 1);
+    });
+
+    const listed = await runHub(['ban', 'list', '--state', state]);
+    assert.equal(listed.code, 0, listed.stderr);
+    assert.match(listed.stdout, /^the-liar-itself {2}until .* UTC, ban 1, /);
+
+    const hub = await startHub([...judged_only, '--state', state]);
+    const again = await Worker.start(hub, ['none'], 'the-liar-itself');
+    assert.equal(again.served, false);
+    assert.match(await again.closed, /^1008 /);
+
+    const lifted = await runHub(['ban', 'lift', 'the-liar', '--state', state]);
+    assert.equal(lifted.code, 0, lifted.stderr);
+    const forgiven = await Worker.start(hub, ['none'], 'the-liar-itself');
+    assert.ok(forgiven.served);
+    await forgiven.stop();
+    await hub.stop();
+  });
+});

@@ -1,0 +1,194 @@
+// A worker that computes its experts on the CPU, from the package on this disk, and lies about some
+// of them: what the hub's checks are held against.
+//   lying_worker HUB_URL MODEL_DIR LIE [--share P] [--honest-first N] [--key KEY] [--seed N]
+// LIE: none or one of plausible_lie_names. The join token comes from MOEX_TOKEN. Prints "serving"
+// when it is ready, "closed CODE REASON" when the hub ends the connection; ends with SIGTERM.
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <map>
+#include <set>
+
+#include "hub/engine/local_experts.h"
+#include "protocol/half.h"
+#include "protocol/messages.h"
+#include "tests/support/lies.h"
+#include "web-worker/native/asio.h"
+#include "web-worker/native/websocket_client.h"
+
+namespace {
+
+using namespace moex;
+
+struct Options {
+    std::string hub, model, key = "lying-worker";
+    Lie lie = Lie::none;
+    double share = 1;
+    std::uint64_t honest_first = 0, seed = 1;
+};
+
+class LyingWorker {
+  public:
+    LyingWorker(native::asio::io_context& io, const Options& options,
+                std::shared_ptr<const ModelPackage> package, const native::HubUrl& url,
+                const std::string& token)
+        : options_(options),
+          package_(std::move(package)),
+          threads_(1),
+          experts_(package_, threads_, {}),
+          random_(options.seed),
+          token_(token),
+          socket_(native::make_websocket(io, {.url = url}, token)) {
+        socket_->on_open = [this] { say_hello(); };
+        socket_->on_frame = [this](ByteView frame) { on_frame(frame); };
+        socket_->on_text = [] {};
+        socket_->on_closed = [&io](std::uint16_t code, const std::string& reason) {
+            std::cout << "closed " << code << ' ' << reason << std::endl;
+            io.stop();
+        };
+        socket_->open();
+    }
+
+  private:
+    void say_hello() {
+        Hello hello;
+        hello.token = token_;
+        hello.device = {.backend = "cpu",
+                        .vendor = "test",
+                        .architecture = "cpu",
+                        .description = "lying worker",
+                        .budget_bytes = 8ull << 30};
+        hello.client = "lying 0.1.0";
+        hello.worker_key = options_.key;
+        socket_->send(encode_hello(hello));
+    }
+
+    void on_frame(ByteView frame) {
+        const auto header = decode_frame_header(frame);
+        if (!header.ok()) return;
+        switch (header->type) {
+            case FrameType::welcome:
+                if (const auto welcome = decode_welcome(frame); welcome.ok())
+                    limits_ = welcome->limits;
+                break;
+            case FrameType::heartbeat: socket_->send(encode_heartbeat(header->sequence_id)); break;
+            case FrameType::assign: on_assign(frame); break;
+            case FrameType::group_dispatch: on_group(frame); break;
+            default: break;  // it is done before a CANCEL could come, and keeps what it is told
+        }
+    }
+
+    void on_assign(ByteView frame) {
+        const auto assigned = decode_assign(frame, limits_);
+        if (!assigned.ok()) return;
+        std::vector<Unit> units;
+        for (const AssignedUnit& unit : *assigned) units.push_back({unit.layer, unit.expert});
+        socket_->send(encode_ready(units));
+        if (!std::exchange(serving_, true)) std::cout << "serving" << std::endl;
+    }
+
+    Lie next_lie() {
+        if (options_.lie == Lie::none || num_answers_++ < options_.honest_first) return Lie::none;
+        const double drawn = static_cast<double>(random_() >> 11) * 0x1p-53;
+        return drawn < options_.share ? options_.lie : Lie::none;
+    }
+
+    void on_group(ByteView frame) {
+        const auto call = decode_group_dispatch(frame, limits_);
+        if (!call.ok()) return;
+        const std::size_t hidden = limits_.hidden_size;
+        const GroupShape& shape = call->shape;
+        const Lie lie = next_lie();
+
+        GroupResult result{.sequence_id = call->sequence_id, .shape = shape};
+        result.y.assign((shape.unsummed ? shape.num_pairs : shape.num_tokens) * hidden, 0);
+
+        std::vector<float> x, y, gates;
+        std::size_t pair = 0;
+        for (const GroupExpert& expert : call->experts) {
+            x.resize(expert.num_rows * hidden);
+            y.resize(expert.num_rows * hidden);
+            gates.resize(expert.num_rows);
+            for (std::size_t i = 0; i < expert.num_rows; ++i) {
+                std::copy_n(call->x.data() + call->rows[pair + i] * hidden, hidden,
+                            x.data() + i * hidden);
+                gates[i] = half_to_float(call->gates[pair + i]);
+            }
+            const std::uint32_t asked = lie == Lie::other_expert
+                                            ? (expert.expert + 1) % limits_.num_experts
+                                            : expert.expert;
+            if (!experts_.compute(shape.layer, asked, x, gates, y)) return;
+            for (std::size_t i = 0; i < expert.num_rows; ++i, ++pair) {
+                float* out = result.y.data() + (shape.unsummed ? pair : call->rows[pair]) * hidden;
+                for (std::size_t c = 0; c < hidden; ++c) out[c] += y[i * hidden + c];
+            }
+        }
+
+        tell_lie(lie, std::span(result.y), previous_, random_);
+        socket_->send(encode_group_result(result, false));
+    }
+
+    const Options options_;
+    const std::shared_ptr<const ModelPackage> package_;
+    ThreadPool threads_;
+    const LocalExperts experts_;
+    std::mt19937_64 random_;
+    const std::string token_;
+    WireLimits limits_;
+    std::uint64_t num_answers_ = 0;
+    std::vector<float> previous_;
+    bool serving_ = false;
+    std::shared_ptr<native::WebSocketClient> socket_;
+};
+
+std::optional<Options> parse(int argc, char** argv) {
+    if (argc < 4 || argc % 2 != 0) return std::nullopt;
+    Options options{.hub = argv[1], .model = argv[2]};
+    const std::string_view lie = argv[3];
+    bool known = lie == "none";
+    for (std::size_t i = 0; i < plausible_lies.size(); ++i)
+        if (lie == plausible_lie_names[i]) {
+            options.lie = plausible_lies[i];
+            known = true;
+        }
+    for (int i = 4; i + 1 < argc; i += 2) {
+        const std::string_view name = argv[i];
+        if (name == "--share")
+            options.share = std::atof(argv[i + 1]);
+        else if (name == "--honest-first")
+            options.honest_first = std::strtoull(argv[i + 1], nullptr, 10);
+        else if (name == "--key")
+            options.key = argv[i + 1];
+        else if (name == "--seed")
+            options.seed = std::strtoull(argv[i + 1], nullptr, 10);
+        else
+            known = false;
+    }
+    if (!known) return std::nullopt;
+    return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const auto options = parse(argc, argv);
+    if (!options) {
+        std::cerr << "usage: lying_worker HUB_URL MODEL_DIR LIE [--share P] [--honest-first N] "
+                     "[--key KEY] [--seed N]\n";
+        return 2;
+    }
+    const auto url = native::parse_hub_url(options->hub);
+    auto package = ModelPackage::open(options->model);
+    if (!url.ok() || !package.ok()) {
+        std::cerr << (url.ok() ? package.error().message : url.error().message) << '\n';
+        return 1;
+    }
+
+    const char* token = std::getenv("MOEX_TOKEN");
+    native::asio::io_context io;
+    native::asio::signal_set signals(io, SIGTERM, SIGINT);
+    signals.async_wait([&](native::NetError, int) { io.stop(); });
+    LyingWorker worker(io, *options, *std::move(package), *url, token ? token : url->token);
+    io.run();
+}
