@@ -42,7 +42,7 @@ function draw(status) {
   drawProgress(status);
   drawButtons(status.phase);
   drawFigures(status);
-  tell("gpu", gpuWords(status.adapter) || element("gpu").textContent);
+  tell("gpu", gpuWords(status.adapter, status.no_gpu) || element("gpu").textContent);
   tell("model", status.model_name || "–");
   tell("worker-name", status.worker_id ? `listed as ${nickname || `#${status.worker_id}`}` : "–");
   tell("memory", memoryWords(status));
@@ -121,10 +121,6 @@ function obstacle() {
   if (!window.isSecureContext) {
     return "Browsers give the GPU to secure pages only. Open this link over https (the host can start the hub with "
       + "--tls-cert and --tls-key), or at http://localhost on the hub's own machine.";
-  }
-  if (!navigator.gpu) {
-    return "This browser has no WebGPU. Use a current Chrome, Edge, Firefox or Safari, with hardware acceleration "
-      + "switched on.";
   }
   return "";
 }

@@ -6,7 +6,9 @@ import { test } from "node:test";
 
 import { numFinished } from "../../static/js/chat/blocks.js";
 import { bytes, count, ms, span, when } from "../../static/js/format.js";
-import { budgetWords, hubWords, phases, shareWords, stageWords } from "../../static/js/join/words.js";
+import {
+  budgetWords, gpuWords, hubWords, memoryWords, phases, shareWords, stageWords,
+} from "../../static/js/join/words.js";
 import { heatLayout, heatWords, holderKind } from "../../static/js/status/heat.js";
 
 // The vendored file itself: Node 18 would take its ".js" for CommonJS.
@@ -97,6 +99,10 @@ test("EveryPhaseHasASentence", () => {
   assert.equal(offline({ detail: "Gone.", retry_at: 4200 }), "Gone. Next try in 5 s.");
   assert.match(offline({}, { ...now, is_online: false }), /^This device has no network/);
   assert.equal(stageWords({ phase: "serving" }, { ...now, idle: true }).state, "ready");
+  const adapter = { backend: "cpu", architecture: "SIMD128", description: "processor, 1 thread" };
+  assert.match(stageWords({ phase: "serving", adapter }, now).detail, /computing on the processor, on one thread\.$/);
+  assert.equal(gpuWords(adapter, "No WebGPU."), "none: computing on the processor (SIMD128). No WebGPU.");
+  assert.match(memoryWords({ weights_bytes: 2e6, budget_bytes: 8e6 }), /^2(\.0)? MB of 8(\.0)? MB: /);
 });
 
 test("ThePageSaysWhatMemoryBuys", () => {

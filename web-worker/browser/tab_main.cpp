@@ -118,6 +118,7 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     worker.client = options.value("client", "tab");
     worker.budget_bytes = static_cast<std::uint64_t>(
         options.value("budget_bytes", 512.0 * 1024 * 1024));
+    worker.backend = WorkerBackend::automatic;
 
     tab().core = std::make_unique<WorkerCore>(tab().platform, std::move(worker));
     tab().core->start();

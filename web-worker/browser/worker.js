@@ -16,6 +16,11 @@ const withText = (text, f) => host.withText(text, f);
 
 const blobs = new Blobs(new URL("/weights/", self.location.origin).href);
 const timers = new Map();
+const soon = new MessageChannel();
+soon.port1.onmessage = ({ data }) => strike(data);
+function strike(ticket) {
+  if (timers.delete(ticket)) wasm._mx_on_timer(ticket);
+}
 const closed_within_ms = 3000;
 let socket = null;
 
@@ -68,11 +73,13 @@ Object.assign(mx, {
   },
   cancelFetches: () => blobs.cancel(),
 
+  // A timer of 0 is a message: browsers delay timers that set timers by 4 ms.
   setTimer(delay, ticket) {
-    timers.set(ticket, setTimeout(() => {
-      timers.delete(ticket);
-      wasm._mx_on_timer(ticket);
-    }, delay));
+    if (delay > 0) timers.set(ticket, setTimeout(() => strike(ticket), delay));
+    else {
+      timers.set(ticket, 0);
+      soon.port2.postMessage(ticket);
+    }
   },
   clearTimer(ticket) {
     clearTimeout(timers.get(ticket));

@@ -30,6 +30,9 @@ export function stageWords(status, { idle, is_online, now_ms }) {
   const [kind, words, sentence] = phases[status.phase] ?? ["", status.phase, ""];
   if (idle) return { kind, state: "ready", detail: "The hub has no work just now. Leave the tab open." };
   if (status.phase === "offline") return { kind, state: words, detail: whyOffline(status, { is_online, now_ms }) };
+  if (status.phase === "serving" && onProcessor(status.adapter) && !status.detail) {
+    return { kind, state: words, detail: `${sentence} It is computing on the processor, on one thread.` };
+  }
   return { kind, state: words, detail: status.detail || sentence };
 }
 
@@ -52,7 +55,7 @@ export function budgetWords(status, budget_bytes, units) {
 }
 
 export function memoryWords(status) {
-  const in_use = status.device?.buffer_bytes ?? 0;
+  const in_use = status.device?.buffer_bytes || status.weights_bytes || 0;
   if (in_use === 0) return "–";
   // Weights and calls in flight come out of the same limit.
   return `${bytes(in_use)} of ${bytes(status.budget_bytes)}: ${bytes(status.weights_bytes)} of experts, `
@@ -70,7 +73,11 @@ export function hubWords(info, health) {
   return `This hub serves ${info.model}. ${who}${need}.`;
 }
 
-export function gpuWords(adapter) {
+const onProcessor = (adapter) => adapter?.backend === "cpu";
+
+// `why` there is no GPU, for a tab that computes on the processor.
+export function gpuWords(adapter, why = "") {
+  if (onProcessor(adapter)) return `none: computing on the processor (${adapter.architecture}). ${why}`.trim();
   if (!adapter?.vendor && !adapter?.description) return "";
   const name = [adapter.vendor, adapter.architecture, adapter.description].filter(Boolean).join(" ");
   return `${name}${adapter.software ? " (software: slow, for tests)" : ""}`;

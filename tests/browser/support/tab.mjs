@@ -18,10 +18,11 @@ export function findChromium() {
 
 const quiet = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
   "--disable-sync"];
-export async function launch(extra = []) {
+// `webgpu` false: a browser that finds no GPU, as most do on a machine without one.
+export async function launch(extra = [], { webgpu = true } = {}) {
   const root = process.getuid?.() === 0;
   const gpu = process.env.MOEX_CHROMIUM_ARGS ? process.env.MOEX_CHROMIUM_ARGS.split(" ") : ["--enable-unsafe-webgpu"];
-  const args = [...quiet, ...gpu, ...extra];
+  const args = [...quiet, ...(webgpu ? gpu : []), ...extra];
   return chromium.launch({ executablePath: findChromium(), args, chromiumSandbox: !root, timeout: 0 });
 }
 
