@@ -16,6 +16,25 @@ using namespace moex;
 
 enum ExitCode { left = 0, failed = 1, wrong_arguments = 2 };
 
+// One of these words, for an option that is an enumerator. CLI11's own transformer takes numbers,
+// too, and its help prints them.
+template <class Enum>
+CLI::Validator one_of(std::map<std::string, Enum> words) {
+    return {[words = std::move(words)](std::string& word) -> std::string {
+                const auto found = words.find(word);
+                if (found != words.end()) {
+                    word = std::to_string(static_cast<int>(found->second));
+                    return {};
+                }
+
+                std::string wanted;
+                for (const auto& [name, value] : words)
+                    wanted += (wanted.empty() ? "" : ", ") + name;
+                return "\"" + word + "\", want one of: " + wanted;
+            },
+            ""};
+}
+
 struct Arguments {
     std::string hub, token_file, device, nickname, cache, ca_file;
     WorkerBackend backend = WorkerBackend::automatic;
@@ -44,10 +63,10 @@ void declare(CLI::App& app, Arguments& arguments) {
            "--backend", arguments.backend,
            "gpu, cpu (this machine's processor), or auto: a GPU where there is one that is no "
            "software driver, else the processor [auto; gpu with --device]")
-        ->transform(CLI::Transformer(
-            std::map<std::string, WorkerBackend>{{"gpu", WorkerBackend::gpu},
-                                                 {"cpu", WorkerBackend::cpu},
-                                                 {"auto", WorkerBackend::automatic}}));
+        ->type_name("auto|gpu|cpu")
+        ->transform(one_of<WorkerBackend>({{"auto", WorkerBackend::automatic},
+                                           {"gpu", WorkerBackend::gpu},
+                                           {"cpu", WorkerBackend::cpu}}));
     app.add_option("--device", arguments.device,
                    "Vulkan device: index or part of its name [the first GPU]");
     app.add_option("--threads", arguments.threads,
@@ -55,8 +74,9 @@ void declare(CLI::App& app, Arguments& arguments) {
         ->check(CLI::Range(1, 1024));
     app.add_option("--arithmetic", arguments.arithmetic,
                    "of the processor: int8 (faster), or exact (f32 sums, as a GPU computes) [int8]")
-        ->transform(CLI::Transformer(std::map<std::string, WorkerArithmetic>{
-            {"int8", WorkerArithmetic::int8}, {"exact", WorkerArithmetic::exact}}));
+        ->type_name("int8|exact")
+        ->transform(one_of<WorkerArithmetic>(
+            {{"int8", WorkerArithmetic::int8}, {"exact", WorkerArithmetic::exact}}));
     app.add_option("--budget-mb", arguments.budget_mb,
                    "memory to use there, for weights and calls in flight, in MB")
         ->capture_default_str()
