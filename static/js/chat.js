@@ -1,7 +1,7 @@
 // The chat page: wires the store, the views and the hub's API. What a message is stands in chat/conversation.js, what
 // is said in chat/words.js; here is who does what when.
 import { ApiError, getJson, streamChat } from "/js/api.js";
-import { fileName, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
+import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
 import { lengthLimit, samplingOf } from "/js/chat/settings.js";
 import { SettingsPanel } from "/js/chat/settings_panel.js";
 import { Sidebar } from "/js/chat/sidebar.js";
@@ -32,6 +32,9 @@ const panel = new SettingsPanel();
 const thread = new Thread(element("thread"), element("messages"), {
   continue: (message) => answer(store.current, message),
   retry: (message) => answer(store.current, message),
+  again: (message) => answerAgain(message),
+  edit: (message, text) => ask(text, message.parent),
+  choose: (message) => store.choose(message),
 });
 const sidebar = new Sidebar(store, {
   select: (id) => go(id),
@@ -80,18 +83,30 @@ addEventListener("popstate", () => store.select(idInAddress()));
 
 // ---- an answer
 
-function ask(text) {
+function canAsk() {
+  if (running) return false;
   const field = panel.wrongField();
-  if (field) {
-    panel.open(element(field));
-    return false;
-  }
+  if (field) panel.open(element(field));
+  return field === null;
+}
+
+// After `parent`, the last message that is shown if none is given.
+function ask(text, parent) {
+  if (!canAsk()) return false;
   const { current } = store;
-  const message = store.ask(text, info.model);
+  const message = store.ask(text, info.model, parent);
   if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
   drawThread();
   answer(current, message);
   return true;
+}
+
+function answerAgain(message) {
+  if (!canAsk()) return;
+  const { current } = store;
+  const another = store.answerAnew(current.messages.find(({ id }) => id === message.parent));
+  drawThread();
+  answer(current, another);
 }
 
 // Two tabs do not write one answer.
@@ -180,7 +195,7 @@ function resize() {
 
 function submit() {
   const text = prompt.value.trim();
-  if (!text || running || !ask(text)) return;
+  if (!text || !ask(text)) return;
   prompt.value = "";
   resize();
 }
@@ -188,6 +203,7 @@ function submit() {
 function drawComposer() {
   element("send").hidden = running !== null;
   element("stop").hidden = running === null;
+  element("messages").classList.toggle("busy", running !== null);
   const elsewhere = running && running.conversation !== store.current;
   element("hint").textContent = elsewhere
     ? `Answering in “${running.conversation.title}”.` : "Enter sends, Shift+Enter makes a new line.";
@@ -205,7 +221,7 @@ element("composer").addEventListener("submit", (event) => {
   submit();
 });
 element("stop").addEventListener("click", () => running?.controller.abort());
-for (const idea of ideas) element("ideas").append(button("", idea, () => { if (!running) ask(idea); }));
+for (const idea of ideas) element("ideas").append(button("", idea, () => ask(idea)));
 
 // Escape closes what lies on top; only with nothing on top does it stop the answer. One that an input method eats does
 // neither.
@@ -228,6 +244,22 @@ element("export-all").addEventListener("click", () => {
   download("moex-chats.json", toJson(store.list().map(({ conversation }) => conversation)), "application/json");
 });
 
+element("import").addEventListener("click", () => element("import-file").click());
+element("import-file").addEventListener("change", async () => {
+  const [file] = element("import-file").files;
+  element("import-file").value = "";      // the same file may be chosen again
+  if (!file) return;
+  try {
+    const conversations = fromJson(await file.text());
+    const num_new = await store.add(conversations);
+    const rest = conversations.length - num_new;
+    const parts = [`Imported ${count(num_new, "conversation")}.`, rest > 0 ? `${rest} here already.` : ""];
+    toast(parts.filter(Boolean).join(" "));
+  } catch (error) {
+    toast(error.message);
+  }
+});
+
 element("forget").addEventListener("click", async () => {
   const { size } = store.conversations;
   const chats = size > 0 ? `${count(size, "conversation")}, the settings` : "The settings";
@@ -245,7 +277,10 @@ listenForForget(() => {
 
 function tellForgotten() {
   const words = forgottenWords();
-  if (!words) return;
+  if (words) toast(words);
+}
+
+function toast(words) {
   element("toast").replaceChildren(make("span", "", words));
   element("toast").hidden = false;
 }

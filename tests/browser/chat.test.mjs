@@ -1,6 +1,7 @@
 // The chat page in a real Chromium: what it keeps, what it paints again, how an answer ends and goes on. The pages and
 // the hub are real; what the model says is scripted where the demo model would not say it.
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
 
 import { Hub } from "./support/hub.mjs";
@@ -69,7 +70,7 @@ test("New chat loses nothing, and a reload finds the same conversation", async (
     await page.locator(".message.assistant").waitFor();
     assert.deepEqual(await answers(page), ["Answer to The second question"]);
     await page.getByText("The first question").first().click();
-    await page.waitForFunction(() => document.querySelector(".message.user").textContent === "The first question");
+    await page.waitForFunction(() => document.querySelector(".message.user .body").textContent === "The first question");
     await ask(page, "And then?");
     await settled(page);
     assert.deepEqual(scripted.requests.at(-1).messages.map(({ content }) => content),
@@ -107,6 +108,74 @@ test("conversations are renamed, searched, deleted, and brought back", async () 
     await page.reload();
     await row("Roses").waitFor();
     assert.deepEqual((await titles(page)).sort(), ["A lighthouse", "Roses"]);
+  }, { answer: brief });
+});
+
+test("a question asked differently and an answer given again stand beside the first ones", async () => {
+  await story(async ({ open, scripted }) => {
+    const page = await open();
+    await ask(page, "One");
+    await settled(page);
+    await ask(page, "Two");
+    await settled(page);
+    const at = (n) => page.locator(".message").nth(n);
+    await at(0).hover();
+    await at(0).getByRole("button", { name: "Edit" }).click();
+    await page.keyboard.press("Control+A");
+    await page.keyboard.type("Uno");
+    await page.keyboard.press("Enter");
+    await page.locator(".message.assistant .body", { hasText: "Answer to Uno" }).waitFor();
+    await settled(page);
+    assert.deepEqual(await answers(page), ["Answer to Uno"]);
+    assert.deepEqual(scripted.requests.at(-1).messages.map(({ content }) => content), ["Uno"]);
+
+    await at(1).getByRole("button", { name: "Again" }).click();
+    await at(1).getByText("2 of 2").waitFor();
+    await settled(page);
+    await at(0).getByRole("button", { name: "Earlier question" }).click();
+    await page.locator(".message.assistant .body", { hasText: "Answer to Two" }).waitFor();
+    assert.deepEqual(await answers(page), ["Answer to One", "Answer to Two"]);
+    await ask(page, "Three");
+    await settled(page);
+    assert.deepEqual(scripted.requests.at(-1).messages.map(({ content }) => content),
+      ["One", "Answer to One", "Two", "Answer to Two", "Three"]);
+
+    await page.reload();
+    await page.locator(".message.assistant .body", { hasText: "Answer to Three" }).waitFor();
+    assert.equal(await page.locator(".message").count(), 6, "the chosen branch, whole");
+    await at(0).getByRole("button", { name: "Later question" }).click();
+    await at(1).getByText("2 of 2").waitFor();
+    assert.deepEqual(page.errors, []);
+  }, { answer: brief });
+});
+
+test("an exported conversation comes back into an empty browser, and a wrong file is told", async () => {
+  let file;
+  await story(async ({ open }) => {
+    const page = await open();
+    await ask(page, "Of the sea");
+    await settled(page);
+    await page.locator("#open-settings").click();
+    const download = page.waitForEvent("download");
+    await page.locator("#export-all").click();
+    file = await (await download).path().then((path) => readFile(path));
+  }, { answer: brief });
+
+  await story(async ({ open }) => {
+    const page = await open();
+    await page.locator("#open-settings").click();
+    const choose = (name, buffer) => page.locator("#import-file")
+      .setInputFiles({ name, mimeType: "application/json", buffer });
+    await choose("other.json", Buffer.from("{}"));
+    await page.locator("#toast", { hasText: "holds no exported conversations" }).waitFor();
+    await choose("chats.json", file);
+    await page.locator("#toast", { hasText: "Imported 1 conversation." }).waitFor();
+    await page.locator(".conversation a").click();
+    await page.locator(".message.assistant .body", { hasText: "Answer to Of the sea" }).waitFor();
+    await choose("chats.json", file);
+    await page.locator("#toast", { hasText: "1 here already" }).waitFor();
+    assert.equal(await page.locator(".conversation").count(), 1);
+    assert.deepEqual(page.errors, []);
   }, { answer: brief });
 });
 

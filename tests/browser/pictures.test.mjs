@@ -263,6 +263,14 @@ test("the chat page in every state", async () => {
     await page.locator(".ended").waitFor();
     await page.locator(".thoughts summary").click();
     await picture(page, `chat-answer-${look}`);
+    await page.locator(".message.assistant").getByRole("button", { name: "Again" }).click();
+    await page.locator(".pager").waitFor();
+    await page.locator(".ended").waitFor();
+    await picture(page, `chat-versions-${look}`);
+    await page.locator(".message.user").hover();
+    await page.locator(".message.user").getByRole("button", { name: "Edit" }).click();
+    await picture(page, `chat-edit-${look}`);
+    await page.keyboard.press("Escape");
     await ask("Fail, please.");
     await page.locator(".ended.bad").waitFor();
     await picture(page, `chat-failed-${look}`);

@@ -5,7 +5,8 @@ import { webcrypto } from "node:crypto";
 import { test } from "node:test";
 
 import {
-  findIn, fromSession, historyOf, merge, messagesFor, newConversation, titleFrom, toJson, toMarkdown,
+  findIn, fromJson, fromSession, historyOf, linked, merge, messagesFor, newConversation, pathOf, siblingsOf, titleFrom,
+  toJson, toMarkdown,
 } from "../../static/js/chat/conversation.js";
 import { splitReasoning } from "../../static/js/chat/reasoning.js";
 import { lengthProblem, samplingOf, seedProblem, settingsOf } from "../../static/js/chat/settings.js";
@@ -80,7 +81,7 @@ test("ThoughtsAreNoHistory", () => {
   const next = newAnswer("d", 0);
   const past = [question("a", "One?"), reply("b", "Two.", { reasoning: "secret" })];
   conversation.messages.push(...past, question("c", "Three?"), next);
-  const sent = messagesFor(conversation, next, "Be brief.");
+  const sent = messagesFor(linked(conversation), next, "Be brief.");
   assert.deepEqual(sent, [
     { role: "system", content: "Be brief." }, { role: "user", content: "One?" }, { role: "assistant", content: "Two." },
     { role: "user", content: "Three?" },
@@ -96,7 +97,7 @@ test("AContinuationEndsWithTheAnswerSoFar", () => {
   const conversation = newConversation(0);
   const cut = reply("b", "Once upon a", { reasoning: "A tale." });
   conversation.messages.push(question("a", "A story?"), cut);
-  assert.deepEqual(messagesFor(conversation, cut, ""), [
+  assert.deepEqual(messagesFor(linked(conversation), cut, ""), [
     { role: "user", content: "A story?" },
     { role: "assistant", content: "Once upon a", reasoning_content: "A tale." },
   ]);
@@ -241,11 +242,78 @@ test("SearchFindsWordsInTitlesAndMessages", () => {
 test("AConversationLeavesWhole", () => {
   const conversation = { ...newConversation(0), title: "Sea" };
   conversation.messages.push(question("a", "Why?"), reply("b", "**Because.**", { reasoning: "Hm." }));
-  const markdown = toMarkdown(conversation);
+  const markdown = toMarkdown(linked(conversation));
   for (const part of ["# Sea", "Why?", "**Because.**", "<details><summary>Reasoning</summary>\n\nHm."]) {
     assert.ok(markdown.includes(part), part);
   }
   assert.deepEqual(JSON.parse(toJson([conversation])).conversations, [conversation]);
+});
+
+// a -> b -> c -> d, and beside b another answer e, beside c another question f, not yet answered.
+function branched() {
+  const conversation = linked({
+    ...newConversation(0), messages: [question("a", "A?"), reply("b", "B."), question("c", "C?"), reply("d", "D.")],
+  });
+  conversation.messages.push({ ...reply("e", "E."), parent: "a" }, { ...question("f", "F?"), parent: "b" });
+  return conversation;
+}
+const ids = (messages) => messages.map(({ id }) => id).join("");
+
+test("OfSeveralAnswersTheChosenOneIsShownElseTheYoungest", () => {
+  const conversation = branched();
+  assert.equal(ids(pathOf(conversation)), "ae");
+  conversation.chosen = { a: "b" };
+  assert.equal(ids(pathOf(conversation)), "abf");
+  conversation.chosen = { a: "b", b: "c" };
+  assert.equal(ids(pathOf(conversation)), "abcd");
+  conversation.chosen = { a: "gone" };
+  assert.equal(ids(pathOf(conversation)), "ae");
+  assert.equal(ids(siblingsOf(conversation, conversation.messages[2])), "cf");
+});
+
+test("TheModelIsToldOfItsOwnBranchOnly", () => {
+  const conversation = branched();
+  const [, , , old, other] = conversation.messages;
+  const contents = (message) => messagesFor(conversation, { ...message, content: "" }, "").map(({ content }) => content);
+  assert.deepEqual(contents(old), ["A?", "B.", "C?"]);
+  assert.deepEqual(contents(other), ["A?"]);
+});
+
+test("TwoTabsThatAnswerOneQuestionMakeTwoBranches", () => {
+  const stored = branched();
+  const mine = branched();
+  mine.messages.push({ ...reply("m", "Mine."), parent: "c" });
+  mine.chosen = { c: "m" };
+  stored.messages.push({ ...reply("s", "Stored."), parent: "c" });
+  stored.chosen = { c: "s", a: "b", b: "c" };
+  assert.equal(ids(pathOf(merge(stored, mine))), "abcm");
+});
+
+test("AnExportedConversationComesBackWhole", () => {
+  const ours = { ...branched(), title: "Sea", chosen: {} };
+  const long = (id) => id.charCodeAt(0).toString(16).padStart(24, "0");
+  for (const message of ours.messages) {
+    message.id = long(message.id);
+    if (message.parent) message.parent = long(message.parent);
+  }
+  const [back] = fromJson(toJson([ours]));
+  assert.deepEqual(back, ours);
+});
+
+test("AFileThatIsNotOursIsRefusedInWords", () => {
+  const file = (conversations) => JSON.stringify({ format: "moex-chat-1", conversations });
+  for (const text of ["", "{", "[]", "null", '{"format": "other", "conversations": []}']) {
+    assert.throws(() => fromJson(text), /holds no exported conversations/);
+  }
+  for (const none of [[], [null], [{}], [{ messages: [null, { role: "system", content: "x" }] }]]) {
+    assert.throws(() => fromJson(file(none)), /no conversation that can be read/);
+  }
+  const messages = [{ role: "user", content: "Q", id: "<b>" }, { role: "assistant", content: "A", facts: { x: {} } }];
+  const [one] = fromJson(file([{ id: 7, messages, chosen: { x: 5 } }]), 3);
+  assert.match(one.id, /^[0-9a-f]{24}$/);
+  assert.equal(one.title, "Q");
+  assert.equal(ids(pathOf(one)).length, 48, "question and answer are linked");
+  assert.deepEqual([one.chosen, one.messages[1].facts, one.updated_at], [{}, {}, 3]);
 });
 
 // ---- words

@@ -1,8 +1,10 @@
-// Conversations as plain data: how they begin, what the model is sent of them, how two tabs' copies become one, how
-// they leave as files. Pure.
-//   conversation  {id, title, renamed_at, created_at, updated_at, model, messages}
-//   message       {id, role, content, at, rev}
+// Conversations as plain data: how they begin and branch, what the model is sent of them, how two tabs' copies become
+// one, how they leave as files and come back. Pure.
+//   conversation  {id, title, renamed_at, created_at, updated_at, model, messages, chosen}
+//   message       {id, role, content, at, rev, parent}
 //   the assistant's also {reasoning, reasoning_ms, end: {reason, words}, facts}
+// Messages are a tree: `parent` is the id of the one before, "" of a first question. Of the children of one message
+// `chosen` ({parent: child}) says which is shown; without a word the youngest.
 import { splitReasoning } from "./reasoning.js";
 
 export function newId() {
@@ -10,7 +12,48 @@ export function newId() {
 }
 
 export function newConversation(now_ms = Date.now()) {
-  return { id: newId(), title: "", renamed_at: 0, created_at: now_ms, updated_at: now_ms, model: "", messages: [] };
+  return { id: newId(), title: "", renamed_at: 0, created_at: now_ms, updated_at: now_ms, model: "", messages: [], chosen: {} };
+}
+
+// A conversation that an older page kept has no branches: each message follows the one before it in the list. So does
+// one whose parent is not there.
+export function linked(conversation) {
+  conversation.chosen ??= {};
+  const known = new Set();
+  let before = "";
+  for (const message of conversation.messages) {
+    if (message.parent !== "" && !known.has(message.parent)) message.parent = before;
+    known.add(message.id);
+    before = message.id;
+  }
+  return conversation;
+}
+
+// The messages that stand in the place of `message`, itself among them, oldest first.
+export const siblingsOf = (conversation, message) => (
+  conversation.messages.filter(({ parent }) => parent === message.parent));
+
+// What is shown: from the first question along the chosen children to a message that has none.
+export function pathOf({ messages, chosen }) {
+  const children = new Map();
+  for (const message of messages) {
+    if (children.has(message.parent)) children.get(message.parent).push(message);
+    else children.set(message.parent, [message]);
+  }
+  const path = [];
+  for (let at = ""; children.has(at); at = path.at(-1).id) {
+    const own = children.get(at);
+    path.push(own.find(({ id }) => id === chosen[at]) ?? own.at(-1));
+  }
+  return path;
+}
+
+// From the first question to `message`.
+function wayTo({ messages }, message) {
+  const known = new Map(messages.map((one) => [one.id, one]));
+  const way = [];
+  for (let at = message; at; at = known.get(at.parent)) way.unshift(at);
+  return way;
 }
 
 const title_max = 60;
@@ -40,10 +83,10 @@ export function historyOf(messages) {
 // The messages of a request for `answer`, which is about to be written. When it has text already, they ask for its
 // continuation: the last message is then the assistant's, and the thoughts that led to it go along.
 export function messagesFor(conversation, answer, system) {
-  const at = conversation.messages.indexOf(answer);
-  const question = conversation.messages[at - 1];
+  const past = wayTo(conversation, answer).slice(0, -1);
+  const question = past.pop();
   const out = system.trim() ? [{ role: "system", content: system }] : [];
-  out.push(...historyOf(conversation.messages.slice(0, at - 1)), { role: "user", content: question.content });
+  out.push(...historyOf(past), { role: "user", content: question.content });
   if (answer.content || answer.reasoning) {
     const thoughts = answer.reasoning ? { reasoning_content: answer.reasoning } : {};
     out.push({ role: "assistant", content: answer.content, ...thoughts });
@@ -54,7 +97,7 @@ export function messagesFor(conversation, answer, system) {
 // Two copies of one conversation, `stored` perhaps by another tab: nothing that either holds is lost. Of one message
 // the later revision counts.
 export function merge(stored, mine) {
-  if (!stored) return mine;
+  if (!stored) return linked(mine);
   const ours = new Map(mine.messages.map((message) => [message.id, message]));
   const messages = stored.messages.map((message) => {
     const own = ours.get(message.id);
@@ -64,13 +107,14 @@ export function merge(stored, mine) {
   messages.push(...mine.messages.filter((message) => ours.has(message.id)));
 
   const named = stored.renamed_at > mine.renamed_at ? stored : mine;
-  return {
+  return linked({
     ...mine,
     title: named.title,
     renamed_at: named.renamed_at,
     updated_at: Math.max(stored.updated_at, mine.updated_at),
     messages,
-  };
+    chosen: { ...stored.chosen, ...mine.chosen },
+  });
 }
 
 // Where the words are found: a piece of text around them, "" when only the title has them, null when nothing has.
@@ -103,18 +147,20 @@ export function fromSession(kept, now_ms = Date.now()) {
   }
   if (conversation.messages.length === 0) return null;
   conversation.title = titleFrom(conversation.messages[0].content);
-  return conversation;
+  return linked(conversation);
 }
 
 // ---- files
 
+const file_format = "moex-chat-1";
+
 export function toJson(conversations) {
-  return JSON.stringify({ format: "moex-chat-1", conversations }, null, 2);
+  return JSON.stringify({ format: file_format, conversations }, null, 2);
 }
 
 export function toMarkdown(conversation) {
   const parts = [`# ${conversation.title}`];
-  for (const message of conversation.messages) {
+  for (const message of pathOf(conversation)) {
     if (message.role === "user") {
       parts.push("## Question", message.content);
       continue;
@@ -124,6 +170,52 @@ export function toMarkdown(conversation) {
     parts.push(message.content || "*(no answer)*");
   }
   return `${parts.join("\n\n")}\n`;
+}
+
+const textOf = (value) => (typeof value === "string" ? value : "");
+const numberOf = (value, otherwise) => (Number.isFinite(value) ? value : otherwise);
+const idOf = (value) => (/^[0-9a-f]{24}$/.test(value) ? value : newId());
+
+function messageFrom(kept, now_ms) {
+  if (!["user", "assistant"].includes(kept?.role) || typeof kept.content !== "string") return null;
+  const message = {
+    id: idOf(kept.id), role: kept.role, content: kept.content, at: numberOf(kept.at, now_ms),
+    rev: numberOf(kept.rev, 1), parent: kept.parent === "" ? "" : idOf(kept.parent),
+  };
+  if (message.role === "user") return message;
+
+  const end = kept.end ? { ...kept.end, reason: textOf(kept.end.reason), words: textOf(kept.end.words) } : null;
+  return {
+    ...message, reasoning: textOf(kept.reasoning), reasoning_ms: numberOf(kept.reasoning_ms, 0), thinking: false, end,
+    facts: Object.fromEntries(Object.entries(kept.facts ?? {}).filter(([, value]) => typeof value !== "object")),
+  };
+}
+
+// The conversations of a file that toJson() wrote; what is not ours in them is left out. Throws a sentence.
+export function fromJson(text, now_ms = Date.now()) {
+  let file = null;
+  try {
+    file = JSON.parse(text);
+  } catch { /* said below */ }
+  if (file?.format !== file_format || !Array.isArray(file.conversations)) {
+    throw new Error("This file holds no exported conversations (JSON of this page).");
+  }
+
+  const out = [];
+  for (const kept of file.conversations) {
+    if (!Array.isArray(kept?.messages)) continue;
+    const messages = kept.messages.map((message) => messageFrom(message, now_ms)).filter(Boolean);
+    if (messages[0]?.role !== "user") continue;
+    const created_at = numberOf(kept.created_at, now_ms);
+    const chosen = Object.entries(kept.chosen ?? {}).filter(([, value]) => typeof value === "string");
+    out.push(linked({
+      id: idOf(kept.id), title: textOf(kept.title) || titleFrom(messages[0].content), messages, created_at,
+      renamed_at: numberOf(kept.renamed_at, 0), updated_at: numberOf(kept.updated_at, created_at),
+      model: textOf(kept.model), chosen: Object.fromEntries(chosen),
+    }));
+  }
+  if (out.length === 0) throw new Error("This file holds no conversation that can be read.");
+  return out;
 }
 
 export function fileName(title, suffix) {

@@ -1,6 +1,6 @@
 // Where conversations are kept: this browser's IndexedDB, or this page's memory when the browser forbids it.
 // Every write is a transaction that merges with what another tab has written meanwhile, and tells the other tabs.
-import { merge } from "./conversation.js";
+import { linked, merge } from "./conversation.js";
 
 export const database_name = "moex-chat";
 const store_name = "conversations";
@@ -45,12 +45,13 @@ export class Keeper {
 
   async all() {
     if (!this.database) return [...this.memory.values()];
-    return done(this.database.transaction(store_name).objectStore(store_name).getAll());
+    return (await done(this.database.transaction(store_name).objectStore(store_name).getAll())).map(linked);
   }
 
   async get(id) {
     if (!this.database) return this.memory.get(id) ?? null;
-    return await done(this.database.transaction(store_name).objectStore(store_name).get(id)) ?? null;
+    const kept = await done(this.database.transaction(store_name).objectStore(store_name).get(id));
+    return kept ? linked(kept) : null;
   }
 
   // Resolves to what is kept now: `conversation` and what another tab had added to it.

@@ -1,10 +1,12 @@
-// One message on the page: a question as it was typed; an answer with its thoughts, its facts and how it ended.
+// One message on the page: a question as it was typed; an answer with its thoughts, its facts and how it ended. Where
+// several stand in one place, a row says which this is and goes to the others.
 import { copyText, button, make } from "/js/dom.js";
 import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/markdown.js";
 import { endWords, factsOf, thoughtWords } from "/js/chat/words.js";
 
 export class MessageView {
-  // `actions`: {continue(message), retry(message)}.
+  // `actions`: {continue(message), retry(message), again(message), edit(message, text) -> was it taken,
+  // choose(message)}.
   constructor(message, actions) {
     this.actions = actions;
     this.root = make("article", `message ${message.role}`);
@@ -14,6 +16,9 @@ export class MessageView {
       this.root.setAttribute("aria-label", "You");
       this.body.textContent = message.content;
       this.message = message;
+      this.foot = make("div", "tools");
+      this.foot.append(this.makeTool("Edit", "Ask this differently", () => this.beginEdit()));
+      this.root.append(this.foot);
       return;
     }
 
@@ -36,6 +41,67 @@ export class MessageView {
     box.append(make("summary"), text);
     box.addEventListener("toggle", () => this.paintThoughts());
     return box;
+  }
+
+  // A button that waits while an answer runs.
+  makeTool(text, title, act) { return button("quiet small when-idle", text, act, { title }); }
+
+  // `siblings`: the messages in this place, this one among them.
+  standAmong(siblings) {
+    const words = siblings.length > 1 ? `${siblings.indexOf(this.message) + 1} of ${siblings.length}` : "";
+    if (this.pager?.dataset.words === words || (!words && !this.pager)) return;
+    this.siblings = siblings;
+    this.pager?.remove();
+    this.pager = words ? this.makePager(words) : null;
+    if (!this.pager) return;
+    if (this.message.role === "user") this.foot.prepend(this.pager);
+    else this.root.append(this.pager);
+  }
+
+  makePager(words) {
+    const what = this.message.role === "user" ? "question" : "answer";
+    const at = this.siblings.indexOf(this.message);
+    const step = (sign, title, to) => {
+      const node = button("quiet small icon", sign, () => this.actions.choose(this.siblings[to]), { "aria-label": title });
+      node.disabled = !this.siblings[to];
+      return node;
+    };
+    const row = make("div", "pager", "", { role: "group", "aria-label": `Versions of this ${what}`, "data-words": words });
+    row.append(step("‹", `Earlier ${what}`, at - 1), make("span", "", words), step("›", `Later ${what}`, at + 1));
+    return row;
+  }
+
+  // The question becomes a field; what is sent from it stands beside the question, with an answer of its own.
+  beginEdit() {
+    const field = make("textarea", "", "", { "aria-label": "The question, differently" });
+    field.value = this.message.content;
+    field.rows = Math.min(12, this.message.content.split("\n").length + 1);
+    const end = () => {
+      form.remove();
+      this.body.hidden = false;
+      this.foot.hidden = false;
+      this.root.classList.remove("editing");
+    };
+    const send = () => {
+      const text = field.value.trim();
+      if (text && this.actions.edit(this.message, text)) end();
+    };
+    field.addEventListener("keydown", (event) => {
+      if (event.isComposing || event.keyCode === 229) return;
+      if (event.key !== "Escape" && (event.key !== "Enter" || event.shiftKey)) return;
+      event.preventDefault();      // Escape stops no answer, Enter makes no line
+      if (event.key === "Enter") send();
+      else end();
+    });
+    const form = make("div", "edit");
+    const row = make("div", "row end");
+    row.append(button("small", "Cancel", end), button("small primary when-idle", "Send", send));
+    form.append(field, row);
+    this.body.hidden = true;
+    this.foot.hidden = true;
+    this.root.classList.add("editing");
+    this.root.prepend(form);
+    field.focus();
   }
 
   // `message` as it is now. A running one is painted as far as it has come, and grows by update().
@@ -101,6 +167,8 @@ export class MessageView {
     if (message.content) {
       const copy = button("quiet small", "Copy", () => copyText(message.content, copy), { title: "Copy the answer" });
       facts.append(copy);
+      facts.append(this.makeTool("Again", "Another answer to the same question; this one stays",
+        () => this.actions.again(message)));
     }
     this.foot.append(facts);
   }

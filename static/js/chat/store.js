@@ -1,5 +1,5 @@
 // The page's conversations and which of them is open. Views listen; the one who asks the hub (chat.js) changes.
-import { findIn, fromSession, newConversation, newId, titleFrom } from "./conversation.js";
+import { findIn, fromSession, newConversation, newId, pathOf, titleFrom } from "./conversation.js";
 import { Keeper } from "./keep.js";
 import { newAnswer } from "./turn.js";
 
@@ -48,16 +48,45 @@ export class Store {
     this.onChange("list");
   }
 
-  // A question and the empty answer to it.
-  ask(text, model) {
+  // A question and the empty answer to it, after `parent`: "" before everything, by default after what is shown.
+  ask(text, model, parent = pathOf(this.current).at(-1)?.id ?? "") {
     const { current } = this;
-    const now = Date.now();
-    const question = { id: newId(), role: "user", content: text, at: now, rev: 1 };
-    const answer = { ...newAnswer(newId(), now), rev: 1 };
+    const question = { id: newId(), role: "user", content: text, at: Date.now(), rev: 1, parent };
     if (current.messages.length === 0) current.title = titleFrom(text);
     current.model = model;
-    current.messages.push(question, answer);
+    current.messages.push(question);
+    current.chosen[parent] = question.id;
+    return this.answerAnew(question);
+  }
+
+  // One more answer, still empty, to `question`; those that it has stay.
+  answerAnew(question) {
+    const answer = { ...newAnswer(newId(), Date.now()), rev: 1, parent: question.id };
+    this.current.messages.push(answer);
+    this.current.chosen[question.id] = answer.id;
     return answer;
+  }
+
+  // Of its siblings `message` is shown from now on.
+  choose(message) {
+    const { current } = this;
+    current.chosen[message.parent] = message.id;
+    this.onChange("open");
+    return this.save(current);
+  }
+
+  // Resolves to how many are new here; one that is here already becomes what both hold.
+  async add(conversations) {
+    const before = this.conversations.size;
+    for (const one of conversations) {
+      this.removed.delete(one.id);
+      const kept = await this.keeper.put(one);
+      const known = this.conversations.get(one.id);
+      if (known) this.adopt(known, kept);
+      else this.conversations.set(one.id, kept);
+    }
+    this.onChange("list");
+    return this.conversations.size - before;
   }
 
   // `changed`: messages that have grown since they were kept last.

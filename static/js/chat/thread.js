@@ -1,5 +1,6 @@
 // The open conversation on the page. Only what changed is touched: text that somebody selects, a button that has the
 // focus and a block of thoughts that is open stay as they are.
+import { pathOf, siblingsOf } from "/js/chat/conversation.js";
 import { MessageView } from "/js/chat/message_view.js";
 
 const near_end_px = 80;
@@ -22,8 +23,13 @@ export class Thread {
     if (is_other) this.views.clear();
     this.conversation = conversation;
 
-    const nodes = conversation.messages.map((message) => this.viewOf(message, message === running).root);
-    const wanted = new Set(conversation.messages.map((message) => message.id));
+    const path = pathOf(conversation);
+    const nodes = path.map((message) => {
+      const view = this.viewOf(message, message === running);
+      view.standAmong(siblingsOf(conversation, message));
+      return view.root;
+    });
+    const wanted = new Set(path.map((message) => message.id));
     for (const id of this.views.keys()) if (!wanted.has(id)) this.views.delete(id);
     if (is_other) this.list.replaceChildren(...nodes);
     else this.arrange(nodes);
