@@ -70,7 +70,7 @@ test("New chat loses nothing, and a reload finds the same conversation", async (
     await page.locator(".message.assistant").waitFor();
     assert.deepEqual(await answers(page), ["Answer to The second question"]);
     await page.getByText("The first question").first().click();
-    await page.waitForFunction(() => document.querySelector(".message.user .body").textContent === "The first question");
+    await page.locator(".message.user .body", { hasText: "The first question" }).waitFor();
     await ask(page, "And then?");
     await settled(page);
     assert.deepEqual(scripted.requests.at(-1).messages.map(({ content }) => content),

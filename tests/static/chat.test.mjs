@@ -274,7 +274,8 @@ test("OfSeveralAnswersTheChosenOneIsShownElseTheYoungest", () => {
 test("TheModelIsToldOfItsOwnBranchOnly", () => {
   const conversation = branched();
   const [, , , old, other] = conversation.messages;
-  const contents = (message) => messagesFor(conversation, { ...message, content: "" }, "").map(({ content }) => content);
+  const contents = (message) => (
+    messagesFor(conversation, { ...message, content: "" }, "").map(({ content }) => content));
   assert.deepEqual(contents(old), ["A?", "B.", "C?"]);
   assert.deepEqual(contents(other), ["A?"]);
 });

@@ -12,7 +12,9 @@ export function newId() {
 }
 
 export function newConversation(now_ms = Date.now()) {
-  return { id: newId(), title: "", renamed_at: 0, created_at: now_ms, updated_at: now_ms, model: "", messages: [], chosen: {} };
+  return {
+    id: newId(), title: "", renamed_at: 0, created_at: now_ms, updated_at: now_ms, model: "", messages: [], chosen: {},
+  };
 }
 
 // A conversation that an older page kept has no branches: each message follows the one before it in the list. So does

@@ -62,11 +62,13 @@ export class MessageView {
     const what = this.message.role === "user" ? "question" : "answer";
     const at = this.siblings.indexOf(this.message);
     const step = (sign, title, to) => {
-      const node = button("quiet small icon", sign, () => this.actions.choose(this.siblings[to]), { "aria-label": title });
+      const choose = () => this.actions.choose(this.siblings[to]);
+      const node = button("quiet small icon", sign, choose, { "aria-label": title });
       node.disabled = !this.siblings[to];
       return node;
     };
-    const row = make("div", "pager", "", { role: "group", "aria-label": `Versions of this ${what}`, "data-words": words });
+    const row = make("div", "pager", "", { role: "group", "aria-label": `Versions of this ${what}` });
+    row.dataset.words = words;
     row.append(step("‹", `Earlier ${what}`, at - 1), make("span", "", words), step("›", `Later ${what}`, at + 1));
     return row;
   }
