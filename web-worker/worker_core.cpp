@@ -10,6 +10,8 @@ namespace moex {
 namespace {
 
 constexpr const char* budget_cap = "budget";  // the hub understands BUDGET
+// Our first READY says what need not be downloaded, and the hub waits for it.
+constexpr const char* held_cap = "held";
 
 // Of the memory limit, the part for calls in flight; the rest is for
 // weights. Said before the model is known, so the lanes are made to fit.
@@ -54,8 +56,8 @@ struct Model {
     // everything assigned is held: from here on rounds create nothing
     bool warm = false;
 
-    bool hub_takes_budget() const {
-        return std::count(welcome.caps.begin(), welcome.caps.end(), budget_cap) > 0;
+    bool hub_takes(const char* cap) const {
+        return std::count(welcome.caps.begin(), welcome.caps.end(), cap) > 0;
     }
 };
 
@@ -184,6 +186,7 @@ struct WorkerCore::State {
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
+                    .caps = {"group", held_cap},
                     .kernel_version = compute.kernel_version(),
                     .nickname = options.nickname,
                     .client = options.client,
@@ -235,6 +238,9 @@ struct WorkerCore::State {
                 settle();
             });
         }
+        // Of the same model: what lay on this GPU before the line broke lies there still.
+        if (model->hub_takes(held_cap)) hub.send(encode_ready(model->store.units()));
+
         // The size of a blob was not known when HELLO named the budget, and whole blobs may not
         // fill the arenas. Or the limit was moved since.
         if (told_bytes / model->welcome.expert_blob_bytes != model->store.slots_max())
@@ -247,7 +253,7 @@ struct WorkerCore::State {
     // What was assigned before and is not held any more goes with the new limit.
     void tell_budget(const std::vector<Unit>& dropped) {
         if (!hub.online()) return;  // HELLO tells it
-        if (!model->hub_takes_budget()) {
+        if (!model->hub_takes(budget_cap)) {
             hang_up("memory limit changed");
             connect_when_closed = true;
             return report.enter(WorkerPhase::connecting);
@@ -268,7 +274,7 @@ struct WorkerCore::State {
 
     // An ASSIGN that crossed a BUDGET, or a hub that counts otherwise.
     void no_room_for(const std::vector<Unit>& units) {
-        if (model->hub_takes_budget()) return tell_budget(units);
+        if (model->hub_takes(budget_cap)) return tell_budget(units);
         hub.send_error(
             no_sequence_id,
             {ErrorCode::no_space, text(units.size(), " experts more than there is room for")},

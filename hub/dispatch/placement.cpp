@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <queue>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -57,11 +57,18 @@ Placement::Placement(PlacementOptions options)
     : options_(options),
       owners_(options.num_units),
       owner_members_(options.num_units) {
+    options_.layer_units = std::max(1u, options_.layer_units);
     unit_points_.reserve(options.num_units);
     for (std::uint32_t unit = 0; unit < options.num_units; ++unit) {
-        unit_points_.push_back(mix_hash(options.seed, 0x100000000ull + unit));
+        unit_points_.push_back(mix_hash(options.seed, 0x100000000ull + layer_of(unit)));
         missing_.push_back(unit);
     }
+    layer_members_.resize(options.num_units == 0 ? 0 : layer_of(options.num_units - 1) + 1);
+}
+
+bool Placement::owns(const Member& member, std::uint32_t unit) const {
+    const auto& owners = owner_members_[unit];
+    return std::find(owners.begin(), owners.end(), &member) != owners.end();
 }
 
 std::uint32_t Placement::load(WorkerId worker) const {
@@ -82,6 +89,10 @@ double Placement::fair(const Member& member) const {
     return static_cast<double>(wanted) * member.capacity / static_cast<double>(capacity_total_);
 }
 
+std::uint32_t Placement::share(const Member& member) const {
+    return static_cast<std::uint32_t>(std::floor(fair(member) + 1e-9));
+}
+
 std::uint32_t Placement::bound(const Member& member) const {
     return std::min(member.capacity,
                     static_cast<std::uint32_t>(std::ceil(options_.load_bound * fair(member))));
@@ -98,35 +109,76 @@ std::uint32_t Placement::collisions(std::uint32_t unit, WorkerId without,
 void Placement::own(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
     owners_[unit].push_back(member.given.worker);
     owner_members_[unit].push_back(&member);
+    if (member.layer_load[layer_of(unit)]++ == 0) layer_members_[layer_of(unit)].push_back(&member);
 
     ++member.load;
     ++load_total_;
     changes.push_back({.worker = member.given.worker, .unit = unit, .added = true});
 }
 
-void Placement::disown(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
+void Placement::forget(Member& member, std::uint32_t unit) {
     std::erase(owners_[unit], member.given.worker);
     std::erase(owner_members_[unit], &member);
+    if (--member.layer_load[layer_of(unit)] == 0)
+        std::erase(layer_members_[layer_of(unit)], &member);
 
     --member.load;
     --load_total_;
+}
+
+void Placement::disown(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes) {
+    forget(member, unit);
     changes.push_back({.worker = member.given.worker, .unit = unit, .added = false});
 }
 
-void Placement::join(const PlacementMember& given, std::vector<PlacementChange>& changes) {
+void Placement::join(const PlacementMember& given, std::vector<PlacementChange>& changes,
+                     bool fill) {
     MOEX_CHECK(!members_.contains(given.worker), text("worker ", given.worker, " joined twice"));
 
     Member& member = members_[given.worker];
     member.given = given;
     member.capacity = std::min(given.capacity_units, options_.num_units);
+    member.layer_load.resize(layer_members_.size());
     capacity_total_ += member.capacity;
 
     if (member.capacity == 0) return;
 
     add_points(member);
-    fill_missing(changes);
-    take_share(member, changes);
-    shed_above_bound(changes);
+    give_cached(member, changes);
+    if (fill) fill_missing(changes);
+    member.wants_share = unbalanced_ = true;
+}
+
+// Of what lacks copies first that which it needs not download.
+void Placement::give_cached(Member& member, std::vector<PlacementChange>& changes) {
+    if (member.given.cached.empty()) return;
+    for (std::uint32_t unit = 0; unit < options_.num_units && member.load < member.capacity; ++unit)
+        if (has_cached(member, unit) && owners_[unit].size() < options_.replicas &&
+            !owns(member, unit))
+            own(member, unit, changes);
+}
+
+void Placement::rename(WorkerId from, const PlacementMember& to,
+                       std::vector<PlacementChange>& changes) {
+    auto node = members_.extract(from);
+    MOEX_CHECK(!node.empty() && !members_.contains(to.worker),
+               text("worker ", from, " cannot become ", to.worker));
+    Member& member = node.mapped();
+    node.key() = to.worker;
+    members_.insert(std::move(node));
+
+    for (auto& [point, worker] : ring_)
+        if (worker == from) worker = to.worker;
+    std::sort(ring_.begin(), ring_.end());
+    for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
+        if (!owns(member, unit)) continue;
+        std::replace(owners_[unit].begin(), owners_[unit].end(), from, to.worker);
+        changes.push_back({.worker = to.worker, .unit = unit, .added = true});
+    }
+
+    const std::uint32_t capacity_units = to.capacity_units;
+    member.given = to;
+    resize(to.worker, capacity_units, {}, changes);
 }
 
 void Placement::add_points(Member& member) {
@@ -169,26 +221,19 @@ void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
     for (std::uint32_t unit = options_.num_units; unit-- > 0 && member.load > member.capacity;)
         let_go(unit);
 
-    // No shed_above_bound(): beside larger workers its fair share may be far less than what it
-    // still holds.
     fill_missing(changes);
-    if (member.capacity > 0) take_share(member, changes);
+    if (member.capacity > 0) member.wants_share = unbalanced_ = true;
 }
 
 void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
     const auto found = members_.find(worker);
     if (found == members_.end()) return;
 
-    if (found->second.load > 0) {
-        for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
-            auto& owners = owners_[unit];
-            const auto at = std::find(owners.begin(), owners.end(), worker);
-            if (at == owners.end()) continue;
-            owner_members_[unit].erase(owner_members_[unit].begin() + (at - owners.begin()));
-            owners.erase(at);
-            missing_.push_back(unit);
-        }
-        load_total_ -= found->second.load;
+    Member& leaver = found->second;
+    for (std::uint32_t unit = 0; unit < options_.num_units && leaver.load > 0; ++unit) {
+        if (!owns(leaver, unit)) continue;
+        forget(leaver, unit);
+        missing_.push_back(unit);
     }
 
     std::erase_if(ring_, [&](const auto& point) { return point.second == worker; });
@@ -257,18 +302,44 @@ Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy, s
     return nullptr;
 }
 
-// The next worker clockwise that is below its bound and
-// holds no copy, on a new address prefix if one is near.
+// Somebody who holds others of its layer, the least filled first; else the next on the ring. A new
+// address prefix comes before both.
 Placement::Member* Placement::choose_owner(std::uint32_t unit) {
-    if (ring_.empty()) return nullptr;
+    const auto less_filled = [](const Member& a, const Member& b) {
+        return std::uint64_t{a.load} * b.capacity < std::uint64_t{b.load} * a.capacity;
+    };
 
+    Member* neighbour = nullptr;
+    Member* same_prefix = nullptr;
+    for (Member* member : layer_members_[layer_of(unit)]) {
+        if (member->load >= bound(*member) || owns(*member, unit)) continue;
+        const bool is_new = collisions(unit, 0, member->given.address_prefix) == 0;
+        Member*& best = is_new ? neighbour : same_prefix;
+        if (best == nullptr || less_filled(*member, *best)) best = member;
+    }
+    if (neighbour != nullptr) return neighbour;
+    if (Member* const next = choose_on_ring(unit, same_prefix)) return next;
+    if (same_prefix != nullptr) return same_prefix;
+
+    // Everyone near its bound holds a copy already:
+    // whoever has room at all, the least filled first.
+    Member* best = nullptr;
+    for (auto& [worker, member] : members_)
+        if (member.load < member.capacity && !owns(member, unit) &&
+            (best == nullptr || less_filled(member, *best)))
+            best = &member;
+    return best;
+}
+
+// The next worker clockwise that is below its bound, holds no copy and is on a new address prefix,
+// if one is near. `same_prefix`: the first of the others, unless there is one already.
+Placement::Member* Placement::choose_on_ring(std::uint32_t unit, Member*& same_prefix) {
     constexpr std::size_t prefix_steps_max = 256;  // how far to look for another prefix
     const std::size_t start = static_cast<std::size_t>(
         std::lower_bound(ring_.begin(), ring_.end(),
                          std::pair<std::uint64_t, WorkerId>(unit_points_[unit], 0)) -
         ring_.begin());
 
-    Member* same_prefix = nullptr;
     WorkerId last = 0;
     for (std::size_t step = 0; step < ring_.size(); ++step) {
         if (same_prefix != nullptr && step >= prefix_steps_max) break;
@@ -278,126 +349,256 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit) {
         last = worker;
 
         Member& member = members_.at(worker);
-        if (member.load >= bound(member)) continue;
-
-        const auto& owners = owners_[unit];
-        if (std::find(owners.begin(), owners.end(), worker) != owners.end()) continue;
-
+        if (member.load >= bound(member) || owns(member, unit)) continue;
         if (collisions(unit, 0, member.given.address_prefix) == 0) return &member;
         if (same_prefix == nullptr) same_prefix = &member;
     }
-
-    if (same_prefix != nullptr) return same_prefix;
-
-    // Everyone near its bound holds a copy already:
-    // whoever has room at all, the least filled first.
-    Member* best = nullptr;
-
-    for (auto& [worker, member] : members_) {
-        if (member.load >= member.capacity) continue;
-
-        const auto& owners = owners_[unit];
-        if (std::find(owners.begin(), owners.end(), worker) != owners.end()) continue;
-        if (best == nullptr || std::uint64_t{member.load} * best->capacity <
-                                   std::uint64_t{best->load} * member.capacity)
-            best = &member;
-    }
-
-    return best;
+    return nullptr;
 }
 
-// Moves units to the newcomer until it holds its fair share: always from the relatively
-// fullest owner, the unit nearest to the newcomer on the ring, units whose copies share
-// an address prefix before others, and never one that would then share more.
-void Placement::take_share(Member& newcomer, std::vector<PlacementChange>& changes) {
-    const auto share = static_cast<std::uint32_t>(std::floor(fair(newcomer) + 1e-9));
-    if (newcomer.load >= share) return;
-
-    const std::uint64_t prefix = newcomer.given.address_prefix;
-
+std::uint32_t Placement::rebalance(std::uint32_t moves_max, const IsLoaded& is_loaded,
+                                   std::vector<PlacementChange>& changes) {
+    std::uint32_t num_moved = 0;
     for (auto& [worker, member] : members_) {
-        member.candidates.clear();
-        member.is_heap = false;
+        if (!member.wants_share) continue;
+        num_moved += take_share(member, moves_max - num_moved, is_loaded, changes);
+        member.wants_share = num_moved == moves_max;
     }
 
+    num_moved += shed_above_bound(moves_max - num_moved, changes);
+    unbalanced_ = num_moved == moves_max;
+    // who gave may have room for what lacks a copy
+    if (!missing_.empty()) fill_missing(changes);
+    return num_moved;
+}
+
+// What each member has of each layer and the newcomer has not: of it what would then be on no more
+// copies of one address prefix.
+void Placement::list_fragments(Member& newcomer) {
+    const std::uint64_t prefix = newcomer.given.address_prefix;
+    for (auto& [worker, member] : members_) {
+        member.fragments.clear();
+        member.fair = std::max(1e-9, fair(member));
+        member.fill = member.load / member.fair;
+    }
+
+    std::uint32_t count = 0;
+    layer_begin_.assign(1, 0);
     for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
-        const auto& owners = owner_members_[unit];
-        if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;
-
-        auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(),
-                                      unit_points_[unit]);
-        const std::uint64_t distance = (point == newcomer.points.end() ? newcomer.points.front()
-                                                                       : *point) -
-                                       unit_points_[unit];
-
-        for (Member* owner : owners) {
+        const std::uint32_t layer = layer_of(unit);
+        for (Member* owner : owner_members_[unit]) {
+            if (owns(newcomer, unit)) break;
             const std::uint32_t before = collisions(unit, owner->given.worker,
                                                     owner->given.address_prefix);
             const std::uint32_t after = collisions(unit, owner->given.worker, prefix);
-            if (after <= before)
-                owner->candidates.push_back(
-                    {.spreads_prefixes = after < before, .distance = distance, .unit = unit});
+            if (after > before) continue;
+
+            if (owner->fragments.empty() || fragments_[owner->fragments.back()].layer != layer) {
+                const auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(),
+                                                    unit_points_[unit]);
+                const bool wraps = point == newcomer.points.end();
+                owner->fragments.push_back(count);
+                if (fragments_.size() <= count) fragments_.emplace_back();
+                Fragment& fresh = fragments_[count++];
+                fresh.donor = owner;
+                fresh.layer = layer;
+                fresh.distance = (wraps ? newcomer.points.front() : *point) - unit_points_[unit];
+                fresh.units.clear();
+                fresh.num_spread = fresh.num_cached = 0;
+            }
+            Fragment& fragment = fragments_[owner->fragments.back()];
+            fragment.units.push_back(unit);
+            fragment.num_spread += after < before;
+            fragment.num_cached += has_cached(newcomer, unit);
         }
+        if ((unit + 1) % options_.layer_units == 0) layer_begin_.push_back(count);
     }
+    layer_begin_.resize(layer_members_.size() + 1, count);
 
-    const auto fill = [&](const Member& member) {
-        return member.load / std::max(1e-9, fair(member));
+    if (newcomer.given.cached.empty()) return;
+    for (Fragment& fragment : std::span(fragments_).first(count))
+        std::stable_partition(fragment.units.begin(), fragment.units.end(),
+                              [&](std::uint32_t unit) { return !has_cached(newcomer, unit); });
+}
+
+std::span<Placement::Fragment> Placement::fragments_of_layer(std::uint32_t layer) {
+    return std::span(fragments_)
+        .subspan(layer_begin_[layer], layer_begin_[layer + 1] - layer_begin_[layer]);
+}
+
+// Not more than leaves the donor as full as the newcomer is then.
+Placement::Donation Placement::donation_of(const Member& newcomer, Fragment& fragment) const {
+    const Member& donor = *fragment.donor;
+    if (fragment.units.empty() || donor.fill <= newcomer.fill) return {};
+    const double even = (donor.load * newcomer.fair - newcomer.load * donor.fair) /
+                        (donor.fair + newcomer.fair);
+    const std::uint32_t wanted = share(newcomer) - newcomer.load;
+    const auto there = static_cast<std::uint32_t>(fragment.units.size());
+    return {.fragment = &fragment,
+            .num_units = std::min({fragment.num_cached > 0 ? fragment.num_cached : there, wanted,
+                                   std::max(1u, static_cast<std::uint32_t>(even))})};
+}
+
+// What it has cached comes first, from the fullest.
+Placement::Donation Placement::next_cached(const Member& newcomer) {
+    Donation best;
+    for (Fragment& fragment : std::span(fragments_).first(layer_begin_.back())) {
+        if (fragment.num_cached == 0) continue;
+        const Donation donation = donation_of(newcomer, fragment);
+        if (donation.fragment != nullptr &&
+            (best.fragment == nullptr || fragment.donor->fill > best.fragment->donor->fill))
+            best = donation;
+    }
+    return best;
+}
+
+// What takes all that somebody has of the layer first, then from the fullest.
+Placement::Donation Placement::next_of_layer(const Member& newcomer, std::uint32_t layer) {
+    Donation best;
+    for (Fragment& fragment : fragments_of_layer(layer)) {
+        const Donation donation = donation_of(newcomer, fragment);
+        if (donation.fragment == nullptr) continue;
+        if (best.fragment == nullptr || std::tuple(donation.is_whole(), fragment.donor->fill) >
+                                            std::tuple(best.is_whole(), best.fragment->donor->fill))
+            best = donation;
+    }
+    return best;
+}
+
+// The fullest gives what spreads prefixes, then a whole fragment, then the one nearest on the ring.
+Placement::Donation Placement::next_of_fullest(const Member& newcomer) {
+    Member* fullest = nullptr;
+    for (auto& [worker, donor] : members_) {
+        while (!donor.fragments.empty() && fragments_[donor.fragments.back()].units.empty())
+            donor.fragments.pop_back();
+        if (!donor.fragments.empty() && (fullest == nullptr || donor.fill > fullest->fill))
+            fullest = &donor;
+    }
+    if (fullest == nullptr) return {};
+
+    const auto key = [&](const Donation& donation) {
+        return std::tuple(donation.fragment->num_spread == 0, !donation.is_whole(),
+                          donation.fragment->distance);
     };
+    Donation best;
+    for (const std::uint32_t i : fullest->fragments) {
+        const Donation donation = donation_of(newcomer, fragments_[i]);
+        if (donation.fragment == nullptr) continue;
+        if (best.fragment == nullptr || key(donation) < key(best)) best = donation;
+    }
+    return best;
+}
 
-    std::priority_queue<std::tuple<double, WorkerId, Member*>> fullest;
-    for (auto& [worker, member] : members_)
-        if (!member.candidates.empty()) fullest.emplace(fill(member), worker, &member);
+std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
+                                    const IsLoaded& is_loaded,
+                                    std::vector<PlacementChange>& changes) {
+    if (newcomer.load >= share(newcomer)) return 0;
+    list_fragments(newcomer);
 
-    // A newcomer takes few units of each donor: a heap gives them without sorting the rest.
-    const auto worse = [](const Candidate& a, const Candidate& b) {
-        return a.spreads_prefixes != b.spreads_prefixes ? b.spreads_prefixes
-               : a.distance != b.distance               ? a.distance > b.distance
-                                                        : a.unit > b.unit;
-    };
+    std::uint32_t num_moved = 0;
+    while (newcomer.load < share(newcomer) && num_moved < moves_max) {
+        Donation donation;
+        if (!newcomer.given.cached.empty()) donation = next_cached(newcomer);
+        const bool is_cached = donation.fragment != nullptr;
+        // Layers of which it has a part are gone on with.
+        for (std::uint32_t layer = 0; layer < layer_members_.size(); ++layer) {
+            if (donation.fragment != nullptr) break;
+            const std::uint32_t has = newcomer.layer_load[layer];
+            if (has > 0 && has < options_.layer_units) donation = next_of_layer(newcomer, layer);
+        }
+        const bool is_begun = donation.fragment != nullptr;
+        if (!is_begun) donation = next_of_fullest(newcomer);
+        if (donation.fragment == nullptr) break;
+        // For the last quarter of its share no layer is cut, and nobody downloads who need not.
+        if (4 * newcomer.load >= 3 * share(newcomer) && !is_cached &&
+            (!newcomer.given.cached.empty() || (!is_begun && !donation.is_whole())))
+            break;
 
-    while (newcomer.load < share && !fullest.empty()) {
-        Member& donor = *std::get<Member*>(fullest.top());
-        fullest.pop();
-
-        if (fill(donor) <= fill(newcomer)) break;
-        auto& candidates = donor.candidates;
-        if (!std::exchange(donor.is_heap, true))
-            std::make_heap(candidates.begin(), candidates.end(), worse);
-
-        while (!candidates.empty()) {
-            const std::uint32_t unit = candidates.front().unit;
-            std::pop_heap(candidates.begin(), candidates.end(), worse);
-            candidates.pop_back();
-
-            const auto& owners = owner_members_[unit];
-            // taken from another owner
-            if (std::find(owners.begin(), owners.end(), &newcomer) != owners.end()) continue;
-
+        Member& donor = *donation.fragment->donor;
+        auto& units = donation.fragment->units;
+        for (std::uint32_t i = 0; i < donation.num_units && num_moved < moves_max; ++i) {
+            const std::uint32_t unit = units.back();
+            num_moved += !has_cached(newcomer, unit) && is_loaded(donor.given.worker, unit);
             disown(donor, unit, changes);
             own(newcomer, unit, changes);
-            break;
+            units.pop_back();
+            if (is_cached) --donation.fragment->num_cached;
         }
 
-        if (!candidates.empty()) fullest.emplace(fill(donor), donor.given.worker, &donor);
+        for (Fragment& other : fragments_of_layer(donation.fragment->layer))
+            std::erase_if(other.units, [&](std::uint32_t unit) {
+                const bool is_taken = owns(newcomer, unit);
+                other.num_cached -= is_taken && has_cached(newcomer, unit);
+                return is_taken;
+            });
+        donor.fill = donor.load / donor.fair;
+        newcomer.fill = newcomer.load / newcomer.fair;
     }
+    return num_moved;
 }
 
 // Where capacity was scarce, a worker may be full of units whose second copy the newcomer just
 // took: it has none to give to the newcomer, but others, who gave, have room for some of its own.
-void Placement::shed_above_bound(std::vector<PlacementChange>& changes) {
+// A layer's worth above the bound is no reason to cut one.
+std::uint32_t Placement::shed_above_bound(std::uint32_t moves_max,
+                                          std::vector<PlacementChange>& changes) {
+    std::uint32_t num_moved = 0;
     for (auto& [worker, member] : members_) {
-        for (std::uint32_t unit = 0; unit < options_.num_units && member.load > bound(member);
-             ++unit) {
-            const auto& owners = owner_members_[unit];
-            if (std::find(owners.begin(), owners.end(), &member) == owners.end()) continue;
+        const std::uint32_t most = bound(member) + options_.layer_units - 1;
+        for (std::uint32_t unit = 0;
+             unit < options_.num_units && member.load > most && num_moved < moves_max; ++unit) {
+            if (!owns(member, unit)) continue;
 
             Member* const other = choose_owner(unit);
             if (other == nullptr || other->load >= bound(*other)) continue;
 
             disown(member, unit, changes);
             own(*other, unit, changes);
+            ++num_moved;
         }
     }
+    return num_moved;
+}
+
+double Placement::workers_per_layer() const {
+    std::size_t count = 0;
+    for (const auto& members : layer_members_) count += members.size();
+    return static_cast<double>(count) / std::max(1.0, static_cast<double>(layer_members_.size()));
+}
+
+std::vector<std::string> Placement::check() const {
+    std::vector<std::string> broken;
+    const auto wrong = [&](auto&&... what) { broken.push_back(moex::text(what...)); };
+
+    std::uint64_t load_total = 0;
+    for (const auto& [worker, member] : members_) {
+        std::uint32_t load = 0;
+        for (const std::uint32_t of_layer : member.layer_load) load += of_layer;
+        if (load != member.load || member.load > member.capacity)
+            wrong("worker ", worker, " holds ", load, ", says ", member.load, ", has room for ",
+                  member.capacity);
+        load_total += load;
+    }
+
+    std::uint64_t num_owners = 0;
+    std::size_t copies_most = 0, copies_least = options_.replicas;
+    std::uint32_t least_of = 0;
+    for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
+        const std::size_t copies = owners_[unit].size();
+        num_owners += copies;
+        copies_most = std::max(copies_most, copies);
+        if (copies < copies_least) copies_least = copies, least_of = unit;
+        if (copies >= options_.replicas) continue;
+        for (const auto& [worker, member] : members_)
+            if (member.load < member.capacity && !owns(member, unit))
+                wrong("unit ", unit, " has ", copies, " copies, worker ", worker,
+                      " has room and none of it");
+    }
+    if (load_total != load_total_ || num_owners != load_total_)
+        wrong("loads add up to ", load_total, ", owners to ", num_owners, ", not ", load_total_);
+    if (copies_least == 0 && copies_most > 1 && !members_.empty())
+        wrong("unit ", least_of, " has nobody while others have ", copies_most, " copies");
+    return broken;
 }
 
 }  // namespace moex

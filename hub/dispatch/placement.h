@@ -2,21 +2,27 @@
 // Owns the wish alone: what a worker has loaded is worker_pool's to know,
 // and moving a unit without losing its last ready copy is the core's work.
 //
-// What it is after, in this order: every unit once; every unit `replicas` times, on different
-// workers, and on different address prefixes where load allows; loads near the fair share; few
-// moves. A second copy gives way to a unit that has none.
+// What it is after, in this order, each held against the ones after it by check():
+//   1. every unit once: a second copy gives way to a unit that has none;
+//   2. every unit `replicas` times, on different workers, and on different address prefixes where
+//      load allows;
+//   3. few workers a layer, so that a row's experts are few frames;
+//   4. loads near the fair share;
+//   5. few moves.
 //
-// Consistent hashing with virtual nodes decides preference; bounded
-// load (110 % of a worker's fair share by capacity) decides balance.
-// The assignment is sticky: a leave moves only what the leaver held,
-// a join only the newcomer's share, taken from the fullest (and,
-// where capacity was scarce, what still lies above a member's bound).
+// Consistent hashing with virtual nodes decides preference: a layer is one point on the ring, its
+// units go to those who have others of it and then clockwise. Bounded load (110 % of a worker's
+// fair share by capacity) decides balance. The assignment is sticky: a leave moves only what the
+// leaver held. A join fills what lacks copies; the newcomer's share comes by rebalance(), as fast
+// as the caller lets it: layer by layer from the fullest, so that no layer is cut without need.
 // Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,6 +33,7 @@ using WorkerId = std::uint64_t;
 
 struct PlacementOptions {
     std::uint32_t num_units = 0;
+    std::uint32_t layer_units = 1;  // so many in a row are one layer's
     std::uint32_t replicas = 2;
     double load_bound = 1.10;  // of the fair share
     std::uint64_t seed = 1;
@@ -38,6 +45,7 @@ struct PlacementMember {
     std::uint64_t ring_key = 0;
     std::uint32_t capacity_units = 0;  // what its budget holds
     std::uint64_t address_prefix = 0;
+    std::vector<bool> cached = {};  // [num_units] it needs no download of these; empty: of none
 };
 
 struct PlacementChange {
@@ -60,10 +68,24 @@ class Placement {
   public:
     explicit Placement(PlacementOptions options);
 
-    // Appends what changed. A join costs O(units) and a
-    // heap per donor; a leave visits no unit that stays.
-    void join(const PlacementMember& member, std::vector<PlacementChange>& changes);
+    // Appends what changed: copies for units that lack them, of which the newcomer gets those that
+    // it has cached. With `fill` everybody gets what still lacks copies, else fill() does.
+    // O(units).
+    void join(const PlacementMember& member, std::vector<PlacementChange>& changes,
+              bool fill = true);
+    void fill(std::vector<PlacementChange>& changes) { fill_missing(changes); }
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
+    // Moves units towards the fair shares of those who joined or were resized: at most `moves_max`
+    // of those for which `is_loaded` says that the owner has them and that the newcomer has not
+    // cached; the others cost nothing. How many such it moved; O(units) a member.
+    // Nothing is left to do once unbalanced() says false.
+    using IsLoaded = std::function<bool(WorkerId owner, std::uint32_t unit)>;
+    std::uint32_t rebalance(std::uint32_t moves_max, const IsLoaded& is_loaded,
+                            std::vector<PlacementChange>& changes);
+    bool unbalanced() const { return unbalanced_; }
+    // `to` comes in the place of `from`, whom nobody hears of any more: it is given the same units,
+    // as far as its capacity goes.
+    void rename(WorkerId from, const PlacementMember& to, std::vector<PlacementChange>& changes);
     // Another capacity for a member. It keeps what still fits: what must go is taken
     // from `spare` first, in that order. O(units).
     void resize(WorkerId worker, std::uint32_t capacity_units, std::span<const std::uint32_t> spare,
@@ -74,35 +96,65 @@ class Placement {
     // What the worker should hold by its share of all capacity.
     double fair_share(WorkerId worker) const;
     std::size_t num_members() const { return members_.size(); }
+    // Holders of something of it, mean over the layers.
+    double workers_per_layer() const;
+    // What is not as the objective wants it, or not as the counts say; empty unless this is wrong.
+    std::vector<std::string> check() const;
 
   private:
-    struct Candidate {           // a unit that a newcomer may take over
-        bool spreads_prefixes;   // fewer copies on one prefix afterwards
-        std::uint64_t distance;  // from the unit to the newcomer on the ring
-        std::uint32_t unit;
+    struct Member;
+    struct Fragment {  // of a layer: what a newcomer may take over from one who has it
+        Member* donor = nullptr;
+        std::uint32_t layer = 0;
+        std::uint64_t distance = 0;        // from the layer to the newcomer on the ring
+        std::vector<std::uint32_t> units;  // taken from the end
+        std::uint32_t num_spread = 0;      // of them, so many would lie on fewer address prefixes
+        std::uint32_t num_cached = 0;
     };
     struct Member {
         PlacementMember given;
         std::uint32_t capacity = 0;  // at most num_units
         std::uint32_t load = 0;
+        std::vector<std::uint32_t> layer_load;  // [num_layers]
         std::vector<std::uint64_t> points;
-        // scratch of one take_share: what this one could give
-        std::vector<Candidate> candidates;
-        // candidates is a heap; made when the first is taken
-        bool is_heap = false;
+        bool wants_share = false;  // it joined or was resized
+        // Scratch of one take_share: its fragments, and how full it is beside its fair share.
+        std::vector<std::uint32_t> fragments;
+        double fair = 0, fill = 0;
     };
+    std::uint32_t layer_of(std::uint32_t unit) const { return unit / options_.layer_units; }
+    bool owns(const Member& member, std::uint32_t unit) const;
+    static bool has_cached(const Member& member, std::uint32_t unit) {
+        return !member.given.cached.empty() && member.given.cached[unit];
+    }
     double fair(const Member& member) const;
+    std::uint32_t share(const Member& member) const;
     std::uint32_t bound(const Member& member) const;
     std::uint32_t collisions(std::uint32_t unit, WorkerId without, std::uint64_t prefix) const;
     void own(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes);
     void disown(Member& member, std::uint32_t unit, std::vector<PlacementChange>& changes);
+    void forget(Member& member, std::uint32_t unit);
     void add_points(Member& member);
     void fill_missing(std::vector<PlacementChange>& changes);
+    void give_cached(Member& member, std::vector<PlacementChange>& changes);
     Member* choose_owner(std::uint32_t unit);
+    Member* choose_on_ring(std::uint32_t unit, Member*& same_prefix);
     Member* make_way(std::uint32_t unit, std::uint32_t copy, std::uint32_t& donor,
                      std::vector<std::uint32_t>& gave_way, std::vector<PlacementChange>& changes);
-    void take_share(Member& newcomer, std::vector<PlacementChange>& changes);
-    void shed_above_bound(std::vector<PlacementChange>& changes);
+    struct Donation {
+        Fragment* fragment = nullptr;
+        std::uint32_t num_units = 0;
+        bool is_whole() const { return num_units == fragment->units.size(); }
+    };
+    void list_fragments(Member& newcomer);
+    std::span<Fragment> fragments_of_layer(std::uint32_t layer);
+    Donation donation_of(const Member& newcomer, Fragment& fragment) const;
+    Donation next_cached(const Member& newcomer);
+    Donation next_of_layer(const Member& newcomer, std::uint32_t layer);
+    Donation next_of_fullest(const Member& newcomer);
+    std::uint32_t take_share(Member& newcomer, std::uint32_t moves_max, const IsLoaded& is_loaded,
+                             std::vector<PlacementChange>& changes);
+    std::uint32_t shed_above_bound(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
 
     PlacementOptions options_;
     std::map<WorkerId, Member> members_;
@@ -111,7 +163,12 @@ class Placement {
     std::vector<std::vector<WorkerId>> owners_;             // [num_units]
     // [num_units], beside owners_: a join asks for each of them.
     std::vector<std::vector<Member*>> owner_members_;
-    std::vector<std::uint32_t> missing_;  // units that may lack a copy
+    std::vector<std::vector<Member*>> layer_members_;  // [num_layers] who holds something of it
+    std::vector<std::uint32_t> missing_;               // units that may lack a copy
+    bool unbalanced_ = false;
+    // Scratch of one take_share: by layer, kept for their memory.
+    std::vector<Fragment> fragments_;
+    std::vector<std::uint32_t> layer_begin_;  // [num_layers + 1] into fragments_
     std::uint64_t capacity_total_ = 0, load_total_ = 0;
 };
 

@@ -51,7 +51,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     attempts.clear();
     answers.clear();
     waiting = false;
-    wait_until = retry_at = give_up_at = std::nullopt;
+    wait_until = retry_at = give_up_at = again_at = std::nullopt;
     num_retries = num_unpaid = 0;
 
     MOEX_TRY(take_rows(batch, options.rounding));

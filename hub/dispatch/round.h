@@ -70,7 +70,7 @@ struct Attempt {
     WorkerId worker = 0;  // 0: the local backend
     std::uint32_t sequence_id = 0;
     TimePoint sent_at{}, deadline{};
-    Duration predicted{};
+    Duration predicted{}, timeout{};
     bool hedge = false;  // not the first cover
     bool late = false;   // beyond its deadline; its answer counts all the same
     bool probe = false;  // of a worker that was ejected: goes on when it is not needed any more
@@ -88,6 +88,7 @@ struct Round {
     std::optional<TimePoint> wait_until;  // set when a call first had to wait for a worker
     std::optional<TimePoint> retry_at;    // after every replica failed: not before this
     std::optional<TimePoint> give_up_at;  // set while it lacks a unit that nobody holds or loads
+    std::optional<TimePoint> again_at;    // when somebody overdue may be asked once more
     std::uint32_t num_retries = 0;        // after every replica failed
     std::uint32_t num_unpaid = 0;  // groups that ended in an error: to be asked again by the budget
     std::uint32_t layer = 0, num_tokens = 0, hidden_size = 0, top_k = 0;

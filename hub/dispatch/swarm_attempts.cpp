@@ -81,7 +81,8 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     tell_frame_limit(turn, worker);
 
     attempt.sent_at = turn.now;
-    attempt.deadline = turn.now + worker.attempt_timeout(attempt.num_pairs, options);
+    attempt.timeout = worker.attempt_timeout(attempt.num_pairs, options);
+    attempt.deadline = turn.now + attempt.timeout;
     turn.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
 
     attempt.predicted = worker.predicted(attempt.num_pairs, latency, turn.now);
@@ -182,10 +183,26 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
     erase_attempt(attempt.id);
 }
 
+// Many work on one frame after the other. While what was sent before this one is being answered its
+// time has not begun; who answers nothing is late with all of it at once.
+bool SwarmCore::State::waits_its_turn(Turn& turn, Attempt& attempt) {
+    const Worker& worker = *pool.find(attempt.worker);
+    if (worker.answered_at <= attempt.sent_at || worker.answered_sent_at > attempt.sent_at)
+        return false;
+
+    const TimePoint deadline = worker.answered_at + attempt.timeout;
+    if (deadline <= turn.now) return false;
+
+    attempt.deadline = deadline;
+    turn.set_timer(deadline, TimerKind::attempt, attempt.id);
+    return true;
+}
+
 // Its time is over. What it was asked goes to somebody else as well, and whoever answers first
 // is believed: a slow worker is no dead one.
 void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
     if (attempt.check != 0) return;  // it is not the worker that takes its time
+    if (waits_its_turn(turn, attempt)) return;
     Round& round = *find_round(attempt.round);
     round.set_late(attempt);
 

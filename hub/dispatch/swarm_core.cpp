@@ -20,11 +20,19 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
     constexpr std::uint64_t slow_line_bytes_per_s = 125'000, blobs_at_once = 4;
     const std::chrono::milliseconds slow_load(1000 * blobs_at_once * options.expert_blob_bytes /
                                               slow_line_bytes_per_s);
-    return {.placement = {.num_units = num_moe_layers(options) * options.limits.num_experts,
-                          .replicas = std::max(1u, options.replicas),
-                          .seed = options.seed},
+    const PlacementOptions placement{
+        .num_units = num_moe_layers(options) * options.limits.num_experts,
+        .layer_units = options.limits.num_experts,
+        .replicas = std::max(1u, options.replicas),
+        .seed = options.seed};
+    // All copies could move within some eight minutes.
+    const double num_copies = static_cast<double>(placement.replicas) * placement.num_units;
+    return {.placement = placement,
             .load_within = options.load_within + slow_load,
             .load_again_after = options.load_again_after,
+            .return_within = options.return_within,
+            .moves_per_s = std::max(16.0, num_copies / 500),
+            .moves_at_once = std::max(64.0, num_copies / 100),
             .serves = [](const UnitHolder& holder) { return worker_of(&holder).health.serves(); }};
 }
 
@@ -93,7 +101,11 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
     }
     if (worker->welcomed() && kind == WorkerEvent::Kind::removed) ++counts.removed;
 
-    if (!worker->units.empty()) directory.leave(*worker, turn.now);
+    // one that was thrown out, or said that it leaves, is not waited for
+    const bool may_return = kind == WorkerEvent::Kind::left && !worker->worker_key.empty() &&
+                            !worker->leaving() && !draining &&
+                            options.return_within > Duration::zero();
+    if (!worker->units.empty()) directory.leave(*worker, may_return, turn.now);
 
     std::vector<RoundId> touched;
     const auto live = worker->ids.live();
@@ -135,6 +147,10 @@ void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
     check_loading(turn, worker);
 
     if (worker.loading_in_order() && turn.now - worker.heard_at < loading_silence_max) {
+        // lest the one echo that it is waited for be lost: seven in ten minutes
+        const TimePoint first = worker.heartbeats.front().sent_at,
+                        last = worker.heartbeats.back().sent_at;
+        if (turn.now - last >= 2 * (last - first)) send_heartbeat(turn, worker, {});
         turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
         return;
     }
@@ -159,7 +175,9 @@ void SwarmCore::State::on_silence(Turn& turn, Worker& worker) {
                text(worker.heartbeats_missed, " heartbeats missed"));
 }
 
-void SwarmCore::State::on_sign_of_work(Turn& turn, Worker& worker) {
+void SwarmCore::State::on_sign_of_work(Turn& turn, Worker& worker, TimePoint sent_at) {
+    worker.answered_at = turn.now;
+    worker.answered_sent_at = sent_at;
     worker.busy_in_row = 0;
     worker.probed_at.reset();
     worker.stalls_until = TimePoint{};
@@ -226,7 +244,6 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
             break;
         case TimerKind::heartbeat:
             if (Worker* worker = pool.find(timer.id)) on_heartbeat_time(turn, *worker);
-
             break;
 
         case TimerKind::busy: capacity_freed = true; break;
@@ -242,6 +259,16 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
             if (Attempt* attempt = find_attempt(timer.id);
                 attempt != nullptr && attempt->deadline <= turn.now)
                 on_attempt_late(turn, *attempt);
+            break;
+
+        case TimerKind::place:
+            if (Worker* worker = pool.find(timer.id)) place(turn, *worker, {});
+            break;
+
+        case TimerKind::units:
+            units_timer_at.reset();
+            if (!draining) directory.wake(turn.now);
+            carry_out_orders(turn);
             break;
 
         case TimerKind::hedge:
@@ -497,70 +524,6 @@ std::optional<TimePoint> SwarmCore::next_deadline() const {
 bool SwarmCore::welcomed(WorkerId id) const {
     const Worker* worker = state_->pool.find(id);
     return worker != nullptr && worker->welcomed();
-}
-
-SwarmCounters SwarmCore::counters() const {
-    SwarmCounters counts = state_->counts;
-    for (const auto& [id, worker] : state_->pool.all()) counts.in_flight += worker->ids.num_live();
-    counts.rounds_open = state_->rounds.size();
-    counts.rounds_waiting = state_->waiting.size();
-    counts.group_p50_ms = to_ms(state_->group_latency.p50());
-    counts.group_p99_ms = to_ms(state_->group_latency.p99());
-    return counts;
-}
-
-std::size_t SwarmCore::num_rounds_open() const { return state_->rounds.size(); }
-
-std::size_t SwarmCore::in_flight(WorkerId id) const {
-    const Worker* worker = state_->pool.find(id);
-    return worker == nullptr ? 0 : worker->ids.num_live();
-}
-
-std::vector<WorkerView> SwarmCore::workers() const {
-    std::vector<WorkerView> views;
-    for (const auto& [id, worker] : state_->pool.all()) views.push_back(state_->view_of(*worker));
-    return views;
-}
-
-std::optional<WorkerView> SwarmCore::worker(WorkerId id) const {
-    const Worker* worker = state_->pool.find(id);
-    if (worker == nullptr) return std::nullopt;
-    return state_->view_of(*worker);
-}
-
-std::vector<std::uint16_t> SwarmCore::replicas() const {
-    const State& state = *state_;
-    std::vector<std::uint16_t> counts(std::size_t{state.options.limits.num_layers} *
-                                      state.options.limits.num_experts);
-    for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
-        const Unit wire = state.wire_unit(unit);
-        const auto ready = state.directory.ready(unit);
-        counts[std::size_t{wire.layer} * state.options.limits.num_experts + wire.expert] =
-            static_cast<std::uint16_t>(
-                std::count_if(ready.begin(), ready.end(), [](const UnitHolder* holder) {
-                    return worker_of(holder).health.serves_in_need();
-                }));
-    }
-    return counts;
-}
-
-Coverage SwarmCore::coverage() const {
-    const State& state = *state_;
-    Coverage coverage;
-    const std::vector<std::uint16_t> counts = replicas();
-    std::uint64_t total = 0;
-    for (const std::uint32_t layer : state.moe_layers)
-        for (std::uint32_t expert = 0; expert < state.options.limits.num_experts; ++expert) {
-            const std::uint32_t count =
-                counts[std::size_t{layer} * state.options.limits.num_experts + expert];
-            coverage.replicas_min = coverage.units == 0 ? count
-                                                        : std::min(coverage.replicas_min, count);
-            ++coverage.units;
-            if (count > 0 || state.options.local_fallback) ++coverage.covered;
-            total += count;
-        }
-    if (coverage.units > 0) coverage.replicas_mean = static_cast<double>(total) / coverage.units;
-    return coverage;
 }
 
 void SwarmCore::set_hedge(const HedgePolicy& policy) {

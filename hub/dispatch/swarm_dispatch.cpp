@@ -267,28 +267,65 @@ bool SwarmCore::State::fail_what_nobody_holds(Turn& turn, Round& round,
     return false;
 }
 
-// Those that failed get another chance, after a breath that is longer each time.
+// Those that failed get another chance, after a breath that is longer each time. So do those who
+// may answer still, later: a question or an answer may have been lost.
 void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open) {
     if (round.retry_at && *round.retry_at > turn.now) return;
 
     bool any_forgiven = false;
+    TimePoint ask_again = round.deadline;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
         const std::size_t num_tried = piece.tried.size();
-        // but for those who may answer still
         std::erase_if(piece.tried, [&](WorkerId worker) {
-            return std::none_of(piece.live.begin(), piece.live.end(),
-                                [&](AttemptId id) { return find_attempt(id)->worker == worker; });
+            const TimePoint at = ask_again_at(piece, worker);
+            if (at > turn.now) {
+                ask_again = std::min(ask_again, at);
+                return false;
+            }
+            if (at > TimePoint{}) make_room(turn, *pool.find(worker));
+            return true;
         });
         any_forgiven |= piece.tried.size() < num_tried;
     }
 
+    if (ask_again < round.deadline && ask_again != round.again_at)
+        turn.set_timer(ask_again, TimerKind::round, round.id);
+    round.again_at = ask_again;
     if (any_forgiven) {
         constexpr std::uint32_t doublings_max = 6;
         round.retry_at = turn.now +
                          retry_after * (1 << std::min(round.num_retries++, doublings_max));
         turn.set_timer(*round.retry_at, TimerKind::round, round.id);
     }
+}
+
+// Three times what it had, at most two seconds more, and twice as long with every try: an answer
+// that takes its time is not to be asked for again and again.
+TimePoint SwarmCore::State::ask_again_at(const Piece& piece, WorkerId worker) {
+    constexpr Duration more_max = 2s;
+    constexpr std::uint32_t doublings_max = 3;
+    TimePoint at{};
+    for (const AttemptId id : piece.live) {
+        const Attempt& attempt = *find_attempt(id);
+        if (attempt.worker != worker) continue;
+        if (attempt.check != 0) return TimePoint::max();  // it has answered
+
+        const Duration patience = attempt.timeout + std::min(2 * attempt.timeout, more_max);
+        const std::uint32_t doublings = std::min(std::max(piece.dispatches, 1u) - 1, doublings_max);
+        at = std::max(at, attempt.sent_at + patience * (1 << doublings));
+    }
+    return at;
+}
+
+// Whose every place is taken by something overdue is asked again in place of the oldest.
+void SwarmCore::State::make_room(Turn& turn, Worker& worker) {
+    if (worker.ids.num_live() < worker.queue_depth) return;
+    const auto& live = worker.ids.live();
+    if (std::any_of(live.begin(), live.end(),
+                    [&](const auto& one) { return !find_attempt(one.attempt)->late; }))
+        return;
+    cancel_attempt(turn, *find_attempt(live.front().attempt));
 }
 
 bool SwarmCore::State::can_take(const Worker& worker, const Piece& piece) const {

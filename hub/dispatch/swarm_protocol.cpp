@@ -17,6 +17,10 @@ std::uint32_t pairs_taken(const ErrorMessage& error, std::uint32_t num_pairs) {
     return failed == std::errc() && rest == end && wanted < num_pairs ? wanted : num_pairs / 2;
 }
 
+bool names(const std::vector<std::string>& caps, std::string_view cap) {
+    return std::find(caps.begin(), caps.end(), cap) != caps.end();
+}
+
 std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
     std::uint8_t bits = 0;
     for (const Dtype dtype : dtypes)
@@ -102,7 +106,12 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
                 return;
             }
 
-            mark_ready(turn, worker, units_of(*units));
+            // The first one of a worker that promised it says what it need not download, and is
+            // no promise to answer, should it come late.
+            if (std::exchange(worker.tells_held, false))
+                place(turn, worker, units_of(*units));
+            else
+                mark_ready(turn, worker, units_of(*units));
             return;
         }
         case FrameType::drain: on_worker_drain(turn, worker, frame); return;
@@ -190,9 +199,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     if (options.rounding.wire_dtype == Dtype::f32)
         worker.dtypes |= 1u << static_cast<unsigned>(Dtype::f32);
 
-    const bool groups = std::find(hello->caps.begin(), hello->caps.end(), "group") !=
-                        hello->caps.end();
-    if (!groups || !worker.accepts(options.rounding.wire_dtype)) {
+    if (!names(hello->caps, "group") || !worker.accepts(options.rounding.wire_dtype)) {
         refuse(turn, worker,
                {ErrorCode::unsupported, text("want the capability group and the dtype ",
                                              dtype_name(options.rounding.wire_dtype))},
@@ -213,6 +220,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     worker.arithmetic = asked.value_or(hello->arithmetic);
     worker.lz4 = options.lz4 && hello->lz4;
     worker.queue_depth = std::max(1u, options.queue_depth);
+    worker.tells_held = names(hello->caps, "held");
 
     turn.send(
         worker,
@@ -228,7 +236,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .lz4 = worker.lz4,
                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
-                        .caps = {"budget"},
+                        .caps = {"budget", "held"},
                         .arithmetic = asked}));
 
     welcome(turn, worker);
@@ -304,26 +312,14 @@ void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
     worker.joined_at = worker.heard_at = turn.now;
 
     tell_frame_limit(turn, worker);
-    const std::uint32_t capacity_units = capacity_of(worker);
-    turn.event(worker, WorkerEvent::Kind::joined, text("room for ", capacity_units, " experts"));
+    turn.event(worker, WorkerEvent::Kind::joined,
+               text("room for ", capacity_of(worker), " experts"));
     turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 
     // A worker that comes back before the hub has noticed that it was
-    // gone: its old connection is a ghost, and hands over its place.
+    // gone: its old connection is a ghost, and leaves its place.
     Worker* ghost = worker.worker_key.empty() ? nullptr
                                               : pool.find_key(worker.worker_key, worker.id);
-    if (ghost != nullptr) directory.give_up_place(*ghost);
-
-    // The worker's own key places it where it was before.
-    const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id)
-                                                             : text_hash(worker.worker_key);
-    directory.join(worker,
-                   {.worker = worker.id,
-                    .ring_key = ring_key,
-                    .capacity_units = capacity_units,
-                    .address_prefix = worker.prefix},
-                   turn.now);
-
     if (ghost != nullptr) {
         const Error replaced{ErrorCode::unavailable, "a newer connection has the same worker_key"};
         if (!ghost->published_peer)
@@ -334,8 +330,10 @@ void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
                       CloseCode::policy);
     }
 
-    directory.settle(turn.now);
-    carry_out_orders(turn);
+    if (worker.tells_held && options.held_wait > Duration::zero())
+        turn.set_timer(turn.now + options.held_wait, TimerKind::place, worker.id);
+    else
+        place(turn, worker, {});
 }
 
 std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
@@ -423,7 +421,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
     worker.ids.release(attempt.sequence_id);
     learn_latency(turn.now, attempt, worker);
     group_latency.record(turn.now - attempt.sent_at);
-    on_sign_of_work(turn, worker);
+    on_sign_of_work(turn, worker, attempt.sent_at);
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;
     ++counts.groups_answered;
@@ -437,7 +435,7 @@ void SwarmCore::State::on_unawaited_result(Turn& turn, Worker& worker, std::uint
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
         // late, but it tells how long such work takes
         worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
-        on_sign_of_work(turn, worker);
+        on_sign_of_work(turn, worker, cancelled->sent_at);
         worker.ids.release_cancelled(sequence_id);
     } else if (!worker.ids.was_issued(sequence_id)) {
         ++counts.bad_frames;
@@ -592,7 +590,7 @@ void SwarmCore::State::on_worker_drain(Turn& turn, Worker& worker, ByteView fram
 
     leavers.push_back(worker.id);
     turn.set_timer(turn.now + std::chrono::milliseconds(*deadline_ms), TimerKind::drain, worker.id);
-    directory.leave(worker, turn.now);
+    directory.leave(worker, false, turn.now);
     if (!draining) directory.settle(turn.now);
     carry_out_orders(turn);
 }

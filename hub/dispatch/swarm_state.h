@@ -1,7 +1,8 @@
-// The inside of SwarmCore, split over eight files: swarm_core (events and time),
+// The inside of SwarmCore, split over nine files: swarm_core (events and time),
 // swarm_protocol (frames in), swarm_units (who holds what), swarm_dispatch (who computes
 // what), swarm_attempts (what is under way), swarm_checks and swarm_witness (what is
-// computed again), swarm_invariants (what must hold of it all).
+// computed again), swarm_invariants (what must hold of it all), swarm_views (what others
+// are told of it).
 // Private to this room.
 #pragma once
 
@@ -32,6 +33,8 @@ struct SwarmCore::State {
         round,
         busy,
         health,
+        place,
+        units,
         drain
     };
     struct Timer {
@@ -67,8 +70,8 @@ struct SwarmCore::State {
     void on_heartbeat_time(Turn& turn, Worker& worker);
     void send_heartbeat(Turn& turn, Worker& worker, std::vector<std::uint32_t> units);
     void on_silence(Turn& turn, Worker& worker);
-    // It answered something, in time or not, needed or not.
-    void on_sign_of_work(Turn& turn, Worker& worker);
+    // It answered something that was sent at `sent_at`, in time or not, needed or not.
+    void on_sign_of_work(Turn& turn, Worker& worker, TimePoint sent_at);
     void add_failure(Turn& turn, Worker& worker, const char* why);
     bool may_eject_one_more() const;
     // Whether the whole swarm has gone silent: who was asked, all of them, and nobody was heard.
@@ -84,6 +87,8 @@ struct SwarmCore::State {
     void on_hello(Turn& turn, Worker& worker, ByteView frame);
     void on_published_peer(Turn& turn, Worker& worker, ByteView frame);
     void welcome(Turn& turn, Worker& worker);
+    // Its share, once it is known what it `held` already; at most once.
+    void place(Turn& turn, Worker& worker, std::span<const std::uint32_t> held);
     void on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header);
     void on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     void on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id);
@@ -148,6 +153,9 @@ struct SwarmCore::State {
     bool fail_what_nobody_takes(Turn& turn, Round& round, std::span<const std::uint32_t> open);
     bool fail_what_nobody_holds(Turn& turn, Round& round, std::span<const std::uint32_t> open);
     void forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open);
+    // When who has not answered this piece in time may be asked for it once more.
+    TimePoint ask_again_at(const Piece& piece, WorkerId worker);
+    void make_room(Turn& turn, Worker& worker);
     void finish_round(Turn& turn, Round& round);
     void fail_round(Turn& turn, Round& round, Error error);
     void close_round(Turn& turn, Round& round);
@@ -165,6 +173,7 @@ struct SwarmCore::State {
     // Ends one attempt without an answer; the caller dispatches the round again.
     enum class Failure { error, bad_answer, busy, disconnect };
     void drop_attempt(Turn& turn, Attempt& attempt, Failure failure);
+    bool waits_its_turn(Turn& turn, Attempt& attempt);
     void on_attempt_late(Turn& turn, Attempt& attempt);
     // A second attempt beside one that takes longer than most, where the budget has room for it.
     void on_hedge_time(Turn& turn, Attempt& attempt);
@@ -240,6 +249,7 @@ struct SwarmCore::State {
     WorkerPool pool;
     WorkerId last_worker = 0;
     UnitDirectory directory;
+    std::optional<TimePoint> units_timer_at;
     // [num_layers] -> 0.. among MoE layers, -1 for dense ones
     std::vector<std::int32_t> moe_index;
     std::vector<std::uint32_t> moe_layers;

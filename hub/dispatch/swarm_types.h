@@ -60,6 +60,11 @@ struct SwarmOptions {
     // `load_again_after`, then after twice that, and so on.
     Duration load_within = 30s;
     Duration load_again_after = 60s;
+    // A worker whose line broke has its place back when it returns within this time. What nobody
+    // else has ready goes to others sooner; 0: everything does at once.
+    Duration return_within = 20s;
+    // How long a newcomer is waited for that says it will tell what it has already.
+    Duration held_wait = 250ms;
     Duration heartbeat_every = 2s;
     std::uint32_t heartbeats_missed_max = 3;
     Duration hello_within = 5s;

@@ -42,6 +42,11 @@ void SwarmCore::State::carry_out_orders(Turn& turn) {
         else
             send_assign(turn, *worker, order.units);
     }
+
+    const std::optional<TimePoint> wake_at = directory.wake_at();
+    if (draining || !wake_at || (units_timer_at && *units_timer_at <= *wake_at)) return;
+    units_timer_at = wake_at;
+    turn.set_timer(*wake_at, TimerKind::units, 0);
 }
 
 void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
@@ -87,6 +92,24 @@ void SwarmCore::State::send_release(Turn& turn, Worker& worker,
             turn.send(worker, encode_release(std::exchange(frame, {})));
     }
     if (!frame.empty()) turn.send(worker, encode_release(frame));
+}
+
+void SwarmCore::State::place(Turn& turn, Worker& worker, std::span<const std::uint32_t> held) {
+    if (worker.leaving() || !worker.units.empty()) return;
+
+    // The worker's own key places it where it was before.
+    const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id)
+                                                             : text_hash(worker.worker_key);
+    PlacementMember member{.worker = worker.id,
+                           .ring_key = ring_key,
+                           .capacity_units = capacity_of(worker),
+                           .address_prefix = worker.prefix};
+    if (!held.empty()) member.cached.resize(directory.num_units());
+    for (const std::uint32_t unit : held) member.cached[unit] = true;
+
+    directory.join(worker, member, turn.now);
+    directory.settle(turn.now);
+    carry_out_orders(turn);
 }
 
 void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,

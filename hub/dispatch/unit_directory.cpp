@@ -9,6 +9,10 @@
 namespace moex {
 namespace {
 constexpr Duration load_again_max = 10min;
+constexpr Duration look_every = 1s;        // after those whose place is kept
+constexpr Duration balance_every = 250ms;  // while moves are left to do
+constexpr Duration more_come_within = 500ms, more_come_max = 3s;
+constexpr Duration many_left_for = 2s;  // once a quarter is away
 }  // namespace
 
 UnitDirectory::UnitDirectory(UnitDirectoryOptions options)
@@ -16,21 +20,36 @@ UnitDirectory::UnitDirectory(UnitDirectoryOptions options)
       placement_(options_.placement),
       holders_(options_.placement.num_units),
       ready_(options_.placement.num_units),
-      held_until_(options_.placement.num_units) {}
+      held_until_(options_.placement.num_units),
+      moves_saved_(options_.moves_at_once) {}
 
 void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, TimePoint now) {
     holder.units.assign(num_units(), 0);
+    holder.ring_key = member.ring_key;
     holder.capacity_units = member.capacity_units;
     holder.loading_since = now;
     members_[holder.id] = &holder;
-    placement_.join(member, changes_);
+    balance_at_ = now;
+
+    const auto place = std::find_if(away_.begin(), away_.end(), [&](const Away& away) {
+        return away.ring_key == member.ring_key;
+    });
+    if (place == away_.end()) {
+        const bool fills = member.cached.empty();
+        placement_.join(member, changes_, fills);
+        if (fills) {
+            fill_at_.reset();
+        } else {
+            if (!fill_at_) fill_at_most_ = now + more_come_max;
+            fill_at_ = std::min(now + more_come_within, fill_at_most_);
+        }
+    } else {
+        placement_.rename(place->id, member, changes_);
+        away_.erase(place);
+    }
 }
 
-void UnitDirectory::give_up_place(const UnitHolder& holder) {
-    placement_.leave(holder.id, changes_);
-}
-
-void UnitDirectory::leave(UnitHolder& holder, TimePoint now) {
+void UnitDirectory::leave(UnitHolder& holder, bool may_return, TimePoint now) {
     for (std::uint32_t unit = 0; unit < holder.units.size(); ++unit) {
         if (holder.has(unit, UnitHolder::ready)) std::erase(ready_[unit], &holder);
         if (holder.has(unit, UnitHolder::assigned)) {
@@ -41,11 +60,92 @@ void UnitDirectory::leave(UnitHolder& holder, TimePoint now) {
     }
     holder.num_assigned = holder.num_ready = 0;
     holder.assign_pending = false;
-    members_.erase(holder.id);
-    placement_.leave(holder.id, changes_);
+    const bool was_member = members_.erase(holder.id) > 0;
+    if (may_return && was_member && now >= many_left_until_)
+        keep_place(holder, now);
+    else
+        placement_.leave(holder.id, changes_);
+}
+
+// One who left alone is back in a moment, most likely; a quarter of all is a line that broke.
+void UnitDirectory::keep_place(const UnitHolder& holder, TimePoint now) {
+    away_.push_back({.id = holder.id,
+                     .ring_key = holder.ring_key,
+                     .until = now + options_.return_within,
+                     .look_at = now + options_.uncovered_within});
+    if (away_.size() <= std::max<std::size_t>(1, (members_.size() + away_.size()) / 4)) return;
+
+    many_left_until_ = now + many_left_for;
+    for (const Away& away : std::exchange(away_, {})) placement_.leave(away.id, changes_);
+}
+
+bool UnitDirectory::is_covered(std::uint32_t unit) const {
+    return std::any_of(ready_[unit].begin(), ready_[unit].end(),
+                       [this](const UnitHolder* holder) { return options_.serves(*holder); });
+}
+
+// What nobody else has ready does not wait for who is away. False: nothing of its place is left.
+bool UnitDirectory::give_uncovered(const Away& away) {
+    std::vector<std::uint32_t> uncovered;
+    std::uint32_t num_kept = 0;
+    for (std::uint32_t unit = 0; unit < num_units(); ++unit) {
+        const auto owners = placement_.owners(unit);
+        if (std::find(owners.begin(), owners.end(), away.id) == owners.end()) continue;
+        if (is_covered(unit))
+            ++num_kept;
+        else
+            uncovered.push_back(unit);
+    }
+    if (!uncovered.empty()) placement_.resize(away.id, num_kept, uncovered, changes_);
+    return num_kept > 0;
+}
+
+void UnitDirectory::wake(TimePoint now) {
+    std::erase_if(away_, [&](Away& away) {
+        const bool looks = away.look_at <= now;
+        if (looks) away.look_at = now + look_every;
+        if (away.until > now && (!looks || give_uncovered(away))) return false;
+        placement_.leave(away.id, changes_);
+        return true;
+    });
+    if (fill_at_ && *fill_at_ <= now) {
+        fill_at_.reset();
+        placement_.fill(changes_);
+    }
+    settle(now);
+}
+
+std::optional<TimePoint> UnitDirectory::wake_at() const {
+    std::optional<TimePoint> at;
+    const auto sooner = [&](TimePoint when) { at = std::min(at.value_or(when), when); };
+    for (const Away& away : away_) sooner(std::min(away.until, away.look_at));
+    if (fill_at_)
+        sooner(*fill_at_);
+    else if (placement_.unbalanced())
+        sooner(balance_at_);
+    return at;
+}
+
+// Moves of what was loaded are paid for by time; a newcomer's first ones come at once.
+void UnitDirectory::rebalance(TimePoint now) {
+    if (moves_at_ != TimePoint{})
+        moves_saved_ = std::min(
+            options_.moves_at_once,
+            moves_saved_ + options_.moves_per_s * to_ms(now - moves_at_) / 1000);
+    moves_at_ = now;
+    if (!placement_.unbalanced() || fill_at_ || now < balance_at_) return;
+
+    balance_at_ = now + balance_every;
+    const auto is_loaded = [this](WorkerId owner, std::uint32_t unit) {
+        const auto found = members_.find(owner);
+        return found != members_.end() && found->second->has(unit, UnitHolder::ready);
+    };
+    moves_saved_ -= placement_.rebalance(static_cast<std::uint32_t>(std::max(0.0, moves_saved_)),
+                                         is_loaded, changes_);
 }
 
 void UnitDirectory::settle(TimePoint now) {
+    rebalance(now);
     for (const PlacementChange& change : std::exchange(changes_, {})) {
         const auto found = members_.find(change.worker);
         if (found == members_.end()) continue;
@@ -138,6 +238,7 @@ void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
 }
 
 bool UnitDirectory::on_ready(UnitHolder& holder, Units units, TimePoint now) {
+    if (holder.units.empty()) return false;  // it has no place yet
     const std::uint32_t before = holder.num_ready;
     for (const std::uint32_t unit : units) {
         // released meanwhile, or said twice
@@ -166,6 +267,7 @@ void UnitDirectory::on_missing(UnitHolder& holder, Units units, bool again, Time
 
 void UnitDirectory::on_budget(UnitHolder& holder, std::uint32_t capacity_units, Units dropped,
                               TimePoint now) {
+    if (holder.units.empty()) return;
     for (const std::uint32_t unit : dropped) unassign(holder, unit, now);
 
     // then what it has not loaded yet: nobody misses that
@@ -191,6 +293,7 @@ void UnitDirectory::check_loading(UnitHolder& holder, std::uint32_t capacity_uni
 
 // What it does not get loaded goes to others, and for a while it is given no more than it holds.
 void UnitDirectory::take_back_unloaded(UnitHolder& holder, TimePoint now) {
+    if (holder.units.empty()) return;
     std::vector<std::uint32_t> spare, released;
     std::uint32_t num_kept = 0;
     for (std::uint32_t unit = 0; unit < num_units(); ++unit) {
@@ -218,6 +321,7 @@ void UnitDirectory::set_capacity(UnitHolder& holder, std::uint32_t capacity_unit
                                  TimePoint now) {
     holder.capacity_units = capacity_units;
     placement_.resize(holder.id, capacity_units, spare, changes_);
+    balance_at_ = now;
     settle(now);
 }
 

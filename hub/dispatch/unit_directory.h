@@ -2,7 +2,10 @@
 // orders to workers, and what workers say becomes routes.
 //
 // Make before break: a copy is let go only when those who shall hold the unit have it. A worker
-// that loads nothing of what it was told to gives it back, and gets another chance later.
+// that loads nothing of what it was told to gives it back, and gets another chance later. One whose
+// line broke keeps its place for a while: when it is back, nothing has moved. What nobody else can
+// answer meanwhile goes to others in a moment, and where many leave at once nobody is waited for.
+// Units that somebody has loaded move at a bounded rate.
 // Pure: events and `now` in, orders out; no frame, no clock. Owner: the dispatch strand.
 #pragma once
 
@@ -24,6 +27,7 @@ struct UnitHolder {
     enum UnitFlag : std::uint8_t { wanted = 1, assigned = 2, ready = 4 };
 
     WorkerId id = 0;
+    std::uint64_t ring_key = 0;
     std::uint32_t capacity_units = 0, num_assigned = 0, num_ready = 0;
     std::vector<std::uint8_t> units;         // [num_units] of UnitFlag; empty before join()
     bool assign_pending = false;             // wants units that it has not been told
@@ -46,6 +50,11 @@ struct UnitDirectoryOptions {
     // How long somebody who loads may go without a READY, and when it may try again: after this,
     // then after twice that, and so on.
     Duration load_within = 30s, load_again_after = 60s;
+    // How long the place of somebody who may return is kept, and how long that of a unit which
+    // nobody else has ready.
+    Duration return_within = 20s, uncovered_within = 2s;
+    // Of units that their owner has loaded.
+    double moves_per_s = 16, moves_at_once = 64;
     // Whether a holder is asked: a copy that is not does not count when others are let go.
     std::function<bool(const UnitHolder&)> serves;
 };
@@ -58,11 +67,13 @@ class UnitDirectory {
 
     // ---- events. `member.worker` is holder.id; the holder must stay until leave().
     // join(), leave() and on_ready() say what is; settle() orders what follows from it.
+    // One that left and might return gets its place back by its ring key.
     void join(UnitHolder& holder, const PlacementMember& member, TimePoint now);
-    void leave(UnitHolder& holder, TimePoint now);
+    void leave(UnitHolder& holder, bool may_return, TimePoint now);
     void settle(TimePoint now);
-    // Its place in the placement is free for another with its ring key: a ghost.
-    void give_up_place(const UnitHolder& holder);
+    // When wake_at() has come.
+    void wake(TimePoint now);
+    std::optional<TimePoint> wake_at() const;
     // True when something of it is new.
     bool on_ready(UnitHolder& holder, Units units, TimePoint now);
     // Asked for these it did not have them: it is not asked again before it says READY, and with
@@ -98,6 +109,15 @@ class UnitDirectory {
     void unassign(UnitHolder& holder, std::uint32_t unit, TimePoint now);
     void take_back_unloaded(UnitHolder& holder, TimePoint now);
     void set_capacity(UnitHolder& holder, std::uint32_t capacity_units, Units spare, TimePoint now);
+    struct Away {  // somebody whose place is kept
+        WorkerId id = 0;
+        std::uint64_t ring_key = 0;
+        TimePoint until{}, look_at{};  // for units that nobody else has ready
+    };
+    void keep_place(const UnitHolder& holder, TimePoint now);
+    bool is_covered(std::uint32_t unit) const;
+    bool give_uncovered(const Away& away);
+    void rebalance(TimePoint now);
 
     UnitDirectoryOptions options_;
     Placement placement_;
@@ -108,6 +128,14 @@ class UnitDirectory {
     std::vector<PlacementChange> changes_;                   // not settled yet
     std::vector<std::uint32_t> touched_;  // units whose surplus holders may go now
     std::vector<UnitOrder> orders_;
+    std::vector<Away> away_;
+    TimePoint many_left_until_{};  // nobody is waited for
+    double moves_saved_ = 0;
+    TimePoint moves_at_{}, balance_at_{};
+    // Those who say what they have cached come together: what nobody of them has is given out once
+    // nobody more has come for a moment.
+    std::optional<TimePoint> fill_at_;
+    TimePoint fill_at_most_{};
 };
 
 }  // namespace moex

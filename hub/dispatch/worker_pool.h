@@ -108,6 +108,7 @@ struct Worker : UnitHolder {
     std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()
     bool authorized = false, published_peer = false;
     bool lz4 = false;
+    bool tells_held = false;                                // its first READY says what it has
     std::uint8_t dtypes = 0;                                // bit per Dtype
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers
     DeviceInfo device;
@@ -130,6 +131,8 @@ struct Worker : UnitHolder {
     std::uint32_t cancels_since_heard = 0;  // attempts cancelled since its last sign of life
     WorkerHealth health;
     std::uint32_t busy_in_row = 0;
+    // Its latest answer, and when it had been asked for that: what was sent since is behind it.
+    TimePoint answered_at{}, answered_sent_at{};
     // half-open: when it was last sent a duplicate that it has not answered
     std::optional<TimePoint> probed_at;
     // Work given lately (half as much counts after ten seconds), weighted by its own latency: ties

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "tests/sim/sim_goals.h"
+#include "tests/sim/sim_sweep.h"
 
 namespace {
 
@@ -21,6 +22,17 @@ int print_goals(const moex::sim::GoalOptions& options) {
         any_broken |= !goal.violations.empty();
     }
     return any_broken ? 1 : 0;
+}
+
+int print_sweep(const moex::sim::SweepOptions& options) {
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    std::printf("profile,policy,token_p50_ms,token_p99_ms,longest_ms,extra_percent,failed\n");
+    moex::sim::sweep_policies(options, [](const moex::sim::SweepRow& row) {
+        std::printf("%s,%s,%.0f,%.0f,%.0f,%.1f,%" PRIu64 "\n", row.profile.c_str(),
+                    row.policy.c_str(), row.p50_ms, row.p99_ms, row.longest_ms,
+                    100 * row.extra_share, row.failed);
+    });
+    return 0;
 }
 
 void print_report(const moex::sim::SimReport& report, std::uint64_t seed) {
@@ -50,7 +62,7 @@ int main(int argc, char** argv) {
     double minutes = 1;
     std::uint32_t num_workers = 12, num_rounds = 0;
     std::string faults_list = "all";
-    bool verbose = false, tokens = false;
+    bool verbose = false, tokens = false, sweep = false;
     double effort = 1;
     std::string hedge = "delayed";
     CLI::App app(
@@ -72,9 +84,11 @@ int main(int argc, char** argv) {
         ->capture_default_str();
     app.add_flag("--verbose", verbose, "print the event log");
     app.add_flag("--tokens", tokens, "the goals of reliability, by runs of whole tokens: a table");
+    app.add_flag("--sweep", sweep, "policies of second attempts over kinds of swarms: CSV");
     app.add_option("--hedge", hedge, "of --tokens: off, fixed H, adaptive or delayed")
         ->capture_default_str();
-    app.add_option("--effort", effort, "of --tokens: share of the usual number of tokens")
+    app.add_option("--effort", effort,
+                   "of --tokens and --sweep: share of the usual number of tokens")
         ->capture_default_str()
         ->check(CLI::Range(0.05, 100.0));
     try {
@@ -82,6 +96,7 @@ int main(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     }
+    if (sweep) return print_sweep({.seed = seed, .effort = effort});
     if (tokens) {
         const Result<HedgePolicy> policy = parse_hedge_policy(hedge);
         if (policy.ok()) return print_goals({.seed = seed, .hedge = *policy, .effort = effort});

@@ -34,7 +34,10 @@ void SimSwarm::State::act(SendFrame& action) {
     if (const auto unit = found->second.ledger.hub_sends(action.frame, limits))
         violation(text("worker ", action.worker, " is asked for layer ", unit->layer, " expert ",
                        unit->expert, ", which it was not assigned or never said ready"));
-    if (!units_asked(action.frame, limits).empty()) check_bound(action.worker);
+    if (!units_asked(action.frame, limits).empty()) {
+        check_bound(action.worker);
+        if (options.watches_liveness) check_not_ejected(found->second);
+    }
     if (options.log) found->second.received.push_back(action.frame);
     carry(std::move(action.frame), found->second.to_worker,
           [this, id = action.worker](Bytes frame) { worker_reads(id, std::move(frame)); });
@@ -113,6 +116,8 @@ void SimSwarm::State::act(RoundDone& action) {
     outcome.y = std::move(action.y);
     outcome.answer = std::move(action.answer);
     outcome.done_at = now;
+    if (!outcome.answer->ok()) check_failure(action.round, outcome.answer->error());
+    holders_of.erase(action.round);
     if (!outcome.answer->ok()) return;
     for (const WorkerId worker : (*outcome.answer)->workers)
         if (removed_now.contains(worker) && worker_events_removed(worker))
@@ -123,6 +128,13 @@ void SimSwarm::State::act(RoundDone& action) {
 void SimSwarm::State::act(WorkerEvent& action) {
     note("worker event", action.worker * 8 + static_cast<std::uint64_t>(action.kind));
     if (options.log) lines.back() += text(" ", action.detail);
+    if (const auto worker = workers.find(action.worker); worker != workers.end()) {
+        const bool is_ejected = action.view->health == Health::ejected;
+        if (is_ejected && action.kind == WorkerEvent::Kind::unhealthy)
+            worker->second.ejected_at = now;
+        else if (!is_ejected)
+            worker->second.ejected_at.reset();
+    }
     worker_events.push_back(std::move(action));
 }
 

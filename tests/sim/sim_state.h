@@ -29,7 +29,7 @@ struct SimSwarm::State {
         bool alive = true, stalled = false, compute_stalled = false, loading_stalled = false,
              forgot = false;
         WorkerProfile profile;
-        std::string address;
+        std::string address, key;
         Duration download{};
         TimePoint reads_at{};
         std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
@@ -46,6 +46,7 @@ struct SimSwarm::State {
         UnitLedger ledger;
         std::vector<Bytes> received;
         std::optional<CloseCode> closed;
+        std::optional<TimePoint> ejected_at;
         std::uint64_t frame_limit = unauthenticated_frame_bytes_max;
     };
     struct Event {
@@ -68,11 +69,16 @@ struct SimSwarm::State {
     std::size_t foreground = 0, in_flight_most = 0;
     std::uint64_t num_checks = 0;
     std::map<WorkerId, SimWorker> workers;
+    std::map<std::string, std::set<Unit>> caches;  // by worker_key
+    std::uint64_t bytes_downloaded = 0;
     std::map<RoundId, RoundOutcome> outcomes;
     std::vector<std::string> violations, lines;
     std::vector<WorkerEvent> worker_events;
     std::set<WorkerId> removed_now;  // told to go: no answer of theirs may count any more
     std::optional<TimePoint> tick_at;
+    std::vector<std::optional<TimePoint>> uncovered_since;  // [num_layers * num_experts]
+    // Of open rounds: for each unit those who could answer it when the round began.
+    std::map<RoundId, std::map<Unit, std::vector<WorkerId>>> holders_of;
 
     double normal() {
         return std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307 * uniform());
@@ -107,6 +113,16 @@ struct SimSwarm::State {
     void check_invariants();
     void check_bound(WorkerId id);
 
+    // ---- liveness, in sim_liveness.cpp
+    void watch_liveness();
+    void check_coverage();
+    void check_budget();
+    void check_not_ejected(const SimWorker& worker);
+    void remember_holders(RoundId round, std::uint32_t layer,
+                          const std::vector<std::uint16_t>& experts);
+    void check_failure(RoundId round, const Error& error);
+    bool is_sound(const SimWorker& worker) const;
+
     // ---- the network
     void flip(Bytes& frame);
     void carry(Bytes frame, Line& line, std::function<void(Bytes)> arrive);
@@ -118,13 +134,16 @@ struct SimSwarm::State {
     bool network_reorders() const;
     void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame);
     void load(SimWorker& worker, std::vector<Unit> units);
+    void tell_held(const SimWorker& worker);
+    // How many of them it has to download, and has from now on.
+    std::uint64_t download(SimWorker& worker, std::span<const Unit> units);
     Duration compute_time(const SimWorker& worker, std::uint32_t num_pairs);
     Lie next_lie(SimWorker& worker);
     Bytes compute(SimWorker& worker, const Bytes& frame);
     Bytes compute_single(SimWorker& worker, const Bytes& frame);
     void say(SimWorker& worker, Lie lie, std::vector<float>& y);
     void leave(WorkerId id);
-    void say_hello(WorkerId id, std::string key);
+    void say_hello(WorkerId id);
 
     // ---- time
     bool step(TimePoint limit);

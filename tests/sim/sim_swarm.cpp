@@ -61,7 +61,7 @@ bool SimSwarm::State::step(TimePoint limit) {
     return true;
 }
 
-void SimSwarm::State::say_hello(WorkerId id, std::string key) {
+void SimSwarm::State::say_hello(WorkerId id) {
     const SimWorker& worker = workers.at(id);
     const std::uint32_t experts = worker.profile.budget_experts != 0 ? worker.profile.budget_experts
                                                                      : options.budget_experts;
@@ -76,7 +76,8 @@ void SimSwarm::State::say_hello(WorkerId id, std::string key) {
     hello.token = good_token;
     hello.device = {.backend = "sim", .budget_bytes = budget};
     hello.client = "sim";
-    hello.worker_key = key.empty() ? text("key-", id) : std::move(key);
+    hello.worker_key = worker.key;
+    if (options.tells_held) hello.caps.push_back("held");
     hub_reads(id, encode_hello(hello));
 }
 
@@ -104,6 +105,7 @@ SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<State>()) {
     state.limits = swarm.limits;
     state.core = std::make_unique<SwarmCore>(swarm);
     state.options = std::move(given);
+    if (state.options.watches_liveness) state.watch_liveness();
     for (std::uint32_t i = 0; i < state.options.num_workers; ++i)
         join(state.strikes(state.options.published_share) ? Peer::published : Peer::ours,
              text("10.0.", i % 4, ".", 1 + i % 250));
@@ -127,17 +129,19 @@ WorkerId SimSwarm::join(Peer peer, std::string address, std::string key) {
     const WorkerId id = connect(peer == Peer::published, std::move(address));
     State& state = *state_;
     state.workers.at(id).peer = peer;
+    state.workers.at(id).key = key.empty() ? text("key-", id) : std::move(key);
     if (state.strikes(state.options.faults.liars))
         state.workers.at(id).profile.lie = static_cast<Lie>(
             1 + state.random() % (state.options.swarm.checks.on ? 14 : 3));
-    state.say_hello(id, std::move(key));
+    state.say_hello(id);
     return id;
 }
 
 WorkerId SimSwarm::join_as(const WorkerProfile& profile, std::string address, std::string key) {
     const WorkerId id = connect(false, std::move(address));
     set_profile(id, profile);
-    state_->say_hello(id, std::move(key));
+    state_->workers.at(id).key = key.empty() ? text("key-", id) : std::move(key);
+    state_->say_hello(id);
     return id;
 }
 
@@ -187,6 +191,7 @@ void SimSwarm::stall_loading(WorkerId worker, bool stalled) {
 }
 void SimSwarm::forget_weights(WorkerId worker) {
     state_->workers.at(worker).held.clear();
+    state_->caches.erase(state_->workers.at(worker).key);
     state_->workers.at(worker).forgot = true;
 }
 void SimSwarm::slow_download(WorkerId worker, Duration per_unit) {
@@ -250,6 +255,7 @@ RoundId SimSwarm::submit(RoundSpec spec) {
     std::vector<SwarmAction> actions;
     const RoundId id = state.core->on_round(state.now, batch, actions);
     state.note("round opens", id);
+    if (state.options.watches_liveness) state.remember_holders(id, spec.layer, spec.expert_ids);
     state.outcomes[id].want = std::move(want);
     state.outcomes[id].asked_at = state.now;
     state.perform(actions);
@@ -317,6 +323,7 @@ std::uint64_t SimSwarm::frame_limit(WorkerId worker) const {
 std::vector<Bytes> SimSwarm::frames_to(WorkerId worker) const {
     return state_->workers.at(worker).received;
 }
+std::uint64_t SimSwarm::bytes_downloaded() const { return state_->bytes_downloaded; }
 std::vector<WorkerId> SimSwarm::workers_alive() const {
     std::vector<WorkerId> alive;
     for (const auto& [id, worker] : state_->workers)

@@ -63,7 +63,11 @@ struct SimOptions {
     Duration latency = 2ms;           // of the network one way; jitter is as large again
     Duration compute = 3ms;           // of a group
     std::uint64_t blob_bytes = 1000;  // of one expert's weights
+    bool tells_held = true;           // workers say after WELCOME what they have cached
     Faults faults;
+    // Holds what goes on against what must: units find holders, rounds with an honest holder end
+    // well, ejected workers are left alone, second attempts stay within their budget.
+    bool watches_liveness = false;
     SwarmOptions swarm;  // shape, limits and hashes are filled in
     bool log = false;    // keep the event log as text
 };
@@ -88,7 +92,8 @@ class SimSwarm {
     ~SimSwarm();
 
     // ---- verbs
-    // Connects and says hello; `key` is its worker_key, "" for one of its own.
+    // Connects and says hello; `key` is its worker_key, "" for one of its own. What was loaded
+    // under a key is cached for the next connection with it.
     WorkerId join(Peer peer = Peer::ours, std::string address = "10.0.0.1", std::string key = {});
     WorkerId join_as(const WorkerProfile& profile, std::string address, std::string key = {});
     // connects and says nothing
@@ -144,6 +149,8 @@ class SimSwarm {
     std::optional<CloseCode> closed_with(WorkerId worker) const;
     // the longest frame that the hub reads of it now
     std::uint64_t frame_limit(WorkerId worker) const;
+    // over the network, by all workers: what was cached counts for nothing
+    std::uint64_t bytes_downloaded() const;
     // what the hub sent, while `log`
     std::vector<Bytes> frames_to(WorkerId worker) const;
     std::vector<WorkerId> workers_alive() const;

@@ -70,6 +70,9 @@ void SimSwarm::State::worker_reads(WorkerId id, Bytes frame) {
     // its own decoder refuses: it reconnects, which to the hub is a leave
     if (!header.ok()) return leave(id);
     switch (header->type) {
+        case FrameType::welcome:
+            if (options.tells_held) tell_held(worker);
+            break;
         case FrameType::heartbeat: to_hub(id, encode_heartbeat(header->sequence_id)); break;
         case FrameType::assign: {
             const auto units = decode_assign(frame, limits);
@@ -160,6 +163,20 @@ void SimSwarm::State::begin_group(SimWorker& worker, const FrameHeader& header, 
     });
 }
 
+// Its first READY: what it need not download.
+void SimSwarm::State::tell_held(const SimWorker& worker) {
+    const std::set<Unit>& cached = caches[worker.key];
+    to_hub(worker.id, encode_ready({cached.begin(), cached.end()}));
+}
+
+std::uint64_t SimSwarm::State::download(SimWorker& worker, std::span<const Unit> units) {
+    std::set<Unit>& cached = caches[worker.key];
+    const std::size_t before = cached.size();
+    cached.insert(units.begin(), units.end());
+    bytes_downloaded += (cached.size() - before) * options.blob_bytes;
+    return cached.size() - before;
+}
+
 // Weights that come over a line of so many bytes a second are ready one after the other.
 void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
     constexpr std::size_t told_at_once = 16;
@@ -167,6 +184,7 @@ void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
     worker.held.insert(units.begin(), units.end());
     const std::uint64_t bytes_per_s = worker.profile.down_bytes_per_s;
     if (bytes_per_s == 0) {
+        download(worker, units);
         at(now + 50ms + jitter(100ms), [this, id, units = std::move(units)] {
             if (workers.at(id).alive) to_hub(id, encode_ready(units));
         });
@@ -176,9 +194,11 @@ void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
     worker.loaded_at = std::max(now, worker.loaded_at);
     for (std::size_t begin = 0; begin < units.size(); begin += told_at_once) {
         const auto end = std::min(units.size(), begin + told_at_once);
-        worker.loaded_at += Duration(static_cast<std::int64_t>(
-            1e9 * static_cast<double>((end - begin) * options.blob_bytes) /
-            static_cast<double>(bytes_per_s)));
+        const std::uint64_t num_new = download(worker,
+                                               std::span(units).subspan(begin, end - begin));
+        worker.loaded_at += Duration(
+            static_cast<std::int64_t>(1e9 * static_cast<double>(num_new * options.blob_bytes) /
+                                      static_cast<double>(bytes_per_s)));
         at(worker.loaded_at,
            [this, id,
             some = std::vector<Unit>(units.begin() + static_cast<std::ptrdiff_t>(begin),

@@ -79,6 +79,8 @@ class UnitLedger {
         }
     }
 
+    bool is_ready(const Unit& unit) const { return ready_.contains(unit); }
+
   private:
     void mark_ready(const Unit& unit) {
         if (assigned_.contains(unit)) ready_.insert(unit);

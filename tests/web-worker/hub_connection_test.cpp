@@ -16,6 +16,23 @@ TEST(HubConnectionTest, ComesBackWithoutADownloadAndSaysWhatItStillHolds) {
     EXPECT_EQ(stage.fetches, 2);
 }
 
+// Before the hub decides what it shall hold.
+TEST(HubConnectionTest, ItsFirstReadySaysWhatItKeptWhereTheHubWaitsForIt) {
+    Stage stage;
+    stage.hub_caps.push_back("held");
+    stage.core->start();
+    stage.welcome();
+    EXPECT_TRUE(decode_units(stage.next(FrameType::ready), stage.limits)->empty());
+    stage.assign({1, 4});
+
+    stage.hang_up(1006, "");
+    stage.welcome();
+    EXPECT_EQ(*decode_units(stage.next(FrameType::ready), stage.limits),
+              (std::vector<Unit>{{0, 1}, {0, 4}}));
+    stage.assign({4, 2});
+    EXPECT_EQ(stage.fetches, 3);
+}
+
 TEST(HubConnectionTest, AWorkerThatIsBackOnTheNetworkDoesNotWaitForItsNextTry) {
     Stage stage;
     stage.serve({1});

@@ -19,6 +19,15 @@ PlacementMember member(WorkerId id, std::uint32_t capacity, std::uint64_t prefix
         .worker = id, .ring_key = id * 77, .capacity_units = capacity, .address_prefix = prefix};
 }
 
+constexpr std::uint32_t all_moves = 1u << 30;
+bool nothing_is_loaded(WorkerId, std::uint32_t) { return false; }
+
+// Joins, and takes its share at once.
+void join(Placement& placement, const PlacementMember& newcomer, Changes& changes) {
+    placement.join(newcomer, changes);
+    placement.rebalance(all_moves, nothing_is_loaded, changes);
+}
+
 void check_rules(const Placement& placement, std::uint32_t num_units, std::uint32_t replicas) {
     for (std::uint32_t unit = 0; unit < num_units; ++unit) {
         const auto owners = placement.owners(unit);
@@ -31,6 +40,7 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
     const auto num_units = *rc::gen::inRange<std::uint32_t>(1, 300);
     const auto replicas = *rc::gen::inRange<std::uint32_t>(1, 4);
     Placement placement({.num_units = num_units,
+                         .layer_units = *rc::gen::element(1u, 7u, 32u),
                          .replicas = replicas,
                          .seed = *rc::gen::arbitrary<std::uint64_t>()});
     std::map<WorkerId, std::uint32_t> capacity;
@@ -56,6 +66,7 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
             capacity[next] = size;
             placement.join(member(next++, size, prefix % 4), changes);
         }
+        if (prefix % 3 > 0) placement.rebalance(prefix, nothing_is_loaded, changes);
         for (const PlacementChange& change : changes) {
             if (change.added)
                 RC_ASSERT(held[change.worker].insert(change.unit).second);
@@ -70,6 +81,7 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
             RC_ASSERT(placement.load(id) == held[id].size());
             total += std::min(units, num_units);
         }
+        for (const std::string& wrong : placement.check()) RC_FAIL(wrong);
         // Scarce capacity covers every unit once before any twice.
         if (total >= num_units)
             for (std::uint32_t unit = 0; unit < num_units; ++unit)
@@ -78,12 +90,12 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
 }
 
 RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
-    const auto num_workers = *rc::gen::inRange<std::uint32_t>(1, 60);
+    const auto num_workers = *rc::gen::inRange<std::uint32_t>(1, 40);
     Placement placement(
         {.num_units = 1000, .replicas = 2, .seed = *rc::gen::arbitrary<std::uint64_t>()});
     Changes changes;
     for (WorkerId id = 1; id <= num_workers; ++id)
-        placement.join(member(id, 50 + *rc::gen::inRange<std::uint32_t>(0, 2000), id), changes);
+        join(placement, member(id, 50 + *rc::gen::inRange<std::uint32_t>(0, 2000), id), changes);
     for (WorkerId id = 1; id <= num_workers; ++id)
         // The cap is rounded up, and a unit more per replica may be needed to place the last ones.
         RC_ASSERT(placement.load(id) <= 1.1 * placement.fair_share(id) + 3);
@@ -97,7 +109,7 @@ TEST(PlacementTest, AWorkerFullOfUnitsThatTheNewcomerHoldsToIsRelievedByOthers) 
     WorkerId id = 0;
     for (const std::uint32_t capacity : {439u, 218u, 399u, 300u, 875u}) {
         ++id;
-        placement.join(member(id, capacity, id), changes);
+        join(placement, member(id, capacity, id), changes);
     }
     for (id = 1; id <= 5; ++id)
         EXPECT_LE(placement.load(id), std::ceil(1.1 * placement.fair_share(id))) << id;
@@ -107,7 +119,7 @@ TEST(PlacementTest, AJoinMovesItsShareAndNoMore) {
     Placement placement({.num_units = 6144, .replicas = 2, .seed = 3});
     for (WorkerId id = 1; id <= 400; ++id) {
         Changes changes;
-        placement.join(member(id, 400, id), changes);
+        join(placement, member(id, 400, id), changes);
         const auto moved = static_cast<std::size_t>(std::count_if(
             changes.begin(), changes.end(), [](const auto& change) { return !change.added; }));
         EXPECT_LE(moved, 1.5 / static_cast<double>(id) * 2 * 6144) << "join of " << id;
@@ -121,7 +133,7 @@ TEST(PlacementTest, AJoinMovesItsShareAndNoMore) {
 TEST(PlacementTest, ALeaveMovesOnlyWhatTheLeaverHeld) {
     Placement placement({.num_units = 2000, .replicas = 2, .seed = 5});
     Changes changes;
-    for (WorkerId id = 1; id <= 20; ++id) placement.join(member(id, 1000, id), changes);
+    for (WorkerId id = 1; id <= 20; ++id) join(placement, member(id, 1000, id), changes);
     const std::uint32_t held = placement.load(7);
     changes.clear();
     placement.leave(7, changes);
@@ -134,7 +146,7 @@ TEST(PlacementTest, ALeaveMovesOnlyWhatTheLeaverHeld) {
 TEST(PlacementTest, ASmallerCapacityGivesTheSpareFirstAndALargerOneTakesItsShareBack) {
     Placement placement({.num_units = 2000, .replicas = 2, .seed = 5});
     Changes changes;
-    for (WorkerId id = 1; id <= 20; ++id) placement.join(member(id, 1000, id), changes);
+    for (WorkerId id = 1; id <= 20; ++id) join(placement, member(id, 1000, id), changes);
     const std::uint32_t held = placement.load(7);
     std::vector<std::uint32_t> spare;
     for (std::uint32_t unit = 0; unit < 2000 && spare.size() < held / 2; ++unit)
@@ -151,6 +163,7 @@ TEST(PlacementTest, ASmallerCapacityGivesTheSpareFirstAndALargerOneTakesItsShare
 
     changes.clear();
     placement.resize(7, 1000, {}, changes);
+    placement.rebalance(all_moves, nothing_is_loaded, changes);
     EXPECT_NEAR(placement.load(7), placement.fair_share(7), 1.1);
     for (const PlacementChange& change : changes)
         EXPECT_TRUE(change.added || change.worker != 7) << "it gives nothing away";
@@ -164,7 +177,7 @@ TEST(PlacementTest, ASecondCopyGivesWayToAUnitThatHasNone) {
         Placement placement({.num_units = 1000, .replicas = 2, .seed = 1});
         Changes changes;
         for (WorkerId id = 1; id <= num_workers; ++id)
-            placement.join(member(id, capacity, id), changes);
+            join(placement, member(id, capacity, id), changes);
         for (WorkerId id = num_workers; id > num_left; --id) placement.leave(id, changes);
 
         for (std::uint32_t unit = 0; unit < 1000; ++unit)
@@ -176,7 +189,7 @@ TEST(PlacementTest, ASecondCopyGivesWayToAUnitThatHasNone) {
 TEST(PlacementTest, AThirdCopyGivesWayToASecond) {
     Placement placement({.num_units = 100, .replicas = 3, .seed = 1});
     Changes changes;
-    for (WorkerId id = 1; id <= 6; ++id) placement.join(member(id, 50, id), changes);
+    for (WorkerId id = 1; id <= 6; ++id) join(placement, member(id, 50, id), changes);
     for (WorkerId id = 5; id <= 6; ++id) placement.leave(id, changes);
     for (std::uint32_t unit = 0; unit < 100; ++unit)
         EXPECT_EQ(placement.owners(unit).size(), 2u) << unit;
@@ -185,7 +198,7 @@ TEST(PlacementTest, AThirdCopyGivesWayToASecond) {
 TEST(PlacementTest, ReplicasLieOnDifferentAddressPrefixesWhereThereAreSeveral) {
     Placement placement({.num_units = 1000, .replicas = 2, .seed = 9});
     Changes changes;
-    for (WorkerId id = 1; id <= 8; ++id) placement.join(member(id, 1000, id % 2), changes);
+    for (WorkerId id = 1; id <= 8; ++id) join(placement, member(id, 1000, id % 2), changes);
     std::uint32_t apart = 0;
     for (std::uint32_t unit = 0; unit < 1000; ++unit)
         apart += placement.owners(unit)[0] % 2 != placement.owners(unit)[1] % 2;
@@ -195,7 +208,7 @@ TEST(PlacementTest, ReplicasLieOnDifferentAddressPrefixesWhereThereAreSeveral) {
 TEST(PlacementTest, AReturningWorkerFavoursTheUnitsItHadBefore) {
     Placement placement({.num_units = 1000, .replicas = 2, .seed = 11});
     Changes changes;
-    for (WorkerId id = 1; id <= 10; ++id) placement.join(member(id, 1000, id), changes);
+    for (WorkerId id = 1; id <= 10; ++id) join(placement, member(id, 1000, id), changes);
     std::set<std::uint32_t> before;
     for (std::uint32_t unit = 0; unit < 1000; ++unit)
         for (const WorkerId owner : placement.owners(unit))
@@ -203,13 +216,97 @@ TEST(PlacementTest, AReturningWorkerFavoursTheUnitsItHadBefore) {
     placement.leave(4, changes);
     PlacementMember back = member(99, 1000, 4);
     back.ring_key = 4 * 77;
-    placement.join(back, changes);
+    join(placement, back, changes);
     std::size_t same = 0;
 
     for (const std::uint32_t unit : before)
         for (const WorkerId owner : placement.owners(unit)) same += owner == 99;
     // by chance it would be a fifth
     EXPECT_GT(same, before.size() / 3) << "of " << before.size();
+}
+
+// A row's experts were spread over nearly as many workers as it has experts.
+TEST(PlacementTest, ALayerLiesWithFewWorkers) {
+    constexpr std::uint32_t num_layers = 48, num_experts = 128;
+    Placement placement({.num_units = num_layers * num_experts,
+                         .layer_units = num_experts,
+                         .replicas = 2,
+                         .seed = 3});
+    Changes changes;
+    for (WorkerId id = 1; id <= 400; ++id) {
+        join(placement, member(id, 400, id % 50), changes);
+        if (id < 31) continue;  // from here on there is room for all
+
+        // if each held its share of one layer after the other
+        const double least = std::max(2.0, 2.0 * num_experts / placement.fair_share(id));
+        if (id % 23 == 0)
+            EXPECT_LE(placement.workers_per_layer(), 1.5 * least + 0.5) << id << " workers";
+    }
+    for (WorkerId id = 1; id <= 400; ++id)
+        EXPECT_LE(placement.load(id), 1.1 * placement.fair_share(id) + num_experts) << id;
+    EXPECT_TRUE(placement.check().empty()) << placement.check().front();
+}
+
+TEST(PlacementTest, WhatIsLoadedMovesAsFastAsItIsAllowedTo) {
+    Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
+    Changes changes;
+    for (WorkerId id = 1; id <= 4; ++id) join(placement, member(id, 1000, id), changes);
+    const auto all_is_loaded = [](WorkerId, std::uint32_t) { return true; };
+
+    placement.join(member(5, 1000, 5), changes);
+    EXPECT_EQ(placement.load(5), 0u);  // nothing lacks a copy
+    for (std::uint32_t moved = 0; moved < 400 && placement.unbalanced();) {
+        changes.clear();
+        moved += placement.rebalance(30, all_is_loaded, changes);
+        EXPECT_LE(changes.size(), 2 * 30u);
+    }
+    EXPECT_GE(placement.load(5), 300u);
+    EXPECT_FALSE(placement.rebalance(30, all_is_loaded, changes) > 0);
+    EXPECT_FALSE(placement.unbalanced());
+}
+
+TEST(PlacementTest, WhoTakesAnothersPlaceHasItsUnitsAndNothingMoves) {
+    Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
+    Changes changes;
+    for (WorkerId id = 1; id <= 8; ++id) join(placement, member(id, 1000, id), changes);
+    std::set<std::uint32_t> before;
+    for (std::uint32_t unit = 0; unit < 1000; ++unit)
+        for (const WorkerId owner : placement.owners(unit))
+            if (owner == 4) before.insert(unit);
+
+    PlacementMember back = member(99, 1000, 4);
+    back.ring_key = 4 * 77;
+    changes.clear();
+    placement.rename(4, back, changes);
+    placement.rebalance(all_moves, nothing_is_loaded, changes);
+    std::set<std::uint32_t> after;
+    for (const PlacementChange& change : changes) {
+        EXPECT_TRUE(change.added && change.worker == 99);
+        after.insert(change.unit);
+    }
+    EXPECT_EQ(before, after);
+    EXPECT_TRUE(placement.check().empty()) << placement.check().front();
+}
+
+TEST(PlacementTest, WhatANewcomerHasAlreadyIsWhatItGets) {
+    Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
+    Changes changes;
+    for (WorkerId id = 1; id <= 4; ++id) join(placement, member(id, 1000, id), changes);
+    PlacementMember newcomer = member(5, 1000, 5);
+    newcomer.cached.resize(1000);
+    for (std::uint32_t unit = 3; unit < 1000; unit += 3) newcomer.cached[unit] = true;
+    changes.clear();
+    // although nothing may move for which there is a download
+    placement.join(newcomer, changes);
+    placement.rebalance(
+        1, [](WorkerId, std::uint32_t) { return true; }, changes);
+
+    std::size_t num_cached = 0, num_new = 0;
+    for (std::uint32_t unit = 0; unit < 1000; ++unit)
+        for (const WorkerId owner : placement.owners(unit))
+            if (owner == 5) ++(newcomer.cached[unit] ? num_cached : num_new);
+    EXPECT_GE(num_cached, 200u);
+    EXPECT_LE(num_new, 1u);
 }
 
 TEST(PlacementTest, AddressPrefixIsTheSlash24OrSlash64) {

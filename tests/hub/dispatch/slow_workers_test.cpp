@@ -62,6 +62,44 @@ TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
     }
 }
 
+// Thirty frames of a layer at once, one for each expert: the later ones met the timeout of one.
+TEST(SlowWorkersTest, WhatWaitsItsTurnIsNotLate) {
+    SimOptions options = workers_alone(0);
+    options.compute = 5ms;
+    SimSwarm swarm(options);
+    swarm.join(Peer::published);
+    ASSERT_TRUE(swarm.run_until_ready());
+
+    for (int i = 0; i < 30; ++i) {
+        swarm.submit({.num_tokens = 1});
+        ASSERT_TRUE(swarm.run_until_idle());
+    }
+    const RoundId round = swarm.submit({.num_tokens = 40});
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_right(swarm, round);
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+}
+
+// A question or an answer was lost. While the late attempt lived its worker was not asked again,
+// and the round ended after ten seconds, without what it could have had.
+TEST(SlowWorkersTest, ASoleHolderIsAskedAgainWithinTheRoundsTime) {
+    for (const std::uint32_t queue_depth : {1u, 2u})
+        for (const Duration away : {Duration(100ms), Duration(2s)}) {
+            SimOptions options = workers_alone(1);
+            options.swarm.queue_depth = queue_depth;
+            SimSwarm swarm(options);
+            ASSERT_TRUE(swarm.run_until_ready());
+
+            swarm.stall_compute(1);
+            const RoundId round = swarm.submit({.num_tokens = 2});
+            swarm.run_for(away);
+            swarm.stall_compute(1, false);
+            ASSERT_TRUE(swarm.run_until_idle());
+            expect_right(swarm, round);
+            EXPECT_LE(swarm.core().counters().groups_sent, 3u);
+        }
+}
+
 // One of eight that takes sixteen pairs at a time made fifteen times as many groups of
 // everybody's prefill.
 TEST(SlowWorkersTest, AWeakWorkerCutsNobodyElsesWork) {

@@ -375,6 +375,7 @@ TEST(SwarmSessionTest, AWorkerThatComesBackTakesThePlaceOfItsGhost) {
     swarm.stall(ghost);
     const std::size_t frames_before = swarm.frames_to(other).size();
     const WorkerId back = swarm.join(Peer::ours, "10.0.0.2", "mine");
+    swarm.run_for(20ms);  // until it has said what it holds
     EXPECT_EQ(swarm.closed_with(ghost), CloseCode::policy);
     EXPECT_EQ(swarm.core().worker(back)->units_assigned, share);
     EXPECT_EQ(swarm.core().worker(other)->units_assigned, others);

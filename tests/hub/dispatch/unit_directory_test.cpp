@@ -21,11 +21,11 @@ struct UnitDirectoryTest : testing::Test {
             .serves = [this](const UnitHolder& holder) { return !out.contains(holder.id); }});
     }
 
-    UnitHolder& join(std::uint32_t capacity_units = num_units) {
+    UnitHolder& join(std::uint32_t capacity_units = num_units, std::uint64_t ring_key = 0) {
         holders.push_back(std::make_unique<UnitHolder>(UnitHolder{.id = ++last_id}));
         directory->join(*holders.back(),
                         {.worker = last_id,
-                         .ring_key = last_id * 77,
+                         .ring_key = ring_key != 0 ? ring_key : last_id * 77,
                          .capacity_units = capacity_units,
                          .address_prefix = last_id},
                         now);
@@ -33,10 +33,21 @@ struct UnitDirectoryTest : testing::Test {
         read_orders();
         return *holders.back();
     }
-    void leave(UnitHolder& holder) {
-        directory->leave(holder, now);
+    void leave(UnitHolder& holder, bool may_return = false) {
+        left.insert(holder.id);
+        directory->leave(holder, may_return, now);
         directory->settle(now);
         read_orders();
+    }
+    // Time passes as the directory asks for it.
+    void wait(Duration time) {
+        const TimePoint until = now + time;
+        while (directory->wake_at() && *directory->wake_at() <= until) {
+            now = std::max(now, *directory->wake_at());
+            directory->wake(now);
+            read_orders();
+        }
+        now = until;
     }
     // What it was told to hold and has not said READY of.
     std::vector<std::uint32_t> open_of(const UnitHolder& holder) const {
@@ -61,7 +72,7 @@ struct UnitDirectoryTest : testing::Test {
             orders.push_back(std::move(order));
         }
         for (const auto& holder : holders)
-            for (const std::string& wrong : directory->check(*holder, true))
+            for (const std::string& wrong : directory->check(*holder, !left.contains(holder->id)))
                 ADD_FAILURE() << "worker " << holder->id << ": " << wrong;
     }
     std::size_t num_uncovered() const {
@@ -71,7 +82,7 @@ struct UnitDirectoryTest : testing::Test {
         return count;
     }
 
-    std::set<WorkerId> out;  // not asked
+    std::set<WorkerId> out, left;  // not asked; their place may be kept
     std::unique_ptr<UnitDirectory> directory;
     std::vector<std::unique_ptr<UnitHolder>> holders;
     std::vector<UnitOrder> orders;
@@ -144,6 +155,61 @@ TEST_F(UnitDirectoryTest, WhatALeaverHeldIsOrderedOfOthersAtOnce) {
     load_all();
     for (std::uint32_t unit = 0; unit < num_units; ++unit)
         EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
+}
+
+TEST_F(UnitDirectoryTest, WhoIsBackInAMomentFindsItsPlaceAndNothingWasOrderedOfOthers) {
+    for (int i = 0; i < 4; ++i) join();
+    load_all();
+    wait(10s);
+    load_all();
+    UnitHolder& gone = *holders[1];
+    std::set<std::uint32_t> held;
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        if (gone.has(unit, UnitHolder::ready)) held.insert(unit);
+    const std::size_t assigned_before = num_assigned, released_before = num_released;
+
+    leave(gone, true);
+    wait(15s);
+    EXPECT_EQ(num_assigned, assigned_before);
+    UnitHolder& back = join(num_units, gone.ring_key);
+    wait(30s);
+    EXPECT_EQ(num_assigned - assigned_before, held.size());
+    for (const std::uint32_t unit : held) EXPECT_TRUE(back.has(unit, UnitHolder::assigned)) << unit;
+    EXPECT_EQ(num_released, released_before);
+}
+
+TEST_F(UnitDirectoryTest, WhatNobodyElseHasDoesNotWaitForWhoIsAway) {
+    open(1);
+    for (int i = 0; i < 4; ++i) join();
+    load_all();
+    UnitHolder& gone = *holders[0];
+    leave(gone, true);
+    wait(1s);
+    ASSERT_GT(num_uncovered(), 0u);
+    wait(2s);
+    load_all();
+    EXPECT_EQ(num_uncovered(), 0u);
+}
+
+TEST_F(UnitDirectoryTest, WhoStaysAwayLosesItsPlace) {
+    for (int i = 0; i < 4; ++i) join();
+    load_all();
+    wait(10s);
+    load_all();
+    leave(*holders[1], true);
+    wait(21s);
+    load_all();
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
+}
+
+TEST_F(UnitDirectoryTest, WhereManyLeaveNobodyIsWaitedFor) {
+    for (int i = 0; i < 8; ++i) join();
+    load_all();
+    for (int i = 0; i < 4; ++i) leave(*holders[static_cast<std::size_t>(i)], true);
+    load_all();
+    EXPECT_EQ(num_uncovered(), 0u);
+    EXPECT_FALSE(directory->wake_at() && *directory->wake_at() > now + 1s);
 }
 
 TEST_F(UnitDirectoryTest, WhoLoadsNothingForTooLongGivesItBackAndMayTryAgainLater) {

@@ -1,5 +1,5 @@
-// One layer's experts spread over three workers, none of which holds them all: a round is
-// covered by holders only, each pair once, also when one of the three leaves in the middle.
+// One layer's experts spread over several workers, none of which holds them all: a round is
+// covered by holders only, each pair once, also when one of them leaves in the middle.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::uint32_t story_layer = 1, story_experts = 16;
 
-SimOptions three_part_holders() {
-    // of 48 units in two copies
-    SimOptions options{.num_workers = 3, .seed = 11, .budget_experts = 40, .log = true};
+SimOptions part_holders() {
+    // of 48 units in two copies, 16 a layer
+    SimOptions options{.num_workers = 8, .seed = 11, .budget_experts = 14, .log = true};
     options.swarm.rounding.deterministic = true;
     options.swarm.local_fallback = false;
     return options;
@@ -38,6 +38,7 @@ std::map<WorkerId, std::set<std::uint32_t>> held_of_layer(const SimSwarm& swarm,
                     if (unit.layer == story_layer) held[worker].erase(unit.expert);
             }
         }
+    std::erase_if(held, [](const auto& entry) { return entry.second.empty(); });
     return held;
 }
 
@@ -49,12 +50,12 @@ RoundSpec all_experts_once() {
     return spec;
 }
 
-TEST(UnitStoryTest, LayerSpreadOverThreeIsCoveredOnceByHoldersOnlyWhenOneLeavesMidRound) {
-    SimSwarm swarm(three_part_holders());
+TEST(UnitStoryTest, LayerSpreadOverSeveralIsCoveredOnceByHoldersOnlyWhenOneLeavesMidRound) {
+    SimSwarm swarm(part_holders());
     ASSERT_TRUE(swarm.run_until_ready());
     WireLimits limits{.hidden_size = 32, .num_layers = 3, .num_experts = story_experts};
     const auto held = held_of_layer(swarm, limits);
-    ASSERT_EQ(held.size(), 3u);
+    ASSERT_GE(held.size(), 3u);
 
     std::map<std::uint32_t, int> copies;
     for (const auto& [worker, experts] : held) {

@@ -1,0 +1,119 @@
+// Workers that come back: a reload, another network, a hub that was started anew. Bytes are
+// counted where workers download them.
+#include <gtest/gtest.h>
+
+#include "tests/sim/sim_swarm.h"
+
+namespace moex::sim {
+namespace {
+
+// Sixteen tabs with room for three times the model in all.
+struct ReturningWorkersTest : testing::Test {
+    static SimOptions options() {
+        SimOptions options{
+            .num_workers = 0, .seed = 7, .num_layers = 12, .num_experts = 32, .budget_experts = 72};
+        options.swarm.local_fallback = false;
+        return options;
+    }
+    void fill(SimSwarm& swarm) {
+        for (int i = 0; i < 16; ++i) join(swarm, i);
+        EXPECT_TRUE(swarm.run_until_ready());
+        swarm.run_for(30s);
+        EXPECT_TRUE(swarm.run_until_ready());
+    }
+    WorkerId join(SimSwarm& swarm, int tab) {
+        const WorkerId id = swarm.join(Peer::ours, text("10.", tab, ".0.1"), text("tab-", tab));
+        worker_of_tab[tab] = id;
+        return id;
+    }
+    std::map<int, WorkerId> worker_of_tab;
+};
+
+// 2.7 GB at Qwen3-30B: the others were told to load what it had, and it what others had.
+TEST_F(ReturningWorkersTest, AReloadMovesNoByte) {
+    SimSwarm swarm(options());
+    fill(swarm);
+    const std::uint64_t before = swarm.bytes_downloaded();
+    const std::uint32_t held = swarm.core().worker(worker_of_tab[5])->units_ready;
+
+    swarm.leave(worker_of_tab[5]);
+    swarm.run_for(4s);
+    const WorkerId back = join(swarm, 5);
+    swarm.run_for(60s);
+    EXPECT_EQ(swarm.bytes_downloaded(), before);
+    EXPECT_EQ(swarm.core().worker(back)->units_ready, held);
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 2u);
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+}
+
+// Another network: the hub has not noticed that the old connection is gone.
+TEST_F(ReturningWorkersTest, AConnectionThatReplacesItsGhostMovesNoByte) {
+    SimSwarm swarm(options());
+    fill(swarm);
+    const std::uint64_t before = swarm.bytes_downloaded();
+    swarm.stall(worker_of_tab[3]);
+    join(swarm, 3);
+    swarm.run_for(60s);
+    EXPECT_EQ(swarm.bytes_downloaded(), before);
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 2u);
+}
+
+// After a night: its place is given away, and what it has cached is what it is given again.
+TEST_F(ReturningWorkersTest, WhoComesBackLateGetsWhatItHasCached) {
+    SimSwarm swarm(options());
+    fill(swarm);
+    swarm.leave(worker_of_tab[5]);
+    swarm.run_for(60s);
+    const std::uint64_t before = swarm.bytes_downloaded();
+    const WorkerId back = join(swarm, 5);
+    swarm.run_for(60s);
+    EXPECT_EQ(swarm.bytes_downloaded(), before);
+    EXPECT_GT(swarm.core().worker(back)->units_ready, 0u);
+}
+
+TEST_F(ReturningWorkersTest, AFreshHubGivesEachWhatItHasCached) {
+    SimSwarm swarm(options());
+    fill(swarm);
+    for (int tab = 0; tab < 16; ++tab) swarm.leave(worker_of_tab[tab]);
+    const std::uint64_t before = swarm.bytes_downloaded();
+    for (int tab = 0; tab < 16; ++tab) join(swarm, tab);
+    swarm.run_for(60s);
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 2u);
+    // all of them within a moment: hardly anything moves
+    EXPECT_LE(swarm.bytes_downloaded() - before, before / 10);
+}
+
+TEST_F(ReturningWorkersTest, AUnitThatNobodyElseHasIsAtAnotherWithinThreeSeconds) {
+    SimOptions alone = options();
+    alone.swarm.replicas = 1;
+    SimSwarm swarm(alone);
+    fill(swarm);
+    swarm.leave(worker_of_tab[5]);
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 0u);
+    swarm.run_for(3s);
+    EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
+}
+
+// It promised to say what it has and says nothing: nobody waits longer than a moment.
+TEST_F(ReturningWorkersTest, WhoDoesNotSayWhatItHasIsPlacedAllTheSame) {
+    SimOptions mute = options();
+    mute.tells_held = false;
+    mute.num_workers = 1;
+    SimSwarm swarm(mute);
+    swarm.run_for(1s);
+    EXPECT_GT(swarm.core().workers().front().units_assigned, 0u);
+
+    const WorkerId late = swarm.connect(false, "10.9.0.1");
+    Hello hello;
+    hello.token = "sim-token";
+    hello.device.budget_bytes = 72'000;
+    hello.caps = {"group", "held"};
+    swarm.say(late, encode_hello(hello));
+    swarm.run_for(100ms);
+    EXPECT_EQ(swarm.core().worker(late)->units_assigned, 0u);
+    swarm.run_for(200ms);
+    EXPECT_GT(swarm.core().worker(late)->units_assigned, 0u);
+}
+
+}  // namespace
+}  // namespace moex::sim

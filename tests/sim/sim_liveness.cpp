@@ -1,0 +1,124 @@
+// What must happen, however much goes wrong, and what must not: held against what the simulated
+// workers hold, can and have said, apart from the core's own account of it.
+#include <algorithm>
+
+#include "tests/sim/sim_state.h"
+
+namespace moex::sim {
+namespace {
+
+// An ASSIGN that is lost is noticed after half a minute, at the next heartbeat.
+constexpr Duration covered_within = 45s;
+constexpr Duration watched_every = 1s;
+// Ejected workers are left alone for this long at least.
+constexpr Duration ejected_for_min = 5s;
+
+}  // namespace
+
+// It serves as far as it is asked.
+bool SimSwarm::State::is_sound(const SimWorker& worker) const {
+    return worker.alive && !worker.stalled && !worker.compute_stalled && !worker.loading_stalled &&
+           !worker.forgot && worker.profile.lie == Lie::none && worker.error_code.empty() &&
+           worker.busy_ms == 0;
+}
+
+void SimSwarm::State::watch_liveness() {
+    at(
+        now + watched_every,
+        [this] {
+            check_coverage();
+            check_budget();
+            watch_liveness();
+        },
+        true);
+}
+
+// If the living have room for every unit, twice over, since some of them may be on probation after
+// a lost ASSIGN, every unit has a holder before long.
+void SimSwarm::State::check_coverage() {
+    std::uint64_t room = 0;
+    for (const auto& [id, worker] : workers) {
+        const std::uint32_t own = worker.profile.budget_experts;
+        if (is_sound(worker) && core->welcomed(id))
+            room += std::min(limits.num_layers * limits.num_experts,
+                             own != 0 ? own : options.budget_experts);
+    }
+    const bool has_room = room >= 2ull * limits.num_layers * limits.num_experts;
+
+    const std::vector<std::uint16_t> replicas = core->replicas();
+    uncovered_since.resize(replicas.size());
+    for (std::size_t unit = 0; unit < replicas.size(); ++unit) {
+        auto& since = uncovered_since[unit];
+        if (!has_room || replicas[unit] > 0) {
+            since.reset();
+        } else if (!since) {
+            since = now;
+        } else if (now - *since > covered_within) {
+            violation(text("layer ", unit / limits.num_experts, " expert ",
+                           unit % limits.num_experts, " has nobody for ",
+                           to_ms(now - *since) / 1000, " s, the living have room for ", room));
+            since = now;
+        }
+    }
+}
+
+// Second attempts beside slow ones: a twentieth of the first ones, five a second, and what was
+// saved. A group may be cut in two by then, which is paid for later.
+void SimSwarm::State::check_budget() {
+    if (options.swarm.hedge.mode != HedgeMode::delayed) return;
+    const SwarmCounters counts = core->counters();
+    const double seconds = to_ms(now.time_since_epoch()) / 1000,
+                 allowed = 0.05 * static_cast<double>(counts.groups_sent) + 5 * seconds + 20;
+    if (static_cast<double>(counts.hedges_sent) > allowed)
+        violation(text(counts.hedges_sent, " second attempts, the budget is ", allowed));
+}
+
+// With a local backend nobody is asked for want of others.
+void SimSwarm::State::check_not_ejected(const SimWorker& worker) {
+    if (!core->options().local_fallback || !worker.ejected_at) return;
+    // both in one event: nobody can say which came first
+    if (now > *worker.ejected_at && now < *worker.ejected_at + ejected_for_min)
+        violation(text("worker ", worker.id, " is asked ", to_ms(now - *worker.ejected_at),
+                       " ms after it was ejected"));
+}
+
+void SimSwarm::State::remember_holders(RoundId round, std::uint32_t layer,
+                                       const std::vector<std::uint16_t>& experts) {
+    auto& holders = holders_of[round];
+    for (const std::uint16_t expert : experts) {
+        const Unit unit{static_cast<std::uint16_t>(layer), expert};
+        auto& of_unit = holders[unit];
+        if (!of_unit.empty()) continue;
+        for (const auto& [id, worker] : workers)
+            if (is_sound(worker) && worker.held.contains(unit) && worker.ledger.is_ready(unit))
+                of_unit.push_back(id);
+    }
+}
+
+// A round ends well if each of its units has had, from its beginning to its end, somebody sound who
+// holds it.
+void SimSwarm::State::check_failure(RoundId round, const Error& error) {
+    if (!options.watches_liveness || error.code == ErrorCode::overloaded) return;
+    const auto found = holders_of.find(round);
+    if (found == holders_of.end()) return;
+
+    const auto is_still_held = [&](const auto& entry) {
+        return std::any_of(entry.second.begin(), entry.second.end(), [&](WorkerId id) {
+            const SimWorker& worker = workers.at(id);
+            return is_sound(worker) && worker.held.contains(entry.first) &&
+                   worker.ledger.is_ready(entry.first);
+        });
+    };
+    if (!std::all_of(found->second.begin(), found->second.end(), is_still_held)) return;
+
+    std::string holders;
+    for (const auto& [unit, ids] : found->second) {
+        holders += text(holders.empty() ? "" : ", ", unit.expert, " at");
+        for (const WorkerId id : ids) holders += text(' ', id);
+    }
+    violation(text("round ", round,
+                   " failed, though each of its experts had a holder all the time (", holders,
+                   "): ", error.message));
+}
+
+}  // namespace moex::sim

@@ -1,0 +1,117 @@
+#include "tests/sim/sim_sweep.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace moex::sim {
+namespace {
+
+constexpr std::uint32_t num_workers = 24, num_layers = 48, num_experts = 64;
+
+struct Profile {
+    const char* name;
+    WorkerProfile usual;
+    double speed_spread = 0;      // of the logarithm of what a worker's own median is
+    double slow_factor = 1;       // of the first worker
+    double churn_per_minute = 0;  // share of all that leave, and as many that come
+};
+
+std::vector<Profile> profiles() {
+    const WorkerProfile lan{.compute = 4ms, .spread = 0.1};
+    WorkerProfile wifi{.compute = 12ms,
+                       .spread = 0.4,
+                       .up_bytes_per_s = 2'500'000,
+                       .down_bytes_per_s = 10'000'000};
+    WorkerProfile stalls = wifi;
+    stalls.spread = 0.1;
+    stalls.stall = 0.01;
+    stalls.stall_min = 100ms;
+    stalls.stall_max = 1000ms;
+    WorkerProfile steady = wifi;
+    steady.spread = 0.1;
+    return {{.name = "healthy LAN", .usual = lan, .speed_spread = 0.1},
+            {.name = "Wi-Fi", .usual = wifi, .speed_spread = 0.3},
+            {.name = "1 % stalls", .usual = stalls, .speed_spread = 0.25},
+            {.name = "one 10 x slower", .usual = steady, .speed_spread = 0.25, .slow_factor = 10},
+            {.name = "20 % churn a minute",
+             .usual = steady,
+             .speed_spread = 0.25,
+             .churn_per_minute = 0.2}};
+}
+
+class Sweep {
+  public:
+    Sweep(const Profile& profile, const HedgePolicy& policy, std::uint64_t seed)
+        : profile_(profile),
+          random_(seed),
+          swarm_(options_of(policy, seed)) {
+        for (std::uint32_t i = 0; i < num_workers; ++i) join(i == 0 ? profile.slow_factor : 1);
+        swarm_.run_until_ready(1h);
+    }
+
+    TokenReport tokens(std::uint32_t num_tokens) {
+        return run_tokens(
+            swarm_, {.num_tokens = num_tokens, .before = [this](SimSwarm&, auto) { churn(); }});
+    }
+
+  private:
+    static SimOptions options_of(const HedgePolicy& policy, std::uint64_t seed) {
+        SimOptions options{.num_workers = 0,
+                           .seed = seed,
+                           .num_layers = num_layers,
+                           .num_experts = num_experts,
+                           .top_k = 8,
+                           .budget_experts = 3 * num_layers * num_experts / num_workers,
+                           .latency = 1ms};
+        options.swarm.local_fallback = false;
+        options.swarm.hedge = policy;
+        return options;
+    }
+    void join(double slower) {
+        std::lognormal_distribution<double> speed(0, profile_.speed_spread);
+        WorkerProfile own = profile_.usual;
+        own.compute = Duration(static_cast<std::int64_t>(static_cast<double>(own.compute.count()) *
+                                                         speed(random_) * slower));
+        ++last_;
+        swarm_.join_as(own, text("10.", last_ % 8, ".", last_ / 8, ".1"));
+    }
+    void churn() {
+        if (profile_.churn_per_minute <= 0) return;
+        const Duration every(
+            static_cast<std::int64_t>(6e10 / (profile_.churn_per_minute * num_workers)));
+        if (next_churn_ == TimePoint{}) next_churn_ = swarm_.now() + every;
+        for (; next_churn_ <= swarm_.now(); next_churn_ += every) {
+            const auto alive = swarm_.workers_alive();
+            swarm_.leave(alive[random_() % alive.size()]);
+            join(1);
+        }
+    }
+
+    const Profile& profile_;
+    std::mt19937_64 random_;
+    SimSwarm swarm_;
+    std::uint32_t last_ = 0;
+    TimePoint next_churn_{};
+};
+
+}  // namespace
+
+void sweep_policies(const SweepOptions& options, const std::function<void(const SweepRow&)>& row) {
+    const auto num_tokens = std::max(4u, static_cast<std::uint32_t>(200 * options.effort));
+    for (const Profile& profile : profiles())
+        for (const char* name : {"off", "delayed", "adaptive", "fixed 2", "fixed 3"}) {
+            const HedgePolicy policy = *parse_hedge_policy(name);
+            Sweep sweep(profile, policy, options.seed);
+            sweep.tokens(num_tokens / 8);  // by then it knows its workers
+            const TokenReport report = sweep.tokens(num_tokens);
+            row({.profile = profile.name,
+                 .policy = name,
+                 .p50_ms = report.quantile_ms(0.5),
+                 .p99_ms = report.quantile_ms(0.99),
+                 .longest_ms = report.longest_ms(),
+                 .extra_share = report.extra_share(),
+                 .failed = report.failed});
+        }
+}
+
+}  // namespace moex::sim
