@@ -228,11 +228,25 @@ void SwarmCore::State::on_hedge_time(Turn& turn, Attempt& attempt) {
     const std::size_t num_before = round.attempts.size();
     plan_cover(turn, round, slow, true);
     policy.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));
+    if (!slow.empty() && compute_beside(turn, round, attempt, slow)) return;
 
     // Those who hold it have work of their own, most likely of this very round: soon they will not.
     if (!slow.empty())
         turn.set_timer(turn.now + std::max<Duration>(2ms, attempt.predicted / 4), TimerKind::hedge,
                        attempt.id);
+}
+
+// Nobody is idle who holds it: the local backend, once the attempt has taken as long as that will.
+bool SwarmCore::State::compute_beside(Turn& turn, Round& round, const Attempt& attempt,
+                                      std::span<const std::uint32_t> pieces) {
+    std::uint32_t num_pairs = 0;
+    for (const std::uint32_t i : pieces) num_pairs += round.pieces[i].num_pairs();
+    const std::optional<Duration> here = local_time(num_pairs);
+    if (!here || *here > turn.now - attempt.sent_at) return false;
+
+    policy.pay(1);
+    compute_locally(turn, round, {pieces.begin(), pieces.end()});
+    return true;
 }
 
 // It ends without an answer, which would have taken longer. A late one was a failure already: what

@@ -461,6 +461,7 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
         return;
     }
 
+    state.local_latency[size_class_of(attempt->num_pairs)].record(now - attempt->sent_at, now);
     state.accept_answer(turn, *attempt, std::move(y).value(), true, Proof::verified);
     state.close_drained(turn);
 }

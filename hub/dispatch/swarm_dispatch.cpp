@@ -36,20 +36,65 @@ bool SwarmCore::State::is_local(const Piece& piece) {
     return !piece.live.empty() && find_attempt(piece.live.back())->worker == 0;
 }
 
+std::optional<Duration> SwarmCore::State::local_time(std::uint32_t num_pairs) const {
+    const LatencyEstimate& here = local_latency[size_class_of(num_pairs)];
+    if (!options.local_fallback || here.num_samples == 0) return std::nullopt;
+    return Duration(static_cast<std::int64_t>(1e6 * here.mean_ms));
+}
+
+// When it can be asked again, as far as is known. Never before now.
+TimePoint SwarmCore::State::free_at(const Worker& worker, TimePoint now) {
+    TimePoint at = worker.busy_until;
+    if (worker.ids.num_live() >= worker.queue_depth) {
+        TimePoint first = TimePoint::max();
+        for (const SequenceIds::Live& live : worker.ids.live()) {
+            const Attempt& attempt = *find_attempt(live.attempt);
+            first = std::min(first, attempt.sent_at + attempt.predicted);
+        }
+        at = std::max(at, first);
+    }
+    return std::max(at, now);
+}
+
 // With a local backend at hand a piece waits for a worker only where one that could take it will
-// be free before the round's patience ends, and where not too many rounds wait already.
+// be free before the round's patience ends, and where not too many rounds wait already. `here`:
+// how long the local backend would take; an answer that is expected later is not waited for.
 bool SwarmCore::State::has_worker_worth_waiting_for(const Round& round, const Piece& piece,
-                                                    TimePoint now) const {
+                                                    TimePoint now, std::optional<Duration> here) {
     if (round.wait_until && now >= *round.wait_until) return false;
     if (!round.waiting && waiting.size() >= options.rounds_waiting_max) return false;
 
-    const TimePoint free_by = round.wait_until.value_or(now + options.queue_wait);
+    const TimePoint free_by = round.wait_until.value_or(now + here.value_or(options.queue_wait));
     return std::ranges::any_of(directory.ready(piece.unit), [&](const UnitHolder* holder) {
         const Worker& worker = worker_of(holder);
-        return worker.health.serves() && worker.accepts(piece.dtype) &&
-               piece.num_pairs() <= worker.pairs_max && !piece.was_tried(worker.id) &&
-               worker.busy_until <= free_by;
+        if (!worker.health.serves() || !worker.accepts(piece.dtype) ||
+            piece.num_pairs() > worker.pairs_max || piece.was_tried(worker.id) ||
+            worker.busy_until > free_by)
+            return false;
+        return !here || free_at(worker, now) + worker.predicted(piece.num_pairs(), latency, now) <=
+                            now + *here;
     });
+}
+
+// What nobody is worth waiting for goes to `local`; for the rest a round waits as long as computing
+// it here takes, so that it never takes more than twice that.
+void SwarmCore::State::keep_what_may_wait(Turn& turn, Round& round,
+                                          std::vector<std::uint32_t>& open,
+                                          std::vector<std::uint32_t>& local) {
+    if (open.empty()) return;
+    std::uint32_t num_pairs = 0;
+    for (const std::uint32_t i : open) num_pairs += round.pieces[i].num_pairs();
+
+    const std::optional<Duration> here = local_time(num_pairs);
+    std::erase_if(open, [&](std::uint32_t i) {
+        if (has_worker_worth_waiting_for(round, round.pieces[i], turn.now, here)) return false;
+        local.push_back(i);
+        return true;
+    });
+
+    if (open.empty() || round.wait_until) return;
+    round.wait_until = turn.now + here.value_or(options.queue_wait);
+    turn.set_timer(*round.wait_until, TimerKind::round, round.id);
 }
 
 // Whether somebody who holds or loads its unit takes pieces of this size.
@@ -114,14 +159,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
     }
 
     // Without a free worker: is there one to wait for?
-    if (options.local_fallback) {
-        std::erase_if(open, [&](std::uint32_t i) {
-            if (has_worker_worth_waiting_for(round, round.pieces[i], turn.now)) return false;
-            local.push_back(i);
-            return true;
-        });
-    }
-
+    if (options.local_fallback) keep_what_may_wait(turn, round, open, local);
     if (!local.empty()) compute_locally(turn, round, std::move(local));
     if (!probing.empty() && !dark) send_probes(turn, round);
     wait_for_workers(turn, round, open);
@@ -205,13 +243,7 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
         round.waiting = true;
     }
 
-    if (options.local_fallback) {
-        if (!round.wait_until) {
-            round.wait_until = turn.now + options.queue_wait;
-            turn.set_timer(*round.wait_until, TimerKind::round, round.id);
-        }
-        return;
-    }
+    if (options.local_fallback) return;
 
     if (fail_what_nobody_takes(turn, round, open) || fail_what_nobody_holds(turn, round, open))
         return;

@@ -134,7 +134,13 @@ struct SwarmCore::State {
     void send_probes(Turn& turn, Round& round);
     bool send_probe(Turn& turn, Round& round, Worker& worker);
     bool is_local(const Piece& piece);
-    bool has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now) const;
+    // How long computing so much here takes, from asking to answer; nullopt until it was done.
+    std::optional<Duration> local_time(std::uint32_t num_pairs) const;
+    TimePoint free_at(const Worker& worker, TimePoint now);
+    bool has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now,
+                                      std::optional<Duration> here);
+    void keep_what_may_wait(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
+                            std::vector<std::uint32_t>& local);
     bool has_taker(const Piece& piece) const;
     std::span<const std::uint32_t> piece_pairs_max(std::uint32_t layer);
     void dispatch(Turn& turn, Round& round);
@@ -177,6 +183,8 @@ struct SwarmCore::State {
     void on_attempt_late(Turn& turn, Attempt& attempt);
     // A second attempt beside one that takes longer than most, where the budget has room for it.
     void on_hedge_time(Turn& turn, Attempt& attempt);
+    bool compute_beside(Turn& turn, Round& round, const Attempt& attempt,
+                        std::span<const std::uint32_t> pieces);
     void learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker);
     void learn_latency(TimePoint now, const Attempt& attempt, Worker& worker);
     void cancel_attempt(Turn& turn, Attempt& attempt);
@@ -242,6 +250,7 @@ struct SwarmCore::State {
 
     LatencyHistogram group_latency;
     LatencyEstimates latency;  // of all workers
+    LatencyEstimates local_latency;
     AttemptPolicy policy;
     // READY of every unit, with room to spare: what a worker may send unasked
     std::uint64_t control_bytes_max = 0;

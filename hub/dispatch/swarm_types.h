@@ -45,7 +45,8 @@ struct SwarmOptions {
     Duration software_timeout_max = 5s;
     // per call, hedges not counted; then the local backend, where there is one
     std::uint32_t attempts_max = 3;
-    // with local fallback: how long a call waits for a busy worker
+    // With local fallback: how long a call waits for a busy worker until it is known how long
+    // computing it here takes. Then it waits for as long as that.
     Duration queue_wait = 50ms;
     std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at a time
     Duration round_deadline = 10s;  // then the rest goes to the local backend, or the round fails

@@ -68,7 +68,7 @@ void SimSwarm::State::act(ComputeLocally& action) {
                        action.x->data() + std::size_t{action.rows[pair]} * limits.hidden_size,
                        action.gates[pair], limits.hidden_size, options.swarm.rounding.deterministic,
                        y.data() + pair * limits.hidden_size);
-    at(now + 5ms,
+    at(now + options.local_compute,
        [this, round = action.round, attempt = action.attempt, y = std::move(y)]() mutable {
            std::vector<SwarmAction> actions;
            core->on_local(now, round, attempt, std::move(y), actions);

@@ -62,6 +62,7 @@ struct SimOptions {
     double published_share = 0;
     Duration latency = 2ms;           // of the network one way; jitter is as large again
     Duration compute = 3ms;           // of a group
+    Duration local_compute = 5ms;     // of whatever the local backend is given
     std::uint64_t blob_bytes = 1000;  // of one expert's weights
     bool tells_held = true;           // workers say after WELCOME what they have cached
     Faults faults;

@@ -177,7 +177,9 @@ class LyingTexts : public testing::Test {
         if (share == 1 && lie != Lie::previous) {
             // a machine that is busy elsewhere may have asked it less often
             EXPECT_EQ(counts.lies, std::min<std::uint64_t>(3, workers[1]->num_answers()));
-            if (counts.lies == 3) EXPECT_EQ(workers[1]->closed(), CloseCode::policy);
+            if (counts.lies == 3) {
+                EXPECT_EQ(workers[1]->closed(), CloseCode::policy);
+            }
         }
         for (const std::size_t honest : {0, 2})
             EXPECT_EQ(workers[honest]->closed(), std::nullopt) << workers[honest]->reason();

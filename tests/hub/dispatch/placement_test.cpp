@@ -239,8 +239,9 @@ TEST(PlacementTest, ALayerLiesWithFewWorkers) {
 
         // if each held its share of one layer after the other
         const double least = std::max(2.0, 2.0 * num_experts / placement.fair_share(id));
-        if (id % 23 == 0)
+        if (id % 23 == 0) {
             EXPECT_LE(placement.workers_per_layer(), 1.5 * least + 0.5) << id << " workers";
+        }
     }
     for (WorkerId id = 1; id <= 400; ++id)
         EXPECT_LE(placement.load(id), 1.1 * placement.fair_share(id) + num_experts) << id;

@@ -123,5 +123,59 @@ TEST(SlowWorkersTest, AWeakWorkerCutsNobodyElsesWork) {
     EXPECT_LE(groups_of_a_prefill(true), groups_of_a_prefill(false) * 5 / 4);
 }
 
+// A worker that takes one group at a time, and a local backend that has answered once.
+struct LocalBackendTest : testing::Test {
+    std::unique_ptr<SimSwarm> swarm_of(Duration compute, Duration local_compute) {
+        SimOptions options{.num_workers = 0,
+                           .seed = 3,
+                           .latency = Duration(100us),
+                           .compute = compute,
+                           .local_compute = local_compute};
+        options.swarm.queue_depth = 1;
+        options.swarm.hedge = {.mode = HedgeMode::delayed};
+        auto swarm = std::make_unique<SimSwarm>(options);
+        swarm->submit();
+        EXPECT_TRUE(swarm->run_until_idle());
+        swarm->join();
+        EXPECT_TRUE(swarm->run_until_ready());
+        for (int i = 0; i < 100; ++i) {
+            swarm->submit();
+            EXPECT_TRUE(swarm->run_until_idle());
+        }
+        calls_local = swarm->core().counters().calls_local;
+        return swarm;
+    }
+    std::uint64_t calls_local = 0;
+};
+
+// 50 ms were the bound for everything: what the worker had in 80 was computed here in 400.
+TEST_F(LocalBackendTest, ARoundWaitsForABusyWorkerAsLongAsComputingHereTakes) {
+    const auto swarm = swarm_of(80ms, 400ms);
+    const RoundId first = swarm->submit(), second = swarm->submit();
+    ASSERT_TRUE(swarm->run_until_idle());
+    expect_right(*swarm, first);
+    expect_right(*swarm, second);
+    EXPECT_EQ(swarm->core().counters().calls_local, calls_local);
+}
+
+TEST_F(LocalBackendTest, WhatIsComputedHereSoonerDoesNotWait) {
+    const auto swarm = swarm_of(40ms, 5ms);
+    swarm->submit();
+    const RoundId second = swarm->submit();
+    ASSERT_TRUE(swarm->run_until_idle());
+    expect_right(*swarm, second);
+    EXPECT_EQ(swarm->outcome(second).done_at - swarm->outcome(second).asked_at, Duration(5ms));
+}
+
+// It hangs, and nobody else holds it: the timeout was waited for.
+TEST_F(LocalBackendTest, AnAttemptThatNobodyCanDoubleIsComputedHere) {
+    const auto swarm = swarm_of(10ms, 5ms);
+    swarm->stall_compute(1);
+    const RoundId round = swarm->submit();
+    ASSERT_TRUE(swarm->run_until_idle());
+    expect_right(*swarm, round);
+    EXPECT_LT(to_ms(swarm->outcome(round).done_at - swarm->outcome(round).asked_at), 40);
+}
+
 }  // namespace
 }  // namespace moex::sim
