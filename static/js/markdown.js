@@ -4,10 +4,12 @@ import { Lexer, Marked } from "/vendor/marked.esm.js";
 import DOMPurify from "/vendor/purify.es.mjs";
 import { make } from "/js/dom.js";
 import { numFinished } from "/js/chat/blocks.js";
+import { colourCode } from "/js/chat/colours.js";
+import { makeFormula, mathTokens } from "/js/chat/math.js";
 
 const escape = (text) => text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 const marked = new Marked({
-  gfm: true, breaks: false, async: false,
+  gfm: true, breaks: false, async: false, extensions: mathTokens(escape),
   renderer: {
     checkbox: ({ checked }) => (checked ? "☑ " : "☐ "),
     code: ({ text, lang }) => `<pre data-lang="${escape(languageOf(lang))}"><code>${escape(text)}</code></pre>\n`,
@@ -19,9 +21,10 @@ const allowed = {
     "p", "br", "hr", "em", "strong", "del", "code", "pre", "blockquote", "ul", "ol", "li",
     "h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td", "a", "span",
   ],
-  ALLOWED_ATTR: ["href", "title", "start", "align", "data-lang"],
+  ALLOWED_ATTR: ["href", "title", "start", "align", "data-lang", "data-math"],
   ALLOW_DATA_ATTR: false,
-  ADD_URI_SAFE_ATTR: ["start", "align", "data-lang"],      // no addresses: the rule for those is not theirs
+  // No addresses: the rule for those is not theirs.
+  ADD_URI_SAFE_ATTR: ["start", "align", "data-lang", "data-math"],
   ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|#)/i,
   RETURN_DOM_FRAGMENT: true,
 };
@@ -39,7 +42,7 @@ function languageOf(info) {
 
 // A code block with its head: the language, and a button that copies (copyCodeOf answers its click).
 function codeBlock(pre, language) {
-  const block = make("div", "code-block");
+  const block = make("div", "code-block", "", language ? { "data-language": language.toLowerCase() } : {});
   const head = make("div", "code-head");
   head.append(make("span", "", language), make("button", "button quiet small copy-code", "Copy", { type: "button" }));
   block.append(head, pre);
@@ -52,6 +55,10 @@ export function copyCodeOf(event) {
   return button ? { button, text: button.closest(".code-block").querySelector("code")?.textContent ?? "" } : null;
 }
 
+const cleanMath = (markup) => DOMPurify.sanitize(markup, {
+  USE_PROFILES: { mathMl: true }, ADD_TAGS: ["semantics"], FORBID_ATTR: ["style", "href"], RETURN_DOM_FRAGMENT: true,
+});
+
 function clean(html) {
   const fragment = DOMPurify.sanitize(html, allowed);
   for (const pre of fragment.querySelectorAll("pre")) {
@@ -60,6 +67,11 @@ function clean(html) {
     const language = pre.dataset.lang ?? "";
     pre.removeAttribute("data-lang");
     place.replaceWith(codeBlock(pre, language));
+  }
+  for (const code of fragment.querySelectorAll("code[data-math]")) {
+    const place = make("span");
+    code.replaceWith(place);
+    makeFormula(place, code.textContent, code.dataset.math === "display", cleanMath);
   }
   return [...fragment.childNodes].filter((node) => node.nodeType !== Node.TEXT_NODE || node.data.trim() !== "");
 }
@@ -149,6 +161,7 @@ export class MarkdownView {
       this.settled += tokens[i].raw;
     });
     this.tail = made.slice(finished).flatMap((one) => one.nodes);
+    for (const one of made.slice(0, finished)) colourCode(one.nodes);
     Object.assign(this.links, tokens.links);
   }
 
@@ -176,6 +189,7 @@ export class MarkdownView {
     this.settled = tokens.slice(0, Math.max(0, last)).map((token) => token.raw).join("");
     this.links = { ...tokens.links };
     this.tail = wanted.slice(Math.max(0, last)).flatMap((one) => one.nodes);
+    colourCode([this.root]);
   }
 
   // Puts `wanted` in order. What is new takes the place, and as much as it can, of `old`: the nodes no longer wanted.
@@ -203,4 +217,5 @@ export class MarkdownView {
 // Replaces the children of `root` with the rendered `text`.
 export function renderMarkdown(root, text) {
   root.replaceChildren(...clean(marked.parse(text)));
+  colourCode([root]);
 }

@@ -407,6 +407,44 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
   }, { answer: (stream) => { live = stream; ready(); } });
 });
 
+test("finished code has colours and formulas are formulas, and neither can do anything", async () => {
+  const text = [
+    "A sum of $5 and $10, and $x^2 + \\frac{1}{2}$.", "$$", "\\sum_{i=1}^n i", "$$", "",
+    "$\\href{javascript:xss()}{a} \\text{<img src=x onerror=xss()>}$ and \\(\\unknown{\\)", "",
+    "```python", "def light(on):", "    return \"<b>on</b>\"", "```", "",
+    "```nobody-knows", "def f():", "```", "", "End.",
+  ].join("\n");
+  await story(async ({ open, context }) => {
+    const asked = [];
+    context.on("request", (request) => asked.push(new URL(request.url()).pathname));
+    const page = await open();
+    await page.evaluate(() => { window.xss = () => { document.title = "hit"; }; });
+    await page.locator("#prompt").waitFor();
+    assert.ok(!asked.some((path) => /katex|highlight/.test(path)), "fetched when they are wanted, not before");
+
+    await ask(page, "Show me");
+    await settled(page);
+    await page.locator(".hljs-keyword", { hasText: "def" }).waitFor();
+    await page.locator(".math.display math munderover").waitFor();
+    assert.equal(await page.locator(".math math").count() >= 2, true);
+    assert.equal(await page.locator(".message.assistant .body p").first().innerText().then((words) => (
+      words.startsWith("A sum of $5 and $10, and"))), true);
+    assert.equal(await page.locator(".message.assistant :is(img, [href^=javascript], annotation, [style])").count(), 0);
+    const blocks = await page.locator(".body .code-block code").allTextContents();
+    assert.deepEqual(blocks, ['def light(on):\n    return "<b>on</b>"', "def f():"]);
+    assert.equal(await page.locator(".body .code-block").nth(1).locator("span[class^=hljs]").count(), 0);
+
+    await page.reload();
+    await page.locator(".hljs-keyword", { hasText: "def" }).waitFor();
+    await page.locator(".math.display math").waitFor();
+    assert.notEqual(await page.title(), "hit");
+    assert.deepEqual(page.errors, []);
+  }, { answer: (stream) => {
+    for (let at = 0; at < text.length; at += 7) stream.say(text.slice(at, at + 7));
+    stream.end();
+  } });
+});
+
 test("a copy button copies its block while the answer goes on", async () => {
   let live;
   await story(async ({ open, context, scripted }) => {

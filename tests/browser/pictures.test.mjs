@@ -212,6 +212,10 @@ def light(on):
 | oil | 3 |
 | a very long word: ${"x".repeat(60)} | 12 |
 
+The lamp is seen from $d \\approx 3.6\\sqrt{h}$ km:
+
+$$ \\int_0^h \\frac{dx}{\\sqrt{x}} = 2\\sqrt{h} $$
+
 > And the sea answered.
 `;
 
@@ -262,6 +266,8 @@ test("the chat page in every state", async () => {
     await ask("Tell me of a lighthouse and a storm, and do not leave out the rain.");
     await page.locator(".ended").waitFor();
     await page.locator(".thoughts summary").click();
+    await page.locator(".math.display math").waitFor();
+    await page.locator(".hljs-keyword").first().waitFor();
     await picture(page, `chat-answer-${look}`);
     await page.locator(".message.assistant").getByRole("button", { name: "Again" }).click();
     await page.locator(".pager").waitFor();

@@ -1,0 +1,71 @@
+// Formulas in an answer: $…$, $$…$$, \(…\) and \[…\] as tokens of Marked, painted as MathML. The library that reads TeX
+// (KaTeX) is fetched when the first formula stands; until then, and for what it cannot read, the source is shown.
+const source_max = 4000;
+
+const texOf = (match) => (match ? match.slice(1).find((part) => part !== undefined).trim() : "");
+
+// A sum of money is no formula: the opening sign has no blank after it, the closing one none before and no digit after.
+const inline_forms = [
+  [/^\$\$([^$\n]+?)\$\$/, true],
+  [/^\$((?![\s$])(?:\\.|[^$\\\n])*?(?:\\.|[^$\\\n\s]))\$(?!\d)/, false],
+  [/^\\\(([^\n]+?)\\\)/, false],
+  [/^\\\[([^\n]+?)\\\]/, true],
+];
+const block_form = /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])[ \t]*(?:\n|$)/;
+
+// Marked's extensions. `escape` makes text safe inside an element.
+export const mathTokens = (escape) => {
+  const renderer = ({ text, is_display }) => (
+    `<code data-math="${is_display ? "display" : "inline"}">${escape(text)}</code>`);
+  return [
+    {
+      name: "mathBlock", level: "block",
+      start: (source) => source.match(/^ {0,3}(?:\$\$|\\\[)/m)?.index,
+      tokenizer(source) {
+        const match = block_form.exec(source.slice(0, source_max));
+        const text = texOf(match);
+        if (text && !text.includes("\n\n")) return { type: "mathBlock", raw: match[0], text, is_display: true };
+        return undefined;
+      },
+      renderer: (token) => `<p>${renderer(token)}</p>\n`,
+    },
+    {
+      name: "math", level: "inline",
+      start: (source) => source.match(/\$|\\[([]/)?.index,
+      tokenizer(source) {
+        for (const [form, is_display] of inline_forms) {
+          const match = form.exec(source.slice(0, source_max));
+          const text = texOf(match);
+          if (text) return { type: "math", raw: match[0], text, is_display };
+        }
+        return undefined;
+      },
+      renderer,
+    },
+  ];
+};
+
+let katex = null;
+let loading = null;
+function load() {
+  loading ??= import("/vendor/katex.min.js").then(() => { katex = globalThis.katex; }, () => {});
+  return loading;
+}
+
+// The place of a formula, painted now or when the library has come. `sanitize(markup)` gives MathML that does nothing.
+export function makeFormula(place, tex, is_display, sanitize) {
+  place.className = is_display ? "math display" : "math";
+  place.textContent = tex;
+  const paint = () => {
+    if (!katex) return;
+    const markup = katex.renderToString(tex, {
+      displayMode: is_display, output: "mathml", throwOnError: false, strict: "ignore", trust: false, maxExpand: 200,
+      maxSize: 20,
+    });
+    // The source stands in the markup once more, for programs that read it.
+    const math = sanitize(markup.replace(/<annotation[^>]*>[^<]*<\/annotation>/g, ""));
+    if (math.querySelector("math")) place.replaceChildren(math);
+  };
+  if (katex) paint();
+  else load().then(paint);
+}
