@@ -8,6 +8,9 @@
 //   read         a kernel that only reads: gb_s is the bound of the others
 //   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
 //                of one round, mb the weights that it must read once, gb_s what that comes to
+//   gate_up, silu_mul, down, total, readback: the published kernels, one expert; page_round and
+//                group_...: a round of 8 experts and its kernels. The same rows as /bench.html, so
+//                that the two divide
 // slots: experts lie in the arenas by layer, or in the order of their hashes. routing: all rows
 // ask the same 8 experts, or each row 8 of its own. gpu_us is a slope: rounds of several layers,
 // repeated within one submission.
@@ -30,7 +33,9 @@
 #include "protocol/expert_reference.h"
 #include "tests/support/posted_loop.h"
 #include "web-worker/expert_runner.h"
+#include "web-worker/gpu/recording_device.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/kernel_timing.h"
 
 namespace moex {
 namespace {
@@ -73,80 +78,6 @@ Value must(Result<Value> result) {
 void must(const Status& status) {
     if (!status.ok()) fail(status.error().message);
 }
-
-ExpertShape shape_of(const std::string& name) {
-    if (name == "qwen3-30b-a3b") return {2048, 768, 128};
-    if (name == "paper") return {4096, 2048, 128};
-    if (name == "demo") return {384, 256, 128};
-    fail("no shape is called " + name);
-}
-
-// The device itself, except that commands and readbacks can be held back to be submitted many
-// times over.
-class Recorder : public gpu::Device {
-  public:
-    using Done = std::function<void(Result<ByteView>)>;
-    explicit Recorder(std::unique_ptr<gpu::Device> device) : device_(std::move(device)) {}
-
-    bool holds = false;
-    std::vector<gpu::Command> commands;
-    std::uint64_t dispatches = 0;
-
-    // What was held back is read, so that its rounds end.
-    void release() {
-        holds = false;
-        for (auto& [buffer, size_bytes, done] : std::exchange(reads_, {}))
-            device_->read_buffer(buffer, size_bytes, std::move(done));
-        commands.clear();
-    }
-
-    const gpu::AdapterInfo& adapter() const override { return device_->adapter(); }
-    Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage,
-                                        std::string_view label) override {
-        return device_->create_buffer(size_bytes, usage, label);
-    }
-    void destroy_buffer(gpu::BufferId buffer) override { device_->destroy_buffer(buffer); }
-    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
-        device_->write_buffer(buffer, offset_bytes, bytes);
-    }
-    void create_pipeline(std::string_view kernel, std::span<const gpu::KernelConstant> constants,
-                         std::function<void(Result<gpu::PipelineId>)> done) override {
-        device_->create_pipeline(kernel, constants, std::move(done));
-    }
-    Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline,
-                                               std::span<const gpu::Binding> bindings) override {
-        return device_->create_bind_group(pipeline, bindings);
-    }
-    void destroy_bind_group(gpu::BindGroupId group) override { device_->destroy_bind_group(group); }
-    void submit(std::span<const gpu::Command> submitted) override {
-        for (const gpu::Command& command : submitted)
-            if (command.kind == gpu::Command::Kind::dispatch) ++dispatches;
-        if (holds)
-            commands.insert(commands.end(), submitted.begin(), submitted.end());
-        else
-            device_->submit(submitted);
-    }
-    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes, Done done) override {
-        if (holds)
-            reads_.push_back({buffer, size_bytes, std::move(done)});
-        else
-            device_->read_buffer(buffer, size_bytes, std::move(done));
-    }
-    void on_lost(std::function<void(gpu::Loss)> handler) override {
-        device_->on_lost(std::move(handler));
-    }
-    gpu::DeviceCounters counters() const override { return device_->counters(); }
-    double gpu_us() const override { return device_->gpu_us(); }
-
-  private:
-    struct Read {
-        gpu::BufferId buffer;
-        std::uint64_t size_bytes;
-        Done done;
-    };
-    std::unique_ptr<gpu::Device> device_;
-    std::vector<Read> reads_;
-};
 
 // Rounds as shares of the bandwidth of their run, by "shape,slots,rows,routing".
 struct Shares {
@@ -221,9 +152,10 @@ class Bench {
   public:
     explicit Bench(const Options& options)
         : options_(options),
-          shape_(shape_of(options.shape)),
-          device_(must(gpu::open_vulkan_device(
+          shape_(must(timing_shape(options.shape))),
+          opened_(must(gpu::open_vulkan_device(
               {.device = options.device, .robust_access = options.robust_access}, loop_.poster()))),
+          device_(*opened_),
           readback_(must(device_.create_buffer(4096, gpu::BufferUsage::readback, "readback"))) {
         std::fprintf(stderr, "kernel_bench: %s\n", device_.adapter().description.c_str());
         std::printf(
@@ -233,6 +165,7 @@ class Bench {
 
     void run() {
         read();
+        kernels();
         rounds("layer", false);
         rounds("hash", true);
     }
@@ -325,6 +258,29 @@ class Bench {
         device_.destroy_bind_group(command.bind_group);
         device_.destroy_buffer(words);
         device_.destroy_buffer(sums);
+    }
+
+    // The rows that /bench.html has too. Its rounds are those of KernelTiming, which hold one layer
+    // an arena: kernels only, here.
+    void kernels() {
+        TimingOptions timing = TimingOptions::bench(options_.shape, device_.adapter());
+        timing.shape = shape_;
+        timing.read_bytes = 0;
+        KernelTiming kernels(*opened_, timing, [began = Clock::now()] { return us_since(began); });
+        bool finished = false;
+        kernels.start(
+            [](const TimingRow& row) {
+                const std::string what = row.what == "round" ? "page_round" : row.what;
+                std::printf("%s,%s,,%u,same,%.1f,%.1f,%.1f,%.1f,%u,%.1f,%.0f\n", what.c_str(),
+                            row.shape.c_str(), row.rows, row.p10_us, row.p50_us, row.p99_us,
+                            row.gpu_us, row.dispatches, row.mb, row.gb_s());
+                std::fflush(stdout);
+            },
+            [&](Status done) {
+                must(done);
+                finished = true;
+            });
+        loop_.run_until(finished);
     }
 
     void rounds(const char* slots, bool shuffled) {
@@ -436,7 +392,8 @@ class Bench {
     Options options_;
     ExpertShape shape_;
     test::PostedLoop loop_;
-    Recorder device_;
+    std::unique_ptr<gpu::Device> opened_;
+    gpu::RecordingDevice device_;
     gpu::BufferId readback_;
     double bandwidth_ = 0;                  // GB/s
     std::map<std::string, double> shares_;  // by round

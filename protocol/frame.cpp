@@ -131,9 +131,13 @@ Bytes finish_frame(ByteWriter&& out) {
     const std::uint64_t payload_bytes = frame.size() - header_bytes(type);
     MOEX_CHECK(frame.size() <= frame_bytes_max,
                text(frame_type_name(type), " of ", frame.size(), " bytes"));
+    patch_payload_bytes(frame, payload_bytes);
+    return frame;
+}
+
+void patch_payload_bytes(std::span<std::byte> frame, std::uint64_t payload_bytes) {
     for (std::size_t i = 0; i < 4; ++i)
         frame[payload_size_offset_bytes + i] = static_cast<std::byte>(payload_bytes >> (8 * i));
-    return frame;
 }
 
 }  // namespace moex

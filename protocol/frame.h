@@ -46,6 +46,7 @@ bool is_known_frame_type(std::uint16_t type);
 
 inline constexpr std::uint8_t flag_lz4 = 1;       // the whole payload is one LZ4 block
 inline constexpr std::uint8_t flag_unsummed = 2;  // GROUP_*: y is [num_pairs, hidden_dim]
+inline constexpr std::uint8_t flag_times = 4;     // GROUP_RESULT: ends with its RoundTimes
 
 struct FrameHeader {
     std::uint16_t version = protocol_version;
@@ -78,5 +79,7 @@ void begin_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id);
 void begin_tensor_frame(ByteWriter& out, FrameType type, std::uint32_t sequence_id,
                         const TensorHeader& header);
 Bytes finish_frame(ByteWriter&& out);
+// For a frame whose payload lies elsewhere in part.
+void patch_payload_bytes(std::span<std::byte> frame, std::uint64_t payload_bytes);
 
 }  // namespace moex

@@ -1,4 +1,5 @@
 // GROUP_DISPATCH and GROUP_RESULT: all of one worker's experts in one round.
+#include <algorithm>
 #include <cstring>
 
 #include "protocol/messages.h"
@@ -16,6 +17,8 @@ std::uint64_t table_bytes(const GroupShape& shape) {
     // multiple of 4, so that the rows need no pad in front.
     return 4 * std::uint64_t{shape.num_experts} + 4 * std::uint64_t{shape.num_pairs};
 }
+static_assert(body_offset_bytes == group_result_y_offset);
+
 std::uint32_t result_rows(const GroupShape& shape) {
     return shape.unsummed ? shape.num_pairs : shape.num_tokens;
 }
@@ -30,21 +33,31 @@ void write_group_header(ByteWriter& out, const GroupShape& shape, std::uint8_t f
     out.u32(shape.num_pairs);
 }
 
+std::uint8_t flags_of(const std::optional<RoundTimes>& times) {
+    return times ? flag_times : std::uint8_t{0};
+}
+void write_times(ByteWriter& out, const std::optional<RoundTimes>& times) {
+    if (!times) return;
+    out.u32(times->worker_us);
+    out.u32(times->gpu_us);
+}
+
 Bytes group_frame(FrameType type, std::uint32_t sequence_id, const GroupShape& shape, ByteView raw,
-                  bool lz4) {
+                  bool lz4, const std::optional<RoundTimes>& times = {}) {
     const PackedPayload packed = pack_payload(raw, lz4);
     const ByteView body = packed.bytes(raw);
-    ByteWriter out(body_offset_bytes + body.size());
+    ByteWriter out(body_offset_bytes + body.size() + group_result_times_bytes);
     begin_frame(out, type, sequence_id);
-    write_group_header(out, shape, packed.flags());
+    write_group_header(out, shape, static_cast<std::uint8_t>(packed.flags() | flags_of(times)));
     out.raw(body);
+    write_times(out, times);
     return finish_frame(std::move(out));
 }
 
 struct GroupHeader {
     std::uint32_t sequence_id = 0;
     GroupShape shape;
-    bool lz4 = false;
+    bool lz4 = false, times = false;
 };
 
 Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const WireLimits& limits) {
@@ -68,12 +81,16 @@ Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const Wi
     if (dtype < 1 || dtype > 5 || dtype == static_cast<std::uint8_t>(Dtype::int4))
         return Error{ErrorCode::unknown_dtype,
                      text("dtype ", dtype, " in ", frame_type_name(type), ", want 1, 2, 3 or 5")};
-    if ((flags & ~(flag_lz4 | flag_unsummed)) != 0)
-        return Error{ErrorCode::unknown_flags, text("flags ", flags, ", bits 0 and 1 are known")};
+    const bool may_have_times = type == FrameType::group_result;
+    if ((flags & ~(flag_lz4 | flag_unsummed | (may_have_times ? flag_times : 0))) != 0)
+        return Error{
+            ErrorCode::unknown_flags,
+            text("flags ", flags, ", bits 0 ", may_have_times ? "to 2" : "and 1", " are known")};
 
     shape.dtype = static_cast<Dtype>(dtype);
     shape.unsummed = (flags & flag_unsummed) != 0;
     header.lz4 = (flags & flag_lz4) != 0;
+    header.times = (flags & flag_times) != 0;
 
     MOEX_TRY(
         check_rows(shape.num_tokens, limits.num_tokens_max, shape.hidden_dim, limits.hidden_size));
@@ -228,32 +245,64 @@ Bytes encode_group_result(const GroupResult& message, bool lz4) {
     if (lz4 && lz4_can_encode) {
         Bytes raw(raw_bytes);
         encode_rows(shape.dtype, message.y, shape.hidden_dim, raw);
-        return group_frame(FrameType::group_result, message.sequence_id, shape, raw, true);
+        return group_frame(FrameType::group_result, message.sequence_id, shape, raw, true,
+                           message.times);
     }
-    ByteWriter out(body_offset_bytes + raw_bytes);
+    ByteWriter out(body_offset_bytes + raw_bytes + group_result_times_bytes);
     begin_frame(out, FrameType::group_result, message.sequence_id);
-    write_group_header(out, shape, 0);
+    write_group_header(out, shape, flags_of(message.times));
     encode_rows(shape.dtype, message.y, shape.hidden_dim, out.grow(raw_bytes));
+    write_times(out, message.times);
     return finish_frame(std::move(out));
 }
 
 Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape,
-                                ByteView y_bytes) {
+                                ByteView y_bytes, const std::optional<RoundTimes>& times) {
     MOEX_CHECK(y_bytes.size() == wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim),
                text(y_bytes.size(), " bytes of y"));
-    return group_frame(FrameType::group_result, sequence_id, shape, y_bytes, false);
+    return group_frame(FrameType::group_result, sequence_id, shape, y_bytes, false, times);
+}
+
+ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_id,
+                            const GroupShape& shape, const std::optional<RoundTimes>& times) {
+    const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, result_rows(shape),
+                                                  shape.hidden_dim);
+    MOEX_CHECK(frame.size() == body_offset_bytes + y_bytes + group_result_times_bytes,
+               text(frame.size(), " bytes of a frame for ", y_bytes, " of y"));
+    const std::uint64_t times_bytes = times ? group_result_times_bytes : 0;
+
+    // the frame without its y
+    ByteWriter out(body_offset_bytes + group_result_times_bytes);
+    begin_frame(out, FrameType::group_result, sequence_id);
+    write_group_header(out, shape, flags_of(times));
+    write_times(out, times);
+    Bytes around = finish_frame(std::move(out));
+    patch_payload_bytes(around, around.size() - frame_header_bytes + y_bytes);
+
+    std::copy_n(around.begin(), body_offset_bytes, frame.begin());
+    std::copy(around.begin() + body_offset_bytes, around.end(),
+              frame.begin() + static_cast<std::ptrdiff_t>(body_offset_bytes + y_bytes));
+    return frame.first(body_offset_bytes + y_bytes + times_bytes);
 }
 
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits) {
     MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_result, limits));
     const GroupShape& shape = header.shape;
     const std::uint64_t num_rows = result_rows(shape);
+    GroupResult message;
+    if (header.times) {
+        if (frame.size() < body_offset_bytes + group_result_times_bytes)
+            return Error{ErrorCode::truncated_frame, "GROUP_RESULT ends inside its times"};
+        ByteReader last(frame.last(group_result_times_bytes));
+        message.times = RoundTimes{.worker_us = last.u32(), .gpu_us = last.u32()};
+        frame = frame.first(frame.size() - group_result_times_bytes);
+    }
+
     Bytes scratch;
     MOEX_ASSIGN(raw,
                 open_payload(frame.subspan(body_offset_bytes), header.lz4,
                              wire_rows_bytes(shape.dtype, num_rows, shape.hidden_dim), scratch));
 
-    GroupResult message;
     message.sequence_id = header.sequence_id;
     message.shape = shape;
     message.y.resize(num_rows * shape.hidden_dim);

@@ -108,15 +108,29 @@ struct GroupDispatchView {
 Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits,
                                   Bytes& scratch);
 
+// What a group took, as its worker says: for people who ask where a round's time went.
+struct RoundTimes {
+    std::uint32_t worker_us = 0;  // from the question's arrival to the answer's leaving
+    // By the GPU's own clock, of this group or of one shortly before; 0: not known.
+    std::uint32_t gpu_us = 0;
+    bool operator==(const RoundTimes&) const = default;
+};
+inline constexpr const char* times_cap = "times";  // of WELCOME: the hub reads RoundTimes
 struct GroupResult {
     std::uint32_t sequence_id = 0;
     GroupShape shape;      // echoes the request (num_experts and num_pairs too)
     std::vector<float> y;  // [num_tokens or num_pairs, hidden_dim]
+    std::optional<RoundTimes> times;
 };
 Bytes encode_group_result(const GroupResult& message, bool lz4);
 // The frame of a result whose y is in wire form already (`y_bytes`), without a copy through f32.
 Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& shape,
-                                ByteView y_bytes);
+                                ByteView y_bytes, const std::optional<RoundTimes>& times = {});
+// The same around y that lies where the frame has it: `frame` is group_result_y_offset bytes, y,
+// and group_result_times_bytes. The value is the frame, which is shorter when it has no times.
+inline constexpr std::size_t group_result_y_offset = 32, group_result_times_bytes = 8;
+ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_id,
+                            const GroupShape& shape, const std::optional<RoundTimes>& times);
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits);
 
 // ---- control messages of ours
@@ -137,6 +151,14 @@ struct DeviceInfo {       // what a person and the placement want to know of a w
     std::uint64_t max_buffer_bytes = 0;
     std::uint64_t max_binding_bytes = 0;
 };
+// How fast a worker found its GPU to be at its start; zeros: not measured.
+struct SpeedProfile {
+    // the experts that were timed
+    std::uint32_t hidden_size = 0, moe_intermediate_size = 0;
+    // GPU time of one such expert with 1, 8 and 64 rows, several in one round
+    std::array<std::uint64_t, 3> expert_ns{};
+    std::uint64_t read_mb_s = 0;  // of a kernel that only reads
+};
 struct Hello {
     std::uint16_t version_min = 1, version_max = 1;
     std::string token;
@@ -150,6 +172,7 @@ struct Hello {
     std::string
         worker_key;  // random, chosen by the worker, stable over reconnects: keeps its counters
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers, unless WELCOME asks
+    SpeedProfile speed;
 };
 // Shortens long strings until the frame fits hello_bytes_max.
 Bytes encode_hello(const Hello& message);

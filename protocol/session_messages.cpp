@@ -84,6 +84,12 @@ Json hello_json(const Hello& message, std::size_t bytes_max) {
     json["client"] = wire_text(message.client, bytes_max);
     json["worker_key"] = wire_text(message.worker_key, bytes_max);
     json["arithmetic"] = worker_arithmetic_name(message.arithmetic);
+    const SpeedProfile& speed = message.speed;
+    if (speed.read_mb_s > 0)
+        json["speed"] = {{"hidden_size", speed.hidden_size},
+                         {"moe_intermediate_size", speed.moe_intermediate_size},
+                         {"expert_ns", speed.expert_ns},
+                         {"read_mb_s", speed.read_mb_s}};
     return json;
 }
 
@@ -96,6 +102,26 @@ Status read_device(DeviceInfo& device, const Json& object) {
     MOEX_TRY(read_integer_as(device.budget_bytes, object, "budget_bytes", 0, any_u64));
     MOEX_TRY(read_integer_as(device.max_buffer_bytes, object, "max_buffer_bytes", 0, any_u64));
     return read_integer_as(device.max_binding_bytes, object, "max_binding_bytes", 0, any_u64);
+}
+
+Status read_speed(SpeedProfile& speed, const Json& object) {
+    MOEX_TRY(read_integer_as(speed.hidden_size, object, "hidden_size", 0, 0xffff));
+    MOEX_TRY(
+        read_integer_as(speed.moe_intermediate_size, object, "moe_intermediate_size", 0, 1u << 20));
+    MOEX_TRY(read_integer_as(speed.read_mb_s, object, "read_mb_s", 0, any_u64));
+
+    const Json* list = find_member(object, "expert_ns");
+    if (list == nullptr) return {};
+    if (!list->is_array() || list->size() != speed.expert_ns.size())
+        return Error{ErrorCode::bad_field, text("\"expert_ns\" is not a list of ",
+                                                speed.expert_ns.size(), " whole numbers")};
+    for (std::size_t i = 0; i < list->size(); ++i) {
+        const auto* value = (*list)[i].get_ptr<const Json::number_unsigned_t*>();
+        if (value == nullptr)
+            return Error{ErrorCode::bad_field, "\"expert_ns\" holds what is no whole number"};
+        speed.expert_ns[i] = *value;
+    }
+    return {};
 }
 
 // Strings of `object[name]`; unknown ones are the reader's to skip.
@@ -152,6 +178,11 @@ Status read_capabilities(Hello& out, const Json& json) {
     if (count_characters(out.nickname) > nickname_characters_max)
         return Error{ErrorCode::bad_field,
                      text("\"nickname\" has more than ", nickname_characters_max, " characters")};
+
+    if (const Json* speed = find_member(json, "speed")) {
+        if (!speed->is_object()) return Error{ErrorCode::bad_field, "\"speed\" is not an object"};
+        MOEX_TRY(read_speed(out.speed, *speed));
+    }
 
     MOEX_TRY(read_text(out.client, json, "client", text_bytes_max));
     if (find_member(json, "arithmetic") != nullptr) {

@@ -24,12 +24,15 @@ class CallQueue {
     void open() { open_ = true; }       // until then everything is answered BUSY
     void clear() { waiting_.clear(); }  // the connection that asked is over
     void resume() { next_group(); }     // lanes are free again
-    void on_group(ByteView frame);
+    // `around`: memory that ends with the frame, to be overwritten; none: the frame is not.
+    void on_group(ByteView frame, std::span<std::byte> around);
     void on_single(ByteView frame);
     void on_cancel(std::uint32_t sequence_id);
 
   private:
-    void run_group(ByteView frame);
+    void run_group(ByteView frame, std::span<std::byte> around, double arrived_ms);
+    void answer_group(std::uint32_t sequence_id, const GroupShape& shape, ByteView y,
+                      double arrived_ms);
     void next_group();
     void send_busy(std::uint32_t sequence_id);
     void refuse(std::uint32_t sequence_id, std::uint32_t num_tokens, const Error& error);
@@ -40,7 +43,11 @@ class CallQueue {
     GroupRunner& runner_;
     const Welcome& welcome_;
     bool open_ = false;
-    std::deque<Bytes> waiting_;  // groups without a lane
+    struct Waiting {
+        Bytes frame;
+        double arrived_ms = 0;
+    };
+    std::deque<Waiting> waiting_;  // groups without a lane
     GroupDispatchView view_;
     Bytes scratch_;
 };

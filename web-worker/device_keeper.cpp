@@ -78,10 +78,36 @@ void DeviceKeeper::test() {
                      self_test_nrmse_max,
                      " is allowed). A driver update may mend that; until then it does not serve."));
 
-        tested_ = true;
-        ready_at_ms_ = platform_.now_ms();
-        events_.ready();
+        measure();
     });
+}
+
+// What cannot be measured stays unknown: the known answers decided that it may serve.
+void DeviceKeeper::measure() {
+    gpu::Device* gpu = compute_->gpu();
+    if (gpu == nullptr || std::exchange(measured_, true)) return serve();
+    const auto timing = options_.timing
+                            ? options_.timing
+                            : TimingOptions::at_start(gpu->adapter(), report_.status.budget_bytes);
+    if (!timing) return serve();
+
+    timing_ = std::make_unique<KernelTiming>(*gpu, *timing,
+                                             [this] { return 1e3 * platform_.now_ms(); });
+    timing_->start(nullptr, [this, at = generation_, life = life_.watch()](Status) {
+        // not from inside the timing's own callback
+        platform_.set_timer(0, [this, at, life] {
+            if (!life.alive() || closed_ || at != generation_ || reopening_) return;
+            report_.status.speed = timing_->profile();
+            timing_.reset();
+            serve();
+        });
+    });
+}
+
+void DeviceKeeper::serve() {
+    tested_ = true;
+    ready_at_ms_ = platform_.now_ms();
+    events_.ready();
 }
 
 void DeviceKeeper::lost(const gpu::Loss& loss) {
@@ -120,6 +146,7 @@ void DeviceKeeper::reopen_after(double delay_ms) {
     retry_timer_ = platform_.set_timer(delay_ms, [this] {
         retry_timer_ = 0;
         ++generation_;
+        timing_.reset();
         compute_.reset();
         open();
     });
@@ -127,6 +154,7 @@ void DeviceKeeper::reopen_after(double delay_ms) {
 
 void DeviceKeeper::close() {
     closed_ = true;
+    timing_.reset();
     if (retry_timer_ != 0) platform_.clear_timer(std::exchange(retry_timer_, 0));
 }
 

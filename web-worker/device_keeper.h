@@ -1,6 +1,6 @@
-// What one worker computes on: opened, tested with known answers, and opened again when it
-// goes away, ever more slowly. A GPU that keeps going away, or that cannot serve, is given up: for
-// the processor where the worker may choose, else `failed` is final.
+// What one worker computes on: opened, tested with known answers, a GPU measured, and opened again
+// when it goes away, ever more slowly. A GPU that keeps going away, or that cannot serve, is given
+// up: for the processor where the worker may choose, else `failed` is final.
 // Owns the Compute. Whoever keeps memory on it lets go of it when `lost` is called.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "protocol/life_guard.h"
 #include "web-worker/compute.h"
+#include "web-worker/kernel_timing.h"
 #include "web-worker/status_report.h"
 
 namespace moex {
@@ -18,7 +19,7 @@ class DeviceKeeper {
   public:
     struct Events {
         std::function<void()> opened;  // its known answers are next
-        std::function<void()> ready;   // it passed them
+        std::function<void()> ready;   // it passed them, and its speed is in the status
         // its buffers are gone; answered by reopen() or reopen_smaller()
         std::function<void(const gpu::Loss& loss)> lost;
         std::function<void(std::string reason)> failed;  // it cannot serve
@@ -47,6 +48,8 @@ class DeviceKeeper {
     void opened(std::unique_ptr<Compute> compute);
     void test();
     void give_up(std::string reason);
+    void measure();
+    void serve();
     void lost(const gpu::Loss& loss);
     void reopen_after(double delay_ms);
 
@@ -55,7 +58,9 @@ class DeviceKeeper {
     const WorkerOptions& options_;
     Events events_;
     std::unique_ptr<Compute> compute_;
+    std::unique_ptr<KernelTiming> timing_;
     bool on_processor_;
+    bool measured_ = false;  // once: another device of this worker is the same one
     bool tested_ = false, reopening_ = false, closed_ = false;
     std::uint32_t devices_opened_ = 0;
     // since it last served for a good while

@@ -138,7 +138,7 @@ ExpertRunner::Sizes ExpertRunner::sizes_of(const RunnerOptions& options) {
 std::uint64_t ExpertRunner::buffer_bytes(const RunnerOptions& options) {
     const Sizes sizes = sizes_of(options);
     const std::uint64_t lane = sizes.upload + sizes.x + sizes.intermediate + sizes.y_pairs +
-                               2 * sizes.y_wire;
+                               sizes.y_wire + group_frame_bytes(sizes.y_wire);
     const std::uint64_t single = 3 * sizes.single_x + sizes.single_gate_up +
                                  sizes.single_intermediate + sizeof(gpu::ExpertParams);
     return options.num_lanes * lane + single +
@@ -323,7 +323,8 @@ Status ExpertRunner::make_lane(Lane& lane) {
         buffer(lane.intermediate, sizes_.intermediate, gpu::BufferUsage::storage, "intermediate"));
     MOEX_TRY(buffer(lane.y_pairs, sizes_.y_pairs, gpu::BufferUsage::storage, "y_pairs"));
     MOEX_TRY(buffer(lane.y_wire, sizes_.y_wire, gpu::BufferUsage::storage, "y_wire"));
-    MOEX_TRY(buffer(lane.readback, sizes_.y_wire, gpu::BufferUsage::readback, "readback"));
+    MOEX_TRY(buffer(lane.readback, group_frame_bytes(sizes_.y_wire), gpu::BufferUsage::readback,
+                    "readback"));
 
     lane.plan.tiles_only = by_threads();
     const gpu::Binding unpack[] = {{lane.upload}, {lane.x}};
@@ -430,7 +431,8 @@ bool ExpertRunner::has_free_lane() const {
     return false;
 }
 
-Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
+Status ExpertRunner::run_group(const GroupDispatchView& group, Done done,
+                               std::span<std::byte> around_x) {
     const GroupShape& shape = group.shape;
     if (shape.num_tokens > options_.tokens_max || shape.num_pairs > options_.pairs_max)
         return Error{
@@ -444,28 +446,30 @@ Status ExpertRunner::run_group(const GroupDispatchView& group, Done done) {
     Lane& lane = lanes_[index];
 
     RoundPlan& plan = lane.plan;
-    MOEX_TRY(
-        plan.plan(group, bound_arenas_.size(), [this](Unit unit) { return store_.find(unit); }));
+    MOEX_TRY(plan.plan(
+        group, bound_arenas_.size(), [this](Unit unit) { return store_.find(unit); }, around_x));
     const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, plan.num_answers,
                                                   options_.shape.hidden_size);
-    if (4 * plan.words.size() > sizes_.upload || y_bytes > sizes_.y_wire)
+    if (plan.upload.size() > sizes_.upload || y_bytes > sizes_.y_wire)
         return Error{ErrorCode::num_tokens_range,
                      text("group of ", shape.num_tokens, " rows and ", shape.num_pairs,
                           " pairs in ", dtype_name(shape.dtype), ", this worker has room for ",
                           dtype_name(options_.dtype))};
 
     lane.busy = true;
-    device_.write_buffer(lane.upload, 0, std::as_bytes(std::span(plan.words)));
+    device_.write_buffer(lane.upload, 0, plan.upload);
     std::vector<gpu::Command>& commands = commands_[index];
     record(shape, lane, commands);
     commands.push_back(copy(lane.y_wire, lane.readback, round_up(y_bytes, 4)));
+    commands.back().target_offset_bytes = group_result_y_offset;
 
     device_.submit(commands);
-    device_.read_buffer(lane.readback, round_up(y_bytes, 4),
+    device_.read_buffer(lane.readback, round_up(group_frame_bytes(y_bytes), 4),
                         [this, index, shape, y_bytes, done = std::move(done),
                          life = life_.watch()](Result<ByteView> bytes) {
                             if (!life.alive()) return;
-                            if (bytes.ok()) bytes = ByteView(bytes->first(y_bytes));
+                            if (bytes.ok())
+                                bytes = ByteView(bytes->subspan(group_result_y_offset, y_bytes));
                             finish_group(index, shape, std::move(bytes), done);
                             if (life.alive()) refit_when_idle();
                         });

@@ -77,7 +77,8 @@ class ExpertRunner : public GroupRunner {
     }
     // Starts a group whose experts are all held (else
     // unknown_expert at once). Requires a free lane.
-    Status run_group(const GroupDispatchView& group, Done done) override;
+    Status run_group(const GroupDispatchView& group, Done done,
+                     std::span<std::byte> around_x = {}) override;
     // One DISPATCH by the three published kernels: x [num_tokens,
     // hidden_size] f32 in, `done` gets y f32 without gates.
     Status run_single(Unit unit, std::span<const float> x, Done done) override;

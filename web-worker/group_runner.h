@@ -11,9 +11,15 @@
 
 namespace moex {
 
+// Of memory in which a GROUP_RESULT is made around its y, as frame_group_result() takes it.
+constexpr std::uint64_t group_frame_bytes(std::uint64_t y_bytes) {
+    return group_result_y_offset + y_bytes + group_result_times_bytes;
+}
+
 class GroupRunner {
   public:
     // `y_bytes` is in wire form, valid during the call. device_lost, non_finite.
+    // That of run_group() lies in memory of group_frame_bytes(), to be overwritten around it.
     using Done = std::function<void(Result<ByteView> y_bytes)>;
     virtual ~GroupRunner() = default;
 
@@ -36,7 +42,16 @@ class GroupRunner {
 
     // Starts a group whose experts are all held (else unknown_expert at once); num_tokens_range for
     // one that is too large. Requires a free lane.
-    virtual Status run_group(const GroupDispatchView& group, Done done) = 0;
+    // `around_x`: memory that ends with the group's x and may be overwritten; none: it may not.
+    virtual Status run_group(const GroupDispatchView& group, Done done,
+                             std::span<std::byte> around_x) = 0;
+    // Of what run_group() gave its `done`: the y and the memory around it.
+    static std::span<std::byte> frame_around(ByteView y_bytes) {
+        // the runner gave it to be overwritten; its type only says that few do
+        auto* y = const_cast<std::byte*>(y_bytes.data());
+        return {y - group_result_y_offset,
+                static_cast<std::size_t>(group_frame_bytes(y_bytes.size()))};
+    }
     // One DISPATCH: x [num_tokens, hidden_size] f32 in, `done` gets y f32 without gates.
     // overloaded while another runs.
     virtual Status run_single(Unit unit, std::span<const float> x, Done done) = 0;

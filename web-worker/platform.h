@@ -6,10 +6,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "protocol/messages.h"
-#include "web-worker/gpu/device.h"
+#include "web-worker/timing_options.h"
 
 namespace moex {
 
@@ -50,6 +51,7 @@ struct WorkerStatus {
     double self_test_nrmse = 0;
     double round_ms_p50 = 0, round_ms_p99 = 0;  // frame in to frame out
     double gpu_us_p50 = 0;  // of a round, by the GPU's own clock; 0 where it does not tell
+    SpeedProfile speed;     // what HELLO told
     double retry_at_ms = 0;
     gpu::DeviceCounters device;
     // counters when serving began
@@ -68,6 +70,9 @@ struct WorkerOptions {
     // of the processor: how it answers, and on how many threads (0: one per core)
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
     std::uint32_t threads = 1;
+    // What is measured of a GPU, once, before the first HELLO, which tells it (SpeedProfile); none:
+    // TimingOptions::at_start().
+    std::optional<TimingOptions> timing;
 };
 
 class Platform {

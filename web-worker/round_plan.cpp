@@ -26,7 +26,8 @@ std::uint64_t RoundPlan::table_words_max(std::uint64_t num_arenas, std::uint64_t
 }
 
 Status RoundPlan::plan(const GroupDispatchView& group, std::size_t num_arenas,
-                       const std::function<std::optional<ExpertSlot>(Unit)>& find) {
+                       const std::function<std::optional<ExpertSlot>(Unit)>& find,
+                       std::span<std::byte> around_x) {
     const GroupShape& shape = group.shape;
     MOEX_TRY(find_slots(group, find));
 
@@ -51,10 +52,25 @@ Status RoundPlan::plan(const GroupDispatchView& group, std::size_t num_arenas,
     write_answers(group, header);
 
     header.x_word = static_cast<std::uint32_t>(words.size());
-    words.resize(words.size() + (group.x_bytes.size() + 3) / 4);
-    std::memcpy(words.data() + header.x_word, group.x_bytes.data(), group.x_bytes.size());
     std::memcpy(words.data(), &header, sizeof header);
+    join_x(group.x_bytes, around_x);
     return {};
+}
+
+// The tables, which are small, go to x, or x to the tables.
+void RoundPlan::join_x(ByteView x, std::span<std::byte> around_x) {
+    const std::size_t table_bytes = 4 * words.size(), upload_bytes = table_bytes + x.size();
+    if (upload_bytes % 4 == 0 && around_x.size() >= upload_bytes &&
+        around_x.data() + around_x.size() == x.data() + x.size()) {
+        const std::span<std::byte> joined = around_x.last(upload_bytes);
+        std::memcpy(joined.data(), words.data(), table_bytes);
+        upload = joined;
+        return;
+    }
+    const std::size_t x_word = words.size();
+    words.resize(x_word + (x.size() + 3) / 4);
+    std::memcpy(words.data() + x_word, x.data(), x.size());
+    upload = std::as_bytes(std::span(words));
 }
 
 Status RoundPlan::find_slots(const GroupDispatchView& group,

@@ -22,7 +22,9 @@ struct RoundPlan {
     // All rounds are tiles, also of one row, and x is unpacked for them: set once, before plan().
     bool tiles_only = false;
 
-    // The upload buffer's words: header, places, tables, x.
+    // What the upload buffer gets: header, places, tables, x. Lies in `words`, or around the
+    // group's x.
+    ByteView upload;
     std::vector<std::uint32_t> words;
     struct Tiles {  // of one place, in the order of the places
         std::uint32_t arena = 0, family = 0, num_tiles = 0;
@@ -42,8 +44,11 @@ struct RoundPlan {
 
     // Plans `group` for a store of `num_arenas`; unknown_expert when `find` does not know one of
     // its experts. Keeps the capacity of what was planned before.
+    // `around_x`: memory that ends with the group's x, to be overwritten up to there; the tables
+    // are written before x where they fit, so that it is not copied.
     Status plan(const GroupDispatchView& group, std::size_t num_arenas,
-                const std::function<std::optional<ExpertSlot>(Unit)>& find);
+                const std::function<std::optional<ExpertSlot>(Unit)>& find,
+                std::span<std::byte> around_x = {});
 
   private:
     Status find_slots(const GroupDispatchView& group,
@@ -52,6 +57,7 @@ struct RoundPlan {
     void write_tiles(std::size_t num_arenas);
     void write_pairs(const GroupDispatchView& group, gpu::RoundHeader& header);
     void write_answers(const GroupDispatchView& group, gpu::RoundHeader& header);
+    void join_x(ByteView x, std::span<std::byte> around_x);
 
     std::vector<ExpertSlot> slots_;                      // by expert of the group
     std::vector<std::vector<gpu::RoundTile>> by_place_;  // reused

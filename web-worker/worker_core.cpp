@@ -191,7 +191,8 @@ struct WorkerCore::State {
                     .nickname = options.nickname,
                     .client = options.client,
                     .worker_key = options.worker_key,
-                    .arithmetic = compute.arithmetic()};
+                    .arithmetic = compute.arithmetic(),
+                    .speed = report.status.speed};
 
         hello.device = {.backend = adapter.backend,
                         .vendor = adapter.vendor,
@@ -311,7 +312,8 @@ struct WorkerCore::State {
                     size_text(blob_bytes), ". Raise the limit, then start again.");
     }
 
-    void on_frame(ByteView frame) {
+    // `around`: memory that ends with the frame and may be overwritten, or none
+    void on_frame(ByteView frame, std::span<std::byte> around) {
         ++report.status.frames_received;
         report.status.bytes_received += frame.size();
         const auto header = decode_frame_header(frame);
@@ -332,6 +334,7 @@ struct WorkerCore::State {
         if (!model || !hub.online())
             return hub.protocol_error(Error{
                 ErrorCode::unknown_type, text(frame_type_name(header->type), " before WELCOME")});
+        if (header->type == FrameType::group_dispatch) return model->calls.on_group(frame, around);
         on_model_frame(*header, frame);
     }
 
@@ -364,7 +367,6 @@ struct WorkerCore::State {
                 return units.ok() ? model->loader.release(*units)
                                   : hub.protocol_error(units.error());
             }
-            case FrameType::group_dispatch: return model->calls.on_group(frame);
             case FrameType::dispatch: return model->calls.on_single(frame);
             case FrameType::cancel: {
                 const Status empty = decode_cancel(frame);
@@ -456,7 +458,12 @@ void WorkerCore::on_open() {
 }
 
 void WorkerCore::on_frame(ByteView frame) {
-    if (!state_->over && state_->hub.listening()) state_->on_frame(frame);
+    if (!state_->over && state_->hub.listening()) state_->on_frame(frame, {});
+}
+
+void WorkerCore::on_frame_in_place(std::span<std::byte> memory, std::size_t frame_bytes) {
+    if (!state_->over && state_->hub.listening())
+        state_->on_frame(memory.last(frame_bytes), memory);
 }
 
 void WorkerCore::on_text() {

@@ -29,7 +29,10 @@ class WorkerCore {
     // From the platform's socket.
     void on_open();
     void on_frame(ByteView frame);  // the buffer is the caller's; valid during the call
-    void on_text();                 // a text message, which the protocol does not have
+    // The same for a frame at the end of memory that may be overwritten: a group's tables are
+    // written there beside its x, which is not copied.
+    void on_frame_in_place(std::span<std::byte> memory, std::size_t frame_bytes);
+    void on_text();  // a text message, which the protocol does not have
     void on_closed(std::uint16_t code, std::string_view reason);
 
     const WorkerStatus& status() const;

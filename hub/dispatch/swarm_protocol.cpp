@@ -218,6 +218,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     worker.worker_key = hello->worker_key;
     const auto asked = arithmetic_asked(options);
     worker.arithmetic = asked.value_or(hello->arithmetic);
+    worker.speed = hello->speed;
     worker.lz4 = options.lz4 && hello->lz4;
     worker.queue_depth = std::max(1u, options.queue_depth);
     worker.tells_held = names(hello->caps, "held");
@@ -236,7 +237,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .lz4 = worker.lz4,
                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
-                        .caps = {"budget", "held"},
+                        .caps = {"budget", "held", times_cap},
                         .arithmetic = asked}));
 
     welcome(turn, worker);
@@ -421,6 +422,9 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
     worker.ids.release(attempt.sequence_id);
     learn_latency(turn.now, attempt, worker);
     group_latency.record(turn.now - attempt.sent_at);
+    if (answer.times)
+        for (RoundSplit* split : {&worker.split, &counts.split})
+            split->record(turn.now - attempt.sent_at, *answer.times);
     on_sign_of_work(turn, worker, attempt.sent_at);
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;
@@ -479,6 +483,7 @@ SwarmCore::State::ReadAnswer SwarmCore::State::read_answer(const Worker& worker,
             read.wrong = another_shape;
         else
             read.y = std::move(answer->y);
+        if (answer.ok()) read.times = answer->times;
     }
     return read;
 }

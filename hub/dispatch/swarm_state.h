@@ -96,6 +96,7 @@ struct SwarmCore::State {
     struct ReadAnswer {
         bool unsummed = true;
         std::vector<float> y;
+        std::optional<RoundTimes> times;
         std::optional<Error> broken;
         std::string wrong;
     };

@@ -15,6 +15,7 @@
 #include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/hedge_policy.h"
 #include "hub/dispatch/placement.h"
+#include "hub/dispatch/round_split.h"
 #include "hub/dispatch/worker_health.h"
 #include "hub/engine/expert_backend.h"
 #include "protocol/messages.h"
@@ -139,6 +140,8 @@ struct WorkerView {                                // for status, metrics and th
                   errors = 0, busy = 0, late = 0, bad_answers = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;
     double latency_p50_ms = 0, latency_p99_ms = 0;
+    RoundSplit split;
+    SpeedProfile speed;  // as its HELLO told
     TimePoint joined_at{};
     // Whether its answers are believed, and the share of its rows that are computed again.
     Trust trust = Trust::unproven;
@@ -177,6 +180,7 @@ struct SwarmCounters {
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
     // From frame queued to answer checked, over recent groups of all workers.
     double group_p50_ms = 0, group_p99_ms = 0;
+    RoundSplit split;
 };
 struct Coverage {  // of (layer, expert) units
     std::uint32_t units = 0;

@@ -234,6 +234,8 @@ WorkerView Worker::view() const {
         view.latency_p50_ms = to_ms(busiest->p50());
         view.latency_p99_ms = to_ms(busiest->p99());
     }
+    view.split = split;
+    view.speed = speed;
     view.joined_at = joined_at;
     return view;
 }

@@ -148,6 +148,8 @@ struct Worker : UnitHolder {
     std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
                   errors = 0, busy = 0, late = 0, bad_answers = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0;
+    RoundSplit split;
+    SpeedProfile speed;
 
     // Scratch: its number in the router, in the pass of that mark.
     std::uint64_t mark = 0;

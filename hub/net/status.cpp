@@ -74,6 +74,20 @@ json engine_json(const HubContext& hub) {
             {"decode_tokens_per_s", hub.decode_tokens_per_s.load()}};
 }
 
+json split_json(const RoundSplit& split) {
+    return {{"groups", split.groups},
+            {"group_ms", split.group_ms},
+            {"worker_ms", split.worker_ms},
+            {"gpu_ms", split.gpu_ms}};
+}
+
+json speed_json(const SpeedProfile& speed) {
+    return {{"hidden_size", speed.hidden_size},
+            {"moe_intermediate_size", speed.moe_intermediate_size},
+            {"expert_ns", speed.expert_ns},
+            {"read_mb_s", speed.read_mb_s}};
+}
+
 json calls_json(const SwarmCounters& calls) {
     return {{"rounds", calls.rounds},
             {"rounds_failed", calls.rounds_failed},
@@ -102,7 +116,8 @@ json calls_json(const SwarmCounters& calls) {
             {"frames_received", calls.frames_received},
             {"in_flight", calls.in_flight},
             {"p50_ms", calls.group_p50_ms},
-            {"p99_ms", calls.group_p99_ms}};
+            {"p99_ms", calls.group_p99_ms},
+            {"split", split_json(calls.split)}};
 }
 
 // Without the worker's address: that is nobody else's business.
@@ -133,6 +148,8 @@ json worker_json(const WorkerView& worker, TimePoint now) {
             {"bytes_received", worker.bytes_received},
             {"p50_ms", worker.latency_p50_ms},
             {"p99_ms", worker.latency_p99_ms},
+            {"split", split_json(worker.split)},
+            {"speed", speed_json(worker.speed)},
             {"connected_s", std::chrono::duration<double>(now - worker.joined_at).count()}};
 }
 

@@ -6,6 +6,7 @@ import { listenForForget } from "/js/forget.js";
 import { bytes, compact, count, ms, number, span, whole } from "/js/format.js";
 import { drawLayer, heatWords, holderKind } from "/js/status/heat.js";
 import { showHistory } from "/js/status/history.js";
+import { splitWords } from "/js/status/split.js";
 import { read, write } from "/js/storage.js";
 
 const history_s = 120;
@@ -222,6 +223,8 @@ function draw(status) {
   element("dashboard").hidden = false;
   if (is_first) showHistory(() => key);
   drawFigures(status);
+  element("split").textContent = splitWords(status.calls.split);
+  element("split").hidden = element("split").textContent === "";
   drawCharts();
   drawWorkers(status.workers);
   drawHeat(status.replicas, options.local_fallback);

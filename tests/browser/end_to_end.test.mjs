@@ -48,13 +48,18 @@ test("two tabs join and answer every call of a chat; one closes, then both", asy
   const first = await chat(hub, request);
   assert.equal(first.error, null);
   assert.equal(first.text, expected.text);
-  const { calls } = await hub.status();
+  const { calls, workers } = await hub.status();
   assert.equal(calls.local, 0);
   assert.ok(calls.remote > 0 && calls.remote === calls.calls, "tabs answered 100 % of the calls");
   console.log(`calls: ${calls.remote} of ${calls.calls} by tabs, ${first.moex?.workers} contributors`);
 
-  // One submit, one map and one frame each way per group, and nothing created after warm-up. Four copies at the border:
-  // socket, heap, GPU and back; what little more there is are heartbeats.
+  // The hub can say where a round's time went. A software adapter is not asked how fast it is.
+  assert.ok(calls.split.groups > 0 && calls.split.worker_ms > 0, "the tabs told their times");
+  assert.ok(calls.split.group_ms >= calls.split.worker_ms, "what the hub saw includes what they told");
+  for (const worker of workers) assert.equal(worker.speed.read_mb_s > 0, !worker.software);
+
+  // One submit, one map and one frame each way per group, and nothing created after warm-up. Four copies from socket to
+  // GPU and back; what little more there is are heartbeats.
   for (const [i, page] of tabs.entries()) {
     // The page hears of its worker's counters a moment later: the last round's answer is in when as many were sent as
     // read back.

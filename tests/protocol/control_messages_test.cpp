@@ -21,6 +21,7 @@ Hello sample_hello() {
     hello.client = "tab 0.1.0";
     hello.worker_key = "5f0c";
     hello.arithmetic = WorkerArithmetic::int8;
+    hello.speed = {2048, 768, {2'500, 2'900, 15'000}, 760'000};
     return hello;
 }
 
@@ -72,6 +73,10 @@ TEST(HelloTest, ComesBack) {
     EXPECT_EQ(got->client, "tab 0.1.0");
     EXPECT_EQ(got->worker_key, "5f0c");
     EXPECT_EQ(got->arithmetic, WorkerArithmetic::int8);
+    EXPECT_EQ(got->speed.hidden_size, 2048u);
+    EXPECT_EQ(got->speed.moe_intermediate_size, 768u);
+    EXPECT_EQ(got->speed.expert_ns, sent.speed.expert_ns);
+    EXPECT_EQ(got->speed.read_mb_s, 760'000u);
 }
 
 TEST(HelloTest, LongAndBrokenStringsStillFitAndDecode) {
@@ -130,6 +135,11 @@ TEST(HelloTest, BadHellosAreRefused) {
     EXPECT_EQ(with("/arithmetic", 8), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(25, 'n')), "bad_field");
     EXPECT_EQ(with("/nickname", std::string(24, 'n')), "ok");
+    EXPECT_EQ(with("/speed", "fast"), "bad_field");
+    EXPECT_EQ(with("/speed/read_mb_s", -1), "bad_field");
+    EXPECT_EQ(with("/speed/expert_ns", Json::array({1, 2})), "bad_field");
+    EXPECT_EQ(with("/speed/expert_ns", Json::array({1, 2.5, 3})), "bad_field");
+    EXPECT_EQ(with("/speed", Json::object()), "ok");
 
     for (const char* json : {"", "{", "[]", "null", "\"versions\"", "{\"versions\":[1,1]} x",
                              "{\"a\":\"\xff\"}", "{'a':1}", "{\"a\":1,}"})

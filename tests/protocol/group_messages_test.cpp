@@ -202,11 +202,43 @@ TEST(GroupResultTest, BadResultsAreRefused) {
     expect_truncations_refused(frame, decode);
     EXPECT_EQ(verdict(decode(with_u16(frame, 40, 0x7c00))), "non_finite");
     EXPECT_EQ(verdict(decode(with_byte(frame, 27, flag_unsummed))), "payload_size");
-    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 4))), "unknown_flags");
+    EXPECT_EQ(verdict(decode(with_byte(frame, 27, 8))), "unknown_flags");
+    EXPECT_EQ(verdict(decode(with_byte(frame, 27, flag_times))), "payload_size");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 4))), "unknown_dtype");
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 5))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u32(frame, 28, 21))), "bad_field");
     EXPECT_EQ(verdict(decode(resized(frame, 2))), "payload_size");
+}
+
+TEST(GroupResultTest, TimesRideAtItsEndWhetherItIsCompressedOrNot) {
+    GroupResult sent{5, sample_group().shape, exact_rows(3 * 32), RoundTimes{1234, 56}};
+    for (const bool lz4 : {false, true}) {
+        const Bytes frame = encode_group_result(sent, lz4);
+        const auto got = decode_group_result(frame, small_limits());
+        ASSERT_TRUE(got.ok()) << got.error().message;
+        EXPECT_EQ(got->times, sent.times);
+        EXPECT_EQ(got->y, sent.y);
+        expect_truncations_refused(frame, result_decoder());
+    }
+    sent.times.reset();
+    const auto got = decode_group_result(encode_group_result(sent, false), small_limits());
+    ASSERT_TRUE(got.ok());
+    EXPECT_FALSE(got->times.has_value());
+}
+
+// A worker writes around the answer where the GPU left it.
+TEST(GroupResultTest, AFrameMadeInPlaceIsTheOneThatIsMadeAnew) {
+    const GroupShape shape = sample_group().shape;
+    const std::vector<float> y = exact_rows(3 * 32);
+    const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, 3, 32);
+    for (const std::optional<RoundTimes> times :
+         {std::optional<RoundTimes>(), std::optional<RoundTimes>({70'000, 15})}) {
+        Bytes place(group_result_y_offset + y_bytes + group_result_times_bytes, std::byte{0xaa});
+        encode_rows(shape.dtype, y, 32, std::span(place).subspan(group_result_y_offset, y_bytes));
+        const ByteView frame = frame_group_result(place, 5, shape, times);
+        EXPECT_EQ(Bytes(frame.begin(), frame.end()),
+                  encode_group_result({5, shape, y, times}, false));
+    }
 }
 
 TEST(GroupLimitsTest, FrameMaximumCoversTheLargestGroup) {

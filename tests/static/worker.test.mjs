@@ -1,9 +1,11 @@
-// The tab's plain modules: how often a readback is poked. What the join page says of a round's time.
+// The tab's plain modules: how often a readback is poked. And what the pages say of times.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { csvOf, shareOfBound, us } from "../../static/js/bench/words.js";
 import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
+import { splitWords } from "../../static/js/status/split.js";
 import { PokePace, periods_us } from "../../web-worker/browser/poke.js";
 
 // A machine whose waits depend on the period alone, and a worker that waits `count` times on it.
@@ -36,6 +38,29 @@ test("NoiseDoesNotDriveThePokesAway", () => {
 
 test("ShortTimesAreSaidInMicroseconds", () => {
   assert.deepEqual([0.064, 0.0004, 1.5, 0].map(fine), ["64 µs", "1 µs", "1.5 ms", "–"]);
+  assert.deepEqual([2.34, 64.4, 12345, 0].map(us), ["2.3 µs", "64 µs", "12.3 ms", ""]);
   assert.equal(roundWords({ gpu_us_p50: 0 }), "per round, median");
   assert.equal(roundWords({ gpu_us_p50: 61.2 }), "per round, median; 61 µs on the GPU");
+});
+
+test("TheStatusPageSaysWhereARoundWent", () => {
+  assert.equal(splitWords(undefined), "");
+  assert.equal(splitWords({ groups: 0, group_ms: 0, worker_ms: 0, gpu_ms: 0 }), "");
+  assert.equal(splitWords({ groups: 9, group_ms: 1.66, worker_ms: 0.36, gpu_ms: 0.1 }),
+    "Of a round's 1.7 ms: 1.3 ms in the hub's queue and on the wire, 260 µs in the contributor's program, "
+    + "100 µs on its GPU.");
+  assert.equal(splitWords({ groups: 9, group_ms: 2, worker_ms: 0.5, gpu_ms: 0 }),
+    "Of a round's 2.0 ms: 1.5 ms in the hub's queue and on the wire, 500 µs at the contributor.");
+});
+
+test("BenchRowsAreThoseOfKernelBench", () => {
+  const row = {
+    what: "gate_up", shape: "paper", rows: 8, p10_us: 0, p50_us: 0, p99_us: 0, gpu_us: 12.34, dispatches: 1, mb: 8.9,
+    gb_s: 721.2,
+  };
+  const [head, line] = csvOf([row]).split("\n");
+  assert.equal(head, "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s");
+  assert.equal(line, "gate_up,paper,,8,same,,,,12.3,1,8.9,721");
+  assert.equal(shareOfBound(row, 1442.4), "50 %");
+  assert.equal(shareOfBound({ gb_s: 0 }, 1442.4), "");
 });

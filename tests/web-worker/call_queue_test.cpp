@@ -44,6 +44,35 @@ TEST(CallQueueTest, RoundsAfterWarmUpCreateNothing) {
     EXPECT_EQ(after.pipelines_created, warm.pipelines_created);
 }
 
+TEST(CallQueueTest, ItsTimesAreToldToAHubThatReadsThem) {
+    for (const bool reads : {false, true}) {
+        Stage stage;
+        if (reads) stage.hub_caps.push_back(times_cap);
+        stage.serve({1});
+        stage.give(encode_group_dispatch(group_of(1, 1), false));
+        const auto answer = decode_group_result(stage.next(FrameType::group_result), stage.limits);
+        ASSERT_TRUE(answer.ok());
+        EXPECT_EQ(answer->times.has_value(), reads);
+    }
+}
+
+// A tab gives the memory around a frame: x goes from there to the GPU.
+TEST(CallQueueTest, AFrameInPlaceHasTheSameAnswer) {
+    Stage stage;
+    stage.serve({1});
+    for (const bool lz4 : {false, true}) {
+        const Bytes frame = encode_group_dispatch(group_of(1, 1), lz4);
+        stage.give(frame);
+        const Bytes answer = stage.next(FrameType::group_result);
+        for (const std::size_t headroom : {0u, 4u, 4096u}) {
+            Bytes memory(headroom, std::byte{0xaa});
+            memory.insert(memory.end(), frame.begin(), frame.end());
+            stage.core->on_frame_in_place(memory, frame.size());
+            EXPECT_EQ(stage.next(FrameType::group_result), answer) << headroom;
+        }
+    }
+}
+
 // It once came on the next connection, where the hub had never asked.
 TEST(CallQueueTest, AnAnswerThatOutlivesItsConnectionIsNotSent) {
     Stage stage;

@@ -77,7 +77,7 @@ class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
         MOEX_TRY(decode_group_dispatch_into(view, frame, welcome_.limits, scratch));
 
         Result<std::vector<float>> answer = Error{ErrorCode::internal, "nothing was delivered"};
-        MOEX_TRY(parts_.runner->run_group(view, [&](Result<ByteView> y) {
+        const auto take = [&](Result<ByteView> y) {
             if (!y.ok()) {
                 answer = y.error();
                 return;
@@ -87,7 +87,8 @@ class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
             std::vector<float> values(std::size_t{rows} * config_.hidden_size);
             EXPECT_TRUE(decode_rows(group.shape.dtype, *y, config_.hidden_size, values));
             answer = std::move(values);
-        }));
+        };
+        MOEX_TRY(parts_.runner->run_group(view, take, {}));
         EXPECT_FALSE(parts_.runner->has_free_lane());
         platform_.run_until([&] { return parts_.runner->has_free_lane(); });
         return answer;

@@ -70,8 +70,9 @@ double error_of(const std::vector<float>& y, const GroupDispatch& group) {
 FragileDevice::FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes,
                              std::uint64_t binding_bytes,
                              std::function<void(std::function<void()>)> post)
-    : adapter_(device->adapter()),
-      device_(std::move(device)),
+    : DeviceDecorator(*device),
+      adapter_(device->adapter()),
+      owned_(std::move(device)),
       memory_bytes_(memory_bytes),
       post_(std::move(post)) {
     adapter_.max_binding_bytes = std::min(adapter_.max_binding_bytes, binding_bytes);
@@ -88,14 +89,14 @@ Result<gpu::BufferId> FragileDevice::create_buffer(std::uint64_t size_bytes, gpu
                                                    std::string_view label) {
     if (counters().buffer_bytes + size_bytes > memory_bytes_)
         break_down(text(size_bytes, " bytes for ", label), gpu::LossKind::out_of_memory);
-    return device_->create_buffer(size_bytes, usage, label);
+    return device_.create_buffer(size_bytes, usage, label);
 }
 
 void FragileDevice::read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
                                 std::function<void(Result<ByteView>)> done) {
-    if (!hold_reads) return device_->read_buffer(buffer, size_bytes, std::move(done));
+    if (!hold_reads) return device_.read_buffer(buffer, size_bytes, std::move(done));
     held_reads.push_back([this, buffer, size_bytes, done = std::move(done)]() mutable {
-        device_->read_buffer(buffer, size_bytes, std::move(done));
+        device_.read_buffer(buffer, size_bytes, std::move(done));
     });
 }
 

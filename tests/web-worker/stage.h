@@ -13,6 +13,7 @@
 
 #include "protocol/expert_reference.h"
 #include "protocol/life_guard.h"
+#include "web-worker/gpu/device_decorator.h"
 #include "web-worker/worker_core.h"
 
 namespace moex {
@@ -43,7 +44,7 @@ double error_of(const std::vector<float>& y, const GroupDispatch& group);
 // The real device, until it is told to break: then it is lost, as a
 // browser's is when its GPU process dies. It has `memory_bytes`, and like
 // WebGPU it gives a buffer beyond that and says afterwards that there was none.
-class FragileDevice : public gpu::Device {
+class FragileDevice : public gpu::DeviceDecorator {
   public:
     FragileDevice(std::unique_ptr<gpu::Device> device, std::uint64_t memory_bytes,
                   std::uint64_t binding_bytes, std::function<void(std::function<void()>)> post);
@@ -56,31 +57,13 @@ class FragileDevice : public gpu::Device {
     const gpu::AdapterInfo& adapter() const override { return adapter_; }
     Result<gpu::BufferId> create_buffer(std::uint64_t size_bytes, gpu::BufferUsage usage,
                                         std::string_view label) override;
-    void destroy_buffer(gpu::BufferId buffer) override { device_->destroy_buffer(buffer); }
-    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
-        device_->write_buffer(buffer, offset_bytes, bytes);
-    }
-    void create_pipeline(std::string_view kernel, std::span<const gpu::KernelConstant> constants,
-                         std::function<void(Result<gpu::PipelineId>)> done) override {
-        device_->create_pipeline(kernel, constants, std::move(done));
-    }
-    Result<gpu::BindGroupId> create_bind_group(gpu::PipelineId pipeline,
-                                               std::span<const gpu::Binding> bindings) override {
-        return device_->create_bind_group(pipeline, bindings);
-    }
-    void destroy_bind_group(gpu::BindGroupId bind_group) override {
-        device_->destroy_bind_group(bind_group);
-    }
-    void submit(std::span<const gpu::Command> commands) override { device_->submit(commands); }
     void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
                      std::function<void(Result<ByteView>)> done) override;
     void on_lost(std::function<void(gpu::Loss)> handler) override { lost_ = std::move(handler); }
-    gpu::DeviceCounters counters() const override { return device_->counters(); }
-    double gpu_us() const override { return device_->gpu_us(); }
 
   private:
     gpu::AdapterInfo adapter_;
-    std::unique_ptr<gpu::Device> device_;
+    std::unique_ptr<gpu::Device> owned_;  // the one below
     std::uint64_t memory_bytes_;
     std::function<void(std::function<void()>)> post_;
     std::function<void(gpu::Loss)> lost_;

@@ -36,6 +36,44 @@ TEST(WorkerCoreTest, ServesWhatItWasAssigned) {
     EXPECT_FALSE(refused->fatal);
 }
 
+// Measured once: a GPU that is opened again is the same one.
+TEST(WorkerCoreTest, HelloTellsHowFastTheGpuIs) {
+    const TimingOptions brief{.shape_name = "demo",
+                              .shape = {384, 256, 128},
+                              .experts = 1,
+                              .layers = 1,
+                              .read_bytes = 1 << 20,
+                              .rounds = 0,
+                              .submission_us = 2e3,
+                              .turns = 1,
+                              .published = false};
+    Stage stage(64u << 20, {.timing = brief});
+    stage.core->start();
+    const Bytes first = stage.next(FrameType::hello);
+    const SpeedProfile speed = decode_hello(first)->speed;
+    EXPECT_GT(speed.hidden_size, 0u);
+    EXPECT_GT(speed.read_mb_s, 0u);
+    for (const std::uint64_t expert_ns : speed.expert_ns) EXPECT_GT(expert_ns, 0u);
+
+    EXPECT_EQ(stage.device->counters().buffer_bytes, 0u) << "what was made to measure is gone";
+    ASSERT_GE(stage.lose_device("gone"), 0);
+    EXPECT_EQ(decode_hello(stage.next(FrameType::hello))->speed.expert_ns, speed.expert_ns);
+}
+
+// It would take long, and a hub learns nothing by it.
+TEST(WorkerCoreTest, ASoftwareAdapterIsNotMeasured) {
+    Stage stage;
+    stage.core->start();
+    EXPECT_EQ(decode_hello(stage.next(FrameType::hello))->speed.read_mb_s, 0u);
+
+    EXPECT_FALSE(TimingOptions::at_start({.software = true}, 1ull << 30).has_value());
+    const auto small = TimingOptions::at_start({.software = false}, 16u << 20);
+    ASSERT_TRUE(small.has_value());
+    EXPECT_LE(small->experts * small->layers * expert_blob_layout(small->shape).size_bytes,
+              8u << 20);
+    EXPECT_LE(small->read_bytes, 8u << 20);
+}
+
 TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
     Stage stage;
     stage.serve({1});

@@ -28,6 +28,8 @@ var MoexBridge = {
   mx_submit: function(words, count) { Module['mx'].submit(HEAPU32, (words >>> 0) / 4, count); },
   mx_read_buffer: function(buffer, size, ticket) { Module['mx'].readBuffer(buffer, size, ticket >>> 0); },
 
+  mx_gpu_us: function() { return Module['mx'].gpuUs(); },
+
   // ---- socket
   mx_connect: function() { Module['mx'].connect(); },
   mx_send: function(data, size) {

@@ -289,6 +289,7 @@ export class Gpu {
       settle();
       this.pace.took(made.rung, performance.now() - made.since);
       // Taken before the unmap, straight to where the WASM reads it.
+      this.copies += 1;
       this.events.takeRead(new Uint8Array(buffer.getMappedRange(0, made.size)));
       buffer.unmap();
       this.events.onRead(made.ticket, made.size);

@@ -10,14 +10,12 @@ export class Host {
     this.wasm = null;
     this.mallocs = 0;
     this.copies = 0;                           // into and out of the heap; gpu.js counts its own
-    this.frame = { address: 0, size: 0 };      // where the hub's frames lie in the heap, one at a time
-    this.read = { address: 0, size: 0 };       // and what is read back from the GPU
     this.gpu = new Gpu({
       onPipeline: (ticket, handle, reason) => {
         this.withText(reason, (address, size) => this.wasm._mx_on_pipeline(ticket, handle, address, size));
       },
-      takeRead: (bytes) => this.keep(this.read, bytes),
-      onRead: (ticket, size) => this.wasm._mx_on_read(ticket, size ? this.read.address : 0, size, size ? 1 : 0),
+      takeRead: (bytes) => this.mx.copyIn(bytes, this.wasm._mx_read_room(bytes.length)),
+      onRead: (ticket, size) => this.wasm._mx_on_read(ticket, size),
       onLost: (kind, reason) => {
         this.withText(reason, (address, size) => this.wasm._mx_on_lost(kind, address, size));
       },
@@ -42,6 +40,7 @@ export class Host {
       createBindGroup: (pipeline, doubles, first, count) => gpu.createBindGroup(pipeline, doubles, first, count),
       destroyBindGroup: (group) => gpu.destroyBindGroup(group),
       submit: (words, first, count) => gpu.submit(words, first, count),
+      gpuUs: () => gpu.stopwatch?.mean_us ?? 0,
       readBuffer: (buffer, size, ticket) => { gpu.readBuffer(buffer, size, ticket); },
     };
   }
@@ -52,32 +51,19 @@ export class Host {
     this.wasm._mx_init();
   }
 
-  // Copies bytes to a place of their own in the heap, which is made larger when they need it.
-  keep(place, bytes) {
-    this.copies += 1;
-    if (place.size < bytes.length) {
-      if (place.address) this.wasm._free(place.address);
-      place.address = this.malloc(bytes.length);
-      place.size = bytes.length;
-    }
-    this.mx.copyIn(bytes, place.address);
-  }
+  // A frame of the hub's, for mx_on_frame(): it has a place of its own in the heap.
   giveFrame(bytes) {
-    this.keep(this.frame, bytes);
-    this.wasm._mx_on_frame(this.frame.address, bytes.length);
-  }
-
-  malloc(size) {
-    this.mallocs += 1;
-    const address = this.wasm._malloc(Math.max(1, size)) >>> 0;
-    if (!address) throw new Error("out of memory in the worker");
-    return address;
+    this.copies += 1;
+    this.mx.copyIn(bytes, this.wasm._mx_frame_room(bytes.length));
+    this.wasm._mx_on_frame(bytes.length);
   }
 
   // Copies bytes into the heap for the time of one call: f(address, size).
   withBytes(bytes, f) {
+    this.mallocs += 1;
     this.copies += 1;
-    const address = this.malloc(bytes.length);
+    const address = this.wasm._malloc(Math.max(1, bytes.length)) >>> 0;
+    if (!address) throw new Error("out of memory in the worker");
     this.mx.copyIn(bytes, address);
     f(address, bytes.length);
     this.wasm._free(address);

@@ -52,6 +52,7 @@ inline nlohmann::json status_json(const WorkerStatus& status) {
         {"round_ms_p50", status.round_ms_p50},
         {"round_ms_p99", status.round_ms_p99},
         {"gpu_us_p50", status.gpu_us_p50},
+        {"speed", {{"expert_ns", status.speed.expert_ns}, {"read_mb_s", status.speed.read_mb_s}}},
         {"retry_at_ms", status.retry_at_ms},
         {"device", device_counters_json(status.device)},
         {"rounds_at_warm", status.rounds_at_warm},

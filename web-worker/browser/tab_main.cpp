@@ -88,7 +88,11 @@ class TabPlatform : public Platform {
     std::unordered_map<std::uint32_t, std::function<void()>> timers_;
 };
 
+// The tables of a round of 4,096 pairs; those of a larger one take x along.
+constexpr std::size_t frame_headroom_bytes = 256 << 10;
+
 struct Tab {
+    Bytes frame_memory;
     TabPlatform platform;
     std::unique_ptr<WorkerCore> core;
 };
@@ -142,8 +146,18 @@ EMSCRIPTEN_KEEPALIVE void mx_set_budget(double bytes) {
 EMSCRIPTEN_KEEPALIVE void mx_on_open() {
     if (tab().core) tab().core->on_open();
 }
-EMSCRIPTEN_KEEPALIVE void mx_on_frame(const std::byte* bytes, std::uint32_t size_bytes) {
-    if (tab().core) tab().core->on_frame(ByteView(bytes, size_bytes));
+// Where JavaScript puts the next frame, and mx_on_frame() finds it: behind room for a round's
+// tables.
+EMSCRIPTEN_KEEPALIVE std::byte* mx_frame_room(std::uint32_t size_bytes) {
+    Bytes& memory = tab().frame_memory;
+    if (memory.size() < frame_headroom_bytes + size_bytes)
+        memory.resize(frame_headroom_bytes + size_bytes);
+    return memory.data() + frame_headroom_bytes;
+}
+EMSCRIPTEN_KEEPALIVE void mx_on_frame(std::uint32_t size_bytes) {
+    if (tab().core)
+        tab().core->on_frame_in_place(
+            std::span(tab().frame_memory).first(frame_headroom_bytes + size_bytes), size_bytes);
 }
 EMSCRIPTEN_KEEPALIVE void mx_on_text() {
     if (tab().core) tab().core->on_text();

@@ -91,8 +91,7 @@ Object.assign(mx, {
     status.bytes_to_store = blobs.put_bytes;
     status.pokes = gpu.pokes;
     status.poke_period_us = gpu.pace?.period_us ?? 0;
-    status.gpu_us_p50 = gpu.stopwatch?.mean_us ?? 0;
-    // What the border between socket, WASM and GPU cost so far: a test counts it by rounds.
+    // What the border between the socket, the WASM and the GPU cost so far: a test counts it by rounds.
     status.border = { copies: host.copies + gpu.copies, mallocs: host.mallocs, promises: gpu.promises };
     status.retry_at = performance.timeOrigin + status.retry_at_ms;      // a time of day, which the page shares
     self.postMessage({ type: "status", status });

@@ -104,7 +104,7 @@ void CpuRunner::sum_rows(const GroupDispatchView& group) {
     });
 }
 
-Status CpuRunner::run_group(const GroupDispatchView& group, Done done) {
+Status CpuRunner::run_group(const GroupDispatchView& group, Done done, std::span<std::byte>) {
     const GroupShape& shape = group.shape;
     if (shape.num_tokens > tokens_max_ || shape.num_pairs > pairs_max_)
         return Error{ErrorCode::num_tokens_range,
@@ -135,10 +135,12 @@ Status CpuRunner::run_group(const GroupDispatchView& group, Done done) {
     const std::uint32_t rows_out = shape.unsummed ? shape.num_pairs : shape.num_tokens;
     const std::span<const float> answers =
         std::span(shape.unsummed ? y_ : sums_).first(std::size_t{rows_out} * hidden);
-    wire_.resize(wire_rows_bytes(shape.dtype, rows_out, hidden));
-    encode_rows(shape.dtype, answers, hidden, wire_);
-    if (!wire_rows_finite(shape.dtype, wire_, rows_out, hidden)) return not_finite();
-    deliver(ByteView(wire_), std::move(done));
+    const std::uint64_t y_bytes = wire_rows_bytes(shape.dtype, rows_out, hidden);
+    frame_.resize(group_frame_bytes(y_bytes));
+    const std::span<std::byte> y = std::span(frame_).subspan(group_result_y_offset, y_bytes);
+    encode_rows(shape.dtype, answers, hidden, y);
+    if (!wire_rows_finite(shape.dtype, y, rows_out, hidden)) return not_finite();
+    deliver(ByteView(y), std::move(done));
     return {};
 }
 
@@ -164,7 +166,7 @@ Status CpuRunner::run_single(Unit unit, std::span<const float> x, Done done) {
     return {};
 }
 
-// What is delivered lies in wire_ or y_: no other group starts before.
+// What is delivered lies in frame_ or y_: no other group starts before.
 void CpuRunner::deliver(Result<ByteView> y, Done done) {
     busy_ = true;
     platform_.set_timer(

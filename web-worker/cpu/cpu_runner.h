@@ -27,7 +27,8 @@ class CpuRunner : public GroupRunner {
     }
     double gpu_us() const override { return 0; }
 
-    Status run_group(const GroupDispatchView& group, Done done) override;
+    Status run_group(const GroupDispatchView& group, Done done,
+                     std::span<std::byte> around_x = {}) override;
     Status run_single(Unit unit, std::span<const float> x, Done done) override;
 
   private:
@@ -46,7 +47,7 @@ class CpuRunner : public GroupRunner {
     // reused
     std::vector<float> x_, y_, sums_;
     std::vector<std::uint32_t> row_of_slot_, slots_of_row_, first_of_row_;
-    Bytes wire_;
+    Bytes frame_;  // an answer, and the room around it
     LifeGuard life_;
 };
 

@@ -128,7 +128,8 @@ class Device {
     // One submission. Commands run in order, each sees the writes of those before its stage.
     virtual void submit(std::span<const Command> commands) = 0;
     // After what was submitted so far: `done` gets the first `size_bytes`
-    // of a readback buffer; the view is valid during the call only.
+    // of a readback buffer; the view is valid during the call only, and its memory the callee's
+    // to overwrite.
     // The backend does what it can to learn of completion
     // early (a tab pokes the GPU process meanwhile).
     virtual void read_buffer(BufferId buffer, std::uint64_t size_bytes,
@@ -138,7 +139,8 @@ class Device {
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;
     // How long the GPU took for one of the last submissions whose readback was delivered (some are
-    // timed, not all); 0 where it cannot tell. Copies into buffers are not counted.
+    // timed, not all); 0 where it cannot tell. Copies into buffers are not counted. In a tab, where
+    // the clock is coarse, the mean of 64 of them.
     virtual double gpu_us() const = 0;
 };
 

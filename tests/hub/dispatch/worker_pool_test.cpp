@@ -96,6 +96,24 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     EXPECT_EQ(worker.attempt_timeout(600, options), 5s);
 }
 
+TEST(RoundSplitTest, MeansFollowWhatWorkersTell) {
+    RoundSplit split;
+    split.record(2ms, {.worker_us = 500, .gpu_us = 0});  // its GPU has no clock
+    EXPECT_DOUBLE_EQ(split.group_ms, 2);
+    EXPECT_DOUBLE_EQ(split.worker_ms, 0.5);
+    EXPECT_DOUBLE_EQ(split.gpu_ms, 0);
+    for (int i = 0; i < 1000; ++i) split.record(1ms, {.worker_us = 250, .gpu_us = 100});
+    EXPECT_EQ(split.groups, 1001u);
+    EXPECT_NEAR(split.group_ms, 1, 1e-3);
+    EXPECT_NEAR(split.worker_ms, 0.25, 1e-3);
+    EXPECT_NEAR(split.gpu_ms, 0.1, 1e-9);
+
+    // one that says it took longer than the hub waited
+    for (int i = 0; i < 1000; ++i) split.record(1ms, {.worker_us = 9000, .gpu_us = 9000});
+    EXPECT_NEAR(split.worker_ms, 1, 1e-3);
+    EXPECT_NEAR(split.gpu_ms, 1, 1e-3);
+}
+
 TEST(HedgePolicyTest, ReadsAndWritesItsNames) {
     EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("off")), "off");
     EXPECT_EQ(hedge_policy_text(*parse_hedge_policy("fixed 2")), "fixed 2");

@@ -29,6 +29,7 @@ void mx_destroy_bind_group(int bind_group);
 // `words`: 8 per command: 0, pipeline, bind group, x, y, z, 0, 0
 // | 1, source, target, source offset, target offset, size, 0, 0.
 void mx_submit(const std::uint32_t* words, int num_commands);
-// -> mx_on_read(ticket, data, size, ok); the data is freed afterwards
+// -> mx_on_read(ticket, size), the bytes lying where mx_read_room(size) said; size 0: none came
 void mx_read_buffer(int buffer, double size_bytes, std::uint32_t ticket);
+double mx_gpu_us();  // as gpu::Device::gpu_us()
 }

@@ -21,6 +21,7 @@ struct Waiting {
     std::unordered_map<std::uint32_t, std::function<void(Result<std::unique_ptr<Device>>)>> devices;
     std::unordered_map<std::uint32_t, std::function<void(Result<PipelineId>)>> pipelines;
     std::unordered_map<std::uint32_t, std::function<void(Result<ByteView>)>> reads;
+    Bytes read;  // the bytes of the readback that is being delivered
     WebGpuDevice* open = nullptr;
 };
 Waiting& waiting() {
@@ -156,7 +157,7 @@ class WebGpuDevice : public Device {
         if (auto handler = std::exchange(lost_, nullptr)) handler(std::move(loss));
     }
     DeviceCounters counters() const override { return counters_; }
-    double gpu_us() const override { return 0; }  // browsers round to 0.1 ms
+    double gpu_us() const override { return mx_gpu_us(); }
 
   private:
     AdapterInfo adapter_;
@@ -227,12 +228,17 @@ EMSCRIPTEN_KEEPALIVE void mx_on_pipeline(std::uint32_t ticket, int handle, const
                    text_at(reason, size_bytes)});
 }
 
-EMSCRIPTEN_KEEPALIVE void mx_on_read(std::uint32_t ticket, const std::byte* bytes,
-                                     std::uint32_t size_bytes, int ok) {
+// Where JavaScript puts the bytes of a readback. Its device may go while it is delivered.
+EMSCRIPTEN_KEEPALIVE std::byte* mx_read_room(std::uint32_t size_bytes) {
+    Bytes& read = waiting().read;
+    if (read.size() < size_bytes) read.resize(size_bytes);
+    return read.data();
+}
+EMSCRIPTEN_KEEPALIVE void mx_on_read(std::uint32_t ticket, std::uint32_t size_bytes) {
     auto done = take(waiting().reads, ticket);
     if (!done) return;
-    if (ok)
-        done(ByteView(bytes, size_bytes));
+    if (size_bytes > 0)
+        done(ByteView(waiting().read).first(size_bytes));
     else
         done(Error{ErrorCode::device_lost, "the GPU did not give the result back"});
 }

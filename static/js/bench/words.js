@@ -1,0 +1,47 @@
+// What the bench page says of a row, and the rows as kernel_bench prints them. Pure.
+
+// The rows of the published micro-benchmark and of a round, in the order of the table.
+export const kernels = {
+  gate_up: "GateUp", silu_mul: "SiLU · mul", down: "Down", total: "All three, one expert", readback: "Readback",
+  unpack_rows: "Unpack x", group_gate_up: "GateUp and SiLU of all experts", group_down: "Down of all experts",
+  group_gate_up_row: "GateUp and SiLU of all experts, one row", group_down_row: "Down of all experts and their sum",
+  group_gate_up_serial: "GateUp and SiLU of all experts, no barriers",
+  group_down_serial: "Down of all experts, no barriers", pack_rows: "Sum and pack y", round: "A whole round",
+};
+export const shapes = {
+  "qwen3-30b-a3b": "Qwen3-30B-A3B: 2048 × 768", paper: "The paper's: 4096 × 2048", demo: "The demo's: 384 × 256",
+};
+export const sums = ["total", "round"];
+
+export function us(value) {
+  if (!(value > 0)) return "";
+  if (value >= 10000) return `${(value / 1000).toFixed(value < 100000 ? 1 : 0)} ms`;
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} µs`;
+}
+
+export function gigabytes(gb_s) {
+  if (!(gb_s > 0)) return "–";
+  return gb_s >= 1000 ? `${(gb_s / 1000).toFixed(1)} TB/s` : `${gb_s < 10 ? gb_s.toFixed(1) : Math.round(gb_s)} GB/s`;
+}
+
+// Of the speed of reading; the empty string for what reads no weights.
+export function shareOfBound(row, bound_gb_s) {
+  if (!(row.gb_s > 0) || !(bound_gb_s > 0)) return "";
+  const percent = 100 * row.gb_s / bound_gb_s;
+  return `${percent < 10 ? percent.toFixed(1) : Math.round(percent)} %`;
+}
+
+export const rowsWords = (rows) => (rows === 1 ? "1 row an expert: a token is written"
+  : `${rows} rows an expert${rows >= 64 ? ": a prompt is read" : ": several people write"}`);
+
+const columns = "what,shape,slots,rows,routing,p10_us,p50_us,p99_us,gpu_us,dispatches,mb,gb_s";
+// A round here is not kernel_bench's own `round`, whose experts lie in larger arenas: there it is page_round, too.
+export function csvOf(rows) {
+  const figure = (value, digits = 1) => (value > 0 ? value.toFixed(digits) : "");
+  const lines = rows.map((row) => [
+    row.what === "round" ? "page_round" : row.what, row.shape, "", row.rows || "", row.rows ? "same" : "",
+    figure(row.p10_us), figure(row.p50_us), figure(row.p99_us), figure(row.gpu_us), row.dispatches,
+    figure(row.mb), figure(row.gb_s, 0),
+  ].join(","));
+  return `${[columns, ...lines].join("\n")}\n`;
+}

@@ -1,0 +1,50 @@
+// A device that hands everything on to another: what adds to a device (to watch it, to hold things
+// back, to let it break) overrides the few calls that it is about.
+#pragma once
+
+#include <utility>
+
+#include "web-worker/gpu/device.h"
+
+namespace moex::gpu {
+
+class DeviceDecorator : public Device {
+  public:
+    explicit DeviceDecorator(Device& device) : device_(device) {}
+
+    const AdapterInfo& adapter() const override { return device_.adapter(); }
+    Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
+                                   std::string_view label) override {
+        return device_.create_buffer(size_bytes, usage, label);
+    }
+    void destroy_buffer(BufferId buffer) override { device_.destroy_buffer(buffer); }
+    void write_buffer(BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
+        device_.write_buffer(buffer, offset_bytes, bytes);
+    }
+    void create_pipeline(std::string_view kernel, std::span<const KernelConstant> constants,
+                         std::function<void(Result<PipelineId>)> done) override {
+        device_.create_pipeline(kernel, constants, std::move(done));
+    }
+    Result<BindGroupId> create_bind_group(PipelineId pipeline,
+                                          std::span<const Binding> bindings) override {
+        return device_.create_bind_group(pipeline, bindings);
+    }
+    void destroy_bind_group(BindGroupId bind_group) override {
+        device_.destroy_bind_group(bind_group);
+    }
+    void submit(std::span<const Command> commands) override { device_.submit(commands); }
+    void read_buffer(BufferId buffer, std::uint64_t size_bytes,
+                     std::function<void(Result<ByteView>)> done) override {
+        device_.read_buffer(buffer, size_bytes, std::move(done));
+    }
+    void on_lost(std::function<void(Loss)> handler) override {
+        device_.on_lost(std::move(handler));
+    }
+    DeviceCounters counters() const override { return device_.counters(); }
+    double gpu_us() const override { return device_.gpu_us(); }
+
+  protected:
+    Device& device_;
+};
+
+}  // namespace moex::gpu

@@ -1,0 +1,95 @@
+// How fast this GPU computes experts: the rows of the published micro-benchmark, of whole rounds,
+// and of a kernel that only reads, which bounds them. Measured the same way in a tab and natively,
+// so that the two can be divided.
+// GPU time is a slope: the same commands once and many times in one submission. So it needs no
+// clock of the GPU, which browsers round, and what a submission costs falls out.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "protocol/life_guard.h"
+#include "web-worker/expert_runner.h"
+#include "web-worker/gpu/recording_device.h"
+#include "web-worker/timing_options.h"
+
+namespace moex {
+
+// One line of the result; times in us, 0 where it has none.
+struct TimingRow {
+    // empty_round, read, readback; gate_up, silu_mul, down and their total, of one expert; round,
+    // of `experts`; and the kernels of a round by their names
+    std::string what;
+    std::string shape;
+    std::uint32_t rows = 0;                     // of each expert
+    double p10_us = 0, p50_us = 0, p99_us = 0;  // from a frame in, or a submission, to its bytes
+    double gpu_us = 0;                          // of one
+    std::uint32_t dispatches = 0;
+    double mb = 0;  // 10^6 bytes of weights that it must read once
+    double gb_s() const { return gpu_us > 0 ? mb * 1e3 / gpu_us : 0; }
+};
+
+class KernelTiming {
+  public:
+    KernelTiming(gpu::Device& device, TimingOptions options, std::function<double()> now_us);
+    ~KernelTiming();
+    KernelTiming(const KernelTiming&) = delete;
+
+    // Calls `row` for each line and `done` once. Neither may end this object.
+    void start(std::function<void(const TimingRow&)> row, std::function<void(Status)> done);
+    // What HELLO tells, of the rows so far.
+    SpeedProfile profile() const { return profile_; }
+
+  private:
+    using Step = std::function<void()>;
+    using Us = std::function<void(double us)>;
+    struct Group {
+        Bytes x;
+        GroupDispatchView view;
+    };
+
+    void plan_rows(std::uint32_t rows);
+    void next();
+    void fail(const Error& error);
+    void give(TimingRow row);
+    void make_reader();
+    void make_runner();
+    Bytes blob() const;
+    Group group(std::uint32_t layer, std::uint32_t rows) const;
+
+    void submitted(std::vector<gpu::Command> commands, Us then);
+    void slope(std::vector<gpu::Command> commands, Us then);
+    void take_turn();
+    void times_of_rounds(std::uint32_t rows, std::function<void()> then);
+    void hold_single(std::uint32_t rows);
+    void hold_rounds(std::uint32_t rows);
+    void time_held(std::uint32_t rows, bool single);
+    double mb_of(const std::string& kernel, std::uint32_t experts) const;
+
+    gpu::RecordingDevice device_;
+    TimingOptions options_;
+    std::function<double()> now_us_;
+    std::function<void(const TimingRow&)> row_;
+    std::function<void(Status)> done_;
+    SpeedProfile profile_;
+    double started_us_ = 0;
+    std::deque<Step> steps_;
+
+    gpu::BufferId words_, sums_, readback_;
+    gpu::Command read_;
+    std::unique_ptr<ExpertStore> store_;
+    std::unique_ptr<ExpertRunner> runner_;
+    std::vector<Group> groups_;  // by layer, of the rows at hand
+    std::vector<double> times_;
+    std::uint32_t unfinished_ = 0;  // rounds that were held back
+
+    struct Slope {  // the one that is being measured
+        std::vector<gpu::Command> once, many;
+        std::uint32_t repeats = 0, turns_left = 0;
+        double once_us = 0, many_us = 0;
+        Us then;
+    } slope_;
+    LifeGuard life_;
+};
+
+}  // namespace moex
