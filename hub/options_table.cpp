@@ -110,6 +110,9 @@ const Setting door_settings[] = {
      "one line per answer, - for stdout: no bodies, no queries, of keys the public ids; SIGHUP "
      "opens "
      "it anew"},
+    {"trace", word, command_serve, "FILE", "",
+     "where the time of tokens goes, for chrome://tracing and ui.perfetto.dev: the engine's steps "
+     "and layers, each worker's rounds; at most 1 GiB"},
     {"text-mb-per-minute", number, command_serve, "MB", "64",
      "request bodies that one address may have read as text, a quarter of it at once; a key twice "
      "as much; beyond it 429",

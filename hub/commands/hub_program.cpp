@@ -97,6 +97,10 @@ Status HubProgram::open() {
         MOEX_TRY(load(false));
         MOEX_TRY(require_computers());
         MOEX_TRY(open_registry());
+        if (const std::string& path = settings_.text("trace"); !path.empty()) {
+            MOEX_ASSIGN(trace, Trace::open(path));
+            trace_ = std::move(trace);
+        }
     }
 
     net::ServerOptions options = server_options_;

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "hub/base/trace.h"
 #include "hub/commands/command.h"
 #include "hub/commands/drop_privileges.h"
 #include "hub/commands/host_keys.h"
@@ -78,6 +79,7 @@ class HubProgram {
     std::unique_ptr<BanBook> bans_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;
+    std::unique_ptr<Trace> trace_;  // what has spans goes before it
     std::optional<net::Server> server_;
     std::optional<SwarmBackend> swarm_;
     std::optional<Engine> engine_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hub/base/trace.h"
 #include "hub/engine/attention.h"
 #include "hub/engine/decoder_weights.h"
 #include "hub/engine/kernels/matmul.h"
@@ -337,6 +338,7 @@ Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
                                       const std::stop_token& stop) {
     if (!batch.round) return {};
 
+    const TraceSpan span(Trace::Row::engine, "wait for experts");
     auto waited = batch.round->wait(stop);
     batch.round.reset();
     if (!waited.ok()) return waited.error();
@@ -379,6 +381,7 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
 
     if (asked.empty()) return;
 
+    const TraceSpan span(Trace::Row::engine, "head", {"rows", asked.size()});
     std::vector<float> normed(asked.size() * config.hidden_size);
     std::size_t part = 0;
     for (std::size_t i = 0; i < asked.size(); ++i) {
@@ -462,6 +465,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                                  text("the step was stopped at layer ", layer)};
 
                 MOEX_TRY(state.finish_experts(part, result, stop));
+                const TraceSpan span(Trace::Row::engine, "layer", {"layer", layer});
                 state.attention(part, layer);
                 if (state.config.is_moe(layer))
                     state.start_experts(part, layer, experts, watch);

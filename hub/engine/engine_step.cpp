@@ -3,6 +3,7 @@
 #include <iterator>
 #include <tuple>
 
+#include "hub/base/trace.h"
 #include "hub/engine/engine_state.h"
 
 namespace moex {
@@ -213,6 +214,7 @@ void Engine::State::on_failed_step(const Error& error, std::span<Generation* con
 }
 
 void Engine::State::step() {
+    const TraceSpan span(Trace::Row::engine, "step", {"sequences", running.size()});
     const std::vector<StepRows> batch = compose();
 
     std::vector<Generation*> members;

@@ -80,10 +80,14 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
         return close(CloseCode::text_frame, "frames are binary messages");
     }
 
+    // id_ was there before the first frame was read
+    if (Trace::on() != nullptr) rounds_.received(id_, frame);
+
     asio::post(hub_.swarm_strand, [self = shared_from_this(), frame = std::move(frame)] {
         SwarmBackend* swarm = self->hub_.swarm;
         if (!swarm || !self->joined_) return;
 
+        const TraceSpan span(Trace::Row::strand, "frame", {"worker", self->id_});
         swarm->on_frame(self->id_, frame);
         if (swarm->core().welcomed(self->id_)) self->welcomed_ = true;
 
@@ -99,9 +103,11 @@ void WorkerConnection::send(Bytes frame) {
     }
 
     outbox_bytes_ += frame.size();
-    asio::post(executor_, [self = shared_from_this(), frame = std::move(frame)]() mutable {
+    Outgoing next{.frame = std::move(frame)};
+    if (Trace::on() != nullptr) next.queued_at = now_steady();
+    asio::post(executor_, [self = shared_from_this(), next = std::move(next)]() mutable {
         if (self->ended_ || self->closing_) return;
-        self->outbox_.push_back(std::move(frame));
+        self->outbox_.push_back(std::move(next));
         self->write_next();
     });
 }
@@ -114,9 +120,10 @@ void WorkerConnection::write_next() {
     }
 
     writing_ = true;
-    socket_->write(outbox_.front(), [self = shared_from_this()](NetError error) {
+    if (Trace::on() != nullptr) rounds_.sent(outbox_.front().frame, outbox_.front().queued_at);
+    socket_->write(outbox_.front().frame, [self = shared_from_this()](NetError error) {
         self->writing_ = false;
-        self->outbox_bytes_ -= self->outbox_.front().size();
+        self->outbox_bytes_ -= self->outbox_.front().frame.size();
         self->outbox_.pop_front();
         if (error) return self->end();
         self->write_next();

@@ -11,6 +11,7 @@
 
 #include "hub/net/http/websocket.h"
 #include "hub/net/hub_context.h"
+#include "hub/net/round_trace.h"
 
 namespace moex::net {
 
@@ -43,7 +44,12 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     const bool loopback_, authorized_;
 
     // Socket strand.
-    std::deque<Bytes> outbox_;
+    struct Outgoing {
+        Bytes frame;
+        TimePoint queued_at{};  // told while a trace is written
+    };
+    std::deque<Outgoing> outbox_;
+    RoundTrace rounds_;
     bool writing_ = false, closing_ = false, close_sent_ = false, ended_ = false;
     CloseCode close_code_ = CloseCode::going_away;
     std::string close_reason_;

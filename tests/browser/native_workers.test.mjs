@@ -246,3 +246,53 @@ test("a worker that is started again with its cache is the same worker, and down
   assert.equal(statSync(join(cache, "worker-key")).mode & 0o777, 0o600, "for its owner alone");
   assert.notEqual(await run(), first, "without a cache there is nowhere to keep it");
 });
+
+// The file as chrome://tracing reads it: what the engine did, and which rounds it waited for meanwhile.
+test("a trace says where the time of each token went", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "moex-trace-"));
+  t.after(() => rmSync(folder, { recursive: true, force: true }));
+  const file = join(folder, "trace.json");
+  const hub = await Hub.start(["--replicas", "1", "--trace", file, ...patient]);
+  t.after(() => hub.remove());
+  const worker = await NativeWorker.start(hub);
+  t.after(() => worker.stop());
+  await hub.until(covered(1), "the worker");
+  const answer = await chat(hub, { ...request, max_tokens: 4 });
+  assert.equal(answer.error, null);
+  const { calls } = await hub.status();
+  await hub.stop();
+
+  const events = JSON.parse(readFileSync(file, "utf8"));
+  const spans = events.filter(({ ph }) => ph === "X");
+  const named = (name) => spans.filter((span) => span.name === name);
+  const within = (inner, outer) => inner.ts >= outer.ts && inner.ts + inner.dur <= outer.ts + outer.dur + 0.01;
+
+  const steps = named("step");
+  const layers = named("layer");
+  assert.ok(steps.length >= 4, "a prompt and three more tokens");
+  assert.equal(layers.length % steps.length, 0, "every step goes through all layers");
+  assert.ok(layers.every((layer) => steps.some((step) => within(layer, step))));
+  assert.equal(named("wait for experts").length, layers.length);
+  assert.ok(named("frame").length >= calls.split.groups, "the strand took every answer");
+
+  // A worker's rounds, and inside each what it told: b and e of one id.
+  const rounds = [];
+  for (const { ph, name, pid, id, ts, args } of events) {
+    if (ph === "b") rounds.push({ name, pid, id, ts, args });
+    else if (ph === "e") {
+      const begun = rounds.at(-1);
+      assert.deepEqual([begun.name, begun.pid, begun.id], [name, pid, id]);
+      begun.dur = ts - begun.ts;
+    }
+  }
+  const whole = rounds.filter(({ name }) => name === "round");
+  assert.ok(whole.length >= layers.length, "a round a layer at least");
+  assert.equal(new Set(whole.map(({ pid }) => pid)).size, 1, "of one worker");
+  for (const round of whole) {
+    const inside = rounds.filter(({ id, name }) => id === round.id && name !== "round");
+    assert.ok(inside.every((one) => within(one, round)), "what a worker told is not longer than its round");
+    assert.ok(round.args.pairs > 0 && round.args.bytes_out > 0 && round.args.bytes_in > 0);
+    assert.equal(inside.some(({ name }) => name === "worker"), round.args.worker_us > 0);
+  }
+  assert.ok(whole.some(({ args }) => args.gpu_us > 0), "a GPU told its time");
+});

@@ -1,0 +1,82 @@
+#include "hub/net/round_trace.h"
+
+#include <algorithm>
+
+#include "protocol/messages.h"
+
+namespace moex::net {
+namespace {
+
+// Questions that are never answered (cancelled, a worker that hangs) are forgotten beyond that.
+constexpr std::size_t asked_max = 4096;
+
+// What a group's header says (PROTOCOL.md). The frame was not checked yet: nothing but the drawing
+// hangs on it.
+struct GroupHeader {
+    std::uint16_t layer = 0, num_experts = 0;
+    std::uint32_t num_tokens = 0, num_pairs = 0;
+    std::uint8_t flags = 0;
+};
+GroupHeader group_header_of(ByteView frame) {
+    ByteReader in(frame.subspan(frame_header_bytes));
+    GroupHeader header;
+    header.layer = in.u16();
+    header.num_experts = in.u16();
+    header.num_tokens = in.u32();
+    in.u16();  // hidden_dim
+    in.u8();   // dtype
+    header.flags = in.u8();
+    header.num_pairs = in.u32();
+    return header;
+}
+
+std::uint64_t us_of(Duration duration) {
+    return static_cast<std::uint64_t>(duration / std::chrono::microseconds(1));
+}
+
+}  // namespace
+
+void RoundTrace::sent(ByteView frame, TimePoint queued_at) {
+    const auto header = decode_frame_header(frame);
+    if (!header.ok() || header->type != FrameType::group_dispatch) return;
+    if (asked_.size() >= asked_max) asked_.clear();
+    asked_[header->sequence_id] = {queued_at, now_steady(), frame.size()};
+}
+
+void RoundTrace::received(std::uint64_t worker, ByteView frame) {
+    Trace* trace = Trace::on();
+    const auto header = decode_frame_header(frame);
+    if (trace == nullptr || !header.ok() || header->type != FrameType::group_result) return;
+    const auto asked = asked_.extract(header->sequence_id);
+    if (!asked) return;
+
+    const TimePoint begin = asked.mapped().queued_at, end = now_steady();
+    const GroupHeader group = group_header_of(frame);
+    RoundTimes times;
+    if ((group.flags & flag_times) != 0 && frame.size() >= group_result_times_bytes) {
+        ByteReader last(frame.last(group_result_times_bytes));
+        times = {.worker_us = last.u32(), .gpu_us = last.u32()};
+    }
+
+    const std::uint32_t id = header->sequence_id;
+    trace->worker_span(worker, id, "round", begin, end,
+                       {{"layer", group.layer},
+                        {"experts", group.num_experts},
+                        {"rows", group.num_tokens},
+                        {"pairs", group.num_pairs},
+                        {"bytes_out", asked.mapped().bytes},
+                        {"bytes_in", frame.size()},
+                        {"in_outbox_us", us_of(asked.mapped().written_at - begin)},
+                        {"worker_us", times.worker_us},
+                        {"gpu_us", times.gpu_us}});
+    const auto in_the_middle = [&](const char* name, std::uint32_t told_us) {
+        if (told_us == 0) return;
+        const Duration length = std::min<Duration>(std::chrono::microseconds(told_us), end - begin);
+        const TimePoint from = begin + (end - begin - length) / 2;
+        trace->worker_span(worker, id, name, from, from + length);
+    };
+    in_the_middle("worker", times.worker_us);
+    in_the_middle("GPU", std::min(times.gpu_us, times.worker_us));
+}
+
+}  // namespace moex::net
