@@ -573,6 +573,38 @@ test("a seed beyond 2^53 is not sent rounded: the field says what it takes", asy
 
 // ---- D10: Escape
 
+test("a ready system prompt and every field of sampling reach the model, and a wrong one says so", async () => {
+  await story(async ({ open, scripted }) => {
+    const page = await open();
+    await page.locator("#open-settings").click();
+    await page.locator("#preset").selectOption("Brief");
+    await page.locator("#system").fill("Speak like a sailor.");
+    assert.equal(await page.locator("#preset option:checked").textContent(), "Your own words");
+    await page.locator("#save-preset").click();
+    await page.reload();
+    await page.locator("#open-settings").click();
+    assert.equal(await page.locator("#preset option:checked").textContent(), "Speak like a sailor.");
+    assert.equal(await page.locator("#drop-preset").isVisible(), true);
+
+    await page.locator(".more summary").click();
+    await page.locator("#top_k").fill("many");
+    await page.locator("#top_k-problem", { hasText: "0 admits them all" }).waitFor();
+    await page.locator(".more summary").click();
+    await page.locator("#close-settings").click();
+    await ask(page, "Hello");
+    assert.equal(scripted.requests.length, 0, "what cannot be sent is shown, not sent");
+    assert.equal(await page.locator("#top_k").isVisible(), true);
+    await page.locator("#top_k").fill("40");
+    await page.locator("#min_p").fill("0.05");
+    await ask(page, "Hello");
+    await settled(page);
+    const { messages, top_k, min_p, repetition_penalty } = scripted.requests.at(-1);
+    assert.deepEqual(messages[0], { role: "system", content: "Speak like a sailor." });
+    assert.deepEqual([top_k, min_p, repetition_penalty], [40, 0.05, undefined]);
+    assert.deepEqual(page.errors, []);
+  }, { answer: brief });
+});
+
 test("Escape closes what lies on top, spares input methods, and only then stops an answer", async () => {
   await story(async ({ open }) => {
     const page = await open();

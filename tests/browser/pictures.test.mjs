@@ -257,6 +257,9 @@ test("the chat page in every state", async () => {
     await page.locator("#max_tokens").fill("99");
     await page.locator("#seed").fill("99999999999999999999");
     await picture(page, `chat-settings-${look}`);
+    await page.locator(".more summary").click();
+    await page.locator("#repetition_penalty").scrollIntoViewIfNeeded();
+    await picture(page, `chat-sampling-${look}`);
     await page.locator("#seed").fill("");
     await page.locator("#forget").click();
     await picture(page, `chat-forget-${look}`);

@@ -9,7 +9,7 @@ import {
   toJson, toMarkdown,
 } from "../../static/js/chat/conversation.js";
 import { splitReasoning } from "../../static/js/chat/reasoning.js";
-import { lengthProblem, samplingOf, seedProblem, settingsOf } from "../../static/js/chat/settings.js";
+import { presetsOf, problemOf, samplingOf, settingsOf, withPreset } from "../../static/js/chat/settings.js";
 import { snippets } from "../../static/js/chat/snippets.js";
 import { Turn, newAnswer } from "../../static/js/chat/turn.js";
 import {
@@ -181,9 +181,9 @@ test("AnAnswerSaysWhatWasCheckedOfIt", () => {
 // ---- settings
 
 test("ASeedBeyondTwoToThe53IsRefusedNotRounded", () => {
-  for (const good of ["", "0", " 42 ", "9007199254740991"]) assert.equal(seedProblem(good), "");
+  for (const good of ["", "0", " 42 ", "9007199254740991"]) assert.equal(problemOf("seed", good), "");
   for (const bad of ["9007199254740992", "99999999999999999999", "-1", "1.5", "0x10", "many"]) {
-    assert.match(seedProblem(bad), /from 0 to 9007199254740991/, bad);
+    assert.match(problemOf("seed", bad), /from 0 to 9007199254740991/, bad);
   }
 });
 
@@ -191,9 +191,32 @@ test("TheLongestAnswerIsTheContextUnlessSomebodySaysOtherwise", () => {
   const fields = (max_tokens) => samplingOf({ ...settingsOf(null), max_tokens });
   assert.ok(!("max_tokens" in fields("")));
   assert.equal(fields("4096").max_tokens, 4096);      // the hub cuts it at the context, and says so
-  assert.notEqual(lengthProblem("0"), "");
+  assert.notEqual(problemOf("max_tokens", "0"), "");
   assert.equal(settingsOf({ max_tokens: 256, seed: 7, temperature: 9 }).max_tokens, "");
   assert.equal(settingsOf({ temperature: 9 }).temperature, 0.8);
+});
+
+test("WhatIsLeftEmptyIsTheModelsMakersToSay", () => {
+  assert.deepEqual(samplingOf(settingsOf(null)), { temperature: 0.8, top_p: 0.95 });
+  const set = { ...settingsOf(null), top_k: " 40 ", min_p: "0.05", repetition_penalty: "1.1", presence_penalty: "-2" };
+  assert.deepEqual(
+    samplingOf(settingsOf(JSON.parse(JSON.stringify(set)))),
+    { temperature: 0.8, top_p: 0.95, top_k: 40, min_p: 0.05, repetition_penalty: 1.1, presence_penalty: -2 },
+  );
+  for (const [name, bad] of [["top_k", "1.5"], ["min_p", "1.01"], ["presence_penalty", "-2.1"], ["min_p", "1e-1"],
+    ["frequency_penalty", "x"], ["repetition_penalty", "0"]]) {
+    assert.notEqual(problemOf(name, bad), "", `${name} ${bad}`);
+  }
+});
+
+test("ASystemPromptOfOnesOwnIsKeptOnce", () => {
+  const long = "Speak like a sailor who has seen every sea there is.\nNever lie.";
+  const own = withPreset([], ` ${long} `);
+  assert.deepEqual(own, [{ name: "Speak like a sailor who has see…", text: long }]);
+  assert.equal(withPreset(own, long), own);
+  assert.equal(withPreset(own, "  "), own);
+  assert.deepEqual(presetsOf([...own, null, { name: 3 }, { name: "", text: "x" }]), own);
+  assert.deepEqual(presetsOf("x"), []);
 });
 
 // ---- conversations

@@ -1,6 +1,9 @@
 // The chat's settings: what holds when nothing is set, what a field may say, and what the API is sent. Pure.
 
-export const defaults = { system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "" };
+export const defaults = {
+  system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
+  frequency_penalty: "", repetition_penalty: "",
+};
 
 const within = (value, low, high, otherwise) => (
   typeof value === "number" && value >= low && value <= high ? value : otherwise);
@@ -15,23 +18,38 @@ export function settingsOf(kept) {
     top_p: within(from.top_p, 0.05, 1, defaults.top_p),
     // A number is the slider of an older page, which nobody could set to "as long as it takes".
     max_tokens: typeof from.max_tokens === "string" ? from.max_tokens : defaults.max_tokens,
-    seed: text(from.seed),
+    ...Object.fromEntries(["seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"]
+      .map((name) => [name, text(from[name])])),
   };
 }
 
-// A sentence when the text is no seed, "" when it is one or is empty. Beyond 2^53 a number would be rounded on its way.
-export function seedProblem(text) {
-  const trimmed = text.trim();
-  if (trimmed === "") return "";
-  if (/^\d+$/.test(trimmed) && Number.isSafeInteger(Number(trimmed))) return "";
-  return `A seed is a whole number from 0 to ${Number.MAX_SAFE_INTEGER}. Empty means random.`;
-}
+// The fields that hold a number as text, empty for "as it comes". Beyond 2^53 a seed would be rounded on its way.
+const as_made = "Empty: as the model's makers say.";
+const numbers = {
+  max_tokens: {
+    low: 1, high: 1e9, is_whole: true,
+    words: "A number of tokens, at least 1. Empty means as long as the model's context.",
+  },
+  seed: {
+    low: 0, high: Number.MAX_SAFE_INTEGER, is_whole: true,
+    words: `A seed is a whole number from 0 to ${Number.MAX_SAFE_INTEGER}. Empty means random.`,
+  },
+  top_k: { low: 0, high: 1e9, is_whole: true, words: `A whole number of tokens; 0 admits them all. ${as_made}` },
+  min_p: { low: 0, high: 1, words: `A number from 0 to 1. ${as_made}` },
+  presence_penalty: { low: -2, high: 2, words: `A number from -2 to 2. ${as_made}` },
+  frequency_penalty: { low: -2, high: 2, words: `A number from -2 to 2. ${as_made}` },
+  repetition_penalty: { low: 0.01, high: 100, words: `A number from 0.01 to 100; 1 is none. ${as_made}` },
+};
 
-export function lengthProblem(text) {
+// A sentence when the field cannot hold `text`, "" when it can.
+export function problemOf(name, text) {
+  const field = numbers[name];
   const trimmed = text.trim();
-  if (trimmed === "") return "";
-  if (/^\d+$/.test(trimmed) && Number(trimmed) >= 1 && Number(trimmed) <= 1e9) return "";
-  return "A number of tokens, at least 1. Empty means as long as the model's context.";
+  if (!field || trimmed === "") return "";
+  const is_number = field.is_whole ? /^\d+$/.test(trimmed) : /^-?(\d+\.?\d*|\.\d+)$/.test(trimmed);
+  const value = Number(trimmed);
+  if (!is_number || value < field.low || value > field.high) return field.words;
+  return field.is_whole && !Number.isSafeInteger(value) ? field.words : "";
 }
 
 // The longest answer in tokens, null for as long as the context.
@@ -41,12 +59,38 @@ export function lengthLimit(settings) {
 
 // The fields of a request that come from the settings.
 export function samplingOf(settings) {
-  const limit = lengthLimit(settings);
-  const seed = settings.seed.trim();
-  return {
-    temperature: settings.temperature,
-    top_p: settings.top_p,
-    ...(limit === null ? {} : { max_tokens: limit }),
-    ...(seed === "" ? {} : { seed: Number(seed) }),
-  };
+  const out = { temperature: settings.temperature, top_p: settings.top_p };
+  for (const name of Object.keys(numbers)) {
+    const text = settings[name].trim();
+    if (text !== "") out[name] = Number(text);
+  }
+  return out;
+}
+
+// ---- system prompts to choose from
+
+export const presets = [
+  { name: "None", text: "" },
+  { name: "Brief", text: "Answer in as few words as the question allows." },
+  {
+    name: "Patient teacher",
+    text: "Explain step by step, with one example, to somebody who hears of it for the first time.",
+  },
+  { name: "Proofreader", text: "Correct the spelling and grammar of what I write and change nothing else." },
+  { name: "Storyteller", text: "Write vividly, in scenes and dialogue, and leave morals to the reader." },
+];
+
+// Whatever was kept of the user's own, as presets.
+export function presetsOf(kept) {
+  if (!Array.isArray(kept)) return [];
+  return kept.filter((one) => typeof one?.name === "string" && typeof one.text === "string" && one.name && one.text)
+    .map(({ name, text }) => ({ name, text }));
+}
+
+// `own` and one more, named by the text's first words; the same text is there once.
+export function withPreset(own, text) {
+  const trimmed = text.trim();
+  if (trimmed === "" || [...presets, ...own].some((one) => one.text === trimmed)) return own;
+  const line = trimmed.split("\n")[0].replace(/\s+/g, " ");
+  return [...own, { name: line.length > 32 ? `${line.slice(0, 31).trimEnd()}…` : line, text: trimmed }];
 }

@@ -1,21 +1,23 @@
 // The settings beside the thread: fields that say what is wrong with them, the API as a program uses it, and files.
 import { copyText, element, make } from "/js/dom.js";
 import { whole } from "/js/format.js";
-import { defaults, lengthProblem, seedProblem, settingsOf } from "/js/chat/settings.js";
+import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "/js/chat/settings.js";
 import { snippets } from "/js/chat/snippets.js";
 import { read, recall, remember } from "/js/storage.js";
 
 const kept_as = "moex-settings";
+const presets_kept_as = "moex-presets";
 
-function keptSettings() {
+function kept(name) {
   try {
-    return JSON.parse(recall(kept_as, "null")) ?? read(kept_as, null);
+    return JSON.parse(recall(name, "null")) ?? read(name, null);
   } catch { return null; }
 }
 
 export class SettingsPanel {
   constructor() {
-    this.settings = settingsOf(keptSettings());
+    this.settings = settingsOf(kept(kept_as));
+    this.own_presets = presetsOf(kept(presets_kept_as));
     this.context_tokens = null;
     this.language = "curl";
     for (const name of Object.keys(defaults)) element(name).addEventListener("input", () => this.read(name));
@@ -32,6 +34,7 @@ export class SettingsPanel {
         this.drawSnippet();
       });
     }
+    this.listenToPresets();
     const copy = element("copy-snippet");
     copy.addEventListener("click", () => copyText(element("snippet").textContent, copy));
     this.draw();
@@ -41,6 +44,7 @@ export class SettingsPanel {
   open(field = null) {
     element("settings").hidden = false;
     element("open-settings").setAttribute("aria-expanded", "true");
+    field?.closest("details")?.setAttribute("open", "");
     (field ?? element("close-settings")).focus();
   }
   // Gives the focus back to the gear when it was inside.
@@ -62,12 +66,9 @@ export class SettingsPanel {
 
   // The first field that holds what cannot be sent.
   wrongField() {
-    return ["max_tokens", "seed"].find((name) => this.problemOf(name) !== "") ?? null;
+    return Object.keys(defaults).find((name) => this.problemOf(name) !== "") ?? null;
   }
-  problemOf(name) {
-    if (name === "seed") return seedProblem(this.settings.seed);
-    return name === "max_tokens" ? lengthProblem(this.settings.max_tokens) : "";
-  }
+  problemOf(name) { return problemOf(name, String(this.settings[name])); }
 
   // What the hub says of itself: {model, context_tokens, api_key_required}.
   know(info) {
@@ -85,7 +86,44 @@ export class SettingsPanel {
       this.drawField(name);
     }
   }
+  // ---- system prompts
+
+  listenToPresets() {
+    element("preset").addEventListener("change", () => {
+      const chosen = this.allPresets()[element("preset").value];
+      if (!chosen) return;
+      element("system").value = chosen.text;
+      this.read("system");
+    });
+    element("save-preset").addEventListener("click", () => {
+      this.own_presets = withPreset(this.own_presets, this.settings.system);
+      this.keepPresets();
+    });
+    element("drop-preset").addEventListener("click", () => {
+      this.own_presets = this.own_presets.filter(({ text }) => text !== this.settings.system.trim());
+      this.keepPresets();
+    });
+  }
+  allPresets() { return [...presets, ...this.own_presets]; }
+  keepPresets() {
+    remember(presets_kept_as, JSON.stringify(this.own_presets));
+    this.drawPresets();
+  }
+  // The one whose text stands in the field is chosen; any other text is one's own and can be kept.
+  drawPresets() {
+    const text = this.settings.system.trim();
+    const all = this.allPresets();
+    const at = all.findIndex((one) => one.text === text);
+    const options = all.map(({ name }, i) => make("option", "", name, { value: String(i) }));
+    if (at < 0) options.push(make("option", "", "Your own words", { value: "" }));
+    element("preset").replaceChildren(...options);
+    element("preset").value = at < 0 ? "" : String(at);
+    element("save-preset").hidden = at >= 0;
+    element("drop-preset").hidden = at < presets.length;
+  }
+
   drawField(name) {
+    if (name === "system") this.drawPresets();
     const value = element(`${name}-value`);
     if (value) value.textContent = this.settings[name].toFixed(2);
     const problem = element(`${name}-problem`);
