@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "hub/engine/decoder.h"
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/pack/synth.h"

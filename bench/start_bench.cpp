@@ -15,6 +15,7 @@
 #include <future>
 #include <string>
 
+#include "hub/engine/decoder.h"
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/pack/synth.h"

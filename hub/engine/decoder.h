@@ -17,20 +17,11 @@
 #include "hub/engine/arithmetic.h"
 #include "hub/engine/expert_backend.h"
 #include "hub/engine/kernels/integer.h"
-#include "hub/engine/kv_cache.h"
+#include "hub/engine/step_device.h"
 #include "hub/model/package/package.h"
 #include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
-
-// `tokens` continue the sequence at position
-// kv->num_tokens(); after the step they are committed to it.
-struct StepRows {
-    KvCache::Sequence* kv = nullptr;
-    std::span<const TokenId> tokens;
-    bool all_logits = false;  // logits of every row; otherwise of the last one only
-    bool no_logits = false;   // a prefill chunk that is not the last needs none
-};
 
 // What a watcher may want to see of each layer (tests compare routes with goldens).
 struct RouteView {
@@ -38,14 +29,6 @@ struct RouteView {
     std::uint32_t num_tokens = 0, top_k = 0, num_experts = 0;
     std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], by descending weight
     std::span<const float> router_logits;       // [num_tokens, num_experts]
-};
-
-struct StepResult {
-    // [sum of asked rows, vocab_size], in the order of the batch
-    std::vector<float> logits;
-    std::vector<RowProvenance> rows;                      // [num_rows], summed over layers
-    std::vector<std::vector<std::uint64_t>> row_workers;  // [num_rows], each distinct and sorted
-    Duration experts_waited{};
 };
 
 struct DecoderOptions {
@@ -60,25 +43,26 @@ struct DecoderOptions {
     PackedDtype hub_dtype = PackedDtype::int8;
 };
 
-class Decoder {
+class Decoder : public StepDevice {
   public:
     // Maps the hub's tensors, or packs them for int8; an error names
     // the tensor that is missing or has another shape.
     static Result<std::unique_ptr<Decoder>> create(std::shared_ptr<const ModelPackage> package,
                                                    ThreadPool& threads,
                                                    DecoderOptions options = {});
-    ~Decoder();
-    const ModelConfig& config() const;
-    // On error no sequence was changed. A sequence appears once in a
-    // batch. `overloaded`: no room in its KV cache; `cancelled`: `stop`
-    // was requested, seen between layers and while experts are waited for.
+    ~Decoder() override;
+    const ModelConfig& config() const override;
+    // As run(); `stop` is seen between layers and while experts are waited for.
     // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.
     Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts,
                             const std::function<void(const RouteView&)>& watch = {},
                             std::stop_token stop = {});
-    // Takes back a result that was read: the next step puts its logits into the same memory.
-    void recycle(StepResult&& result);
-    ThreadPool& threads() const;  // those that steps run on
+    Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
+                           std::stop_token stop) override {
+        return step(batch, experts, {}, std::move(stop));
+    }
+    void recycle(StepResult&& result) override;
+    ThreadPool& threads() const override;  // those that steps run on
 
   private:
     Decoder();

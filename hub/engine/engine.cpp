@@ -32,18 +32,18 @@ const char* finish_reason_name(FinishReason reason) {
     return "error";
 }
 
-Engine::State::State(Decoder& with, ExpertBackend& by, EngineOptions given)
-    : decoder(with),
+Engine::State::State(StepDevice& with, ExpertBackend& by, EngineOptions given)
+    : device(with),
       experts(by),
       options(given),
       num_pages(budget_pages(with.config(), given)),
-      cache(with.config(), {given.page_tokens, num_pages, given.kv_dtype}),
+      cache(with.config(), {given.page_tokens, num_pages, given.kv_dtype, with.page_copier()}),
       cost(given.step_stretch_max) {
     counters.kv_pages = num_pages;
 }
 
-Engine::Engine(Decoder& decoder, ExpertBackend& experts, EngineOptions options)
-    : state_(std::make_unique<State>(decoder, experts, options)) {
+Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)
+    : state_(std::make_unique<State>(device, experts, options)) {
     state_->thread = std::thread([state = state_.get()] { state->run(); });
     state_->watcher = std::thread([state = state_.get()] { state->watch_cancels(); });
 }
@@ -61,7 +61,7 @@ Engine::~Engine() {
 
 Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink sink) {
     State& state = *state_;
-    const ModelConfig& config = state.decoder.config();
+    const ModelConfig& config = state.device.config();
 
     if (request.prompt.empty())
         return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};

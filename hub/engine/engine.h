@@ -15,8 +15,8 @@
 #include <functional>
 #include <memory>
 
-#include "hub/engine/decoder.h"
 #include "hub/engine/generation.h"
+#include "hub/engine/step_device.h"
 
 namespace moex {
 
@@ -51,9 +51,9 @@ struct EngineCounters {  // all monotonic but running, waiting and the pages
 
 class Engine {
   public:
-    // `decoder` and `experts` outlive the engine. Throws
+    // `device` and `experts` outlive the engine. Throws
     // std::runtime_error when the KV budget is below one page.
-    Engine(Decoder& decoder, ExpertBackend& experts, EngineOptions options);
+    Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options);
     ~Engine();  // stops: what runs ends with FinishReason::cancelled
 
     // From any thread. invalid_argument: empty prompt, token out of range,

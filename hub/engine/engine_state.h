@@ -73,9 +73,9 @@ struct DueToken {
 inline constexpr Duration patience_min = 40ms;
 
 struct Engine::State {
-    State(Decoder& with, ExpertBackend& by, EngineOptions given);
+    State(StepDevice& with, ExpertBackend& by, EngineOptions given);
 
-    Decoder& decoder;
+    StepDevice& device;
     ExpertBackend& experts;
     const EngineOptions options;
     const std::uint32_t num_pages;

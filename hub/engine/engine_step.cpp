@@ -171,7 +171,7 @@ Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch,
         if (!cancelled.empty()) watch_wake.notify_all();
     }
 
-    Result<StepResult> result = decoder.step(batch, experts, {}, stop);
+    Result<StepResult> result = device.run(batch, experts, stop);
     if (result.ok()) cost.record(shape, options.clock() - cost_from);
 
     const std::lock_guard lock(mutex);
@@ -226,7 +226,7 @@ void Engine::State::step() {
 
     std::vector<DueToken> due = take_result(batch, members, *result);
     sample(due);
-    decoder.recycle(*std::move(result));
+    device.recycle(*std::move(result));
 
     std::vector<GenerationId> finished_stop, finished_length, broken;
     for (DueToken& one : due)
@@ -250,7 +250,7 @@ void Engine::State::step() {
 std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch,
                                                  std::span<Generation* const> members,
                                                  const StepResult& result) {
-    const std::size_t vocab_size = decoder.config().vocab_size;
+    const std::size_t vocab_size = device.config().vocab_size;
     std::size_t logits_at = 0, row_at = 0;
     std::vector<DueToken> due;
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -272,7 +272,7 @@ std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch
 }
 
 void Engine::State::score_prompt(Generation& generation, std::span<const float> logits) const {
-    const std::size_t vocab_size = decoder.config().vocab_size;
+    const std::size_t vocab_size = device.config().vocab_size;
     const std::vector<TokenId>& prompt = generation.request.prompt;
     const std::uint32_t first = generation.kv->num_tokens() - generation.step_tokens;
 
@@ -288,7 +288,7 @@ void Engine::State::score_prompt(Generation& generation, std::span<const float> 
 
 // Each sampler is its sequence's own, so that nobody's token depends on who is sampled beside it.
 void Engine::State::sample(std::span<DueToken> due) const {
-    decoder.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
+    device.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
         for (DueToken& one : due.subspan(begin, end - begin)) {
             const GenerationRequest& request = one.generation->request;
             if (request.max_tokens > 0)

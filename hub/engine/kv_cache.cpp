@@ -29,7 +29,7 @@ KvCache::KvCache(const ModelConfig& config, KvCacheOptions options)
     MOEX_CHECK(options.page_tokens > 0, "a page holds at least one token");
     free_.reserve(options.num_pages);
     for (std::uint32_t page = options.num_pages; page-- > 0;) free_.push_back(page);
-    if (options.num_pages == 0) return;
+    if (options.num_pages == 0 || options_.copy_page) return;
 
     const auto system_page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     stride_bytes_ = (page_bytes() + system_page - 1) / system_page * system_page;
@@ -58,6 +58,7 @@ std::uint64_t KvCache::page_bytes() const {
 }
 
 std::byte* KvCache::page_data(std::uint32_t page) const {
+    MOEX_DCHECK(memory_ != nullptr, "the rows lie with a device");
     return memory_.get() + page * stride_bytes_;
 }
 
@@ -87,9 +88,16 @@ void KvCache::release(std::uint32_t page) {
     idle_.emplace(released_[page], page);
 }
 
+void KvCache::copy_page(std::uint32_t from, std::uint32_t to) {
+    if (options_.copy_page)
+        options_.copy_page(from, to);
+    else
+        std::memcpy(page_data(to), page_data(from), page_bytes());
+}
+
 // Its memory goes back to the system; the next holder gets it anew as it writes.
 void KvCache::free_page(std::uint32_t page) {
-    ::madvise(page_data(page), stride_bytes_, MADV_DONTNEED);
+    if (memory_) ::madvise(page_data(page), stride_bytes_, MADV_DONTNEED);
     free_.push_back(page);
 }
 
@@ -140,7 +148,7 @@ bool KvCache::Sequence::reserve(std::uint32_t num_tokens) {
 
     if (copies) {
         const std::uint32_t page = cache_->take_page();
-        std::memcpy(cache_->page_data(page), cache_->page_data(pages_[next]), cache_->page_bytes());
+        cache_->copy_page(pages_[next], page);
         cache_->release(std::exchange(pages_[next], page));
     } else if (is_begun && cache_->index_.holds(pages_[next])) {
         cache_->index_.erase(pages_[next]);

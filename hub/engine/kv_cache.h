@@ -25,10 +25,16 @@
 
 namespace moex {
 
+// Copies all rows of page `from` to page `to`, where these lie elsewhere.
+using KvPageCopier = std::function<void(std::uint32_t from, std::uint32_t to)>;
+
 struct KvCacheOptions {
     std::uint32_t page_tokens = 16;
     std::uint32_t num_pages = 0;  // the budget
     KvDtype dtype = KvDtype::f32;
+    // Set: rows lie with a device (hub/engine/step_device.h), and the cache only says whose each
+    // page is. Nothing is stored in it or read from it then.
+    KvPageCopier copy_page = {};
 };
 
 // One head's keys or values of some positions as f32; row i starts at data + i · stride.
@@ -67,6 +73,8 @@ class KvCache {
         Sequence& operator=(Sequence&& other) noexcept;
         ~Sequence();
         std::uint32_t num_tokens() const { return num_tokens_; }
+        // Of the positions [0, page_tokens), then the next ones; at least those of num_tokens().
+        std::span<const std::uint32_t> pages() const { return pages_; }
         std::uint32_t page_tokens() const { return cache_->options_.page_tokens; }
         // Room for `num_tokens` in all; false when the budget is spent (nothing changes).
         // From here on the rows behind num_tokens() may be written: a page that others read is
@@ -125,6 +133,7 @@ class KvCache {
     void hold(std::uint32_t page);
     void release(std::uint32_t page);
     void free_page(std::uint32_t page);
+    void copy_page(std::uint32_t from, std::uint32_t to);
 
     std::byte* page_data(std::uint32_t page) const;
     std::size_t head_bytes() const { return kv_head_bytes(options_.dtype, config_.head_dim); }

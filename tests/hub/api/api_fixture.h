@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/api/api.h"
+#include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
 
 namespace moex::test {

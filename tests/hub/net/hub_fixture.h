@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
 #include "hub/net/server.h"
 

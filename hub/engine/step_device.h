@@ -1,0 +1,55 @@
+// Who computes the engine's steps: the hub's cores (hub/engine/decoder.h), or a device with memory
+// of its own, such as a GPU (hub/commands/gpu). The engine cannot tell one from the other.
+// Owner: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <stop_token>
+#include <vector>
+
+#include "hub/base/clock.h"
+#include "hub/base/thread_pool.h"
+#include "hub/engine/expert_backend.h"
+#include "hub/engine/kv_cache.h"
+#include "hub/model/config.h"
+#include "hub/model/tokenizer/tokenizer.h"
+#include "protocol/result.h"
+
+namespace moex {
+
+// `tokens` continue the sequence at position
+// kv->num_tokens(); after the step they are committed to it.
+struct StepRows {
+    KvCache::Sequence* kv = nullptr;
+    std::span<const TokenId> tokens;
+    bool all_logits = false;  // logits of every row; otherwise of the last one only
+    bool no_logits = false;   // a prefill chunk that is not the last needs none
+};
+
+struct StepResult {
+    // [sum of asked rows, vocab_size], in the order of the batch
+    std::vector<float> logits;
+    std::vector<RowProvenance> rows;                      // [num_rows], summed over layers
+    std::vector<std::vector<std::uint64_t>> row_workers;  // [num_rows], each distinct and sorted
+    Duration experts_waited{};
+};
+
+class StepDevice {
+  public:
+    virtual ~StepDevice() = default;
+    virtual const ModelConfig& config() const = 0;
+    // On error no sequence was changed. A sequence appears once in a batch. `overloaded`: no room
+    // in its KV cache; `cancelled`: `stop` was requested and seen before the end; what `experts`
+    // may answer (hub/engine/expert_backend.h). A row's bits do not depend on its neighbours.
+    virtual Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
+                                   std::stop_token stop) = 0;
+    // Takes back a result that was read: the next step puts its logits into the same memory.
+    virtual void recycle(StepResult&& result) = 0;
+    virtual ThreadPool& threads() const = 0;  // the hub's, for what is left to do beside a step
+    // Set where keys and values lie with the device, under the page numbers of the KvCache.
+    virtual KvPageCopier page_copier() { return {}; }
+};
+
+}  // namespace moex
