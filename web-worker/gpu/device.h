@@ -27,6 +27,7 @@ struct AdapterInfo {
     bool has_f16 = false, has_subgroups = false;
     std::uint64_t max_buffer_bytes = 0;
     std::uint64_t max_binding_bytes = 0;  // of one storage binding
+    std::uint64_t memory_bytes = 0;       // what this process may take; 0: the backend cannot tell
     std::uint32_t max_workgroup_invocations = 256;
     std::uint32_t max_workgroups_per_dimension = 65535;
 };

@@ -70,11 +70,16 @@ class OnGpu {
             const Status fed = decoder->feed(part, StepLogits::every);
             if (!fed.ok()) throw std::runtime_error(fed.error().message);
             bool finished = false;
+            Status was_read;
             decoder->read_logits([&](Result<std::span<const float>> read) {
                 finished = true;
-                if (read.ok()) all.insert(all.end(), read->begin(), read->end());
+                if (read.ok())
+                    all.insert(all.end(), read->begin(), read->end());
+                else
+                    was_read = read.error();
             });
             loop.run_until(finished);
+            if (!was_read.ok()) throw std::runtime_error(was_read.error().message);
         }
         return all;
     }

@@ -33,15 +33,41 @@ Result<VkInstance> vulkan_instance() {
 
 namespace {
 
-bool has_pipeline_robustness(VkPhysicalDevice device) {
+bool has_extension(VkPhysicalDevice device, std::string_view name) {
     std::uint32_t count = 0;
     vkEnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr);
     std::vector<VkExtensionProperties> extensions(count);
     vkEnumerateDeviceExtensionProperties(device, nullptr, &count, extensions.data());
-    const bool named = std::any_of(extensions.begin(), extensions.end(), [](const auto& one) {
-        return std::string_view(one.extensionName) == VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME;
-    });
-    if (!named) return false;
+    return std::any_of(extensions.begin(), extensions.end(),
+                       [&](const auto& one) { return one.extensionName == name; });
+}
+
+// Of the largest heap of the device's own: less than that where others hold some of it and the
+// driver says so.
+std::uint64_t memory_bytes(VkPhysicalDevice device) {
+    const bool has_budget = has_extension(device, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 memory{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+    if (has_budget) memory.pNext = &budget;
+    vkGetPhysicalDeviceMemoryProperties2(device, &memory);
+
+    std::uint64_t most = 0;
+    for (std::uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; ++i) {
+        const VkMemoryHeap& heap = memory.memoryProperties.memoryHeaps[i];
+        if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
+        const std::uint64_t held = has_budget ? budget.heapUsage[i] : 0;
+        std::uint64_t free = heap.size;
+        if (has_budget && budget.heapBudget[i] > held)
+            free = std::min<std::uint64_t>(free, budget.heapBudget[i] - held);
+        most = std::max(most, free);
+    }
+    return most;
+}
+
+bool has_pipeline_robustness(VkPhysicalDevice device) {
+    if (!has_extension(device, VK_EXT_PIPELINE_ROBUSTNESS_EXTENSION_NAME)) return false;
 
     VkPhysicalDevicePipelineRobustnessFeaturesEXT robustness{
         .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_ROBUSTNESS_FEATURES_EXT};
@@ -88,6 +114,7 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
             adapter.queue_family = i;
             adapter.has_timestamps = family[i].timestampValidBits > 0;
             adapter.has_pipeline_robustness = has_pipeline_robustness(device);
+            adapter.memory_bytes = memory_bytes(device);
             adapters.push_back(adapter);
             break;
         }

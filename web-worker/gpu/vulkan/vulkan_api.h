@@ -20,6 +20,7 @@ struct VulkanAdapter {
     std::uint32_t queue_family = 0;
     bool has_timestamps = false;
     bool has_pipeline_robustness = false;
+    std::uint64_t memory_bytes = 0;  // of the device's own that is free for this process
     bool software = false;
 };
 

@@ -32,8 +32,9 @@ constexpr double spin_us_min = 150, spin_us_max = 2000;
 constexpr std::uint32_t bind_groups_max = 8192;
 // One submission of so many is timed: timestamps and their way back are not free.
 constexpr std::uint64_t submits_per_time = 16;
-// a GPU that takes longer is taken for lost
-constexpr std::uint64_t fence_wait_ns = 60'000'000'000;
+// A GPU that takes longer is taken for lost. A software one also compiles the kernels within the
+// first submission that runs them: on a busy machine with an empty cache that took minutes.
+constexpr std::uint64_t fence_wait_s = 60, fence_wait_software_s = 900;
 
 struct Buffer {
     VkBuffer buffer = VK_NULL_HANDLE;
@@ -145,6 +146,7 @@ class VulkanDevice : public Device {
         adapter_.description = text(chosen_.properties.deviceName,
                                     chosen_.driver.empty() ? "" : ", ", chosen_.driver);
         adapter_.software = chosen_.software;
+        adapter_.memory_bytes = chosen_.memory_bytes;
 
         adapter_.max_binding_bytes = limits.maxStorageBufferRange;
         adapter_.max_buffer_bytes = std::min<std::uint64_t>(limits.maxStorageBufferRange,
@@ -609,7 +611,8 @@ class VulkanDevice : public Device {
                 --wait.slot->reads;
                 if (result != VK_SUCCESS) {
                     wait.done(Error{ErrorCode::device_lost, vulkan_result_text(result)});
-                    die(result == VK_TIMEOUT ? "a submission did not finish within 60 s"
+                    die(result == VK_TIMEOUT ? text("a submission did not finish within ",
+                                                    fence_wait_ns() / 1'000'000'000, " s")
                                              : vulkan_result_text(result));
                     return;
                 }
@@ -630,9 +633,12 @@ class VulkanDevice : public Device {
             while (result == VK_NOT_READY && Clock::now() - began < spin)
                 result = vkGetFenceStatus(device_, fence);
         if (result == VK_NOT_READY)
-            result = vkWaitForFences(device_, 1, &fence, VK_TRUE, fence_wait_ns);
+            result = vkWaitForFences(device_, 1, &fence, VK_TRUE, fence_wait_ns());
         waited_us_ = std::chrono::duration<double, std::micro>(Clock::now() - began).count();
         return result;
+    }
+    std::uint64_t fence_wait_ns() const {
+        return (adapter_.software ? fence_wait_software_s : fence_wait_s) * 1'000'000'000;
     }
     double time_of(const Slot& slot) const {
         std::uint64_t ticks[2] = {0, 0};
