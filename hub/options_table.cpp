@@ -184,6 +184,13 @@ const Setting engine_settings[] = {
      "of attention and dense matrices in int8 arithmetic: int8, or int4 (fewer bytes a token, less "
      "exact); the LM head keeps 8 bits",
      0, 0, "int8|int4"},
+    {"gpu", word, command_serve | command_generate, "auto|off|NAME", "off",
+     "on a GPU of this machine, through Vulkan: attention, routers and LM head; with generate and "
+     "with --backend local the experts, too, unless --deterministic. auto takes a real one and "
+     "stays on the processor where there is none; NAME is an index or part of a device's name "
+     "(llvmpipe is software). --kv-mb is of its memory then; 0: what is of use and fits"},
+    {"gpu-mb", number, command_serve, "MB", "0", "most of the GPU's memory; 0: what is free", 0,
+     10000000},
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
     {"sequences-max", number, command_serve, "N", "16", "generations that run at once", 1, 4096},
     {"queue-max", number, command_serve, "N", "64", "generations that wait; beyond it 429", 1,
@@ -211,9 +218,6 @@ const Setting engine_settings[] = {
 };
 
 const Setting generate_settings[] = {
-    {"gpu", word, command_generate, "auto|off|NAME", "off",
-     "the whole model on a GPU through Vulkan: auto takes a real one and stays on the CPU where "
-     "there is none; NAME is part of a device's name (llvmpipe is software)"},
     {"max-tokens", number, command_generate, "N", "128", "tokens to generate at most", 1, 10000000},
     {"temperature", word, command_generate, "T", "", "0 is greedy; default: the package's", 0, 0,
      "", check_number_text},

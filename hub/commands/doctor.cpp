@@ -18,6 +18,7 @@
 
 #include "hub/base/system_memory.h"
 #include "hub/commands/command.h"
+#include "hub/commands/gpu/gpu_steps.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
@@ -154,8 +155,18 @@ Finding look_at_memory(const Settings&) {
             "end other programs, or --kv-mb for a smaller KV cache"};
 }
 
-// Of moex-worker on this machine; the hub itself needs none.
-Finding look_at_gpu(const Settings&) {
+// What --gpu asks for; otherwise of moex-worker on this machine, the hub itself needs none.
+Finding look_at_gpu(const Settings& settings) {
+    if (const std::string& wanted = settings.text("gpu"); wanted != "off") {
+        const auto found = find_gpu(wanted);
+        if (found.ok()) return {Grade::ok, text("--gpu ", wanted, ": ", *found)};
+        if (wanted == "auto" && found.error().code == ErrorCode::unavailable)
+            return {Grade::note, text("the processor computes: ", found.error().message),
+                    "a driver with Vulkan 1.1, or nothing"};
+        return {Grade::wrong, text("--gpu ", wanted, ": ", found.error().message),
+                "--gpu auto, off, or one of these"};
+    }
+
     std::error_code failure;
     int nodes = 0, closed = 0;
     for (const auto& entry : fs::directory_iterator("/dev/dri", failure)) {
@@ -169,7 +180,8 @@ Finding look_at_gpu(const Settings&) {
     if (closed > 0)
         return {Grade::note, text(closed, " of ", nodes, " closed to this user"),
                 "usermod -aG render USER, then log in again"};
-    return {Grade::ok, text(nodes, nodes == 1 ? " device" : " devices", " for moex-worker")};
+    return {Grade::ok,
+            text(nodes, nodes == 1 ? " device" : " devices", " for serve --gpu and moex-worker")};
 }
 
 Finding look_at_state(const Settings& settings) {

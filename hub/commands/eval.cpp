@@ -20,7 +20,8 @@ int run_eval(const Invocation& invocation) {
     const std::string content{std::istreambuf_iterator<char>(file), {}};
 
     auto model = load_model(
-        settings, [](std::string_view) {}, invocation.check_only);
+        settings, [](std::string_view) {},
+        invocation.check_only ? LoadParts::texts : LoadParts::everything);
     if (!model.ok()) return fail(model.error().message);
     if (!model->tokenizer) return fail("the package has no tokenizer; eval needs one");
     if (invocation.check_only) return exit_stopped;

@@ -298,7 +298,8 @@ int run_generate(const Invocation& invocation) {
     // The CPU's matrices are loaded when it is clear that it computes.
     const bool texts_only = invocation.check_only || invocation.settings.text("gpu") != "off";
     auto model = load_model(
-        invocation.settings, [](std::string_view) {}, texts_only);
+        invocation.settings, [](std::string_view) {},
+        texts_only ? LoadParts::texts : LoadParts::everything);
     if (!model.ok()) return fail(model.error().message);
     if (invocation.check_only) return exit_stopped;
     if (const Status whole = model->package->require_all_blobs(); !whole.ok())

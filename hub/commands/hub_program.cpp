@@ -80,9 +80,10 @@ Status HubProgram::check() {
     MOEX_TRY(choose_user());
     std::optional<ActingAs> acting;
     if (user_) acting.emplace(*user_);
-    MOEX_TRY(load(true));
+    MOEX_ASSIGN(model, load_model(
+                           settings_, [](std::string_view) {}, LoadParts::texts));
 
-    std::printf("settings and %s are right\n", model_.package->name().c_str());
+    std::printf("settings and %s are right\n", model.package->name().c_str());
     return {};
 }
 
@@ -94,7 +95,7 @@ Status HubProgram::open() {
         // What the user may not read must fail now, not at the first request.
         std::optional<ActingAs> acting;
         if (user_) acting.emplace(*user_);
-        MOEX_TRY(load(false));
+        MOEX_TRY(load());
         MOEX_TRY(require_computers());
         MOEX_TRY(open_registry());
         if (const std::string& path = settings_.text("trace"); !path.empty()) {
@@ -157,14 +158,60 @@ Status HubProgram::choose_state_directory() {
     return give_folder(state_directory_, *user_);
 }
 
-Status HubProgram::load(bool texts_only) {
+Status HubProgram::load() {
     StageBar stages;
-    auto model = load_model(
-        settings_, [&](std::string_view stage) { stages.show(stage); }, texts_only);
-    if (!model.ok()) return model.error();
+    const auto show = [&](std::string_view stage) { stages.show(stage); };
+    const bool wants_gpu = settings_.text("gpu") != "off";
+    MOEX_ASSIGN(model, load_model(settings_, show,
+                                  wants_gpu ? LoadParts::all_but_decoder : LoadParts::everything));
+    model_ = std::move(model);
+    if (wants_gpu) MOEX_TRY(open_gpu());
+    return gpu_ || model_.decoder ? Status{} : load_decoder(model_, settings_, show);
+}
 
-    model_ = *std::move(model);
+// Leaves the steps to this machine's cores where "auto" finds no GPU to take.
+Status HubProgram::open_gpu() {
+    const std::string& wanted = settings_.text("gpu");
+    GpuStepsOptions options;
+    options.device = wanted;
+    options.holds_experts = gpu_computes_experts();
+    options.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
+    options.memory_bytes_max = settings_.number("gpu-mb") << 20;
+    options.kv_bytes_max = settings_.number("kv-mb") << 20;
+    options.kv_dtype = model_.kv_dtype;
+    ProgressBar bar("to the GPU", false);
+    options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
+    auto gpu = open_gpu_steps(model_.package, *model_.threads, options);
+    if (gpu.ok()) {
+        gpu_ = std::move(*gpu);
+        log_info("hub: attention, routers and LM head on a GPU", kv("adapter", gpu_->adapter()),
+                 kv("weights_mb", gpu_->weight_bytes() >> 20), kv("kv_mb", gpu_->kv_bytes() >> 20),
+                 kv("experts", options.holds_experts ? "gpu" : settings_.text("backend")));
+        return {};
+    }
+    if (wanted != "auto" || gpu.error().code != ErrorCode::unavailable)
+        return Error{gpu.error().code, text("--gpu ", wanted, ": ", gpu.error().message)};
+    log_info("hub: this machine's cores compute the steps", kv("because", gpu.error().message));
     return {};
+}
+
+// What --deterministic rounds, the ExpertBackend rounds.
+bool HubProgram::gpu_computes_experts() const {
+    return settings_.text("gpu") != "off" && !swarm_computes() && !settings_.on("deterministic");
+}
+
+EngineOptions HubProgram::engine_options() const {
+    EngineOptions options = engine_options_of(settings_, model_);
+    options.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
+    options.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
+    options.prefix_cache = settings_.on("prefix-cache");
+    options.step_stretch_max = settings_.real("step-stretch");
+    if (!gpu_) return options;
+    const KvCacheOptions pages = gpu_->kv_pages();
+    options.page_tokens = pages.page_tokens;
+    options.kv_dtype = pages.dtype;
+    options.kv_bytes_max = gpu_->kv_bytes();
+    return options;
 }
 
 // Somebody must be able to compute: this machine needs all blobs, the swarm may find them
@@ -253,12 +300,9 @@ void HubProgram::join_rooms() {
     swarm_.emplace(std::move(swarm_options), server_->swarm_host(), model_.local.get(),
                    [this](const WorkerEvent& event) { on_worker_event(event); });
 
-    engine_options_ = engine_options_of(settings_, model_);
-    engine_options_.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
-    engine_options_.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
-    engine_options_.prefix_cache = settings_.on("prefix-cache");
-    engine_options_.step_stretch_max = settings_.real("step-stretch");
-    engine_.emplace(*model_.decoder, experts(), engine_options_);
+    engine_options_ = engine_options();
+    StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
+    engine_.emplace(device, experts(), engine_options_);
 
     ApiOptions api_options;
     api_options.default_max_tokens = static_cast<std::uint32_t>(
@@ -270,7 +314,7 @@ void HubProgram::join_rooms() {
 
     // Where this machine stands in for others, experts are packed as they are asked for: few may
     // be.
-    if (!swarm_computes())
+    if (!swarm_computes() && !(gpu_ && gpu_computes_experts()))
         model_.local->pack_in_background([this] {
             log_info("hub: experts packed",
                      kv("since_start_ms", to_ms(now_steady() - started_at_)));
@@ -285,6 +329,7 @@ void HubProgram::log_ready() const {
     log_info("hub: ready", kv("model", model_.package->name()),
              kv("backend", swarm_computes() ? swarm_->name() : model_.local->name()),
              kv("loaded_ms", to_ms(now_steady() - started_at_)),
+             kv("steps", gpu_ ? gpu_->adapter() : "cpu"),
              kv("threads", model_.threads->num_threads()), kv("kv_tokens", kv_tokens));
 }
 

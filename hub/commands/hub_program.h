@@ -8,6 +8,7 @@
 #include "hub/base/trace.h"
 #include "hub/commands/command.h"
 #include "hub/commands/drop_privileges.h"
+#include "hub/commands/gpu/gpu_steps.h"
 #include "hub/commands/host_keys.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/signals.h"
@@ -49,7 +50,8 @@ class HubProgram {
   private:
     Status choose_user();
     Status choose_state_directory();
-    Status load(bool texts_only);
+    Status load();
+    Status open_gpu();
     Status require_computers() const;
     Status open_registry();
     void join_rooms();
@@ -61,6 +63,9 @@ class HubProgram {
     void print_links() const;
     bool swarm_computes() const { return settings_.text("backend") == "swarm"; }
     ExpertBackend& experts();
+    // The GPU holds all experts, and nobody else is asked.
+    bool gpu_computes_experts() const;
+    EngineOptions engine_options() const;
 
     // In the order in which they come into being. They go in the reverse one: who asks goes
     // before who answers, the engine before the swarm, the swarm before the server whose strand
@@ -75,6 +80,7 @@ class HubProgram {
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
+    std::unique_ptr<GpuSteps> gpu_;  // null where this machine's cores compute the steps
     std::unique_ptr<Registry> registry_;
     std::unique_ptr<BanBook> bans_;
     MadeKeys made_keys_;

@@ -79,7 +79,7 @@ void set_log_of(const Settings& settings) {
 
 Result<LoadedModel> load_model(const Settings& settings,
                                const std::function<void(std::string_view)>& stage,
-                               bool texts_only) {
+                               LoadParts parts) {
     LoadedModel model;
     MOEX_ASSIGN(directory, find_model(settings));
     stage("reading package");
@@ -100,16 +100,12 @@ Result<LoadedModel> load_model(const Settings& settings,
                 return chat_template.error();
         }
     }
-    if (texts_only) return model;
+    if (parts == LoadParts::texts) return model;
 
     model.threads = std::make_unique<ThreadPool>(settings.number("threads"));
-    stage("loading tensors");
     MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
-    MOEX_ASSIGN(decoder,
-                Decoder::create(model.package, *model.threads,
-                                {.arithmetic = arithmetic, .hub_dtype = hub_dtype_of(settings)}));
-    model.decoder = std::move(decoder);
     model.kv_dtype = kv_dtype_of(settings, arithmetic);
+    if (parts == LoadParts::everything) MOEX_TRY(load_decoder(model, settings, stage));
 
     // A package may come without blobs: the hub of a host who serves them elsewhere.
     if (model.package->holds_all_blobs())
@@ -117,6 +113,17 @@ Result<LoadedModel> load_model(const Settings& settings,
                                                      rounding_of(settings),
                                                      expert_arithmetic(arithmetic, *model.package));
     return model;
+}
+
+Status load_decoder(LoadedModel& model, const Settings& settings,
+                    const std::function<void(std::string_view)>& stage) {
+    stage("loading tensors");
+    MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
+    MOEX_ASSIGN(decoder,
+                Decoder::create(model.package, *model.threads,
+                                {.arithmetic = arithmetic, .hub_dtype = hub_dtype_of(settings)}));
+    model.decoder = std::move(decoder);
+    return {};
 }
 
 EngineOptions engine_options_of(const Settings& settings, const LoadedModel& model) {

@@ -25,16 +25,20 @@ struct LoadedModel {
     std::shared_ptr<const Tokenizer> tokenizer;         // null when the package has none
     std::shared_ptr<const ChatTemplate> chat_template;  // null when the package has none
     std::unique_ptr<ThreadPool> threads;
-    std::unique_ptr<Decoder> decoder;
+    std::unique_ptr<Decoder> decoder;     // null until load_decoder()
     std::unique_ptr<LocalExperts> local;  // null unless all expert blobs are here
     KvDtype kv_dtype = KvDtype::f32;      // that the settings and the arithmetic ask for
 };
 
+enum class LoadParts { texts, all_but_decoder, everything };
+
 // `stage` hears what is being done, in two or three words.
-// Only the package and the texts when `texts_only`.
 Result<LoadedModel> load_model(const Settings& settings,
                                const std::function<void(std::string_view)>& stage,
-                               bool texts_only = false);
+                               LoadParts parts = LoadParts::everything);
+// The matrices of this machine's cores, where load_model() left them out.
+Status load_decoder(LoadedModel& model, const Settings& settings,
+                    const std::function<void(std::string_view)>& stage);
 
 ExpertRounding rounding_of(const Settings& settings);
 EngineOptions engine_options_of(const Settings& settings, const LoadedModel& model);

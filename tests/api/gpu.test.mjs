@@ -1,8 +1,8 @@
-// `moex-hub generate --gpu` on whatever Vulkan device is here, software where there is no other.
+// `moex-hub generate --gpu` and `serve --gpu` on whatever Vulkan device is here, software where there is no other.
 // A build without the worker's part (MOEX_GPU unset) has to say what is missing.
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { modelFolder, runHub } from './hub_process.mjs';
+import { modelFolder, postJson, runHub, startHub } from './hub_process.mjs';
 
 const built = process.env.MOEX_GPU === '1';
 const generating = (...args) => ['generate', '--model', modelFolder, '--max-tokens', '10', ...args];
@@ -40,4 +40,54 @@ test('a build without Vulkan says how to get one with it', { skip: built }, asyn
   const run = await runHub(generating(...lighthouse, ...greedy, '--gpu', first_device));
   assert.equal(run.code, 1);
   assert.match(run.stderr, /built without Vulkan \(scripts\/setup\.sh --for worker/);
+});
+
+// The text of a streamed greedy chat.
+async function say(hub, content) {
+  const messages = [{ role: 'user', content }];
+  const body = { model: 'moex-demo', stream: true, temperature: 0, max_tokens: 6, messages };
+  const response = await postJson(`${hub.api}/chat/completions`, body);
+  assert.equal(response.status, 200);
+  return (await response.text()).split('\n')
+    .filter((line) => line.startsWith('data: {'))
+    .map((line) => JSON.parse(line.slice(6)).choices[0]?.delta?.content ?? '')
+    .join('');
+}
+const prompts = ['Tell me a story about a lighthouse', 'Why?'];
+async function sayAll(args) {
+  const hub = await startHub(['--backend', 'local', '--kv-mb', '64', ...args]);
+  try {
+    const together = await Promise.all(prompts.map((prompt) => say(hub, prompt)));
+    const alone = [await say(hub, prompts[0]), await say(hub, prompts[1])];
+    assert.deepEqual(together, alone);
+    return { texts: alone, log: hub.stderr() };
+  } finally {
+    await hub.stop();
+  }
+}
+
+test('serve --gpu: two streams at once are those of each alone, and what the processor says', { skip: !built },
+  async () => {
+    const cpu = await sayAll(['--deterministic']);
+    assert.ok(cpu.texts[0].length > 0);
+    const gpu = await sayAll(['--deterministic', '--gpu', first_device]);
+    assert.deepEqual(gpu.texts, cpu.texts);
+    assert.match(gpu.log, /attention, routers and LM head on a GPU adapter=.* experts=local/);
+    const whole = await sayAll(['--gpu', first_device]);
+    assert.ok(whole.texts[0].length > 0);
+    assert.match(whole.log, /attention, routers and LM head on a GPU adapter=.* experts=gpu/);
+  });
+
+test('a model beyond the memory that serve may take is refused with both sizes', { skip: !built }, async () => {
+  const run = await runHub(['serve', '--model', modelFolder, '--listen', '127.0.0.1:0', '--gpu', first_device,
+    '--gpu-mb', '3']);
+  assert.equal(run.code, 1);
+  assert.match(run.stderr, /the model wants \d+ MB of .* of weights.* of keys and values.*, 3 MB are there/);
+});
+
+test('doctor says which device --gpu means', { skip: !built }, async () => {
+  const known = await runHub(['doctor', '--model', modelFolder, '--gpu', first_device]);
+  assert.match(known.stdout, /ok +GPU +--gpu 0: .*, \d+ MB/);
+  const unknown = await runHub(['doctor', '--model', modelFolder, '--gpu', 'abacus']);
+  assert.match(unknown.stdout, /wrong +GPU +--gpu abacus: no Vulkan device is called abacus; there are: /);
 });

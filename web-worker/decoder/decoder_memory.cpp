@@ -15,12 +15,26 @@ constexpr std::uint64_t binding_align = 256;
 // A table is cut at a multiple of so many rows: the logits behind it begin at an aligned offset.
 constexpr std::uint32_t shard_rows_align = binding_align / sizeof(float);
 
-std::uint64_t parts_bytes(const DecoderModel& model, std::uint64_t rows, std::uint64_t pages) {
-    return rows * model.num_heads * pages * model.head_dim * sizeof(float);
+std::uint64_t part_slot_bytes(const DecoderModel& model) {
+    return std::uint64_t{model.num_heads} * model.head_dim * sizeof(float);
 }
 
-std::uint64_t page_bytes(const DecoderModel& model) {
-    return std::uint64_t{2} * model.kv_size() * kv_page_tokens * sizeof(float);
+bool holds_ffn(const DecoderModel& model, std::uint32_t layer) {
+    return !model.is_moe(layer) || !model.experts_elsewhere;
+}
+// Columns of `intermediate` for a row.
+std::uint64_t inner_size(const DecoderModel& model) {
+    std::uint64_t inner = 0;
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer)
+        if (holds_ffn(model, layer))
+            inner = std::max<std::uint64_t>(
+                inner, std::uint64_t{model.ffn_shape(layer).moe_intermediate_size} *
+                           (model.is_moe(layer) ? model.top_k : 1));
+    return inner;
+}
+// Of rows that the next add_norm adds to one of the residual stream.
+std::uint64_t addends_max(const DecoderModel& model) {
+    return model.experts_elsewhere ? 1 : std::max(1u, model.top_k);
 }
 
 }  // namespace
@@ -29,13 +43,48 @@ DecoderMemory::~DecoderMemory() {
     for (const gpu::BufferId buffer : owned_) device_.destroy_buffer(buffer);
 }
 
-std::uint32_t DecoderMemory::rows_that_fit(std::uint64_t binding_bytes, const DecoderModel& model,
-                                           std::uint32_t pages, std::uint32_t wanted) {
+std::uint64_t DecoderMemory::part_slots_of(std::uint64_t binding_bytes, const DecoderModel& model,
+                                           std::uint32_t rows, std::uint32_t row_pages) {
     // Parts of attention are the largest of a step's buffers once the context is long.
     constexpr std::uint64_t parts_bytes_max = 64ull << 20;
-    const std::uint64_t most = std::min(parts_bytes_max, binding_bytes) /
-                               parts_bytes(model, 1, pages);
-    return static_cast<std::uint32_t>(std::clamp<std::uint64_t>(most / 8 * 8, 8, wanted));
+    const std::uint64_t most = std::min(parts_bytes_max, binding_bytes) / part_slot_bytes(model);
+    return std::clamp<std::uint64_t>(most, std::uint64_t{8} * row_pages,
+                                     std::uint64_t{rows} * row_pages);
+}
+
+std::uint64_t DecoderMemory::kv_page_bytes(const DecoderModel& model, bool kv_f16) {
+    return std::uint64_t{2} * model.kv_size() * kv_page_tokens * (kv_f16 ? 2 : 4);
+}
+
+DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const DecoderSizes& sizes) {
+    const auto matrix = [&](WeightKind kind, std::uint64_t num_out, std::uint64_t num_in) {
+        return matrix_layout(kind, static_cast<std::uint32_t>(num_out),
+                             static_cast<std::uint32_t>(num_in), model.group_size)
+            .size_bytes;
+    };
+    const std::uint64_t hidden = model.hidden_size, rows = sizes.rows, word = sizeof(float);
+    Needs bytes;
+    bytes.weights = (model.tied_embeddings ? 1 : 2) *
+                    matrix(model.table_kind, model.vocab_size, hidden);
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
+        bytes.weights += matrix(model.attention_kind, model.qkv_size(), hidden) +
+                         matrix(model.attention_kind, hidden, model.q_size());
+        if (model.is_moe(layer))
+            bytes.weights += matrix(model.router_kind, model.num_experts, hidden);
+        if (holds_ffn(model, layer))
+            bytes.weights += (model.is_moe(layer) ? model.num_experts : 1) *
+                             expert_blob_layout(model.ffn_shape(layer),
+                                                expert_dtype_of(model.ffn_kind(layer)))
+                                 .size_bytes;
+    }
+    bytes.kv = kv_page_bytes(model, sizes.kv_f16) * sizes.pages * model.num_layers;
+    bytes.step = sizes.part_slots * part_slot_bytes(model) +
+                 word * sizes.logit_rows * model.vocab_size +
+                 word * rows *
+                     (3 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
+                      addends_max(model) * hidden + inner_size(model)) +
+                 word * sizes.row_pages * kv_page_tokens * model.head_dim;
+    return bytes;
 }
 
 std::uint32_t DecoderMemory::tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts) {
@@ -115,18 +164,13 @@ class MemoryBuilder {
     Status make_step_buffers() {
         namespace group_pairs = gpu::kernels::group_pairs;
         const std::uint64_t rows = sizes_.rows, hidden = model_.hidden_size, word = 4;
-        std::uint64_t inner = 0;
-        for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-            inner = std::max<std::uint64_t>(
-                inner, std::uint64_t{model_.ffn_shape(layer).moe_intermediate_size} *
-                           (model_.is_moe(layer) ? model_.top_k : 1));
         const std::uint64_t pairs = rows * std::max(1u, model_.top_k);
         const std::uint64_t stretches = (model_.vocab_size +
                                          gpu::kernels::argmax_part::stretch_tokens - 1) /
                                         gpu::kernels::argmax_part::stretch_tokens;
 
         MOEX_TRY(make(memory_.rows, word * step_header_words + sizeof(StepRow) * rows, "rows"));
-        MOEX_TRY(make(memory_.page_table, word * sizes_.pages, "page table"));
+        MOEX_TRY(make(memory_.page_table, word * sizes_.table_entries, "page table"));
         MOEX_TRY(make(memory_.ids, word * sizes_.ring_ids, "chosen ids"));
         MOEX_TRY(make(memory_.best, 2 * word * stretches, "best tokens"));
         MOEX_TRY(make(memory_.logits, word * sizes_.logit_rows * model_.vocab_size, "logits"));
@@ -135,10 +179,11 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.y_transposed, word * rows * hidden, "y transposed"));
         MOEX_TRY(make(memory_.qkv, word * rows * model_.qkv_size(), "q, k and v"));
         MOEX_TRY(make(memory_.q, word * rows * model_.q_size(), "q"));
-        MOEX_TRY(make(memory_.parts, parts_bytes(model_, rows, sizes_.pages), "attention parts"));
-        MOEX_TRY(make(memory_.peaks, 2 * word * rows * model_.num_heads * sizes_.pages, "peaks"));
+        MOEX_TRY(
+            make(memory_.parts, sizes_.part_slots * part_slot_bytes(model_), "attention parts"));
+        MOEX_TRY(make(memory_.peaks, 2 * word * sizes_.part_slots * model_.num_heads, "peaks"));
         MOEX_TRY(make(memory_.attended, word * rows * model_.q_size(), "attended"));
-        MOEX_TRY(make(memory_.addends, word * pairs * hidden, "addends"));
+        MOEX_TRY(make(memory_.addends, word * rows * addends_max(model_) * hidden, "addends"));
         MOEX_TRY(make(memory_.router_logits, word * rows * model_.num_experts, "router logits"));
         MOEX_TRY(make(memory_.routes, 2 * word * pairs, "routes"));
         MOEX_TRY(make(memory_.dense_routes, 2 * word * rows, "dense routes"));
@@ -147,20 +192,22 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.tiles,
                       word * (group_pairs::tiles_word + tiles * (2 + 2 * group_pairs::tile_rows)),
                       "tiles of pairs"));
-        MOEX_TRY(make(memory_.intermediate, word * rows * inner, "intermediate"));
+        MOEX_TRY(make(memory_.intermediate, word * rows * inner_size(model_), "intermediate"));
 
         for (DecoderMemory::Layer& layer : memory_.layers) {
-            MOEX_TRY(make(layer.kv, page_bytes(model_) * sizes_.pages, "keys and values"));
-            memory_.kv_bytes += page_bytes(model_) * sizes_.pages;
+            const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_f16) *
+                                        sizes_.pages;
+            MOEX_TRY(make(layer.kv, bytes, "keys and values"));
+            memory_.kv_bytes += bytes;
         }
         return fill_tables();
     }
 
-    // What is known before the first step: pages in order, dense layers as their only expert, and
-    // the angles of all positions, rounded as the reference does.
+    // What is known before the first step: the pages of an only sequence in order, dense layers as
+    // their only expert, and the angles of all positions, rounded as the reference does.
     Status fill_tables() {
-        std::vector<std::uint32_t> pages(sizes_.pages);
-        for (std::uint32_t i = 0; i < sizes_.pages; ++i) pages[i] = i;
+        std::vector<std::uint32_t> pages(std::min(sizes_.row_pages, sizes_.pages));
+        for (std::uint32_t i = 0; i < pages.size(); ++i) pages[i] = i;
         device_.write_buffer(memory_.page_table, 0, std::as_bytes(std::span(pages)));
 
         std::vector<float> routes(2 * sizes_.rows);
@@ -168,7 +215,7 @@ class MemoryBuilder {
         device_.write_buffer(memory_.dense_routes, 0, std::as_bytes(std::span(routes)));
 
         const std::size_t half_size = model_.head_dim / 2,
-                          positions = std::size_t{sizes_.pages} * kv_page_tokens;
+                          positions = std::size_t{sizes_.row_pages} * kv_page_tokens;
         std::vector<float> cos_sin(positions * model_.head_dim);
         for (std::size_t i = 0; i < half_size; ++i) {
             const float frequency = 1.0f / static_cast<float>(std::pow(
@@ -306,6 +353,7 @@ class MemoryBuilder {
             MOEX_TRY(make_matrix(layer.router, model_.router_kind, model_.num_experts,
                                  model_.hidden_size, {.name = Name::router, .layer = index},
                                  "router"));
+        if (!holds_ffn(model_, index)) return {};
 
         const std::uint64_t size_bytes = blob_bytes(index);
         const std::uint32_t num_experts = model_.is_moe(index) ? model_.num_experts : 1,

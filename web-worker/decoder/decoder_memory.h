@@ -14,11 +14,15 @@ namespace moex {
 
 // How much a step may take.
 struct DecoderSizes {
-    std::uint32_t rows = 0;                 // of a step, a multiple of 8
-    std::uint32_t logit_rows = 0;           // 1, or a multiple of 8
-    std::uint32_t pages = 0;                // of keys and values, for one sequence
-    std::uint32_t ring_ids = 0;             // chosen tokens that the host has not read yet
-    std::uint64_t binding_bytes = 0;        // the most that a kernel can bind
+    std::uint32_t rows = 0;           // of a step, a multiple of 8
+    std::uint32_t logit_rows = 0;     // 1, or a multiple of 8
+    std::uint32_t pages = 0;          // of keys and values, for all sequences
+    std::uint32_t row_pages = 0;      // the most that one sequence has
+    std::uint32_t table_entries = 0;  // of a step's page tables
+    std::uint64_t part_slots = 0;     // (row, page) pairs that a step's attention has room for
+    bool kv_f16 = false;              // otherwise f32
+    std::uint32_t ring_ids = 0;       // chosen tokens that the host has not read yet
+    std::uint64_t binding_bytes = 0;  // the most that a kernel can bind
     std::uint64_t weight_buffer_bytes = 0;  // of a part of a table, or of a layer's experts
 };
 
@@ -48,9 +52,18 @@ class DecoderMemory {
     ~DecoderMemory();
     DecoderMemory(const DecoderMemory&) = delete;
 
-    // The most rows, up to `wanted`, whose buffers a binding of so many bytes holds.
-    static std::uint32_t rows_that_fit(std::uint64_t binding_bytes, const DecoderModel& model,
-                                       std::uint32_t pages, std::uint32_t wanted);
+    // Room for parts of attention: for `rows` rows of the longest sequence, or of as many pages as
+    // a binding and the memory that they are worth allow; eight rows at least.
+    static std::uint64_t part_slots_of(std::uint64_t binding_bytes, const DecoderModel& model,
+                                       std::uint32_t rows, std::uint32_t row_pages);
+
+    // What create() would allocate, but for a few kilobytes.
+    struct Needs {
+        std::uint64_t weights = 0, kv = 0, step = 0;
+        std::uint64_t all() const { return weights + kv + step; }
+    };
+    static Needs needs_of(const DecoderModel& model, const DecoderSizes& sizes);
+    static std::uint64_t kv_page_bytes(const DecoderModel& model, bool kv_f16);  // of a layer
 
     // The most tiles that group_pairs makes of so many pairs.
     static std::uint32_t tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts);

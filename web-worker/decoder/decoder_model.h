@@ -26,6 +26,8 @@ struct DecoderModel {
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     bool norm_topk_prob = false, qk_norm = false;
     bool qkv_bias = false, o_bias = false, tied_embeddings = false;
+    // Experts are computed by somebody else, between a layer's router and the layer behind it.
+    bool experts_elsewhere = false;
     double rms_norm_eps = 1e-6, rope_theta = 10000;
 
     WeightKind table_kind = WeightKind::bf16;  // embeddings and head

@@ -56,7 +56,7 @@ const DecoderOps::Op* DecoderOps::add(std::string kernel,
 }
 
 std::uint32_t DecoderOps::addends_of(std::uint32_t layer) const {
-    return model_.is_moe(layer) ? model_.top_k : 1;
+    return model_.is_moe(layer) && !model_.experts_elsewhere ? model_.top_k : 1;
 }
 
 const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, std::uint32_t num_addends,
@@ -119,7 +119,7 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
                                    model_.qkv_bias ? &memory.qkv_bias : nullptr),
                             input_for(kind), {memory_.qkv}, model_.qkv_size());
     layer.rope = add(
-        "rope_store",
+        sizes_.kv_f16 ? "rope_store_f16" : "rope_store",
         {{"num_heads", model_.num_heads},
          {"num_kv_heads", model_.num_kv_heads},
          {"head_dim", model_.head_dim},
@@ -132,11 +132,10 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
          {memory_.page_table},
          {memory_.q},
          {memory.kv}});
-    layer.attend_page = add("attend_page",
+    layer.attend_page = add(sizes_.kv_f16 ? "attend_page_f16" : "attend_page",
                             {{"num_heads", model_.num_heads},
                              {"num_kv_heads", model_.num_kv_heads},
-                             {"head_dim", model_.head_dim},
-                             {"pages_max", sizes_.pages}},
+                             {"head_dim", model_.head_dim}},
                             {{memory_.rows},
                              {memory_.page_table},
                              {memory_.q},
@@ -147,7 +146,6 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
         "attend_merge",
         {{"num_heads", model_.num_heads},
          {"head_dim", model_.head_dim},
-         {"pages_max", sizes_.pages},
          {"transposes", kind == WeightKind::int4 ? 1u : 0u}},
         {{memory_.rows}, {memory_.parts}, {memory_.peaks}, {memory_.attended}});
     layer.o = add_product(matrix(memory.o, kind, model_.hidden_size, model_.q_size(),
@@ -176,6 +174,7 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
                            {"top_k", model_.top_k},
                            {"norm_topk_prob", model_.norm_topk_prob ? 1u : 0u}},
                           {{memory_.router_logits}, {memory_.routes}});
+        if (model_.experts_elsewhere) return;
     }
 
     std::vector<gpu::KernelConstant> constants = {
@@ -241,7 +240,8 @@ void DecoderOps::add_tables(std::uint32_t num_addends) {
         "argmax_take",
         {{"num_stretches", ceil_div(model_.vocab_size, kernels::argmax_part::stretch_tokens)},
          {"ring_ids", sizes_.ring_ids},
-         {"vocab_size", model_.vocab_size}},
+         {"vocab_size", model_.vocab_size},
+         {"row_pages", sizes_.row_pages}},
         {{memory_.best}, {memory_.rows}, {memory_.ids}});
 }
 
@@ -291,9 +291,8 @@ void DecoderOps::append(std::vector<gpu::Command>& commands, const Product& prod
         append(commands, *product.tile, groups, ceil_div(num_rows, tile_rows), 1, same_stage);
 }
 
-void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
-                              std::uint32_t num_rows, std::uint32_t num_pages) const {
-    const Layer& layer = layers_[index];
+void DecoderOps::append_attention(std::vector<gpu::Command>& commands, const Layer& layer,
+                                  std::uint32_t num_rows, std::uint32_t num_pages) const {
     const std::uint32_t blocks = ceil_div(model_.num_heads / model_.num_kv_heads,
                                           kernels::attend_page::block_heads);
     append(commands, *layer.input_norm, 1, num_rows);
@@ -303,11 +302,18 @@ void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t
     append(commands, *layer.attend_merge, model_.num_heads, num_rows);
     append(commands, layer.o, num_rows);
     append(commands, *layer.post_attention_norm, 1, num_rows);
+}
+
+void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
+                              std::uint32_t num_rows, std::uint32_t num_pages) const {
+    const Layer& layer = layers_[index];
+    append_attention(commands, layer, num_rows, num_pages);
 
     const bool moe = model_.is_moe(index);
     if (moe) {
         append(commands, layer.router, num_rows);
         append(commands, *layer.route, 1, num_rows);
+        if (model_.experts_elsewhere) return;
     }
 
     std::uint32_t tiles = num_rows * addends_of(index);
@@ -328,12 +334,19 @@ void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t
 
 void DecoderOps::append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
                              std::uint32_t num_pages, std::uint32_t num_logits) const {
+    append_embed(commands, num_rows);
+    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
+        append_layer(commands, layer, num_rows, num_pages);
+    append_head(commands, num_logits);
+}
+
+void DecoderOps::append_embed(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const {
     for (const Op* op : embed_)
         append(commands, *op, ceil_div(model_.hidden_size, kernels::embed_bf16::threads), num_rows,
                1, op != embed_.front());
-    for (std::uint32_t layer = 0; layer < model_.num_layers; ++layer)
-        append_layer(commands, layer, num_rows, num_pages);
+}
 
+void DecoderOps::append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const {
     if (num_logits == 0) return;
     append(commands, *final_norm_, 1, num_logits);
     for (const Product& shard : head_)

@@ -31,6 +31,12 @@ class DecoderOps {
     // before, with the logits of `num_logits` of them (0: none; else the head's row says which).
     void append_pass(std::vector<gpu::Command>& commands, std::uint32_t num_rows,
                      std::uint32_t num_pages, std::uint32_t num_logits) const;
+    // A pass in parts: embeddings, one layer after the other, the head. A layer whose experts are
+    // elsewhere ends with its routes, and the next one adds what was written to `addends`.
+    void append_embed(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
+    void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
+                      std::uint32_t num_rows, std::uint32_t num_pages) const;
+    void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const;
     // Appends the choice of the likeliest token, which becomes the next step's row.
     void append_choice(std::vector<gpu::Command>& commands) const;
 
@@ -81,8 +87,8 @@ class DecoderOps {
                        std::uint32_t y, std::uint32_t z = 1, bool same_stage = false);
     static void append(std::vector<gpu::Command>& commands, const Product& product,
                        std::uint32_t num_rows, bool same_stage = false);
-    void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
-                      std::uint32_t num_rows, std::uint32_t num_pages) const;
+    void append_attention(std::vector<gpu::Command>& commands, const Layer& layer,
+                          std::uint32_t num_rows, std::uint32_t num_pages) const;
 
     gpu::Device& device_;
     const DecoderModel& model_;

@@ -8,6 +8,9 @@
 namespace moex {
 namespace {
 
+// Logits of so many rows come back at a time.
+constexpr std::uint32_t batch_logit_rows = 64;
+
 std::uint32_t whole_tiles(std::uint32_t rows) { return (rows + 7) / 8 * 8; }
 
 gpu::Command copy_command(gpu::BufferId source, std::uint64_t source_at, gpu::BufferId target,
@@ -30,7 +33,8 @@ GpuDecoder::GpuDecoder(gpu::Device& device, const DecoderModel& model, const Dec
       sizes_(sizes) {}
 
 GpuDecoder::~GpuDecoder() {
-    for (const gpu::BufferId buffer : {id_readbacks_[0], id_readbacks_[1], logit_readback_})
+    for (const gpu::BufferId buffer :
+         {id_readbacks_[0], id_readbacks_[1], logit_readback_, routed_readback_})
         device_.destroy_buffer(buffer);
 }
 
@@ -39,21 +43,8 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
                         std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
     if (const Status fits = check_model(model); !fits.ok()) return done(fits.error());
 
-    const gpu::AdapterInfo& adapter = device.adapter();
-    DecoderSizes sizes;
-    sizes.binding_bytes = std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes);
-    sizes.weight_buffer_bytes = options.weight_buffer_bytes
-                                    ? std::min(sizes.binding_bytes, options.weight_buffer_bytes)
-                                    : sizes.binding_bytes;
-    const std::uint32_t context = options.context_tokens ? options.context_tokens
-                                                         : model.context_tokens;
-    sizes.pages = (context + kv_page_tokens - 1) / kv_page_tokens;
-    sizes.rows = DecoderMemory::rows_that_fit(sizes.binding_bytes, model, sizes.pages,
-                                              whole_tiles(options.rows_max));
-    sizes.logit_rows = options.every_logit ? sizes.rows : 1;
-    sizes.ring_ids = options.ring_ids;
-
-    std::unique_ptr<GpuDecoder> decoder(new GpuDecoder(device, model, sizes));
+    std::unique_ptr<GpuDecoder> decoder(
+        new GpuDecoder(device, model, sizes_of(device.adapter(), model, options)));
     auto memory = DecoderMemory::create(device, decoder->model_, decoder->sizes_, source);
     if (!memory.ok()) return done(memory.error());
     decoder->memory_ = std::move(*memory);
@@ -69,6 +60,38 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
     });
 }
 
+DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
+                                  const GpuDecoderOptions& options) {
+    DecoderSizes sizes;
+    sizes.binding_bytes = std::min(adapter.max_binding_bytes, adapter.max_buffer_bytes);
+    sizes.weight_buffer_bytes = options.weight_buffer_bytes
+                                    ? std::min(sizes.binding_bytes, options.weight_buffer_bytes)
+                                    : sizes.binding_bytes;
+    const std::uint32_t context = options.context_tokens ? options.context_tokens
+                                                         : model.context_tokens;
+    sizes.row_pages = (context + kv_page_tokens - 1) / kv_page_tokens;
+    sizes.pages = sizes.row_pages;
+    sizes.table_entries = sizes.row_pages;
+    sizes.rows = whole_tiles(options.rows_max);
+    sizes.logit_rows = options.every_logit ? sizes.rows : 1;
+    sizes.ring_ids = options.ring_ids;
+    sizes.kv_f16 = options.kv_f16;
+    if (options.pages > 0) {  // for several sequences
+        sizes.pages = options.pages;
+        sizes.row_pages = std::min(sizes.row_pages, sizes.pages);
+        sizes.table_entries = sizes.rows * sizes.row_pages;
+        sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
+    }
+    sizes.part_slots = DecoderMemory::part_slots_of(sizes.binding_bytes, model, sizes.rows,
+                                                    sizes.row_pages);
+    return sizes;
+}
+
+std::uint32_t GpuDecoder::rows_max(std::uint32_t num_pages) const {
+    const std::uint64_t fit = sizes_.part_slots / std::max(1u, num_pages);
+    return static_cast<std::uint32_t>(std::min<std::uint64_t>(fit / 8 * 8, sizes_.rows));
+}
+
 Status GpuDecoder::make_readbacks() {
     for (gpu::BufferId& readback : id_readbacks_) {
         MOEX_ASSIGN(buffer, device_.create_buffer(sizeof(std::uint32_t) * sizes_.ring_ids / 2,
@@ -79,28 +102,30 @@ Status GpuDecoder::make_readbacks() {
                             sizeof(float) * std::uint64_t{sizes_.logit_rows} * model_.vocab_size,
                             gpu::BufferUsage::readback, "logits readback"));
     logit_readback_ = logits;
+    if (!model_.experts_elsewhere) return {};
+
+    MOEX_ASSIGN(routed, device_.create_buffer(
+                            std::uint64_t{sizes_.rows} * (sizeof(float) * model_.hidden_size +
+                                                          2 * sizeof(float) * model_.top_k),
+                            gpu::BufferUsage::readback, "routed rows readback"));
+    routed_readback_ = routed;
     return {};
 }
 
-void GpuDecoder::write_rows(TokenIds tokens, std::uint32_t head_row) {
+void GpuDecoder::write_rows(std::span<const StepRow> rows, std::uint32_t head_row,
+                            std::uint32_t part_pages) {
     // The header's count of chosen tokens is the GPU's own.
-    const std::uint32_t header[] = {head_row, static_cast<std::uint32_t>(tokens.size())};
+    const std::uint32_t header[] = {head_row, static_cast<std::uint32_t>(rows.size()), part_pages};
     device_.write_buffer(memory_->rows, 0, std::as_bytes(std::span(header)));
-
-    row_words_.resize(tokens.size() * sizeof(StepRow) / sizeof(std::uint32_t));
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-        const StepRow row{tokens[i], num_tokens_ + static_cast<std::uint32_t>(i)};
-        std::memcpy(row_words_.data() + 4 * i, &row, sizeof row);
-    }
     device_.write_buffer(memory_->rows, sizeof(std::uint32_t) * step_header_words,
-                         std::as_bytes(std::span(row_words_)));
+                         std::as_bytes(rows));
 }
 
 Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
     const auto num_rows = static_cast<std::uint32_t>(tokens.size());
-    if (num_rows == 0 || num_rows > sizes_.rows)
+    if (num_rows == 0 || num_rows > rows_max())
         return Error{ErrorCode::invalid_argument,
-                     text("a step of ", num_rows, " tokens, want 1 to ", sizes_.rows)};
+                     text("a step of ", num_rows, " tokens, want 1 to ", rows_max())};
     if (num_tokens_ + num_rows > context_tokens())
         return Error{ErrorCode::invalid_argument,
                      text("the sequence would have ", num_tokens_ + num_rows,
@@ -113,9 +138,12 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
     if (num_logits_ > sizes_.logit_rows)
         return Error{ErrorCode::invalid_argument, "this decoder keeps the last row's logits alone"};
 
-    write_rows(tokens, logits == StepLogits::last ? num_rows - 1 : 0);
+    rows_.clear();
+    for (std::uint32_t i = 0; i < num_rows; ++i) rows_.push_back({tokens[i], num_tokens_ + i});
+    const std::uint32_t num_pages = pages_at(num_tokens_ + num_rows - 1);
+    write_rows(rows_, logits == StepLogits::last ? num_rows - 1 : 0, num_pages);
     commands_.clear();
-    ops_->append_pass(commands_, num_rows, pages_at(num_tokens_ + num_rows - 1), num_logits_);
+    ops_->append_pass(commands_, num_rows, num_pages, num_logits_);
     device_.submit(commands_);
     num_tokens_ += num_rows;
     has_choice_ = false;
@@ -198,6 +226,78 @@ void GpuDecoder::read_logits(std::function<void(Result<std::span<const float>>)>
                             done(std::span(reinterpret_cast<const float*>(bytes->data()),
                                            bytes->size() / sizeof(float)));
                         });
+}
+
+void GpuDecoder::start(const DecoderBatch& batch) {
+    batch_rows_ = static_cast<std::uint32_t>(batch.rows.size());
+    batch_pages_ = batch.num_pages;
+    num_logits_ = batch.num_logits;
+    next_layer_ = 0;
+    MOEX_CHECK(batch_rows_ > 0 && batch_rows_ <= rows_max(batch_pages_) &&
+                   num_logits_ <= std::min(batch_rows_, sizes_.logit_rows) &&
+                   batch.pages.size() <= sizes_.table_entries,
+               text(batch_rows_, " rows of ", batch_pages_, " pages, ", num_logits_,
+                    " of them with logits"));
+
+    write_rows(batch.rows, batch_rows_ - num_logits_, batch_pages_);
+    device_.write_buffer(memory_->page_table, 0, std::as_bytes(batch.pages));
+    commands_.clear();
+    ops_->append_embed(commands_, batch_rows_);
+}
+
+std::uint32_t GpuDecoder::advance() {
+    std::uint32_t waiting = model_.num_layers;
+    while (waiting == model_.num_layers && next_layer_ < model_.num_layers) {
+        const std::uint32_t layer = next_layer_++;
+        ops_->append_layer(commands_, layer, batch_rows_, batch_pages_);
+        if (model_.is_moe(layer) && model_.experts_elsewhere) waiting = layer;
+    }
+    if (waiting < model_.num_layers) {
+        const std::uint64_t x_bytes = sizeof(float) * std::uint64_t{batch_rows_} *
+                                      model_.hidden_size;
+        const gpu::BufferId to = routed_readback_;
+        commands_.push_back(copy_command(memory_->y, 0, to, 0, x_bytes));
+        commands_.push_back(
+            copy_command(memory_->routes, 0, to, x_bytes,
+                         2 * sizeof(std::uint32_t) * std::uint64_t{batch_rows_} * model_.top_k));
+        commands_.back().same_stage = true;
+    } else {
+        ops_->append_head(commands_, num_logits_);
+    }
+    device_.submit(commands_);
+    commands_.clear();
+    return waiting;
+}
+
+void GpuDecoder::read_routed(std::function<void(Result<RoutedRows>)> done) {
+    const std::size_t num_floats = std::size_t{batch_rows_} * model_.hidden_size,
+                      num_words = std::size_t{2} * batch_rows_ * model_.top_k;
+    device_.read_buffer(
+        routed_readback_, sizeof(float) * (num_floats + num_words),
+        [num_floats, num_words, done = std::move(done),
+         life = life_.watch()](Result<ByteView> bytes) {
+            if (!life.alive()) return;
+            if (!bytes.ok()) return done(bytes.error());
+            const std::byte* const words = bytes->data() + sizeof(float) * num_floats;
+            done(RoutedRows{{reinterpret_cast<const float*>(bytes->data()), num_floats},
+                            {reinterpret_cast<const std::uint32_t*>(words), num_words}});
+        });
+}
+
+void GpuDecoder::answer(std::span<const float> y) {
+    MOEX_CHECK(y.size() == std::size_t{batch_rows_} * model_.hidden_size,
+               text(y.size(), " values for ", batch_rows_, " rows"));
+    device_.write_buffer(memory_->addends, 0, std::as_bytes(y));
+}
+
+void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to) {
+    const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_f16);
+    std::vector<gpu::Command> copies;
+    for (const DecoderMemory::Layer& layer : memory_->layers) {
+        copies.push_back(copy_command(layer.kv, bytes * from, layer.kv, bytes * to, bytes));
+        copies.back().same_stage = copies.size() > 1;
+    }
+    device_.submit(copies);
 }
 
 void GpuDecoder::rewind(std::uint32_t num_tokens) {

@@ -1,5 +1,7 @@
-// The whole forward pass of a model on one GPU, for one sequence: tokens go in, logits stay there,
-// and the likeliest token becomes the next step's input without having been on the host.
+// The whole forward pass of a model on one GPU. For one sequence: tokens go in, logits stay there,
+// and the likeliest token becomes the next step's input without having been on the host. For many
+// (start(), advance()): rows of all of them in one pass over a shared cache, experts here or
+// elsewhere.
 // A step is one submission of kernels (decoder_ops.h); nothing is created after create().
 // A row's arithmetic depends on its own sequence alone, so a prompt read in chunks of any size
 // gives the same bits.
@@ -26,6 +28,9 @@ struct GpuDecoderOptions {
     std::uint32_t rows_max = 64;       // tokens of a prompt that one step reads at most
     std::uint32_t ring_ids = 256;      // a power of two: tokens chosen and not yet read, at most
     bool every_logit = false;          // room for the logits of all rows of a step
+    // Set where several sequences share the cache: pages of keys and values in all.
+    std::uint32_t pages = 0;
+    bool kv_f16 = false;  // keys and values are rounded once, as they enter; otherwise f32
     // A table or a layer's experts lie in buffers of at most so many. 0: what the adapter binds.
     std::uint64_t weight_buffer_bytes = 0;
 };
@@ -34,6 +39,21 @@ enum class StepLogits {
     none,
     last,   // of the last token
     every,  // of all tokens; needs GpuDecoderOptions::every_logit
+};
+
+// Rows of several sequences, computed together. Rows of one sequence follow each other as their
+// positions do, and their keys and values enter the cache.
+struct DecoderBatch {
+    std::span<const StepRow> rows;  // first_page: where the pages of its sequence begin in `pages`
+    std::span<const std::uint32_t> pages;  // one page table after the other
+    std::uint32_t num_pages = 0;           // of the longest of them
+    std::uint32_t num_logits = 0;          // of the last rows
+};
+
+// What experts that are elsewhere are asked, a row of each for a row of the batch.
+struct RoutedRows {
+    std::span<const float> x;               // [num_rows, hidden_size], normalised
+    std::span<const std::uint32_t> routes;  // [num_rows, top_k, 2]: expert, its weight as f32 bits
 };
 
 class GpuDecoder {
@@ -48,8 +68,16 @@ class GpuDecoder {
     ~GpuDecoder();
 
     const DecoderModel& model() const { return model_; }
-    std::uint32_t context_tokens() const { return sizes_.pages * kv_page_tokens; }
-    std::uint32_t rows_max() const { return sizes_.rows; }
+    std::uint32_t context_tokens() const { return sizes_.row_pages * kv_page_tokens; }
+    // Of a step, at the context's end.
+    std::uint32_t rows_max() const { return rows_max(sizes_.row_pages); }
+    // Of a step in which no sequence has more than so many pages.
+    std::uint32_t rows_max(std::uint32_t num_pages) const;
+    std::uint32_t logit_rows_max() const { return sizes_.logit_rows; }
+    std::uint32_t num_pages() const { return sizes_.pages; }
+    // What create() would choose for this device, for whoever wants to know whether it fits.
+    static DecoderSizes sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
+                                 const GpuDecoderOptions& options);
     std::uint32_t num_tokens() const { return num_tokens_; }  // in the cache
     std::uint64_t weight_bytes() const { return memory_->weight_bytes; }
     std::uint64_t kv_bytes() const { return memory_->kv_bytes; }
@@ -73,13 +101,27 @@ class GpuDecoder {
     // Forgets all tokens from `num_tokens` on. Chosen tokens that were not read are dropped.
     void rewind(std::uint32_t num_tokens);
 
+    // Several sequences share a cache of GpuDecoderOptions::pages pages, and the caller says whose
+    // each is; not beside feed() and what follows it. At most rows_max(batch.num_pages) rows,
+    // logit_rows_max() of them with logits, which read_logits() gives in their order.
+    void start(const DecoderBatch& batch);
+    // Computes layers up to the next whose experts are elsewhere, and gives its index; num_layers
+    // when the pass is complete.
+    std::uint32_t advance();
+    // What the layer that advance() named asks its experts.
+    void read_routed(std::function<void(Result<RoutedRows>)> done);
+    // Their sums, [num_rows, hidden_size]; before the next advance().
+    void answer(std::span<const float> y);
+    void copy_page(std::uint32_t from, std::uint32_t to);
+
     // Of one greedy step at this point of the sequence.
     std::uint32_t dispatches_of_a_step() const;
 
   private:
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
-    void write_rows(TokenIds tokens, std::uint32_t head_row);
+    void write_rows(std::span<const StepRow> rows, std::uint32_t head_row,
+                    std::uint32_t part_pages);
     std::uint32_t pages_at(std::uint32_t position) const { return position / kv_page_tokens + 1; }
     const std::vector<gpu::Command>& greedy_commands(std::uint32_t num_pages) const;
 
@@ -90,17 +132,20 @@ class GpuDecoder {
     DecoderSizes sizes_;
     std::unique_ptr<DecoderMemory> memory_;
     std::unique_ptr<DecoderOps> ops_;
-    gpu::BufferId id_readbacks_[num_readbacks], logit_readback_;
+    gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, routed_readback_;
     std::uint32_t next_readback_ = 0;
 
     std::uint32_t num_tokens_ = 0, num_logits_ = 0;
     std::uint32_t num_chosen_ = 0, num_read_ = 0;
     bool has_choice_ = false;  // the rows' first is a chosen token
 
+    // Of a batch, between start() and its last layer.
+    std::uint32_t batch_rows_ = 0, batch_pages_ = 0, next_layer_ = 0;
+
     std::vector<gpu::Command> commands_;
     mutable std::vector<gpu::Command> greedy_;  // of greedy_pages_ pages
     mutable std::uint32_t greedy_pages_ = 0;
-    std::vector<std::uint32_t> row_words_;
+    std::vector<StepRow> rows_;
     LifeGuard life_;
 };
 

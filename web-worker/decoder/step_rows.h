@@ -15,11 +15,13 @@ inline constexpr std::uint32_t kv_page_tokens = gpu::kernels::attend_page::page_
 struct StepHeader {
     std::uint32_t head_row = 0;  // the first row whose logits are asked for
     std::uint32_t num_rows = 0;
-    std::uint32_t chosen = 0;  // written by the GPU alone
+    std::uint32_t part_pages = 0;  // that a row's parts of attention have room for
+    std::uint32_t chosen = 0;      // written by the GPU alone
 };
 static_assert(gpu::kernels::argmax_take::head_row_word == 0 &&
                   gpu::kernels::argmax_take::num_rows_word == 1 &&
-                  gpu::kernels::argmax_take::chosen_word == 2,
+                  gpu::kernels::argmax_take::part_pages_word == 2 &&
+                  gpu::kernels::argmax_take::chosen_word == 3,
               "StepHeader is what the kernels read");
 
 struct StepRow {

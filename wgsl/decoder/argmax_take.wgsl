@@ -10,6 +10,7 @@
 override num_stretches: u32;
 override ring_ids: u32;
 override vocab_size: u32;
+override row_pages: u32;   // the most that a sequence has
 
 @group(0) @binding(0) var<storage, read> best: array<u32>;
 @group(0) @binding(1) var<storage, read_write> rows: array<u32>;
@@ -39,6 +40,7 @@ fn main(@builtin(local_invocation_index) thread: u32) {
     ids[count % ring_ids] = chosen;
     rows[chosen_word] = count + 1u;
     rows[head_row_word] = 0u;
+    rows[part_pages_word] = row_pages;
     rows[rows_word] = chosen;
     rows[rows_word + 1u] = position;
     rows[rows_word + 2u] = first_page;

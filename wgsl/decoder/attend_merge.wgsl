@@ -1,7 +1,7 @@
 // The pages' parts of a row's attention become one, from the first page to the last.
 //   @binding(0) rows      read        u32: rows.wgsl
-//   @binding(1) parts     read        f32 [num_rows, num_heads, pages_max, head_dim]: attend_page.wgsl
-//   @binding(2) peaks     read        f32 [num_rows, num_heads, pages_max, 2]
+//   @binding(1) parts     read        f32 [num_rows, num_heads, part_pages, head_dim]: attend_page.wgsl
+//   @binding(2) peaks     read        f32 [num_rows, num_heads, part_pages, 2]
 //   @binding(3) attended  read_write  f32 [num_rows, num_heads * head_dim], rows transposed where weights are INT4
 // One workgroup a head. Dispatch (num_heads, number of rows, 1).
 // Twin: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
@@ -10,7 +10,6 @@
 //@ include ../arithmetic.wgsl
 override num_heads: u32;
 override head_dim: u32;
-override pages_max: u32;
 override transposes: u32;
 
 @group(0) @binding(0) var<storage, read> rows: array<u32>;
@@ -22,7 +21,7 @@ override transposes: u32;
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = group.y;
   let num_pages = rows[rows_word + 4u * row + 1u] / page_tokens + 1u;
-  let first = (row * num_heads + group.x) * pages_max;
+  let first = (row * num_heads + group.x) * rows[part_pages_word];
 
   var peak = peaks[2u * first];
   for (var page = 1u; page < num_pages; page += 1u) {

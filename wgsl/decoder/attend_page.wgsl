@@ -2,9 +2,9 @@
 //   @binding(0) rows   read        u32: rows.wgsl
 //   @binding(1) pages  read        u32: page tables
 //   @binding(2) q      read        f32 [num_rows, num_heads, head_dim]
-//   @binding(3) kv     read        f32: rope_store.wgsl
-//   @binding(4) parts  read_write  f32 [num_rows, num_heads, pages_max, head_dim]: sum of exp(score - peak) * v
-//   @binding(5) peaks  read_write  f32 [num_rows, num_heads, pages_max, 2]: peak score, sum of exp(score - peak)
+//   @binding(3) kv     read        f32, or 2×f16 a word: rope_store.wgsl
+//   @binding(4) parts  read_write  f32 [num_rows, num_heads, part_pages, head_dim]: sum of exp(score - peak) * v
+//   @binding(5) peaks  read_write  f32 [num_rows, num_heads, part_pages, 2]: peak score, sum of exp(score - peak)
 // A page is a split whatever the row is computed with, so a row's bits follow from its position alone
 // (Dao et al., "Flash-Decoding", 2023). Pages behind the row are passed over.
 // One thread a token for the scores, one for four values of a head after that. Up to eight heads that share keys and
@@ -18,18 +18,31 @@ const block_heads: u32 = 8u;
 override num_heads: u32;
 override num_kv_heads: u32;
 override head_dim: u32;    // a multiple of 4, at most 256
-override pages_max: u32;
 
 @group(0) @binding(0) var<storage, read> rows: array<u32>;
 @group(0) @binding(1) var<storage, read> pages: array<u32>;
 @group(0) @binding(2) var<storage, read> q: array<vec4<f32>>;
+//@ for i in 0..f32
 @group(0) @binding(3) var<storage, read> kv: array<vec4<f32>>;
+//@ end
+//@ for i in 0..f16
+@group(0) @binding(3) var<storage, read> kv: array<vec2<u32>>;
+//@ end
 @group(0) @binding(4) var<storage, read_write> parts: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> peaks: array<f32>;
 
 var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256
 var<workgroup> weights: array<f32, 1024>;        // 8 heads of 128 tokens
 var<workgroup> lanes: array<f32, 128>;           // 8 heads of 16 lanes
+
+fn kv_quad(at: u32) -> vec4<f32> {
+//@ for i in 0..f32
+  return kv[at];
+//@ end
+//@ for i in 0..f16
+  return vec4<f32>(unpack2x16float(kv[at].x), unpack2x16float(kv[at].y));
+//@ end
+}
 
 @compute @workgroup_size(128)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -46,6 +59,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let block = group.x % blocks;
   let heads = min(block_heads, shared_by - block * block_heads);
   let first_head = row * num_heads + kv_head * shared_by + block * block_heads;
+  let part_pages = rows[part_pages_word];
   let quads = head_dim / 4u;
   let place = pages[rows[rows_word + 4u * row + 2u] + page];
   let k_base = (place * 2u * num_kv_heads + kv_head) * page_tokens * quads;
@@ -60,7 +74,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var score_${h} = 0.0;
 //@ end
   for (var quad = 0u; quad < quads; quad += 1u) {
-    let k = kv[k_base + quad * page_tokens + thread];
+    let k = kv_quad(k_base + quad * page_tokens + thread);
 //@ for h in 0..8
     if (${h}u < shared_by) {
       score_${h} = add_dot(k, queries[${h}u * quads + quad], score_${h});
@@ -100,7 +114,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     for (var i = 1u; i < 16u; i += 1u) {
       total += lanes[thread + i];
     }
-    let to = ((first_head + (thread >> 4u)) * pages_max + page) * 2u;
+    let to = ((first_head + (thread >> 4u)) * part_pages + page) * 2u;
     peaks[to] = peak;
     peaks[to + 1u] = total;
   }
@@ -110,8 +124,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let quad = i % quads;
     var mix = vec4<f32>(0.0);
     for (var token = 0u; token < count; token += 1u) {
-      mix = fma(vec4<f32>(weights[head * page_tokens + token]), kv[v_base + token * quads + quad], mix);
+      mix = fma(vec4<f32>(weights[head * page_tokens + token]), kv_quad(v_base + token * quads + quad), mix);
     }
-    parts[((first_head + head) * pages_max + page) * quads + quad] = mix;
+    parts[((first_head + head) * part_pages + page) * quads + quad] = mix;
   }
 }

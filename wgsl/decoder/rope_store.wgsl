@@ -6,15 +6,16 @@
 //   @binding(3) cos_sin  read        f32 [positions, head_dim]: cosines, then sines
 //   @binding(4) pages    read        u32: page tables
 //   @binding(5) q        read_write  f32 [num_rows, num_heads, head_dim]
-//   @binding(6) kv       read_write  f32 [num_pages, k then v, num_kv_heads, page_tokens, head_dim], a page's keys with
-//                                    the token innermost: four dimensions of 128 tokens, then the next four
-// One workgroup a head. Dispatch (num_heads + 2 * num_kv_heads, number of rows, 1).
+//   @binding(6) kv       read_write  f32, or 2×f16 a word, [num_pages, k then v, num_kv_heads, page_tokens, head_dim],
+//                                    a page's keys with the token innermost: four dimensions of 128 tokens, then the
+//                                    next four
+// One workgroup a head, a thread two neighbours. Dispatch (num_heads + 2 * num_kv_heads, number of rows, 1).
 // Twin: rope_store() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include rows.wgsl
 override num_heads: u32;
 override num_kv_heads: u32;
-override head_dim: u32;       // even
+override head_dim: u32;       // a multiple of 4
 override has_qk_norm: u32;
 override epsilon_bits: u32;
 
@@ -24,9 +25,25 @@ override epsilon_bits: u32;
 @group(0) @binding(3) var<storage, read> cos_sin: array<f32>;
 @group(0) @binding(4) var<storage, read> pages: array<u32>;
 @group(0) @binding(5) var<storage, read_write> q: array<f32>;
+//@ for i in 0..f32
 @group(0) @binding(6) var<storage, read_write> kv: array<f32>;
+//@ end
+//@ for i in 0..f16
+@group(0) @binding(6) var<storage, read_write> kv: array<u32>;
+//@ end
 
 var<workgroup> sums: array<f32, 64>;
+
+// Two neighbours, the first at an even place.
+fn store_kv(at: u32, pair: vec2<f32>) {
+//@ for i in 0..f32
+  kv[at] = pair.x;
+  kv[at + 1u] = pair.y;
+//@ end
+//@ for i in 0..f16
+  kv[at / 2u] = pack2x16float(pair);
+//@ end
+}
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -42,8 +59,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   if (slot >= num_heads + num_kv_heads) {
     let to = page * page_floats + (slot - num_heads) * head_floats + token * head_dim;   // v follows k
-    for (var d = thread; d < head_dim; d += 64u) {
-      kv[to + d] = qkv[source + d];
+    for (var d = 2u * thread; d < head_dim; d += 128u) {
+      store_kv(to + d, vec2<f32>(qkv[source + d], qkv[source + d + 1u]));
     }
     return;
   }
@@ -63,27 +80,31 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let scale = 1.0 / sqrt(sums[0] / f32(head_dim) + bitcast<f32>(epsilon_bits));
 
   let half_size = head_dim / 2u;
-  for (var d = thread; d < half_size; d += 64u) {
-    var a = qkv[source + d];
-    var b = qkv[source + half_size + d];
+  for (var d = 2u * thread; d < half_size; d += 128u) {
+    let e = d + half_size;
+    var a = vec2<f32>(qkv[source + d], qkv[source + d + 1u]);
+    var b = vec2<f32>(qkv[source + e], qkv[source + e + 1u]);
     if (has_qk_norm != 0u) {
       let norm = select(0u, head_dim, is_k) + d;
-      a = a * scale * norms[norm];
-      b = b * scale * norms[norm + half_size];
+      a = a * scale * vec2<f32>(norms[norm], norms[norm + 1u]);
+      b = b * scale * vec2<f32>(norms[norm + half_size], norms[norm + half_size + 1u]);
     }
-    let cosine = cos_sin[position * head_dim + d];
-    let sine = cos_sin[position * head_dim + half_size + d];
+    let angle = position * head_dim + d;
+    let cosine = vec2<f32>(cos_sin[angle], cos_sin[angle + 1u]);
+    let sine = vec2<f32>(cos_sin[angle + half_size], cos_sin[angle + half_size + 1u]);
     let turned_a = a * cosine - b * sine;
     let turned_b = b * cosine + a * sine;
 
     if (is_k) {
       let to = page * page_floats + (slot - num_heads) * head_floats;
-      let e = d + half_size;
-      kv[to + ((d / 4u) * page_tokens + token) * 4u + d % 4u] = turned_a;
-      kv[to + ((e / 4u) * page_tokens + token) * 4u + e % 4u] = turned_b;
+      store_kv(to + ((d / 4u) * page_tokens + token) * 4u + d % 4u, turned_a);
+      store_kv(to + ((e / 4u) * page_tokens + token) * 4u + e % 4u, turned_b);
     } else {
-      q[(row * num_heads + slot) * head_dim + d] = turned_a;
-      q[(row * num_heads + slot) * head_dim + half_size + d] = turned_b;
+      let to = (row * num_heads + slot) * head_dim;
+      q[to + d] = turned_a.x;
+      q[to + d + 1u] = turned_a.y;
+      q[to + e] = turned_b.x;
+      q[to + e + 1u] = turned_b.y;
     }
   }
 }

@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "hub/base/clock.h"
+#include "hub/commands/gpu/gpu_device.h"
 #include "hub/commands/gpu/package_weights.h"
 #include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/gpu/vulkan/posted_loop.h"
-#include "web-worker/gpu/vulkan/vulkan_device.h"
 
 namespace moex {
 namespace {
@@ -25,7 +25,8 @@ class VulkanModel : public GpuModel {
     Status open(const std::shared_ptr<const ModelPackage>& package,
                 const GpuModelOptions& options) {
         options_ = options;
-        MOEX_TRY(open_device(options.device));
+        MOEX_ASSIGN(device, open_gpu_device(options.device, loop_.poster()));
+        device_ = std::move(device);
         MOEX_ASSIGN(model, decoder_model_of(*package));
         PackageWeights weights(package, model);
 
@@ -76,19 +77,6 @@ class VulkanModel : public GpuModel {
 
   private:
     using Hear = std::function<bool(const SampledToken&)>;
-
-    Status open_device(const std::string& name) {
-        const bool any = name == "auto";
-        auto opened = gpu::open_vulkan_device({.device = any ? "" : name}, loop_.poster());
-        if (!opened.ok())
-            return any ? Error{ErrorCode::unavailable, opened.error().message} : opened.error();
-        device_ = std::move(*opened);
-        if (any && device_->adapter().software)
-            return Error{ErrorCode::unavailable,
-                         text("no GPU here but ", device_->adapter().description,
-                              ", which is software; name it to use it")};
-        return {};
-    }
 
     Result<FinishReason> greedy(const GenerationRequest& request, const Hear& hear,
                                 const std::stop_token& stop) {

@@ -1,0 +1,383 @@
+#include "hub/commands/gpu/gpu_steps.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+#include "hub/commands/gpu/gpu_device.h"
+#include "hub/commands/gpu/package_weights.h"
+#include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/gpu/vulkan/posted_loop.h"
+
+namespace moex {
+namespace {
+
+// Of the GPU's memory; drivers, and other programs, want some.
+constexpr double memory_share_max = 0.95;
+
+std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + (1u << 20) - 1) >> 20; }
+
+// Says how far its reader is.
+class CountedWeights : public WeightSource {
+  public:
+    CountedWeights(WeightSource& source, std::uint64_t all_bytes,
+                   std::function<void(std::uint64_t, std::uint64_t)> progress)
+        : source_(source),
+          all_bytes_(all_bytes),
+          progress_(std::move(progress)) {}
+    Status read(const WeightPart& part, const std::function<void(ByteView)>& append) override {
+        return source_.read(part, [&](ByteView bytes) {
+            append(bytes);
+            done_bytes_ += bytes.size();
+            if (progress_) progress_(std::min(done_bytes_, all_bytes_), all_bytes_);
+        });
+    }
+
+  private:
+    WeightSource& source_;
+    std::uint64_t all_bytes_, done_bytes_ = 0;
+    std::function<void(std::uint64_t, std::uint64_t)> progress_;
+};
+
+// A step's rows as the GPU takes them: those without logits first.
+struct PlannedStep {
+    std::vector<StepRow> rows;
+    std::vector<std::uint32_t> index;       // in the batch, of each row
+    std::vector<std::uint32_t> num_pages;   // of each row's sequence, this step included
+    std::vector<const StepRows*> sequence;  // of each row
+    std::uint32_t num_logits = 0;
+};
+
+PlannedStep plan(std::span<const StepRows> batch) {
+    PlannedStep step;
+    for (const bool with_logits : {false, true}) {
+        std::uint32_t index = 0;
+        for (const StepRows& one : batch) {
+            const auto count = static_cast<std::uint32_t>(one.tokens.size());
+            const std::uint32_t first = one.kv->num_tokens();
+            for (std::uint32_t i = 0; i < count; ++i, ++index) {
+                const bool asked = !one.no_logits && (one.all_logits || i + 1 == count);
+                if (asked != with_logits) continue;
+                step.rows.push_back({one.tokens[i], first + i});
+                step.index.push_back(index);
+                step.num_pages.push_back((first + i) / kv_page_tokens + 1);
+                step.sequence.push_back(&one);
+            }
+        }
+        if (!with_logits) step.num_logits = index - static_cast<std::uint32_t>(step.rows.size());
+    }
+    return step;
+}
+
+class VulkanSteps : public GpuSteps {
+  public:
+    VulkanSteps(std::shared_ptr<const ModelPackage> package, ThreadPool& threads)
+        : package_(std::move(package)),
+          config_(package_->config()),
+          threads_(threads) {}
+
+    Status open(const GpuStepsOptions& options) {
+        MOEX_ASSIGN(device, open_gpu_device(options.device, loop_.poster()));
+        device_ = std::move(device);
+        MOEX_ASSIGN(model, decoder_model_of(*package_));
+        model.experts_elsewhere = !options.holds_experts;
+        kv_dtype_ = options.kv_dtype;
+        if (kv_dtype_ == KvDtype::int8)
+            return Error{ErrorCode::unsupported,
+                         "keys and values are f16 or f32 on a GPU, not int8 (--kv-dtype)"};
+        MOEX_ASSIGN(sizes, choose_sizes(model, options));
+
+        PackageWeights weights(package_, model);
+        CountedWeights counted(weights, DecoderMemory::needs_of(model, sizes.second).weights,
+                               options.progress);
+        bool finished = false;
+        Status made;
+        GpuDecoder::create(*device_, model, sizes.first, counted,
+                           [&](Result<std::unique_ptr<GpuDecoder>> created) {
+                               finished = true;
+                               if (created.ok())
+                                   decoder_ = std::move(*created);
+                               else
+                                   made = created.error();
+                           });
+        loop_.run_until(finished);
+        return made;
+    }
+
+    const std::string& adapter() const override { return device_->adapter().description; }
+    KvCacheOptions kv_pages() const override {
+        return {
+            .page_tokens = kv_page_tokens, .num_pages = decoder_->num_pages(), .dtype = kv_dtype_};
+    }
+    std::uint64_t kv_bytes() const override { return decoder_->kv_bytes(); }
+    std::uint64_t weight_bytes() const override { return decoder_->weight_bytes(); }
+
+    const ModelConfig& config() const override { return config_; }
+    ThreadPool& threads() const override { return threads_; }
+    KvPageCopier page_copier() override {
+        return [this](std::uint32_t from, std::uint32_t to) { decoder_->copy_page(from, to); };
+    }
+    void recycle(StepResult&& result) override {
+        if (result.logits.capacity() > spare_logits_.capacity())
+            spare_logits_ = std::move(result.logits);
+    }
+
+    Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
+                           std::stop_token stop) override {
+        MOEX_TRY(reserve(batch));
+        package_->require_unchanged();
+        const PlannedStep step = plan(batch);
+
+        StepResult result;
+        result.rows.resize(step.rows.size());
+        result.row_workers.resize(step.rows.size());
+        result.logits = std::move(spare_logits_);
+        result.logits.clear();
+        result.logits.reserve(std::size_t{step.num_logits} * config_.vocab_size);
+
+        const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
+        for (std::uint32_t first = 0; first < num_rows;) {
+            if (stop.stop_requested())
+                return Error{ErrorCode::cancelled, text("the step was stopped at row ", first)};
+            const std::uint32_t count = rows_of_pass(step, first);
+            MOEX_TRY(pass(step, first, count, experts, stop, result));
+            first += count;
+        }
+
+        for (const StepRows& one : batch)
+            one.kv->commit(static_cast<std::uint32_t>(one.tokens.size()));
+        return result;
+    }
+
+  private:
+    using Sizes = std::pair<GpuDecoderOptions, DecoderSizes>;
+
+    // How many pages there are to be: as many as are asked for or, unless they are, as are of use
+    // and fit.
+    Result<Sizes> choose_sizes(const DecoderModel& model, const GpuStepsOptions& options) const {
+        const gpu::AdapterInfo& adapter = device_->adapter();
+        const bool kv_f16 = options.kv_dtype == KvDtype::f16;
+        const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_f16),
+                            page_bytes = page_layer_bytes * model.num_layers,
+                            binding_bytes = std::min(adapter.max_binding_bytes,
+                                                     adapter.max_buffer_bytes);
+        const std::uint64_t of_use = std::uint64_t{options.sequences_max} *
+                                     ((config_.context_tokens + kv_page_tokens - 1) /
+                                      kv_page_tokens);
+        const std::uint64_t bindable = binding_bytes / page_layer_bytes;
+        auto there = static_cast<std::uint64_t>(static_cast<double>(adapter.memory_bytes) *
+                                                memory_share_max);
+        if (options.memory_bytes_max > 0)
+            there = there > 0 ? std::min(there, options.memory_bytes_max)
+                              : options.memory_bytes_max;
+
+        GpuDecoderOptions decoder{.rows_max = options.step_rows_max, .kv_f16 = kv_f16};
+        const auto sizes_with = [&](std::uint64_t pages) {
+            decoder.pages = static_cast<std::uint32_t>(pages);
+            return GpuDecoder::sizes_of(adapter, model, decoder);
+        };
+        std::uint64_t pages = std::min(of_use, bindable);
+        if (options.kv_bytes_max > 0)
+            pages = std::min(pages, options.kv_bytes_max / page_bytes);
+        else if (there > 0)
+            while (pages > 1 && DecoderMemory::needs_of(model, sizes_with(pages)).all() > there)
+                pages = pages * 15 / 16;
+        if (pages == 0)
+            return Error{ErrorCode::no_space,
+                         text("a key/value budget of ", options.kv_bytes_max,
+                              " bytes is below one page of ", page_bytes, " bytes on the GPU")};
+
+        const DecoderSizes sizes = sizes_with(pages);
+        const DecoderMemory::Needs needs = DecoderMemory::needs_of(model, sizes);
+        if (there > 0 && needs.all() > there)
+            return Error{ErrorCode::no_space,
+                         text("the model wants ", megabytes(needs.all()), " MB of ",
+                              adapter.description, " (", megabytes(needs.weights), " of weights, ",
+                              megabytes(needs.kv), " of keys and values, ", megabytes(needs.step),
+                              " to compute with), ", megabytes(there), " MB are there")};
+        return Sizes{decoder, sizes};
+    }
+
+    // Room in the cache for every row of the batch.
+    Status reserve(std::span<const StepRows> batch) const {
+        for (const StepRows& one : batch) {
+            const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
+            if (end > config_.context_tokens)
+                return Error{ErrorCode::invalid_argument,
+                             text("the sequence would have ", end, " tokens, the context is ",
+                                  config_.context_tokens)};
+            if (!one.kv->reserve(static_cast<std::uint32_t>(end)))
+                return Error{ErrorCode::overloaded,
+                             text("no key/value pages left for ", end, " tokens")};
+            for (const TokenId token : one.tokens)
+                if (token >= config_.vocab_size)
+                    return Error{
+                        ErrorCode::invalid_argument,
+                        text("token ", token, ", the vocabulary has ", config_.vocab_size)};
+        }
+        return {};
+    }
+
+    // As many rows from `first` on as one pass has room for.
+    std::uint32_t rows_of_pass(const PlannedStep& step, std::uint32_t first) const {
+        const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
+        const std::uint32_t first_logit = num_rows - step.num_logits,
+                            end_max = std::max(first, first_logit) + decoder_->logit_rows_max();
+        std::uint32_t num_pages = 0, end = first;
+        while (end < std::min(num_rows, end_max)) {
+            num_pages = std::max(num_pages, step.num_pages[end]);
+            if (end + 1 - first > decoder_->rows_max(num_pages)) break;
+            ++end;
+        }
+        return end - first;
+    }
+
+    // Rows [first, first + count) of a step.
+    Status pass(const PlannedStep& step, std::uint32_t first, std::uint32_t count,
+                ExpertBackend& experts, const std::stop_token& stop, StepResult& result) {
+        rows_.assign(step.rows.begin() + first, step.rows.begin() + first + count);
+        pages_.clear();
+        DecoderBatch batch;
+        for (std::uint32_t i = 0; i < count; ++i) {
+            const StepRows* const sequence = step.sequence[first + i];
+            batch.num_pages = std::max(batch.num_pages, step.num_pages[first + i]);
+            if (i > 0 && sequence == step.sequence[first + i - 1]) {
+                rows_[i].first_page = rows_[i - 1].first_page;
+                continue;
+            }
+            rows_[i].first_page = static_cast<std::uint32_t>(pages_.size());
+            const auto table = sequence->kv->pages();
+            pages_.insert(pages_.end(), table.begin(), table.end());
+        }
+        batch.rows = rows_;
+        batch.pages = pages_;
+        const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
+        const std::uint32_t first_logit = std::max(first, num_rows - step.num_logits);
+        if (first + count > first_logit) batch.num_logits = first + count - first_logit;
+
+        decoder_->start(batch);
+        const auto index = std::span(step.index).subspan(first, count);
+        for (std::uint32_t layer; (layer = decoder_->advance()) < config_.num_layers;)
+            MOEX_TRY(ask_experts(layer, index, experts, stop, result));
+        if (!decoder_->model().experts_elsewhere) count_local_pairs(index, result);
+        return batch.num_logits > 0 ? read_logits(result) : Status{};
+    }
+
+    void count_local_pairs(std::span<const std::uint32_t> index, StepResult& result) const {
+        const auto layers = std::count(config_.layer_is_moe.begin(), config_.layer_is_moe.end(), 1);
+        for (const std::uint32_t row : index)
+            result.rows[row].pairs_local = static_cast<std::uint16_t>(layers * config_.top_k);
+    }
+
+    Status ask_experts(std::uint32_t layer, std::span<const std::uint32_t> index,
+                       ExpertBackend& experts, const std::stop_token& stop, StepResult& result) {
+        if (stop.stop_requested())
+            return Error{ErrorCode::cancelled, text("the step was stopped at layer ", layer)};
+        MOEX_TRY(read_routed());
+        y_.resize(x_.size());
+        const auto round = experts.submit({.layer = layer,
+                                           .num_tokens = static_cast<std::uint32_t>(index.size()),
+                                           .hidden_size = config_.hidden_size,
+                                           .top_k = config_.top_k,
+                                           .x = x_,
+                                           .expert_ids = expert_ids_,
+                                           .expert_weights = expert_weights_,
+                                           .y = y_,
+                                           .hints = {}});
+        MOEX_ASSIGN(answer, round->wait(stop));
+        decoder_->answer(y_);
+        add_answer(answer, index, result);
+        return {};
+    }
+
+    Status read_routed() {
+        bool finished = false;
+        Status was_read;
+        decoder_->read_routed([&](Result<RoutedRows> routed) {
+            finished = true;
+            if (!routed.ok()) {
+                was_read = routed.error();
+                return;
+            }
+            x_.assign(routed->x.begin(), routed->x.end());
+            expert_ids_.resize(routed->routes.size() / 2);
+            expert_weights_.resize(expert_ids_.size());
+            for (std::size_t i = 0; i < expert_ids_.size(); ++i) {
+                // A row of NaNs has no routes: its logits are refused, whatever computes it.
+                expert_ids_[i] = static_cast<std::uint16_t>(
+                    std::min(routed->routes[2 * i], config_.num_experts - 1));
+                expert_weights_[i] = std::bit_cast<float>(routed->routes[2 * i + 1]);
+            }
+        });
+        loop_.run_until(finished);
+        return was_read;
+    }
+
+    // What the round says of the rows that it was asked for.
+    static void add_answer(const ExpertAnswer& answer, std::span<const std::uint32_t> index,
+                           StepResult& result) {
+        for (std::size_t i = 0; i < std::min(index.size(), answer.rows.size()); ++i) {
+            RowProvenance& sum = result.rows[index[i]];
+            const RowProvenance& one = answer.rows[i];
+            sum.pairs_remote += one.pairs_remote;
+            sum.pairs_local += one.pairs_local;
+            sum.pairs_hedged += one.pairs_hedged;
+            sum.pairs_verified += one.pairs_verified;
+            sum.pairs_proven += one.pairs_proven;
+        }
+        for (const RowWorker& from : answer.row_workers) {
+            std::vector<std::uint64_t>& workers = result.row_workers[index[from.row]];
+            const auto at = std::lower_bound(workers.begin(), workers.end(), from.worker);
+            if (at == workers.end() || *at != from.worker) workers.insert(at, from.worker);
+        }
+        result.experts_waited += answer.waited;
+    }
+
+    // Those of this pass, behind those of the passes before it.
+    Status read_logits(StepResult& result) {
+        bool finished = false;
+        Status was_read;
+        decoder_->read_logits([&](Result<std::span<const float>> logits) {
+            finished = true;
+            if (logits.ok())
+                result.logits.insert(result.logits.end(), logits->begin(), logits->end());
+            else
+                was_read = logits.error();
+        });
+        loop_.run_until(finished);
+        return was_read;
+    }
+
+    std::shared_ptr<const ModelPackage> package_;
+    ModelConfig config_;
+    ThreadPool& threads_;
+    gpu::PostedLoop loop_;
+    std::unique_ptr<gpu::Device> device_;
+    std::unique_ptr<GpuDecoder> decoder_;
+    KvDtype kv_dtype_ = KvDtype::f32;
+
+    // Of one pass; kept for their memory.
+    std::vector<StepRow> rows_;
+    std::vector<std::uint32_t> pages_;
+    std::vector<float> x_, y_, expert_weights_, spare_logits_;
+    std::vector<std::uint16_t> expert_ids_;
+};
+
+}  // namespace
+
+Result<std::string> find_gpu(const std::string& name) {
+    gpu::PostedLoop loop;
+    MOEX_ASSIGN(device, open_gpu_device(name, loop.poster()));
+    return text(device->adapter().description, ", ", megabytes(device->adapter().memory_bytes),
+                " MB");
+}
+
+Result<std::unique_ptr<GpuSteps>> open_gpu_steps(std::shared_ptr<const ModelPackage> package,
+                                                 ThreadPool& threads,
+                                                 const GpuStepsOptions& options) {
+    auto steps = std::make_unique<VulkanSteps>(std::move(package), threads);
+    MOEX_TRY(steps->open(options));
+    return std::unique_ptr<GpuSteps>(std::move(steps));
+}
+
+}  // namespace moex

@@ -1,0 +1,49 @@
+// The engine's steps on this machine's GPU: `moex-hub serve --gpu`. Embeddings, attention over the
+// pages of all sequences, router and LM head are there; experts too, or they are asked of the
+// engine's ExpertBackend after each layer's router. Tokens are drawn by the hub from logits that
+// come back.
+// There are two of this: gpu_steps.cpp where the build has the worker's part (Vulkan), and
+// no_gpu.cpp, which says what is missing, where it has not.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hub/engine/step_device.h"
+#include "hub/model/package/package.h"
+
+namespace moex {
+
+struct GpuStepsOptions {
+    std::string device;          // "auto", an index, or part of a device's name
+    bool holds_experts = false;  // otherwise they are asked of the ExpertBackend
+    std::uint32_t sequences_max = 16;
+    std::uint32_t step_rows_max = 256;
+    std::uint64_t memory_bytes_max = 0;  // of the GPU's; 0: what is free
+    // Of keys and values. 0: for sequences_max of the whole context, or what the GPU leaves.
+    std::uint64_t kv_bytes_max = 0;
+    KvDtype kv_dtype = KvDtype::f32;  // or f16
+    // Hears how many bytes of weights are on their way to the GPU.
+    std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)> progress;
+};
+
+class GpuSteps : public StepDevice {
+  public:
+    virtual const std::string& adapter() const = 0;
+    // What the engine's KvCache has to be: pages that lie on the GPU.
+    virtual KvCacheOptions kv_pages() const = 0;
+    virtual std::uint64_t kv_bytes() const = 0;
+    virtual std::uint64_t weight_bytes() const = 0;
+};
+
+// The device that `name` means, in words; errors as below.
+Result<std::string> find_gpu(const std::string& name);
+
+// unavailable: "auto", and there is no real GPU here, or this build has no part for one. no_space:
+// the model is larger than the GPU; both sizes are named. `threads` outlives what is returned.
+Result<std::unique_ptr<GpuSteps>> open_gpu_steps(std::shared_ptr<const ModelPackage> package,
+                                                 ThreadPool& threads,
+                                                 const GpuStepsOptions& options);
+
+}  // namespace moex

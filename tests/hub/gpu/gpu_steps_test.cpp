@@ -1,0 +1,170 @@
+// The engine's steps on a Vulkan device (lavapipe where there is no GPU): rows of several sequences
+// give the bits that each has alone, whoever computes the experts.
+#include "hub/commands/gpu/gpu_steps.h"
+
+#include <cmath>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "hub/engine/decoder.h"
+#include "hub/engine/engine.h"
+#include "hub/engine/local_experts.h"
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+template <class Value>
+Value must(Result<Value> result) {
+    if (!result.ok()) throw std::runtime_error(result.error().message);
+    return std::move(result).value();
+}
+
+struct Kind {
+    bool holds_experts = false;
+    KvDtype kv_dtype = KvDtype::f32;
+};
+constexpr Kind kinds[] = {{false, KvDtype::f32}, {true, KvDtype::f32}, {true, KvDtype::f16}};
+
+class GpuStepsTest : public testing::TestWithParam<Kind> {
+  protected:
+    GpuStepsTest()
+        : experts_(package_, test::compute_threads(), {}, Arithmetic::exact),
+          steps_(must(open_gpu_steps(package_, test::compute_threads(),
+                                     {.device = "0",
+                                      .holds_experts = GetParam().holds_experts,
+                                      .sequences_max = 4,
+                                      .step_rows_max = 64,
+                                      .kv_dtype = GetParam().kv_dtype}))) {}
+
+    KvCacheOptions pages(std::uint32_t num_pages) {
+        KvCacheOptions options = steps_->kv_pages();
+        EXPECT_GE(options.num_pages, num_pages);
+        options.num_pages = num_pages;
+        options.copy_page = steps_->page_copier();
+        return options;
+    }
+    std::vector<float> step(std::span<const StepRows> batch) {
+        return must(steps_->run(batch, experts_, {})).logits;
+    }
+    // Logits of all of `ids`, so many tokens at a time. Its cache numbers the same pages as
+    // everybody's: what others have stored is gone.
+    std::vector<float> alone(std::span<const TokenId> ids, std::size_t chunk = 50) {
+        KvCache cache(package_->config(), pages(2));
+        KvCache::Sequence sequence(cache);
+        std::vector<float> all;
+        for (std::size_t i = 0; i < ids.size(); i += chunk) {
+            const StepRows rows{.kv = &sequence,
+                                .tokens = ids.subspan(i, std::min(chunk, ids.size() - i)),
+                                .all_logits = true};
+            const auto logits = step({&rows, 1});
+            all.insert(all.end(), logits.begin(), logits.end());
+        }
+        return all;
+    }
+    std::span<const float> row(const std::vector<float>& logits, std::size_t index) const {
+        const std::size_t vocab_size = package_->config().vocab_size;
+        return std::span(logits).subspan(index * vocab_size, vocab_size);
+    }
+    static void expect_same_bits(std::span<const float> a, std::span<const float> b) {
+        ASSERT_EQ(a.size(), b.size());
+        ASSERT_FALSE(a.empty());
+        EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size_bytes()), 0);
+    }
+
+    std::shared_ptr<const ModelPackage> package_ = test::tiny_package();
+    LocalExperts experts_;
+    std::unique_ptr<GpuSteps> steps_;
+};
+
+INSTANTIATE_TEST_SUITE_P(ExpertsThereAndElsewhere, GpuStepsTest, testing::ValuesIn(kinds));
+
+TEST_P(GpuStepsTest, SequencesSideBySideHaveTheBitsThatEachHasAlone) {
+    const auto a = test::random_tokens(140, 256, 1), b = test::random_tokens(7, 256, 2),
+               c = test::random_tokens(70, 256, 3);
+    const auto a_alone = alone(a), b_alone = alone(b, 1), c_alone = alone(c);
+
+    KvCache cache(package_->config(), pages(6));
+    KvCache::Sequence of_a(cache), of_b(cache), of_c(cache);
+    // A chunk without logits, one token, and one whose every row is scored.
+    const StepRows first[] = {{.kv = &of_a, .tokens = std::span(a).first(100), .no_logits = true},
+                              {.kv = &of_b, .tokens = std::span(b).first(1)},
+                              {.kv = &of_c, .tokens = std::span(c).first(69), .all_logits = true}};
+    const auto logits = step(first);
+    expect_same_bits(row(logits, 0), row(b_alone, 0));
+    for (std::size_t i = 0; i < 69; ++i) expect_same_bits(row(logits, 1 + i), row(c_alone, i));
+    EXPECT_EQ(of_a.num_tokens(), 100u);
+
+    const StepRows second[] = {{.kv = &of_c, .tokens = std::span(c).last(1)},
+                               {.kv = &of_a, .tokens = std::span(a).last(40)},
+                               {.kv = &of_b, .tokens = std::span(b).last(6)}};
+    const auto later = step(second);
+    expect_same_bits(row(later, 0), row(c_alone, 69));
+    expect_same_bits(row(later, 1), row(a_alone, 139));
+    expect_same_bits(row(later, 2), row(b_alone, 6));
+}
+
+TEST_P(GpuStepsTest, LogitsAreNearThoseOfTheCpu) {
+    const auto ids = test::random_tokens(30, 256, 4);
+    const auto mine = alone(ids);
+    auto decoder = must(Decoder::create(package_, test::compute_threads()));
+    KvCache cache(package_->config(), {16, 8, GetParam().kv_dtype});
+    KvCache::Sequence sequence(cache);
+    const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
+    const StepResult wanted = must(decoder->step({&rows, 1}, experts_));
+    ASSERT_EQ(mine.size(), wanted.logits.size());
+    float worst = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i)
+        worst = std::max(worst, std::abs(mine[i] - wanted.logits[i]));
+    EXPECT_LE(worst, 1e-3f);
+}
+
+TEST_P(GpuStepsTest, ARolledBackPageThatOthersReadIsCopiedBeforeItIsWritten) {
+    const auto ids = test::random_tokens(129, 256, 5);
+    const auto other = test::random_tokens(1, 256, 6);
+    KvCache cache(package_->config(), pages(6));
+    KvCache::Sequence first(cache, "one"), second(cache, "one");
+    const StepRows prompt{.kv = &first, .tokens = std::span(ids).first(128), .no_logits = true};
+    (void)step({&prompt, 1});
+    first.publish(std::span(ids).first(128), std::vector<std::vector<std::uint64_t>>(1));
+    second.adopt(std::span(ids).first(128));
+    ASSERT_EQ(second.num_tokens(), 128u);
+    ASSERT_EQ(second.pages()[0], first.pages()[0]);
+
+    second.roll_back(127);
+    const StepRows changed{.kv = &second, .tokens = other};
+    (void)step({&changed, 1});
+    EXPECT_NE(second.pages()[0], first.pages()[0]);
+
+    const StepRows last{.kv = &first, .tokens = std::span(ids).last(1)};
+    const auto untouched = step({&last, 1});
+    expect_same_bits(untouched, row(alone(ids), 128));
+}
+
+TEST_P(GpuStepsTest, AStoppedStepChangesNoSequence) {
+    const auto ids = test::random_tokens(5, 256, 7);
+    KvCache cache(package_->config(), pages(2));
+    KvCache::Sequence sequence(cache);
+    const StepRows rows{.kv = &sequence, .tokens = ids};
+    std::stop_source stop;
+    stop.request_stop();
+    const auto stopped = steps_->run({&rows, 1}, experts_, stop.get_token());
+    ASSERT_FALSE(stopped.ok());
+    EXPECT_EQ(stopped.error().code, ErrorCode::cancelled);
+    EXPECT_EQ(sequence.num_tokens(), 0u);
+    const auto again = step({&rows, 1});
+    expect_same_bits(again, row(alone(ids), 4));
+}
+
+TEST(GpuStepsSizeTest, AModelBeyondTheMemoryIsRefusedWithBothSizes) {
+    const auto opened = open_gpu_steps(test::tiny_package(), test::compute_threads(),
+                                       {.device = "0", .memory_bytes_max = 1u << 20});
+    ASSERT_FALSE(opened.ok());
+    EXPECT_EQ(opened.error().code, ErrorCode::no_space);
+    EXPECT_NE(opened.error().message.find("1 MB are there"), std::string::npos)
+        << opened.error().message;
+}
+
+}  // namespace
+}  // namespace moex
