@@ -4,6 +4,7 @@ import { getJson } from "/js/api.js";
 import { element } from "/js/dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
 import { bytes, compact, ms } from "/js/format.js";
+import { Conditions } from "/js/join/conditions.js";
 import { takeToken, workerKey } from "/js/join/identity.js";
 import { keepAwake } from "/js/join/wake.js";
 import {
@@ -26,6 +27,9 @@ let last_call_at = -Infinity;
 let nickname = "";          // as the hub was told
 let info = null;            // of /api/info
 let health = null;          // of /health
+let is_paused = false;      // by its owner's click
+let waits = "";             // why the owner's rules pause it
+const conditions = new Conditions(() => obeyRules());
 
 const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
 
@@ -33,7 +37,9 @@ const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
 
 function draw(status) {
   const idle = status.phase === "serving" && performance.now() - last_call_at > idle_after_ms;
-  const words = stageWords(status, { idle, is_online: navigator.onLine, now_ms: Date.now() });
+  const words = stageWords(status, {
+    idle, waits, is_online: navigator.onLine, now_ms: Date.now(),
+  });
   element("state").className = `pill ${words.kind}`;
   tell("state", words.state);
   tell("detail", words.detail);
@@ -69,7 +75,7 @@ function drawButtons(phase) {
   element("start").textContent = ended ? "Start again" : "Start";
   element("stop").hidden = ended;
   element("pause").hidden = ended || phase === "paused";
-  element("resume").hidden = phase !== "paused";
+  element("resume").hidden = phase !== "paused" || !is_paused;
 }
 
 function drawFigures(status) {
@@ -80,6 +86,7 @@ function drawFigures(status) {
   element("latency-label").textContent = roundWords(status);
   element("traffic").textContent = `${bytes(status.bytes_received)} / ${bytes(status.bytes_sent)}`;
   element("downloaded").textContent = bytes(status.bytes_downloaded);
+  if (conditions.reason() !== waits) obeyRules();
 }
 
 function drawBudget() {
@@ -92,6 +99,7 @@ function drawBudget() {
 function onStatus(status) {
   if (last && status.pairs_answered > last.pairs_answered) last_call_at = performance.now();
   last = status;
+  conditions.count(status.bytes_received + status.bytes_sent + status.bytes_downloaded);
   if (hasEnded(status.phase)) keepAwake(false);
   draw(status);
   // For whoever automates or inspects this page.
@@ -112,6 +120,7 @@ setInterval(() => {
   }
   before = { time: now, pairs: last.pairs_answered };
   draw(last);
+  obeyRules();
 }, 1000);
 
 // ---- start and stop
@@ -139,13 +148,33 @@ async function start() {
     type: "start", token, nickname, worker_key, budget_bytes: budgetBytes(),
     client: info?.version ? `tab ${info.version}` : "tab",
   });
+  is_paused = false;
+  waits = "";
   onStatus({ ...blank, phase: "starting" });
-  keepAwake(true);
+  obeyRules();
+}
+
+// Pauses the worker while one of its owner's rules says so, and lets it go on afterwards.
+function obeyRules() {
+  if (!worker || !last || hasEnded(last.phase)) return;
+  const reason = conditions.reason();
+  if (reason && !waits) worker.postMessage("pause");
+  if (!reason && waits && !is_paused) worker.postMessage("resume");
+  waits = reason;
+  keepAwake(conditions.rules.awake && !reason && !is_paused);
+  draw(last);
+}
+
+function pauseByHand(on) {
+  is_paused = on;
+  if (on) worker?.postMessage("pause");
+  else if (!waits) worker?.postMessage("resume");
+  obeyRules();
 }
 
 element("start").addEventListener("click", start);
-element("pause").addEventListener("click", () => worker?.postMessage("pause"));
-element("resume").addEventListener("click", () => worker?.postMessage("resume"));
+element("pause").addEventListener("click", () => pauseByHand(true));
+element("resume").addEventListener("click", () => pauseByHand(false));
 element("stop").addEventListener("click", () => {
   worker?.postMessage("stop");
   keepAwake(false);

@@ -60,6 +60,38 @@ test("pause leaves the hub, resume comes back; stop ends it and Start again begi
   await context.close();
 });
 
+test("its owner's rules pause a tab and let it go on: in front or not, a day's data", async () => {
+  const context = await browser.newContext();
+  const page = await openTab(context, hub.join);
+  const look = (state) => page.evaluate((seen) => {
+    Object.defineProperty(document, "visibilityState", { configurable: true, get: () => seen });
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, state);
+  await page.locator("#hidden").check();
+  await phase(page, "paused");
+  await page.locator("#detail", { hasText: "while another tab or window is in front" }).waitFor({ timeout: 0 });
+  assert.equal(await page.locator("#resume").isVisible(), false, "a rule is no button's to lift");
+  await hub.until((status) => status.workers.length === 0, "the waiting tab to leave");
+  await look("hidden");
+  await serving(page);
+  await look("visible");
+  await phase(page, "paused");
+  await page.locator("#hidden").uncheck();
+  await serving(page);
+
+  await page.locator("#data_gb").fill("0.000001");
+  await phase(page, "paused");
+  await page.locator("#detail", { hasText: "of data are used" }).waitFor({ timeout: 0 });
+  await page.locator("#data_gb").fill("50");
+  await serving(page);
+  await page.getByRole("button", { name: "Pause" }).click();
+  await phase(page, "paused");
+  await look("hidden");
+  assert.equal(await page.locator("#resume").isVisible(), true, "paused by hand: no rule resumes it");
+  await context.close();
+  await hub.until((status) => status.workers.length === 0, "the tab to leave");
+});
+
 test("what breaks inside a promise ends the worker, and the page goes on saying so", async () => {
   const context = await browser.newContext();
   const page = await openTab(context, hub.join);

@@ -185,6 +185,13 @@ test("the join page in every state", async () => {
       if (status.detail) assert.ok(seen.detail.startsWith(status.detail), seen.detail);
       await picture(page, `join-${name}-${look}`);
     }
+    await page.locator("#hidden").check();
+    await page.locator("#data_gb").fill("many");
+    await page.evaluate((one) => {
+      window.stand_in.onmessage({ data: { type: "status", status: one } });
+    }, { ...loaded, phase: "paused" });
+    await page.locator("#state", { hasText: "waiting" }).waitFor();
+    await picture(page, `join-waiting-${look}`);
     await page.locator("#forget").click();
     await picture(page, `join-forget-${look}`);
   }, prepare);

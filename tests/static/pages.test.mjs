@@ -6,6 +6,7 @@ import { test } from "node:test";
 
 import { numFinished } from "../../static/js/chat/blocks.js";
 import { bytes, count, ms, span, when } from "../../static/js/format.js";
+import { capProblem, reasonToWait, rulesOf, usedOn } from "../../static/js/join/rules.js";
 import {
   budgetWords, gpuWords, hubWords, memoryWords, phases, shareWords, stageWords,
 } from "../../static/js/join/words.js";
@@ -103,6 +104,33 @@ test("EveryPhaseHasASentence", () => {
   assert.match(stageWords({ phase: "serving", adapter }, now).detail, /computing on the processor, on one thread\.$/);
   assert.equal(gpuWords(adapter, "No WebGPU."), "none: computing on the processor (SIMD128). No WebGPU.");
   assert.match(memoryWords({ weights_bytes: 2e6, budget_bytes: 8e6 }), /^2(\.0)? MB of 8(\.0)? MB: /);
+});
+
+test("ATabWorksWhenItsOwnerSaid", () => {
+  const facts = { on_mains: true, is_hidden: true, hour: 12, bytes_today: 0 };
+  const reason = (rules, more) => reasonToWait(rulesOf(rules), { ...facts, ...more });
+  assert.equal(reason({}, { on_mains: false, is_hidden: false, bytes_today: 9e12 }), "", "nothing is forbidden");
+  assert.match(reason({ mains: true }, { on_mains: false }), /battery/);
+  assert.equal(reason({ mains: true }, { on_mains: null }), "", "a browser that does not tell");
+  assert.match(reason({ hidden: true }, { is_hidden: false }), /in front of this page/);
+  assert.equal(reason({ hidden: true }), "");
+
+  const at = (from, to, hour) => reason({ from, to }, { hour }) === "";
+  assert.deepEqual([8, 9, 16, 17].map((hour) => at("9", "17", hour)), [false, true, true, false]);
+  assert.deepEqual([21, 22, 23, 0, 5, 6].map((hour) => at("22", "6", hour)), [false, true, true, true, true, false]);
+  assert.ok(at("7", "7", 3) && at("", "7", 12) && at("7", "", 3), "half a rule is none");
+
+  assert.match(reason({ data_gb: "0.5" }, { bytes_today: 5e8 }), /^Today's 500 MB of data are used/);
+  assert.equal(reason({ data_gb: "0.5" }, { bytes_today: 4.9e8 }), "");
+  assert.equal(reason({ data_gb: "many" }, { bytes_today: 9e12 }), "", "said at the field");
+  for (const bad of ["many", "-1", "0", "1e3", "1,5"]) assert.notEqual(capProblem(bad), "", bad);
+  for (const kept of [null, 3, { mains: "yes", from: "24", data_gb: 7 }]) assert.deepEqual(rulesOf(kept), rulesOf({}));
+});
+
+test("ADaysDataBeginsAtNothing", () => {
+  assert.deepEqual(usedOn("2026-01-02", { day: "2026-01-02", bytes: 5 }, 3), { day: "2026-01-02", bytes: 8 });
+  assert.deepEqual(usedOn("2026-01-03", { day: "2026-01-02", bytes: 5 }, 3), { day: "2026-01-03", bytes: 3 });
+  assert.deepEqual(usedOn("2026-01-03", { day: "2026-01-03", bytes: "x" }, 3), { day: "2026-01-03", bytes: 3 });
 });
 
 test("ThePageSaysWhatMemoryBuys", () => {

@@ -25,9 +25,10 @@ export function whyOffline(status, { is_online, now_ms }) {
   return `${status.detail || phases.offline[2]}${seconds > 1 ? ` Next try in ${seconds} s.` : ""}`;
 }
 
-// {kind, state, detail} for a status; `idle` when nobody has asked for a while.
-export function stageWords(status, { idle, is_online, now_ms }) {
+// {kind, state, detail} for a status; `idle` when nobody has asked for a while, `waits` why the owner's rules pause it.
+export function stageWords(status, { idle, is_online, now_ms, waits = "" }) {
   const [kind, words, sentence] = phases[status.phase] ?? ["", status.phase, ""];
+  if (status.phase === "paused" && waits) return { kind: "warn", state: "waiting", detail: waits };
   if (idle) return { kind, state: "ready", detail: "The hub has no work just now. Leave the tab open." };
   if (status.phase === "offline") return { kind, state: words, detail: whyOffline(status, { is_online, now_ms }) };
   if (status.phase === "serving" && onProcessor(status.adapter) && !status.detail) {

@@ -1,0 +1,90 @@
+// The card "When it may work": its fields, what the browser knows of this machine, and what both say.
+import { element, make } from "/js/dom.js";
+import { bytes } from "/js/format.js";
+import { capProblem, reasonToWait, rulesOf, usedOn } from "/js/join/rules.js";
+import { recall, remember } from "/js/storage.js";
+
+const kept_as = "moex-rules";
+const data_kept_as = "moex-data";
+
+function parsed(name) {
+  try { return JSON.parse(recall(name, "null")); } catch { return null; }
+}
+const today = () => new Date().toLocaleDateString("sv");      // year-month-day, here
+
+export class Conditions {
+  // `onChange()`: a rule or what it looks at has changed.
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.rules = rulesOf(parsed(kept_as));
+    this.data = usedOn(today(), parsed(data_kept_as), 0);
+    this.total = 0;             // of the worker's own count, when last seen
+    this.battery = null;
+    this.fill();
+    this.listen();
+    this.findBattery();
+  }
+
+  fill() {
+    for (const name of ["from", "to"]) {
+      const hours = Array.from({ length: 24 }, (_, hour) => make("option", "", `${hour}:00`, { value: String(hour) }));
+      element(name).replaceChildren(make("option", "", "any", { value: "" }), ...hours);
+    }
+    for (const [name, value] of Object.entries(this.rules)) {
+      if (typeof value === "boolean") element(name).checked = value;
+      else element(name).value = value;
+    }
+    const line = navigator.connection;
+    element("metered").hidden = !(line?.saveData || line?.type === "cellular");
+    this.draw();
+  }
+
+  listen() {
+    for (const name of Object.keys(this.rules)) {
+      element(name).addEventListener("input", () => {
+        const field = element(name);
+        this.rules[name] = field.type === "checkbox" ? field.checked : field.value;
+        remember(kept_as, JSON.stringify(this.rules));
+        this.draw();
+        this.onChange();
+      });
+    }
+    document.addEventListener("visibilitychange", () => this.onChange());
+  }
+
+  async findBattery() {
+    this.battery = await navigator.getBattery?.().catch(() => null) ?? null;
+    element("mains-field").hidden = this.battery === null;      // this browser does not tell
+    this.battery?.addEventListener("chargingchange", () => this.onChange());
+    this.onChange();
+  }
+
+  draw() {
+    const problem = capProblem(this.rules.data_gb);
+    element("data_gb-problem").textContent = problem;
+    element("data_gb").setAttribute("aria-invalid", String(problem !== ""));
+    const words = `${bytes(this.data.bytes)} today`;
+    if (element("data-words").textContent !== words) element("data-words").textContent = words;
+  }
+
+  // `total`: what the worker has received, sent and downloaded since it began.
+  count(total) {
+    const more = total >= this.total ? total - this.total : total;      // a new worker begins at 0
+    this.total = total;
+    const day = today();
+    if (more === 0 && this.data.day === day) return;
+    this.data = usedOn(day, parsed(data_kept_as) ?? this.data, more);   // other tabs count, too
+    remember(data_kept_as, JSON.stringify(this.data));
+    this.draw();
+  }
+
+  // "" when this tab may work.
+  reason() {
+    return reasonToWait(this.rules, {
+      on_mains: this.battery ? this.battery.charging : null,
+      is_hidden: document.visibilityState === "hidden",
+      hour: new Date().getHours(),
+      bytes_today: this.data.day === today() ? this.data.bytes : 0,
+    });
+  }
+}

@@ -1,0 +1,48 @@
+// When a contributor's tab may work, as its owner set it. Pure.
+import { bytes } from "../format.js";
+
+// mains, hidden: only then. from, to: whole hours of the day, "" for all day. data_gb: a day's limit, "" for none.
+export const defaults = { mains: false, hidden: false, from: "", to: "", data_gb: "", awake: true };
+
+const isHour = (text) => /^(?:1?\d|2[0-3])$/.test(text);
+
+// Whatever was kept, as rules.
+export function rulesOf(kept) {
+  const from = kept && typeof kept === "object" ? kept : {};
+  const out = { ...defaults };
+  for (const name of ["mains", "hidden", "awake"]) if (typeof from[name] === "boolean") out[name] = from[name];
+  for (const name of ["from", "to"]) if (isHour(from[name])) out[name] = from[name];
+  if (typeof from.data_gb === "string") out.data_gb = from.data_gb;
+  return out;
+}
+
+// A sentence when the field cannot hold `text`, "" when it can.
+export function capProblem(text) {
+  const trimmed = text.trim();
+  const is_good = trimmed === "" || (/^(\d+\.?\d*|\.\d+)$/.test(trimmed) && Number(trimmed) > 0);
+  return is_good ? "" : "A number of gigabytes, like 2 or 0.5. Empty means no limit.";
+}
+
+function isWithin(hour, from, to) {
+  if (from === to) return true;
+  return from < to ? hour >= from && hour < to : hour >= from || hour < to;      // the latter over midnight
+}
+
+// Why this tab waits now, as a sentence; "" when it may work. facts: {on_mains: true, false or null for unknown,
+// is_hidden, hour, bytes_today}.
+export function reasonToWait(rules, { on_mains, is_hidden, hour, bytes_today }) {
+  if (rules.mains && on_mains === false) return "This machine runs on its battery. It goes on by itself on mains.";
+  if (rules.from !== "" && rules.to !== "" && !isWithin(hour, Number(rules.from), Number(rules.to))) {
+    return `It works from ${rules.from}:00 to ${rules.to}:00, as you set it.`;
+  }
+  const cap = capProblem(rules.data_gb) === "" ? Number(rules.data_gb.trim()) * 1e9 : 0;
+  if (cap > 0 && bytes_today >= cap) return `Today's ${bytes(cap)} of data are used. It goes on by itself tomorrow.`;
+  if (rules.hidden && !is_hidden) return "It works while another tab or window is in front of this page.";
+  return "";
+}
+
+// What went over the line on `day`, `more` bytes included; `kept` is of any day.
+export function usedOn(day, kept, more) {
+  const is_today = kept?.day === day && kept.bytes >= 0;
+  return { day, bytes: (is_today ? kept.bytes : 0) + more };
+}
