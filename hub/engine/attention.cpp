@@ -8,6 +8,8 @@ namespace moex {
 namespace {
 
 constexpr std::uint32_t queries_max = 32;  // 16 kB of q at a head_dim of 128
+// From so many on that read a row, it is widened once for all. As it is read, it is once for four.
+constexpr std::uint32_t widened_queries_min = 16;
 
 // Buffers of one call; a compute thread keeps its own.
 struct Scratch {
@@ -58,6 +60,32 @@ void for_pages(std::uint32_t begin, std::uint32_t end, std::uint32_t page_tokens
     }
 }
 
+// Asks for the rows from `next` to the end of their page, or to `end`, while those before them are
+// computed: a page is a piece of its own, which the machine does not foresee.
+template <class RowsAt>
+void fetch_next(const RowsAt& rows_at, std::uint32_t next, std::uint32_t end,
+                std::uint32_t page_tokens) {
+    if (next >= end) return;
+    constexpr std::size_t line_bytes = 64;
+    const KvRows rows = rows_at(next);
+    const std::size_t bytes = std::min(page_tokens, end - next) * rows.stride_bytes;
+    for (std::size_t at = 0; at < bytes; at += line_bytes) __builtin_prefetch(rows.data + at, 0, 2);
+}
+
+// The rows as they lie or, where many queries read them, widened. The values are the same.
+KvRows readable(const KvRows& rows, std::uint32_t count, std::uint32_t num_queries,
+                std::uint32_t head_dim) {
+    if (rows.dtype == KvDtype::f32 || num_queries < widened_queries_min) return rows;
+
+    std::vector<float>& room = scratch().rows;
+    room.resize(std::size_t{count} * head_dim);
+    for (std::uint32_t i = 0; i < count; ++i)
+        load_kv_head(std::span(room).subspan(std::size_t{i} * head_dim, head_dim), rows.dtype,
+                     rows.data + i * rows.stride_bytes);
+    return {KvDtype::f32, reinterpret_cast<const std::byte*>(room.data()),
+            head_dim * sizeof(float)};
+}
+
 void write_out(RowsOut out, const Part& part, const AttentionShape& shape) {
     const std::size_t heads = shape.heads_per_kv();
     for (std::size_t query = 0; query < part.max.size(); ++query) {
@@ -95,17 +123,24 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     Scratch& buffers = scratch();
     buffers.q.resize(q.num_rows * row_floats);
     buffers.weights.resize(num_queries * num_tokens);
-    buffers.rows.resize(std::size_t{kv.page_tokens()} * shape.head_dim);
     for (std::uint32_t r = 0; r < q.num_rows; ++r)
         std::copy_n(q.data + r * q.stride, row_floats, buffers.q.data() + r * row_floats);
+
+    const auto k_rows_at = [&](std::uint32_t position) {
+        return kv.k_rows(task.layer, task.kv_head, position);
+    };
+    const auto v_rows_at = [&](std::uint32_t position) {
+        return kv.v_rows(task.layer, task.kv_head, position);
+    };
 
     // A row's scores of tokens behind it are computed with the others' and never looked at.
     const float scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
     for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
-        const KvRows k = kv.k_rows(task.layer, task.kv_head, first, count, buffers.rows);
+        fetch_next(k_rows_at, first + count, end, kv.page_tokens());
+        const KvRows k = readable(k_rows_at(first), count, num_queries, shape.head_dim);
         attention_scores({buffers.weights.data() + (first - begin), num_tokens},
-                         {buffers.q.data(), shape.head_dim, num_queries}, k.data, k.stride, count,
-                         shape.head_dim, scale);
+                         {buffers.q.data(), shape.head_dim, num_queries}, k, count, shape.head_dim,
+                         scale);
     });
 
     std::fill(part.sums.begin(), part.sums.end(), 0.0f);
@@ -123,12 +158,13 @@ void attend_block(std::span<float> floats, const AttendTask& task, std::uint32_t
     }
 
     for_pages(begin, end, kv.page_tokens(), [&](std::uint32_t first, std::uint32_t count) {
-        const KvRows v = kv.v_rows(task.layer, task.kv_head, first, count, buffers.rows);
+        fetch_next(v_rows_at, first + count, end, kv.page_tokens());
+        const KvRows v = readable(v_rows_at(first), count, num_queries, shape.head_dim);
         const auto mix = [&](std::uint32_t query, std::uint32_t queries, std::uint32_t tokens) {
             attention_mix({part.sums_of(query).data(), shape.head_dim},
                           {buffers.weights.data() + query * num_tokens + (first - begin),
                            num_tokens, queries},
-                          v.data, v.stride, tokens, shape.head_dim);
+                          v, tokens, shape.head_dim);
         };
 
         if (first + count <= task.first_position + 1) return mix(0, num_queries, count);

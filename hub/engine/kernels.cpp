@@ -125,19 +125,19 @@ void rms_norm(std::span<float> out, std::span<const float> x, std::span<const fl
 void softmax(std::span<float> x) { HWY_DYNAMIC_DISPATCH(softmax)(x); }
 ExpSum exp_below_max(std::span<float> x) { return HWY_DYNAMIC_DISPATCH(exp_below_max)(x); }
 float log_sum_exp(std::span<const float> x) { return HWY_DYNAMIC_DISPATCH(log_sum_exp)(x); }
-void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
-                      std::uint32_t num_tokens, std::uint32_t head_dim, float scale) {
-    HWY_DYNAMIC_DISPATCH(attention_scores)(scores, q, k, k_stride, num_tokens, head_dim, scale);
+void attention_scores(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_tokens,
+                      std::uint32_t head_dim, float scale) {
+    HWY_DYNAMIC_DISPATCH(attention_scores)(scores, q, k, num_tokens, head_dim, scale);
 }
-void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
-                   std::uint32_t num_tokens, std::uint32_t head_dim) {
-    HWY_DYNAMIC_DISPATCH(attention_mix)(out, weights, v, v_stride, num_tokens, head_dim);
+void attention_mix(RowsOut out, RowsIn weights, const KvRows& v, std::uint32_t num_tokens,
+                   std::uint32_t head_dim) {
+    HWY_DYNAMIC_DISPATCH(attention_mix)(out, weights, v, num_tokens, head_dim);
 }
-void widen_halves(std::span<float> out, const std::uint16_t* halves) {
-    HWY_DYNAMIC_DISPATCH(widen_halves)(out, halves);
+void widen_halves(std::span<float> out, const std::byte* row) {
+    HWY_DYNAMIC_DISPATCH(widen_halves)(out, row);
 }
-void widen_codes(std::span<float> out, const std::int8_t* codes, const float* scales) {
-    HWY_DYNAMIC_DISPATCH(widen_codes)(out, codes, scales);
+void widen_codes(std::span<float> out, const std::byte* row) {
+    HWY_DYNAMIC_DISPATCH(widen_codes)(out, row);
 }
 
 }  // namespace moex

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "hub/engine/kernels/exact.h"
+#include "hub/engine/kv_dtype.h"
 
 namespace moex {
 
@@ -25,19 +26,18 @@ ExpSum exp_below_max(std::span<float> x);
 // log of the sum of exp(x).
 float log_sum_exp(std::span<const float> x);
 
-// Attention over one stretch of cached rows (row t at base + t · stride) for queries that share one
-// kv head: heads of one token, or of several.
+// Attention over one stretch of cached rows for queries that share one kv head: heads of one token,
+// or of several. Rows of fewer bits are widened value by value as they are read, exactly, so that
+// they give the bits of load_kv_head() and f32.
 // scores[r · scores_stride + t] = scale · q[r] · k[t]; q [num_rows, head_dim].
-void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
-                      std::uint32_t num_tokens, std::uint32_t head_dim, float scale);
+void attention_scores(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_tokens,
+                      std::uint32_t head_dim, float scale);
 // out[r] += sum over t of weights[r][t] · v[t].
-void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
-                   std::uint32_t num_tokens, std::uint32_t head_dim);
+void attention_mix(RowsOut out, RowsIn weights, const KvRows& v, std::uint32_t num_tokens,
+                   std::uint32_t head_dim);
 
-// Cached values of fewer bits as f32: halves; and codes times a scale for each widened_group of
-// them.
-inline constexpr std::size_t widened_group = 32;
-void widen_halves(std::span<float> out, const std::uint16_t* halves);
-void widen_codes(std::span<float> out, const std::int8_t* codes, const float* scales);
+// A cached row of halves, or of codes and their scales (kv_dtype.h), as f32.
+void widen_halves(std::span<float> out, const std::byte* row);
+void widen_codes(std::span<float> out, const std::byte* row);
 
 }  // namespace moex

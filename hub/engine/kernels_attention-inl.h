@@ -17,6 +17,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<float>;
 using D4 = hn::FixedTag<float, 4>;
 
+// Keys, or columns, that a tile has for four queries: its sums are half of 16 or 32 registers.
+constexpr int beside_four = hn::MaxLanes(D()) >= 16 ? 4 : 2;
+
 // Lanes i, i + 4, i + 8, ... added by halving: the first steps of SumOfLanes.
 template <class Tag>
 HWY_INLINE hn::Vec<D4> fold(Tag, hn::Vec<Tag> v) {
@@ -29,52 +32,117 @@ HWY_INLINE hn::Vec<D4> fold(Tag, hn::Vec<Tag> v) {
 }
 
 // SumOfLanes of four vectors, each in the same order, side by side.
-HWY_INLINE hn::Vec<D4> four_sums(const hn::Vec<D> (&v)[4]) {
+HWY_INLINE hn::Vec<D4> four_sums(hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v2, hn::Vec<D> v3) {
     const D4 d4;
-    const auto a = fold(D(), v[0]), b = fold(D(), v[1]), c = fold(D(), v[2]), e = fold(D(), v[3]);
+    const auto a = fold(D(), v0), b = fold(D(), v1), c = fold(D(), v2), e = fold(D(), v3);
     const auto ab = hn::Add(hn::ConcatLowerLower(d4, b, a), hn::ConcatUpperUpper(d4, b, a)),
                ce = hn::Add(hn::ConcatLowerLower(d4, e, c), hn::ConcatUpperUpper(d4, e, c));
     return hn::Add(hn::ConcatEven(d4, ce, ab), hn::ConcatOdd(d4, ce, ab));
 }
 
-// QUERIES rows of q by four keys, at `scores`.
-template <int QUERIES>
-HWY_INLINE void score_tile(RowsOut scores, const float* q, std::size_t q_stride, const float* k,
+// A cached row of each dtype: at(i) is a vector of its values from i on, some(i, n) has only n.
+struct FloatRow {
+    const float* values;
+
+    FloatRow(const std::byte* row, std::size_t) : values(reinterpret_cast<const float*>(row)) {}
+    HWY_INLINE hn::Vec<D> at(std::size_t i) const { return hn::LoadU(D(), values + i); }
+    HWY_INLINE hn::Vec<D> some(std::size_t i, std::size_t n) const {
+        return load_some(values + i, n);
+    }
+};
+
+struct HalfRow {
+    const std::uint16_t* halves;
+
+    HalfRow(const std::byte* row, std::size_t)
+        : halves(reinterpret_cast<const std::uint16_t*>(row)) {}
+    HWY_INLINE hn::Vec<D> at(std::size_t i) const {
+        const hn::Rebind<hwy::float16_t, D> d16;
+        return hn::PromoteTo(D(),
+                             hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(halves + i)));
+    }
+    HWY_INLINE hn::Vec<D> some(std::size_t i, std::size_t n) const {
+        HWY_ALIGN float values[HWY_MAX_BYTES / sizeof(float)];
+        for (std::size_t k = 0; k < n; ++k) values[k] = half_to_float(halves[i + k]);
+        return load_some(values, n);
+    }
+};
+
+struct CodeRow {
+    const float* scales;
+    const std::int8_t* codes;
+
+    CodeRow(const std::byte* row, std::size_t head_dim)
+        : scales(reinterpret_cast<const float*>(row)),
+          codes(reinterpret_cast<const std::int8_t*>(scales +
+                                                     (head_dim + kv_group - 1) / kv_group)) {}
+    HWY_INLINE hn::Vec<D> at(std::size_t i) const {
+        static_assert(kv_group % hn::MaxLanes(D()) == 0, "a vector has one scale");
+        const D d;
+        const hn::Rebind<std::int32_t, D> d32;
+        const hn::Rebind<std::int8_t, D> d8;
+        const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + i)));
+        return hn::Mul(code, hn::Set(d, scales[i / kv_group]));
+    }
+    HWY_INLINE hn::Vec<D> some(std::size_t i, std::size_t n) const {
+        HWY_ALIGN float values[HWY_MAX_BYTES / sizeof(float)];
+        for (std::size_t k = 0; k < n; ++k)
+            values[k] = static_cast<float>(codes[i + k]) * scales[(i + k) / kv_group];
+        return load_some(values, n);
+    }
+};
+
+// QUERIES rows of q by KEYS keys, at `scores`; one of the two is 4, so that sums come in fours.
+template <int QUERIES, int KEYS, class Row>
+HWY_INLINE void score_tile(RowsOut scores, const float* q, std::size_t q_stride, const std::byte* k,
                            std::size_t k_stride, std::size_t head_dim, float scale) {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
-    hn::Vec<D> sums[QUERIES][4];
-#pragma GCC unroll 4
-    for (int r = 0; r < QUERIES; ++r)
-#pragma GCC unroll 4
-        for (int t = 0; t < 4; ++t) sums[r][t] = hn::Zero(d);
+    hn::Vec<D> sums[QUERIES * KEYS];  // those of a query side by side
+#pragma GCC unroll 16
+    for (int i = 0; i < QUERIES * KEYS; ++i) sums[i] = hn::Zero(d);
 
-    const auto add = [&](auto load, std::size_t i) {
+    const auto add = [&](auto query_at, auto key_at) {
         hn::Vec<D> query[QUERIES];
 #pragma GCC unroll 4
-        for (int r = 0; r < QUERIES; ++r) query[r] = load(q + r * q_stride + i);
+        for (int r = 0; r < QUERIES; ++r) query[r] = query_at(q + r * q_stride);
 #pragma GCC unroll 4
-        for (int t = 0; t < 4; ++t) {
-            const auto key = load(k + t * k_stride + i);
+        for (int t = 0; t < KEYS; ++t) {
+            const auto key = key_at(Row(k + t * k_stride, head_dim));
 #pragma GCC unroll 4
-            for (int r = 0; r < QUERIES; ++r) sums[r][t] = hn::MulAdd(query[r], key, sums[r][t]);
+            for (int r = 0; r < QUERIES; ++r)
+                sums[r * KEYS + t] = hn::MulAdd(query[r], key, sums[r * KEYS + t]);
         }
     };
     std::size_t i = 0;
     for (; i + lanes <= head_dim; i += lanes)
-        add([&](const float* from) { return hn::LoadU(d, from); }, i);
-    if (i < head_dim) add([&](const float* from) { return load_some(from, head_dim - i); }, i);
+        add([&](const float* from) { return hn::LoadU(d, from + i); },
+            [&](const Row& row) { return row.at(i); });
+    if (i < head_dim)
+        add([&](const float* from) { return load_some(from + i, head_dim - i); },
+            [&](const Row& row) { return row.some(i, head_dim - i); });
 
+    const auto scales = hn::Set(D4(), scale);
 #pragma GCC unroll 4
-    for (int r = 0; r < QUERIES; ++r)
-        hn::StoreU(hn::Mul(hn::Set(D4(), scale), four_sums(sums[r])), D4(),
-                   scores.data + r * scores.stride);
+    for (int four = 0; four < QUERIES * KEYS; four += 4) {
+        const auto score = hn::Mul(
+            scales, four_sums(sums[four], sums[four + 1], sums[four + 2], sums[four + 3]));
+        float* const to = scores.data + four / KEYS * scores.stride;
+        if constexpr (KEYS == 4) {
+            hn::StoreU(score, D4(), to);
+        } else {
+            const hn::Half<D4> half;
+            hn::StoreU(hn::LowerHalf(half, score), half, to);
+            hn::StoreU(hn::UpperHalf(half, score), half, to + scores.stride);
+        }
+    }
 }
 
-// QUERIES rows of weights by COLUMNS vectors of v's row.
-template <int QUERIES, int COLUMNS>
+// QUERIES rows of weights by COLUMNS vectors of v's rows, from column `first` on.
+template <int QUERIES, int COLUMNS, class Row>
 HWY_INLINE void mix_tile(RowsOut out, const float* weights, std::size_t weights_stride,
-                         const float* v, std::size_t v_stride, std::uint32_t num_tokens) {
+                         const KvRows& v, std::size_t first, std::uint32_t num_tokens,
+                         std::size_t head_dim) {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
     hn::Vec<D> sums[QUERIES][COLUMNS];
@@ -82,16 +150,18 @@ HWY_INLINE void mix_tile(RowsOut out, const float* weights, std::size_t weights_
     for (int r = 0; r < QUERIES; ++r)
 #pragma GCC unroll 4
         for (int c = 0; c < COLUMNS; ++c)
-            sums[r][c] = hn::LoadU(d, out.data + r * out.stride + c * lanes);
+            sums[r][c] = hn::LoadU(d, out.data + r * out.stride + first + c * lanes);
 
-    for (std::uint32_t token = 0; token < num_tokens; ++token, v += v_stride) {
+    const std::byte* at = v.data;
+    for (std::uint32_t token = 0; token < num_tokens; ++token, at += v.stride_bytes) {
+        const Row row(at, head_dim);
         hn::Vec<D> weight[QUERIES];
 #pragma GCC unroll 4
         for (int r = 0; r < QUERIES; ++r)
             weight[r] = hn::Set(d, weights[r * weights_stride + token]);
 #pragma GCC unroll 4
         for (int c = 0; c < COLUMNS; ++c) {
-            const auto value = hn::LoadU(d, v + c * lanes);
+            const auto value = row.at(first + c * lanes);
 #pragma GCC unroll 4
             for (int r = 0; r < QUERIES; ++r) sums[r][c] = hn::MulAdd(weight[r], value, sums[r][c]);
         }
@@ -100,100 +170,111 @@ HWY_INLINE void mix_tile(RowsOut out, const float* weights, std::size_t weights_
     for (int r = 0; r < QUERIES; ++r)
 #pragma GCC unroll 4
         for (int c = 0; c < COLUMNS; ++c)
-            hn::StoreU(sums[r][c], d, out.data + r * out.stride + c * lanes);
+            hn::StoreU(sums[r][c], d, out.data + r * out.stride + first + c * lanes);
 }
 
-// All columns for QUERIES rows.
-template <int QUERIES>
+// All columns for QUERIES rows; COLUMNS vectors of them at a time.
+template <int QUERIES, int COLUMNS, class Row>
 HWY_INLINE void mix_rows(RowsOut out, const float* weights, std::size_t weights_stride,
-                         const float* v, std::size_t v_stride, std::uint32_t num_tokens,
-                         std::size_t head_dim) {
+                         const KvRows& v, std::uint32_t num_tokens, std::size_t head_dim) {
     const D d;
     const std::size_t lanes = hn::Lanes(d);
     std::size_t i = 0;
-    for (; i + 4 * lanes <= head_dim; i += 4 * lanes)
-        mix_tile<QUERIES, 4>({out.data + i, out.stride}, weights, weights_stride, v + i, v_stride,
-                             num_tokens);
+    for (; i + COLUMNS * lanes <= head_dim; i += COLUMNS * lanes)
+        mix_tile<QUERIES, COLUMNS, Row>(out, weights, weights_stride, v, i, num_tokens, head_dim);
     for (; i + lanes <= head_dim; i += lanes)
-        mix_tile<QUERIES, 1>({out.data + i, out.stride}, weights, weights_stride, v + i, v_stride,
-                             num_tokens);
+        mix_tile<QUERIES, 1, Row>(out, weights, weights_stride, v, i, num_tokens, head_dim);
 
     for (int r = 0; r < QUERIES && i < head_dim; ++r) {
         float* to = out.data + r * out.stride + i;
         auto sum = load_some(to, head_dim - i);
         for (std::uint32_t token = 0; token < num_tokens; ++token)
             sum = hn::MulAdd(hn::Set(d, weights[r * weights_stride + token]),
-                             load_some(v + token * v_stride + i, head_dim - i), sum);
+                             Row(v.data + token * v.stride_bytes, head_dim).some(i, head_dim - i),
+                             sum);
         store_some(sum, to, head_dim - i);
     }
 }
 
-}  // namespace attention_detail
-
-void attention_scores(RowsOut scores, RowsIn q, const float* k, std::size_t k_stride,
-                      std::uint32_t num_tokens, std::uint32_t head_dim, float scale) {
-    using attention_detail::score_tile;
+template <class Row>
+void scores_of(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_tokens,
+               std::size_t head_dim, float scale) {
+    const auto tile = [&]<int QUERIES, int KEYS>(std::uint32_t r, std::uint32_t token) {
+        score_tile<QUERIES, KEYS, Row>(
+            {scores.data + r * scores.stride + token, scores.stride}, q.data + r * q.stride,
+            q.stride, k.data + token * k.stride_bytes, k.stride_bytes, head_dim, scale);
+    };
     std::uint32_t token = 0;
     for (; token + 4 <= num_tokens; token += 4) {
-        const float* keys = k + token * k_stride;
         std::uint32_t r = 0;
-        const auto to = [&] {
-            return RowsOut{scores.data + r * scores.stride + token, scores.stride};
-        };
-        for (; r + 2 <= q.num_rows; r += 2)
-            score_tile<2>(to(), q.data + r * q.stride, q.stride, keys, k_stride, head_dim, scale);
-        if (r < q.num_rows)
-            score_tile<1>(to(), q.data + r * q.stride, q.stride, keys, k_stride, head_dim, scale);
+        for (; r + 4 <= q.num_rows; r += 4)
+            for (std::uint32_t t = token; t < token + 4; t += beside_four)
+                tile.template operator()<4, beside_four>(r, t);
+        for (; r + 2 <= q.num_rows; r += 2) tile.template operator()<2, 4>(r, token);
+        if (r < q.num_rows) tile.template operator()<1, 4>(r, token);
     }
 
     // The last keys, fewer than four: the first of them stands in for those that are not there.
     for (; token < num_tokens; ++token)
         for (std::uint32_t r = 0; r < q.num_rows; ++r) {
             float four[4];
-            score_tile<1>({four, 4}, q.data + r * q.stride, q.stride, k + token * k_stride, 0,
-                          head_dim, scale);
+            score_tile<1, 4, Row>({four, 4}, q.data + r * q.stride, q.stride,
+                                  k.data + token * k.stride_bytes, 0, head_dim, scale);
             scores.data[r * scores.stride + token] = four[0];
         }
 }
 
-void attention_mix(RowsOut out, RowsIn weights, const float* v, std::size_t v_stride,
-                   std::uint32_t num_tokens, std::uint32_t head_dim) {
+template <class Row>
+void mix_of(RowsOut out, RowsIn weights, const KvRows& v, std::uint32_t num_tokens,
+            std::size_t head_dim) {
+    const auto rows = [&]<int QUERIES, int COLUMNS>(std::uint32_t r) {
+        mix_rows<QUERIES, COLUMNS, Row>({out.data + r * out.stride, out.stride},
+                                        weights.data + r * weights.stride, weights.stride, v,
+                                        num_tokens, head_dim);
+    };
     std::uint32_t r = 0;
-    for (; r + 2 <= weights.num_rows; r += 2)
-        attention_detail::mix_rows<2>({out.data + r * out.stride, out.stride},
-                                      weights.data + r * weights.stride, weights.stride, v,
-                                      v_stride, num_tokens, head_dim);
-    if (r < weights.num_rows)
-        attention_detail::mix_rows<1>({out.data + r * out.stride, out.stride},
-                                      weights.data + r * weights.stride, weights.stride, v,
-                                      v_stride, num_tokens, head_dim);
+    for (; r + 4 <= weights.num_rows; r += 4) rows.template operator()<4, beside_four>(r);
+    for (; r + 2 <= weights.num_rows; r += 2) rows.template operator()<2, 4>(r);
+    if (r < weights.num_rows) rows.template operator()<1, 4>(r);
+}
+
+}  // namespace attention_detail
+
+void attention_scores(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_tokens,
+                      std::uint32_t head_dim, float scale) {
+    using namespace attention_detail;
+    switch (k.dtype) {
+        case KvDtype::f32: return scores_of<FloatRow>(scores, q, k, num_tokens, head_dim, scale);
+        case KvDtype::f16: return scores_of<HalfRow>(scores, q, k, num_tokens, head_dim, scale);
+        case KvDtype::int8: return scores_of<CodeRow>(scores, q, k, num_tokens, head_dim, scale);
+    }
+}
+
+void attention_mix(RowsOut out, RowsIn weights, const KvRows& v, std::uint32_t num_tokens,
+                   std::uint32_t head_dim) {
+    using namespace attention_detail;
+    switch (v.dtype) {
+        case KvDtype::f32: return mix_of<FloatRow>(out, weights, v, num_tokens, head_dim);
+        case KvDtype::f16: return mix_of<HalfRow>(out, weights, v, num_tokens, head_dim);
+        case KvDtype::int8: return mix_of<CodeRow>(out, weights, v, num_tokens, head_dim);
+    }
 }
 
 // One rounding or none for each value, whatever the lanes.
-void widen_halves(std::span<float> out, const std::uint16_t* halves) {
-    const attention_detail::D d;
-    const hn::Rebind<hwy::float16_t, attention_detail::D> d16;
-    const auto* from = reinterpret_cast<const hwy::float16_t*>(halves);
-    const std::size_t lanes = hn::Lanes(d);
-    std::size_t i = 0;
-    for (; i + lanes <= out.size(); i += lanes)
-        hn::StoreU(hn::PromoteTo(d, hn::LoadU(d16, from + i)), d, &out[i]);
-    for (; i < out.size(); ++i) out[i] = half_to_float(halves[i]);
+namespace attention_detail {
+template <class Row>
+void widen(std::span<float> out, const Row& row) {
+    for_vectors(
+        out.size(), [&](std::size_t i) { hn::StoreU(row.at(i), D(), &out[i]); },
+        [&](std::size_t i, std::size_t n) { store_some(row.some(i, n), &out[i], n); });
 }
+}  // namespace attention_detail
 
-void widen_codes(std::span<float> out, const std::int8_t* codes, const float* scales) {
-    const attention_detail::D d;
-    const hn::Rebind<std::int32_t, attention_detail::D> d32;
-    const hn::Rebind<std::int8_t, attention_detail::D> d8;
-    const std::size_t lanes = hn::Lanes(d);
-    static_assert(widened_group % hn::MaxLanes(attention_detail::D()) == 0,
-                  "a vector has one scale");
-    std::size_t i = 0;
-    for (; i + lanes <= out.size(); i += lanes) {
-        const auto code = hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, codes + i)));
-        hn::StoreU(hn::Mul(code, hn::Set(d, scales[i / widened_group])), d, &out[i]);
-    }
-    for (; i < out.size(); ++i) out[i] = static_cast<float>(codes[i]) * scales[i / widened_group];
+void widen_halves(std::span<float> out, const std::byte* row) {
+    attention_detail::widen(out, attention_detail::HalfRow(row, out.size()));
+}
+void widen_codes(std::span<float> out, const std::byte* row) {
+    attention_detail::widen(out, attention_detail::CodeRow(row, out.size()));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -229,65 +229,53 @@ void KvCache::Sequence::adopt(
     }
 }
 
-std::byte* KvCache::Sequence::row(std::uint32_t layer, bool is_v, std::uint32_t position) const {
-    const std::size_t slot = (std::size_t{layer} * 2 + (is_v ? 1 : 0)) * page_tokens() +
-                             position % page_tokens();
-    return cache_->page_data(pages_[position / page_tokens()]) + slot * cache_->row_bytes();
+std::byte* KvCache::Sequence::head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,
+                                   std::uint32_t position) const {
+    const std::size_t run =
+        (std::size_t{layer} * 2 + (is_v ? 1 : 0)) * cache_->config_.num_kv_heads + kv_head;
+    const std::size_t slot = run * page_tokens() + position % page_tokens();
+    return cache_->page_data(pages_[position / page_tokens()]) + slot * cache_->head_bytes();
 }
 
 void KvCache::Sequence::store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
                               std::span<const float> v) {
-    const std::size_t head_dim = cache_->config_.head_dim, head_bytes = cache_->head_bytes();
-    std::byte *to_k = row(layer, false, position), *to_v = row(layer, true, position);
-
-    for (std::size_t head = 0; head < cache_->config_.num_kv_heads; ++head) {
-        store_kv_head(to_k + head * head_bytes, cache_->options_.dtype,
-                      k.subspan(head * head_dim, head_dim));
-        store_kv_head(to_v + head * head_bytes, cache_->options_.dtype,
-                      v.subspan(head * head_dim, head_dim));
+    const std::size_t head_dim = cache_->config_.head_dim;
+    const KvDtype dtype = cache_->options_.dtype;
+    for (std::uint32_t kv_head = 0; kv_head < cache_->config_.num_kv_heads; ++kv_head) {
+        store_kv_head(head(layer, false, kv_head, position), dtype,
+                      k.subspan(kv_head * head_dim, head_dim));
+        store_kv_head(head(layer, true, kv_head, position), dtype,
+                      v.subspan(kv_head * head_dim, head_dim));
     }
 }
 
-// Positions of one page lie one after the other.
-KvRows KvCache::Sequence::rows(std::byte* first, std::uint32_t kv_head, std::uint32_t count,
-                               std::span<float> room) const {
-    const std::size_t head_dim = cache_->config_.head_dim;
-    const std::byte* from = first + kv_head * cache_->head_bytes();
-    if (cache_->options_.dtype == KvDtype::f32)
-        return {reinterpret_cast<const float*>(from), cache_->row_bytes() / sizeof(float)};
-
-    for (std::uint32_t i = 0; i < count; ++i)
-        load_kv_head(room.subspan(i * head_dim, head_dim), cache_->options_.dtype,
-                     from + i * cache_->row_bytes());
-    return {room.data(), head_dim};
+KvRows KvCache::Sequence::k_rows(std::uint32_t layer, std::uint32_t kv_head,
+                                 std::uint32_t first) const {
+    return {cache_->options_.dtype, head(layer, false, kv_head, first), cache_->head_bytes()};
+}
+KvRows KvCache::Sequence::v_rows(std::uint32_t layer, std::uint32_t kv_head,
+                                 std::uint32_t first) const {
+    return {cache_->options_.dtype, head(layer, true, kv_head, first), cache_->head_bytes()};
 }
 
-KvRows KvCache::Sequence::k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
-                                 std::uint32_t count, std::span<float> room) const {
-    return rows(row(layer, false, first), kv_head, count, room);
-}
-KvRows KvCache::Sequence::v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
-                                 std::uint32_t count, std::span<float> room) const {
-    return rows(row(layer, true, first), kv_head, count, room);
-}
-
-std::vector<float> KvCache::Sequence::copy(const std::byte* row) const {
+std::vector<float> KvCache::Sequence::copy(std::uint32_t layer, bool is_v,
+                                           std::uint32_t position) const {
     const std::size_t head_dim = cache_->config_.head_dim;
     std::vector<float> out(cache_->config_.num_kv_heads * head_dim);
-    for (std::size_t head = 0; head < cache_->config_.num_kv_heads; ++head)
-        load_kv_head(std::span(out).subspan(head * head_dim, head_dim), cache_->options_.dtype,
-                     row + head * cache_->head_bytes());
+    for (std::uint32_t kv_head = 0; kv_head < cache_->config_.num_kv_heads; ++kv_head)
+        load_kv_head(std::span(out).subspan(kv_head * head_dim, head_dim), cache_->options_.dtype,
+                     head(layer, is_v, kv_head, position));
     return out;
 }
 std::vector<float> KvCache::Sequence::k(std::uint32_t layer, std::uint32_t position) const {
-    return copy(row(layer, false, position));
+    return copy(layer, false, position);
 }
 std::vector<float> KvCache::Sequence::v(std::uint32_t layer, std::uint32_t position) const {
-    return copy(row(layer, true, position));
+    return copy(layer, true, position);
 }
 
 // magic, version, num_layers, num_kv_heads, head_dim, num_tokens, dtype;
-// then per layer and position k and v. Independent of page_tokens.
+// then per layer and position the heads of k and those of v. Independent of page_tokens.
 Bytes KvCache::Sequence::serialize() const {
     const ModelConfig& config = cache_->config_;
     const std::size_t row_bytes = cache_->row_bytes();
@@ -300,7 +288,9 @@ Bytes KvCache::Sequence::serialize() const {
 
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
         for (std::uint32_t position = 0; position < num_tokens_; ++position)
-            for (const bool is_v : {false, true}) out.raw({row(layer, is_v, position), row_bytes});
+            for (const bool is_v : {false, true})
+                for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head)
+                    out.raw({head(layer, is_v, kv_head, position), cache_->head_bytes()});
 
     return std::move(out).take();
 }
@@ -346,8 +336,9 @@ Result<KvCache::Sequence> KvCache::Sequence::deserialize(KvCache& cache, ByteVie
     for (std::uint32_t layer = 0; layer < layers; ++layer)
         for (std::uint32_t position = 0; position < tokens; ++position)
             for (const bool is_v : {false, true})
-                std::memcpy(sequence.row(layer, is_v, position), in.take(row_bytes).data(),
-                            row_bytes);
+                for (std::uint32_t kv_head = 0; kv_head < heads; ++kv_head)
+                    std::memcpy(sequence.head(layer, is_v, kv_head, position),
+                                in.take(cache.head_bytes()).data(), cache.head_bytes());
 
     sequence.commit(tokens);
     return sequence;

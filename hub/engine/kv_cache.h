@@ -3,8 +3,8 @@
 // Full pages may be published: a later sequence of the same scope that begins with the same tokens
 // takes them over instead of computing them. Published pages that nobody holds stay until room is
 // needed, and go in the order of their last use.
-// Layout of a page: for each layer, k then v, each [page_tokens, num_kv_heads] heads of
-// kv_head_bytes().
+// Layout of a page: for each layer, k then v, each [num_kv_heads, page_tokens] heads of
+// kv_head_bytes(): what attention walks for one kv head lies in one piece.
 // Owner: the engine's thread.
 #pragma once
 
@@ -35,12 +35,6 @@ struct KvCacheOptions {
     // Set: rows lie with a device (hub/engine/step_device.h), and the cache only says whose each
     // page is. Nothing is stored in it or read from it then.
     KvPageCopier copy_page = {};
-};
-
-// One head's keys or values of some positions as f32; row i starts at data + i · stride.
-struct KvRows {
-    const float* data = nullptr;
-    std::size_t stride = 0;
 };
 
 struct UnmapMemory {
@@ -100,12 +94,9 @@ class KvCache {
         // dtype. The position is within what was reserved, here and below.
         void store(std::uint32_t layer, std::uint32_t position, std::span<const float> k,
                    std::span<const float> v);
-        // Of the positions [first, first + count), all in one page, one head: where they lie or,
-        // unless they are f32, in `room`, which has count · head_dim floats.
-        KvRows k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
-                      std::uint32_t count, std::span<float> room) const;
-        KvRows v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first,
-                      std::uint32_t count, std::span<float> room) const;
+        // One head of the positions from `first` on, to the end of its page.
+        KvRows k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;
+        KvRows v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;
         // A copy of one position, [num_kv_heads, head_dim].
         std::vector<float> k(std::uint32_t layer, std::uint32_t position) const;
         std::vector<float> v(std::uint32_t layer, std::uint32_t position) const;
@@ -116,10 +107,9 @@ class KvCache {
 
       private:
         friend class KvCache;
-        std::byte* row(std::uint32_t layer, bool is_v, std::uint32_t position) const;
-        KvRows rows(std::byte* first, std::uint32_t kv_head, std::uint32_t count,
-                    std::span<float> room) const;
-        std::vector<float> copy(const std::byte* row) const;
+        std::byte* head(std::uint32_t layer, bool is_v, std::uint32_t kv_head,
+                        std::uint32_t position) const;
+        std::vector<float> copy(std::uint32_t layer, bool is_v, std::uint32_t position) const;
         std::optional<PrefixIndex::NodeId> published_end() const;
         KvCache* cache_;
         std::string scope_;

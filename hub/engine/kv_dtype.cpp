@@ -13,7 +13,7 @@ namespace {
 
 constexpr float half_max = 65504.0f;
 
-std::size_t num_groups(std::size_t size) { return (size + widened_group - 1) / widened_group; }
+std::size_t num_groups(std::size_t size) { return (size + kv_group - 1) / kv_group; }
 
 void store_halves(std::byte* to, std::span<const float> values) {
     thread_local std::vector<float> cut;
@@ -27,8 +27,8 @@ void store_codes(std::byte* to, std::span<const float> values) {
     constexpr float smallest = 1e-30f;  // below it the factor would leave f32
     std::byte* const codes = to + num_groups(values.size()) * sizeof(float);
 
-    for (std::size_t first = 0; first < values.size(); first += widened_group) {
-        const auto group = values.subspan(first, std::min(widened_group, values.size() - first));
+    for (std::size_t first = 0; first < values.size(); first += kv_group) {
+        const auto group = values.subspan(first, std::min(kv_group, values.size() - first));
         float largest = 0;
         bool is_finite = true;
         for (const float value : group) {
@@ -38,7 +38,7 @@ void store_codes(std::byte* to, std::span<const float> values) {
         // A value that is no number is told by its group's scale.
         const float scale = is_finite ? largest / 127.0f : NAN,
                     factor = is_finite && largest > smallest ? 127.0f / largest : 0.0f;
-        std::memcpy(to + first / widened_group * sizeof scale, &scale, sizeof scale);
+        std::memcpy(to + first / kv_group * sizeof scale, &scale, sizeof scale);
 
         for (std::size_t i = 0; i < group.size(); ++i) {
             const float code = factor == 0 ? 0.0f : std::nearbyint(group[i] * factor);
@@ -85,15 +85,8 @@ void store_kv_head(std::byte* to, KvDtype dtype, std::span<const float> values) 
 void load_kv_head(std::span<float> values, KvDtype dtype, const std::byte* from) {
     switch (dtype) {
         case KvDtype::f32: std::memcpy(values.data(), from, values.size_bytes()); return;
-        case KvDtype::f16:
-            widen_halves(values, reinterpret_cast<const std::uint16_t*>(from));
-            return;
-        case KvDtype::int8:
-            widen_codes(values,
-                        reinterpret_cast<const std::int8_t*>(from) +
-                            num_groups(values.size()) * sizeof(float),
-                        reinterpret_cast<const float*>(from));
-            return;
+        case KvDtype::f16: widen_halves(values, from); return;
+        case KvDtype::int8: widen_codes(values, from); return;
     }
 }
 

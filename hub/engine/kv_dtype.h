@@ -16,6 +16,17 @@ namespace moex {
 
 enum class KvDtype : std::uint8_t { f32, f16, int8 };
 
+// How many values of int8 have one scale.
+inline constexpr std::size_t kv_group = 32;
+
+// One head's keys or values of neighbouring positions as they lie in the cache: that of position t
+// at data + t · stride_bytes.
+struct KvRows {
+    KvDtype dtype = KvDtype::f32;
+    const std::byte* data = nullptr;
+    std::size_t stride_bytes = 0;
+};
+
 const char* kv_dtype_name(KvDtype dtype);
 std::optional<KvDtype> parse_kv_dtype(std::string_view name);
 

@@ -297,21 +297,24 @@ TEST(KernelsTest, KeysAndValuesOfFewerBitsAreNearAndTellWhatIsNotFinite) {
     }
 }
 
+// Few queries read rows of fewer bits as they lie, many read them widened.
 TEST(KernelsTest, RowsThatAttendTogetherHaveTheBitsOfRowsAlone) {
-    for (const std::uint32_t head_dim : {20u, 64u}) {
-        const Attention attention(head_dim);
-        for (const std::uint32_t first : {0u, 2u, 11u})
-            for (const std::uint32_t count : {2u, 5u, 28u}) {
-                const auto together = attention.rows(1, first, count);
-                for (std::uint32_t r = 0; r < count; ++r) {
-                    const auto alone = attention.rows(1, first + r, 1);
-                    EXPECT_EQ(std::memcmp(alone.data(), together.data() + r * alone.size(),
-                                          alone.size() * sizeof(float)),
-                              0)
-                        << "row " << r << " of " << count << " from " << first;
+    for (const KvDtype dtype : {KvDtype::f32, KvDtype::f16, KvDtype::int8})
+        for (const std::uint32_t head_dim : {20u, 64u}) {
+            const Attention attention(head_dim, 39, dtype);
+            for (const std::uint32_t first : {0u, 2u, 11u})
+                for (const std::uint32_t count : {2u, 5u, 6u, 28u}) {
+                    const auto together = attention.rows(1, first, count);
+                    for (std::uint32_t r = 0; r < count; ++r) {
+                        const auto alone = attention.rows(1, first + r, 1);
+                        EXPECT_EQ(std::memcmp(alone.data(), together.data() + r * alone.size(),
+                                              alone.size() * sizeof(float)),
+                                  0)
+                            << kv_dtype_name(dtype) << " row " << r << " of " << count << " from "
+                            << first;
+                    }
                 }
-            }
-    }
+        }
 }
 
 }  // namespace
