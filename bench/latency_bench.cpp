@@ -1,9 +1,10 @@
 // How long people wait for a next token and for a first one, on the local backend in int8.
 //   latency_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--stretch X]
-//                 [--repeats N] [--users N [--answer TOKENS]] [--header]
+//                 [--repeats N] [--users N [--answer TOKENS]] [--kv-dtype f32|f16|int8] [--header]
 // --stretch: how many decode steps a step may last beside a prompt
 // (EngineOptions::step_stretch_max); 1000000 is the time without a bound: chunks then grow to whole
 // steps.
+// --kv-dtype: f16 unless given, as `serve` has it in int8 arithmetic.
 // Without --users: one user decodes while another's prompt arrives. ratio_*: gaps beside the prompt
 // over the median gap before it came.
 // With --users: so many prompts arrive at once. ratio_*: gaps while somebody waits for a first
@@ -34,6 +35,7 @@ struct Flags {
     std::string shape = "bench-moe", model;
     std::uint32_t threads = 0, prompt_tokens = 1000, repeats = 3, users = 0, answer_tokens = 64;
     double stretch = 2;
+    KvDtype kv_dtype = KvDtype::f16;
     bool header = false;
 };
 
@@ -102,6 +104,12 @@ double at(std::vector<double> values, double share) {
     std::sort(values.begin(), values.end());
     return values.at(std::min(
         values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size()))));
+}
+
+// Of an even number the mean of the two in the middle, as one_at_a_time_ms has it.
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return (values.at((values.size() - 1) / 2) + values.at(values.size() / 2)) / 2;
 }
 
 // Users who all come at once. Their answers end one after the other, so that the gaps of every
@@ -215,6 +223,8 @@ Flags parse(int argc, char** argv) {
             flags.answer_tokens = number;
         else if (flag == "--stretch")
             flags.stretch = std::strtod(value, nullptr);
+        else if (flag == "--kv-dtype" && parse_kv_dtype(value))
+            flags.kv_dtype = *parse_kv_dtype(value);
         else
             fail("unknown flag " + flag);
     }
@@ -243,9 +253,8 @@ void measure_crowd(Engine& engine, const ModelConfig& config, const Flags& flags
     if (ratios.empty()) ratios.push_back(0);
     std::printf("%s,%zu,%u,%u,%u,%g,%.0f,%.0f,%.0f,%.0f,%zu,%.2f,%.2f\n", flags.shape.c_str(),
                 threads.num_threads(), flags.users, flags.prompt_tokens, flags.answer_tokens,
-                flags.stretch, first, first + (flags.users - 1) / 2.0 * whole,
-                at(all.first_ms, 0.5), at(all.first_ms, 0.99), beside, at(ratios, 0.5),
-                at(ratios, 0.99));
+                flags.stretch, first, first + (flags.users - 1) / 2.0 * whole, median(all.first_ms),
+                at(all.first_ms, 0.99), beside, at(ratios, 0.5), at(ratios, 0.99));
 }
 
 void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool& threads) {
@@ -255,7 +264,9 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
     if (!decoder.ok()) fail(decoder.error().message);
     LocalExperts experts(*package, threads, {}, Arithmetic::int8);
     Engine engine(**decoder, experts,
-                  {.sequences_max = std::max(2u, flags.users), .step_stretch_max = flags.stretch});
+                  {.sequences_max = std::max(2u, flags.users),
+                   .kv_dtype = flags.kv_dtype,
+                   .step_stretch_max = flags.stretch});
     if (flags.users > 0) return measure_crowd(engine, (*package)->config(), flags, threads);
 
     Scene all;

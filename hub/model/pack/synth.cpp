@@ -285,7 +285,7 @@ std::span<const NamedShape> named_shapes() {
           .num_kv_heads = 4,
           .head_dim = 64,
           .vocab_size = 32000,
-          .context_tokens = 4096,
+          .context_tokens = 16384,
           .num_experts = 32,
           .top_k = 4,
           .moe_intermediate_size = 512}},
