@@ -89,6 +89,8 @@ const Setting door_settings[] = {
      "allow an address beyond loopback without TLS (tabs then need a proxy: WebGPU wants a secure "
      "page)"},
     {"require-key", flag, command_serve, "", "off", "ask for an API key on loopback too"},
+    {"any-model-name", flag, command_serve, "", "off",
+     "answer requests for any model name with the one that is served"},
     {"cors-origin", list, command_serve, "ORIGIN", "",
      "web origin that may call the API; repeatable", 0, 0, "", check_origin},
     {"host", list, command_serve | command_cert, "NAME", "",

@@ -110,13 +110,14 @@ Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish
                    unsupported ? "unsupported_parameter" : "invalid_value", param};
 }
 
-Refusal too_short(const AnswerWish& wish, std::uint64_t least_tokens, std::uint64_t room_tokens) {
+Refusal too_short(const AnswerWish& wish, const std::string& max_tokens_param,
+                  std::uint64_t least_tokens, std::uint64_t room_tokens) {
     return {.status = 400,
             .message = text("'", wish.param(), "' asks for an answer of at least ", least_tokens,
-                            " tokens, counted as one a byte; 'max_tokens' and the context leave ",
-                            room_tokens, "."),
+                            " tokens, counted as one a byte; '", max_tokens_param,
+                            "' and the context leave ", room_tokens, "."),
             .code = "max_tokens_too_small",
-            .param = "max_tokens",
+            .param = max_tokens_param,
             .numbers = {{"n_min_tokens", least_tokens}, {"n_max_tokens", room_tokens}}};
 }
 

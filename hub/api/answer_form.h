@@ -35,6 +35,7 @@ Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish
                                                           MaskMaker& masks);
 
 // The answer cannot be as short as it would have to be.
-Refusal too_short(const AnswerWish& wish, std::uint64_t least_tokens, std::uint64_t room_tokens);
+Refusal too_short(const AnswerWish& wish, const std::string& max_tokens_param,
+                  std::uint64_t least_tokens, std::uint64_t room_tokens);
 
 }  // namespace moex

@@ -13,7 +13,12 @@ std::string StopFilter::push(std::string_view piece) {
     if (stops_.empty()) return std::string(piece);
     held_ += piece;
     std::size_t first = std::string::npos;
-    for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
+    for (const std::string& stop : stops_) {
+        const std::size_t found = held_.find(stop);
+        if (found >= first) continue;
+        first = found;
+        stop_ = stop;
+    }
 
     if (first != std::string::npos) {
         stopped_ = true;

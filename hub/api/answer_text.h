@@ -23,10 +23,11 @@ class StopFilter {
     std::string push(std::string_view piece);
     std::string finish();  // what was held back
     bool stopped() const { return stopped_; }
+    const std::string& stop() const { return stop_; }  // that it ended at; else empty
 
   private:
     std::vector<std::string> stops_;
-    std::string held_;
+    std::string held_, stop_;
     bool stopped_ = false;
 };
 
@@ -57,6 +58,7 @@ class AnswerText {
     Shown push(const SampledToken& token);
     Shown finish();
     bool stopped() const { return filter_.stopped(); }
+    const std::string& stop() const { return filter_.stop(); }
     std::uint32_t num_tokens() const { return num_tokens_; }
 
   private:

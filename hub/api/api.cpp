@@ -3,56 +3,17 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <random>
 
 #include "hub/api/answer_form.h"
-#include "hub/api/completion_job.h"
-#include "hub/api/openai_request.h"
-#include "hub/api/reasoning.h"
-#include "hub/api/tool_calls.h"
+#include "hub/api/api_state.h"
+#include "hub/api/dialects/anthropic.h"
+#include "hub/api/dialects/ollama.h"
+#include "hub/api/dialects/responses.h"
+#include "hub/api/openai_reply.h"
 #include "hub/base/log.h"
 
 namespace moex {
-
-using Responder = std::shared_ptr<HttpResponder>;
-
-struct Api::State {
-    std::shared_ptr<const ModelPackage> package;
-    std::shared_ptr<const Tokenizer> tokenizer;
-    std::shared_ptr<const ChatTemplate> chat_template;
-    Engine* engine = nullptr;
-    ApiOptions options;
-    std::shared_ptr<const ApiObserver> observer;
-    std::uint32_t context_tokens = 0;
-    std::uint64_t context_bytes_max = 0;  // no longer text fits the context; 0: no tokenizer
-    bool reasons = false;                 // the model knows <think> ... </think>
-    CallSyntax call_syntax;               // of tools
-    std::vector<TokenId> stop_ids;
-    std::int64_t started_s = 0;
-    mutable std::once_flag
-        masks_made;  // by the first who needs them: a large vocabulary takes time
-    mutable std::shared_ptr<MaskMaker> masks;
-
-    ParamLimits limits() const;
-    OrderedJson model_json() const;
-    Checked<HttpResponse> tokenize(const HttpRequest& request) const;
-    Checked<HttpResponse> detokenize(const HttpRequest& request) const;
-    void run_completion(const HttpRequest& request, bool is_chat, const Responder& responder) const;
-    Checked<std::shared_ptr<ApiJob>> prepare(const HttpRequest& request, bool is_chat,
-                                             const Responder& responder) const;
-    using Prompts = std::vector<std::vector<TokenId>>;
-    Checked<Prompts> encode_chat(const CompletionParams& params) const;
-    Checked<Prompts> encode_texts(CompletionParams& params, std::vector<std::string>& echoes) const;
-    Checked<void> check_bytes(std::uint64_t bytes, const char* source) const;
-    bool begins_in_reasoning(const CompletionParams& params,
-                             const std::vector<TokenId>& prompt) const;
-    Checked<std::vector<std::shared_ptr<AnswerMask>>> make_masks(const ApiJobInputs& inputs) const;
-    Checked<void> check_model(const std::string& name) const;
-    Checked<void> check_fits(const std::vector<TokenId>& prompt, const char* source) const;
-    std::uint64_t tokens_max(const Prompts& prompts, std::uint32_t n,
-                             std::uint32_t max_tokens) const;
-};
 
 namespace {
 
@@ -77,18 +38,6 @@ std::uint64_t random_seed() {
     return (std::uint64_t{device()} << 31) ^ device();
 }
 
-HttpResponse json_response(const OrderedJson& body) {
-    HttpResponse response;
-    response.body = dump_json(body);
-    return response;
-}
-
-// A flag of a body that may leave it out, or send nonsense, which counts as leaving it out.
-bool flag_of(const OrderedJson& body, const char* name, bool otherwise) {
-    const auto found = body.find(name);
-    return found != body.end() && found->is_boolean() ? found->get<bool>() : otherwise;
-}
-
 }  // namespace
 
 ParamLimits Api::State::limits() const {
@@ -100,62 +49,12 @@ ParamLimits Api::State::limits() const {
             .seed = random_seed()};
 }
 
-OrderedJson Api::State::model_json() const {
-    return {{"id", package->name()},
-            {"object", "model"},
-            {"created", started_s},
-            {"owned_by", "moex"},
-            {"meta", {{"n_ctx", context_tokens}, {"vocab_size", package->config().vocab_size}}}};
-}
-
 Checked<void> Api::State::check_model(const std::string& name) const {
-    if (name.empty() || name == package->name()) return {};
+    if (name.empty() || name == package->name() || options.any_model_name) return {};
     return Refusal{
         404,
         text("The model '", name, "' does not exist; this server has '", package->name(), "'."),
         "model_not_found", "model"};
-}
-
-Checked<HttpResponse> Api::State::tokenize(const HttpRequest& request) const {
-    if (!tokenizer) return Refusal{400, "The package has no tokenizer.", "no_tokenizer", ""};
-    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
-
-    const auto content = body.find("content");
-    if (content == body.end() || !content->is_string())
-        return Refusal{400, "'content' has to be a string.", "invalid_value", "content"};
-
-    const auto special = flag_of(body, "parse_special", true) ? SpecialTokens::parse
-                                                              : SpecialTokens::as_text;
-    const auto ids = tokenizer->encode(content->get_ref<const std::string&>(), special);
-
-    OrderedJson tokens = OrderedJson::array();
-    const bool with_pieces = flag_of(body, "with_pieces", false);
-    for (const TokenId id : ids) {
-        if (with_pieces)
-            tokens.push_back({{"id", id}, {"piece", tokenizer->decode(std::span(&id, 1), false)}});
-        else
-            tokens.push_back(id);
-    }
-    return json_response({{"tokens", std::move(tokens)}});
-}
-
-Checked<HttpResponse> Api::State::detokenize(const HttpRequest& request) const {
-    if (!tokenizer) return Refusal{400, "The package has no tokenizer.", "no_tokenizer", ""};
-    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
-
-    const auto tokens = body.find("tokens");
-    if (tokens == body.end() || !tokens->is_array())
-        return Refusal{400, "'tokens' has to be an array of token ids.", "invalid_value", "tokens"};
-
-    std::vector<TokenId> ids;
-    for (const OrderedJson& one : *tokens) {
-        if (!one.is_number_unsigned() || one.get<std::uint64_t>() >= tokenizer->vocab_size())
-            return Refusal{400,
-                           text("'tokens' has to hold ids below ", tokenizer->vocab_size(), "."),
-                           "invalid_value", "tokens"};
-        ids.push_back(one.get<TokenId>());
-    }
-    return json_response({{"content", tokenizer->decode(ids, false)}});
 }
 
 // A text may have more tokens than its length over that of the longest token, never fewer.
@@ -198,7 +97,7 @@ std::uint64_t text_bytes(const OrderedJson& messages) {
 Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& params) const {
     if (!tokenizer || !chat_template)
         return Refusal{400, "The package has no chat template; use /v1/completions.",
-                       "no_chat_template", "messages"};
+                       "no_chat_template", params.source};
 
     OrderedJson variables = params.template_variables;
     variables["add_generation_prompt"] = params.add_generation_prompt;
@@ -218,14 +117,14 @@ Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& par
     if (ids.ok()) return Prompts{*std::move(ids)};
 
     if (ids.error().code == ErrorCode::overloaded)
-        MOEX_ADMIT(check_bytes(text_bytes(params.messages), "messages"));
+        MOEX_ADMIT(check_bytes(text_bytes(params.messages), params.source.c_str()));
     if (ids.error().code == ErrorCode::not_found)
         return Refusal{400,
                        text("The last message cannot be continued: ", ids.error().message, "."),
-                       "chat_template", "messages"};
+                       "chat_template", params.source};
     return Refusal{400,
                    text("The model's chat template refuses these messages: ", ids.error().message),
-                   "chat_template", "messages"};
+                   "chat_template", params.source};
 }
 
 // Texts of completions may name special tokens.
@@ -318,28 +217,29 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
             return Refusal{400,
                            text("The begun answer does not fit '", wish.param(),
                                 "': members in the schema's order, a blank behind ':' and ','."),
-                           "invalid_value", "messages"};
+                           "invalid_value", params.source};
 
         const std::size_t prompt_tokens = inputs.prompts[i / params.n].size();
         const auto room = std::min<std::uint64_t>(*params.max_tokens,
                                                   context_tokens - prompt_tokens);
-        if (state.least() > room) return too_short(wish, state.least(), room);
+        if (state.least() > room)
+            return too_short(wish, params.max_tokens_param, state.least(), room);
         made.push_back(std::make_shared<AnswerMask>(masks, std::move(state)));
         made.back()->allowed({}, static_cast<std::uint32_t>(room));  // here, not in a step
     }
     return made;
 }
 
-Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request, bool is_chat,
+Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
+                                                     const OrderedJson& body, const ApiDoor& door,
                                                      const Responder& responder) const {
-    MOEX_OR_REFUSE(params, is_chat ? parse_chat_params(request.body, limits())
-                                   : parse_completion_params(request.body, limits()));
+    MOEX_OR_REFUSE(params, door.read(body, limits()));
     MOEX_ADMIT(check_model(params.model));
 
     ApiJobInputs inputs;
+    const bool is_chat = params.is_chat;
     MOEX_OR_REFUSE(prompts, is_chat ? encode_chat(params) : encode_texts(params, inputs.echoes));
-    for (const auto& prompt : prompts)
-        MOEX_ADMIT(check_fits(prompt, is_chat ? "messages" : "prompt"));
+    for (const auto& prompt : prompts) MOEX_ADMIT(check_fits(prompt, params.source.c_str()));
     if (!params.max_tokens)
         params.max_tokens = options.default_max_tokens > 0 ? options.default_max_tokens
                                                            : context_tokens;
@@ -352,8 +252,13 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     inputs.engine = engine;
     inputs.tokenizer = tokenizer;
     inputs.observer = observer;
-    inputs.header = make_answer_header(is_chat, package->name(), package->manifest_sha256());
     inputs.params = std::move(params);
+    inputs.writer = door.write(
+        {.header = make_answer_header(door.id_prefix, package->name(), package->manifest_sha256()),
+         .params = inputs.params,
+         .body = body,
+         .tokenizer = tokenizer,
+         .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
     inputs.client = request.client;
     inputs.account = request.account;
@@ -407,23 +312,28 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
 Api::~Api() = default;
 
 // On a thread of the pool; not at all when the client has left meanwhile.
-void Api::State::run_completion(const HttpRequest& request, bool is_chat,
+void Api::State::run_completion(const HttpRequest& request, const ApiDoor& door,
                                 const Responder& responder) const {
-    auto job = prepare(request, is_chat, responder);
+    const auto body = parse_api_body(request.body, options.body_bytes_max);
+    if (!body.ok()) return responder->refuse(body.refusal());
+    if (door.answer_empty)
+        if (const auto answer = door.answer_empty(*body))
+            return responder->respond(json_response(*answer));
+
+    auto job = prepare(request, *body, door, responder);
     if (!job.ok()) return responder->refuse(job.refusal());
     (*job)->start();
 }
 
-void Api::queue_completion(HttpRequest request, bool is_chat, Responder responder) {
+void Api::queue_completion(HttpRequest request, const ApiDoor& door, Responder responder) {
     const auto has_left = std::make_shared<std::atomic<bool>>(false);
     responder->on_disconnect([has_left] { *has_left = true; });
 
     const std::string client = request.client;
     const std::uint64_t bytes = request.body.size();
     const Checked<void> queued = texts_.submit(
-        client, bytes,
-        [state = state_, request = std::move(request), is_chat, responder, has_left] {
-            if (!*has_left) state->run_completion(request, is_chat, responder);
+        client, bytes, [state = state_, request = std::move(request), &door, responder, has_left] {
+            if (!*has_left) state->run_completion(request, door, responder);
         });
     if (!queued.ok()) responder->refuse(queued.refusal());
 }
@@ -441,11 +351,39 @@ void Api::queue_answer(HttpRequest request, Responder responder, Answer answer) 
 }
 
 void Api::chat(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), true, std::move(responder));
+    queue_completion(std::move(request), openai_chat_door, std::move(responder));
 }
 
 void Api::complete(HttpRequest request, Responder responder) {
-    queue_completion(std::move(request), false, std::move(responder));
+    queue_completion(std::move(request), openai_text_door, std::move(responder));
+}
+
+void Api::respond(HttpRequest request, Responder responder) {
+    queue_completion(std::move(request), responses_door, std::move(responder));
+}
+
+void Api::anthropic_message(HttpRequest request, Responder responder) {
+    queue_completion(std::move(request), anthropic_door, std::move(responder));
+}
+
+void Api::anthropic_count(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &State::count_tokens);
+}
+
+void Api::ollama_chat(HttpRequest request, Responder responder) {
+    queue_completion(std::move(request), ollama_chat_door, std::move(responder));
+}
+
+void Api::ollama_generate(HttpRequest request, Responder responder) {
+    queue_completion(std::move(request), ollama_generate_door, std::move(responder));
+}
+
+void Api::ollama_show(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &State::ollama_show);
+}
+
+void Api::ollama_tags(HttpRequest, Responder responder) {
+    responder->respond(json_response({{"models", OrderedJson::array({state_->ollama_tag()})}}));
 }
 
 void Api::tokenize(HttpRequest request, Responder responder) {
@@ -454,6 +392,14 @@ void Api::tokenize(HttpRequest request, Responder responder) {
 
 void Api::detokenize(HttpRequest request, Responder responder) {
     queue_answer(std::move(request), std::move(responder), &State::detokenize);
+}
+
+void Api::apply_template(HttpRequest request, Responder responder) {
+    queue_answer(std::move(request), std::move(responder), &State::apply_template);
+}
+
+void Api::props(HttpRequest, Responder responder) {
+    responder->respond(json_response(state_->props_json()));
 }
 
 void Api::models(HttpRequest, Responder responder) {

@@ -1,4 +1,4 @@
-// The OpenAI-compatible API over the engine: bodies in, texts
+// The API over the engine, in the dialects of OpenAI, Anthropic and Ollama: bodies in, texts
 // and events out. Knows requests and responders, not sockets.
 // The first byte of a stream leaves with its first token: what
 // fails before that is a plain answer with its own status.
@@ -18,6 +18,8 @@
 
 namespace moex {
 
+struct ApiDoor;
+
 struct ApiOptions {
     std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
     std::uint32_t n_max = 8;
@@ -25,6 +27,7 @@ struct ApiOptions {
     std::uint32_t context_tokens = 0;  // prompt plus answer; 0: the model's own
     // temperature 0 where the request names none (--deterministic does not set this)
     bool prefer_greedy = false;
+    bool any_model_name = false;  // a request may name any model; this one answers
     TextPoolOptions texts;
 };
 
@@ -51,15 +54,24 @@ class Api {
     using Responder = std::shared_ptr<HttpResponder>;
     void chat(HttpRequest request, Responder responder);
     void complete(HttpRequest request, Responder responder);
+    void respond(HttpRequest request, Responder responder);  // /v1/responses
+    void anthropic_message(HttpRequest request, Responder responder);
+    void anthropic_count(HttpRequest request, Responder responder);
+    void ollama_chat(HttpRequest request, Responder responder);
+    void ollama_generate(HttpRequest request, Responder responder);
+    void ollama_show(HttpRequest request, Responder responder);
+    void ollama_tags(HttpRequest request, Responder responder);
     void tokenize(HttpRequest request, Responder responder);
     void detokenize(HttpRequest request, Responder responder);
+    void apply_template(HttpRequest request, Responder responder);
+    void props(HttpRequest request, Responder responder);
     void models(HttpRequest request, Responder responder);
     void model(HttpRequest request, Responder responder);  // `request.rest` is its id
 
   private:
     struct State;
     using Answer = Checked<HttpResponse> (State::*)(const HttpRequest&) const;
-    void queue_completion(HttpRequest request, bool is_chat, Responder responder);
+    void queue_completion(HttpRequest request, const ApiDoor& door, Responder responder);
     void queue_answer(HttpRequest request, Responder responder, Answer answer);
 
     std::shared_ptr<State> state_;

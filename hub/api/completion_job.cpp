@@ -26,7 +26,7 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
 
     if (params.echo)
         for (std::size_t i = 0; i < choices_.size(); ++i)
-            choices_[i].content = inputs_.echoes[i / params.n];
+            choices_[i].answer.content = inputs_.echoes[i / params.n];
 }
 
 // A client that left is charged for what was computed all the same.
@@ -201,35 +201,32 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     // Closed because the budget came to its end, though it may parse.
     const bool cut_short = !inputs_.masks.empty() && inputs_.masks[index]->cut_short();
     const bool is_length = (end.reason == FinishReason::length || cut_short) && !choice.cancelling;
-    choice.finish_reason = is_length ? "length" : "stop";
+    AnswerChoice& answer = choice.answer;
+    answer.finish_reason = is_length ? "length" : "stop";
+    answer.stop = choice.stops ? choice.stops->stop() : choice.text.stop();
     const bool stops_at_calls = !is_length && !choice.cancelling && choice.calls;
     choice.cached_tokens = end.stats.cached_tokens;
-    if (scores_prompts()) choice.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
+    if (scores_prompts()) answer.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
     add_totals(end.stats);
     show(index, choice.text.finish(), true);
-    if (stops_at_calls && choice.calls->num_calls() > 0) choice.finish_reason = "tool_calls";
+    if (stops_at_calls && choice.calls->num_calls() > 0) answer.finish_reason = "tool_calls";
 
     const bool is_last = ++num_ended_ == choices_.size();
     if (inputs_.params.stream) {
         begin_stream();
-        OrderedJson last = chunk(index,
-                                 inputs_.params.is_chat ? OrderedJson::object() : OrderedJson(""),
-                                 nullptr, choice.finish_reason.c_str());
-        if (is_last && !inputs_.params.include_usage) {
-            last["timings"] = timings_json(totals_, usage());
-            last["moex"] = provenance_json(totals_, num_doubted());
-        }
-        responder_->send_event(dump_json(last), counts_on_sent(index));
+        const AnswerTotals sums = totals();
+        send(index, inputs_.writer->end_choice(index, answer, is_last ? &sums : nullptr));
     }
 
-    if (inputs_.observer->on_finished) inputs_.observer->on_finished(choice.finish_reason.c_str());
+    if (inputs_.observer->on_finished) inputs_.observer->on_finished(answer.finish_reason.c_str());
     if (is_last) on_all_ended();
 }
 
 void ApiJob::fail(const Refusal& refusal) {
     answered_ = failed_ = true;
     if (stream_begun_) {
-        responder_->send_event(refusal_response(refusal).body);
+        for (StreamEvent& event : inputs_.writer->fail(refusal))
+            responder_->send_event(std::move(event));
         responder_->end_stream();
     } else {
         responder_->refuse(refusal);
@@ -259,8 +256,7 @@ void ApiJob::add_totals(const GenerationStats& stats) {
 void ApiJob::on_all_ended() {
     answered_ = true;
     if (inputs_.params.stream) {
-        if (inputs_.params.include_usage) send_usage();
-        responder_->send_event("[DONE]");
+        send(0, inputs_.writer->end(totals()));
         responder_->end_stream();
     } else {
         send_whole();
@@ -269,60 +265,36 @@ void ApiJob::on_all_ended() {
     if (inputs_.observer->on_latency) observe_latency();
 }
 
-// What they said before is in this answer, unless it was computed again.
-std::uint64_t ApiJob::num_doubted() const {
-    const auto& has_lied = inputs_.observer->has_lied;
-    return has_lied ? static_cast<std::uint64_t>(
-                          std::count_if(totals_.workers.begin(), totals_.workers.end(), has_lied))
-                    : 0;
+AnswerTotals ApiJob::totals() const {
+    AnswerTotals out{.usage = usage(), .stats = totals_};
+    out.took = now_steady() - inputs_.received_at;
+    // What they said before is in this answer, unless it was computed again.
+    if (const auto& has_lied = inputs_.observer->has_lied)
+        out.doubted = static_cast<std::uint64_t>(
+            std::count_if(totals_.workers.begin(), totals_.workers.end(), has_lied));
+    return out;
 }
 
-void ApiJob::send_usage() {
-    OrderedJson last = answer_object(inputs_.header, true);
-    last["usage"] = usage_json(usage());
-    last["timings"] = timings_json(totals_, usage());
-    last["moex"] = provenance_json(totals_, num_doubted());
-    responder_->send_event(dump_json(last));
+// The last of `events` counts what the client had not been sent of choice `index`.
+void ApiJob::send(std::size_t index, ReplyWriter::Events events) {
+    for (std::size_t i = 0; i < events.size(); ++i) {
+        const bool is_last = i + 1 == events.size();
+        responder_->send_event(std::move(events[i]),
+                               is_last ? counts_on_sent(index) : std::function<void()>());
+    }
 }
 
 void ApiJob::send_whole() {
-    OrderedJson body = answer_object(inputs_.header, false);
-    for (std::size_t i = 0; i < choices_.size(); ++i) body["choices"].push_back(whole_choice(i));
-    body["usage"] = usage_json(usage());
-    body["timings"] = timings_json(totals_, usage());
-    body["moex"] = provenance_json(totals_, num_doubted());
+    std::vector<AnswerChoice> answers;
+    for (Choice& choice : choices_) answers.push_back(std::move(choice.answer));
 
     HttpResponse response;
-    response.body = dump_json(body);
+    response.body = dump_json(inputs_.writer->whole(answers, totals()));
     if (inputs_.account)
         response.on_sent = [account = inputs_.account, sent = usage()] {
             account->count(sent.prompt_tokens, sent.completion_tokens);
         };
     responder_->respond(std::move(response));
-}
-
-OrderedJson ApiJob::whole_choice(std::size_t index) const {
-    const Choice& choice = choices_[index];
-    OrderedJson out{{"index", index}};
-    if (inputs_.params.is_chat) {
-        OrderedJson message{
-            {"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
-        if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
-        if (!choice.tool_calls.empty()) {
-            if (choice.content.empty()) message["content"] = nullptr;
-            message["tool_calls"] = choice.tool_calls;
-        }
-        out["message"] = std::move(message);
-    } else {
-        out["text"] = choice.content;
-    }
-    if (scores_prompts())
-        out["logprobs"] = echo_logprobs_json(choice.prompt_tokens, choice.tokens,
-                                             inputs_.tokenizer.get());
-    else
-        out["logprobs"] = inputs_.params.logprobs ? logprobs_json(choice.tokens) : OrderedJson();
-    out["finish_reason"] = choice.finish_reason;
-    return out;
 }
 
 void ApiJob::observe_latency() const {
@@ -381,53 +353,38 @@ ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
     return parts;
 }
 
-// Pieces of calls: into the whole answer, or each as a delta of its own.
+// Pieces of calls: into the whole answer, or each as an event of its own.
 void ApiJob::show_calls(std::size_t index, std::vector<CallPiece> pieces) {
+    std::vector<CalledFunction>& calls = choices_[index].answer.calls;
     for (CallPiece& piece : pieces) {
-        OrderedJson delta{{"index", piece.index}};
-        if (!piece.name.empty()) delta.update({{"id", new_call_id()}, {"type", "function"}});
-        OrderedJson& function = delta["function"] = OrderedJson::object();
-        if (!piece.name.empty()) function["name"] = piece.name;
-        function["arguments"] = std::move(piece.arguments);
-
-        if (inputs_.params.stream) {
-            responder_->send_event(
-                dump_json(
-                    chunk(index, {{"tool_calls", OrderedJson::array({delta})}}, nullptr, nullptr)),
-                counts_on_sent(index));
-        } else if (!piece.name.empty()) {
-            delta.erase("index");
-            choices_[index].tool_calls.push_back(std::move(delta));
-        } else {
-            auto& whole = choices_[index].tool_calls.back()["function"]["arguments"];
-            whole = whole.get<std::string>() + function["arguments"].get<std::string>();
-        }
+        const std::string id = piece.name.empty() ? std::string() : new_call_id();
+        if (inputs_.params.stream)
+            send(index, inputs_.writer->call(index, piece, id));
+        else if (!id.empty())
+            calls.push_back({id, std::move(piece.name), std::move(piece.arguments)});
+        else
+            calls.back().arguments += piece.arguments;
     }
 }
 
 void ApiJob::show(std::size_t index, AnswerText::Shown shown, bool is_last) {
-    Choice& choice = choices_[index];
-    const CompletionParams& params = inputs_.params;
+    AnswerChoice& answer = choices_[index].answer;
     std::vector<CallPiece> calls;
-    ReasonedText parts = split(choice, std::move(shown.text), is_last, calls);
+    ReasonedText parts = split(choices_[index], std::move(shown.text), is_last, calls);
 
-    if (!params.stream) {
+    if (!inputs_.params.stream) {
         show_calls(index, std::move(calls));
-        choice.content += parts.content;
-        choice.reasoning += parts.reasoning;
-        std::move(shown.tokens.begin(), shown.tokens.end(), std::back_inserter(choice.tokens));
+        answer.content += parts.content;
+        answer.reasoning += parts.reasoning;
+        std::move(shown.tokens.begin(), shown.tokens.end(), std::back_inserter(answer.tokens));
         return;
     }
 
     begin_stream();
     // the echo
-    if (!choice.content.empty()) parts.content = std::exchange(choice.content, {}) + parts.content;
-    if (!parts.empty() || !shown.tokens.empty()) {
-        const OrderedJson logprobs = params.logprobs ? logprobs_json(shown.tokens) : OrderedJson();
-        responder_->send_event(
-            dump_json(chunk(index, chunk_payload(std::move(parts)), logprobs, nullptr)),
-            counts_on_sent(index));
-    }
+    if (!answer.content.empty()) parts.content = std::exchange(answer.content, {}) + parts.content;
+    if (!parts.empty() || !shown.tokens.empty())
+        send(index, inputs_.writer->say(index, std::move(parts), shown.tokens));
     show_calls(index, std::move(calls));
 }
 
@@ -447,39 +404,12 @@ std::uint64_t ApiJob::prompt_tokens() const {
     return tokens;
 }
 
-OrderedJson ApiJob::chunk_payload(ReasonedText text) const {
-    if (!inputs_.params.is_chat) return text.content;
-    OrderedJson delta = OrderedJson::object();
-    if (!text.reasoning.empty()) delta["reasoning_content"] = std::move(text.reasoning);
-    if (!text.content.empty() || delta.empty()) delta["content"] = std::move(text.content);
-    return delta;
-}
-
 void ApiJob::begin_stream() {
     if (stream_begun_) return;
     stream_begun_ = true;
     responder_->begin_stream();
-    if (!inputs_.params.is_chat) return;
-    for (std::size_t i = 0; i < choices_.size(); ++i)
-        responder_->send_event(
-            dump_json(chunk(i, {{"role", "assistant"}, {"content", nullptr}}, nullptr, nullptr)));
-}
-
-OrderedJson ApiJob::chunk(std::size_t index, OrderedJson payload, OrderedJson logprobs,
-                          const char* finish_reason) const {
-    OrderedJson out = answer_object(inputs_.header, true);
-    out["choices"].push_back(
-        {{"index", index},
-         {inputs_.params.is_chat ? "delta" : "text", std::move(payload)},
-         {"logprobs", std::move(logprobs)},
-         {"finish_reason", finish_reason ? OrderedJson(finish_reason) : OrderedJson()}});
-    if (inputs_.params.include_usage) out["usage"] = nullptr;
-    return out;
-}
-
-OrderedJson ApiJob::logprobs_json(std::span<const TokenText> tokens) const {
-    return inputs_.params.is_chat ? chat_logprobs_json(tokens, inputs_.tokenizer.get())
-                                  : legacy_logprobs_json(tokens, inputs_.tokenizer.get());
+    for (StreamEvent& event : inputs_.writer->begin(prompt_tokens()))
+        responder_->send_event(std::move(event));
 }
 
 // The prompt's tokens with what the model expected; the first, which nothing precedes, has none.

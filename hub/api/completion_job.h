@@ -15,9 +15,8 @@
 #include "hub/api/answer_mask.h"
 #include "hub/api/answer_text.h"
 #include "hub/api/api.h"
-#include "hub/api/openai_request.h"
-#include "hub/api/openai_response.h"
 #include "hub/api/reasoning.h"
+#include "hub/api/reply_writer.h"
 #include "hub/api/tool_calls.h"
 #include "hub/engine/engine.h"
 
@@ -27,7 +26,7 @@ struct ApiJobInputs {
     Engine* engine = nullptr;
     std::shared_ptr<const Tokenizer> tokenizer;
     std::shared_ptr<const ApiObserver> observer;
-    AnswerHeader header;
+    std::unique_ptr<ReplyWriter> writer;
     CompletionParams params;
     std::vector<std::vector<TokenId>> prompts;  // each answered params.n times
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
@@ -54,15 +53,11 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
         std::optional<ReasoningSplitter> splitter;
         std::optional<CallSplitter> calls;  // where tools may be called, and then
         std::optional<StopFilter> stops;    // the stops of what is said beside the calls
-        std::string content, reasoning;     // of a whole answer
-        OrderedJson tool_calls = OrderedJson::array();
+        AnswerChoice answer;
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0;
         std::uint32_t counted_tokens = 0;  // of the answer, that the client was sent
-        std::vector<TokenText> tokens;
-        std::vector<TokenText> prompt_tokens;  // where the prompt is scored
-        std::string finish_reason;
-        bool role_sent = false, ended = false, cancelling = false;
+        bool ended = false, cancelling = false;
         TimePoint first_token_at{}, last_token_at{};
     };
 
@@ -86,20 +81,15 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     ReasonedText split(Choice& choice, std::string text, bool is_last,
                        std::vector<CallPiece>& calls);
     void count_reasoning(Choice& choice) const;
-    OrderedJson whole_choice(std::size_t index) const;
-    OrderedJson chunk_payload(ReasonedText text) const;
     std::uint64_t prompt_tokens() const;
     // What the client had not been sent of choice `index`, for the account once it has left.
     std::function<void()> counts_on_sent(std::size_t index);
     void add_totals(const GenerationStats& stats);
-    std::uint64_t num_doubted() const;
-    void send_usage();
+    AnswerTotals totals() const;
+    void send(std::size_t index, ReplyWriter::Events events);
     void send_whole();
     void observe_latency() const;
     void begin_stream();
-    OrderedJson chunk(std::size_t index, OrderedJson payload, OrderedJson logprobs,
-                      const char* finish_reason) const;
-    OrderedJson logprobs_json(std::span<const TokenText> tokens) const;
     bool scores_prompts() const { return inputs_.params.echo && inputs_.params.logprobs; }
     std::vector<TokenText> prompt_texts(std::size_t index,
                                         const std::vector<SampledToken>& scores) const;

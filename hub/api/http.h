@@ -48,6 +48,8 @@ struct HttpResponse {
     std::string content_type = "application/json";
     std::string body;
     std::vector<std::pair<std::string, std::string>> headers;
+    // Where it goes out as the last event of a stream; see HttpResponder::expect_stream().
+    std::string event_name = {};
     // Runs once the answer has left whole, for the operating system to deliver; may be empty.
     std::function<void()> on_sent;
     // In the place of one that is there already.
@@ -59,15 +61,23 @@ struct HttpResponse {
 
 const char* reason_phrase(unsigned status);  // "Not Found"
 
+// One event of a stream, or one line of it; `name` may be empty.
+struct StreamEvent {
+    std::string data;
+    std::string name = {};
+};
+
 // The way back of one request. Any thread may call it; the connection posts
 // to its strand. Dropping the last reference without an answer sends a 500.
 class HttpResponder {
   public:
+    explicit HttpResponder(Dialect dialect = Dialect::openai) : dialect_(dialect) {}
     virtual ~HttpResponder() = default;
     virtual void respond(HttpResponse response) = 0;
-    void refuse(const Refusal& refusal) { respond(refusal_response(refusal)); }
-    // Server-sent events: headers go out at once; each event is
-    // "data: ...\n\n"; a comment ping goes out after 15 s of silence.
+    void refuse(const Refusal& refusal) { respond(refusal_response(refusal, dialect_)); }
+    // Server-sent events, or lines of JSON where the dialect has those: headers go out at once;
+    // each event is "data: ...\n\n", a line "...\n"; a comment or a blank goes out after 15 s of
+    // silence.
     virtual void begin_stream() = 0;
     // A stream will come if all goes well: after 15 s without an answer it
     // begins with pings, so that nobody in between gives the request up.
@@ -75,11 +85,14 @@ class HttpResponder {
     virtual void expect_stream() = 0;
     // `on_sent` runs once the event has left, as HttpResponse::on_sent does: not at all when the
     // client leaves before.
-    virtual void send_event(std::string data, std::function<void()> on_sent = {}) = 0;
+    virtual void send_event(StreamEvent event, std::function<void()> on_sent = {}) = 0;
     virtual void end_stream() = 0;
     // Called (once, on the connection's strand) when the
     // client went away before the answer was complete.
     virtual void on_disconnect(std::function<void()> handler) = 0;
+
+  private:
+    const Dialect dialect_;
 };
 
 }  // namespace moex

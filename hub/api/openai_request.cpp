@@ -4,38 +4,13 @@
 #include <limits>
 #include <optional>
 
-#include "hub/base/json_fields.h"
+#include "hub/api/body_fields.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
 namespace {
 
-// How a wrong field of a body is answered.
-struct BodyWording {
-    using Problem = Refusal;
-    Problem wrong(std::string_view param, std::string_view wanted, const OrderedJson* found) const {
-        return {400,
-                text("Invalid value for '", param, "': wanted ", wanted, ", found ",
-                     json_excerpt(found ? *found : OrderedJson()), "."),
-                "invalid_value", std::string(param)};
-    }
-};
-
-class Fields : public JsonFields<OrderedJson, BodyWording> {
-  public:
-    using JsonFields::JsonFields;
-    using JsonFields::refuse;
-
-    void unsupported(std::string_view param, std::string_view why) {
-        refuse(text("'", param, "' is not supported by this server: ", why),
-               "unsupported_parameter", param);
-    }
-    void refuse(std::string message, std::string_view code, std::string_view param) {
-        refuse(Refusal{400, std::move(message), std::string(code), std::string(param)});
-    }
-};
-
-void read_stop(Fields& fields, std::vector<std::string>& out) {
+void read_stop(BodyFields& fields, std::vector<std::string>& out) {
     const OrderedJson* stop = fields.find("stop");
     if (!stop) return;
     constexpr std::size_t stop_max = 4, stop_bytes_max = 1024;
@@ -62,7 +37,7 @@ void read_stop(Fields& fields, std::vector<std::string>& out) {
                 "invalid_value", "stop");
 }
 
-void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, float>& out) {
+void read_logit_bias(BodyFields& fields, std::size_t vocab_size, std::map<TokenId, float>& out) {
     const OrderedJson* bias = fields.find("logit_bias");
     if (!bias) return;
     if (!bias->is_object())
@@ -88,7 +63,7 @@ void read_logit_bias(Fields& fields, std::size_t vocab_size, std::map<TokenId, f
 }
 
 // What a request may carry and we cannot do. `harmless` values are what clients send by default.
-void refuse_unsupported(Fields& fields, bool is_chat) {
+void refuse_unsupported(BodyFields& fields, bool is_chat) {
     const auto non_empty = [&](const char* name, const char* why) {
         const OrderedJson* value = fields.find(name);
         if (value && !((value->is_array() || value->is_object()) && value->empty()))
@@ -126,7 +101,7 @@ void refuse_unsupported(Fields& fields, bool is_chat) {
 }
 
 // OpenAI's response_format, and llama.cpp's json_schema and grammar beside it.
-void read_form(Fields& fields, CompletionParams& out) {
+void read_form(BodyFields& fields, CompletionParams& out) {
     AnswerForm& form = out.form;
     if (const OrderedJson* schema = fields.find("json_schema"))
         form = {.kind = AnswerForm::Kind::json_schema, .schema = *schema, .param = "json_schema"};
@@ -171,7 +146,7 @@ void read_form(Fields& fields, CompletionParams& out) {
     }
 }
 
-void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& out) {
+void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams& out) {
     const GenerationDefaults& defaults = limits.defaults;
     SamplingOptions& sampling = out.sampling;
     sampling.temperature = defaults.do_sample && !limits.prefer_greedy ? defaults.temperature : 0.0;
@@ -233,7 +208,7 @@ void read_common(Fields& fields, const ParamLimits& limits, CompletionParams& ou
 }
 
 // The text of one message: a string, null for an assistant, or parts of type text.
-void read_content(Fields& fields, const OrderedJson& content, bool may_be_null,
+void read_content(BodyFields& fields, const OrderedJson& content, bool may_be_null,
                   const std::string& where, std::string& out) {
     if (content.is_string()) {
         out = content.get<std::string>();
@@ -265,7 +240,7 @@ void read_content(Fields& fields, const OrderedJson& content, bool may_be_null,
 }
 
 // A call of an assistant's earlier turn. Templates want the arguments as an object.
-void read_call(Fields& fields, const OrderedJson& call, const std::string& where,
+void read_call(BodyFields& fields, const OrderedJson& call, const std::string& where,
                OrderedJson& out) {
     const auto function = call.is_object() ? call.find("function") : call.end();
     const bool is_call = call.is_object() && function != call.end() && function->is_object() &&
@@ -285,7 +260,7 @@ void read_call(Fields& fields, const OrderedJson& call, const std::string& where
     out.push_back(std::move(one));
 }
 
-void read_calls(Fields& fields, const OrderedJson& message, const std::string& where,
+void read_calls(BodyFields& fields, const OrderedJson& message, const std::string& where,
                 OrderedJson& out) {
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || calls->is_null()) return;
@@ -304,7 +279,7 @@ bool is_function_name(const std::string& name) {
                std::string::npos;
 }
 
-void read_tool(Fields& fields, const OrderedJson& tool, const std::string& where,
+void read_tool(BodyFields& fields, const OrderedJson& tool, const std::string& where,
                std::vector<Tool>& out) {
     const auto function = tool.is_object() ? tool.find("function") : tool.end();
     if (!tool.is_object() || tool.value("type", OrderedJson()) != "function" ||
@@ -330,7 +305,7 @@ void read_tool(Fields& fields, const OrderedJson& tool, const std::string& where
     out.push_back({name->get<std::string>(), std::move(parameters)});
 }
 
-void read_tool_choice(Fields& fields, const OrderedJson& choice, ToolChoice& out) {
+void read_tool_choice(BodyFields& fields, const OrderedJson& choice, ToolChoice& out) {
     const auto wanted = "\"none\", \"auto\", \"required\" or one of 'tools' by its name";
     if (choice == "none") {
         out.mode = ToolChoice::Mode::none;
@@ -352,7 +327,7 @@ void read_tool_choice(Fields& fields, const OrderedJson& choice, ToolChoice& out
                       "tool_choice");
 }
 
-void read_tools(Fields& fields, CompletionParams& out) {
+void read_tools(BodyFields& fields, CompletionParams& out) {
     constexpr std::size_t tools_max = 128;
     ToolChoice& calls = out.calls;
     fields.boolean("parallel_tool_calls", calls.parallel);
@@ -370,7 +345,7 @@ void read_tools(Fields& fields, CompletionParams& out) {
     if (choice) read_tool_choice(fields, *choice, calls);
 }
 
-void read_messages(Fields& fields, CompletionParams& out) {
+void read_messages(BodyFields& fields, CompletionParams& out) {
     const OrderedJson* messages = fields.find("messages");
     if (!messages)
         return fields.refuse("Missing required parameter: 'messages'.",
@@ -437,7 +412,7 @@ void read_messages(Fields& fields, CompletionParams& out) {
 // Whose turn is generated: a new one of the assistant's, or the rest of the last message.
 // The fields mean what they mean to transformers and vLLM; a last message
 // of the assistant's is continued where neither is given.
-void read_turn(Fields& fields, CompletionParams& out) {
+void read_turn(BodyFields& fields, CompletionParams& out) {
     const OrderedJson* asked_new = fields.find("add_generation_prompt");
     const OrderedJson* asked_rest = fields.find("continue_final_message");
     bool adds = asked_new == nullptr, continues = false;
@@ -469,7 +444,7 @@ void read_turn(Fields& fields, CompletionParams& out) {
     }
 }
 
-void read_reasoning_format(Fields& fields, CompletionParams& out) {
+void read_reasoning_format(BodyFields& fields, CompletionParams& out) {
     std::string format = "auto";
     fields.string("reasoning_format", format);
     if (format != "auto" && format != "deepseek" && format != "none")
@@ -478,7 +453,7 @@ void read_reasoning_format(Fields& fields, CompletionParams& out) {
 }
 
 // The template sees these beside messages; names that we set ourselves stay ours.
-void read_template_variables(Fields& fields, CompletionParams& out) {
+void read_template_variables(BodyFields& fields, CompletionParams& out) {
     out.template_variables = OrderedJson::object();
     const OrderedJson* variables = fields.find("chat_template_kwargs");
     if (!variables) return;
@@ -491,7 +466,7 @@ void read_template_variables(Fields& fields, CompletionParams& out) {
             out.template_variables[key] = value;
 }
 
-std::optional<std::vector<TokenId>> read_ids(Fields& fields, const OrderedJson& array,
+std::optional<std::vector<TokenId>> read_ids(BodyFields& fields, const OrderedJson& array,
                                              std::size_t vocab_size) {
     std::vector<TokenId> ids;
     ids.reserve(array.size());
@@ -506,7 +481,7 @@ std::optional<std::vector<TokenId>> read_ids(Fields& fields, const OrderedJson& 
     return ids;
 }
 
-void read_prompts(Fields& fields, const ParamLimits& limits, CompletionParams& out) {
+void read_prompts(BodyFields& fields, const ParamLimits& limits, CompletionParams& out) {
     const OrderedJson* prompt = fields.find("prompt");
     if (!prompt)
         return fields.refuse("Missing required parameter: 'prompt'.", "missing_required_parameter",
@@ -567,9 +542,8 @@ Checked<OrderedJson> parse_api_body(std::string_view body, std::uint32_t bytes_m
     return *std::move(parsed);
 }
 
-Checked<CompletionParams> parse_chat_params(std::string_view body, const ParamLimits& limits) {
-    MOEX_OR_REFUSE(object, parse_api_body(body, limits.body_bytes_max));
-    Fields fields(object);
+Checked<CompletionParams> read_chat_params(const OrderedJson& body, const ParamLimits& limits) {
+    BodyFields fields(body);
     CompletionParams params;
     params.is_chat = true;
     read_messages(fields, params);
@@ -590,11 +564,11 @@ Checked<CompletionParams> parse_chat_params(std::string_view body, const ParamLi
     return params;
 }
 
-Checked<CompletionParams> parse_completion_params(std::string_view body,
-                                                  const ParamLimits& limits) {
-    MOEX_OR_REFUSE(object, parse_api_body(body, limits.body_bytes_max));
-    Fields fields(object);
+Checked<CompletionParams> read_completion_params(const OrderedJson& body,
+                                                 const ParamLimits& limits) {
+    BodyFields fields(body);
     CompletionParams params;
+    params.source = "prompt";
     fields.boolean("echo", params.echo);
     read_common(fields, limits, params);
     read_prompts(fields, limits, params);
@@ -609,6 +583,17 @@ Checked<CompletionParams> parse_completion_params(std::string_view body,
         fields.unsupported("stream", "not together with 'echo' and 'logprobs'.");
     if (fields.problem()) return *fields.problem();
     return params;
+}
+
+Checked<CompletionParams> parse_chat_params(std::string_view body, const ParamLimits& limits) {
+    MOEX_OR_REFUSE(object, parse_api_body(body, limits.body_bytes_max));
+    return read_chat_params(object, limits);
+}
+
+Checked<CompletionParams> parse_completion_params(std::string_view body,
+                                                  const ParamLimits& limits) {
+    MOEX_OR_REFUSE(object, parse_api_body(body, limits.body_bytes_max));
+    return read_completion_params(object, limits);
 }
 
 }  // namespace moex

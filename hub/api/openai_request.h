@@ -47,6 +47,8 @@ struct ToolChoice {
 struct CompletionParams {
     bool is_chat = false;
     std::string model;  // empty: not named
+    // The client's names of two fields, for what is said of them later.
+    std::string source = "messages", max_tokens_param = "max_tokens";
     bool stream = false, include_usage = false;
     std::uint32_t n = 1;
     std::optional<std::uint32_t> max_tokens;  // 0: nothing but the echo
@@ -81,6 +83,11 @@ struct ParamLimits {
 
 // JSON within bounds: size, depth, UTF-8. Any failure is a 4xx within milliseconds.
 Checked<OrderedJson> parse_api_body(std::string_view body, std::uint32_t bytes_max);
+// Other dialects are read into such a body first, so that every value is checked here.
+Checked<CompletionParams> read_chat_params(const OrderedJson& body, const ParamLimits& limits);
+Checked<CompletionParams> read_completion_params(const OrderedJson& body,
+                                                 const ParamLimits& limits);
+// The same from a body's bytes.
 Checked<CompletionParams> parse_chat_params(std::string_view body, const ParamLimits& limits);
 Checked<CompletionParams> parse_completion_params(std::string_view body, const ParamLimits& limits);
 

@@ -27,24 +27,24 @@ float at_most_zero(float logprob) { return logprob > 0 ? 0.0f : logprob; }
 
 }  // namespace
 
-AnswerHeader make_answer_header(bool is_chat, std::string_view model,
+AnswerHeader make_answer_header(const char* id_prefix, std::string_view model,
                                 std::string_view package_sha256) {
     static constexpr char letters[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     thread_local std::mt19937_64 generator{std::random_device{}()};
-    std::string id = is_chat ? "chatcmpl-" : "cmpl-";
+    std::string id = id_prefix;
     for (int i = 0; i < 24; ++i) id += letters[generator() % (sizeof letters - 1)];
 
     const auto created = std::chrono::duration_cast<std::chrono::seconds>(
                              std::chrono::system_clock::now().time_since_epoch())
                              .count();
-    return {is_chat, std::move(id), created, std::string(model),
+    return {std::move(id), created, std::string(model),
             text("moex-", package_sha256.substr(0, 12))};
 }
 
-OrderedJson answer_object(const AnswerHeader& header, bool is_chunk) {
-    const char* object = header.is_chat ? (is_chunk ? "chat.completion.chunk" : "chat.completion")
-                                        : "text_completion";
+OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chunk) {
+    const char* object = is_chat ? (is_chunk ? "chat.completion.chunk" : "chat.completion")
+                                 : "text_completion";
     return {{"id", header.id},
             {"object", object},
             {"created", header.created_s},

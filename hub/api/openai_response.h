@@ -11,31 +11,16 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/api/answer_text.h"
-#include "hub/api/http.h"
+#include "hub/api/reply_writer.h"
 #include "hub/base/json_fields.h"
 #include "hub/engine/engine.h"
 
 namespace moex {
 
-// What every object of one answer carries.
-struct AnswerHeader {
-    bool is_chat = false;
-    std::string id;              // chatcmpl-... or cmpl-...
-    std::int64_t created_s = 0;  // Unix time
-    std::string model, fingerprint;
-};
-AnswerHeader make_answer_header(bool is_chat, std::string_view model,
-                                std::string_view package_sha256);
-
 // {"id","object","created","model","system_fingerprint","choices":[]};
 // a chunk's object for streams.
-OrderedJson answer_object(const AnswerHeader& header, bool is_chunk);
+OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chunk);
 
-struct Usage {
-    std::uint64_t prompt_tokens = 0, completion_tokens = 0;
-    std::uint64_t cached_tokens = 0;                // of the prompts: computed for earlier requests
-    std::optional<std::uint64_t> reasoning_tokens;  // of them; none: the model does not reason
-};
 OrderedJson usage_json(const Usage& usage);
 // Sums of all sequences of one request.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);

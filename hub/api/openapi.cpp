@@ -258,6 +258,7 @@ OrderedJson request_schema(const char* own_fields, const char* required) {
 
 OrderedJson all_schemas() {
     OrderedJson schemas = OrderedJson::parse(other_schemas);
+    schemas.update(OrderedJson::parse(dialect_schemas()));
     schemas["ChatRequest"] = request_schema(chat_fields, "messages");
     schemas["CompletionRequest"] = request_schema(completion_fields, "prompt");
     return schemas;
@@ -275,6 +276,11 @@ OrderedJson answer_of(const char* description, const OrderedJson& content) {
     return answer;
 }
 
+const char* error_schema(Dialect dialect) {
+    if (dialect == Dialect::anthropic) return "AnthropicError";
+    return dialect == Dialect::ollama ? "OllamaError" : "Error";
+}
+
 OrderedJson operation_of(const DescribedRoute& route, const OrderedJson& schemas) {
     OrderedJson out{{"summary", route.summary}};
 
@@ -288,7 +294,7 @@ OrderedJson operation_of(const DescribedRoute& route, const OrderedJson& schemas
         out["requestBody"] = {{"required", true},
                               {"content", json_content(schemas, route.request)}};
 
-    const OrderedJson error = json_content(schemas, "Error");
+    const OrderedJson error = json_content(schemas, error_schema(route.dialect));
     OrderedJson& answers = out["responses"];
     answers["200"] = answer_of(
         "Done.", route.answer ? json_content(schemas, route.answer) : OrderedJson::object());
@@ -323,8 +329,8 @@ std::string openapi_document(std::span<const DescribedRoute> routes, std::string
          {{"title", "MoEx hub"},
           {"version", std::string(version)},
           {"description",
-           "OpenAI-compatible API of a Mixture-of-Experts model whose experts run "
-           "in browsers and workers."},
+           "The API of a Mixture-of-Experts model whose experts run in browsers and "
+           "workers, in the dialects of OpenAI, Anthropic and Ollama."},
           {"license", {{"name", "Apache-2.0"}, {"identifier", "Apache-2.0"}}}}},
         {"paths", std::move(paths)},
         {"components",

@@ -8,17 +8,23 @@
 #include <string>
 #include <string_view>
 
+#include "hub/api/dialect.h"
+
 namespace moex {
 
 struct DescribedRoute {
     const char* method = "GET";
     std::string path;  // "/v1/models/{model}"
     const char* summary = "";
-    const char* request = nullptr;  // a schema of openapi.cpp; null: no body
-    const char* answer = nullptr;   // null: no JSON
-    bool takes_key = false;         // off loopback
-    bool counts = false;            // against the rates: 429 may come
+    const char* request = nullptr;      // a schema; null: no body
+    const char* answer = nullptr;       // null: no JSON
+    Dialect dialect = Dialect::openai;  // of its errors
+    bool takes_key = false;             // off loopback
+    bool counts = false;                // against the rates: 429 may come
 };
+
+// Of the bodies that other clients than OpenAI's chats and completions know.
+const char* dialect_schemas();
 
 // The whole document. `request` and `answer` name schemas that exist.
 std::string openapi_document(std::span<const DescribedRoute> routes, std::string_view version);

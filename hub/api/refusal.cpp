@@ -23,6 +23,14 @@ const char* error_type(unsigned status) {
     }
 }
 
+const char* anthropic_error_type(unsigned status) {
+    switch (status) {
+        case 413: return "request_too_large";
+        case 503: return "overloaded_error";
+        default: return status >= 500 ? "api_error" : error_type(status);
+    }
+}
+
 OrderedJson or_null(const std::string& value) {
     return value.empty() ? OrderedJson() : OrderedJson(value);
 }
@@ -30,6 +38,21 @@ OrderedJson or_null(const std::string& value) {
 std::string whole_seconds(Duration wait) {
     const double seconds = std::ceil(std::chrono::duration<double>(wait).count());
     return text(static_cast<std::int64_t>(std::max(1.0, seconds)));
+}
+
+OrderedJson error_body(const Refusal& refusal, Dialect dialect) {
+    if (dialect == Dialect::ollama) return {{"error", refusal.message}};
+    if (dialect == Dialect::anthropic)
+        return {{"type", "error"},
+                {"error",
+                 {{"type", anthropic_error_type(refusal.status)}, {"message", refusal.message}}}};
+
+    OrderedJson error{{"message", refusal.message},
+                      {"type", error_type(refusal.status)},
+                      {"param", or_null(refusal.param)},
+                      {"code", or_null(refusal.code)}};
+    for (const auto& [name, number] : refusal.numbers) error[name] = number;
+    return {{"error", std::move(error)}};
 }
 
 }  // namespace
@@ -56,15 +79,11 @@ Refusal refusal_of(const Error& error) {
     }
 }
 
-HttpResponse refusal_response(const Refusal& refusal) {
-    OrderedJson error{{"message", refusal.message},
-                      {"type", error_type(refusal.status)},
-                      {"param", or_null(refusal.param)},
-                      {"code", or_null(refusal.code)}};
-    for (const auto& [name, number] : refusal.numbers) error[name] = number;
-
+HttpResponse refusal_response(const Refusal& refusal, Dialect dialect) {
     HttpResponse response{.status = refusal.status};
-    response.body = dump_json(OrderedJson{{"error", std::move(error)}});
+    response.body = dump_json(error_body(refusal, dialect));
+    const bool has_names = dialect == Dialect::anthropic || dialect == Dialect::responses;
+    if (has_names) response.event_name = "error";
 
     if (refusal.status == 429) response.headers = {{"Retry-After", "1"}};
     if (refusal.status == 503) response.headers = {{"Retry-After", "5"}};

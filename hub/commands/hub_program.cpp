@@ -308,6 +308,7 @@ void HubProgram::join_rooms() {
     api_options.default_max_tokens = static_cast<std::uint32_t>(
         settings_.number("max-tokens-default"));
     api_options.context_tokens = static_cast<std::uint32_t>(settings_.number("context"));
+    api_options.any_model_name = settings_.on("any-model-name");
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);

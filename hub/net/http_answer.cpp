@@ -24,8 +24,10 @@ std::string http_date() {
 // What the handlers hold. Any thread; everything is posted to the connection's strand.
 class ConnectionResponder : public WireResponder {
   public:
-    ConnectionResponder(std::shared_ptr<HttpConnection> connection, std::uint64_t serial)
-        : connection_(std::move(connection)),
+    ConnectionResponder(std::shared_ptr<HttpConnection> connection, std::uint64_t serial,
+                        Dialect dialect)
+        : WireResponder(dialect),
+          connection_(std::move(connection)),
           serial_(serial) {}
     ~ConnectionResponder() override {
         if (!done_)
@@ -50,10 +52,10 @@ class ConnectionResponder : public WireResponder {
     void expect_stream() override {
         post([serial = serial_](HttpConnection& connection) { connection.expect_stream(serial); });
     }
-    void send_event(std::string data, std::function<void()> on_sent) override {
-        post([serial = serial_, data = std::move(data),
+    void send_event(StreamEvent event, std::function<void()> on_sent) override {
+        post([serial = serial_, event = std::move(event),
               on_sent = std::move(on_sent)](HttpConnection& connection) mutable {
-            connection.send_event(serial, std::move(data), std::move(on_sent));
+            connection.send_event(serial, std::move(event), std::move(on_sent));
         });
     }
     void end_stream() override {
@@ -80,7 +82,7 @@ class ConnectionResponder : public WireResponder {
 };
 
 std::shared_ptr<WireResponder> HttpConnection::make_responder() {
-    return std::make_shared<ConnectionResponder>(shared_from_this(), serial_);
+    return std::make_shared<ConnectionResponder>(shared_from_this(), serial_, exchange_.dialect);
 }
 
 void HttpConnection::watch_disconnect(std::uint64_t serial, std::function<void()> handler) {
@@ -133,7 +135,8 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
     if (state_ == State::streaming) {
         // The stream's head went out while this answer was waited for: it is the last event.
         if (!exchange_.expects_stream) return;
-        send_event(serial, std::move(response.body), std::move(response.on_sent));
+        send_event(serial, {std::move(response.body), std::move(response.event_name)},
+                   std::move(response.on_sent));
         return end_stream(serial);
     }
 
@@ -160,7 +163,8 @@ void HttpConnection::begin_stream(std::uint64_t serial) {
     enter(State::streaming);
 
     HttpResponse response;
-    response.content_type = "text/event-stream; charset=utf-8";
+    response.content_type = streams_lines(exchange_.dialect) ? "application/x-ndjson"
+                                                             : "text/event-stream; charset=utf-8";
     response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
     if (!exchange_.chunked || hub_.draining) exchange_.keep_alive = false;
     if (exchange_.chunked) response.headers.emplace_back("Transfer-Encoding", "chunked");
@@ -189,11 +193,14 @@ void HttpConnection::push_event(std::string_view data, std::function<void()> on_
     push(std::move(framed), std::move(on_sent));
 }
 
-void HttpConnection::send_event(std::uint64_t serial, std::string data,
+void HttpConnection::send_event(std::uint64_t serial, StreamEvent event,
                                 std::function<void()> on_sent) {
     if (!is_open(serial) || state_ != State::streaming) return;
     wait_at_most(hub_.options.clients.ping_every);
-    push_event("data: " + data + "\n\n", std::move(on_sent));
+    const bool is_line = streams_lines(exchange_.dialect);
+    std::string words = event.name.empty() ? std::string() : text("event: ", event.name, '\n');
+    words += is_line ? text(event.data, '\n') : text("data: ", event.data, "\n\n");
+    push_event(words, std::move(on_sent));
 }
 
 void HttpConnection::end_stream(std::uint64_t serial) {
@@ -209,7 +216,7 @@ void HttpConnection::end_stream(std::uint64_t serial) {
 void HttpConnection::drop_request(std::uint64_t serial) {
     if (!is_open(serial)) return;
     if (state_ == State::streaming) return close();
-    respond(serial, refusal_response({500, "the request was dropped", "", ""}));
+    respond(serial, refusal_of({500, "the request was dropped", "", ""}));
 }
 
 void HttpConnection::push(std::string bytes, std::function<void()> on_sent) {

@@ -106,8 +106,8 @@ void HttpConnection::on_shut() {
     if (state_ == State::finishing) return;
 
     auto handlers = std::exchange(disconnect_handlers_, {});
-    respond(serial_, refusal_response({503, "the hub stopped before this answer was complete",
-                                       "shutting_down", ""}));
+    respond(serial_, refusal_of({503, "the hub stopped before this answer was complete",
+                                 "shutting_down", ""}));
     give_up(std::move(handlers));
 }
 
@@ -189,6 +189,7 @@ void HttpConnection::judge_head() {
     exchange_.id = request.id;
     exchange_.method = request.method;
     exchange_.raw_target = request.raw_target;
+    exchange_.dialect = dialect_of(request.path);
     exchange_.client_address = request.remote_address;
     exchange_.secure = request.secure;
     exchange_.head_only = request.method == "HEAD";
@@ -230,13 +231,14 @@ void HttpConnection::refuse_now(const Refusal& refusal) {
     release_body();
     exchange_.keep_alive = exchange_.head_only = false;
     enter(State::answering);
-    respond(serial_, refusal_response(refusal));
+    respond(serial_, refusal_of(refusal));
 }
 
 void HttpConnection::refuse(const GateRefusal& refusal) {
     if (state_ == State::reading_head) {
         begin_exchange();
         exchange_.id = make_request_id();
+        exchange_.dialect = dialect_of(gate_.request().path);
     }
     ++hub_.requests_refused;
 
@@ -255,7 +257,7 @@ void HttpConnection::handle(GatedRequest request) {
     ++hub_.active_requests;
 
     const Checked<Admission>& admission = exchange_.admission;
-    if (!admission.ok()) return respond(serial_, refusal_response(admission.refusal()));
+    if (!admission.ok()) return respond(serial_, refusal_of(admission.refusal()));
     if (admission->is_upgrade) return upgrade(std::move(request));
     release_body();  // it is read; who gets the answer may ask again at once
     routes_.handle(*admission, std::move(request), make_responder());
@@ -269,7 +271,7 @@ void HttpConnection::upgrade(GatedRequest request) {
                          "early_data", ""};
     if (!worker.ok()) {
         exchange_.keep_alive = false;
-        return respond(serial_, refusal_response(worker.refusal()));
+        return respond(serial_, refusal_of(worker.refusal()));
     }
 
     release_request();
@@ -393,7 +395,7 @@ void HttpConnection::on_deadline() {
             return refuse({408, "request_timeout", "the request did not arrive in time"});
         case State::answering: begin_stream(serial_); [[fallthrough]];
         case State::streaming:
-            push_event(": ping\n\n");
+            push_event(streams_lines(exchange_.dialect) ? " " : ": ping\n\n");
             if (state_ == State::streaming) wait_at_most(hub_.options.clients.ping_every);
             return;
         case State::handshaking:

@@ -59,6 +59,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     struct Exchange {
         std::string id, method, raw_target, client_address, cors_origin;
         TimePoint began{};
+        Dialect dialect = Dialect::openai;
         unsigned status = 0;  // 0: no head of an answer is out
         std::uint64_t body_bytes = 0;
         bool secure = false;  // it came over TLS, here or at a trusted proxy
@@ -108,11 +109,14 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
                  std::shared_ptr<const void> keep = nullptr);
     void begin_stream(std::uint64_t serial);
     void expect_stream(std::uint64_t serial);
-    void send_event(std::uint64_t serial, std::string data, std::function<void()> on_sent = {});
+    void send_event(std::uint64_t serial, StreamEvent event, std::function<void()> on_sent = {});
     void end_stream(std::uint64_t serial);
     void drop_request(std::uint64_t serial);
     void watch_disconnect(std::uint64_t serial, std::function<void()> handler);
 
+    HttpResponse refusal_of(const Refusal& refusal) const {
+        return refusal_response(refusal, exchange_.dialect);
+    }
     std::string head_of(const HttpResponse& response, std::optional<std::uint64_t> body_bytes);
     void push(std::string bytes, std::function<void()> on_sent = {});
     void push_event(std::string_view data, std::function<void()> on_sent = {});

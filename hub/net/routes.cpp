@@ -1,209 +1,16 @@
 #include "hub/net/routes.h"
 
-#include "hub/api/openapi.h"
 #include "hub/base/log.h"
 #include "hub/base/sha256.h"
 #include "hub/net/blobs.h"
 #include "hub/net/health_watch.h"
 #include "hub/net/http/handshake.h"
+#include "hub/net/route_table.h"
 #include "hub/net/status.h"
 
 namespace moex::net {
 
-using Handler = void (Routes::*)(HttpRequest, Routes::Responder) const;
-
-enum class Work { none, text };  // text: wants the model, and counts against the rates
-
-// Who opens a route. keyed: `role`, where keys are asked for. host: the admin key as Bearer,
-// everywhere, from our own pages or from none. claim: the same with the token of a one-time link.
-enum class Door { keyed, host, claim };
-
-// A row of the table: what it takes, who answers, and what /openapi.json says of it.
-struct Route {
-    const char* method;
-    const char* path;  // one ending in '*' is a prefix, with something behind it
-    Handler handler;
-    std::optional<Role> role;  // of the key that it takes off loopback; none: open
-    Work work = Work::none;
-    // For /openapi.json; a route without a summary is left out there.
-    const char* summary = nullptr;
-    const char* answer = nullptr;  // schemas of hub/api/openapi.cpp
-    const char* request = nullptr;
-    const char* rest = nullptr;  // the name of what '*' stands for
-    Door door = Door::keyed;
-
-    constexpr Route says(const char* words, const char* answer_schema = nullptr,
-                         const char* request_schema = nullptr) const {
-        Route row = *this;
-        row.summary = words;
-        row.answer = answer_schema;
-        row.request = request_schema;
-        return row;
-    }
-    constexpr Route with_rest(const char* name) const {
-        Route row = *this;
-        row.rest = name;
-        return row;
-    }
-};
-
 namespace {
-
-constexpr const char* worker_path = "/worker";
-constexpr const char* test_path = "/api/test";
-constexpr std::nullopt_t open_to_all = std::nullopt;
-
-constexpr Route get(const char* path, Handler handler, std::optional<Role> role) {
-    return {"GET", path, handler, role};
-}
-
-// Work on a text: for the API's keys, within the rates.
-constexpr Route post_text(const char* path, Handler handler) {
-    return {"POST", path, handler, Role::api, Work::text};
-}
-
-constexpr Route hosts(const char* method, const char* path, Handler handler,
-                      Door door = Door::host) {
-    Route row{method, path, handler, Role::admin};
-    row.door = door;
-    return row;
-}
-
-constexpr Route route_table[] = {
-    // the pages and scripts: a fixed table, embedded in the binary or from --static
-    get("/", &Routes::serve_asset, open_to_all),
-    get("/*", &Routes::serve_asset, open_to_all),
-
-    get("/weights/*", &Routes::serve_blob, open_to_all)
-        .says("An expert's weights, by their SHA-256; ranges and ETag.")
-        .with_rest("sha256"),
-    get(worker_path, &Routes::refuse_plain_worker, open_to_all)
-        .says("The WebSocket of contributors; 101 after the upgrade (protocol/PROTOCOL.md)."),
-
-    get("/health", &Routes::serve_health, open_to_all)
-        .says("Whether requests can be answered now: 200 or 503.", "Health"),
-    get("/v1/health", &Routes::serve_health, open_to_all).says("The same as /health.", "Health"),
-    get("/metrics", &Routes::serve_metrics, Role::admin).says("Counters for Prometheus, as text."),
-    get("/api/status", &Routes::serve_status, Role::api)
-        .says("What the status page shows.", "Status"),
-    get("/api/history", &Routes::serve_history, Role::api)
-        .says("The last hour, day or week (?span=1h, 24h or 7d).", "History"),
-    get("/api/info", &Routes::serve_info, open_to_all).says("What the pages ask first.", "Info"),
-    get("/openapi.json", &Routes::serve_openapi, open_to_all).says("This description."),
-
-    get("/v1/models", &Routes::ask_api<&Api::models>, open_to_all)
-        .says("The model that is served.", "ModelList"),
-    get("/v1/models/*", &Routes::ask_api<&Api::model>, open_to_all)
-        .says("One model.", "Model")
-        .with_rest("model"),
-    post_text("/v1/chat/completions", &Routes::ask_api<&Api::chat>)
-        .says("An answer to a chat, whole or as a stream of events.", "ChatCompletion",
-              "ChatRequest"),
-    post_text("/v1/completions", &Routes::ask_api<&Api::complete>)
-        .says("A text goes on, whole or as a stream of events.", "Completion", "CompletionRequest"),
-    post_text("/tokenize", &Routes::ask_api<&Api::tokenize>)
-        .says("A text as token ids.", "Tokens", "TokenizeRequest"),
-    post_text("/detokenize", &Routes::ask_api<&Api::detokenize>)
-        .says("Token ids as text.", "Text", "DetokenizeRequest"),
-
-    hosts("GET", "/api/admin/keys", &Routes::list_keys)
-        .says("All keys by their public ids, with what was used.", "Keys"),
-    hosts("POST", "/api/admin/keys", &Routes::make_key)
-        .says("A new key, shown this once.", "Key", "KeyWish"),
-    hosts("POST", "/api/admin/keys/revoke", &Routes::revoke_key)
-        .says("Ends a key and what runs with it.", "KeyId", "KeyId"),
-    hosts("GET", "/api/admin/join", &Routes::show_join_link)
-        .says("The link by which workers join.", "JoinLink"),
-    hosts("POST", "/api/admin/join/rotate", &Routes::rotate_join_link)
-        .says("A new join link; the former one lets nobody in.", "JoinLink", "Nothing"),
-    hosts("GET", "/api/admin/settings", &Routes::show_settings)
-        .says("The settings in force and where each came from.", "Settings"),
-    hosts("POST", "/api/admin/claim", &Routes::claim_admin, Door::claim)
-        .says("An admin key for the token of a one-time link.", "ClaimedKey", "Nothing"),
-
-    // only with test_routes
-    {"POST", test_path, &Routes::serve_test, Role::admin},
-};
-
-// The table as /openapi.json shows it; the same for every hub of this version.
-std::string describe_routes() {
-    std::vector<DescribedRoute> described;
-    for (const Route& route : route_table) {
-        if (!route.summary) continue;
-        std::string path(route.path);
-        if (route.rest) path.replace(path.size() - 1, 1, text('{', route.rest, '}'));
-        described.push_back({.method = route.method,
-                             .path = std::move(path),
-                             .summary = route.summary,
-                             .request = route.request,
-                             .answer = route.answer,
-                             .takes_key = route.role.has_value(),
-                             .counts = route.work == Work::text});
-    }
-    return openapi_document(described, MOEX_VERSION);
-}
-
-bool is_prefix(std::string_view pattern) { return pattern.back() == '*'; }
-
-// What the '*' of `pattern` stands for in `path`; nothing where it has none.
-std::string_view rest_of(std::string_view path, std::string_view pattern) {
-    return is_prefix(pattern) ? path.substr(pattern.size() - 1) : std::string_view();
-}
-
-// The row of a path, the pages aside: an exact one before a prefix, one of that method before
-// others.
-const Route* find_route(std::string_view path, std::string_view method = {}) {
-    const Route* found = nullptr;
-    bool is_exact = false;
-    for (const Route& route : route_table) {
-        const std::string_view pattern(route.path);
-        if (route.handler == &Routes::serve_asset) continue;
-        if (pattern == path) {
-            if (!is_exact || method == route.method) found = &route;
-            is_exact = true;
-            continue;
-        }
-        if (is_exact) continue;
-        const std::string_view start = pattern.substr(0, pattern.size() - 1);
-        if (is_prefix(pattern) && path.size() > start.size() && path.starts_with(start))
-            found = &route;
-    }
-    return found;
-}
-
-const Route* page_route() { return &route_table[1]; }
-
-// What was meant by a path that is not in the table: clients
-// add /v1 twice or not at all, and slashes at the end.
-std::string meant_path(std::string_view path) {
-    std::string_view bare = path;
-    while (bare.size() > 1 && bare.back() == '/') bare.remove_suffix(1);
-    const std::string without_v1(bare.starts_with("/v1/") ? bare.substr(3) : bare);
-
-    for (const std::string& other : {std::string(bare), text("/v1", bare), without_v1})
-        if (other != path && find_route(other)) return other;
-    return {};
-}
-
-Refusal no_such_route(std::string_view path) {
-    const std::string_view shown = path.substr(0, 200);
-    const std::string meant = meant_path(shown);
-    return {
-        404,
-        text("no such route: ", shown,
-             meant.empty() ? ""
-                           : text("; did you mean ", meant, "? The API's base URL ends in /v1")),
-        "not_found", ""};
-}
-
-std::string allowed_methods(const Route& route) {
-    bool gets = false, posts = false;
-    for (const Route& row : route_table) {
-        if (std::string_view(row.path) != route.path) continue;
-        (std::string_view(row.method) == "POST" ? posts : gets) = true;
-    }
-    return text(gets ? "GET, HEAD, " : "", posts ? "POST, " : "", "OPTIONS");
-}
 
 // What our pages may load: only their own files. Tried with WASM, WebGPU, WebSocket and Cache.
 constexpr const char* page_policy =
@@ -362,7 +169,8 @@ Checked<Admission> Routes::judge_head(const HttpRequest& head) const {
 
     const bool is_head = head.method == "HEAD";
     const Route* route = find_route(head.path, is_head ? "GET" : head.method);
-    if (route && route->path == test_path && !hub_.options.test_routes) route = nullptr;
+    if (route && route->path == std::string_view(test_path) && !hub_.options.test_routes)
+        route = nullptr;
     if (!route && hub_.assets.contains(head.path)) route = page_route();
     if (!route) return no_such_route(head.path);
 
@@ -374,7 +182,7 @@ Checked<Admission> Routes::judge_head(const HttpRequest& head) const {
     }
     MOEX_ADMIT(check_method(head, *route));
 
-    if (route->path == worker_path) {
+    if (route->path == std::string_view(worker_path)) {
         if (head.method == "HEAD") return Refusal{404, "no such route", "not_found", ""};
         admission.is_upgrade = true;
         return admission;
@@ -479,14 +287,6 @@ void Routes::refuse_plain_worker(HttpRequest, Responder responder) const {
     responder->refuse({404, "no such route", "not_found", ""});
 }
 
-template <void (Api::*method)(HttpRequest, Api::Responder)>
-void Routes::ask_api(HttpRequest request, Responder responder) const {
-    const std::shared_lock attached(hub_.attached_mutex);
-    if (Api* api = hub_.api) return (api->*method)(std::move(request), std::move(responder));
-    ++hub_.requests_refused;
-    responder->refuse(refuse_for_now(503, "Loading model", "unavailable", 2s));
-}
-
 void Routes::serve_asset(HttpRequest request, Responder responder) const {
     const std::optional<Asset> found = hub_.assets.find(request.path);
     // a page of --static went away this moment
@@ -567,6 +367,12 @@ void Routes::serve_info(HttpRequest, Responder responder) const {
     responder->respond(std::move(response));
 }
 
+void Routes::serve_version(HttpRequest, Responder responder) const {
+    HttpResponse response;
+    response.body = nlohmann::json{{"version", MOEX_VERSION}}.dump();
+    responder->respond(std::move(response));
+}
+
 void Routes::serve_openapi(HttpRequest, Responder responder) const {
     static const std::string document = describe_routes();
     HttpResponse response;
@@ -599,13 +405,6 @@ void Routes::serve_test(HttpRequest request, Responder responder) const {
         response.body = "{\"ok\":true}";
         responder->respond(std::move(response));
     });
-}
-
-std::vector<RouteInfo> server_routes() {
-    std::vector<RouteInfo> routes;
-    for (const Route& route : route_table)
-        routes.push_back({route.method, route.path, !route.role, route.door != Door::keyed});
-    return routes;
 }
 
 }  // namespace moex::net

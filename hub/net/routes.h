@@ -1,4 +1,4 @@
-// Who may ask for what, and who answers: the route table, the rules in front of it,
+// Who may ask for what, and who answers: the rules in front of the route table (route_table.h),
 // and the handlers that are not the API's. A request's route is decided once, from its head.
 // Deny by default: what is not in the table, or among the embedded pages, is 404.
 #pragma once
@@ -16,11 +16,12 @@ namespace moex::net {
 // A responder that can also send bytes it borrows, with their owner.
 class WireResponder : public HttpResponder {
   public:
+    using HttpResponder::HttpResponder;
     virtual void respond_bytes(HttpResponse head, ByteView bytes,
                                std::shared_ptr<const void> keep) = 0;
 };
 
-struct Route;  // a row of the table in routes.cpp
+struct Route;  // a row of the table in route_table.h
 
 // What a request's head was let in to.
 struct Admission {
@@ -59,6 +60,7 @@ class Routes {
     void serve_status(HttpRequest request, Responder responder) const;
     void serve_metrics(HttpRequest request, Responder responder) const;
     void serve_info(HttpRequest request, Responder responder) const;
+    void serve_version(HttpRequest request, Responder responder) const;
     void serve_openapi(HttpRequest request, Responder responder) const;
     void serve_test(HttpRequest request, Responder responder) const;
     // What waits for the disk, and the host's; registry_routes.cpp.
@@ -103,5 +105,7 @@ struct RouteInfo {
     bool is_hosts = false;   // wants the admin key on loopback too, from our own pages or from none
 };
 std::vector<RouteInfo> server_routes();
+// What is said about a request for `path`, whoever says it.
+Dialect dialect_of(std::string_view path);
 
 }  // namespace moex::net

@@ -109,9 +109,17 @@ test('what is described is served, with the method that is described', async () 
 });
 
 test('real answers have the shapes that are described, and no field beyond them', async () => {
+  const model = (await (await fetch(`${hub.url}/api/info`)).json()).model;
   const asked = {
     '/v1/chat/completions': { messages: [{ role: 'user', content: 'Hello' }], max_tokens: 3, logprobs: true },
     '/v1/completions': { prompt: 'Hello', max_tokens: 3 },
+    '/v1/responses': { input: 'Hello', max_output_tokens: 3 },
+    '/v1/messages': { model, messages: [{ role: 'user', content: 'Hello' }], max_tokens: 3 },
+    '/v1/messages/count_tokens': { model, messages: [{ role: 'user', content: 'Hello' }] },
+    '/api/chat': { model, messages: [{ role: 'user', content: 'Hello' }], stream: false, options: { num_predict: 3 } },
+    '/api/generate': { model, prompt: 'Hello', stream: false, options: { num_predict: 3 } },
+    '/api/show': { model },
+    '/apply-template': { messages: [{ role: 'user', content: 'Hello' }] },
     '/tokenize': { content: 'It was café night', with_pieces: true },
     '/detokenize': { tokens: [100, 200] },
   };
@@ -130,7 +138,7 @@ test('real answers have the shapes that are described, and no field beyond them'
     assert.equal(refused.status, 400);
     await fits(refused, responses['400'].content['application/json'].schema, path);
   }
-  for (const path of ['/v1/models', '/health', '/api/info', '/api/status']) {
+  for (const path of ['/v1/models', '/health', '/api/info', '/api/status', '/api/tags', '/api/version', '/props']) {
     const described = document.paths[path].get.responses['200'].content['application/json'].schema;
     await fits(await fetch(hub.url + path), described, path);
   }

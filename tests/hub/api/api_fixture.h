@@ -21,6 +21,7 @@ using Json = nlohmann::ordered_json;
 
 class CapturedAnswer : public HttpResponder {
   public:
+    using HttpResponder::HttpResponder;
     void respond(HttpResponse response) override {
         if (response.on_sent) response.on_sent();
         const std::lock_guard lock(mutex_);
@@ -35,11 +36,12 @@ class CapturedAnswer : public HttpResponder {
         EXPECT_FALSE(streaming_ || done_);
         streaming_ = true;
     }
-    void send_event(std::string data, std::function<void()> on_sent) override {
+    void send_event(StreamEvent event, std::function<void()> on_sent) override {
         if (on_sent) on_sent();
         const std::lock_guard lock(mutex_);
         EXPECT_TRUE(streaming_ && !done_);
-        events_.push_back(std::move(data));
+        names_.push_back(std::move(event.name));
+        events_.push_back(std::move(event.data));
         wake_.notify_all();
     }
     void end_stream() override {
@@ -76,6 +78,7 @@ class CapturedAnswer : public HttpResponder {
     Json json() const { return Json::parse(response_.body); }
     bool streamed() const { return streaming_; }
     const std::vector<std::string>& events() const { return events_; }
+    const std::vector<std::string>& names() const { return names_; }  // of them
     std::vector<Json> chunks() const {
         std::vector<Json> out;
         for (const std::string& event : events_)
@@ -88,7 +91,7 @@ class CapturedAnswer : public HttpResponder {
     std::condition_variable wake_;
     std::function<void()> on_disconnect_;
     HttpResponse response_;
-    std::vector<std::string> events_;
+    std::vector<std::string> events_, names_;
     bool streaming_ = false, done_ = false;
 };
 
@@ -172,7 +175,7 @@ class ApiTest : public testing::Test {
     using Handler = void (Api::*)(HttpRequest, Api::Responder);
     std::shared_ptr<CapturedAnswer> start(Handler handler, std::string body,
                                           std::string rest = {}) {
-        auto answer = std::make_shared<CapturedAnswer>();
+        auto answer = std::make_shared<CapturedAnswer>(dialect_);
         HttpRequest request;
         request.rest = std::move(rest);
         request.body = std::move(body);
@@ -195,6 +198,7 @@ class ApiTest : public testing::Test {
     static constexpr Handler chat_path = &Api::chat;
     static constexpr Handler text_path = &Api::complete;
 
+    Dialect dialect_ = Dialect::openai;  // of the routes that are asked
     DemoModel& model_ = DemoModel::get();
     GatedExperts experts_{*model_.local};
     std::unique_ptr<Engine> engine_;

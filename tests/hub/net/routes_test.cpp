@@ -66,9 +66,10 @@ TEST(RoutesTest, AWalkOverTheTableShowsWhatIsOpenWithoutAKey) {
         const bool admin_only = route.path == "/metrics" || route.path == "/api/test";
         EXPECT_EQ(with_api == 403, admin_only) << with_api;
     }
-    EXPECT_EQ(open, (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health",
-                                              "/api/info", "/openapi.json", "/v1/models",
-                                              "/v1/models/*"}));
+    EXPECT_EQ(open,
+              (std::vector<std::string>{"/", "/*", "/weights/*", "/health", "/v1/health",
+                                        "/api/info", "/openapi.json", "/v1/models", "/v1/models/*",
+                                        "/models", "/api/tags", "/api/version"}));
 }
 
 TEST(RoutesTest, WhatIsNotInTheTableIs404) {
@@ -106,10 +107,10 @@ TEST(RoutesTest, APathThatMissesTheTableByALittleIsToldTheRightOne) {
         const char* method;
         const char* path;
         const char* meant;
-    } rows[] = {{"POST", "/chat/completions", "/v1/chat/completions"},
+    } rows[] = {{"POST", "/messages", "/v1/messages"},
                 {"POST", "/v1/v1/chat/completions", "/v1/chat/completions"},
                 {"POST", "/v1/completions/", "/v1/completions"},
-                {"GET", "/models", "/v1/models"},
+                {"GET", "/models/", "/models"},
                 {"GET", "/v1/metrics", "/metrics"},
                 {"GET", "/health/", "/health"}};
 

@@ -1,0 +1,64 @@
+// What the API's handlers share; api.cpp has what becomes an answer of the model, api_answers.cpp
+// the rest. Immutable once made, but for the masks.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "hub/api/api.h"
+#include "hub/api/completion_job.h"
+
+namespace moex {
+
+struct Api::State {
+    std::shared_ptr<const ModelPackage> package;
+    std::shared_ptr<const Tokenizer> tokenizer;
+    std::shared_ptr<const ChatTemplate> chat_template;
+    Engine* engine = nullptr;
+    ApiOptions options;
+    std::shared_ptr<const ApiObserver> observer;
+    std::uint32_t context_tokens = 0;
+    std::uint64_t context_bytes_max = 0;  // no longer text fits the context; 0: no tokenizer
+    bool reasons = false;                 // the model knows <think> ... </think>
+    CallSyntax call_syntax;               // of tools
+    std::vector<TokenId> stop_ids;
+    std::int64_t started_s = 0;
+    mutable std::once_flag
+        masks_made;  // by the first who needs them: a large vocabulary takes time
+    mutable std::shared_ptr<MaskMaker> masks;
+
+    ParamLimits limits() const;
+    OrderedJson model_json() const;
+    // One answer each, on a thread of the pool; api_answers.cpp.
+    Checked<HttpResponse> tokenize(const HttpRequest& request) const;
+    Checked<HttpResponse> detokenize(const HttpRequest& request) const;
+    Checked<HttpResponse> apply_template(const HttpRequest& request) const;
+    Checked<HttpResponse> count_tokens(const HttpRequest& request) const;
+    Checked<HttpResponse> ollama_show(const HttpRequest& request) const;
+    OrderedJson props_json() const;
+    OrderedJson ollama_tag() const;
+    OrderedJson ollama_details() const;
+    std::string template_source() const;
+
+    void run_completion(const HttpRequest& request, const ApiDoor& door,
+                        const Responder& responder) const;
+    Checked<std::shared_ptr<ApiJob>> prepare(const HttpRequest& request, const OrderedJson& body,
+                                             const ApiDoor& door, const Responder& responder) const;
+    using Prompts = std::vector<std::vector<TokenId>>;
+    Checked<Prompts> encode_chat(const CompletionParams& params) const;
+    Checked<Prompts> encode_texts(CompletionParams& params, std::vector<std::string>& echoes) const;
+    Checked<void> check_bytes(std::uint64_t bytes, const char* source) const;
+    bool begins_in_reasoning(const CompletionParams& params,
+                             const std::vector<TokenId>& prompt) const;
+    Checked<std::vector<std::shared_ptr<AnswerMask>>> make_masks(const ApiJobInputs& inputs) const;
+    Checked<void> check_model(const std::string& name) const;
+    Checked<void> check_fits(const std::vector<TokenId>& prompt, const char* source) const;
+    std::uint64_t tokens_max(const Prompts& prompts, std::uint32_t n,
+                             std::uint32_t max_tokens) const;
+};
+
+HttpResponse json_response(const OrderedJson& body);
+
+}  // namespace moex

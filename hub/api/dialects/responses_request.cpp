@@ -1,0 +1,230 @@
+#include "hub/api/body_fields.h"
+#include "hub/api/dialects/responses.h"
+
+namespace moex {
+namespace {
+
+// A string, or parts of type input_text, output_text or text.
+std::string read_words(BodyFields& fields, const OrderedJson& content, const std::string& where) {
+    std::string words;
+    if (content.is_string()) return content.get<std::string>();
+    if (!content.is_array()) {
+        fields.wrong(where, "a string or an array of text parts", content);
+        return words;
+    }
+    for (std::size_t i = 0; i < content.size(); ++i) {
+        const OrderedJson& type = member(content[i], "type");
+        const OrderedJson& said = member(content[i], "text");
+        const std::string param = text(where, "[", i, "]");
+        if (type != "input_text" && type != "output_text" && type != "text")
+            fields.unsupported(param + ".type",
+                               text("only parts of text are, found ", json_excerpt(type), "."));
+        else if (!said.is_string())
+            fields.wrong(param + ".text", "a string", said);
+        else
+            words += said.get<std::string>();
+    }
+    return words;
+}
+
+// Items become messages: thoughts and calls belong to the assistant's message around them.
+class ItemReader {
+  public:
+    ItemReader(BodyFields& fields, OrderedJson& messages) : fields_(fields), messages_(messages) {}
+
+    void read(const OrderedJson& item, const std::string& where) {
+        const OrderedJson& given = member(item, "type");
+        const OrderedJson type = given.is_null() ? OrderedJson("message") : given;
+        if (type == "message") return read_message(item, where);
+        if (type == "function_call") return read_call(item, where);
+        if (type == "function_call_output") return read_result(item, where);
+        if (type == "reasoning") return read_reasoning(item);
+        fields_.unsupported(where + ".type",
+                            text("messages, function calls, their outputs and reasoning are, ",
+                                 "found ", json_excerpt(type), "."));
+    }
+
+    void finish() {
+        if (!thoughts_.empty()) assistant();
+    }
+
+  private:
+    void read_message(const OrderedJson& item, const std::string& where) {
+        const OrderedJson& role = member(item, "role");
+        if (role != "user" && role != "assistant" && role != "system" && role != "developer")
+            return fields_.wrong(where + ".role",
+                                 "\"user\", \"assistant\", \"system\" or \"developer\"", role);
+        std::string words = read_words(fields_, member(item, "content"), where + ".content");
+        if (role == "assistant") {
+            is_open_ = false;
+            assistant()["content"] = std::move(words);
+            return;
+        }
+        end_turn();
+        messages_.push_back({{"role", role}, {"content", std::move(words)}});
+    }
+
+    void read_call(const OrderedJson& item, const std::string& where) {
+        const OrderedJson& id = member(item, "call_id");
+        const OrderedJson& arguments = member(item, "arguments");
+        if (!id.is_string() || !member(item, "name").is_string() || !arguments.is_string())
+            return fields_.wrong(where, "{\"call_id\", \"name\", \"arguments\": a string}", item);
+        assistant()["tool_calls"].push_back(
+            {{"id", id},
+             {"type", "function"},
+             {"function", {{"name", item["name"]}, {"arguments", arguments}}}});
+    }
+
+    void read_result(const OrderedJson& item, const std::string& where) {
+        const OrderedJson& id = member(item, "call_id");
+        if (!id.is_string()) return fields_.wrong(where + ".call_id", "a string", id);
+        end_turn();
+        messages_.push_back(
+            {{"role", "tool"},
+             {"tool_call_id", id},
+             {"content", read_words(fields_, member(item, "output"), where + ".output")}});
+    }
+
+    void read_reasoning(const OrderedJson& item) {
+        end_turn();
+        for (const OrderedJson& part : member(item, "content"))
+            if (member(part, "text").is_string()) thoughts_ += part["text"].get<std::string>();
+    }
+
+    // The assistant's message that is being read; a new one where there is none.
+    OrderedJson& assistant() {
+        if (!is_open_) messages_.push_back({{"role", "assistant"}, {"content", ""}});
+        is_open_ = true;
+        if (!thoughts_.empty())
+            messages_.back()["reasoning_content"] = std::exchange(thoughts_, {});
+        return messages_.back();
+    }
+
+    void end_turn() {
+        finish();
+        is_open_ = false;
+    }
+
+    BodyFields& fields_;
+    OrderedJson& messages_;
+    std::string thoughts_;
+    bool is_open_ = false;
+};
+
+OrderedJson read_messages(BodyFields& fields) {
+    OrderedJson out = OrderedJson::array();
+    std::string instructions;
+    fields.string("instructions", instructions);
+    if (!instructions.empty())
+        out.push_back({{"role", "system"}, {"content", std::move(instructions)}});
+
+    const OrderedJson* input = fields.find("input");
+    if (!input) {
+        fields.refuse("Missing required parameter: 'input'.", "missing_required_parameter",
+                      "input");
+    } else if (input->is_string()) {
+        out.push_back({{"role", "user"}, {"content", *input}});
+    } else if (!input->is_array() || input->empty()) {
+        fields.wrong("input", "a string or a non-empty array of items", *input);
+    } else {
+        ItemReader reader(fields, out);
+        for (std::size_t i = 0; i < input->size() && !fields.problem(); ++i)
+            reader.read((*input)[i], text("input[", i, "]"));
+        reader.finish();
+    }
+    return out;
+}
+
+void read_tools(BodyFields& fields, OrderedJson& out) {
+    const OrderedJson* tools = fields.find("tools");
+    if (tools && !tools->is_array()) return fields.wrong("tools", "an array of tools", *tools);
+    for (std::size_t i = 0; tools && i < tools->size(); ++i) {
+        const OrderedJson& tool = (*tools)[i];
+        const OrderedJson& type = member(tool, "type");
+        const std::string where = text("tools[", i, "]");
+        if (type != "function")
+            return fields.unsupported(where + ".type",
+                                      text("only functions are, found ", json_excerpt(type), "."));
+
+        OrderedJson function = OrderedJson::object();
+        for (const char* name : {"name", "description", "parameters"})
+            if (tool.contains(name)) function[name] = tool[name];
+        out["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
+    }
+
+    const OrderedJson* choice = fields.find("tool_choice");
+    if (!choice) return;
+    if (member(*choice, "type") == "function")
+        out["tool_choice"] = {{"type", "function"},
+                              {"function", {{"name", member(*choice, "name")}}}};
+    else
+        out["tool_choice"] = *choice;
+}
+
+void read_form(BodyFields& fields, OrderedJson& out) {
+    const OrderedJson* config = fields.find("text");
+    if (!config) return;
+    const OrderedJson& format = member(*config, "format");
+    const OrderedJson& type = member(format, "type");
+    if (format.is_null() || type == "text") return;
+    if (type == "json_object")
+        out["response_format"] = {{"type", "json_object"}};
+    else if (type == "json_schema" && format.contains("schema"))
+        out["json_schema"] = format["schema"];
+    else
+        fields.wrong("text.format", "{\"type\": \"text\", \"json_object\" or \"json_schema\", ...}",
+                     format);
+}
+
+void read_logprobs(BodyFields& fields, OrderedJson& out) {
+    if (const OrderedJson* include = fields.find("include"); include && include->is_array())
+        for (const OrderedJson& one : *include)
+            if (one == "message.output_text.logprobs") out["logprobs"] = true;
+    if (const OrderedJson* top = fields.find("top_logprobs"); top && *top != 0) {
+        out["logprobs"] = true;
+        out["top_logprobs"] = *top;
+    }
+}
+
+// What would need something that is kept here, or runs here, beside the model.
+void refuse_unsupported(BodyFields& fields) {
+    for (const char* name : {"previous_response_id", "conversation", "prompt"})
+        if (fields.find(name))
+            fields.unsupported(name, "nothing is stored here: send the earlier items as 'input'.");
+    if (const OrderedJson* background = fields.find("background");
+        background && *background != false)
+        fields.unsupported("background", "nothing is stored here.");
+    if (const OrderedJson* truncation = fields.find("truncation");
+        truncation && *truncation != "disabled")
+        fields.unsupported("truncation", "only \"disabled\" is.");
+}
+
+}  // namespace
+
+Checked<CompletionParams> read_responses(const OrderedJson& body, const ParamLimits& limits) {
+    BodyFields fields(body);
+    refuse_unsupported(fields);
+    OrderedJson chat{{"messages", read_messages(fields)}};
+    read_tools(fields, chat);
+    read_form(fields, chat);
+    read_logprobs(fields, chat);
+    for (const char* name : {"model", "stream", "temperature", "top_p", "parallel_tool_calls",
+                             "user", "seed", "top_k", "min_p", "stop", "chat_template_kwargs"})
+        if (const OrderedJson* value = fields.find(name)) chat[name] = *value;
+    if (const OrderedJson* tokens = fields.find("max_output_tokens")) chat["max_tokens"] = *tokens;
+    if (const OrderedJson* reasoning = fields.find("reasoning"))
+        if (const OrderedJson& effort = member(*reasoning, "effort"); !effort.is_null())
+            chat["reasoning_effort"] = effort;
+    // The answer is a new item, whoever spoke last.
+    chat["add_generation_prompt"] = true;
+    if (fields.problem()) return *fields.problem();
+
+    auto params = read_chat_params(chat, limits);
+    if (!params.ok()) return params;
+    params->source = "input";
+    params->max_tokens_param = "max_output_tokens";
+    if (!params->form.param.empty()) params->form.param = "text.format";
+    return params;
+}
+
+}  // namespace moex

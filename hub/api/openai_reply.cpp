@@ -1,0 +1,159 @@
+#include "hub/api/openai_reply.h"
+
+#include "hub/api/openai_response.h"
+
+namespace moex {
+namespace {
+
+class OpenAiReply : public ReplyWriter {
+  public:
+    explicit OpenAiReply(WriterInputs inputs)
+        : ReplyWriter(Dialect::openai),
+          header_(std::move(inputs.header)),
+          tokenizer_(std::move(inputs.tokenizer)),
+          num_choices_(inputs.num_choices),
+          is_chat_(inputs.params.is_chat),
+          includes_usage_(inputs.params.include_usage),
+          has_logprobs_(inputs.params.logprobs),
+          scores_prompts_(inputs.params.echo && inputs.params.logprobs) {}
+
+    OrderedJson whole(std::span<const AnswerChoice> choices, const AnswerTotals& totals) override {
+        OrderedJson body = answer_object(header_, is_chat_, false);
+        for (const AnswerChoice& choice : choices)
+            body["choices"].push_back(whole_choice(body["choices"].size(), choice));
+        add_totals(body, totals);
+        return body;
+    }
+
+    Events begin(std::uint64_t) override {
+        Events out;
+        if (!is_chat_) return out;
+        for (std::size_t i = 0; i < num_choices_; ++i)
+            out.push_back(
+                event_of(chunk(i, {{"role", "assistant"}, {"content", nullptr}}, nullptr)));
+        return out;
+    }
+
+    Events say(std::size_t index, ReasonedText text, std::span<const TokenText> tokens) override {
+        const OrderedJson logprobs = has_logprobs_ ? logprobs_json(tokens) : OrderedJson();
+        return {event_of(chunk(index, payload(std::move(text)), logprobs))};
+    }
+
+    Events call(std::size_t index, const CallPiece& piece, const std::string& id) override {
+        OrderedJson delta{{"index", piece.index}};
+        OrderedJson function = OrderedJson::object();
+        if (!id.empty()) {
+            delta.update({{"id", id}, {"type", "function"}});
+            function["name"] = piece.name;
+        }
+        function["arguments"] = piece.arguments;
+        delta["function"] = std::move(function);
+        return {event_of(chunk(index, {{"tool_calls", OrderedJson::array({delta})}}, nullptr))};
+    }
+
+    Events end_choice(std::size_t index, const AnswerChoice& choice,
+                      const AnswerTotals* totals) override {
+        OrderedJson last = chunk(index, is_chat_ ? OrderedJson::object() : OrderedJson(""), nullptr,
+                                 choice.finish_reason);
+        if (totals && !includes_usage_) {
+            last["timings"] = timings_json(totals->stats, totals->usage);
+            last["moex"] = provenance_json(totals->stats, totals->doubted);
+        }
+        return {event_of(last)};
+    }
+
+    Events end(const AnswerTotals& totals) override {
+        Events out;
+        if (includes_usage_) {
+            OrderedJson last = answer_object(header_, is_chat_, true);
+            add_totals(last, totals);
+            out.push_back(event_of(last));
+        }
+        out.push_back({"[DONE]"});
+        return out;
+    }
+
+  private:
+    static StreamEvent event_of(const OrderedJson& chunk) { return {dump_json(chunk)}; }
+
+    static void add_totals(OrderedJson& body, const AnswerTotals& totals) {
+        body["usage"] = usage_json(totals.usage);
+        body["timings"] = timings_json(totals.stats, totals.usage);
+        body["moex"] = provenance_json(totals.stats, totals.doubted);
+    }
+
+    OrderedJson whole_choice(std::size_t index, const AnswerChoice& choice) const {
+        OrderedJson out{{"index", index}};
+        if (is_chat_)
+            out["message"] = message_of(choice);
+        else
+            out["text"] = choice.content;
+
+        if (scores_prompts_)
+            out["logprobs"] = echo_logprobs_json(choice.prompt_tokens, choice.tokens,
+                                                 tokenizer_.get());
+        else
+            out["logprobs"] = has_logprobs_ ? logprobs_json(choice.tokens) : OrderedJson();
+        out["finish_reason"] = choice.finish_reason;
+        return out;
+    }
+
+    static OrderedJson message_of(const AnswerChoice& choice) {
+        OrderedJson message{
+            {"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}};
+        if (!choice.reasoning.empty()) message["reasoning_content"] = choice.reasoning;
+        if (choice.calls.empty()) return message;
+
+        if (choice.content.empty()) message["content"] = nullptr;
+        for (const CalledFunction& call : choice.calls)
+            message["tool_calls"].push_back(
+                {{"id", call.id},
+                 {"type", "function"},
+                 {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+        return message;
+    }
+
+    OrderedJson payload(ReasonedText text) const {
+        if (!is_chat_) return text.content;
+        OrderedJson delta = OrderedJson::object();
+        if (!text.reasoning.empty()) delta["reasoning_content"] = std::move(text.reasoning);
+        if (!text.content.empty() || delta.empty()) delta["content"] = std::move(text.content);
+        return delta;
+    }
+
+    OrderedJson chunk(std::size_t index, OrderedJson payload, OrderedJson logprobs,
+                      const std::string& finish_reason = {}) const {
+        OrderedJson out = answer_object(header_, is_chat_, true);
+        out["choices"].push_back(
+            {{"index", index},
+             {is_chat_ ? "delta" : "text", std::move(payload)},
+             {"logprobs", std::move(logprobs)},
+             {"finish_reason",
+              finish_reason.empty() ? OrderedJson() : OrderedJson(finish_reason)}});
+        if (includes_usage_) out["usage"] = nullptr;
+        return out;
+    }
+
+    OrderedJson logprobs_json(std::span<const TokenText> tokens) const {
+        return is_chat_ ? chat_logprobs_json(tokens, tokenizer_.get())
+                        : legacy_logprobs_json(tokens, tokenizer_.get());
+    }
+
+    const AnswerHeader header_;
+    const std::shared_ptr<const Tokenizer> tokenizer_;
+    const std::size_t num_choices_;
+    const bool is_chat_, includes_usage_, has_logprobs_, scores_prompts_;
+};
+
+std::unique_ptr<ReplyWriter> write_openai(WriterInputs inputs) {
+    return std::make_unique<OpenAiReply>(std::move(inputs));
+}
+
+}  // namespace
+
+const ApiDoor openai_chat_door{
+    .id_prefix = "chatcmpl-", .read = read_chat_params, .write = write_openai};
+const ApiDoor openai_text_door{
+    .id_prefix = "cmpl-", .read = read_completion_params, .write = write_openai};
+
+}  // namespace moex

@@ -1,0 +1,11 @@
+// Answers as OpenAI's chat completions and completions have them; chunks of a stream in the order
+// that llama.cpp's server tests ask for.
+#pragma once
+
+#include "hub/api/reply_writer.h"
+
+namespace moex {
+
+extern const ApiDoor openai_chat_door, openai_text_door;
+
+}  // namespace moex
