@@ -8,6 +8,7 @@
 
 #include "protocol/expert_reference.h"
 #include "tests/support/posted_loop.h"
+#include "tests/support/process_memory.h"
 #include "tests/web-worker/decoder_twins.h"
 #include "web-worker/decoder/decoder_model.h"
 #include "web-worker/decoder/step_rows.h"
@@ -474,6 +475,17 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
                         left[1].begin() + step_header_words + 3);
         EXPECT_EQ(row, (Words{vocab / 2, 42, 5}));
     }
+}
+
+// Whatever the GPU's pace, what is to be copied does not pile up in this process.
+TEST_F(DecoderKernelsTest, UploadsWaitForThoseBeforeThem) {
+    constexpr std::uint64_t size_bytes = 48u << 20;
+    const Bytes bytes(size_bytes);
+    const auto buffer = *device_->create_buffer(size_bytes, gpu::BufferUsage::storage, "target");
+    const std::uint64_t before = process_bytes("VmRSS");
+    for (int i = 0; i < 24; ++i) device_->write_buffer(buffer, 0, bytes);
+    EXPECT_LE(process_bytes("VmRSS"), before + (600u << 20));
+    device_->destroy_buffer(buffer);
 }
 
 }  // namespace

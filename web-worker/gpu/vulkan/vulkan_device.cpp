@@ -25,6 +25,9 @@ struct KernelSpirv {
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
 // pending writes beyond this are sent off at once
 constexpr std::uint64_t staging_bytes_max = 64u << 20;
+// Uploads that are on their way. Beyond it the next one waits, so that a model never lies in
+// staging buffers as a whole, however slowly the GPU takes it.
+constexpr std::uint64_t uploads_bytes_max = 256u << 20, upload_bytes_min = 1u << 20;
 // A sleeping wait costs more than most rounds take: it is waited actively for twice as long as the
 // GPU took last, within these bounds. A spin that ends just before the GPU does is the worst of
 // both.
@@ -65,6 +68,7 @@ struct Slot {
     std::uint64_t staged_bytes = 0;
     std::uint32_t reads = 0;  // readbacks that wait for its fence
     bool recording = false, submitted = false;
+    std::uint64_t number = 0;  // of its submission
 };
 
 class VulkanDevice : public Device {
@@ -453,8 +457,7 @@ class VulkanDevice : public Device {
         slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
     }
 
-    // The slot that records now; takes a finished one or
-    // makes a new one. Never waits unless 16 are in flight.
+    // The slot that records now; takes a finished one or makes a new one. Never waits.
     Slot& open_slot() {
         if (current_ < slots_.size() && slots_[current_].recording) return slots_[current_];
 
@@ -511,8 +514,23 @@ class VulkanDevice : public Device {
 
         slot.recording = false;
         slot.submitted = true;
+        slot.number = ++submissions_;
         last_submitted_ = &slot;
-        if (result != VK_SUCCESS) die(vulkan_result_text(result));
+        if (result != VK_SUCCESS) return die(vulkan_result_text(result));
+        if (slot.staged_bytes >= upload_bytes_min) bound_uploads(slot);
+    }
+
+    void bound_uploads(const Slot& slot) {
+        uploads_.push_back({&slot, slot.number, slot.staged_bytes});
+        uploads_bytes_ += slot.staged_bytes;
+        while (uploads_bytes_ > uploads_bytes_max) {
+            const Upload oldest = uploads_.front();
+            uploads_.pop_front();
+            uploads_bytes_ -= oldest.size_bytes;
+            // A slot that was used again was done before.
+            if (oldest.slot->submitted && oldest.slot->number == oldest.number)
+                vkWaitForFences(device_, 1, &oldest.slot->fence, VK_TRUE, fence_wait_ns());
+        }
     }
 
     Result<PipelineId> make_pipeline(std::string_view kernel,
@@ -672,6 +690,12 @@ class VulkanDevice : public Device {
     std::deque<Slot> slots_;  // references stay valid as it grows
     std::size_t current_ = 0;
     Slot* last_submitted_ = nullptr;
+    struct Upload {
+        const Slot* slot;
+        std::uint64_t number, size_bytes;
+    };
+    std::deque<Upload> uploads_;
+    std::uint64_t submissions_ = 0, uploads_bytes_ = 0;
     bool dead_ = false;
     bool drop_clamping_ = false;
     double ns_per_tick_ = 0;
