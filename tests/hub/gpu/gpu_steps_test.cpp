@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <future>
 
 #include <gtest/gtest.h>
 
@@ -155,6 +156,76 @@ TEST_P(GpuStepsTest, AStoppedStepChangesNoSequence) {
     EXPECT_EQ(sequence.num_tokens(), 0u);
     const auto again = step({&rows, 1});
     expect_same_bits(again, row(alone(ids), 4));
+}
+
+// What an engine on the GPU writes for each of the requests, each sent with the first token of the
+// one before it.
+struct Written {
+    std::vector<std::vector<TokenId>> ids;
+    EngineCounters counters;
+};
+Written write_together(GpuSteps& steps, ExpertBackend& experts, EngineOptions options,
+                       std::span<const GenerationRequest> requests) {
+    const KvCacheOptions pages = steps.kv_pages();
+    options.page_tokens = pages.page_tokens;
+    options.kv_dtype = pages.dtype;
+    Written written{.ids = std::vector<std::vector<TokenId>>(requests.size())};
+    std::vector<std::promise<FinishReason>> ends(requests.size());
+    Engine engine(steps, experts, options);
+    std::function<void(std::size_t)> send = [&](std::size_t index) {
+        if (index == requests.size()) return;
+        const auto on_token = [&, index](const TokenEvent& event) {
+            written.ids[index].push_back(event.token.id);
+            if (event.index == 0) send(index + 1);
+        };
+        const auto on_end = [&, index](const GenerationEnd& end) {
+            ends[index].set_value(end.reason);
+        };
+        EXPECT_TRUE(engine.submit(requests[index], {on_token, on_end}).ok());
+    };
+    send(0);
+    for (auto& end : ends) EXPECT_EQ(end.get_future().get(), FinishReason::length);
+    written.counters = engine.counters();
+    return written;
+}
+
+GenerationRequest greedy(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+    GenerationRequest request;
+    request.prompt = std::move(prompt);
+    request.sampling.temperature = 0;
+    request.max_tokens = max_tokens;
+    return request;
+}
+
+// Each alone without prefixes, then together with them, in `num_pages` pages.
+EngineCounters expect_same_texts(GpuSteps& steps, ExpertBackend& experts, std::uint32_t num_pages,
+                                 std::span<const GenerationRequest> requests) {
+    EngineOptions options{
+        .step_rows_max = 64,
+        .kv_bytes_max = num_pages * (steps.kv_bytes() / steps.kv_pages().num_pages),
+        .step_stretch_max = 1e6};
+    options.prefix_cache = false;
+    std::vector<std::vector<TokenId>> alone;
+    for (const GenerationRequest& request : requests)
+        alone.push_back(write_together(steps, experts, options, {&request, 1}).ids[0]);
+    options.prefix_cache = true;
+    const Written together = write_together(steps, experts, options, requests);
+    EXPECT_EQ(together.ids, alone);
+    return together.counters;
+}
+
+TEST_P(GpuStepsTest, AnEngineTakesOverPagesOfACommonBeginning) {
+    auto first = test::random_tokens(131, 256, 8), second = first;
+    second.back() = 7;
+    const GenerationRequest requests[] = {greedy(first, 6), greedy(second, 4)};
+    EXPECT_EQ(expect_same_texts(*steps_, experts_, 6, requests).cached_tokens, 128u);
+}
+
+// Both begin on one page each, and the third page is for the older one's growth.
+TEST_P(GpuStepsTest, AnEnginePreemptsAndTheTextIsTheSame) {
+    const GenerationRequest requests[] = {greedy(test::random_tokens(124, 256, 9), 30),
+                                          greedy(test::random_tokens(125, 256, 10), 6)};
+    EXPECT_GE(expect_same_texts(*steps_, experts_, 3, requests).preempted, 1u);
 }
 
 TEST(GpuStepsSizeTest, AModelBeyondTheMemoryIsRefusedWithBothSizes) {
