@@ -1,6 +1,7 @@
 // A whole model on one GPU, with random weights: how long a token takes, and where the time goes.
 //   decoder_bench [--device NAME] [--shapes NAME,...|all] [--weights int4|bf16|f32|mixed,...]
 //                 [--fetch I,...] [--tokens N] [--context N] [--prompt N] [--kernels on|off]
+//                 [--kv f32|f16]
 // CSV: what, shape, weights, fetch, tokens, ms_token, tok_s, prep_ms, exec_ms, utilisation,
 // dispatches, mb, gb_s.
 //   sequential  a token is read before the next step is issued (fetch 1, nothing under way)
@@ -254,7 +255,7 @@ struct Options {
     std::vector<std::string> shapes = {"all"}, weights = {"int4", "bf16"};
     std::vector<std::uint32_t> fetch = {1, 8, 32};
     std::uint32_t tokens = 300, context = 1024, prompt = 128;
-    bool kernels = true;
+    bool kernels = true, kv_f16 = false;
 };
 
 // One shape in one kind of weights.
@@ -265,12 +266,13 @@ class Bench {
         : options_(options),
           device_(device),
           loop_(loop),
-          label_(text(shape.name, ',', weights)),
+          label_(text(shape.name, ',', weights, options.kv_f16 ? " kv16" : "")),
           model_(model_of(shape, weights, options.context)),
           readback_(must(device.create_buffer(16, gpu::BufferUsage::readback, "readback"))) {
         RandomWeights source(model_);
         bool finished = false;
-        GpuDecoder::create(device, model_, {.context_tokens = options.context}, source,
+        GpuDecoder::create(device, model_,
+                           {.context_tokens = options.context, .kv_f16 = options.kv_f16}, source,
                            [&](Result<std::unique_ptr<GpuDecoder>> created) {
                                finished = true;
                                decoder_ = must(std::move(created));
@@ -481,6 +483,8 @@ Options options_of(int argc, char** argv) {
             options.prompt = std::max(1u, number);
         else if (flag == "--kernels")
             options.kernels = value == "on";
+        else if (flag == "--kv")
+            options.kv_f16 = value == "f16";
         else
             fail("unknown flag " + flag);
     }
