@@ -19,6 +19,7 @@
 #include "hub/commands/gpu/gpu_model.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
+#include "hub/commands/progress.h"
 #include "hub/commands/signals.h"
 
 namespace moex {
@@ -273,6 +274,9 @@ Result<std::unique_ptr<GpuModel>> open_gpu(const Invocation& invocation, const L
     options.context_tokens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(model.package->config().context_tokens,
                                 std::uint64_t{request.max_tokens} + request.prompt.size()));
+    options.kv_f16 = invocation.settings.text("kv-dtype") == "f16";
+    ProgressBar bar("to the GPU", false);
+    options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
     auto gpu = open_gpu_model(model.package, options);
     if (gpu.ok() || wanted != "auto" || gpu.error().code != ErrorCode::unavailable) return gpu;
     log_info("gpu: the CPU computes", kv("because", gpu.error().message));

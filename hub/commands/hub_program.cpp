@@ -108,7 +108,10 @@ Status HubProgram::open() {
     options.on_reload = [this] { reload(); };
     options.describe_settings = [this] {
         const std::lock_guard lock(in_force_mutex_);
-        return describe_settings(in_force_);
+        nlohmann::json rows = describe_settings(in_force_);
+        for (nlohmann::json& row : rows)
+            if (row["name"] == "gpu") row["value"] = gpu_words();
+        return rows;
     };
     server_.emplace(std::move(options), model_.package, *registry_);
     if (user_) become(*user_);  // the port is bound, the TLS key read
@@ -193,6 +196,15 @@ Status HubProgram::open_gpu() {
         return Error{gpu.error().code, text("--gpu ", wanted, ": ", gpu.error().message)};
     log_info("hub: this machine's cores compute the steps", kv("because", gpu.error().message));
     return {};
+}
+
+// What was asked for, and what came of it.
+std::string HubProgram::gpu_words() const {
+    const std::string& wanted = settings_.text("gpu");
+    if (wanted == "off") return wanted;
+    if (!gpu_) return wanted + " (this machine's cores)";
+    return text(wanted, " (", gpu_->adapter(),
+                "; experts: ", gpu_computes_experts() ? "there" : settings_.text("backend"), ")");
 }
 
 // What --deterministic rounds, the ExpertBackend rounds.

@@ -65,6 +65,7 @@ class HubProgram {
     ExpertBackend& experts();
     // The GPU holds all experts, and nobody else is asked.
     bool gpu_computes_experts() const;
+    std::string gpu_words() const;
     EngineOptions engine_options() const;
 
     // In the order in which they come into being. They go in the reverse one: who asks goes

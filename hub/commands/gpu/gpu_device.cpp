@@ -15,4 +15,16 @@ Result<std::unique_ptr<gpu::Device>> open_gpu_device(const std::string& name,
     return opened;
 }
 
+std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + (1u << 20) - 1) >> 20; }
+
+Status check_memory(const gpu::AdapterInfo& adapter, const DecoderMemory::Needs& needs,
+                    std::uint64_t there_bytes) {
+    if (there_bytes == 0 || needs.all() <= there_bytes) return {};
+    return Error{ErrorCode::no_space,
+                 text("the model wants ", megabytes(needs.all()), " MB of ", adapter.description,
+                      " (", megabytes(needs.weights), " of weights, ", megabytes(needs.kv),
+                      " of keys and values, ", megabytes(needs.step), " to compute with), ",
+                      megabytes(there_bytes), " MB are there")};
+}
+
 }  // namespace moex

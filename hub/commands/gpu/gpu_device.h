@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "web-worker/decoder/decoder_memory.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
 namespace moex {
@@ -12,5 +13,11 @@ namespace moex {
 // unavailable: "auto", and there is no real one here.
 Result<std::unique_ptr<gpu::Device>> open_gpu_device(const std::string& name,
                                                      gpu::PostFunction post);
+
+// no_space where a model needs more than `there_bytes` of the device's memory (0: nobody knows);
+// both are named.
+Status check_memory(const gpu::AdapterInfo& adapter, const DecoderMemory::Needs& needs,
+                    std::uint64_t there_bytes);
+std::uint64_t megabytes(std::uint64_t bytes);  // rounded up
 
 }  // namespace moex

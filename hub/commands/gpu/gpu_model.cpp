@@ -28,11 +28,17 @@ class VulkanModel : public GpuModel {
         MOEX_ASSIGN(device, open_gpu_device(options.device, loop_.poster()));
         device_ = std::move(device);
         MOEX_ASSIGN(model, decoder_model_of(*package));
-        PackageWeights weights(package, model);
+        const GpuDecoderOptions decoder{.context_tokens = options.context_tokens,
+                                        .kv_f16 = options.kv_f16};
+        const DecoderMemory::Needs needs = DecoderMemory::needs_of(
+            model, GpuDecoder::sizes_of(device_->adapter(), model, decoder));
+        MOEX_TRY(check_memory(device_->adapter(), needs, device_->adapter().memory_bytes));
 
+        PackageWeights weights(package, model);
+        CountedWeights counted(weights, needs.weights, options.progress);
         bool finished = false;
         Status made;
-        GpuDecoder::create(*device_, model, {.context_tokens = options.context_tokens}, weights,
+        GpuDecoder::create(*device_, model, decoder, counted,
                            [&](Result<std::unique_ptr<GpuDecoder>> created) {
                                finished = true;
                                if (created.ok())

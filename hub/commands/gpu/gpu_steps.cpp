@@ -4,6 +4,7 @@
 #include <bit>
 #include <optional>
 
+#include "hub/base/trace.h"
 #include "hub/commands/gpu/gpu_device.h"
 #include "hub/commands/gpu/package_weights.h"
 #include "web-worker/decoder/gpu_decoder.h"
@@ -14,30 +15,6 @@ namespace {
 
 // Of the GPU's memory; drivers, and other programs, want some.
 constexpr double memory_share_max = 0.95;
-
-std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + (1u << 20) - 1) >> 20; }
-
-// Says how far its reader is.
-class CountedWeights : public WeightSource {
-  public:
-    CountedWeights(WeightSource& source, std::uint64_t all_bytes,
-                   std::function<void(std::uint64_t, std::uint64_t)> progress)
-        : source_(source),
-          all_bytes_(all_bytes),
-          progress_(std::move(progress)) {}
-    Status read(const WeightPart& part, const std::function<void(ByteView)>& append) override {
-        return source_.read(part, [&](ByteView bytes) {
-            append(bytes);
-            done_bytes_ += bytes.size();
-            if (progress_) progress_(std::min(done_bytes_, all_bytes_), all_bytes_);
-        });
-    }
-
-  private:
-    WeightSource& source_;
-    std::uint64_t all_bytes_, done_bytes_ = 0;
-    std::function<void(std::uint64_t, std::uint64_t)> progress_;
-};
 
 // A step's rows as the GPU takes them: those without logits first.
 struct PlannedStep {
@@ -188,13 +165,7 @@ class VulkanSteps : public GpuSteps {
                               " bytes is below one page of ", page_bytes, " bytes on the GPU")};
 
         const DecoderSizes sizes = sizes_with(pages);
-        const DecoderMemory::Needs needs = DecoderMemory::needs_of(model, sizes);
-        if (there > 0 && needs.all() > there)
-            return Error{ErrorCode::no_space,
-                         text("the model wants ", megabytes(needs.all()), " MB of ",
-                              adapter.description, " (", megabytes(needs.weights), " of weights, ",
-                              megabytes(needs.kv), " of keys and values, ", megabytes(needs.step),
-                              " to compute with), ", megabytes(there), " MB are there")};
+        MOEX_TRY(check_memory(adapter, DecoderMemory::needs_of(model, sizes), there));
         return Sizes{decoder, sizes};
     }
 
@@ -255,6 +226,7 @@ class VulkanSteps : public GpuSteps {
         const std::uint32_t first_logit = std::max(first, num_rows - step.num_logits);
         if (first + count > first_logit) batch.num_logits = first + count - first_logit;
 
+        const TraceSpan span(Trace::Row::engine, "GPU pass", {"rows", count});
         decoder_->start(batch);
         const auto index = std::span(step.index).subspan(first, count);
         for (std::uint32_t layer; (layer = decoder_->advance()) < config_.num_layers;)
@@ -273,7 +245,10 @@ class VulkanSteps : public GpuSteps {
                        ExpertBackend& experts, const std::stop_token& stop, StepResult& result) {
         if (stop.stop_requested())
             return Error{ErrorCode::cancelled, text("the step was stopped at layer ", layer)};
-        MOEX_TRY(read_routed());
+        {
+            const TraceSpan span(Trace::Row::engine, "layer", {"layer", layer});
+            MOEX_TRY(read_routed());
+        }
         y_.resize(x_.size());
         const auto round = experts.submit({.layer = layer,
                                            .num_tokens = static_cast<std::uint32_t>(index.size()),
@@ -284,7 +259,11 @@ class VulkanSteps : public GpuSteps {
                                            .expert_weights = expert_weights_,
                                            .y = y_,
                                            .hints = {}});
-        MOEX_ASSIGN(answer, round->wait(stop));
+        auto waited = [&] {
+            const TraceSpan span(Trace::Row::engine, "wait for experts");
+            return round->wait(stop);
+        }();
+        MOEX_ASSIGN(answer, std::move(waited));
         decoder_->answer(y_);
         add_answer(answer, index, result);
         return {};

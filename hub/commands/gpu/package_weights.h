@@ -29,4 +29,28 @@ class PackageWeights : public WeightSource {
     DecoderModel model_;
 };
 
+// Hears how many bytes of all were given.
+using WeightProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)>;
+
+// Another source's weights, and who asks is told how far they are.
+class CountedWeights : public WeightSource {
+  public:
+    CountedWeights(WeightSource& source, std::uint64_t all_bytes, WeightProgress progress)
+        : source_(source),
+          all_bytes_(all_bytes),
+          progress_(std::move(progress)) {}
+    Status read(const WeightPart& part, const std::function<void(ByteView)>& append) override {
+        return source_.read(part, [&](ByteView bytes) {
+            append(bytes);
+            done_bytes_ += bytes.size();
+            if (progress_) progress_(std::min(done_bytes_, all_bytes_), all_bytes_);
+        });
+    }
+
+  private:
+    WeightSource& source_;
+    std::uint64_t all_bytes_, done_bytes_ = 0;
+    WeightProgress progress_;
+};
+
 }  // namespace moex
