@@ -93,6 +93,7 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
                                      std::string reason, std::optional<CloseCode> code) {
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
+    set_pairs_max(*worker, std::numeric_limits<std::uint32_t>::max());
     if (code) turn.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
 
     if (worker->welcomed()) {

@@ -107,16 +107,20 @@ bool SwarmCore::State::has_taker(const Piece& piece) const {
 // The most pairs of each of a layer's experts that a worker who holds it takes in one group. A
 // weak one gets pieces that are small enough, and cuts nobody else's. Empty without weak ones.
 std::span<const std::uint32_t> SwarmCore::State::piece_pairs_max(std::uint32_t layer) {
-    const bool any_weak = std::any_of(pool.all().begin(), pool.all().end(), [](const auto& entry) {
-        return entry.second->pairs_max != std::numeric_limits<std::uint32_t>::max();
-    });
-    if (!any_weak) return {};
+    if (num_weak == 0) return {};
 
     pairs_max_of.assign(options.limits.num_experts, WorkerPool::piece_pairs_min);
     for (std::uint32_t expert = 0; expert < options.limits.num_experts; ++expert)
         for (const UnitHolder* holder : directory.ready(unit_of(layer, expert)))
             pairs_max_of[expert] = std::max(pairs_max_of[expert], worker_of(holder).pairs_max);
     return pairs_max_of;
+}
+
+void SwarmCore::State::set_pairs_max(Worker& worker, std::uint32_t pairs) {
+    constexpr std::uint32_t no_bound = std::numeric_limits<std::uint32_t>::max();
+    num_weak -= worker.pairs_max != no_bound;
+    worker.pairs_max = pairs;
+    num_weak += worker.pairs_max != no_bound;
 }
 
 // Gives out every piece that nobody works on. Called when a round

@@ -1,6 +1,7 @@
 // What is true of the core's state between two events, whoever did what: the simulator asks after
 // each of them. Every rule is one that several functions in several files keep together.
 #include <algorithm>
+#include <limits>
 
 #include "hub/dispatch/swarm_state.h"
 
@@ -96,8 +97,9 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
                                   ", which does not wait for it"));
     }
 
-    std::size_t num_live = 0;
+    std::size_t num_live = 0, num_weak = 0;
     for (const auto& [id, worker] : state.pool.all()) {
+        num_weak += worker->pairs_max != std::numeric_limits<std::uint32_t>::max();
         for (const SequenceIds::Live& live : worker->ids.live()) {
             const Attempt* attempt = state.find_attempt(live.attempt);
             if (attempt == nullptr || attempt->worker != id || attempt->sequence_id != live.id)
@@ -116,6 +118,8 @@ std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
         [](const auto& entry) { return entry.second->worker != 0 && entry.second->check == 0; }));
     if (num_live != num_remote)
         broken.push_back(text(num_live, " ids are live, ", num_remote, " attempts under way"));
+    if (num_weak != state.num_weak)
+        broken.push_back(text(num_weak, " workers are weak, counted were ", state.num_weak));
     return broken;
 }
 

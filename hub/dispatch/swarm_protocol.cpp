@@ -355,7 +355,7 @@ void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
     if (worker.leaving()) return;
     worker.device.budget_bytes = budget->budget_bytes;
     // its buffers for calls have another size as well: it says so again if a group is too large
-    worker.pairs_max = std::numeric_limits<std::uint32_t>::max();
+    set_pairs_max(worker, std::numeric_limits<std::uint32_t>::max());
 
     directory.on_budget(worker, capacity_of(worker), units_of(budget->dropped), turn.now);
     carry_out_orders(turn);
@@ -569,7 +569,7 @@ void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
         // may go there; what cannot be split goes elsewhere.
         const std::uint32_t taken = pairs_taken(*error, attempt.num_pairs);
         if (taken > 0) {
-            worker.pairs_max = std::min(worker.pairs_max, taken);
+            set_pairs_max(worker, std::min(worker.pairs_max, taken));
             failure = Failure::busy;
         }
     } else if (error->code == error_code_name(ErrorCode::non_finite) &&

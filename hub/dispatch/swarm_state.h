@@ -144,6 +144,7 @@ struct SwarmCore::State {
                             std::vector<std::uint32_t>& local);
     bool has_taker(const Piece& piece) const;
     std::span<const std::uint32_t> piece_pairs_max(std::uint32_t layer);
+    void set_pairs_max(Worker& worker, std::uint32_t pairs);
     void dispatch(Turn& turn, Round& round);
     void pay_for_retries(Turn& turn, Round& round);
     bool can_take(const Worker& worker, const Piece& piece) const;
@@ -258,6 +259,7 @@ struct SwarmCore::State {
 
     WorkerPool pool;
     WorkerId last_worker = 0;
+    std::uint32_t num_weak = 0;  // who take less in one group than the wire allows
     UnitDirectory directory;
     std::optional<TimePoint> units_timer_at;
     // [num_layers] -> 0.. among MoE layers, -1 for dense ones

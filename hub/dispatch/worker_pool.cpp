@@ -241,20 +241,23 @@ WorkerView Worker::view() const {
 }
 
 Worker& WorkerPool::add(WorkerId id, std::uint32_t first_sequence_id) {
-    return *(workers_[id] = std::make_unique<Worker>(id, first_sequence_id));
+    auto& worker = workers_[id] = std::make_unique<Worker>(id, first_sequence_id);
+    index_[id] = worker.get();
+    return *worker;
 }
 
 Worker* WorkerPool::find(WorkerId id) {
-    const auto found = workers_.find(id);
-    return found == workers_.end() ? nullptr : found->second.get();
+    const auto found = index_.find(id);
+    return found == index_.end() ? nullptr : found->second;
 }
 
 const Worker* WorkerPool::find(WorkerId id) const {
-    const auto found = workers_.find(id);
-    return found == workers_.end() ? nullptr : found->second.get();
+    const auto found = index_.find(id);
+    return found == index_.end() ? nullptr : found->second;
 }
 
 std::unique_ptr<Worker> WorkerPool::take(WorkerId id) {
+    index_.erase(id);
     auto node = workers_.extract(id);
     return node ? std::move(node.mapped()) : nullptr;
 }

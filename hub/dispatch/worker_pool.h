@@ -199,6 +199,8 @@ class WorkerPool {
   private:
     // ordered: what follows from a walk is the same on every run
     std::map<WorkerId, std::unique_ptr<Worker>> workers_;
+    // the same, for those who ask for one: several times a frame
+    std::unordered_map<WorkerId, Worker*> index_;
 };
 
 }  // namespace moex
