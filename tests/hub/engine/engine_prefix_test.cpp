@@ -269,19 +269,26 @@ TEST_F(EnginePrefixTest, ItCanBeTurnedOff) {
     EXPECT_EQ(engine_->counters().kv_pages_cached, 0u);
 }
 
-// Pages for two of six talks: what is shared, evicted and preempted changes no answer.
+// Pages for less than two of six talks: what is shared, evicted and preempted changes no answer.
+// All are there when the first goes on and every step lasts as long, so that two meet at their ends
+// whatever else the machine does.
 TEST_F(EnginePrefixTest, AShortBudgetChangesNoAnswer) {
     const KvCache probe(package_->config(), {16, 0});
-    start({.sequences_max = 4, .step_rows_max = 24, .kv_bytes_max = 16 * probe.page_bytes()});
+    start({.sequences_max = 4,
+           .step_rows_max = 24,
+           .kv_bytes_max = 16 * probe.page_bytes(),
+           .clock = [now = TimePoint{}]() mutable { return now += 1ms; }});
+    experts_.set_open(false);
     std::vector<GenerationRequest> requests;
     for (std::uint32_t i = 0; i < 12; ++i) {
-        requests.push_back(request_of(test::random_tokens(40, 256, i % 3), 40));
+        requests.push_back(request_of(test::random_tokens(40, 256, i % 3), 72));
         const auto tail = test::random_tokens(20 + i, 256, 10 + i % 6);
         requests.back().prompt.insert(requests.back().prompt.end(), tail.begin(), tail.end());
         requests.back().sampling.seed = i % 2;
     }
     std::vector<Pending> pending;
     for (const auto& request : requests) pending.push_back(submit(request));
+    experts_.set_open(true);
     const std::vector<Outcome> outcomes = get_all(pending);
     for (std::size_t i = 0; i < requests.size(); ++i) expect_fresh(requests[i], outcomes[i]);
     EXPECT_GT(engine_->counters().cached_tokens, 0u);
