@@ -119,8 +119,10 @@ class SchemaCompiler {
         }
         check_keywords(schema, path);
 
-        if (schema.contains("$ref") && !has_meaning_beside(schema, "$ref"))
-            return {compile(resolve(schema, path), schema["$ref"].get<std::string>())};
+        if (schema.contains("$ref") && !has_meaning_beside(schema, "$ref")) {
+            const OrderedJson& target = resolve(schema, path);  // which sees that it is a string
+            return {compile(target, schema["$ref"].get<std::string>())};
+        }
         if (schema.contains("$ref") || schema.contains("allOf"))
             return {compile(keep(flattened(schema, path)), path)};
         if (const auto any = schema.find("anyOf"); any != schema.end())
