@@ -111,6 +111,23 @@ NameText::~NameText() {
         rest = std::move(const_cast<NameText&>(*rest).before);
 }
 
+bool step_in_text(const GrammarNode& node, TextState& text, std::uint32_t& code_points,
+                  unsigned char byte) {
+    const auto next = step_text(*node.texts, node.escaped, text, byte);
+    if (!next) return false;
+    if ((node.min > 0 || node.max != unbounded) && begins_code_point(node.escaped, text, byte)) {
+        if (code_points >= node.max) return false;
+        code_points = std::min(code_points + 1, node.max == unbounded ? node.min : node.max);
+    }
+    text = *next;
+    return true;
+}
+
+std::uint32_t least_in_text(const GrammarNode& node, TextState text, std::uint32_t code_points) {
+    const std::uint32_t missing = node.min - std::min(node.min, code_points);
+    return add_least(missing, least_text(*node.texts, node.escaped, text));
+}
+
 bool Reading::same_as(const Reading& other) const {
     const auto hash = [](const FramePointer& pointer) { return pointer ? pointer->hash : 0; };
     return leaf == other.leaf && node == other.node && words == other.words &&
@@ -420,13 +437,9 @@ std::uint32_t GrammarState::least(const Reading& reading) const {
             }
             return best;
         }
-        case Leaf::text: {
-            const std::uint32_t missing = reading.node->min -
-                                          std::min(reading.node->min, reading.code_points);
-            here = add_least(missing,
-                             least_text(*reading.node->texts, reading.node->escaped, reading.text));
+        case Leaf::text:
+            here = least_in_text(*reading.node, reading.text, reading.code_points);
             break;
-        }
         case Leaf::name: here = least_to_free_name(reading); break;
         case Leaf::number: here = least_number(reading.node->number, reading.number); break;
     }
@@ -520,21 +533,9 @@ void GrammarState::step(const Readings& expanded, unsigned char byte, Readings& 
                 alive = alive && reaches;
                 break;
             }
-            case Leaf::text: {
-                const GrammarNode& node = *reading.node;
-                const auto next = step_text(*node.texts, node.escaped, reading.text, byte);
-                alive = next.has_value();
-                if (!alive) break;
-                if ((node.min > 0 || node.max != unbounded) &&
-                    begins_code_point(node.escaped, reading.text, byte)) {
-                    alive = reading.code_points < node.max;
-                    reading.code_points = node.max == unbounded
-                                              ? std::min(reading.code_points + 1, node.min)
-                                              : reading.code_points + 1;
-                }
-                reading.text = *next;
+            case Leaf::text:
+                alive = step_in_text(*reading.node, reading.text, reading.code_points, byte);
                 break;
-            }
             case Leaf::name: alive = step_name(reading, byte); break;
             case Leaf::number:
                 if (const auto next = step_number(reading.node->number, reading.number, byte)) {

@@ -66,6 +66,11 @@ struct NameText {
     char last = 0;
 };
 
+// One byte into a text within the node's bounds, its length counted up to what they ask.
+bool step_in_text(const GrammarNode& node, TextState& text, std::uint32_t& code_points,
+                  unsigned char byte);
+std::uint32_t least_in_text(const GrammarNode& node, TextState text, std::uint32_t code_points);
+
 struct Reading {
     enum class Leaf : std::uint8_t { end, words, text, name, number, token };
     Leaf leaf = Leaf::end;

@@ -1,120 +1,12 @@
 #include "hub/api/grammar/mask.h"
 
 #include <algorithm>
-#include <list>
-#include <map>
-#include <mutex>
-#include <tuple>
 
 namespace moex {
 
 using Leaf = Reading::Leaf;
 using Readings = GrammarState::Readings;
 
-// ---- Walks that are kept.
-
-struct MaskCache::State {
-    using Key = std::tuple<std::uint64_t, bool, ByteAutomaton::State, std::uint32_t>;
-    struct Entry {
-        Key key;
-        SharedAutomaton texts;
-        std::shared_ptr<const Walk> walk;
-    };
-    std::uint64_t bytes_max = 0;
-    std::mutex mutex;          // of what follows
-    std::list<Entry> entries;  // the one used last first
-    std::map<Key, std::list<Entry>::iterator> by_key;
-    std::uint64_t bytes = 0, made = 0;
-};
-
-std::uint64_t MaskCache::Walk::num_bytes() const {
-    return sizeof(Walk) + 8 * inside.size() + 4 * exits.size() + 256;
-}
-
-MaskCache::MaskCache(std::uint64_t bytes_max) : state_(std::make_unique<State>()) {
-    state_->bytes_max = bytes_max;
-}
-MaskCache::~MaskCache() = default;
-
-std::uint64_t MaskCache::num_bytes() const {
-    const std::lock_guard lock(state_->mutex);
-    return state_->bytes;
-}
-std::uint64_t MaskCache::num_walks() const {
-    const std::lock_guard lock(state_->mutex);
-    return state_->made;
-}
-
-namespace {
-
-// Inside a JSON string nothing but its closing quote leaves it.
-MaskCache::Walk make_walk(const Vocabulary& vocabulary, const ByteAutomaton& texts, bool escaped,
-                          TextState at) {
-    const TokenTrie& trie = vocabulary.trie();
-    MaskCache::Walk walk;
-    walk.inside.assign(vocabulary.num_words(), 0);
-    std::vector<std::pair<unsigned char, std::uint32_t>> exits;
-    std::vector<TextState> path{at};
-
-    for (std::uint32_t i = 1; i < trie.nodes[0].end;) {
-        const TokenTrie::Node& node = trie.nodes[i];
-        const TextState before = path[node.depth - 1u];
-        if ((!escaped || node.byte == '"') && may_end_text(texts, before))
-            exits.emplace_back(node.byte, i);
-        const auto next = step_text(texts, escaped, before, node.byte);
-        if (!next) {
-            i = node.end;
-            continue;
-        }
-        path.resize(node.depth);
-        path.push_back(*next);
-        const std::span<const TokenId> tokens = trie.tokens_of(i);
-        for (const TokenId id : tokens) set_bit(walk.inside, id);
-        if (!tokens.empty())
-            walk.least_max = std::max(walk.least_max, least_text(texts, escaped, *next));
-        ++i;
-    }
-
-    std::stable_sort(exits.begin(), exits.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (const auto& [byte, node] : exits) {
-        ++walk.begin[byte + 1];
-        walk.exits.push_back(node);
-    }
-    for (unsigned byte = 0; byte < 256; ++byte) walk.begin[byte + 1] += walk.begin[byte];
-    return walk;
-}
-
-}  // namespace
-
-std::shared_ptr<const MaskCache::Walk> MaskCache::walk(const Vocabulary& vocabulary,
-                                                       const SharedAutomaton& texts, bool escaped,
-                                                       TextState at) {
-    const State::Key key{texts->serial, escaped, at.state, at.escape};
-    {
-        const std::lock_guard lock(state_->mutex);
-        if (const auto found = state_->by_key.find(key); found != state_->by_key.end()) {
-            state_->entries.splice(state_->entries.begin(), state_->entries, found->second);
-            return found->second->walk;
-        }
-    }
-
-    auto made = std::make_shared<const Walk>(make_walk(vocabulary, *texts, escaped, at));
-    const std::lock_guard lock(state_->mutex);
-    ++state_->made;
-    if (state_->by_key.contains(key)) return made;
-    state_->entries.push_front({key, texts, made});
-    state_->by_key[key] = state_->entries.begin();
-    state_->bytes += made->num_bytes();
-    while (state_->bytes > state_->bytes_max && state_->entries.size() > 1) {
-        state_->bytes -= state_->entries.back().walk->num_bytes();
-        state_->by_key.erase(state_->entries.back().key);
-        state_->entries.pop_back();
-    }
-    return made;
-}
-
-// ---- Masks.
 namespace {
 
 class MaskFiller {
@@ -177,8 +69,12 @@ class MaskFiller {
     }
 
     void allow(std::span<const TokenId> tokens, const Readings& readings) {
+        if (!tokens.empty()) allow(tokens, state_.least(readings));
+    }
+
+    void allow(std::span<const TokenId> tokens, std::uint32_t least) {
         if (tokens.empty()) return;
-        if (state_.least(readings) > budget_) {
+        if (least > budget_) {
             result_.by_budget = true;
             return;
         }
@@ -191,19 +87,10 @@ class MaskFiller {
         const SharedAutomaton& texts = is_name ? any_name() : node.texts;
         const bool escaped = is_name || node.escaped;
         const auto kept = cache_.walk(vocabulary_, texts, escaped, reading.text);
-
-        const std::uint32_t missing = is_name ? longest_name_detour(reading)
-                                              : node.min - std::min(node.min, reading.code_points);
-        const std::uint32_t worst = add_least(add_least(kept->least_max, missing),
-                                              state_.least_behind(reading));
-        const std::uint32_t room = is_name || node.max == unbounded
-                                       ? unbounded
-                                       : node.max - reading.code_points;
-        const bool counts_raw = room == unbounded || reading.text.escape == 0;
-        if (worst > budget_ || !counts_raw)
-            fill_inside_slowly(reading);
+        if (is_name)
+            fill_name(reading, *kept);
         else
-            fill_inside(reading, *kept, room);
+            fill_inside(reading, *kept);
         fill_exits(reading, *kept);
     }
 
@@ -212,43 +99,179 @@ class MaskFiller {
         return texts;
     }
 
+    // Inside tokens that leave kept.least bytes, of at least `shortest` and at most `longest` code
+    // points; `taken_out` aside. Says what the budget forbids.
+    struct Lengths {
+        std::uint32_t shortest = 0, longest = unbounded;
+        bool counted = false;  // uncounted() ones are not meant
+    };
+    void fill_common(const MaskCache::Walk& kept, const Lengths& lengths, bool affordable,
+                     std::span<const TokenId> taken_out) {
+        TokenBits some = kept.inside;
+        for (const auto& [id, least] : kept.others) some[id / 64] &= ~(std::uint64_t{1} << id % 64);
+        for (const TokenId id : taken_out) some[id / 64] &= ~(std::uint64_t{1} << id % 64);
+
+        const auto fits = vocabulary_.at_most(lengths.longest);
+        const auto too_short = vocabulary_.at_most(lengths.shortest - (lengths.shortest > 0));
+        std::uint64_t forbidden = 0;
+        for (std::size_t i = 0; i < bits_.size(); ++i) {
+            std::uint64_t word = some[i];
+            if (lengths.counted) word &= fits[i];
+            const std::uint64_t refused = !affordable            ? word
+                                          : lengths.shortest > 0 ? word & too_short[i]
+                                                                 : 0;
+            forbidden |= refused;
+            bits_[i] |= word & ~refused;
+        }
+        if (forbidden != 0) result_.by_budget = true;
+    }
+
+    // Where only the text's own bounds count; the frames behind it are the same for all.
+    void fill_inside(const Reading& reading, const MaskCache::Walk& kept) {
+        const GrammarNode& node = *reading.node;
+        const std::uint32_t behind = state_.least_behind(reading);
+        const std::uint32_t missing = node.min - std::min(node.min, reading.code_points);
+        const std::uint32_t room = node.max == unbounded ? unbounded
+                                                         : node.max - reading.code_points;
+        const bool is_free = missing == 0 && room >= vocabulary_.code_points_max();
+        // An escape that has begun counts otherwise than its bytes do.
+        if (!is_free && reading.text.escape != 0) return fill_inside_slowly(reading, behind);
+
+        const std::uint32_t needed = add_least(behind, kept.least);
+        const bool affordable = needed <= budget_;
+        const std::uint32_t slack = affordable ? budget_ - needed : 0;
+        Lengths lengths{.longest = room, .counted = !is_free};
+        lengths.shortest = missing - std::min(missing, slack);
+        if (lengths.shortest > vocabulary_.rows_max()) return fill_inside_slowly(reading, behind);
+        fill_common(kept, lengths, affordable, {});
+
+        if (is_free) {
+            for (const auto& [id, least] : kept.others)
+                allow(std::span(&id, 1), add_least(least, behind));
+            return;
+        }
+        for (const auto& [id, least] : kept.others) fill_one(reading, id, behind);
+        for (const TokenId id : vocabulary_.uncounted())
+            if (has_bit(kept.inside, id)) fill_one(reading, id, behind);
+    }
+
+    struct TextPlace {
+        TextState text;
+        std::uint32_t code_points = 0;
+        bool step(const GrammarNode& node, unsigned char byte) {
+            return step_in_text(node, text, code_points, byte);
+        }
+        std::uint32_t least(const GrammarNode& node) const {
+            return least_in_text(node, text, code_points);
+        }
+    };
+
+    // A token that stays in the text, by itself.
+    void fill_one(const Reading& reading, TokenId id, std::uint32_t behind) {
+        TextPlace at{reading.text, reading.code_points};
+        for (const char c : vocabulary_.bytes(id))
+            if (!at.step(*reading.node, static_cast<unsigned char>(c))) return;
+        allow(std::span(&id, 1), add_least(at.least(*reading.node), behind));
+    }
+
+    // Each place of the trie by its own length and distance.
+    void fill_inside_slowly(const Reading& reading, std::uint32_t behind) {
+        std::vector<TextPlace> path{{reading.text, reading.code_points}};
+        for (std::uint32_t i = 1; i < trie_.nodes[0].end;) {
+            const TokenTrie::Node& node = trie_.nodes[i];
+            path.resize(node.depth);
+            TextPlace at = path.back();
+            if (!at.step(*reading.node, node.byte)) {
+                i = node.end;
+                continue;
+            }
+            path.push_back(at);
+            allow(trie_.tokens_of(i), add_least(at.least(*reading.node), behind));
+            ++i;
+        }
+    }
+
+    // A name that is a taken one needs further characters. Which of the tokens make it one is seen
+    // in a few: those that end a taken name, and those whose escapes may.
+    void fill_name(const Reading& name, const MaskCache::Walk& kept) {
+        const std::uint32_t behind = state_.least_behind(name);
+        const std::uint32_t detour = longest_name_detour(name);
+        const std::uint32_t open_detour = name.frame->taken->empty() ? 0 : detour;
+        std::uint32_t least_max = kept.least;
+        for (const auto& [id, least] : kept.others) least_max = std::max(least_max, least);
+        if (add_least(add_least(least_max, detour), behind) <= budget_) {
+            for (std::size_t i = 0; i < bits_.size(); ++i) bits_[i] |= kept.inside[i];
+            return;
+        }
+        if (kept.least != 0 || name.text.escape != 0) return fill_name_slowly(name);
+
+        for (const auto& [id, least] : kept.others)
+            allow(std::span(&id, 1), add_least(add_least(least, open_detour), behind));
+        std::vector<TokenId> special = ends_of_taken(name);
+        for (const TokenId id : vocabulary_.uncounted())
+            if (has_bit(kept.inside, id)) special.push_back(id);
+        fill_common(kept, {}, behind <= budget_, special);
+        for (const TokenId id : special) {
+            if (!has_bit(kept.inside, id) || is_other(kept, id)) continue;
+            if (behind > budget_ || add_least(behind, detour) <= budget_)
+                allow(std::span(&id, 1), behind);
+            else
+                fill_name_token(name, id);
+        }
+    }
+
+    static bool is_other(const MaskCache::Walk& kept, TokenId id) {
+        const auto found = std::lower_bound(kept.others.begin(), kept.others.end(),
+                                            std::pair<TokenId, std::uint32_t>(id, 0));
+        return found != kept.others.end() && found->first == id;
+    }
+
     static std::uint32_t longest_name_detour(const Reading& name) {
         std::uint32_t bytes = 1;
         for (std::uint64_t names = 93; names <= name.frame->taken->size(); names *= 93) ++bytes;
         return bytes;
     }
 
-    // Where nothing but the length counts.
-    void fill_inside(const Reading& reading, const MaskCache::Walk& kept, std::uint32_t room) {
-        if (room >= vocabulary_.code_points_max()) {
-            for (std::size_t i = 0; i < bits_.size(); ++i) bits_[i] |= kept.inside[i];
-            return;
+    // Tokens that make a name one of the taken.
+    std::vector<TokenId> ends_of_taken(const Reading& name) const {
+        std::vector<TokenId> out;
+        for (std::uint32_t i = name.first; i < name.last; ++i) {
+            const std::string_view taken = *(*name.frame->taken)[i];
+            const std::uint32_t node = find_node(taken.substr(name.depth));
+            if (node == 0) continue;
+            const auto tokens = trie_.tokens_of(node);
+            out.insert(out.end(), tokens.begin(), tokens.end());
         }
-        // Inside a character the first bytes belong to one that was counted.
-        const std::span<const std::uint64_t> fits = vocabulary_.at_most(room);
-        for (std::size_t i = 0; i < bits_.size(); ++i) bits_[i] |= kept.inside[i] & fits[i];
-        const Readings alone{reading};
-        for (const TokenId id : vocabulary_.with_backslash())
-            if (has_bit(kept.inside, id) && !has_bit(bits_, id) && stays(alone, id))
-                set_bit(bits_, id);
+        return out;
     }
 
-    // Whether the token's bytes all go into this one reading.
-    bool stays(const Readings& alone, TokenId id) {
-        Readings at = alone, next;
+    // The node of these bytes; the root where there is none.
+    std::uint32_t find_node(std::string_view bytes) const {
+        std::uint32_t at = 0;
+        for (const char byte : bytes) {
+            std::uint32_t child = at + 1;
+            const std::uint32_t end = trie_.nodes[at].end;
+            while (child < end && trie_.nodes[child].byte != static_cast<unsigned char>(byte))
+                child = trie_.nodes[child].end;
+            if (child >= end) return 0;
+            at = child;
+        }
+        return at;
+    }
+
+    void fill_name_token(const Reading& name, TokenId id) {
+        Readings at{name}, next;
         for (const char c : vocabulary_.bytes(id)) {
             state_.step(at, static_cast<unsigned char>(c), next);
-            if (next.empty()) return false;
+            if (next.empty()) return;
             at.swap(next);
         }
-        return true;
+        allow(std::span(&id, 1), at);
     }
 
-    // Near the end of the budget: each place by its own distance. What leaves the text is not
-    // meant.
-    void fill_inside_slowly(const Reading& reading) {
+    void fill_name_slowly(const Reading& name) {
         std::vector<Readings> path(1);
-        path[0] = {reading};
+        path[0] = {name};
         for (std::uint32_t i = 1; i < trie_.nodes[0].end;) {
             const TokenTrie::Node& node = trie_.nodes[i];
             if (path.size() <= node.depth) path.resize(node.depth + 1u);

@@ -3,12 +3,15 @@
 // requests of a hub, within a bound on bytes; lengths, positions and the budget are no part of the
 // key. What leaves the text is looked at each time, from its border on.
 // A token that leaves more than the budget holds is not allowed: each state knows its least bytes
-// to an end, and each byte is a token.
+// to an end, and each byte is a token. Inside a text that is decided for all tokens of one length
+// at once, from the distances that the walk has kept.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "hub/api/grammar/grammar_state.h"
 #include "hub/api/grammar/vocabulary.h"
@@ -24,7 +27,10 @@ class MaskCache {
     // From one state of a text: which tokens stay inside it, and where others may leave it.
     struct Walk {
         TokenBits inside;
-        std::uint32_t least_max = 0;  // of all places where an inside token ends: bytes to an end
+        // Bytes to the text's end from where an inside token ends: the same behind most of them;
+        // behind the others, each by itself.
+        std::uint32_t least = 0;
+        std::vector<std::pair<TokenId, std::uint32_t>> others;
         // Nodes of the trie that may be the first behind the text, by their byte: those of byte b
         // are exits[begin[b] ... begin[b + 1]].
         std::vector<std::uint32_t> exits;

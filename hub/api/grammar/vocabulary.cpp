@@ -5,6 +5,9 @@
 namespace moex {
 namespace {
 
+// A row of bits for each length is affordable: few tokens are long, so the rows end early.
+constexpr std::uint32_t code_point_rows_max = 64;
+
 std::uint32_t code_points_of(std::string_view text) {
     return static_cast<std::uint32_t>(
         std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
@@ -83,12 +86,11 @@ void Vocabulary::build(const std::vector<bool>& is_text) {
         texts.emplace_back(bytes_[id], id);
         lengths[id] = code_points_of(bytes_[id]);
         code_points_max_ = std::max(code_points_max_, lengths[id]);
-        if (bytes_[id].find('\\') != std::string::npos) with_backslash_.push_back(id);
+        if (bytes_[id].find('\\') != std::string::npos || lengths[id] > code_point_rows_max)
+            uncounted_.push_back(id);
     }
 
-    // A row of bits for each length is affordable: few tokens are long, so the rows end early.
-    constexpr std::uint32_t rows_max = 64;
-    at_most_.resize(std::min(code_points_max_, rows_max) + 1, TokenBits(num_words(), 0));
+    at_most_.resize(std::min(code_points_max_, code_point_rows_max) + 1, TokenBits(num_words(), 0));
     for (std::uint32_t most = 0; most < at_most_.size(); ++most)
         for (const auto& [bytes, id] : texts)
             if (lengths[id] <= most && bytes.find('\\') == std::string::npos)

@@ -66,9 +66,11 @@ class Vocabulary {
     std::span<const TokenId> special() const { return special_; }
     bool is_end(TokenId id) const;
 
-    // Texts without a backslash of at most so many code points.
+    // Texts of at most so many code points; those of uncounted() are in none of the rows: with a
+    // backslash, which may begin an escape, or longer than rows_max().
     std::span<const std::uint64_t> at_most(std::uint32_t code_points) const;
-    std::span<const TokenId> with_backslash() const { return with_backslash_; }
+    std::uint32_t rows_max() const { return static_cast<std::uint32_t>(at_most_.size() - 1); }
+    std::span<const TokenId> uncounted() const { return uncounted_; }
     std::uint32_t code_points_max() const { return code_points_max_; }
     // Whether each byte of ASCII text and UTF-8 is a token, so that least bytes are also tokens.
     bool has_all_bytes() const;
@@ -78,7 +80,7 @@ class Vocabulary {
 
     std::vector<std::string> bytes_;  // [ids]; empty: never allowed
     TokenBits text_;
-    std::vector<TokenId> end_ids_, special_, with_backslash_;
+    std::vector<TokenId> end_ids_, special_, uncounted_;
     std::unique_ptr<const TokenTrie> trie_;
     std::vector<TokenBits> at_most_;
     std::uint32_t code_points_max_ = 0;
