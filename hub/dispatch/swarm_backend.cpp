@@ -8,6 +8,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "hub/base/trace.h"
 #include "hub/dispatch/judge_thread.h"
 
 namespace moex {
@@ -156,6 +157,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
             const std::lock_guard lock(self->mutex);
             if (self->closed) return;
             self->timer_at.reset();
+            const TraceSpan span(Trace::Row::strand, "tick");
             std::vector<SwarmAction> actions;
             self->core.on_tick(now_steady(), actions);
             self->perform(actions);
@@ -290,6 +292,7 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
             pending->complete(Error{ErrorCode::cancelled, "the swarm was stopped"}, {});
             return;
         }
+        const TraceSpan span(Trace::Row::strand, "round", {"layer", pending->batch.layer});
         std::vector<SwarmAction> actions;
         {
             // while x is copied the batch may not go away

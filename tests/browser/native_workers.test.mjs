@@ -273,6 +273,7 @@ test("a trace says where the time of each token went", async (t) => {
   assert.equal(layers.length % steps.length, 0, "every step goes through all layers");
   assert.ok(layers.every((layer) => steps.some((step) => within(layer, step))));
   assert.equal(named("wait for experts").length, layers.length);
+  assert.equal(named("round").length, layers.length, "the strand gave out every layer");
   assert.ok(named("frame").length >= calls.split.groups, "the strand took every answer");
 
   // A worker's rounds, and inside each what it told: b and e of one id.
