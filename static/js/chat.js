@@ -96,8 +96,8 @@ function ask(text, parent) {
   const { current } = store;
   const message = store.ask(text, info.model, parent);
   if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
+  answer(current, message);      // first: what is drawn then is an answer that runs, not one that somebody left
   drawThread();
-  answer(current, message);
   return true;
 }
 
@@ -105,8 +105,8 @@ function answerAgain(message) {
   if (!canAsk()) return;
   const { current } = store;
   const another = store.answerAnew(current.messages.find(({ id }) => id === message.parent));
-  drawThread();
   answer(current, another);
+  drawThread();
 }
 
 // Two tabs do not write one answer.
@@ -127,7 +127,10 @@ async function answer(conversation, message) {
     });
     await lock_before;
   } finally {
-    if (running === own) running = null;      // nothing was streamed
+    if (running === own) {      // nothing was streamed
+      running = null;
+      thread.end(message);
+    }
     drawComposer();
   }
 }
