@@ -169,31 +169,34 @@ void SwarmCore::State::on_judgement(Turn& turn, std::uint64_t id, const Judgemen
             break;
 
         case Verdict::lie: {
+            ++counts.lies;
             counts.rows_wrong += check.plan.rows.size();
             const RoundId round_id = attempt == nullptr ? 0 : attempt->round;
             if (attempt != nullptr) drop_attempt(turn, *attempt, Failure::bad_answer);
-            on_lie(turn, check, banned);
+            on_lie(turn, check.worker, wrong_rows(check.plan), banned);
             if (Round* round = find_round(round_id)) dispatch(turn, *round);
             break;
         }
     }
 }
 
+std::string SwarmCore::State::wrong_rows(const CheckPlan& plan) {
+    return text(plan.rows.size(), " rows of an answer, computed again, are not that");
+}
+
 // The record is written; what remains is to tell, and to put out whom it bans.
-void SwarmCore::State::on_lie(Turn& turn, const PendingCheck& check, bool banned) {
-    ++counts.lies;
+void SwarmCore::State::on_lie(Turn& turn, WorkerId liar, const std::string& what, bool banned) {
     ++counts.bad_answers;
-    Worker* worker = pool.find(check.worker);
+    Worker* worker = pool.find(liar);
     if (worker == nullptr) return;
 
     ++worker->bad_answers;
-    turn.event(*worker, WorkerEvent::Kind::lied,
-               text(check.plan.rows.size(), " rows of an answer, computed again, are not that"));
+    turn.event(*worker, WorkerEvent::Kind::lied, what);
     if (!banned) return;
 
     ++counts.bans;
     turn.event(*worker, WorkerEvent::Kind::banned,
-               text(worker->bad_answers, " answers were not what computing them again gives"));
+               text(worker->bad_answers, " answers were false, the last: ", what));
     refuse(
         turn, *worker,
         {ErrorCode::unauthorized,

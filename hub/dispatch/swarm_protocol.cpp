@@ -488,15 +488,19 @@ SwarmCore::State::ReadAnswer SwarmCore::State::read_answer(const Worker& worker,
     return read;
 }
 
-// A lie, or as good as one: some of them end the connection.
+// A lie that need not be computed again to be seen as one.
 void SwarmCore::State::on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt,
                                        const std::string& wrong) {
-    ++worker.bad_answers;
-    ++counts.bad_answers;
     const RoundId round_id = attempt.round;
     worker.ids.release(attempt.sequence_id);
     drop_attempt(turn, attempt, Failure::bad_answer);
-    if (worker.bad_answers >= options.bad_answers_max)
+
+    const bool banned = options.checks.on &&
+                        trust.on_verdict(worker.trust_key, worker.trust_address, Verdict::lie, {},
+                                         turn.now);
+    worker.is_proven = trust.trust(worker.trust_key, turn.now) == Trust::proven;
+    on_lie(turn, worker.id, wrong, banned);
+    if (!banned && worker.bad_answers >= options.bad_answers_max)
         refuse(turn, worker,
                {ErrorCode::bad_field, text(worker.bad_answers, " bad answers, the last: ", wrong)},
                CloseCode::policy);

@@ -218,7 +218,9 @@ struct SwarmCore::State {
                            bool unsummed, std::span<const std::uint32_t> rows,
                            std::vector<std::uint32_t>& units) const;
     void on_judgement(Turn& turn, std::uint64_t id, const Judgement& judgement);
-    void on_lie(Turn& turn, const PendingCheck& check, bool banned);
+    static std::string wrong_rows(const CheckPlan& plan);
+    // Its record says so already; `what` was wrong.
+    void on_lie(Turn& turn, WorkerId liar, const std::string& what, bool banned);
     // Without weights: another worker is asked the same, and a third one where those two differ.
     void hold_for_witness(Turn& turn, Worker& worker, Attempt& attempt, CheckPlan plan,
                           std::vector<float> y, bool unsummed);

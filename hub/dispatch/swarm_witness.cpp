@@ -200,15 +200,18 @@ void SwarmCore::State::renew_trust(TimePoint now) {
 
 // It stood alone against two.
 void SwarmCore::State::punish(Turn& turn, const std::string& key, const CheckPlan& plan) {
-    PendingCheck lie{.key = key, .plan = plan};
+    WorkerId liar = 0;
+    std::uint64_t address = 0;
     for (const auto& [id, worker] : pool.all())
         if (worker->trust_key == key) {
-            lie.worker = id;
-            lie.address = worker->trust_address;
+            liar = id;
+            address = worker->trust_address;
         }
+    ++counts.lies;
     counts.rows_wrong += plan.rows.size();
     renew_trust(turn.now);
-    on_lie(turn, lie, trust.on_verdict(key, lie.address, Verdict::lie, plan, turn.now));
+    on_lie(turn, liar, wrong_rows(plan),
+           trust.on_verdict(key, address, Verdict::lie, plan, turn.now));
 }
 
 }  // namespace moex

@@ -142,6 +142,23 @@ TEST(LyingWorkersTest, AnAbsurdAnswerOfAProvenWorkerIsHeld) {
     }
 }
 
+TEST(LyingWorkersTest, WhatNoExpertGivesIsALieWithoutComputingItAgain) {
+    for (const Lie lie : {Lie::shape, Lie::not_finite, Lie::huge}) {
+        SimSwarm swarm(checked(3));
+        ASSERT_TRUE(swarm.run_until_ready());
+        const WorkerId liar = swarm.workers_alive()[1];
+        swarm.lie(liar, lie);
+
+        const Outcome out = ask(swarm, 40);
+        EXPECT_EQ(out.wrong + out.failed, 0u);
+        EXPECT_EQ(swarm.closed_with(liar), CloseCode::policy);
+        EXPECT_EQ(count(swarm, WorkerEvent::Kind::lied, liar), 3u);
+        EXPECT_EQ(count(swarm, WorkerEvent::Kind::banned, liar), 1u);
+        EXPECT_EQ(swarm.core().counters().bad_answers, 3u);
+        EXPECT_EQ(swarm.core().counters().rows_wrong, 0u);
+    }
+}
+
 TEST(LyingWorkersTest, ABannedKeyStaysOutForItsTime) {
     SimSwarm swarm(checked(2));
     const WorkerId liar = swarm.join(Peer::ours, "10.0.0.9", "liar");
