@@ -5,9 +5,8 @@
 
 #include "hub/base/clock.h"
 #include "hub/commands/gpu/gpu_device.h"
-#include "hub/commands/gpu/package_weights.h"
+#include "hub/commands/gpu/load_decoder.h"
 #include "web-worker/decoder/greedy_loop.h"
-#include "web-worker/gpu/vulkan/posted_loop.h"
 
 namespace moex {
 namespace {
@@ -34,20 +33,10 @@ class VulkanModel : public GpuModel {
             model, GpuDecoder::sizes_of(device_->adapter(), model, decoder));
         MOEX_TRY(check_memory(device_->adapter(), needs, device_->adapter().memory_bytes));
 
-        PackageWeights weights(package, model);
-        CountedWeights counted(weights, needs.weights, options.progress);
-        bool finished = false;
-        Status made;
-        GpuDecoder::create(*device_, model, decoder, counted,
-                           [&](Result<std::unique_ptr<GpuDecoder>> created) {
-                               finished = true;
-                               if (created.ok())
-                                   decoder_ = std::move(*created);
-                               else
-                                   made = created.error();
-                           });
-        loop_.run_until(finished);
-        return made;
+        MOEX_ASSIGN(loaded,
+                    load_decoder(*device_, loop_, package, model, decoder, options.progress));
+        decoder_ = std::move(loaded);
+        return {};
     }
 
     const std::string& adapter() const override { return device_->adapter().description; }

@@ -6,9 +6,7 @@
 
 #include "hub/base/trace.h"
 #include "hub/commands/gpu/gpu_device.h"
-#include "hub/commands/gpu/package_weights.h"
-#include "web-worker/decoder/gpu_decoder.h"
-#include "web-worker/gpu/vulkan/posted_loop.h"
+#include "hub/commands/gpu/load_decoder.h"
 
 namespace moex {
 namespace {
@@ -62,23 +60,12 @@ class VulkanSteps : public GpuSteps {
         if (kv_dtype_ == KvDtype::int8)
             return Error{ErrorCode::unsupported,
                          "keys and values are f16 or f32 on a GPU, not int8 (--kv-dtype)"};
-        MOEX_ASSIGN(sizes, choose_sizes(model, options));
+        MOEX_ASSIGN(chosen, choose_sizes(model, options));
 
-        PackageWeights weights(package_, model);
-        CountedWeights counted(weights, DecoderMemory::needs_of(model, sizes.second).weights,
-                               options.progress);
-        bool finished = false;
-        Status made;
-        GpuDecoder::create(*device_, model, sizes.first, counted,
-                           [&](Result<std::unique_ptr<GpuDecoder>> created) {
-                               finished = true;
-                               if (created.ok())
-                                   decoder_ = std::move(*created);
-                               else
-                                   made = created.error();
-                           });
-        loop_.run_until(finished);
-        return made;
+        MOEX_ASSIGN(decoder,
+                    load_decoder(*device_, loop_, package_, model, chosen, options.progress));
+        decoder_ = std::move(decoder);
+        return {};
     }
 
     const std::string& adapter() const override { return device_->adapter().description; }
@@ -127,11 +114,10 @@ class VulkanSteps : public GpuSteps {
     }
 
   private:
-    using Sizes = std::pair<GpuDecoderOptions, DecoderSizes>;
-
     // How many pages there are to be: as many as are asked for or, unless they are, as are of use
     // and fit.
-    Result<Sizes> choose_sizes(const DecoderModel& model, const GpuStepsOptions& options) const {
+    Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model,
+                                           const GpuStepsOptions& options) const {
         const gpu::AdapterInfo& adapter = device_->adapter();
         const bool kv_f16 = options.kv_dtype == KvDtype::f16;
         const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_f16),
@@ -164,9 +150,8 @@ class VulkanSteps : public GpuSteps {
                          text("a key/value budget of ", options.kv_bytes_max,
                               " bytes is below one page of ", page_bytes, " bytes on the GPU")};
 
-        const DecoderSizes sizes = sizes_with(pages);
-        MOEX_TRY(check_memory(adapter, DecoderMemory::needs_of(model, sizes), there));
-        return Sizes{decoder, sizes};
+        MOEX_TRY(check_memory(adapter, DecoderMemory::needs_of(model, sizes_with(pages)), there));
+        return decoder;
     }
 
     // Room in the cache for every row of the batch.
