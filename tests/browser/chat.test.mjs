@@ -352,8 +352,12 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
     };
     const painted = (words) => page.waitForFunction(
       (wanted) => document.querySelector(".message.assistant .body")?.textContent.includes(wanted), words);
+    // Colours come when their library has; what is coloured is finished.
+    const coloured = (count) => page.waitForFunction((wanted) => (
+      document.querySelectorAll(".message.assistant .body .hljs-keyword").length >= wanted), count);
     for (let i = 0; i < 4; i += 1) push(block(i));
     await painted("let x = 3;");
+    await coloured(3);
 
     // Marked nodes, a selection in the first paragraph, the focus on the first copy button.
     await page.evaluate(() => {
@@ -370,13 +374,15 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
       observer.observe(body, { childList: true, subtree: true, characterData: true });
     });
 
-    for (let i = 4; sent.length < 40000; i += 1) {
-      const text = block(i);
+    let pushed = 4;
+    for (; sent.length < 40000; pushed += 1) {
+      const text = block(pushed);
       for (let at = 0; at < text.length; at += 37) push(text.slice(at, at + 37));
-      await painted(`let x = ${i};`);
+      await painted(`let x = ${pushed};`);
     }
     live.end();
     await settled(page);
+    await coloured(pushed);
 
     const seen = await page.evaluate(() => {
       const body = document.querySelector(".message.assistant .body");
@@ -402,7 +408,7 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
     // What was painted piece by piece looks like what is painted at once.
     const streamed = await page.locator(".message.assistant .body").innerHTML();
     await page.reload();
-    await page.locator(".message.assistant .body p").first().waitFor();
+    await coloured(pushed);
     assert.ok(await page.locator(".message.assistant .body").innerHTML() === streamed, "the same, painted at once");
   }, { answer: (stream) => { live = stream; ready(); } });
 });
