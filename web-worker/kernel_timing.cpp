@@ -309,7 +309,8 @@ void KernelTiming::take_turn() {
         slope_.many_us = std::min(slope_.many_us, many_us);
         if (--slope_.turns_left == 0) {
             // On a machine whose noise is larger than the difference: no less than it took in all.
-            const double us = slope_.many_us > slope_.once_us
+            // With a single turn nobody knows how large the noise is.
+            const double us = options_.turns > 1 && slope_.many_us > slope_.once_us
                                   ? (slope_.many_us - slope_.once_us) / slope_.repeats
                                   : slope_.many_us / (slope_.repeats + 1);
             const Us then = std::move(slope_.then);

@@ -1,5 +1,6 @@
 #include "hub/base/trace.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <cstdio>
