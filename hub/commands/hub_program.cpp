@@ -45,13 +45,21 @@ void raise_open_files() {
     (void)::setrlimit(RLIMIT_NOFILE, &files);
 }
 
+std::optional<std::string> environment_value(const char* name) {
+    const char* value = std::getenv(name);
+    return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
 }  // namespace
 
-StopSwitch::StopSwitch() : signals_([this](int count, int) { on_signal(count); }) {}
+StopSwitch::StopSwitch(const ServiceManager& manager)
+    : manager_(manager),
+      signals_([this](int count, int) { on_signal(count); }) {}
 
 void StopSwitch::on_signal(int count) {
     const std::lock_guard lock(mutex_);
     num_signals_ = count;
+    manager_.tell("STOPPING=1");
     if (!server_) std::_Exit(exit_stopped);
 
     log_info(count == 1 ? "hub: stopping, once more stops at once" : "hub: stopping at once");
@@ -74,7 +82,9 @@ HubProgram::HubProgram(const Invocation& invocation)
       settings_(invocation.settings),
       in_force_(settings_),
       server_options_(server_options_of(settings_)),
-      started_at_(now_steady()) {}
+      started_at_(now_steady()),
+      manager_(environment_value),
+      stop_(manager_) {}
 
 Status HubProgram::check() {
     MOEX_TRY(choose_user());
@@ -122,6 +132,16 @@ Status HubProgram::open() {
 void HubProgram::run() {
     log_ready();
     print_links();
+
+    // Told by the strand of the swarm, which runs once connections are taken.
+    const auto post = [this](std::function<void()> function) {
+        server_->swarm_host().post(std::move(function));
+    };
+    post([this] {
+        manager_.tell(
+            text("READY=1\nSTATUS=", model_.package->name(), " at ", server_->base_url()));
+    });
+    const LifeSigns life_signs(manager_, post);
 
     stop_.attach(*server_);
     server_->run(settings_.number("net-threads"));

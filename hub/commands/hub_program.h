@@ -11,6 +11,7 @@
 #include "hub/commands/gpu/gpu_steps.h"
 #include "hub/commands/host_keys.h"
 #include "hub/commands/load_model.h"
+#include "hub/commands/service_manager.h"
 #include "hub/commands/signals.h"
 #include "hub/net/server.h"
 #include "hub/registry/bans.h"
@@ -20,7 +21,8 @@ namespace moex {
 // Ctrl-C and SIGTERM: at once while there is nothing to drain, then through the server.
 class StopSwitch {
   public:
-    StopSwitch();
+    // `manager` is told before anything stops, and outlives the switch.
+    explicit StopSwitch(const ServiceManager& manager);
     // A signal stops `server` from now on, also one that came before.
     void attach(net::Server& server);
     // The server has stopped; a further signal ends the process.
@@ -29,6 +31,7 @@ class StopSwitch {
   private:
     void on_signal(int count);
 
+    const ServiceManager& manager_;
     std::mutex mutex_;
     net::Server* server_ = nullptr;
     int num_signals_ = 0;
@@ -77,6 +80,7 @@ class HubProgram {
     Settings in_force_;  // settings_, with what was changed since
     const net::ServerOptions server_options_;
     const TimePoint started_at_;
+    const ServiceManager manager_;
     StopSwitch stop_;  // threads inherit the blocked signals, so it comes before all of them
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
