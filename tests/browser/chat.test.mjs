@@ -46,6 +46,25 @@ async function ask(page, words) {
   await page.locator("#prompt").press("Enter");
 }
 const settled = (page) => page.locator("#send").waitFor();
+// Loads the page again once its database holds what it shows: a write that is still under way would be lost with it.
+async function reload(page) {
+  await page.waitForFunction(() => {
+    const shown = [...document.querySelectorAll(".conversation-title")].map((node) => node.textContent).sort();
+    const request = indexedDB.open("moex-chat");
+    request.onsuccess = () => {
+      const all = request.result.transaction("conversations").objectStore("conversations").getAll();
+      all.onsuccess = () => {
+        const has_ended = ({ role, end }) => role === "user" || end !== null;
+        const titles = all.result.map(({ title }) => title).sort();
+        const are_whole = all.result.every(({ messages }) => messages.every(has_ended));
+        window.is_kept = are_whole && titles.join() === shown.join();
+        request.result.close();
+      };
+    };
+    return window.is_kept;
+  }, null, { polling: 50 });
+  await page.reload();
+}
 const titles = (page) => page.locator(".conversation-title").allTextContents();
 const answers = (page) => page.locator(".message.assistant .body").allTextContents();
 const brief = (stream) => {
@@ -66,7 +85,7 @@ test("New chat loses nothing, and a reload finds the same conversation", async (
     await settled(page);
     assert.deepEqual(await titles(page), ["The second question", "The first question"]);
 
-    await page.reload();
+    await reload(page);
     await page.locator(".message.assistant").waitFor();
     assert.deepEqual(await answers(page), ["Answer to The second question"]);
     await page.getByText("The first question").first().click();
@@ -105,7 +124,7 @@ test("conversations are renamed, searched, deleted, and brought back", async () 
     await page.waitForFunction(() => document.querySelectorAll(".conversation").length === 1);
     await page.getByRole("button", { name: "Undo" }).click();
     await row("Roses").waitFor();
-    await page.reload();
+    await reload(page);
     await row("Roses").waitFor();
     assert.deepEqual((await titles(page)).sort(), ["A lighthouse", "Roses"]);
   }, { answer: brief });
@@ -140,7 +159,7 @@ test("a question asked differently and an answer given again stand beside the fi
     assert.deepEqual(scripted.requests.at(-1).messages.map(({ content }) => content),
       ["One", "Answer to One", "Two", "Answer to Two", "Three"]);
 
-    await page.reload();
+    await reload(page);
     await page.locator(".message.assistant .body", { hasText: "Answer to Three" }).waitFor();
     assert.equal(await page.locator(".message").count(), 6, "the chosen branch, whole");
     await at(0).getByRole("button", { name: "Later question" }).click();
@@ -213,7 +232,8 @@ test("two tabs show the same conversations, and one conversation grows in both",
       .some((body) => body.textContent === "Answer to A second question"));
     await ask(second, "A third");
     await settled(second);
-    await first.waitForFunction(() => document.querySelectorAll(".message").length === 6);
+    await first.locator(".message.assistant .body", { hasText: "Answer to A third" }).waitFor();
+    assert.equal(await first.locator(".message").count(), 6);
     assert.deepEqual(await answers(first), await answers(second));
 
     const removed = second.locator(".conversation").first();
@@ -325,7 +345,7 @@ test("thoughts are a closed block of their own and are not sent back", async () 
         { role: "user", content: "Why?" }, { role: "assistant", content: "Because." },
         { role: "user", content: "And why that?" },
       ], name);
-      await page.reload();
+      await reload(page);
       await page.locator(".thoughts").first().waitFor();
     }, { answer: (stream) => { script(stream); stream.end(); } });
   }
@@ -407,7 +427,7 @@ test("in a streamed answer of 40 KB finished blocks keep their nodes, the select
 
     // What was painted piece by piece looks like what is painted at once.
     const streamed = await page.locator(".message.assistant .body").innerHTML();
-    await page.reload();
+    await reload(page);
     await coloured(pushed);
     assert.ok(await page.locator(".message.assistant .body").innerHTML() === streamed, "the same, painted at once");
   }, { answer: (stream) => { live = stream; ready(); } });
@@ -440,7 +460,7 @@ test("finished code has colours and formulas are formulas, and neither can do an
     assert.deepEqual(blocks, ['def light(on):\n    return "<b>on</b>"', "def f():"]);
     assert.equal(await page.locator(".body .code-block").nth(1).locator("span[class^=hljs]").count(), 0);
 
-    await page.reload();
+    await reload(page);
     await page.locator(".hljs-keyword", { hasText: "def" }).waitFor();
     await page.locator(".math.display math").waitFor();
     assert.notEqual(await page.title(), "hit");
