@@ -40,6 +40,7 @@ enum CommandMask : unsigned {
     command_verify = 128,
     command_key = 256,
     command_ban = 512,
+    command_predict = 1024,
 };
 
 struct Setting {

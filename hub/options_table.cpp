@@ -71,7 +71,8 @@ constexpr auto on_off = SettingKind::on_off;
 constexpr auto flag = SettingKind::flag;
 constexpr auto list = SettingKind::list;
 constexpr auto secret = SettingKind::secret;
-constexpr unsigned runs_model = command_serve | command_generate | command_eval;
+constexpr unsigned reads_text = command_eval | command_predict;
+constexpr unsigned runs_model = command_serve | command_generate | reads_text;
 
 const Setting model_settings[] = {
     {"model", word, runs_model | command_inspect, "DIR", "",
@@ -157,9 +158,9 @@ const Setting swarm_settings[] = {
      "and 5/s; \"fixed H\": H copies of each call at once; adaptive: two while the swarm is slow; "
      "off",
      0, 0, "", check_hedge},
-    {"deterministic", flag, command_serve | command_generate | command_eval, "", "off",
+    {"deterministic", flag, command_serve | command_generate | reads_text, "", "off",
      "same text whatever the workers: fixed rounding and order of sums"},
-    {"wire-dtype", word, command_serve | command_generate | command_eval, "DTYPE", "f16",
+    {"wire-dtype", word, command_serve | command_generate | reads_text, "DTYPE", "f16",
      "activations on the wire", 0, 0, "f16|bf16|int8|f32"},
     {"queue-depth", number, command_serve, "N", "2", "groups in flight per worker", 1, 64},
     {"lz4", flag, command_serve, "", "off", "compress frames where it pays"},
@@ -225,14 +226,16 @@ const Setting generate_settings[] = {
      "", check_number_text},
     {"top-p", word, command_generate, "P", "", "nucleus; default: the package's", 0, 0, "",
      check_number_text},
-    {"seed", word, command_generate | command_synth, "N", "",
-     "of the sampler or of the weights; default: random for generate, 1 for synth", 0, 0, "",
-     check_seed},
+    {"seed", word, command_generate | command_synth | command_predict, "N", "",
+     "of the sampler, the weights or the guesses; default: random for generate, otherwise 1", 0, 0,
+     "", check_seed},
 };
 
 const Setting eval_settings[] = {
-    {"window", number, command_eval, "N", "512", "tokens of one window", 2, 10000000},
-    {"windows", number, command_eval, "N", "0", "windows to read; 0: all whole ones", 0, 10000000},
+    {"window", number, reads_text, "N", "512", "tokens of one window", 2, 10000000},
+    {"windows", number, reads_text, "N", "0", "windows to read; 0: all whole ones", 0, 10000000},
+    {"calibrate-tokens", number, command_predict, "N", "16384",
+     "most tokens of the text to calibrate with", 2, 1000000000},
 };
 
 // pack and synth; the commands that take long.
@@ -244,7 +247,7 @@ const Setting pack_settings[] = {
     {"name", word, command_pack | command_synth, "NAME", "",
      "the model's id in the API; default: the folder's name"},
     {"hub-f32", flag, command_pack, "", "off", "keep f32 tensors of the hub as f32 (goldens)"},
-    {"progress", flag, command_pack | command_synth | command_verify | command_eval, "", "off",
+    {"progress", flag, command_pack | command_synth | command_verify | reads_text, "", "off",
      "a line per tenth of the work on stderr where it is no terminal"},
 };
 

@@ -3,6 +3,7 @@
 #   protocol <- hub/base <- {hub/model, hub/registry};   hub/model <- hub/engine;
 #   hub/engine/kernels sees protocol and hub/base only, and web-worker sees it;
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
+#   hub/engine <- hub/foresight, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   both <- hub/commands/gpu, which links them.
 #   Inside hub/model: tokenizer <- jinja <- chat_template;   package <- pack, and only commands see pack.
@@ -10,7 +11,7 @@
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -u
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,10p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -35,6 +36,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/engine\/expert_backend\.h$/) return "backend"
     if (path ~ /^hub\/engine\/kernels\//) return "kernels"
     if (path ~ /^hub\/engine\//) return "engine"
+    if (path ~ /^hub\/foresight\//) return "foresight"
     if (path ~ /^hub\/dispatch\//) return "dispatch"
     if (path ~ /^hub\/api\//) return "api"
     if (path ~ /^hub\/net\/http\//) return "http"
@@ -60,12 +62,13 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["backend"] = " protocol base model backend "
     sees["kernels"] = " protocol base kernels "
     sees["engine"] = model "backend kernels engine "
+    sees["foresight"] = model "backend kernels engine foresight "
     sees["dispatch"] = " protocol base backend dispatch "
     sees["api"] = model "backend kernels engine api "
     sees["http"] = " protocol base api http "
     sees["net"] = model "registry backend kernels engine dispatch api http net "
     sees["hub_gpu"] = model "backend kernels engine gpu gpu_decoder hub_gpu "
-    sees["main"] = sees["net"] "pack main hub_gpu "
+    sees["main"] = sees["net"] "pack foresight main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "

@@ -18,15 +18,9 @@ constexpr std::size_t norm_rows_grain = 16;         // one walk over a row of hi
 constexpr std::size_t rotate_rows_grain = 8;        // bias, norm and rotation of q, k and v
 constexpr std::size_t attend_floats_grain = 65536;  // keys and values that are read
 
-struct Row {
-    KvCache::Sequence* kv = nullptr;
-    std::uint32_t position = 0;
-    TokenId token = 0;
-};
-
 // Rows that walk through the layers together, with their buffers; reused from step to step.
 struct MicroBatch {
-    std::span<const Row> rows;
+    std::span<const StepRow> rows;
     std::uint32_t first_row = 0;  // in the step
     std::vector<float> x, normed, q, k, v, attended, projected, cos_sin;
     std::vector<float> router_logits, expert_weights, expert_y;
@@ -63,7 +57,7 @@ struct Decoder::State {
     std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
 
-    Result<std::vector<Row>> rows_of(std::span<const StepRows> batch) const;
+    Result<std::vector<StepRow>> rows_of(std::span<const StepRows> batch) const;
     void norm_rows(MicroBatch& batch, std::span<const float> weight);
     void embed(MicroBatch& batch);
     void project(MicroBatch& batch, std::uint32_t layer);
@@ -77,7 +71,7 @@ struct Decoder::State {
     void attention(MicroBatch& batch, std::uint32_t layer);
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
-                       const std::function<void(const RouteView&)>& watch);
+                       const RouteWatch& watch);
     Status finish_experts(MicroBatch& batch, StepResult& result, const std::stop_token& stop);
     void head(std::span<const StepRows> batch, StepResult& result);
 };
@@ -144,7 +138,7 @@ void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
 
     threads.parallel_for(num_rows, rotate_rows_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
-            const Row& row = batch.rows[r];
+            const StepRow& row = batch.rows[r];
             const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()),
                        v = row_of(batch.v, r, kv_size());
 
@@ -177,7 +171,7 @@ std::vector<AttendTask> Decoder::State::attend_tasks(MicroBatch& batch,
                       group_floats = std::size_t{shape().heads_per_kv()} * config.head_dim;
     std::vector<AttendTask> tasks;
     for (std::uint32_t first = 0; first < num_rows;) {
-        const Row& row = batch.rows[first];
+        const StepRow& row = batch.rows[first];
         std::uint32_t count = 1;
         while (first + count < num_rows && batch.rows[first + count].kv == row.kv &&
                count < attend_rows_max(shape()))
@@ -296,11 +290,11 @@ void Decoder::State::dense_mlp(MicroBatch& batch, const DecoderLayer& layer) {
 }
 
 void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
-                                   ExpertBackend& experts,
-                                   const std::function<void(const RouteView&)>& watch) {
+                                   ExpertBackend& experts, const RouteWatch& watch) {
     const DecoderLayer& layer = weights.layers[layer_index];
     const auto num_rows = static_cast<std::uint32_t>(batch.rows.size());
-    const std::size_t num_pairs = std::size_t{num_rows} * config.top_k;
+    const std::size_t num_pairs = std::size_t{num_rows} * config.top_k,
+                      floats = std::size_t{num_rows} * config.hidden_size;
 
     norm_rows(batch, layer.post_attention_norm);
     const MatmulJob router[] = {{rows_out(batch.router_logits, config.num_experts, num_rows),
@@ -319,10 +313,20 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
               row_of(batch.expert_weights, r, config.top_k));
 
     if (watch)
-        watch({layer_index, num_rows, config.top_k, config.num_experts, batch.expert_ids,
-               std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts)});
+        watch({.layer = layer_index,
+               .num_tokens = num_rows,
+               .top_k = config.top_k,
+               .num_experts = config.num_experts,
+               .hidden_size = config.hidden_size,
+               .first_row = batch.first_row,
+               .rows = batch.rows,
+               .expert_ids = batch.expert_ids,
+               .expert_weights = batch.expert_weights,
+               .router_logits =
+                   std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts),
+               .residual = std::span(batch.x).first(floats),
+               .hidden = std::span(batch.normed).first(floats)});
 
-    const std::size_t floats = std::size_t{num_rows} * config.hidden_size;
     batch.round = experts.submit({.layer = layer_index,
                                   .num_tokens = num_rows,
                                   .hidden_size = config.hidden_size,
@@ -406,8 +410,8 @@ void Decoder::recycle(StepResult&& result) {
 ThreadPool& Decoder::threads() const { return state_->threads; }
 
 // Room in the cache for every row of the batch, and where each of them stands.
-Result<std::vector<Row>> Decoder::State::rows_of(std::span<const StepRows> batch) const {
-    std::vector<Row> rows;
+Result<std::vector<StepRow>> Decoder::State::rows_of(std::span<const StepRows> batch) const {
+    std::vector<StepRow> rows;
     for (const StepRows& one : batch) {
         const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
         if (end > config.context_tokens)
@@ -433,8 +437,7 @@ Result<std::vector<Row>> Decoder::State::rows_of(std::span<const StepRows> batch
 }
 
 Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts,
-                                 const std::function<void(const RouteView&)>& watch,
-                                 std::stop_token stop) {
+                                 const RouteWatch& watch, std::stop_token stop) {
     State& state = *state_;
     MOEX_ASSIGN(rows, state.rows_of(batch));
 
@@ -450,7 +453,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     for (std::size_t part = 0; part < num_parts; ++part) {
         const std::size_t begin = rows.size() * part / num_parts,
                           end = rows.size() * (part + 1) / num_parts;
-        state.micro_batches[part].rows = std::span<const Row>(rows).subspan(begin, end - begin);
+        state.micro_batches[part].rows = std::span<const StepRow>(rows).subspan(begin, end - begin);
         state.micro_batches[part].first_row = static_cast<std::uint32_t>(begin);
     }
 

@@ -16,20 +16,13 @@
 #include "hub/base/thread_pool.h"
 #include "hub/engine/arithmetic.h"
 #include "hub/engine/expert_backend.h"
+#include "hub/engine/expert_predictor.h"
 #include "hub/engine/kernels/integer.h"
 #include "hub/engine/step_device.h"
 #include "hub/model/package/package.h"
 #include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
-
-// What a watcher may want to see of each layer (tests compare routes with goldens).
-struct RouteView {
-    std::uint32_t layer = 0;
-    std::uint32_t num_tokens = 0, top_k = 0, num_experts = 0;
-    std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], by descending weight
-    std::span<const float> router_logits;       // [num_tokens, num_experts]
-};
 
 struct DecoderOptions {
     // Into how many parts a step's rows are cut: while one waits for its experts, the hub
@@ -55,8 +48,7 @@ class Decoder : public StepDevice {
     // As run(); `stop` is seen between layers and while experts are waited for.
     // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.
     Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts,
-                            const std::function<void(const RouteView&)>& watch = {},
-                            std::stop_token stop = {});
+                            const RouteWatch& watch = {}, std::stop_token stop = {});
     Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
                            std::stop_token stop) override {
         return step(batch, experts, {}, std::move(stop));

@@ -39,7 +39,7 @@ test('generate that is interrupted flushes what it has and exits with 130', asyn
 });
 
 test('what --print-config prints, --config takes', () => inFolder(async (folder) => {
-  for (const command of ['serve', 'generate', 'eval', 'inspect', 'pack', 'synth', 'cert', 'verify']) {
+  for (const command of ['serve', 'generate', 'eval', 'predict', 'inspect', 'pack', 'synth', 'cert', 'verify']) {
     const first = await runHub([command, '--print-config']);
     assert.equal(first.code, 0, first.stderr);
 
@@ -113,6 +113,39 @@ test('INT4 experts are multiplied in integers unless exact arithmetic is asked f
   assert.equal(refused.code, 1);
   assert.match(refused.stderr, /--deterministic fixes sums/);
 });
+
+test('predict tells what each predictor knows, as tables and plots', () => inFolder(async (folder) => {
+  const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`;
+  const args = ['predict', '--model', modelFolder, '--text', text, '--window', '32', '--windows', '2'];
+  const all = await runHub([...args, '--calibrate', text, '--calibrate-tokens', '64', '--out', `${folder}/out`]);
+  assert.equal(all.code, 0, all.stderr);
+  assert.match(all.stdout, /^moex-demo: 2 windows of 32 tokens, 4 of 16 experts in 8 MoE layers\n/);
+  for (const name of ['random', 'previous-token', 'lru', 'lfu', 'popularity', 'request-popularity', 'next-gate',
+    'next-gate \\+4', 'quasi-hidden', 'quasi-hidden \\+4'])
+    assert.match(all.stdout, new RegExp(`\\d  ${name} +0\\.\\d{3} ± 0\\.\\d{3}`));
+
+  const rows = readFileSync(`${folder}/out/predictors.csv`, 'utf8').trim().split('\n').slice(1);
+  assert.equal(rows[0], 'predictor,lead,measure,of,mean,deviation,windows');
+  const value = (start) => Number(rows.find((row) => row.startsWith(start)).split(',')[4]);
+  assert.ok(value('next-gate,1,recall,4,') > value('random,0,recall,4,') + 0.2);
+  assert.equal(readFileSync(`${folder}/out/layers.csv`, 'utf8').match(/^next-gate,1,/gm).length, 7);
+  assert.equal(readFileSync(`${folder}/out/tokens.csv`, 'utf8').match(/^random,0,/gm).length, 32);
+  for (const name of ['layers.svg', 'tokens.svg'])
+    assert.equal(readFileSync(`${folder}/out/${name}`, 'utf8').match(/<polyline /g).length, 14);
+
+  const plain = await runHub(args);
+  assert.equal(plain.code, 0, plain.stderr);
+  assert.match(plain.stdout, /without --calibrate TEXT: no popularity, no default vectors/);
+  assert.doesNotMatch(plain.stdout, /quasi-hidden/);
+
+  for (const [wrong, sentence] of [[['--text', `${folder}/none`], /none: cannot be read/],
+    [['--text', text, '--windows', '100000'], /whole windows of/],
+    [['--text', text, '--calibrate', `${folder}/none`], /none: cannot be read/]]) {
+    const refused = await runHub(['predict', '--model', modelFolder, ...wrong]);
+    assert.equal(refused.code, 1);
+    assert.match(refused.stderr, sentence);
+  }
+}));
 
 test('names in a checkpoint cannot write to the terminal', () => inFolder(async (folder) => {
   cpSync(`${modelFolder}/../../../tests/golden/qwen3-tiny/config.json`, `${folder}/config.json`);

@@ -200,6 +200,51 @@ TEST_P(DecoderTest, PerplexityIsOverWholeWindowsAndNamesWhatIsMissing) {
     EXPECT_FALSE(measure_perplexity(*decoder_, experts_, ids, {.window_tokens = 512}, {}).ok());
 }
 
+// Who watches sees the rows that routers read, and changes no bit.
+TEST_P(DecoderTest, AWatcherSeesEachRouterAndChangesNothing) {
+    const auto ids = test::random_tokens(11, package_->config().vocab_size, 3);
+    KvCache::Sequence plain(cache_), watched(cache_);
+    const auto wanted = logits(*decoder_, plain, ids, ids.size());
+
+    const auto parts = make({.micro_batches = 2});
+    std::vector<std::uint32_t> layers;
+    const RouteWatch watch = [&](const RouteView& route) {
+        layers.push_back(route.layer);
+        ASSERT_EQ(route.rows.size(), route.num_tokens);
+        EXPECT_EQ(route.rows[0].position, route.first_row);
+        EXPECT_EQ(route.rows[0].token, ids[route.first_row]);
+        EXPECT_EQ(route.rows[0].kv, &watched);
+        ASSERT_EQ(route.hidden.size(), std::size_t{route.num_tokens} * route.hidden_size);
+        ASSERT_EQ(route.expert_weights.size(), route.expert_ids.size());
+
+        const std::string at = text("model.layers.", route.layer, ".");
+        const auto values = [&](const std::string& name) {
+            const auto found = package_->tensor(at + name);
+            std::vector<float> out(found->num_elements());
+            tensor_to_float(*found, 0, out);
+            return out;
+        };
+        const auto norm = values("post_attention_layernorm.weight"),
+                   router = values("mlp.gate.weight");
+        const auto residual = route.residual.first(route.hidden_size),
+                   hidden = route.hidden.first(route.hidden_size);
+        double squares = 0, logit = 0;
+        for (const float value : residual) squares += double{value} * value;
+        const double scale = 1 / std::sqrt(squares / route.hidden_size + 1e-6);
+        for (std::size_t i = 0; i < hidden.size(); ++i) {
+            EXPECT_NEAR(hidden[i], residual[i] * scale * norm[i], 1e-4);
+            logit += double{hidden[i]} * router[i];
+        }
+        EXPECT_NEAR(route.router_logits[0], logit, 1e-4);
+    };
+
+    const StepRows rows{.kv = &watched, .tokens = ids, .all_logits = true};
+    const auto step = parts->step({&rows, 1}, experts_, watch);
+    ASSERT_TRUE(step.ok());
+    expect_same_bits(wanted, step->logits);
+    EXPECT_EQ(layers, (std::vector<std::uint32_t>{0, 0, 2, 2, 3, 3}));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     EveryArithmetic, DecoderTest,
     testing::Values(Rounding{}, Rounding{Arithmetic::int8, KvDtype::f16},

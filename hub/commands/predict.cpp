@@ -1,0 +1,146 @@
+// moex-hub predict: how well each predictor knows which experts will be asked, over a text.
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "hub/commands/command.h"
+#include "hub/commands/load_model.h"
+#include "hub/commands/output.h"
+#include "hub/commands/predict_report.h"
+#include "hub/commands/progress.h"
+#include "hub/foresight/gate_predictors.h"
+#include "hub/foresight/past_predictors.h"
+
+namespace moex {
+namespace {
+
+Result<std::vector<TokenId>> tokens_of_file(const std::string& path, const Tokenizer& tokenizer) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) return Error{ErrorCode::not_found, text(path, ": cannot be read")};
+    const std::string content{std::istreambuf_iterator<char>(file), {}};
+    return tokenizer.encode(content, SpecialTokens::as_text);
+}
+
+std::function<void(std::uint32_t, std::uint32_t)> progress_into(ProgressLine& line,
+                                                                const char* what) {
+    return [&line, what](std::uint32_t done, std::uint32_t total) {
+        line.show(static_cast<double>(done) / total, text(what, ": window ", done, "/", total));
+    };
+}
+
+Result<std::shared_ptr<const ExpertProfile>> calibrated(LoadedModel& model,
+                                                        const Settings& settings,
+                                                        const std::string& path) {
+    MOEX_ASSIGN(tokens, tokens_of_file(path, *model.tokenizer));
+    WindowOptions options{.window_tokens = static_cast<std::uint32_t>(settings.number("window")),
+                          .kv_dtype = model.kv_dtype};
+    const std::uint64_t wanted = settings.number("calibrate-tokens");
+    if (wanted < tokens.size()) tokens.resize(wanted);
+
+    ProgressLine line(settings.on("progress"));
+    MOEX_ASSIGN(profile, calibrate_experts(*model.decoder, *model.local, *model.local, tokens,
+                                           options, progress_into(line, "calibrating")));
+    return std::make_shared<const ExpertProfile>(std::move(profile));
+}
+
+std::vector<Contestant> contestants_of(const LoadedModel& model, const Settings& settings,
+                                       std::shared_ptr<const RouterGates> gates,
+                                       std::shared_ptr<const ExpertProfile> profile) {
+    const ModelConfig& config = model.package->config();
+    const std::string& seed = settings.text("seed");
+    std::vector<Contestant> all;
+    const auto add = [&](std::unique_ptr<ExpertPredictor> predictor, std::uint32_t lead) {
+        all.push_back({std::move(predictor), lead});
+    };
+
+    add(make_random_predictor(seed.empty() ? 1 : std::stoull(seed)), 0);
+    add(make_previous_token_predictor(config), 0);
+    add(make_lru_predictor(config), 0);
+    add(make_lfu_predictor(config), 0);
+    if (profile) add(make_popularity_predictor(profile), 0);
+    add(make_request_popularity_predictor(config, profile), 0);
+
+    const auto leads = std::min<std::uint32_t>(
+        4, static_cast<std::uint32_t>(gates->moe_layers().size()) - 1);
+    for (std::uint32_t lead = 1; lead <= leads; ++lead) add(make_next_gate_predictor(gates), lead);
+    for (std::uint32_t lead = 1; profile && lead <= leads; ++lead)
+        add(make_quasi_hidden_predictor(gates, profile), lead);
+    return all;
+}
+
+// What the figures are of, in one line.
+std::string note_of(const LoadedModel& model, const Contest& contest, const Settings& settings,
+                    std::uint32_t num_windows) {
+    const ModelConfig& config = model.package->config();
+    return text(model.package->name(), ": ", num_windows, " windows of ", settings.number("window"),
+                " tokens, ", config.top_k, " of ", config.num_experts, " experts in ",
+                contest.moe_layers().size(), " MoE layers");
+}
+
+}  // namespace
+
+int run_predict(const Invocation& invocation) {
+    const Settings& settings = invocation.settings;
+    set_log_of(settings);
+
+    auto model = load_model(
+        settings, [](std::string_view) {},
+        invocation.check_only ? LoadParts::texts : LoadParts::everything);
+    if (!model.ok()) return fail(model.error().message);
+    if (!model->tokenizer) return fail("the package has no tokenizer; predict needs one");
+    const auto tokens = tokens_of_file(*invocation.argument("--text"), *model->tokenizer);
+    if (!tokens.ok()) return fail(tokens.error().message);
+
+    const ModelConfig& config = model->package->config();
+    const WindowOptions options{
+        .window_tokens = static_cast<std::uint32_t>(settings.number("window")),
+        .num_windows = static_cast<std::uint32_t>(settings.number("windows")),
+        .kv_dtype = model->kv_dtype};
+    const auto num_windows = count_windows(config, tokens->size(), options);
+    if (!num_windows.ok()) return fail(num_windows.error().message);
+    if (invocation.check_only) return exit_stopped;
+    if (const Status whole = model->package->require_all_blobs(); !whole.ok())
+        return fail(text(whole.error().message, "; predict computes on this machine"));
+
+    std::shared_ptr<const ExpertProfile> profile;
+    if (const std::string* path = invocation.argument("--calibrate")) {
+        auto made = calibrated(*model, settings, *path);
+        if (!made.ok()) return fail(made.error().message);
+        profile = *std::move(made);
+    }
+
+    auto gates = RouterGates::load(model->package, *model->threads);
+    if (!gates.ok()) return fail(gates.error().message);
+    if (gates->moe_layers().size() < 2)
+        return fail("a model with one MoE layer has no layer to look ahead to");
+
+    Contest contest(
+        config, contestants_of(*model, settings,
+                               std::make_shared<const RouterGates>(*std::move(gates)), profile));
+    Status walked;
+    {
+        ProgressLine line(settings.on("progress"));
+        const auto show = progress_into(line, "predicting");
+        walked = walk_windows(
+            *model->decoder, *model->local, *tokens, options,
+            [&](const RouteView& route) { contest.watch(route); },
+            [&](std::uint32_t done, std::uint32_t total) {
+                contest.end_window();
+                show(done, total);
+            });
+    }
+    if (!walked.ok()) return fail(walked.error().message);
+
+    const std::string note = note_of(*model, contest, settings, *num_windows);
+    std::string shown = text(note, "\nrecall: mean of MoE layers behind the first ± deviation of ",
+                             "windows\n\n", report_tables(contest));
+    if (!profile) shown += "\nwithout --calibrate TEXT: no popularity, no default vectors\n";
+    (void)print_now(shown);
+
+    if (const std::string* out = invocation.argument("--out"))
+        if (const Status written = write_reports(contest, *out, note); !written.ok())
+            return fail(written.error().message);
+    return exit_stopped;
+}
+
+}  // namespace moex

@@ -1,0 +1,94 @@
+#include "hub/foresight/expert_profile.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace moex {
+namespace {
+
+class Calibration {
+  public:
+    Calibration(const ModelConfig& config, const ExpertCompute& compute, ThreadPool& threads)
+        : compute_(compute),
+          threads_(threads),
+          profile_{.num_layers = config.num_layers,
+                   .num_experts = config.num_experts,
+                   .hidden_size = config.hidden_size} {
+        const std::size_t units = std::size_t{config.num_layers} * config.num_experts;
+        profile_.uses.resize(units);
+        sums_.resize(units * config.hidden_size);
+    }
+
+    // Each expert's rows in the order of the text; experts side by side.
+    void watch(const RouteView& route) {
+        threads_.parallel_for(route.num_experts, 1, [&](std::size_t begin, std::size_t end) {
+            for (std::size_t expert = begin; expert < end; ++expert) add(route, expert);
+        });
+    }
+
+    Status status() const { return status_; }
+    ExpertProfile finish(std::uint64_t num_tokens) {
+        profile_.num_tokens = num_tokens;
+        profile_.default_vectors.resize(sums_.size());
+        for (std::size_t i = 0; i < sums_.size(); ++i) {
+            const std::uint64_t uses = profile_.uses[i / profile_.hidden_size];
+            if (uses > 0)
+                profile_.default_vectors[i] = static_cast<float>(sums_[i] /
+                                                                 static_cast<double>(uses));
+        }
+        return std::move(profile_);
+    }
+
+  private:
+    void add(const RouteView& route, std::size_t expert) {
+        const std::size_t hidden = profile_.hidden_size;
+        std::vector<float> x;
+        for (std::size_t pair = 0; pair < route.expert_ids.size(); ++pair) {
+            if (route.expert_ids[pair] != expert) continue;
+            const auto row = route.hidden.subspan(pair / route.top_k * hidden, hidden);
+            x.insert(x.end(), row.begin(), row.end());
+        }
+        if (x.empty()) return;
+
+        const std::size_t num_rows = x.size() / hidden;
+        const std::vector<float> gates(num_rows, 1.0f);
+        std::vector<float> y(x.size());
+        const Status computed = compute_.compute(route.layer, static_cast<std::uint32_t>(expert), x,
+                                                 gates, y);
+        if (!computed.ok()) {
+            const std::lock_guard lock(mutex_);
+            status_ = computed;
+            return;
+        }
+
+        const std::size_t unit = std::size_t{route.layer} * profile_.num_experts + expert;
+        profile_.uses[unit] += num_rows;
+        double* sum = sums_.data() + unit * hidden;
+        for (std::size_t i = 0; i < y.size(); ++i) sum[i % hidden] += double{y[i]};
+    }
+
+    const ExpertCompute& compute_;
+    ThreadPool& threads_;
+    ExpertProfile profile_;
+    std::vector<double> sums_;  // [num_layers, num_experts, hidden_size]
+    std::mutex mutex_;
+    Status status_;
+};
+
+}  // namespace
+
+Result<ExpertProfile> calibrate_experts(
+    Decoder& decoder, ExpertBackend& experts, const ExpertCompute& compute,
+    std::span<const TokenId> tokens, const WindowOptions& options,
+    const std::function<void(std::uint32_t, std::uint32_t)>& ended) {
+    MOEX_ASSIGN(num_windows, count_windows(decoder.config(), tokens.size(), options));
+
+    Calibration calibration(decoder.config(), compute, decoder.threads());
+    MOEX_TRY(walk_windows(
+        decoder, experts, tokens, options,
+        [&](const RouteView& route) { calibration.watch(route); }, ended));
+    MOEX_TRY(calibration.status());
+    return calibration.finish(std::uint64_t{num_windows} * options.window_tokens);
+}
+
+}  // namespace moex

@@ -1,0 +1,87 @@
+#include "hub/foresight/gate_predictors.h"
+
+#include <algorithm>
+
+#include "hub/engine/kernels.h"
+
+namespace moex {
+namespace {
+
+constexpr std::size_t rows_grain = 8;  // a row is some walks over hidden_size
+
+class NextGate : public ExpertPredictor {
+  public:
+    explicit NextGate(std::shared_ptr<const RouterGates> gates) : gates_(std::move(gates)) {}
+    std::string_view name() const override { return "next-gate"; }
+    bool predict(const RouteView& seen, std::uint32_t target_layer,
+                 std::span<float> confidence) override {
+        hidden_.assign(seen.hidden.begin(), seen.hidden.end());
+        gates_->logits(confidence, target_layer, hidden_);
+        return true;
+    }
+    std::span<const float> expected_hidden() const override { return hidden_; }
+
+  private:
+    std::shared_ptr<const RouterGates> gates_;
+    std::vector<float> hidden_;
+};
+
+class QuasiHidden : public ExpertPredictor {
+  public:
+    QuasiHidden(std::shared_ptr<const RouterGates> gates,
+                std::shared_ptr<const ExpertProfile> profile)
+        : gates_(std::move(gates)),
+          profile_(std::move(profile)) {}
+    std::string_view name() const override { return "quasi-hidden"; }
+    bool predict(const RouteView& seen, std::uint32_t target_layer,
+                 std::span<float> confidence) override {
+        const std::size_t size = seen.hidden_size;
+        const float eps = static_cast<float>(gates_->config().rms_norm_eps);
+        hidden_.resize(seen.residual.size());
+        quasi_residual(hidden_, seen, *profile_, gates_->threads());
+
+        gates_->threads().parallel_for(
+            seen.num_tokens, rows_grain, [&](std::size_t begin, std::size_t end) {
+                for (std::size_t row = begin; row < end; ++row) {
+                    const auto one = std::span(hidden_).subspan(row * size, size);
+                    rms_norm(one, one, gates_->norm(target_layer), eps);
+                }
+            });
+        gates_->logits(confidence, target_layer, hidden_);
+        return true;
+    }
+    std::span<const float> expected_hidden() const override { return hidden_; }
+
+  private:
+    std::shared_ptr<const RouterGates> gates_;
+    std::shared_ptr<const ExpertProfile> profile_;
+    std::vector<float> hidden_;
+};
+
+}  // namespace
+
+void quasi_residual(std::span<float> out, const RouteView& route, const ExpertProfile& profile,
+                    ThreadPool& threads) {
+    const std::size_t size = route.hidden_size;
+    threads.parallel_for(route.num_tokens, rows_grain, [&](std::size_t begin, std::size_t end) {
+        for (std::size_t row = begin; row < end; ++row) {
+            const auto residual = route.residual.subspan(row * size, size);
+            const auto sum = out.subspan(row * size, size);
+            std::copy(residual.begin(), residual.end(), sum.begin());
+            for (std::size_t i = row * route.top_k; i < (row + 1) * route.top_k; ++i)
+                add_scaled_to(sum, profile.default_vector(route.layer, route.expert_ids[i]),
+                              route.expert_weights[i]);
+        }
+    });
+}
+
+std::unique_ptr<ExpertPredictor> make_next_gate_predictor(
+    std::shared_ptr<const RouterGates> gates) {
+    return std::make_unique<NextGate>(std::move(gates));
+}
+std::unique_ptr<ExpertPredictor> make_quasi_hidden_predictor(
+    std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile) {
+    return std::make_unique<QuasiHidden>(std::move(gates), std::move(profile));
+}
+
+}  // namespace moex

@@ -1,0 +1,76 @@
+// How often a prediction names the experts that are asked: recall@m of a token and layer is the
+// share of its top_k experts that are among the predictor's m surest. Kept by window, by layer, by
+// the token's place in its window and by the rank of the asked expert; told as mean and standard
+// deviation over windows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace moex {
+
+// Mean and sample standard deviation by Welford's sums; deviation 0 below two values.
+class Spread {
+  public:
+    void add(double value);
+    std::uint64_t count() const { return count_; }
+    double mean() const { return mean_; }
+    double deviation() const;
+
+  private:
+    std::uint64_t count_ = 0;
+    double mean_ = 0, squares_ = 0;
+};
+
+// The `count` surest, the surest first, ties to the lower id: as the router itself chooses.
+std::vector<std::uint16_t> surest_experts(std::span<const float> confidence, std::size_t count);
+
+struct RecallOptions {
+    std::uint32_t num_layers = 0;   // MoE layers, numbered from 0 here
+    std::uint32_t first_layer = 0;  // of those that the means over layers take in
+    std::uint32_t top_k = 0;
+    std::vector<std::uint32_t> fetches;  // m, ascending; the first is top_k
+    std::uint32_t tokens_max = 256;      // places in a window that are told apart
+};
+
+class RecallMeter {
+  public:
+    explicit RecallMeter(RecallOptions options);
+
+    // `asked` [top_k], by descending weight; `token_index` counts from the window's first token.
+    void record(std::uint32_t layer, std::uint32_t token_index, std::span<const float> confidence,
+                std::span<const std::uint16_t> asked);
+    // Nothing was predicted: nothing was hit.
+    void record_none(std::uint32_t layer, std::uint32_t token_index);
+    // Between the expected and the true input of the router.
+    void record_cosine(std::uint32_t layer, double cosine);
+    void end_window();
+
+    const RecallOptions& options() const { return options_; }
+    // Means over layers from first_layer on; indices are those of `fetches`, ranks and places.
+    const Spread& recall(std::size_t fetch) const { return recall_[fetch]; }
+    const Spread& rank_hits(std::size_t rank) const { return ranks_[rank]; }
+    const Spread& at_token(std::size_t index) const { return tokens_[index]; }
+    // Of one layer; count() is 0 where nothing was recorded.
+    const Spread& layer_recall(std::uint32_t layer, std::size_t fetch) const {
+        return layers_[layer * options_.fetches.size() + fetch];
+    }
+    const Spread& layer_cosine(std::uint32_t layer) const { return cosines_[layer]; }
+
+  private:
+    struct Sum {
+        double hits = 0;
+        std::uint64_t of = 0;
+        void add(double hit, std::uint64_t asked) { hits += hit, of += asked; }
+    };
+    static void close(std::vector<Sum>& sums, std::vector<Spread>& spreads);
+
+    RecallOptions options_;
+    std::vector<Spread> recall_, ranks_, tokens_, layers_, cosines_;
+    // the same of the window that runs
+    std::vector<Sum> recall_now_, ranks_now_, tokens_now_, layers_now_, cosines_now_;
+};
+
+}  // namespace moex
