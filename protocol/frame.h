@@ -47,6 +47,7 @@ bool is_known_frame_type(std::uint16_t type);
 inline constexpr std::uint8_t flag_lz4 = 1;       // the whole payload is one LZ4 block
 inline constexpr std::uint8_t flag_unsummed = 2;  // GROUP_*: y is [num_pairs, hidden_dim]
 inline constexpr std::uint8_t flag_times = 4;     // GROUP_RESULT: ends with its RoundTimes
+inline constexpr std::uint8_t flag_x_int8 = 8;    // GROUP_DISPATCH: x is int8, whatever dtype says
 
 struct FrameHeader {
     std::uint16_t version = protocol_version;

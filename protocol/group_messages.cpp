@@ -43,12 +43,12 @@ void write_times(ByteWriter& out, const std::optional<RoundTimes>& times) {
 }
 
 Bytes group_frame(FrameType type, std::uint32_t sequence_id, const GroupShape& shape, ByteView raw,
-                  bool lz4, const std::optional<RoundTimes>& times = {}) {
+                  bool lz4, std::uint8_t flags, const std::optional<RoundTimes>& times = {}) {
     const PackedPayload packed = pack_payload(raw, lz4);
     const ByteView body = packed.bytes(raw);
     ByteWriter out(body_offset_bytes + body.size() + group_result_times_bytes);
     begin_frame(out, type, sequence_id);
-    write_group_header(out, shape, static_cast<std::uint8_t>(packed.flags() | flags_of(times)));
+    write_group_header(out, shape, static_cast<std::uint8_t>(packed.flags() | flags));
     out.raw(body);
     write_times(out, times);
     return finish_frame(std::move(out));
@@ -57,7 +57,7 @@ Bytes group_frame(FrameType type, std::uint32_t sequence_id, const GroupShape& s
 struct GroupHeader {
     std::uint32_t sequence_id = 0;
     GroupShape shape;
-    bool lz4 = false, times = false;
+    bool lz4 = false, times = false, x_int8 = false;
 };
 
 Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const WireLimits& limits) {
@@ -81,16 +81,16 @@ Result<GroupHeader> decode_group_header(ByteView frame, FrameType type, const Wi
     if (dtype < 1 || dtype > 5 || dtype == static_cast<std::uint8_t>(Dtype::int4))
         return Error{ErrorCode::unknown_dtype,
                      text("dtype ", dtype, " in ", frame_type_name(type), ", want 1, 2, 3 or 5")};
-    const bool may_have_times = type == FrameType::group_result;
-    if ((flags & ~(flag_lz4 | flag_unsummed | (may_have_times ? flag_times : 0))) != 0)
-        return Error{
-            ErrorCode::unknown_flags,
-            text("flags ", flags, ", bits 0 ", may_have_times ? "to 2" : "and 1", " are known")};
+    const bool is_result = type == FrameType::group_result;
+    if ((flags & ~(flag_lz4 | flag_unsummed | (is_result ? flag_times : flag_x_int8))) != 0)
+        return Error{ErrorCode::unknown_flags,
+                     text("flags ", flags, ", bits 0, 1 and ", is_result ? 2 : 3, " are known")};
 
     shape.dtype = static_cast<Dtype>(dtype);
     shape.unsummed = (flags & flag_unsummed) != 0;
     header.lz4 = (flags & flag_lz4) != 0;
     header.times = (flags & flag_times) != 0;
+    header.x_int8 = (flags & flag_x_int8) != 0;
 
     MOEX_TRY(
         check_rows(shape.num_tokens, limits.num_tokens_max, shape.hidden_dim, limits.hidden_size));
@@ -165,8 +165,9 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
              message.gates.size(), " gates, ", message.x.size(), " values for ", shape.num_experts,
              " experts, ", shape.num_pairs, " pairs, ", shape.num_tokens, " x ", shape.hidden_dim));
 
-    const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens,
-                                                     shape.hidden_dim);
+    const Dtype x_dtype = x_dtype_of(shape, message.x_int8);
+    const std::uint8_t flags = message.x_int8 ? flag_x_int8 : std::uint8_t{0};
+    const std::uint64_t rows_bytes = wire_rows_bytes(x_dtype, shape.num_tokens, shape.hidden_dim);
     const std::uint64_t raw_bytes = table_bytes(shape) + rows_bytes;
 
     const auto fill = [&](std::span<std::byte> raw) {
@@ -176,18 +177,18 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
         std::memcpy(to, message.rows.data(), 2 * message.rows.size());
         to += 2 * message.rows.size();
         std::memcpy(to, message.gates.data(), 2 * message.gates.size());
-        encode_rows(shape.dtype, message.x, shape.hidden_dim, raw.last(rows_bytes));
+        encode_rows(x_dtype, message.x, shape.hidden_dim, raw.last(rows_bytes));
     };
 
     if (lz4 && lz4_can_encode) {
         Bytes raw(raw_bytes);
         fill(raw);
-        return group_frame(FrameType::group_dispatch, message.sequence_id, shape, raw, true);
+        return group_frame(FrameType::group_dispatch, message.sequence_id, shape, raw, true, flags);
     }
 
     ByteWriter out(body_offset_bytes + raw_bytes);
     begin_frame(out, FrameType::group_dispatch, message.sequence_id);
-    write_group_header(out, shape, 0);
+    write_group_header(out, shape, flags);
     fill(out.grow(raw_bytes));
     return finish_frame(std::move(out));
 }
@@ -203,13 +204,14 @@ Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const 
         answer_bytes > frame_bytes_max)
         return Error{ErrorCode::payload_size, text("the answer would have ", answer_bytes,
                                                    " bytes, at most ", frame_bytes_max)};
-    const std::uint64_t rows_bytes = wire_rows_bytes(shape.dtype, shape.num_tokens,
-                                                     shape.hidden_dim);
+    const std::uint64_t rows_bytes = wire_rows_bytes(x_dtype_of(shape, header.x_int8),
+                                                     shape.num_tokens, shape.hidden_dim);
     MOEX_ASSIGN(raw, open_payload(frame.subspan(body_offset_bytes), header.lz4,
                                   table_bytes(shape) + rows_bytes, scratch));
 
     out.sequence_id = header.sequence_id;
     out.shape = shape;
+    out.x_int8 = header.x_int8;
     const std::byte* from = raw.data();
     copy_from(out.experts, shape.num_experts, from);
     copy_from(out.rows, shape.num_pairs, from);
@@ -226,12 +228,13 @@ Result<GroupDispatch> decode_group_dispatch(ByteView frame, const WireLimits& li
     GroupDispatch message;
     message.sequence_id = view.sequence_id;
     message.shape = view.shape;
+    message.x_int8 = view.x_int8;
     message.experts = std::move(view.experts);
     message.rows = std::move(view.rows);
     message.gates = std::move(view.gates);
     message.x.resize(std::size_t{view.shape.num_tokens} * view.shape.hidden_dim);
 
-    if (!decode_rows(view.shape.dtype, view.x_bytes, view.shape.hidden_dim, message.x))
+    if (!decode_rows(view.x_dtype(), view.x_bytes, view.shape.hidden_dim, message.x))
         return Error{ErrorCode::non_finite, "GROUP_DISPATCH holds a value that is not finite"};
     return message;
 }
@@ -246,7 +249,7 @@ Bytes encode_group_result(const GroupResult& message, bool lz4) {
         Bytes raw(raw_bytes);
         encode_rows(shape.dtype, message.y, shape.hidden_dim, raw);
         return group_frame(FrameType::group_result, message.sequence_id, shape, raw, true,
-                           message.times);
+                           flags_of(message.times), message.times);
     }
     ByteWriter out(body_offset_bytes + raw_bytes + group_result_times_bytes);
     begin_frame(out, FrameType::group_result, message.sequence_id);
@@ -260,7 +263,8 @@ Bytes encode_group_result_bytes(std::uint32_t sequence_id, const GroupShape& sha
                                 ByteView y_bytes, const std::optional<RoundTimes>& times) {
     MOEX_CHECK(y_bytes.size() == wire_rows_bytes(shape.dtype, result_rows(shape), shape.hidden_dim),
                text(y_bytes.size(), " bytes of y"));
-    return group_frame(FrameType::group_result, sequence_id, shape, y_bytes, false, times);
+    return group_frame(FrameType::group_result, sequence_id, shape, y_bytes, false, flags_of(times),
+                       times);
 }
 
 ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_id,

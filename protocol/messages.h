@@ -90,7 +90,12 @@ struct GroupDispatch {
     std::vector<std::uint16_t> rows;   // [num_pairs] index into x; ascending within an expert
     std::vector<half> gates;           // [num_pairs]
     std::vector<float> x;              // [num_tokens, hidden_dim]
+    bool x_int8 = false;               // x travels as int8, and the answer as shape.dtype
 };
+inline constexpr const char* x_int8_cap = "x_int8";  // of HELLO: the worker takes such groups
+inline Dtype x_dtype_of(const GroupShape& shape, bool x_int8) {
+    return x_int8 ? Dtype::int8 : shape.dtype;
+}
 Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4);
 Result<GroupDispatch> decode_group_dispatch(ByteView frame, const WireLimits& limits);
 
@@ -102,7 +107,9 @@ struct GroupDispatchView {
     std::vector<GroupExpert> experts;
     std::vector<std::uint16_t> rows;
     std::vector<half> gates;
-    ByteView x_bytes;  // wire_rows_bytes(dtype, num_tokens, hidden_dim)
+    bool x_int8 = false;
+    ByteView x_bytes;  // wire_rows_bytes(x_dtype(), num_tokens, hidden_dim)
+    Dtype x_dtype() const { return x_dtype_of(shape, x_int8); }
 };
 // Reuses the vectors of `out`.
 Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits,

@@ -45,6 +45,7 @@ Status RoundPlan::plan(const GroupDispatchView& group, std::size_t num_arenas,
     header.num_tokens = shape.num_tokens;
     header.num_answers = num_answers;
     header.dtype = static_cast<std::uint32_t>(shape.dtype);
+    header.x_dtype = static_cast<std::uint32_t>(group.x_dtype());
 
     words.assign(gpu::round_header_words + by_place_.size(), 0);
     write_tiles(num_arenas);

@@ -186,7 +186,7 @@ struct WorkerCore::State {
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
-                    .caps = {"group", held_cap},
+                    .caps = {"group", held_cap, x_int8_cap},
                     .kernel_version = compute.kernel_version(),
                     .nickname = options.nickname,
                     .client = options.client,

@@ -6,3 +6,4 @@ const header_x_word: u32 = 3u;
 const header_pairs_word: u32 = 4u;
 const header_answer_starts_word: u32 = 5u;
 const header_answer_pairs_word: u32 = 6u;
+const header_x_dtype: u32 = 7u;

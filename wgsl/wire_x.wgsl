@@ -2,7 +2,7 @@
 // The includer has the binding `upload`, wire_rows.wgsl, the header words and hidden_size.
 fn wire_quad(row: u32, quad: u32) -> vec4<f32> {
   let base = upload[header_x_word];
-  let dtype = upload[header_dtype];
+  let dtype = upload[header_x_dtype];
   let at = row * (hidden_size / 4u) + quad;
 
   if (dtype == dtype_f32) {

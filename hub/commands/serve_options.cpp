@@ -106,6 +106,7 @@ SwarmOptions swarm_options_of(const Settings& settings,
     options.token_ok = [&registry](std::string_view token) { return registry.join_allowed(token); };
 
     options.rounding = rounding_of(settings);
+    options.x_int8 = settings.text("wire-x") == "int8";
     options.hedge = parse_hedge_policy(settings.text("hedge")).value();
     options.replicas = count_of(settings, "replicas");
     options.local_fallback = settings.on("local-fallback");

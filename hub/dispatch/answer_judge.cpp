@@ -37,7 +37,7 @@ Status recompute(const AnswerSample& sample, const ExpertCompute& compute, Recom
                  std::vector<float>& gains) {
     const std::size_t hidden = sample.hidden_size;
     std::vector<float> x = sample.x;
-    round_rows(sample.dtype, x, sample.hidden_size);
+    round_rows(sample.x_int8 ? Dtype::int8 : sample.dtype, x, sample.hidden_size);
 
     std::vector<float> x_of, y_of, gates;
     for (std::size_t begin = 0, end = 0; begin < sample.pairs.size(); begin = end) {

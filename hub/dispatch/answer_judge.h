@@ -29,6 +29,7 @@ struct AnswerSample {
     std::uint64_t id = 0;
     std::uint32_t layer = 0, hidden_size = 0;
     Dtype dtype = Dtype::f16;  // of x and y on the wire
+    bool x_int8 = false;       // of y alone: x was int8
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
     bool awaited = false;            // the answer does not count before it is judged
     std::vector<CheckedPair> pairs;  // ascending by expert

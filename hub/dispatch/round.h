@@ -76,7 +76,8 @@ struct Attempt {
     bool probe = false;  // of a worker that was ejected: goes on when it is not needed any more
     // It was answered, and that waits for a verdict; or its answer is one: see swarm_checks.
     std::uint64_t check = 0, witness_of = 0;
-    GroupShape shape;  // as sent; the answer echoes it
+    GroupShape shape;     // as sent; the answer echoes it
+    bool x_int8 = false;  // its x was sent so
     std::uint32_t num_pairs = 0;
     std::vector<std::uint32_t> pieces;  // in the order of their pairs in the frame
     std::vector<std::uint32_t> tokens;  // batch row of each row of the frame's x

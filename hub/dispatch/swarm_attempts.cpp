@@ -77,6 +77,7 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     }
 
     round.fill_group(attempt, group);
+    attempt.x_int8 = group.x_int8 = worker.takes_x_int8(attempt.shape.dtype);
     attempt.sequence_id = worker.ids.issue(attempt.id, answer_frame_bytes(attempt.shape));
     tell_frame_limit(turn, worker);
 

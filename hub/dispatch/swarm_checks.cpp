@@ -59,8 +59,10 @@ AnswerSample SwarmCore::State::sample_of(const Round& round, const Attempt& atte
                                          std::span<const std::uint32_t> rows,
                                          std::vector<std::uint32_t>& units) const {
     const std::size_t hidden = round.hidden_size;
-    AnswerSample sample{
-        .layer = round.layer, .hidden_size = round.hidden_size, .dtype = attempt.shape.dtype};
+    AnswerSample sample{.layer = round.layer,
+                        .hidden_size = round.hidden_size,
+                        .dtype = attempt.shape.dtype,
+                        .x_int8 = attempt.x_int8};
     for (const std::uint32_t row : rows) {
         const auto values = y.subspan(row * hidden, hidden);
         sample.y.insert(sample.y.end(), values.begin(), values.end());

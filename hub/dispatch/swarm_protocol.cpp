@@ -33,6 +33,11 @@ CloseCode refusal_code(const Error& error) {
     return error.code == ErrorCode::unauthorized ? CloseCode::policy : CloseCode::going_away;
 }
 
+// Deterministic: all compute with the same x.
+bool sends_x_int8(const SwarmOptions& options) {
+    return options.x_int8 && !options.rounding.deterministic;
+}
+
 // Deterministic: answers differ by the order of f32 sums at most.
 std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
     if (!options.rounding.deterministic) return std::nullopt;
@@ -219,6 +224,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     const auto asked = arithmetic_asked(options);
     worker.arithmetic = asked.value_or(hello->arithmetic);
     worker.speed = hello->speed;
+    worker.x_int8 = sends_x_int8(options) && names(hello->caps, x_int8_cap);
     worker.lz4 = options.lz4 && hello->lz4;
     worker.queue_depth = std::max(1u, options.queue_depth);
     worker.tells_held = names(hello->caps, "held");

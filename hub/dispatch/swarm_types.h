@@ -34,6 +34,9 @@ struct SwarmOptions {
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     std::function<Sha256(std::uint32_t layer, std::uint32_t expert)> blob_hash;
     std::function<bool(std::string_view token)> token_ok;  // join token check, constant time
+    // x travels as int8 to who takes it so, where answers travel as f16 and need not be the same
+    // whoever computes them.
+    bool x_int8 = false;
     ExpertRounding rounding;  // deterministic: unsummed answers, summed here in expert order
     HedgePolicy hedge;
     std::uint32_t replicas = 2;

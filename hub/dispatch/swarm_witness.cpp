@@ -39,7 +39,9 @@ Worker* SwarmCore::State::find_witness(TimePoint now, const Round& round, const 
             worker.trust_key == check.key || worker.trust_key == check.dissenter ||
             (worker.trust_address != 0 && worker.trust_address == check.address) ||
             (!check.dissenter.empty() && worker.arithmetic != check.arithmetic) ||
-            !worker.accepts(attempt.shape.dtype) || attempt.num_pairs > worker.pairs_max)
+            !worker.accepts(attempt.shape.dtype) ||
+            worker.takes_x_int8(attempt.shape.dtype) != attempt.x_int8 ||
+            attempt.num_pairs > worker.pairs_max)
             return false;
         return std::all_of(attempt.pieces.begin(), attempt.pieces.end(), [&](std::uint32_t i) {
             const Piece& piece = round.pieces[i];

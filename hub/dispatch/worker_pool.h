@@ -159,6 +159,9 @@ struct Worker : UnitHolder {
     bool welcomed() const { return health.state() != Health::connecting; }
     // it sent DRAIN: holds nothing any more, ends when its attempts are answered
     bool leaving() const { return health.state() == Health::draining; }
+    bool x_int8 = false;
+    // Whether rows that are of `dtype` otherwise go to it as int8.
+    bool takes_x_int8(Dtype dtype) const { return x_int8 && dtype == Dtype::f16; }
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
     // A published peer works in order: until the echo that
     // says that its units are loaded it answers nothing else.

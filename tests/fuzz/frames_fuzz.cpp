@@ -54,7 +54,7 @@ void one_tensor(FrameType type, const Bytes& frame, bool lz4) {
             const bool viewed = decode_group_dispatch_into(view, frame, limits(), scratch).ok();
             const auto message = decode_group_dispatch(frame, limits());
             require(viewed || !message.ok());
-            if (message.ok() && message->shape.dtype != Dtype::int8) {
+            if (message.ok() && x_dtype_of(message->shape, message->x_int8) != Dtype::int8) {
                 const auto again = decode_group_dispatch(encode_group_dispatch(*message, lz4),
                                                          limits());
                 require(again.ok() && again->x == message->x && again->rows == message->rows &&
@@ -67,7 +67,8 @@ void one_tensor(FrameType type, const Bytes& frame, bool lz4) {
                 message.ok() && message->shape.dtype != Dtype::int8) {
                 const auto again = decode_group_result(encode_group_result(*message, lz4),
                                                        limits());
-                require(again.ok() && again->y == message->y && again->shape == message->shape);
+                require(again.ok() && again->y == message->y && again->shape == message->shape &&
+                        again->times == message->times);
             }
             break;
         default: break;

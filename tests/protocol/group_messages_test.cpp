@@ -56,11 +56,13 @@ TEST(GroupDispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
                 experts.emplace_back(expert, *rc::gen::inRange(1u, 1u << num_tokens));
         GroupDispatch sent = group_of(dtype, num_tokens, experts);
         sent.shape.unsummed = *rc::gen::arbitrary<bool>();
+        sent.x_int8 = *rc::gen::arbitrary<bool>();
         const Bytes frame = encode_group_dispatch(sent, *rc::gen::arbitrary<bool>());
         RC_ASSERT(frame.size() <= tensor_frame_bytes_max(small_limits()));
         const auto got = decode_group_dispatch(frame, small_limits());
         RC_ASSERT(got.ok());
-        round_rows(dtype, sent.x, 32);
+        round_rows(sent.x_int8 ? Dtype::int8 : dtype, sent.x, 32);
+        RC_ASSERT(got->x_int8 == sent.x_int8);
         RC_ASSERT(got->sequence_id == sent.sequence_id);
         RC_ASSERT((got->shape == sent.shape));
         RC_ASSERT((got->experts == sent.experts));
@@ -68,6 +70,21 @@ TEST(GroupDispatchTest, ComesBackInEveryDtypeWithAndWithoutLz4) {
         RC_ASSERT(got->gates == sent.gates);
         RC_ASSERT(got->x == sent.x);
     }));
+}
+
+TEST(GroupDispatchTest, XAsInt8TakesHalfTheBytesAndLeavesTheAnswersDtype) {
+    GroupDispatch sent = sample_group();
+    const std::size_t whole_bytes = encode_group_dispatch(sent, false).size();
+    sent.x_int8 = true;
+    const Bytes frame = encode_group_dispatch(sent, false);
+    EXPECT_EQ(frame.size(), whole_bytes - 3 * (32 - 4)) << "a byte a value, and a scale a row";
+
+    GroupDispatchView view;
+    Bytes scratch;
+    ASSERT_TRUE(decode_group_dispatch_into(view, frame, small_limits(), scratch).ok());
+    EXPECT_EQ(view.x_dtype(), Dtype::int8);
+    EXPECT_EQ(view.shape.dtype, Dtype::f16);
+    EXPECT_EQ(verdict(decoder()(with_byte(frame, 27, 0))), "payload_size");
 }
 
 TEST(GroupDispatchTest, ViewBorrowsTheFrameOrTheScratch) {
@@ -115,7 +132,7 @@ TEST(GroupDispatchTest, BadHeadersAreRefused) {
 
     for (const unsigned dtype : {0u, 4u, 6u, 255u})
         EXPECT_EQ(verdict(decode(with_byte(frame, 26, dtype))), "unknown_dtype");
-    for (const unsigned flags : {4u, 8u, 128u, 255u})
+    for (const unsigned flags : {4u, 16u, 128u, 255u})
         EXPECT_EQ(verdict(decode(with_byte(frame, 27, flags))), "unknown_flags");
     for (const std::uint32_t num_pairs : {0u, 2u, 21u, 0xffffffffu})
         EXPECT_EQ(verdict(decode(with_u32(frame, 28, num_pairs))), "bad_field");

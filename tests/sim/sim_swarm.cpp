@@ -77,6 +77,7 @@ void SimSwarm::State::say_hello(WorkerId id) {
     hello.device = {.backend = "sim", .budget_bytes = budget};
     hello.client = "sim";
     hello.worker_key = worker.key;
+    hello.caps.push_back(x_int8_cap);
     if (options.tells_held) hello.caps.push_back("held");
     hub_reads(id, encode_hello(hello));
 }

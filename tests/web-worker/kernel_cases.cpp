@@ -54,9 +54,9 @@ struct Run : std::enable_shared_from_this<Run> {
         x.resize(std::size_t{one.num_tokens} * hidden);
         for (float& value : x) value = 2.0f * sequence.next();
 
-        x_wire.resize(wire_rows_bytes(one.dtype, one.num_tokens, hidden));
-        encode_rows(one.dtype, x, hidden, x_wire);
-        MOEX_CHECK(decode_rows(one.dtype, x_wire, hidden, x), "finite rows");
+        x_wire.resize(wire_rows_bytes(one.x_dtype(), one.num_tokens, hidden));
+        encode_rows(one.x_dtype(), x, hidden, x_wire);
+        MOEX_CHECK(decode_rows(one.x_dtype(), x_wire, hidden, x), "finite rows");
 
         // Expert 0 gets every row, expert 3 every second one.
         const std::uint16_t experts[] = {0, 3};
@@ -80,6 +80,7 @@ struct Run : std::enable_shared_from_this<Run> {
                        .num_pairs = num_pairs,
                        .num_experts = static_cast<std::uint16_t>(group.experts.size())};
         group.x_bytes = x_wire;
+        group.x_int8 = one.x_int8;
 
         expected.assign(std::size_t{one.unsummed ? num_pairs : one.num_tokens} * hidden, 0.0);
         std::size_t pair = 0;
@@ -150,6 +151,7 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
     std::unique_ptr<ExpertStore> store;
     std::unique_ptr<ExpertRunner> runner;
     GroupDispatchView group;
+    std::vector<float> x;
     Bytes x_wire;
     bool several_arenas = false;
     RoundKernels kernels = RoundKernels::lanes;
@@ -163,10 +165,8 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
           done(std::move(then)) {
         const std::uint32_t hidden = one.shape.hidden_size;
         Sequence sequence(one.num_tokens + hidden);
-        std::vector<float> x(std::size_t{one.num_tokens} * hidden);
+        x.resize(std::size_t{one.num_tokens} * hidden);
         for (float& value : x) value = 2.0f * sequence.next();
-        x_wire.resize(wire_rows_bytes(one.dtype, one.num_tokens, hidden));
-        encode_rows(one.dtype, x, hidden, x_wire);
         alone.resize(one.num_tokens);
     }
 
@@ -192,14 +192,19 @@ struct BitsRun : std::enable_shared_from_this<BitsRun> {
             if (rows > 0) group.experts.push_back({expert, rows});
         }
         const std::uint32_t hidden = one.shape.hidden_size;
-        const std::uint64_t row_bytes = wire_rows_bytes(one.dtype, 1, hidden);
+        x_wire.resize(wire_rows_bytes(one.x_dtype(), num_rows, hidden));
+        encode_rows(
+            one.x_dtype(),
+            std::span(x).subspan(first * std::size_t{hidden}, num_rows * std::size_t{hidden}),
+            hidden, x_wire);
         group.shape = {.layer = 1,
                        .num_tokens = num_rows,
                        .hidden_dim = static_cast<std::uint16_t>(hidden),
                        .dtype = one.dtype,
                        .num_pairs = static_cast<std::uint32_t>(group.rows.size()),
                        .num_experts = static_cast<std::uint16_t>(group.experts.size())};
-        group.x_bytes = ByteView(x_wire).subspan(first * row_bytes, num_rows * row_bytes);
+        group.x_bytes = x_wire;
+        group.x_int8 = one.x_int8;
     }
 
     void finish(Result<double> result) {
@@ -284,6 +289,7 @@ double kernel_tolerance(const KernelCase& one) {
 std::string kernel_case_name(const KernelCase& one) {
     return text(one.shape_name, ' ', one.shape.hidden_size, 'x', one.shape.moe_intermediate_size,
                 " g", one.shape.group_size, " M=", one.num_tokens, ' ', dtype_name(one.dtype),
+                one.x_int8 ? " of int8" : "",
                 one.bits        ? " bits"
                 : one.published ? " published"
                 : one.unsummed  ? " group unsummed"
@@ -305,6 +311,11 @@ std::vector<KernelCase> kernel_cases(bool wide) {
             cases.push_back({name, shape, num_tokens, Dtype::f16, false, false});
             cases.push_back({name, shape, num_tokens, Dtype::bf16, false, false});
             cases.push_back({name, shape, num_tokens, Dtype::int8, true, false});
+            cases.push_back({.shape_name = name,
+                             .shape = shape,
+                             .num_tokens = num_tokens,
+                             .dtype = Dtype::f16,
+                             .x_int8 = true});
             cases.push_back({name, shape, num_tokens, Dtype::f32, false, true});
         }
     };
@@ -331,6 +342,12 @@ std::vector<KernelCase> kernel_cases(bool wide) {
     cases.push_back({"odd", {352, 224, 32}, 21, Dtype::f16, false, false, true});
     cases.push_back({"odd", {352, 224, 32}, 11, Dtype::bf16, false, false, true});
     cases.push_back({"qwen", {2048, 768, 128}, 9, Dtype::f16, false, false, true});
+    cases.push_back({.shape_name = "odd",
+                     .shape = {352, 224, 32},
+                     .num_tokens = 11,
+                     .dtype = Dtype::f16,
+                     .bits = true,
+                     .x_int8 = true});
     return cases;
 }
 

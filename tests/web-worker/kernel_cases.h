@@ -22,6 +22,8 @@ struct KernelCase {
     // by threads; `num_tokens` rows, and the error is the number of answers that differ
     bool bits = false;
     RoundKernels kernels = RoundKernels::by_adapter;
+    bool x_int8 = false;  // x alone, `dtype` is that of the answer
+    Dtype x_dtype() const { return x_int8 ? Dtype::int8 : dtype; }
 };
 std::string kernel_case_name(const KernelCase& one);
 double kernel_tolerance(const KernelCase& one);  // normalised RMS error; bits: none

@@ -122,7 +122,7 @@ Status CpuRunner::run_group(const GroupDispatchView& group, Done done, std::span
     };
 
     x_.resize(std::max<std::size_t>(x_.size(), std::size_t{shape.num_tokens} * hidden));
-    if (!decode_rows(shape.dtype, group.x_bytes, hidden,
+    if (!decode_rows(group.x_dtype(), group.x_bytes, hidden,
                      std::span(x_).first(std::size_t{shape.num_tokens} * hidden)))
         return not_finite();
     row_of_slot_.assign(group.rows.begin(), group.rows.end());

@@ -12,14 +12,14 @@ namespace moex::gpu {
 struct RoundHeader {
     std::uint32_t num_tokens = 0;   // 0: rows of x
     std::uint32_t num_answers = 0;  // 1: a row per token, or per pair where they are not summed
-    std::uint32_t dtype = 0;        // 2: of x and y, as on the wire
+    std::uint32_t dtype = 0;        // 2: of y, as on the wire
     std::uint32_t x_word = 0;       // 3: where x begins
     std::uint32_t pairs_word = 0;   // 4: num_pairs x {row, gate as f32 bits}
     // 5: [num_answers + 1], into the next table
     std::uint32_t answer_starts_word = 0;
     // 6: num_pairs x AnswerPair, the pairs of each answer in the order in which they are added
     std::uint32_t answer_pairs_word = 0;
-    std::uint32_t unused = 0;
+    std::uint32_t x_dtype = 0;  // 7: of x, as on the wire
     // 8 + place: the first word of that place's list of tiles; a place is (arena, tile family).
     // As many as there are.
 };

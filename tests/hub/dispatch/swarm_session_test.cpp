@@ -211,6 +211,51 @@ TEST(SwarmSessionTest, TheHubIsFullBeyondWorkersMax) {
     EXPECT_EQ(swarm.closed_with(second), CloseCode::going_away);
 }
 
+// Half the bytes out; the judge computes with what the worker got.
+TEST(SwarmSessionTest, RowsTravelAsInt8ToWhoTakesThemUnlessAnswersMustBeTheSameFromAll) {
+    for (const bool deterministic : {false, true}) {
+        SimOptions options{.num_workers = 2, .seed = 3, .log = true};
+        options.swarm.rounding.deterministic = deterministic;
+        options.swarm.x_int8 = true;
+        options.swarm.local_fallback = false;
+        options.swarm.replicas = 2;
+        options.swarm.checks.on = options.swarm.checks.judge = true;
+        SimSwarm swarm(options);
+        ASSERT_TRUE(swarm.run_until_ready());
+        for (std::uint32_t i = 0; i < 12; ++i) {
+            const RoundId round = swarm.submit({.layer = i % 3, .num_tokens = 1 + i % 4});
+            ASSERT_TRUE(swarm.run_until_idle());
+            EXPECT_FALSE(swarm.outcome(round).wrong) << swarm.outcome(round).error_max;
+        }
+
+        std::size_t num_groups = 0;
+        for (const WorkerId worker : swarm.workers_alive())
+            for (const Bytes& frame : swarm.frames_to(worker))
+                if (const auto group = decode_group_dispatch(frame, swarm.core().options().limits);
+                    group.ok()) {
+                    ++num_groups;
+                    EXPECT_EQ(group->x_int8, !deterministic);
+                    EXPECT_EQ(group->shape.dtype, Dtype::f16);
+                }
+        EXPECT_GT(num_groups, 0u);
+        EXPECT_EQ(swarm.core().counters().lies, 0u);
+        EXPECT_LE(swarm.core().counters().residual_max, 1.0 / 3);
+        EXPECT_TRUE(swarm.violations().empty());
+    }
+}
+
+TEST(SwarmSessionTest, APublishedPeerIsAskedInF16BesideWorkersThatTakeInt8) {
+    SimOptions options{.num_workers = 0, .seed = 3, .log = true};
+    options.swarm.x_int8 = true;
+    SimSwarm swarm(options);
+    const WorkerId peer = swarm.join(Peer::published);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const RoundId round = swarm.submit({.num_tokens = 3});
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_FALSE(swarm.outcome(round).wrong);
+    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{peer});
+}
+
 TEST(SwarmSessionTest, ASwarmOfPublishedPeersServes) {
     SimSwarm swarm(no_workers());
     const WorkerId peer = swarm.join(Peer::published);

@@ -1,0 +1,76 @@
+// What the form of rows on the wire costs and saves: the perplexity of the demo's text, scored through a hub and one
+// worker on the processor, and the bytes that went each way for a token.
+//   node bench/wire_bench.mjs [--model DIR] [--text FILE] [--windows N] [--arithmetic exact|int8] [--header]
+// MOEX_BUILD: build folder [build]. Each form of x in turn with answers in f16. CSV: see `columns`; `of_f16` is the
+// perplexity over that with x in f16.
+// example: node bench/wire_bench.mjs --arithmetic exact --header
+import { readFileSync } from "node:fs";
+
+process.env.MOEX_BUILD ??= "build";
+const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
+
+const columns = "worker,x,y,windows,perplexity,of_f16,bytes_out_per_token,bytes_in_per_token";
+const window_tokens = 512;
+const options = {
+  model: "static/models/demo", text: "tests/golden/demo/val_excerpt.txt", windows: "24", arithmetic: "int8",
+};
+let with_header = false;
+for (let i = 2; i < process.argv.length; i += 1) {
+  const name = process.argv[i].replace(/^--/, "");
+  if (name === "header") with_header = true;
+  else if (name in options && i + 1 < process.argv.length) options[name] = process.argv[i += 1];
+  else {
+    console.error(`wire_bench: unknown flag ${process.argv[i]}; see the head of bench/wire_bench.mjs`);
+    process.exit(2);
+  }
+}
+
+async function ask(hub, path, body) {
+  const response = await fetch(`${hub.url}${path}`, {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+  });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(JSON.stringify(answer));
+  return answer;
+}
+
+async function measure(x) {
+  const hub = await Hub.start(["--model", options.model, "--local-fallback", "off", "--replicas", "1",
+    "--timeout-ms", "60000", "--round-deadline-s", "300", "--prefix-cache", "off", "--wire-x", x]);
+  let worker = null;
+  try {
+    worker = await NativeWorker.start(hub, ["--backend", "cpu", "--arithmetic", options.arithmetic]);
+    const begun = (await hub.until((status) => status.health === "ok", "the worker")).workers[0];
+    const model = (await (await fetch(`${hub.url}/v1/models`)).json()).data[0].id;
+    const { tokens } = await ask(hub, "/tokenize", { content: readFileSync(options.text, "utf8") });
+
+    let nll = 0;
+    let count = 0;
+    const num_windows = Math.min(Number(options.windows), Math.floor(tokens.length / window_tokens));
+    for (let i = 0; i < num_windows; i += 1) {
+      const prompt = tokens.slice(i * window_tokens, (i + 1) * window_tokens);
+      const { choices } = await ask(hub, "/v1/completions", { model, prompt, max_tokens: 0, echo: true, logprobs: 0 });
+      const scores = choices[0].logprobs.token_logprobs.filter((score) => score !== null);
+      nll -= scores.reduce((sum, score) => sum + score, 0);
+      count += scores.length;
+    }
+    const { bytes_sent, bytes_received } = (await hub.status()).workers[0];
+    const rows = num_windows * window_tokens;
+    return {
+      num_windows, perplexity: Math.exp(nll / count), out: (bytes_sent - begun.bytes_sent) / rows,
+      in: (bytes_received - begun.bytes_received) / rows,
+    };
+  } finally {
+    await worker?.stop();
+    await hub.remove();
+  }
+}
+
+if (with_header) console.log(columns);
+let of = 0;
+for (const x of ["wire", "int8"]) {
+  const found = await measure(x);
+  of ||= found.perplexity;
+  console.log([options.arithmetic, x === "wire" ? "f16" : x, "f16", found.num_windows, found.perplexity.toFixed(4),
+    (found.perplexity / of).toFixed(5), found.out.toFixed(0), found.in.toFixed(0)].join(","));
+}
