@@ -36,12 +36,14 @@ const char* frame_type_name(FrameType type) {
         case FrameType::drain: return "DRAIN";
         case FrameType::error: return "ERROR";
         case FrameType::budget: return "BUDGET";
+        case FrameType::identity: return "IDENTITY";
+        case FrameType::power: return "POWER";
     }
     return "unknown";
 }
 
 bool is_known_frame_type(std::uint16_t type) {
-    return (type >= 1 && type <= 5) || (type >= 16 && type <= 29);
+    return (type >= 1 && type <= 5) || (type >= 16 && type <= 31);
 }
 
 bool has_tensor_header(FrameType type) {

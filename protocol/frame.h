@@ -40,6 +40,8 @@ enum class FrameType : std::uint16_t {
     drain = 27,
     error = 28,
     budget = 29,
+    identity = 30,
+    power = 31,
 };
 const char* frame_type_name(FrameType type);  // "DISPATCH", ...; "unknown" for others
 bool is_known_frame_type(std::uint16_t type);

@@ -205,6 +205,7 @@ struct Welcome {
     std::string weights_path = "/weights/";
     std::vector<std::string> caps;               // what else the hub understands: "budget"
     std::optional<WorkerArithmetic> arithmetic;  // of the answers; absent: as HELLO says
+    std::string nonce;  // for the signature of IDENTITY; empty: this hub counts for nobody
 };
 Bytes encode_welcome(const Welcome& message);
 Result<Welcome> decode_welcome(ByteView frame);
@@ -246,6 +247,12 @@ struct PrefetchHint {
 };
 Bytes encode_prefetch(std::uint32_t sequence_id, const std::vector<PrefetchHint>& hints);
 Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimits& limits);
+
+// POWER (worker→hub): the share of its turns that it wants to be asked for, 10 to 100 %.
+inline constexpr std::uint32_t power_percent_min = 10, power_percent_max = 100;
+inline constexpr const char* power_cap = "power";  // of WELCOME: the hub asks that much less
+Bytes encode_power(std::uint32_t percent);
+Result<std::uint32_t> decode_power(ByteView frame);
 
 Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms);
 Result<std::uint32_t> decode_busy(ByteView frame);

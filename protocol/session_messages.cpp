@@ -10,7 +10,7 @@ namespace moex {
 namespace {
 
 constexpr std::size_t json_bytes_max = unauthenticated_frame_bytes_max - frame_header_bytes;
-constexpr std::size_t text_bytes_max = 1024;
+constexpr std::size_t text_bytes_max = 1024, nonce_bytes_max = 128;
 constexpr std::size_t nickname_characters_max = 24;
 constexpr std::size_t assigned_units_max = 512;
 constexpr std::size_t list_items_max = 32;
@@ -292,6 +292,7 @@ Bytes encode_welcome(const Welcome& message) {
     json["weights_path"] = message.weights_path;
     if (!message.caps.empty()) json["caps"] = message.caps;
     if (message.arithmetic) json["arithmetic"] = worker_arithmetic_name(*message.arithmetic);
+    if (!message.nonce.empty()) json["nonce"] = wire_text(message.nonce, nonce_bytes_max);
     return json_frame(FrameType::welcome, 0, dump_json(json));
 }
 
@@ -354,6 +355,7 @@ Result<Welcome> decode_welcome(ByteView frame) {
     MOEX_TRY(read_integer_as(message.queue_depth, json, "queue_depth", 1, 1024));
     MOEX_TRY(read_text(message.weights_path, json, "weights_path", text_bytes_max));
     MOEX_TRY(read_list(message.caps, json, "caps"));
+    MOEX_TRY(read_text(message.nonce, json, "nonce", nonce_bytes_max));
     if (find_member(json, "arithmetic") != nullptr) {
         MOEX_ASSIGN(arithmetic, read_arithmetic(json));
         message.arithmetic = arithmetic;

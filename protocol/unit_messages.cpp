@@ -1,4 +1,4 @@
-// READY, RELEASE, BUDGET, PREFETCH, BUSY and DRAIN: the small binary control messages.
+// READY, RELEASE, BUDGET, PREFETCH, POWER, BUSY and DRAIN: the small binary control messages.
 #include "protocol/messages.h"
 #include "protocol/payload.h"
 
@@ -147,6 +147,15 @@ Result<std::vector<PrefetchHint>> decode_prefetch(ByteView frame, const WireLimi
 
     if (pad != 0) return Error{ErrorCode::bad_field, "PREFETCH: pad bytes are not zero"};
     return hints;
+}
+
+Bytes encode_power(std::uint32_t percent) { return u32_frame(FrameType::power, 0, percent); }
+Result<std::uint32_t> decode_power(ByteView frame) {
+    MOEX_ASSIGN(percent, decode_u32_frame(frame, FrameType::power));
+    if (percent < power_percent_min || percent > power_percent_max)
+        return Error{ErrorCode::bad_field, text("POWER of ", percent, " %, want ",
+                                                power_percent_min, " to ", power_percent_max)};
+    return percent;
 }
 
 Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms) {

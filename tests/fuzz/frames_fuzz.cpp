@@ -2,6 +2,7 @@
 // the frame. What is accepted must come back from its encoder with the same meaning.
 #include <cstdlib>
 
+#include "protocol/identity.h"
 #include "protocol/messages.h"
 
 namespace moex {
@@ -103,6 +104,14 @@ void one_control(FrameType type, const Bytes& frame) {
             if (const auto message = decode_budget(frame, limits()); message.ok())
                 require(decode_budget(encode_budget(*message), limits()).ok());
             break;
+        case FrameType::identity:
+            if (const auto message = decode_identity(frame); message.ok())
+                require(decode_identity(encode_identity(*message)).ok());
+            break;
+        case FrameType::power:
+            if (const auto percent = decode_power(frame); percent.ok())
+                require(decode_power(encode_power(*percent)).value() == *percent);
+            break;
         case FrameType::prefetch:
             if (const auto message = decode_prefetch(frame, limits()); message.ok())
                 require(decode_prefetch(encode_prefetch(0, *message), limits()).ok());
@@ -126,8 +135,9 @@ void one(unsigned choice, ByteView bytes) {
         FrameType::ready,          FrameType::prefetch,     FrameType::busy,
         FrameType::drain,          FrameType::error,        FrameType::cancel,
         FrameType::release};
-    // bit 5 names no type: BUDGET, so that the corpus keeps its meaning
-    const FrameType type = (choice & 0x20) != 0 ? FrameType::budget : types[choice % 16];
+    // bit 5 names no type of those: others, so that the corpus keeps its meaning
+    static constexpr FrameType later[] = {FrameType::budget, FrameType::identity, FrameType::power};
+    const FrameType type = (choice & 0x20) != 0 ? later[choice % 16 % 3] : types[choice % 16];
     const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())
                                              : repaired(bytes, type);
     (void)decode_frame_header(frame);

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "protocol/identity.h"
 #include "protocol/json.h"
 #include "tests/protocol/frame_samples.h"
 
@@ -41,6 +42,7 @@ Welcome sample_welcome() {
     welcome.weights_path = "/w/";
     welcome.caps = {"budget"};
     welcome.arithmetic = WorkerArithmetic::exact;
+    welcome.nonce = "5f0c";
     return welcome;
 }
 
@@ -192,10 +194,13 @@ TEST(WelcomeTest, ComesBack) {
     EXPECT_EQ(got->weights_path, "/w/");
     EXPECT_EQ(got->caps, sent.caps);
     EXPECT_EQ(got->arithmetic, WorkerArithmetic::exact);
+    EXPECT_EQ(got->nonce, sent.nonce);
 
     Welcome of_an_older_hub = sent;
     of_an_older_hub.arithmetic.reset();
+    of_an_older_hub.nonce.clear();
     EXPECT_FALSE(decode_welcome(encode_welcome(of_an_older_hub))->arithmetic.has_value());
+    EXPECT_TRUE(decode_welcome(encode_welcome(of_an_older_hub))->nonce.empty());
 }
 
 TEST(WelcomeTest, BadWelcomesAreRefused) {
@@ -218,6 +223,8 @@ TEST(WelcomeTest, BadWelcomesAreRefused) {
     EXPECT_EQ(with("/model/moe_intermediate_size", 1u << 21), "bad_field");
     EXPECT_EQ(with("/model/expert_blob_bytes", 156'673), "bad_field");
     EXPECT_EQ(with("/arithmetic", "fast"), "bad_field");
+    EXPECT_EQ(with("/nonce", std::string(129, 'a')), "bad_field");
+    EXPECT_EQ(with("/nonce", "a\nb"), "bad_field");
     EXPECT_EQ(with("/model/package_sha256", "zz"), "bad_field");
     EXPECT_EQ(with("/limits/num_tokens_max", 0), "bad_field");
     EXPECT_EQ(with("/limits/num_tokens_max", 65536), "bad_field");
@@ -302,6 +309,54 @@ TEST(UnitsTest, ComeBackAndBadOnesAreRefused) {
     EXPECT_EQ(verdict(decode(with_u16(frame, 20, 8))), "unknown_expert");
     EXPECT_EQ(verdict(decode(frame_of(FrameType::ready, "x"))), "payload_size");
     EXPECT_EQ(verdict(decode(encode_cancel(0))), "unknown_type");
+}
+
+TEST(IdentityTest, ComesBackAndBadOnesAreRefused) {
+    Identity sent;
+    sent.public_key.fill(std::byte{0x11});
+    sent.signature.fill(std::byte{0x22});
+    sent.shows_nickname = true;
+    const Bytes frame = encode_identity(sent);
+    EXPECT_EQ(frame.size(), frame_header_bytes + identity_bytes);
+    const auto got = decode_identity(frame);
+    ASSERT_TRUE(got.ok());
+    EXPECT_EQ(got->public_key, sent.public_key);
+    EXPECT_EQ(got->signature, sent.signature);
+    EXPECT_TRUE(got->shows_nickname);
+    EXPECT_FALSE(decode_identity(encode_identity({}))->shows_nickname);
+
+    expect_truncations_refused(frame, decode_identity);
+    EXPECT_EQ(verdict(decode_identity(resized(frame, 1))), "payload_size");
+    EXPECT_EQ(verdict(decode_identity(resized(frame, -1))), "payload_size");
+    EXPECT_EQ(verdict(decode_identity(with_byte(frame, 16 + 96, 2))), "unknown_flags");
+    for (const std::size_t pad : {97u, 98u, 99u})
+        EXPECT_EQ(verdict(decode_identity(with_byte(frame, 16 + pad, 1))), "bad_field");
+    EXPECT_EQ(verdict(decode_identity(encode_cancel(0))), "unknown_type");
+}
+
+TEST(IdentityTest, WhatIsSignedNamesItsPurposeAndEndsNoFieldEarly) {
+    EXPECT_EQ(identity_text("ab", "https://hub:8443", 17),
+              "MoEx identity 1\nab\nhttps://hub:8443\n17");
+    EXPECT_EQ(forget_text("ab", "https://hub:8443"), "MoEx forget 1\nab\nhttps://hub:8443");
+
+    const std::string hex = "00ff" + std::string(60, 'a');
+    ASSERT_TRUE(parse_public_key(hex).ok());
+    EXPECT_EQ(to_hex(*parse_public_key(hex)), hex);
+    for (const std::string& bad :
+         {hex.substr(1), hex + "0", "0g" + hex.substr(2), "AA" + hex.substr(2), std::string()})
+        EXPECT_EQ(verdict(parse_public_key(bad)), "bad_field") << bad;
+    EXPECT_TRUE(parse_signature(hex + hex).ok());
+    EXPECT_EQ(verdict(parse_signature(hex)), "bad_field");
+}
+
+TEST(PowerTest, ComesBackAndBadOnesAreRefused) {
+    for (const std::uint32_t percent : {10u, 55u, 100u})
+        EXPECT_EQ(decode_power(encode_power(percent)).value(), percent);
+    expect_truncations_refused(encode_power(50), decode_power);
+    EXPECT_EQ(verdict(decode_power(encode_power(9))), "bad_field");
+    EXPECT_EQ(verdict(decode_power(encode_power(101))), "bad_field");
+    EXPECT_EQ(verdict(decode_power(resized(encode_power(50), 1))), "payload_size");
+    EXPECT_EQ(verdict(decode_power(encode_drain(50))), "unknown_type");
 }
 
 TEST(BudgetTest, ComesBackAndBadOnesAreRefused) {
