@@ -23,8 +23,9 @@ struct RouteWorker {
     WorkerId id = 0;
     std::uint32_t num_live = 0;  // groups that it has
     double work = 0;             // that it was given of late
-    bool stalls = false;         // it was overdue and has answered nothing since
-    double pace_ms = 0;          // predicted for a group of Router::pairs_each()
+    // it was overdue and has answered nothing since, or lets this turn pass
+    bool stalls = false;
+    double pace_ms = 0;  // predicted for a group of Router::pairs_each()
 };
 struct RouteGroup {
     std::uint32_t worker = 0;           // as add_worker() numbered it

@@ -94,7 +94,7 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     }
 
     worker.decay_work(turn.now);
-    worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs);
+    worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs) / worker.power;
     newcomers.add(attempt.num_pairs, !worker.is_proven);
     ++worker.groups_sent;
     ++counts.groups_sent;

@@ -378,10 +378,11 @@ std::optional<std::uint32_t> SwarmCore::State::route_of(Worker& worker, Dtype dt
 
     worker.mark = mark;
     worker.decay_work(now);
-    worker.route = router.add_worker({.id = worker.id,
-                                      .num_live = static_cast<std::uint32_t>(worker.ids.num_live()),
-                                      .work = worker.work,
-                                      .stalls = worker.stalls_until > now});
+    worker.route = router.add_worker(
+        {.id = worker.id,
+         .num_live = static_cast<std::uint32_t>(worker.ids.num_live()),
+         .work = worker.work,
+         .stalls = worker.stalls_until > now || !worker.takes_turn(mark)});
     routed.push_back(&worker);
     return worker.route;
 }

@@ -124,6 +124,10 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
             if (worker.published_peer) break;
             on_budget(turn, worker, frame);
             return;
+        case FrameType::power:
+            if (worker.published_peer) break;
+            on_power(turn, worker, frame);
+            return;
         default: break;
     }
 
@@ -201,8 +205,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
 
     worker.dtypes = dtype_bits_of(hello->dtypes);
     // tests: every worker of ours has it
-    if (options.rounding.wire_dtype == Dtype::f32)
-        worker.dtypes |= 1u << static_cast<unsigned>(Dtype::f32);
+    if (options.rounding.wire_dtype == Dtype::f32) worker.dtypes |= dtype_bits_of({Dtype::f32});
 
     if (!names(hello->caps, "group") || !worker.accepts(options.rounding.wire_dtype)) {
         refuse(turn, worker,
@@ -243,8 +246,9 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .lz4 = worker.lz4,
                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
-                        .caps = {"budget", "held", times_cap},
-                        .arithmetic = asked}));
+                        .caps = {"budget", "held", times_cap, power_cap},
+                        .arithmetic = asked,
+                        .nonce = options.nonce_of ? options.nonce_of(worker.id) : ""}));
 
     welcome(turn, worker);
 }
@@ -365,6 +369,16 @@ void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
 
     directory.on_budget(worker, capacity_of(worker), units_of(budget->dropped), turn.now);
     carry_out_orders(turn);
+}
+
+void SwarmCore::State::on_power(Turn& turn, Worker& worker, ByteView frame) {
+    const Result<std::uint32_t> percent = decode_power(frame);
+    if (!percent.ok()) {
+        ++counts.bad_frames;
+        refuse(turn, worker, percent.error(), close_code_for(percent.error().code));
+        return;
+    }
+    worker.power = *percent / 100.0;
 }
 
 void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {

@@ -34,6 +34,8 @@ struct SwarmOptions {
     std::vector<std::uint8_t> layer_is_moe;  // [num_layers]
     std::function<Sha256(std::uint32_t layer, std::uint32_t expert)> blob_hash;
     std::function<bool(std::string_view token)> token_ok;  // join token check, constant time
+    // What a worker is given to sign (PROTOCOL.md, IDENTITY). Empty: nothing.
+    std::function<std::string(WorkerId)> nonce_of;
     // x travels as int8 to who takes it so, where answers travel as f16 and need not be the same
     // whoever computes them.
     bool x_int8 = false;
@@ -136,6 +138,7 @@ struct WorkerView {                                // for status, metrics and th
     std::string nickname, client, worker_key, address;
     bool published_peer = false;  // speaks the five published messages
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
+    double power = 1;  // the share of what it could do that it wants to be asked for
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
     Health health = Health::connecting;  // finer than `state`
     std::uint32_t ejections = 0;

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "hub/dispatch/placement.h"
+
 namespace moex {
 namespace {
 constexpr Duration cancelled_kept = 60s;           // how long an id stays live after its CANCEL
@@ -122,6 +124,11 @@ WorkerState Worker::state() const {
     return WorkerState::unhealthy;
 }
 
+bool Worker::takes_turn(std::uint64_t turn) const {
+    constexpr double whole = 1.0 / (1ull << 53);
+    return power >= 1 || static_cast<double>(mix_hash(turn, id) >> 11) * whole < power;
+}
+
 bool Worker::loading_in_order() const {
     return std::any_of(heartbeats.begin(), heartbeats.end(),
                        [](const Heartbeat& beat) { return !beat.units.empty(); });
@@ -209,6 +216,7 @@ WorkerView Worker::view() const {
     view.nickname = nickname;
     view.client = client;
     view.arithmetic = arithmetic;
+    view.power = power;
     view.worker_key = worker_key;
     view.address = address;
     view.published_peer = published_peer;

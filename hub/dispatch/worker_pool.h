@@ -159,10 +159,15 @@ struct Worker : UnitHolder {
     bool welcomed() const { return health.state() != Health::connecting; }
     // it sent DRAIN: holds nothing any more, ends when its attempts are answered
     bool leaving() const { return health.state() == Health::draining; }
+    // The share of what it could do that it wants to be asked for.
+    double power = 1;
     bool x_int8 = false;
     // Whether rows that are of `dtype` otherwise go to it as int8.
     bool takes_x_int8(Dtype dtype) const { return x_int8 && dtype == Dtype::f16; }
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }
+    // Whether it is asked before others in that one of the core's turns: in `power` of them, as if
+    // by chance, and on every run in the same ones.
+    bool takes_turn(std::uint64_t turn) const;
     // A published peer works in order: until the echo that
     // says that its units are loaded it answers nothing else.
     bool loading_in_order() const;
