@@ -35,6 +35,8 @@ struct WorkerStatus {
     std::string detail;  // one sentence: why, and what to do
     std::uint64_t worker_id = 0;
     std::string model_name;
+    std::string nonce;  // what the hub gave to be signed, see WorkerCore::identify(); or empty
+    std::uint32_t power_percent = power_percent_max;
     gpu::AdapterInfo adapter;
     std::string no_gpu;  // why it computes on the processor, where it would not have chosen to
     std::uint32_t units_assigned = 0, units_ready = 0;
@@ -66,6 +68,7 @@ enum class WorkerBackend { gpu, cpu, automatic };
 struct WorkerOptions {
     std::string token, nickname, client, worker_key;
     std::uint64_t budget_bytes = 512ull << 20;  // of memory there: weights and calls in flight
+    std::uint32_t power_percent = power_percent_max;  // of its turns that the hub is to ask for
     WorkerBackend backend = WorkerBackend::gpu;
     // of the processor: how it answers, and on how many threads (0: one per core)
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;

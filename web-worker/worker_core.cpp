@@ -75,6 +75,7 @@ struct WorkerCore::State {
                   .lost = [this](const gpu::Loss& loss) { lost(loss); },
                   .failed = [this](std::string reason) { fail(std::move(reason)); }}) {
         report.status.budget_bytes = options.budget_bytes;
+        report.status.power_percent = options.power_percent;
     }
 
     Platform& platform;
@@ -214,6 +215,7 @@ struct WorkerCore::State {
         hub.welcomed(welcome.heartbeat_ms);
         report.status.worker_id = welcome.worker_id;
         report.status.model_name = welcome.model_name;
+        report.status.nonce = welcome.nonce;
         if (model && same_model(model->welcome, welcome)) {
             model->welcome = std::move(welcome);
             model->loader.begin_connection();
@@ -242,11 +244,15 @@ struct WorkerCore::State {
         // Of the same model: what lay on this GPU before the line broke lies there still.
         if (model->hub_takes(held_cap)) hub.send(encode_ready(model->store.units()));
 
+        if (report.status.power_percent != power_percent_max) tell_power();
+
         // The size of a blob was not known when HELLO named the budget, and whole blobs may not
         // fill the arenas. Or the limit was moved since.
         if (told_bytes / model->welcome.expert_blob_bytes != model->store.slots_max())
             tell_budget({});
         settle();
+        // Whoever signs it does so before there is work to be counted.
+        if (!report.status.nonce.empty()) report.show();
     }
 
     // ---- the memory limit
@@ -271,6 +277,11 @@ struct WorkerCore::State {
             if (dropped.empty()) return;
             first = last;
         }
+    }
+
+    void tell_power() {
+        if (hub.online() && model->hub_takes(power_cap))
+            hub.send(encode_power(report.status.power_percent));
     }
 
     // An ASSIGN that crossed a BUDGET, or a hub that counts otherwise.
@@ -434,6 +445,22 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     s.report.status.budget_bytes = budget_bytes;
     s.report.changed();
     if (s.model && !s.over) s.resize();
+}
+
+void WorkerCore::set_power(std::uint32_t percent) {
+    State& s = *state_;
+    percent = std::clamp(percent, power_percent_min, power_percent_max);
+    if (std::exchange(s.report.status.power_percent, percent) == percent || s.over) return;
+    s.report.changed();
+    s.tell_power();
+}
+
+void WorkerCore::identify(std::uint64_t worker_id, const Identity& identity) {
+    State& s = *state_;
+    // Signed for an earlier connection, it says nothing on this one.
+    const WorkerStatus& status = s.report.status;
+    if (s.hub.online() && worker_id == status.worker_id && !status.nonce.empty())
+        s.hub.send(encode_identity(identity));
 }
 
 void WorkerCore::on_network_back() {

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "protocol/identity.h"
 #include "web-worker/platform.h"
 
 namespace moex {
@@ -22,6 +23,12 @@ class WorkerCore {
     // The limit for all that lies on the GPU. Applies at once: experts beyond it are let go of,
     // the rest serves on, and the hub is told without a reconnect (PROTOCOL.md, BUDGET).
     void set_budget(std::uint64_t budget_bytes);
+    // The share of its turns that the hub is to ask for, 10 to 100 %. The hub is told at once and
+    // asks that much less; what it does ask is answered as fast as ever.
+    void set_power(std::uint32_t percent);
+    // What this worker did counts for who signed status().nonce, of the connection on which it is
+    // `worker_id`; may come again with another choice.
+    void identify(std::uint64_t worker_id, const Identity& identity);
     // the machine is on a network again: a retry that waits goes now
     void on_network_back();
     void stop();  // closes with 1001; the phase becomes stopped

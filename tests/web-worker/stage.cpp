@@ -177,6 +177,7 @@ void Stage::post(std::function<void()> function) {
 
 Stage::Timers::iterator Stage::next_timer() {
     auto next = timers.end();
+    if (hold_timers) return next;
     for (auto one = timers.begin(); one != timers.end(); ++one)
         if ((long_waits || one->second.first < clock_ms + 5000) &&
             (next == timers.end() || one->second.first < next->second.first))
@@ -255,7 +256,8 @@ Bytes Stage::welcome_frame() const {
                            .expert_blob_bytes = stage_blob_bytes,
                            .dtype = Dtype::f32,  // as group_of() asks
                            .caps = hub_caps,
-                           .arithmetic = hub_asks});
+                           .arithmetic = hub_asks,
+                           .nonce = hub_nonce});
 }
 
 void Stage::assign(const std::vector<std::uint16_t>& experts) {

@@ -116,6 +116,7 @@ class Stage : public Platform {
     WireLimits limits = stage_limits;
     std::vector<std::string> hub_caps{"budget"};
     std::optional<WorkerArithmetic> hub_asks;
+    std::string hub_nonce;
     bool connected = false;
     bool hub_is_down = false;
     bool hold_closing = false;  // no close notice comes
@@ -140,6 +141,7 @@ class Stage : public Platform {
     double clock_ms = 0;
     // else timers of seconds do not strike: the GPU's work takes no time on this clock
     bool long_waits = false;
+    bool hold_timers = false;  // none strikes: time stands still
     std::uint64_t last_timer = 0;
     using Timers = std::map<std::uint64_t, std::pair<double, std::function<void()>>>;
     Timers timers;

@@ -74,6 +74,67 @@ TEST(WorkerCoreTest, ASoftwareAdapterIsNotMeasured) {
     EXPECT_LE(small->read_bytes, 8u << 20);
 }
 
+// While no timer strikes no time passes: what is asked is answered all the same, whatever the
+// power.
+TEST(WorkerCoreTest, ItsPowerIsToldAtOnceAndDelaysNothing) {
+    Stage stage(64u << 20, {.power_percent = 40});
+    stage.hub_caps.push_back(power_cap);
+    stage.serve({1});
+    EXPECT_EQ(decode_power(stage.next(FrameType::power)).value(), 40u);
+
+    stage.core->set_power(70);
+    stage.core->set_power(70);
+    stage.core->set_power(3);
+    EXPECT_EQ(decode_power(stage.next(FrameType::power)).value(), 70u);
+    EXPECT_EQ(decode_power(stage.next(FrameType::power)).value(), power_percent_min);
+    EXPECT_FALSE(stage.has_sent(FrameType::power));
+
+    const double asked_ms = stage.clock_ms;
+    stage.hold_timers = true;
+    for (std::uint32_t i = 0; i < 20; ++i) stage.expect_answer(20 + i, 1);
+    EXPECT_EQ(stage.clock_ms, asked_ms);
+    stage.hold_timers = false;
+
+    stage.hang_up(1006, "");
+    stage.welcome();
+    EXPECT_EQ(decode_power(stage.next(FrameType::power)).value(), power_percent_min);
+}
+
+TEST(WorkerCoreTest, FullPowerAndAnOlderHubAreToldNothing) {
+    Stage full;
+    full.hub_caps.push_back(power_cap);
+    full.serve({1});
+    EXPECT_FALSE(full.has_sent(FrameType::power));
+
+    Stage older(64u << 20, {.power_percent = 40});
+    older.serve({1});
+    older.core->set_power(20);
+    EXPECT_FALSE(older.has_sent(FrameType::power));
+}
+
+TEST(WorkerCoreTest, AnIdentityIsSentOnTheConnectionThatItWasSignedFor) {
+    Stage stage;
+    stage.core->start();
+    stage.hub_nonce = "5f0c";
+    Identity identity;
+    identity.shows_nickname = true;
+    stage.core->identify(7, identity);
+    EXPECT_FALSE(stage.has_sent(FrameType::identity)) << "before WELCOME";
+
+    stage.welcome();
+    EXPECT_EQ(stage.status().nonce, "5f0c");
+    stage.core->identify(6, identity);
+    EXPECT_FALSE(stage.has_sent(FrameType::identity)) << "signed for another connection";
+    stage.core->identify(7, identity);
+    EXPECT_TRUE(decode_identity(stage.next(FrameType::identity))->shows_nickname);
+
+    stage.hub_nonce.clear();
+    stage.hang_up(1006, "");
+    stage.welcome();
+    stage.core->identify(7, identity);
+    EXPECT_FALSE(stage.has_sent(FrameType::identity)) << "a hub that counts for nobody";
+}
+
 TEST(WorkerCoreTest, APausedWorkerLeavesAndKeepsItsWeights) {
     Stage stage;
     stage.serve({1});

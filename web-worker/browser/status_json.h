@@ -25,6 +25,8 @@ inline nlohmann::json status_json(const WorkerStatus& status) {
         {"detail", status.detail},
         {"worker_id", status.worker_id},
         {"model_name", status.model_name},
+        {"nonce", status.nonce},
+        {"power_percent", status.power_percent},
         {"adapter",
          {{"backend", status.adapter.backend},
           {"vendor", status.adapter.vendor},

@@ -2,6 +2,7 @@
 // go to JavaScript, and the exports through which JavaScript answers.
 #include <emscripten.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include <nlohmann/json.hpp>
@@ -109,7 +110,7 @@ void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the he
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
-// `json`: {"token", "nickname", "worker_key", "client", "budget_bytes"}
+// `json`: {"token", "nickname", "worker_key", "client", "budget_bytes", "power_percent"}
 EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     const nlohmann::json options = nlohmann::json::parse(std::string_view(json, size_bytes),
                                                          nullptr, false);
@@ -122,6 +123,8 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     worker.client = options.value("client", "tab");
     worker.budget_bytes = static_cast<std::uint64_t>(
         options.value("budget_bytes", 512.0 * 1024 * 1024));
+    worker.power_percent = std::clamp(options.value("power_percent", power_percent_max),
+                                      power_percent_min, power_percent_max);
     worker.backend = WorkerBackend::automatic;
 
     tab().core = std::make_unique<WorkerCore>(tab().platform, std::move(worker));
@@ -141,6 +144,21 @@ EMSCRIPTEN_KEEPALIVE void mx_stop() {
 }
 EMSCRIPTEN_KEEPALIVE void mx_set_budget(double bytes) {
     if (tab().core) tab().core->set_budget(static_cast<std::uint64_t>(bytes));
+}
+
+EMSCRIPTEN_KEEPALIVE void mx_set_power(std::uint32_t percent) {
+    if (tab().core) tab().core->set_power(percent);
+}
+// Both in hexadecimal digits, behind each other; what is neither is passed over.
+EMSCRIPTEN_KEEPALIVE void mx_identify(const char* signed_by, std::uint32_t size_bytes,
+                                      double worker_id, int shows_nickname) {
+    constexpr std::size_t key_digits = 2 * std::tuple_size_v<PublicKey>;
+    const std::string_view digits(signed_by, size_bytes);
+    const auto key = parse_public_key(digits.substr(0, key_digits));
+    const auto signature = parse_signature(digits.substr(std::min(key_digits, digits.size())));
+    if (!tab().core || !key.ok() || !signature.ok()) return;
+    tab().core->identify(static_cast<std::uint64_t>(worker_id),
+                         {*key, *signature, shows_nickname != 0});
 }
 
 EMSCRIPTEN_KEEPALIVE void mx_on_open() {

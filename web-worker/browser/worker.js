@@ -1,6 +1,7 @@
 // The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers
 // (Module.mx).
-// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes} | {type: "budget", bytes}
+// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, power_percent} | {type: "budget", bytes}
+//               | {type: "power", percent} | {type: "identity", worker_id, public_key, signature, shows_nickname}
 //               | "pause" | "resume" | "online" | "stop"
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
@@ -107,6 +108,12 @@ function handle(message) {
   else if (type === "online") wasm._mx_on_network_back();
   else if (type === "stop") wasm._mx_stop();
   else if (type === "budget") wasm._mx_set_budget(message.bytes);
+  else if (type === "power") wasm._mx_set_power(message.percent);
+  else if (type === "identity") {
+    withText(message.public_key + message.signature, (address, size) => {
+      wasm._mx_identify(address, size, message.worker_id, message.shows_nickname ? 1 : 0);
+    });
+  }
 }
 self.onmessage = ({ data }) => {
   if (wasm) handle(data);
