@@ -28,23 +28,13 @@ done
 here=$(cd "$(dirname "$0")/.." && pwd)
 say() { printf 'check_fresh: %s\n' "$*"; }
 fail() { printf 'check_fresh: %s\n' "$*" >&2; exit 1; }
-[ "$(id -u)" = 0 ] || fail "a root of one's own needs root: run it with sudo"
-for tool in mmdebstrap git curl unshare chroot; do
-  command -v "$tool" > /dev/null || fail "$tool is missing: apt-get install mmdebstrap git curl util-linux"
-done
-if [ -z "${MOEX_FRESH_INSIDE:-}" ]; then
-  exec env MOEX_FRESH_INSIDE=1 unshare --mount --pid --fork --kill-child --propagation private "$0" "${arguments[@]}"
-fi
+# shellcheck source=scripts/bare_root.sh
+. "$here/scripts/bare_root.sh"
+need_tools git curl
+enter_namespaces "${arguments[@]}"
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/moex-fresh.XXXXXX")
-cleanup() {
-  trap '' INT TERM HUP
-  kill -KILL -1 2> /dev/null || true        # of this namespace: what the command left running
-  wait 2> /dev/null || true
-  grep -o " ${work}[^ ]*" /proc/self/mounts | sort -r | xargs -r umount --lazy || true
-  if [ "$keep" = 1 ]; then say "kept: $work"; else rm -rf --one-file-system "$work"; fi
-}
-trap cleanup EXIT
+trap 'leave_root "$work" "$keep"' EXIT
 trap 'exit 130' INT TERM HUP
 mount -t proc proc /proc                    # the namespace's own processes, here and for `kill -1`
 
@@ -56,43 +46,14 @@ mapfile -t commands < <(awk '/^## Try it/ { on = 1 } on && /^```/ { if (inside) 
 now() { date +%s.%N; }
 took() { awk -v from="$1" -v to="$2" 'BEGIN { printf "%.1f s", to - from }'; }
 
-# make_root NAME: a minimal Debian under $work/NAME with a clone of this repository in /moex.
+# make_root NAME: a bare Debian under $work/NAME with a clone of this repository in /moex.
 make_root() {
-  local root=$work/$1 source sources=()
-  for source in /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources; do
-    [ -s "$source" ] && sources+=("$source")
-  done
-  say "making a bare $suite root"
-  mmdebstrap --quiet --mode=root --variant=minbase "$suite" "$root" "${sources[@]}" > "$work/$1.mmdebstrap" 2>&1 \
-    || { tail -20 "$work/$1.mmdebstrap" >&2; fail "mmdebstrap failed (above)"; }
-
-  # The host's ways out: settings of apt that name proxies, mirrors or dates; certificates; npm's registry.
-  local path
-  for path in /etc/apt/{apt.conf.d,auth.conf.d,keyrings,trusted.gpg.d} /usr/share/keyrings /etc/ssl/certs \
-              /usr/local/share/ca-certificates /etc/npmrc ~root/.npmrc /etc/resolv.conf /etc/hosts; do
-    [ -e "$path" ] || continue
-    mkdir -p "$root$(dirname "$path")"
-    cp -aL "$path" "$root$(dirname "$path")/" 2> /dev/null || true
-  done
-  rm -f "$root"/etc/apt/apt.conf.d/{20packagekit,50appstream,*docker*}
-
-  mount --rbind --make-rslave /dev "$root/dev"
-  mount -t proc proc "$root/proc"
-  mount --rbind --make-rslave /sys "$root/sys"
-  git clone --quiet --no-hardlinks "$here" "$root/moex"
+  make_bare_root "$work/$1" "$suite"
+  git clone --quiet --no-hardlinks "$here" "$work/$1/moex"
 }
 
-# inside NAME COMMAND: as root, with a bare environment beside proxies and certificates.
-inside() {
-  local root=$work/$1 name keep_env=()
-  for name in http{,s}_proxy no_proxy HTTP{,S}_PROXY NO_PROXY NODE_EXTRA_CA_CERTS SSL_CERT_FILE SSL_CERT_DIR; do
-    [ -z "${!name:-}" ] || keep_env+=("$name=${!name}")
-  done
-  shift
-  exec env -i "${keep_env[@]}" HOME=/root USER=root LANG=C.UTF-8 MOEX_LISTEN=127.0.0.1:0 \
-    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    chroot "$root" /bin/bash -c "cd /moex && exec $1"
-}
+# inside NAME COMMAND
+inside() { enter_root "$work/$1" MOEX_LISTEN=127.0.0.1:0 -- /bin/bash -c "cd /moex && exec $2"; }
 
 # Each line with the time it came.
 stamp() { while IFS= read -r line; do printf '%s %s\n' "$EPOCHREALTIME" "$line"; done; }

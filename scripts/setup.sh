@@ -3,7 +3,8 @@
 #   usage: scripts/setup.sh [--yes] [--for PURPOSE[,PURPOSE...]] [--check | --list]
 #     --yes     do not ask (root is not asked either)
 #     --for X   run: the hub and its pages; worker: also moex-worker (Vulkan); tab: also a headless browser here;
-#               test: all of these and the test tools; lint: clang-tidy and clang-format                  [test]
+#               package: worker and dpkg's tools; test: all but dpkg's and the test tools;
+#               lint: clang-tidy and clang-format                                                         [test]
 #     --check   only say what is missing; exit 1 if anything is
 #     --list    print the names of the packages, one a line; installed or not
 #   example: scripts/setup.sh --for run
@@ -16,8 +17,8 @@ while [ $# -gt 0 ]; do
     --yes) yes=1 ;;
     --check) check=1 ;;
     --list) list=1 ;;
-    --for) purposes=${2:?run, worker, tab, test or lint}; shift ;;
-    -h|--help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
+    --for) purposes=${2:?run, worker, package, tab, test or lint}; shift ;;
+    -h|--help) sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "setup.sh: unknown argument $1 (see --help)" >&2; exit 2 ;;
   esac
   shift
@@ -40,6 +41,7 @@ for_run="g++ cmake ninja-build pkg-config ccache
   libfmt-dev prometheus-cpp-dev libsqlite3-dev liblz4-dev libhwy-dev libpcre2-dev libutf8proc-dev libqrcodegencpp-dev
   emscripten nodejs npm"
 for_worker="libvulkan-dev mesa-vulkan-drivers spirv-tools"
+for_package="dpkg-dev"
 for_tab="$browser"
 for_test="libgtest-dev libgmock-dev librapidcheck-dev clang-14 libclang-rt-14-dev clang-format-14 git"
 for_lint="$for_run $for_worker libgtest-dev libgmock-dev librapidcheck-dev clang-14 clang-tidy-14 clang-format-14 git"
@@ -48,10 +50,11 @@ for purpose in ${purposes//,/ }; do
   case "$purpose" in
     run) packages+=" $for_run" ;;
     worker) packages+=" $for_run $for_worker" ;;
+    package) packages+=" $for_run $for_worker $for_package" ;;
     tab) packages+=" $for_run $for_tab" ;;
     test) packages+=" $for_run $for_worker $for_tab $for_test" ;;
     lint) packages+=" $for_lint" ;;
-    *) echo "setup.sh: --for $purpose: want run, worker, tab, test or lint" >&2; exit 2 ;;
+    *) echo "setup.sh: --for $purpose: want run, worker, package, tab, test or lint" >&2; exit 2 ;;
   esac
 done
 # shellcheck disable=SC2086

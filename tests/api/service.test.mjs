@@ -74,6 +74,34 @@ test('groff renders every page without a warning', { skip: groff }, () => inFold
   assert.equal(shown.stdout.split(heading).length - 1, pages.length);
 }));
 
+test('every metric of the Grafana board and the alert rules is one of /metrics', async () => {
+  const board = readFileSync(join(host, 'grafana.json'), 'utf8');
+  const rules = readFileSync(join(host, 'alerts.yml'), 'utf8');
+  const hub = await startHub(['--backend', 'local', '--threads', '1']);
+  let metrics;
+  try {
+    await (await fetch(`${hub.url}/health`)).text();   // answers by status have a first row
+    metrics = await (await fetch(`${hub.url}/metrics`)).text();
+  } finally { await hub.stop(); }
+  const known = new Map();   // name of a sample: its labels
+  for (const [, name, labels = ''] of metrics.matchAll(/^(moex_\w+)(?:\{(.*)\})? /gm))
+    known.set(name, [...(known.get(name) ?? []), ...[...labels.matchAll(/(\w+)="/g)].map(([, label]) => label)]);
+
+  for (const [file, text] of Object.entries({ 'grafana.json': board, 'alerts.yml': rules })) {
+    const named = [...text.replaceAll('\\"', '"').matchAll(/\b(moex_\w+)(?:\{([^}]*)\})?/g)];
+    assert.ok(named.length > 8, file);
+    for (const [, name, labels = ''] of named) {
+      assert.ok(known.has(name), `${file}: ${name}`);
+      for (const [, label] of labels.matchAll(/(\w+)(?:=|!)/g))
+        assert.ok(label === 'instance' || known.get(name).includes(label), `${file}: ${name}{${label}}`);
+    }
+  }
+  assert.equal(JSON.parse(board).panels.every(({ targets }) => targets.length > 0), true);
+
+  const checked = spawnSync('promtool', ['check', 'rules', join(host, 'alerts.yml')], { encoding: 'utf8' });
+  if (!checked.error) assert.equal(checked.status, 0, checked.stdout + checked.stderr);
+});
+
 // What PCRE2 splits: with a compiler at run time outside the unit, by its interpreter inside.
 const texts = [
   ...["a", " ", "\n", "!", "é", "7", "😀", "a\u0301", "\t \n", " \n\t a1!"].map((piece) => piece.repeat(3000) + 'x'),
