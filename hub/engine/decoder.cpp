@@ -73,6 +73,7 @@ struct Decoder::State {
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                        const RouteWatch& watch);
     Status finish_experts(MicroBatch& batch, StepResult& result, const std::stop_token& stop);
+    std::vector<float> final_rows(std::span<const std::uint32_t> asked) const;
     void head(std::span<const StepRows> batch, StepResult& result);
 };
 
@@ -372,30 +373,38 @@ Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
     return {};
 }
 
+// Those rows of the step behind the final norm, in ascending order.
+std::vector<float> Decoder::State::final_rows(std::span<const std::uint32_t> asked) const {
+    std::vector<float> normed(asked.size() * config.hidden_size);
+    std::size_t part = 0;
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+        while (asked[i] >= micro_batches[part].first_row + micro_batches[part].rows.size()) ++part;
+        const std::size_t row = asked[i] - micro_batches[part].first_row;
+        rms_norm(
+            row_of(normed, i, config.hidden_size),
+            std::span(micro_batches[part].x).subspan(row * config.hidden_size, config.hidden_size),
+            weights.final_norm, static_cast<float>(config.rms_norm_eps));
+    }
+    return normed;
+}
+
 // Logits of the rows that asked for them; only those pay for the head.
 void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
-    std::vector<std::uint32_t> asked;
+    std::vector<std::uint32_t> asked, hidden;
     std::uint32_t first = 0;
     for (const StepRows& rows : batch) {
         const auto count = static_cast<std::uint32_t>(rows.tokens.size());
         for (std::uint32_t i = 0; i < count; ++i)
             if (!rows.no_logits && (rows.all_logits || i + 1 == count)) asked.push_back(first + i);
+        for (std::uint32_t i = 0; rows.hidden && i < count; ++i) hidden.push_back(first + i);
         first += count;
     }
 
+    if (!hidden.empty()) result.hidden = final_rows(hidden);
     if (asked.empty()) return;
 
     const TraceSpan span(Trace::Row::engine, "head", {"rows", asked.size()});
-    std::vector<float> normed(asked.size() * config.hidden_size);
-    std::size_t part = 0;
-    for (std::size_t i = 0; i < asked.size(); ++i) {
-        while (asked[i] >= micro_batches[part].first_row + micro_batches[part].rows.size()) ++part;
-        rms_norm(row_of(normed, i, config.hidden_size),
-                 row_of(micro_batches[part].x, asked[i] - micro_batches[part].first_row,
-                        config.hidden_size),
-                 weights.final_norm, static_cast<float>(config.rms_norm_eps));
-    }
-
+    const std::vector<float> normed = final_rows(asked);
     result.logits = std::move(spare_logits);
     result.logits.resize(asked.size() * config.vocab_size);
     const HubProduct product[] = {{{result.logits.data(), config.vocab_size}, &weights.head}};

@@ -54,6 +54,7 @@ class Decoder : public StepDevice {
         return step(batch, experts, {}, std::move(stop));
     }
     void recycle(StepResult&& result) override;
+    bool gives_hidden() const override { return true; }
     ThreadPool& threads() const override;  // those that steps run on
 
   private:

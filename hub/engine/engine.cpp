@@ -66,6 +66,10 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
     if (request.prompt.empty())
         return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};
 
+    if (request.hidden_mean && !state.device.gives_hidden())
+        return Error{ErrorCode::unsupported,
+                     "embeddings are not given by a hub whose layers run on its GPU (--gpu)"};
+
     for (const TokenId id : request.prompt)
         if (id >= config.vocab_size)
             return Error{
@@ -89,6 +93,7 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
 
     request.max_tokens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(request.max_tokens, room - prompt_tokens));
+    if (request.hidden_mean) request.max_tokens = 0;
 
     // Before the lock: a long prompt is copied and sorted here.
     auto generation = std::make_unique<Generation>(std::move(request), std::move(sink));
@@ -295,9 +300,12 @@ void Engine::State::end_running(GenerationId id, FinishReason reason, Error erro
 }
 
 void Engine::State::end(std::unique_ptr<Generation> generation, FinishReason reason, Error error) {
+    std::vector<float> mean;
+    for (const double sum : generation->hidden_sum)
+        mean.push_back(static_cast<float>(sum / generation->hidden_rows));
     if (generation->sink.on_end)
         generation->sink.on_end({reason, std::move(error), std::move(generation->stats),
-                                 std::move(generation->prompt_logprobs)});
+                                 std::move(generation->prompt_logprobs), std::move(mean)});
 
     const std::lock_guard lock(mutex);
     --open;

@@ -12,8 +12,10 @@ void add_workers(std::vector<std::uint64_t>& to, const std::vector<std::uint64_t
     to = std::move(all);
 }
 
-// Scores want the logits of every row of the prompt, so these are computed.
-bool may_share(const Generation& generation) { return !generation.request.prompt_logprobs; }
+// Scores and embeddings want every row of the prompt, so these are computed.
+bool may_share(const Generation& generation) {
+    return !generation.request.prompt_logprobs && !generation.request.hidden_mean;
+}
 
 // Tokens of whole pages that both begin with, and that leave `a` a row to compute.
 std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint32_t page_tokens) {

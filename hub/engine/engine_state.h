@@ -58,6 +58,9 @@ struct Generation {
     TimePoint submitted, admitted{}, first_token;
     GenerationStats stats;
     std::vector<SampledToken> prompt_logprobs;
+    // Of the prompt's rows so far, one after the other, so that chunks change no bit.
+    std::vector<double> hidden_sum;  // [hidden_size]
+    std::uint32_t hidden_rows = 0;
 };
 
 // Whose next token a step has the logits for.
@@ -141,6 +144,7 @@ struct Engine::State {
     Result<StepResult> run_step(std::span<const StepRows> batch, const StepShape& shape);
     void take_rows(Generation& generation, const StepResult& result, std::size_t first_row);
     void score_prompt(Generation& generation, std::span<const float> logits) const;
+    static void add_hidden(Generation& generation, std::span<const float> rows);
     std::vector<DueToken> take_result(std::span<const StepRows> batch,
                                       std::span<Generation* const> members,
                                       const StepResult& result);

@@ -146,7 +146,9 @@ std::vector<StepRows> Engine::State::compose() {
                           .subspan(generation->kv->num_tokens(), generation->step_tokens);
 
         rows.all_logits = generation->scores_prompt();
-        rows.no_logits = !rows.all_logits && generation->step_tokens < generation->missing();
+        rows.hidden = generation->request.hidden_mean;
+        rows.no_logits = rows.hidden ||
+                         (!rows.all_logits && generation->step_tokens < generation->missing());
 
         batch.push_back(rows);
     }
@@ -250,13 +252,21 @@ void Engine::State::step() {
 std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch,
                                                  std::span<Generation* const> members,
                                                  const StepResult& result) {
-    const std::size_t vocab_size = device.config().vocab_size;
-    std::size_t logits_at = 0, row_at = 0;
+    const std::size_t vocab_size = device.config().vocab_size,
+                      hidden_size = device.config().hidden_size;
+    std::size_t logits_at = 0, row_at = 0, hidden_at = 0;
     std::vector<DueToken> due;
     for (std::size_t i = 0; i < members.size(); ++i) {
         Generation& generation = *members[i];
         take_rows(generation, result, row_at);
         row_at += generation.step_tokens;
+        if (batch[i].hidden) {
+            const std::size_t floats = generation.step_tokens * hidden_size;
+            add_hidden(generation, std::span(result.hidden).subspan(hidden_at, floats));
+            hidden_at += floats;
+            if (generation.missing() == 0)
+                due.push_back({.generation = &generation, .logits = {}, .token = {}});
+        }
         if (batch[i].no_logits) continue;
 
         const std::size_t count = batch[i].all_logits ? generation.step_tokens : 1;
@@ -269,6 +279,17 @@ std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch
             due.push_back({.generation = &generation, .logits = logits.last(vocab_size)});
     }
     return due;
+}
+
+void Engine::State::add_hidden(Generation& generation, std::span<const float> rows) {
+    const std::size_t hidden_size = rows.size() / generation.step_tokens;
+    generation.hidden_sum.resize(hidden_size);
+    std::uint32_t position = generation.kv->num_tokens() - generation.step_tokens;
+    for (; !rows.empty(); rows = rows.subspan(hidden_size), ++position) {
+        if (position != generation.hidden_rows) continue;  // added before it was preempted
+        ++generation.hidden_rows;
+        for (std::size_t i = 0; i < hidden_size; ++i) generation.hidden_sum[i] += rows[i];
+    }
 }
 
 void Engine::State::score_prompt(Generation& generation, std::span<const float> logits) const {

@@ -25,6 +25,8 @@ struct GenerationRequest {
     bool logprobs = false;  // fill TokenEvent::token.logprob and top
     // Echo: fill GenerationEnd::prompt_logprobs; no TokenEvent is sent for prompt tokens.
     bool prompt_logprobs = false;
+    // An embedding: no token is drawn, GenerationEnd::hidden_mean is filled.
+    bool hidden_mean = false;
     // End-of-sequence ids: end the generation without a TokenEvent of their own.
     std::vector<TokenId> stop_ids;
 };
@@ -52,6 +54,8 @@ struct GenerationEnd {
     GenerationStats stats;
     // with prompt_logprobs: prompt[1 ...], [prompt_tokens - 1], each as the model expected it
     std::vector<SampledToken> prompt_logprobs;
+    // with hidden_mean: [hidden_size], the mean over the prompt of its rows behind the final norm
+    std::vector<float> hidden_mean;
 };
 
 // Called on the engine thread, possibly before submit() has returned; must

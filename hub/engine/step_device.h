@@ -26,12 +26,14 @@ struct StepRows {
     std::span<const TokenId> tokens;
     bool all_logits = false;  // logits of every row; otherwise of the last one only
     bool no_logits = false;   // a prefill chunk that is not the last needs none
+    bool hidden = false;      // every row as it is behind the final norm; with no_logits
 };
 
 struct StepResult {
     // [sum of asked rows, vocab_size], in the order of the batch
     std::vector<float> logits;
-    std::vector<RowProvenance> rows;                      // [num_rows], summed over layers
+    std::vector<float> hidden;        // [sum of those rows, hidden_size], in the order of the batch
+    std::vector<RowProvenance> rows;  // [num_rows], summed over layers
     std::vector<std::vector<std::uint64_t>> row_workers;  // [num_rows], each distinct and sorted
     Duration experts_waited{};
 };
@@ -48,6 +50,7 @@ class StepDevice {
     // Takes back a result that was read: the next step puts its logits into the same memory.
     virtual void recycle(StepResult&& result) = 0;
     virtual ThreadPool& threads() const = 0;  // the hub's, for what is left to do beside a step
+    virtual bool gives_hidden() const { return false; }  // whether StepRows::hidden may be asked
     // Set where keys and values lie with the device, under the page numbers of the KvCache.
     virtual KvPageCopier page_copier() { return {}; }
 };

@@ -1,0 +1,171 @@
+// Embeddings through the engine: rows behind the final norm, the same bits however they are cut
+// and whatever runs beside them.
+#include <cmath>
+#include <future>
+
+#include "hub/engine/engine.h"
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+// A device that has logits and nothing else, as a GPU is.
+class LogitsOnly : public StepDevice {
+  public:
+    explicit LogitsOnly(Decoder& decoder) : decoder_(decoder) {}
+    const ModelConfig& config() const override { return decoder_.config(); }
+    Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
+                           std::stop_token stop) override {
+        return decoder_.run(batch, experts, std::move(stop));
+    }
+    void recycle(StepResult&& result) override { decoder_.recycle(std::move(result)); }
+    ThreadPool& threads() const override { return decoder_.threads(); }
+
+  private:
+    Decoder& decoder_;
+};
+
+class EngineEmbeddingTest : public testing::Test {
+  protected:
+    EngineEmbeddingTest()
+        : package_(test::tiny_package()),
+          local_(package_, test::compute_threads(), {}),
+          decoder_(Decoder::create(package_, test::compute_threads()).value()) {}
+
+    void start(EngineOptions options) {
+        engine_ = std::make_unique<Engine>(*decoder_, local_, options);
+    }
+    std::future<GenerationEnd> submit(GenerationRequest request) {
+        auto done = std::make_shared<std::promise<GenerationEnd>>();
+        const auto id = engine_->submit(
+            std::move(request),
+            {.on_token = {}, .on_end = [done](const GenerationEnd& end) { done->set_value(end); }});
+        EXPECT_TRUE(id.ok());
+        return done->get_future();
+    }
+    static GenerationRequest embedding(Tokens prompt) {
+        GenerationRequest request;
+        request.prompt = std::move(prompt);
+        request.hidden_mean = true;
+        return request;
+    }
+
+    // The slow twin: each token in a step of its own, the mean over all of them.
+    std::vector<float> mean_by_hand(const Tokens& prompt) {
+        KvCache cache(package_->config(), {16, 16});
+        KvCache::Sequence sequence(cache);
+        std::vector<double> sum(package_->config().hidden_size);
+        for (const TokenId& token : prompt) {
+            const StepRows rows[] = {{.kv = &sequence,
+                                      .tokens = std::span(&token, 1),
+                                      .no_logits = true,
+                                      .hidden = true}};
+            const auto result = decoder_->step(rows, local_);
+            EXPECT_TRUE(result.ok() && result->logits.empty());
+            for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += result->hidden[i];
+        }
+
+        std::vector<float> mean;
+        for (const double one : sum)
+            mean.push_back(static_cast<float>(one / static_cast<double>(prompt.size())));
+        return mean;
+    }
+
+    std::shared_ptr<const ModelPackage> package_;
+    LocalExperts local_;
+    std::unique_ptr<Decoder> decoder_;
+    std::unique_ptr<Engine> engine_;  // last: stops first
+};
+
+TEST_F(EngineEmbeddingTest, ARowBehindTheFinalNormIsWhatTheHeadReads) {
+    KvCache cache(package_->config(), {16, 16});
+    KvCache::Sequence sequence(cache);
+    const Tokens prompt = test::random_tokens(9, 256, 1);
+    const StepRows rows[] = {
+        {.kv = &sequence, .tokens = prompt, .all_logits = true, .hidden = true}};
+    const auto result = decoder_->step(rows, local_);
+    ASSERT_TRUE(result.ok());
+
+    // Tied embeddings: a logit is the product of the row and the token's embedding.
+    const ModelConfig& config = package_->config();
+    ASSERT_EQ(result->hidden.size(), prompt.size() * config.hidden_size);
+    const TensorView embeddings = package_->tensor("model.embed_tokens.weight").value();
+    std::vector<float> of_token(config.hidden_size);
+    for (std::size_t row = 0; row < prompt.size(); ++row)
+        for (const TokenId token : {0u, 100u, 255u}) {
+            tensor_to_float(embeddings, std::uint64_t{token} * config.hidden_size, of_token);
+            double logit = 0;
+            for (std::size_t i = 0; i < of_token.size(); ++i)
+                logit += double{of_token[i]} * result->hidden[row * config.hidden_size + i];
+            EXPECT_NEAR(result->logits[row * config.vocab_size + token], logit, 1e-4);
+        }
+}
+
+TEST_F(EngineEmbeddingTest, AloneInChunksAndBesideOthersItIsTheSameBits) {
+    std::vector<Tokens> prompts;
+    std::vector<std::vector<float>> wanted;
+    for (const std::uint32_t length : {1u, 2u, 17u, 40u, 100u}) {
+        prompts.push_back(test::random_tokens(length, 256, length));
+        wanted.push_back(mean_by_hand(prompts.back()));
+    }
+    prompts.push_back(prompts.back());  // another one's prefix is not taken over
+    wanted.push_back(wanted.back());
+    GenerationRequest chat;
+    chat.prompt = test::random_tokens(30, 256, 5);
+    chat.max_tokens = 40;
+    chat.sampling.temperature = 0;
+    chat.prompt_logprobs = true;
+
+    start({});
+    const GenerationEnd chat_alone = submit(chat).get();
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+        EXPECT_EQ(submit(embedding(prompts[i])).get().hidden_mean, wanted[i]) << i;
+
+    engine_.reset();
+    start({.step_rows_max = 7});
+    auto beside = submit(chat);
+    std::vector<std::future<GenerationEnd>> together;
+    for (const Tokens& prompt : prompts) together.push_back(submit(embedding(prompt)));
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+        const GenerationEnd end = together[i].get();
+        EXPECT_EQ(end.hidden_mean, wanted[i]) << i;
+        EXPECT_EQ(end.reason, FinishReason::length);
+        EXPECT_EQ(end.stats.completion_tokens, 0u);
+        EXPECT_EQ(end.stats.prompt_tokens, prompts[i].size());
+    }
+    const GenerationEnd chat_beside = beside.get();
+    EXPECT_TRUE(chat_beside.hidden_mean.empty());
+    ASSERT_EQ(chat_beside.prompt_logprobs.size(), chat_alone.prompt_logprobs.size());
+    for (std::size_t i = 0; i < chat_alone.prompt_logprobs.size(); ++i)
+        EXPECT_EQ(chat_beside.prompt_logprobs[i].logprob, chat_alone.prompt_logprobs[i].logprob);
+}
+
+TEST_F(EngineEmbeddingTest, OneThatStepsBackIsNotAddedTwice) {
+    const KvCache probe(package_->config(), {16, 0});
+    const Tokens prompt = test::random_tokens(60, 256, 3);
+    const std::vector<float> wanted = mean_by_hand(prompt);
+
+    // Pages for the text and three more: who came first takes them all before the other is done.
+    start({.step_rows_max = 2, .kv_bytes_max = 7 * probe.page_bytes()});
+    GenerationRequest chat;
+    chat.prompt = test::random_tokens(20, 256, 5);
+    chat.max_tokens = 90;
+    chat.sampling.temperature = 0;
+    auto beside = submit(chat);
+    EXPECT_EQ(submit(embedding(prompt)).get().hidden_mean, wanted);
+    EXPECT_EQ(beside.get().stats.completion_tokens, 90u);
+}
+
+TEST_F(EngineEmbeddingTest, ADeviceWithoutSuchRowsIsRefusedByName) {
+    LogitsOnly device(*decoder_);
+    Engine engine(device, local_, {});
+    const auto id = engine.submit(embedding({1, 2, 3}), {});
+    ASSERT_FALSE(id.ok());
+    EXPECT_EQ(id.error().code, ErrorCode::unsupported);
+    EXPECT_NE(id.error().message.find("--gpu"), std::string::npos) << id.error().message;
+}
+
+}  // namespace
+}  // namespace moex
