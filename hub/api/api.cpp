@@ -10,6 +10,7 @@
 #include "hub/api/dialects/anthropic.h"
 #include "hub/api/dialects/ollama.h"
 #include "hub/api/dialects/responses.h"
+#include "hub/api/embedding_job.h"
 #include "hub/api/openai_reply.h"
 #include "hub/base/log.h"
 
@@ -132,23 +133,29 @@ Checked<Api::State::Prompts> Api::State::encode_texts(CompletionParams& params,
                                                       std::vector<std::string>& echoes) const {
     Prompts prompts;
     for (auto& prompt : params.prompts) {
-        if (auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
-            if (params.echo && tokenizer) echoes.push_back(tokenizer->decode(*ids, true));
-            prompts.push_back(std::move(*ids));
-        } else if (tokenizer) {
-            auto& words = std::get<std::string>(prompt);
-            MOEX_ADMIT(check_bytes(words.size(), "prompt"));
-            prompts.push_back(tokenizer->encode_prompt(words));
-            if (params.echo) echoes.push_back(std::move(words));
-        } else {
-            return Refusal{400, "The package has no tokenizer; send token ids.", "no_tokenizer",
-                           "prompt"};
-        }
+        const auto* const words = std::get_if<std::string>(&prompt);
+        std::string echo = words ? *words : std::string();
+        MOEX_OR_REFUSE(ids, encode_input(std::move(prompt), "prompt"));
+        if (!words && tokenizer && params.echo) echo = tokenizer->decode(ids, true);
+        if (params.echo && tokenizer) echoes.push_back(std::move(echo));
+        prompts.push_back(std::move(ids));
     }
 
     if (params.echo && echoes.size() != prompts.size())
         return Refusal{400, "'echo' needs a tokenizer.", "no_tokenizer", "echo"};
     return prompts;
+}
+
+// Special tokens may be named, as in a completion's prompt.
+Checked<std::vector<TokenId>> Api::State::encode_input(TextInput input, const char* source,
+                                                       bool truncates) const {
+    if (auto* ids = std::get_if<std::vector<TokenId>>(&input)) return std::move(*ids);
+    if (!tokenizer)
+        return Refusal{400, "The package has no tokenizer; send token ids.", "no_tokenizer",
+                       source};
+    const auto& words = std::get<std::string>(input);
+    if (!truncates) MOEX_ADMIT(check_bytes(words.size(), source));
+    return tokenizer->encode_prompt(words);
 }
 
 // Whether the first token is a thought: in a block that the template opened, or one that the
@@ -277,6 +284,35 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     return std::make_shared<ApiJob>(std::move(inputs), responder);
 }
 
+Checked<std::shared_ptr<EmbeddingJob>> Api::State::prepare_embedding(
+    const HttpRequest& request, const EmbeddingDoor& door, const Responder& responder) const {
+    MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
+    MOEX_OR_REFUSE(params, door.read(body, package->config().vocab_size));
+    MOEX_ADMIT(check_model(params.model));
+
+    EmbeddingJobInputs inputs;
+    std::uint64_t tokens = 0;
+    for (TextInput& input : params.inputs) {
+        MOEX_OR_REFUSE(ids, encode_input(std::move(input), "input", params.truncates));
+        if (params.truncates && ids.size() >= context_tokens) ids.resize(context_tokens - 1);
+        MOEX_ADMIT(check_fits(ids, "input"));
+        tokens += ids.size();
+        inputs.prompts.push_back(std::move(ids));
+    }
+    inputs.engine = engine;
+    inputs.observer = observer;
+    inputs.door = &door;
+    inputs.model = package->name();
+    inputs.client = request.client;
+    inputs.base64 = params.base64;
+    inputs.account = request.account;
+    inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
+
+    // Nothing is refused behind it: the job gives back what it does not use.
+    if (request.account) MOEX_ADMIT(request.account->reserve(tokens));
+    return std::make_shared<EmbeddingJob>(std::move(inputs), responder);
+}
+
 Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Tokenizer> tokenizer,
          std::shared_ptr<const ChatTemplate> chat_template, Engine& engine, ApiOptions options,
          ApiObserver observer)
@@ -311,7 +347,6 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
 
 Api::~Api() = default;
 
-// On a thread of the pool; not at all when the client has left meanwhile.
 void Api::State::run_completion(const HttpRequest& request, const ApiDoor& door,
                                 const Responder& responder) const {
     const auto body = parse_api_body(request.body, options.body_bytes_max);
@@ -325,17 +360,40 @@ void Api::State::run_completion(const HttpRequest& request, const ApiDoor& door,
     (*job)->start();
 }
 
-void Api::queue_completion(HttpRequest request, const ApiDoor& door, Responder responder) {
+void Api::State::run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
+                               const Responder& responder) const {
+    auto job = prepare_embedding(request, door, responder);
+    if (!job.ok()) return responder->refuse(job.refusal());
+    (*job)->start();
+}
+
+void Api::queue(HttpRequest request, Responder responder,
+                std::function<void(const State&, const HttpRequest&, const Responder&)> work) {
     const auto has_left = std::make_shared<std::atomic<bool>>(false);
     responder->on_disconnect([has_left] { *has_left = true; });
 
     const std::string client = request.client;
     const std::uint64_t bytes = request.body.size();
-    const Checked<void> queued = texts_.submit(
-        client, bytes, [state = state_, request = std::move(request), &door, responder, has_left] {
-            if (!*has_left) state->run_completion(request, door, responder);
-        });
+    const Checked<void> queued = texts_.submit(client, bytes,
+                                               [state = state_, request = std::move(request),
+                                                responder, has_left, work = std::move(work)] {
+                                                   if (!*has_left) work(*state, request, responder);
+                                               });
     if (!queued.ok()) responder->refuse(queued.refusal());
+}
+
+void Api::queue_completion(HttpRequest request, const ApiDoor& door, Responder responder) {
+    queue(std::move(request), std::move(responder),
+          [&door](const State& state, const HttpRequest& asked, const Responder& answers) {
+              state.run_completion(asked, door, answers);
+          });
+}
+
+void Api::queue_embedding(HttpRequest request, const EmbeddingDoor& door, Responder responder) {
+    queue(std::move(request), std::move(responder),
+          [&door](const State& state, const HttpRequest& asked, const Responder& answers) {
+              state.run_embedding(asked, door, answers);
+          });
 }
 
 void Api::queue_answer(HttpRequest request, Responder responder, Answer answer) {
@@ -384,6 +442,14 @@ void Api::ollama_show(HttpRequest request, Responder responder) {
 
 void Api::ollama_tags(HttpRequest, Responder responder) {
     responder->respond(json_response({{"models", OrderedJson::array({state_->ollama_tag()})}}));
+}
+
+void Api::ollama_embed(HttpRequest request, Responder responder) {
+    queue_embedding(std::move(request), ollama_embedding_door, std::move(responder));
+}
+
+void Api::embed(HttpRequest request, Responder responder) {
+    queue_embedding(std::move(request), openai_embedding_door, std::move(responder));
 }
 
 void Api::tokenize(HttpRequest request, Responder responder) {

@@ -19,6 +19,7 @@
 namespace moex {
 
 struct ApiDoor;
+struct EmbeddingDoor;
 
 struct ApiOptions {
     std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
@@ -61,6 +62,8 @@ class Api {
     void ollama_generate(HttpRequest request, Responder responder);
     void ollama_show(HttpRequest request, Responder responder);
     void ollama_tags(HttpRequest request, Responder responder);
+    void ollama_embed(HttpRequest request, Responder responder);
+    void embed(HttpRequest request, Responder responder);  // /v1/embeddings
     void tokenize(HttpRequest request, Responder responder);
     void detokenize(HttpRequest request, Responder responder);
     void apply_template(HttpRequest request, Responder responder);
@@ -72,6 +75,10 @@ class Api {
     struct State;
     using Answer = Checked<HttpResponse> (State::*)(const HttpRequest&) const;
     void queue_completion(HttpRequest request, const ApiDoor& door, Responder responder);
+    void queue_embedding(HttpRequest request, const EmbeddingDoor& door, Responder responder);
+    // `work` on a thread of the pool; not at all when the client has left meanwhile.
+    void queue(HttpRequest request, Responder responder,
+               std::function<void(const State&, const HttpRequest&, const Responder&)> work);
     void queue_answer(HttpRequest request, Responder responder, Answer answer);
 
     std::shared_ptr<State> state_;

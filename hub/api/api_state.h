@@ -9,6 +9,7 @@
 
 #include "hub/api/api.h"
 #include "hub/api/completion_job.h"
+#include "hub/api/embedding_job.h"
 
 namespace moex {
 
@@ -46,6 +47,14 @@ struct Api::State {
                         const Responder& responder) const;
     Checked<std::shared_ptr<ApiJob>> prepare(const HttpRequest& request, const OrderedJson& body,
                                              const ApiDoor& door, const Responder& responder) const;
+    void run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
+                       const Responder& responder) const;
+    Checked<std::shared_ptr<EmbeddingJob>> prepare_embedding(const HttpRequest& request,
+                                                             const EmbeddingDoor& door,
+                                                             const Responder& responder) const;
+    // One that will be truncated may be of any length.
+    Checked<std::vector<TokenId>> encode_input(TextInput input, const char* source,
+                                               bool truncates = false) const;
     using Prompts = std::vector<std::vector<TokenId>>;
     Checked<Prompts> encode_chat(const CompletionParams& params) const;
     Checked<Prompts> encode_texts(CompletionParams& params, std::vector<std::string>& echoes) const;

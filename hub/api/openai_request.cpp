@@ -466,52 +466,9 @@ void read_template_variables(BodyFields& fields, CompletionParams& out) {
             out.template_variables[key] = value;
 }
 
-std::optional<std::vector<TokenId>> read_ids(BodyFields& fields, const OrderedJson& array,
-                                             std::size_t vocab_size) {
-    std::vector<TokenId> ids;
-    ids.reserve(array.size());
-    for (const OrderedJson& one : array) {
-        const auto id = whole_number(one);
-        if (!id || *id < 0 || static_cast<std::uint64_t>(*id) >= vocab_size) {
-            fields.wrong("prompt", text("token ids from 0 to ", vocab_size - 1), one);
-            return std::nullopt;
-        }
-        ids.push_back(static_cast<TokenId>(*id));
-    }
-    return ids;
-}
-
 void read_prompts(BodyFields& fields, const ParamLimits& limits, CompletionParams& out) {
-    const OrderedJson* prompt = fields.find("prompt");
-    if (!prompt)
-        return fields.refuse("Missing required parameter: 'prompt'.", "missing_required_parameter",
-                             "prompt");
-
-    const auto wanted = "a string, an array of token ids, or an array of those";
-    if (prompt->is_string()) {
-        out.prompts.emplace_back(prompt->get<std::string>());
-    } else if (prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number()) {
-        if (auto ids = read_ids(fields, *prompt, limits.vocab_size))
-            out.prompts.emplace_back(*std::move(ids));
-    } else if (prompt->is_array() && !prompt->empty()) {
-        if (prompt->size() > limits.n_max)
-            return fields.refuse(text("'prompt' has ", prompt->size(), " entries, at most ",
-                                      limits.n_max, " are allowed."),
-                                 "invalid_value", "prompt");
-        for (const OrderedJson& one : *prompt) {
-            if (one.is_string()) {
-                out.prompts.emplace_back(one.get<std::string>());
-            } else if (one.is_array() && !one.empty()) {
-                auto ids = read_ids(fields, one, limits.vocab_size);
-                if (!ids) return;
-                out.prompts.emplace_back(*std::move(ids));
-            } else {
-                return fields.wrong("prompt", wanted, one);
-            }
-        }
-    } else {
-        return fields.wrong("prompt", wanted, *prompt);
-    }
+    out.prompts = read_text_inputs(fields, "prompt",
+                                   {.count_max = limits.n_max, .vocab_size = limits.vocab_size});
 
     if (out.prompts.size() * out.n > limits.n_max)
         fields.refuse(text("'n' times the number of prompts is ", out.prompts.size() * out.n,

@@ -10,12 +10,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "hub/api/refusal.h"
+#include "hub/api/text_inputs.h"
 #include "hub/base/json_fields.h"
 #include "hub/engine/sampler.h"
 #include "hub/model/package/package.h"
@@ -69,7 +69,7 @@ struct CompletionParams {
     bool splits_reasoning = true;       // reasoning_content apart from content
     OrderedJson template_variables;     // chat_template_kwargs
     // completions: one or several prompts, as text or ids
-    std::vector<std::variant<std::string, std::vector<TokenId>>> prompts;
+    std::vector<TextInput> prompts;
 };
 
 struct ParamLimits {

@@ -23,7 +23,7 @@ struct DescribedRoute {
     bool counts = false;                // against the rates: 429 may come
 };
 
-// Of the bodies that other clients than OpenAI's chats and completions know.
+// Of the bodies that other clients than OpenAI's chats and completions know, and of embeddings.
 const char* dialect_schemas();
 
 // The whole document. `request` and `answer` name schemas that exist.

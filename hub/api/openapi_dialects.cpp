@@ -153,6 +153,32 @@ constexpr const char* schemas = R"json({
       "total_duration": {"type": "integer"}, "load_duration": {"type": "integer"},
       "prompt_eval_count": {"type": "integer"}, "prompt_eval_duration": {"type": "integer"},
       "eval_count": {"type": "integer"}, "eval_duration": {"type": "integer"}}},
+  "OllamaEmbedRequest": {"type": "object", "required": ["model", "input"], "properties": {
+    "model": {"type": "string"}, "input": {"type": ["string", "array"]},
+    "truncate": {"type": "boolean", "default": true,
+      "description": "An input longer than the context loses its end."}}},
+  "OllamaEmbeddings": {"type": "object", "required": ["model", "embeddings"], "properties": {
+    "model": {"type": "string"},
+    "embeddings": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+    "total_duration": {"type": "integer"}, "load_duration": {"type": "integer"},
+    "prompt_eval_count": {"type": "integer"}}},
+  "EmbeddingRequest": {"type": "object", "required": ["input"], "properties": {
+    "model": {"type": "string"},
+    "input": {"oneOf": [{"type": "string"},
+        {"type": "array", "items": {"type": ["string", "integer", "array"]}}],
+      "description": "A text, up to 2048 of them, token ids, or several arrays of those."},
+    "encoding_format": {"type": "string", "enum": ["float", "base64"], "default": "float",
+      "description": "base64: little-endian f32."}}},
+  "EmbeddingList": {"type": "object", "required": ["object", "data", "model", "usage"],
+    "properties": {
+      "object": {"const": "list"}, "model": {"type": "string"},
+      "data": {"type": "array", "items": {"type": "object",
+        "required": ["object", "index", "embedding"], "properties": {
+          "object": {"const": "embedding"}, "index": {"type": "integer"},
+          "embedding": {"oneOf": [{"type": "string"},
+            {"type": "array", "items": {"type": "number"}}]}}}},
+      "usage": {"type": "object", "required": ["prompt_tokens", "total_tokens"], "properties": {
+        "prompt_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"}}}}},
   "OllamaDetails": {"type": "object", "properties": {
     "parent_model": {"type": "string"}, "format": {"type": "string"},
     "family": {"type": "string"}, "families": {"type": "array", "items": {"type": "string"}},

@@ -71,6 +71,7 @@ Refusal refusal_of(const Error& error) {
     };
     switch (error.code) {
         case ErrorCode::invalid_argument: return with(400, "invalid_value");
+        case ErrorCode::unsupported: return with(400, "unsupported");
         case ErrorCode::overloaded: return with(429, "queue_full");
         case ErrorCode::unavailable:
         case ErrorCode::timeout:

@@ -62,6 +62,9 @@ constexpr Route route_table[] = {
         .says("An answer as output items, whole or as a stream of events.", "Response",
               "ResponseRequest")
         .speaks(Dialect::responses),
+    post_text("/v1/embeddings", &Routes::ask_api<&Api::embed>)
+        .says("Texts as rows of numbers: the mean of the model's last hidden state, of length 1.",
+              "EmbeddingList", "EmbeddingRequest"),
 
     // the same without /v1, as llama.cpp has them
     get("/models", &Routes::ask_api<&Api::models>, open_to_all)
@@ -70,6 +73,8 @@ constexpr Route route_table[] = {
         .says("The same as /v1/chat/completions.", "ChatCompletion", "ChatRequest"),
     post_text("/completions", &Routes::ask_api<&Api::complete>)
         .says("The same as /v1/completions.", "Completion", "CompletionRequest"),
+    post_text("/embeddings", &Routes::ask_api<&Api::embed>)
+        .says("The same as /v1/embeddings.", "EmbeddingList", "EmbeddingRequest"),
     post_text("/responses", &Routes::ask_api<&Api::respond>)
         .says("The same as /v1/responses.", "Response", "ResponseRequest")
         .speaks(Dialect::responses),
@@ -92,6 +97,10 @@ constexpr Route route_table[] = {
         .speaks(Dialect::ollama),
     post_text("/api/show", &Routes::ask_api<&Api::ollama_show>)
         .says("Ollama's description of the model.", "OllamaModel", "OllamaShowRequest")
+        .speaks(Dialect::ollama),
+    post_text("/api/embed", &Routes::ask_api<&Api::ollama_embed>)
+        .says("Ollama's embeddings: of one text, or of several.", "OllamaEmbeddings",
+              "OllamaEmbedRequest")
         .speaks(Dialect::ollama),
     get("/api/tags", &Routes::ask_api<&Api::ollama_tags>, open_to_all)
         .says("Ollama's list of models: the one that is served.", "OllamaTags")

@@ -73,6 +73,28 @@ test('a seed repeats a text, another seed gives another', async () => {
   assert.notEqual(first, other);
 });
 
+test('embeddings: numbers, whatever the client asks them to be written as', async () => {
+  const input = ['The sea was calm.', 'A fox ran over the hill.', 'The sea was calm.'];
+  const packed = await client.embeddings.create({ model, input });      // base64 on the wire: the client's default
+  const plain = await client.embeddings.create({ model, input, encoding_format: 'float' });
+  assert.deepEqual(packed.data.map(({ index }) => index), [0, 1, 2]);
+  packed.data.forEach(({ embedding }, i) => {
+    const f32 = (row) => [...new Float32Array(row)];
+    assert.deepEqual(f32(embedding), f32(plain.data[i].embedding));
+    assert.ok(Math.abs(Math.hypot(...embedding) - 1) < 1e-5);
+  });
+  assert.deepEqual(packed.data[0].embedding, packed.data[2].embedding);
+  assert.notDeepEqual(packed.data[0].embedding, packed.data[1].embedding);
+  assert.equal(packed.usage.total_tokens, packed.usage.prompt_tokens);
+  const alone = await client.embeddings.create({ model, input: input[1] });
+  assert.deepEqual(alone.data[0].embedding, packed.data[1].embedding);
+
+  const refusal = { status: 400, param: 'dimensions' };
+  await assert.rejects(client.embeddings.create({ model, input, dimensions: 8 }), refusal);
+  const stranger = new OpenAI({ apiKey: 'wrong', baseURL: hub.api, maxRetries: 0 });
+  await assert.rejects(stranger.embeddings.create({ model, input }), { status: 401 });
+});
+
 test('n gives that many choices', async () => {
   const answer = await client.chat.completions.create({
     model, messages, max_tokens: 8, temperature: 1, seed: 1, n: 3,

@@ -119,6 +119,8 @@ test('real answers have the shapes that are described, and no field beyond them'
     '/api/chat': { model, messages: [{ role: 'user', content: 'Hello' }], stream: false, options: { num_predict: 3 } },
     '/api/generate': { model, prompt: 'Hello', stream: false, options: { num_predict: 3 } },
     '/api/show': { model },
+    '/v1/embeddings': { input: ['Hello', 'you'] },
+    '/api/embed': { model, input: 'Hello' },
     '/apply-template': { messages: [{ role: 'user', content: 'Hello' }] },
     '/tokenize': { content: 'It was café night', with_pieces: true },
     '/detokenize': { tokens: [100, 200] },

@@ -162,6 +162,14 @@ test('ollama: schemas hold, stops end, results of tools are taken', async () => 
   assert.equal(next.message.role, 'assistant');
 });
 
+test('ollama: embeddings are the rows that OpenAI\'s clients get', async () => {
+  const input = ['The sea was calm.', 'A fox ran.'];
+  const { data } = await openai.embeddings.create({ model, input, encoding_format: 'float' });
+  const { embeddings, prompt_eval_count } = await ollama.embed({ model, input });
+  assert.deepEqual(embeddings, data.map(({ embedding }) => embedding));
+  assert.ok(prompt_eval_count > 0);
+});
+
 test('ollama: the model is listed and shown; errors are sentences; an abort frees the slot', async () => {
   const { models } = await ollama.list();
   assert.deepEqual(models.map((one) => one.name), [`${model}:latest`]);

@@ -1,2 +1,3 @@
 # JSON bodies of the API.
-moex_fuzz(api_body SOURCES hub/api/openai_request.cpp hub/model/strict_json.cpp ${protocol_sources} LIBS lz4)
+moex_fuzz(api_body SOURCES hub/api/openai_request.cpp hub/api/text_inputs.cpp hub/model/strict_json.cpp
+          ${protocol_sources} LIBS lz4)

@@ -138,6 +138,10 @@ Checked<CompletionParams> read_generate(const OrderedJson& body, const ParamLimi
     return named_as_asked(read_chat_params(out, limits), "prompt");
 }
 
+std::int64_t nanoseconds(Duration time) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
+}
+
 std::string now_in_words() {
     return ollama_time(std::chrono::system_clock::now().time_since_epoch());
 }
@@ -246,9 +250,6 @@ class OllamaReply : public ReplyWriter {
     }
 
     static void add_end(OrderedJson& out, const AnswerChoice& choice, const AnswerTotals& totals) {
-        const auto nanoseconds = [](Duration time) {
-            return std::chrono::duration_cast<std::chrono::nanoseconds>(time).count();
-        };
         out["done"] = true;
         out["done_reason"] = choice.finish_reason == "length" ? "length" : "stop";
         out["total_duration"] = nanoseconds(totals.took);
@@ -276,8 +277,33 @@ std::optional<OrderedJson> answer_nothing(const OrderedJson& body) {
     return answer_empty(body, is_chat);
 }
 
+Checked<EmbeddingParams> read_embed(const OrderedJson& body, std::size_t vocab_size) {
+    MOEX_OR_REFUSE(model, read_ollama_model(body));
+    BodyFields fields(body);
+    EmbeddingParams params;
+    params.model = std::move(model);
+    params.truncates = true;
+    fields.boolean("truncate", params.truncates);
+    if (fields.find("dimensions"))
+        fields.unsupported("dimensions", "a row is as wide as the model's hidden state.");
+    constexpr std::size_t inputs_max = 2048;
+    params.inputs = read_text_inputs(fields, "input",
+                                     {.count_max = inputs_max, .vocab_size = vocab_size});
+    if (fields.problem()) return *fields.problem();
+    return params;
+}
+
+OrderedJson write_embed(const Embeddings& embeddings) {
+    return {{"model", embeddings.model},
+            {"embeddings", embeddings.rows},
+            {"total_duration", nanoseconds(embeddings.took)},
+            {"load_duration", nanoseconds(embeddings.queued)},
+            {"prompt_eval_count", embeddings.prompt_tokens}};
+}
+
 }  // namespace
 
+const EmbeddingDoor ollama_embedding_door{.read = read_embed, .write = write_embed};
 const ApiDoor ollama_chat_door{
     .read = read_chat, .write = write<true>, .answer_empty = answer_nothing<true>};
 const ApiDoor ollama_generate_door{

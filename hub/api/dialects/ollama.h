@@ -1,17 +1,19 @@
-// Ollama's /api/chat and /api/generate: requests read into the bodies of OpenAI's, answers as lines
-// of JSON. `stream` is true where it is not given; durations are nanoseconds; NAME:latest is NAME.
-// Options about memory and machines (num_ctx, num_gpu, keep_alive) change nothing here.
-// Source: Ollama's API reference, docs/api.md of its repository.
+// Ollama's /api/chat, /api/generate and /api/embed: requests read into the bodies of OpenAI's,
+// answers as lines of JSON. `stream` is true where it is not given; durations are nanoseconds;
+// NAME:latest is NAME. Options about memory and machines (num_ctx, num_gpu, keep_alive) change
+// nothing here. Source: Ollama's API reference, docs/api.md of its repository.
 #pragma once
 
 #include <chrono>
 #include <string>
 
+#include "hub/api/embedding_job.h"
 #include "hub/api/reply_writer.h"
 
 namespace moex {
 
 extern const ApiDoor ollama_chat_door, ollama_generate_door;
+extern const EmbeddingDoor ollama_embedding_door;
 
 // The `model` of a body, or `name` as older clients call it, without ":latest".
 Checked<std::string> read_ollama_model(const OrderedJson& body);
