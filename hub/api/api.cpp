@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
 #include <random>
 
 #include "hub/api/answer_form.h"
 #include "hub/api/api_state.h"
+#include "hub/api/body_fields.h"
 #include "hub/api/dialects/anthropic.h"
 #include "hub/api/dialects/ollama.h"
 #include "hub/api/dialects/responses.h"
@@ -237,11 +239,37 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
     return made;
 }
 
-Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
-                                                     const OrderedJson& body, const ApiDoor& door,
-                                                     const Responder& responder) const {
+namespace {
+
+// `moex.resumable`, which every dialect's body may have.
+Checked<bool> wants_resumable(const OrderedJson& body, bool is_stream, Dialect dialect) {
+    BodyFields fields(body);
+    const OrderedJson* const ours = fields.find("moex");
+    if (!ours) return false;
+    if (!ours->is_object()) fields.wrong("moex", "an object", *ours);
+
+    bool wanted = false;
+    if (const OrderedJson& resumable = member(*ours, "resumable"); resumable.is_boolean())
+        wanted = resumable.get<bool>();
+    else if (!resumable.is_null())
+        fields.wrong("moex.resumable", "true or false", resumable);
+    if (wanted && !is_stream)
+        fields.refuse("'moex.resumable' needs 'stream' to be true.", "invalid_value",
+                      "moex.resumable");
+    if (wanted && streams_lines(dialect))
+        fields.unsupported("moex.resumable", "lines of JSON have no numbers; events have.");
+    if (fields.problem()) return *fields.problem();
+    return wanted;
+}
+
+}  // namespace
+
+Checked<Api::State::Prepared> Api::State::prepare(const HttpRequest& request,
+                                                  const OrderedJson& body, const ApiDoor& door,
+                                                  const Responder& responder) const {
     MOEX_OR_REFUSE(params, door.read(body, limits()));
     MOEX_ADMIT(check_model(params.model));
+    MOEX_OR_REFUSE(is_resumable, wants_resumable(body, params.stream, responder->dialect()));
 
     ApiJobInputs inputs;
     const bool is_chat = params.is_chat;
@@ -277,11 +305,14 @@ Checked<std::shared_ptr<ApiJob>> Api::State::prepare(const HttpRequest& request,
     }
     inputs.received_at = request.received_at == TimePoint{} ? now_steady() : request.received_at;
 
-    // Nothing is refused behind it: the job gives back what it does not use.
+    // The job gives back what it does not use; without a job all of it is.
     if (request.account)
         MOEX_ADMIT(request.account->reserve(
             tokens_max(inputs.prompts, inputs.params.n, *inputs.params.max_tokens)));
-    return std::make_shared<ApiJob>(std::move(inputs), responder);
+    if (!is_resumable)
+        return Prepared{std::make_shared<ApiJob>(std::move(inputs), responder), nullptr};
+    MOEX_OR_REFUSE(stream, streams->open(request.owner, responder));
+    return Prepared{std::make_shared<ApiJob>(std::move(inputs), stream), stream};
 }
 
 Checked<std::shared_ptr<EmbeddingJob>> Api::State::prepare_embedding(
@@ -323,6 +354,7 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
     state_->chat_template = std::move(chat_template);
     state_->engine = &engine;
     state_->options = options;
+    state_->streams = std::make_unique<ResumableStreams>(options.resumable);
     state_->observer = std::make_shared<const ApiObserver>(std::move(observer));
     state_->context_tokens = state_->package->config().context_tokens;
     if (options.context_tokens > 0)
@@ -355,9 +387,10 @@ void Api::State::run_completion(const HttpRequest& request, const ApiDoor& door,
         if (const auto answer = door.answer_empty(*body))
             return responder->respond(json_response(*answer));
 
-    auto job = prepare(request, *body, door, responder);
-    if (!job.ok()) return responder->refuse(job.refusal());
-    (*job)->start();
+    const auto prepared = prepare(request, *body, door, responder);
+    if (!prepared.ok()) return responder->refuse(prepared.refusal());
+    prepared->job->start();
+    if (prepared->stream) prepared->stream->announce();
 }
 
 void Api::State::run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
@@ -443,6 +476,31 @@ void Api::ollama_show(HttpRequest request, Responder responder) {
 void Api::ollama_tags(HttpRequest, Responder responder) {
     responder->respond(json_response({{"models", OrderedJson::array({state_->ollama_tag()})}}));
 }
+
+void Api::resume_stream(HttpRequest request, Responder responder) {
+    const auto stream = state_->streams->find(request.owner, request.rest);
+    if (!stream.ok()) return responder->refuse(stream.refusal());
+
+    const std::string_view given = request.header("last-event-id").value_or("0");
+    std::uint64_t last_event = 0;
+    const auto [end, error] = std::from_chars(given.data(), given.data() + given.size(),
+                                              last_event);
+    if (error != std::errc() || end != given.data() + given.size())
+        return responder->refuse({400, "Last-Event-ID has to be the number of an event.",
+                                  "invalid_value", "Last-Event-ID"});
+    if (const auto resumed = (*stream)->resume(responder, last_event); !resumed.ok())
+        responder->refuse(resumed.refusal());
+}
+
+void Api::stop_stream(HttpRequest request, Responder responder) {
+    const auto stream = state_->streams->find(request.owner, request.rest);
+    if (!stream.ok()) return responder->refuse(stream.refusal());
+    (*stream)->give_up();
+    state_->streams->remove((*stream)->id());
+    responder->respond(json_response({{"id", (*stream)->id()}, {"stopped", true}}));
+}
+
+void Api::sweep_streams() { state_->streams->sweep(); }
 
 void Api::ollama_embed(HttpRequest request, Responder responder) {
     queue_embedding(std::move(request), ollama_embedding_door, std::move(responder));

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "hub/api/http.h"
+#include "hub/api/resumable.h"
 #include "hub/api/text_pool.h"
 #include "hub/engine/engine.h"
 #include "hub/model/chat_template.h"
@@ -30,6 +31,7 @@ struct ApiOptions {
     bool prefer_greedy = false;
     bool any_model_name = false;  // a request may name any model; this one answers
     TextPoolOptions texts;
+    ResumableOptions resumable;
 };
 
 // Totals for /metrics, and latency samples handed to `observe`.
@@ -62,6 +64,9 @@ class Api {
     void ollama_generate(HttpRequest request, Responder responder);
     void ollama_show(HttpRequest request, Responder responder);
     void ollama_tags(HttpRequest request, Responder responder);
+    // `request.rest` is a stream's id.
+    void resume_stream(HttpRequest request, Responder responder);
+    void stop_stream(HttpRequest request, Responder responder);
     void ollama_embed(HttpRequest request, Responder responder);
     void embed(HttpRequest request, Responder responder);  // /v1/embeddings
     void tokenize(HttpRequest request, Responder responder);
@@ -70,6 +75,9 @@ class Api {
     void props(HttpRequest request, Responder responder);
     void models(HttpRequest request, Responder responder);
     void model(HttpRequest request, Responder responder);  // `request.rest` is its id
+
+    // Once a second: ends streams to which nobody came back.
+    void sweep_streams();
 
   private:
     struct State;

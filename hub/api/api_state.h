@@ -1,5 +1,5 @@
 // What the API's handlers share; api.cpp has what becomes an answer of the model, api_answers.cpp
-// the rest. Immutable once made, but for the masks.
+// the rest. Immutable once made, but for the masks and the streams.
 #pragma once
 
 #include <memory>
@@ -29,6 +29,7 @@ struct Api::State {
     mutable std::once_flag
         masks_made;  // by the first who needs them: a large vocabulary takes time
     mutable std::shared_ptr<MaskMaker> masks;
+    std::unique_ptr<ResumableStreams> streams;
 
     ParamLimits limits() const;
     OrderedJson model_json() const;
@@ -45,8 +46,12 @@ struct Api::State {
 
     void run_completion(const HttpRequest& request, const ApiDoor& door,
                         const Responder& responder) const;
-    Checked<std::shared_ptr<ApiJob>> prepare(const HttpRequest& request, const OrderedJson& body,
-                                             const ApiDoor& door, const Responder& responder) const;
+    struct Prepared {
+        std::shared_ptr<ApiJob> job;
+        std::shared_ptr<ResumableStream> stream;  // null: it ends with its line
+    };
+    Checked<Prepared> prepare(const HttpRequest& request, const OrderedJson& body,
+                              const ApiDoor& door, const Responder& responder) const;
     void run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
                        const Responder& responder) const;
     Checked<std::shared_ptr<EmbeddingJob>> prepare_embedding(const HttpRequest& request,

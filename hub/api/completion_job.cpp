@@ -407,7 +407,7 @@ std::uint64_t ApiJob::prompt_tokens() const {
 void ApiJob::begin_stream() {
     if (stream_begun_) return;
     stream_begun_ = true;
-    responder_->begin_stream();
+    responder_->begin_stream({});
     for (StreamEvent& event : inputs_.writer->begin(prompt_tokens()))
         responder_->send_event(std::move(event));
 }

@@ -30,6 +30,8 @@ struct HttpRequest {
     std::string remote_address;
     // whom work is counted for: clients with one name take turns as one
     std::string client;
+    // whose streams it may resume: a key's, or without keys an address's
+    std::string owner;
     // whom its tokens are counted for; null: nobody
     std::shared_ptr<RequestAccount> account;
     // the client is this machine, as far as anybody can tell
@@ -61,10 +63,12 @@ struct HttpResponse {
 
 const char* reason_phrase(unsigned status);  // "Not Found"
 
-// One event of a stream, or one line of it; `name` may be empty.
+// One event of a stream, or one line of it; `name` may be empty, and so may `id`, its number in a
+// stream that can be resumed.
 struct StreamEvent {
     std::string data;
     std::string name = {};
+    std::string id = {};
 };
 
 // The way back of one request. Any thread may call it; the connection posts
@@ -77,8 +81,8 @@ class HttpResponder {
     void refuse(const Refusal& refusal) { respond(refusal_response(refusal, dialect_)); }
     // Server-sent events, or lines of JSON where the dialect has those: headers go out at once;
     // each event is "data: ...\n\n", a line "...\n"; a comment or a blank goes out after 15 s of
-    // silence.
-    virtual void begin_stream() = 0;
+    // silence. `stream_id`: of one that can be resumed (hub/api/resumable.h); else empty.
+    virtual void begin_stream(const std::string& stream_id) = 0;
     // A stream will come if all goes well: after 15 s without an answer it
     // begins with pings, so that nobody in between gives the request up.
     // respond() then still works: its body goes out as the stream's last event.
@@ -90,6 +94,7 @@ class HttpResponder {
     // Called (once, on the connection's strand) when the
     // client went away before the answer was complete.
     virtual void on_disconnect(std::function<void()> handler) = 0;
+    Dialect dialect() const { return dialect_; }
 
   private:
     const Dialect dialect_;

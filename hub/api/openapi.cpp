@@ -37,7 +37,8 @@ constexpr const char* sampling_fields = R"json({
     "description": "What the answer is: always so, also where max_tokens ends it. See the README."},
   "json_schema": {"type": ["object", "boolean"],
     "description": "The same as response_format with this schema."},
-  "grammar": {"type": "string", "description": "GBNF, llama.cpp's notation: root ::= ..."}
+  "grammar": {"type": "string", "description": "GBNF, llama.cpp's notation: root ::= ..."},
+  "moex": {"$ref": "#/components/schemas/StreamWish"}
 })json";
 
 constexpr const char* chat_fields = R"json({
@@ -239,6 +240,11 @@ constexpr const char* other_schemas = R"json({
       "name": {"type": "string"}, "value": {"type": "string"},
       "source": {"type": "string", "enum": ["default", "file", "environment", "flag"]},
       "help": {"type": "string"}}}}}},
+  "StreamWish": {"type": "object", "properties": {
+    "resumable": {"type": "boolean", "default": false,
+      "description": "The stream goes on for 60 s after its line broke: /v1/streams."}}},
+  "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {
+    "id": {"type": "string"}, "stopped": {"const": true}}},
   "Nothing": {"type": "object", "description": "An empty object."},
   "Error": {"type": "object", "required": ["error"], "properties": {
     "error": {"type": "object", "required": ["message", "type", "param", "code"], "properties": {

@@ -34,6 +34,7 @@ constexpr const char* schemas = R"json({
       "top_p": {"type": "number", "minimum": 0, "maximum": 1}, "top_k": {"type": "integer"},
       "tools": {"type": "array", "items": {"$ref": "#/components/schemas/AnthropicTool"}},
       "tool_choice": {"$ref": "#/components/schemas/AnthropicToolChoice"},
+      "moex": {"$ref": "#/components/schemas/StreamWish"},
       "output_config": {"type": "object", "description": "format: {type: json_schema, schema}."},
       "thinking": {"type": "object", "required": ["type"],
         "description": "Thoughts are bounded by max_tokens alone.",
@@ -79,7 +80,7 @@ constexpr const char* schemas = R"json({
     "text": {"type": "object", "description": "format: text, json_object or json_schema."},
     "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
     "store": {"type": "boolean", "description": "Taken; nothing is stored."},
-    "metadata": {"type": "object"}}},
+    "moex": {"$ref": "#/components/schemas/StreamWish"}, "metadata": {"type": "object"}}},
   "ResponseItem": {"type": "object", "required": ["id", "type", "status"], "properties": {
     "id": {"type": "string"}, "type": {"type": "string",
       "enum": ["reasoning", "message", "function_call"]},

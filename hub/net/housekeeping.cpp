@@ -38,6 +38,11 @@ void Housekeeping::tick() {
                                        : 0.0;
     }
 
+    {
+        const std::shared_lock attached(hub_.attached_mutex);
+        if (Api* api = hub_.api) api->sweep_streams();
+    }
+
     ++ticks_;
     record();
     watch_minute();

@@ -46,8 +46,10 @@ class ConnectionResponder : public WireResponder {
             connection.respond(serial, std::move(head), bytes, std::move(keep));
         });
     }
-    void begin_stream() override {
-        post([serial = serial_](HttpConnection& connection) { connection.begin_stream(serial); });
+    void begin_stream(const std::string& stream_id) override {
+        post([serial = serial_, stream_id](HttpConnection& connection) {
+            connection.begin_stream(serial, stream_id);
+        });
     }
     void expect_stream() override {
         post([serial = serial_](HttpConnection& connection) { connection.expect_stream(serial); });
@@ -121,7 +123,8 @@ std::string HttpConnection::head_of(const HttpResponse& response,
     if (hub_.live()->has_cors_origins) add("Vary", "Origin");
     if (!exchange_.cors_origin.empty()) {
         add("Access-Control-Allow-Origin", exchange_.cors_origin);
-        add("Access-Control-Expose-Headers", "Retry-After, ETag, Content-Range, X-Request-Id");
+        add("Access-Control-Expose-Headers",
+            "Retry-After, ETag, Content-Range, X-Request-Id, X-Moex-Stream");
     }
 
     if (body_bytes && may_have_body) add("Content-Length", text(*body_bytes));
@@ -158,7 +161,7 @@ void HttpConnection::respond(std::uint64_t serial, HttpResponse response, ByteVi
     write();
 }
 
-void HttpConnection::begin_stream(std::uint64_t serial) {
+void HttpConnection::begin_stream(std::uint64_t serial, const std::string& stream_id) {
     if (!is_open(serial) || state_ == State::streaming) return;
     enter(State::streaming);
 
@@ -166,6 +169,7 @@ void HttpConnection::begin_stream(std::uint64_t serial) {
     response.content_type = streams_lines(exchange_.dialect) ? "application/x-ndjson"
                                                              : "text/event-stream; charset=utf-8";
     response.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+    if (!stream_id.empty()) response.headers.emplace_back("X-Moex-Stream", stream_id);
     if (!exchange_.chunked || hub_.draining) exchange_.keep_alive = false;
     if (exchange_.chunked) response.headers.emplace_back("Transfer-Encoding", "chunked");
 
@@ -198,7 +202,8 @@ void HttpConnection::send_event(std::uint64_t serial, StreamEvent event,
     if (!is_open(serial) || state_ != State::streaming) return;
     wait_at_most(hub_.options.clients.ping_every);
     const bool is_line = streams_lines(exchange_.dialect);
-    std::string words = event.name.empty() ? std::string() : text("event: ", event.name, '\n');
+    std::string words = event.id.empty() ? std::string() : text("id: ", event.id, '\n');
+    if (!event.name.empty()) words += text("event: ", event.name, '\n');
     words += is_line ? text(event.data, '\n') : text("data: ", event.data, "\n\n");
     push_event(words, std::move(on_sent));
 }

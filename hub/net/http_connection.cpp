@@ -244,7 +244,7 @@ void HttpConnection::refuse(const GateRefusal& refusal) {
 
     Refusal answer{refusal.status, refusal.message, refusal.code, ""};
     if (refusal.status == 503) answer.headers = {{"Retry-After", "1"}};
-    if (refusal.status == 405) answer.headers = {{"Allow", "GET, HEAD, POST, OPTIONS"}};
+    if (refusal.status == 405) answer.headers = {{"Allow", "GET, HEAD, POST, DELETE, OPTIONS"}};
     refuse_now(answer);
 }
 

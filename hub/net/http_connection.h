@@ -107,7 +107,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::shared_ptr<WireResponder> make_responder();
     void respond(std::uint64_t serial, HttpResponse response, ByteView bytes = {},
                  std::shared_ptr<const void> keep = nullptr);
-    void begin_stream(std::uint64_t serial);
+    void begin_stream(std::uint64_t serial, const std::string& stream_id = {});
     void expect_stream(std::uint64_t serial);
     void send_event(std::uint64_t serial, StreamEvent event, std::function<void()> on_sent = {});
     void end_stream(std::uint64_t serial);

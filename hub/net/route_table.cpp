@@ -14,6 +14,10 @@ constexpr Route get(const char* path, Handler handler, std::optional<Role> role)
     return {"GET", path, handler, role};
 }
 
+constexpr Route remove(const char* path, Handler handler, std::optional<Role> role) {
+    return {"DELETE", path, handler, role};
+}
+
 // Work on a text: for the API's keys, within the rates.
 constexpr Route post_text(const char* path, Handler handler) {
     return {"POST", path, handler, Role::api, Work::text};
@@ -65,6 +69,12 @@ constexpr Route route_table[] = {
     post_text("/v1/embeddings", &Routes::ask_api<&Api::embed>)
         .says("Texts as rows of numbers: the mean of the model's last hidden state, of length 1.",
               "EmbeddingList", "EmbeddingRequest"),
+    get("/v1/streams/*", &Routes::ask_api<&Api::resume_stream>, Role::api)
+        .says("What a stream with moex.resumable says behind Last-Event-ID, and goes on to say.")
+        .with_rest("stream"),
+    remove("/v1/streams/*", &Routes::ask_api<&Api::stop_stream>, Role::api)
+        .says("Stops such a stream.", "StoppedStream")
+        .with_rest("stream"),
 
     // the same without /v1, as llama.cpp has them
     get("/models", &Routes::ask_api<&Api::models>, open_to_all)
@@ -193,7 +203,7 @@ const Route* find_route(std::string_view path, std::string_view method) {
         if (is_exact) continue;
         const std::string_view start = pattern.substr(0, pattern.size() - 1);
         if (is_prefix(pattern) && path.size() > start.size() && path.starts_with(start))
-            found = &route;
+            if (!found || method == route.method) found = &route;
     }
     return found;
 }
@@ -212,12 +222,12 @@ Refusal no_such_route(std::string_view path) {
 }
 
 std::string allowed_methods(const Route& route) {
-    bool gets = false, posts = false;
-    for (const Route& row : route_table) {
-        if (std::string_view(row.path) != route.path) continue;
-        (std::string_view(row.method) == "POST" ? posts : gets) = true;
-    }
-    return text(gets ? "GET, HEAD, " : "", posts ? "POST, " : "", "OPTIONS");
+    std::string methods;
+    for (const char* method : {"GET", "POST", "DELETE"})
+        for (const Route& row : route_table)
+            if (std::string_view(row.path) == route.path && std::string_view(row.method) == method)
+                methods += text(method, method == std::string_view("GET") ? ", HEAD, " : ", ");
+    return methods + "OPTIONS";
 }
 
 std::vector<RouteInfo> server_routes() {

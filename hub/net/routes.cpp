@@ -259,6 +259,8 @@ void Routes::handle(const Admission& admission, HttpRequest request,
     request.rest = rest_of(request.path, route.path);
     // Two keys behind one address take turns, and neither finds what the other's prompts left.
     request.client = text(rate_key(request.remote_address), ' ', admission.key_hash);
+    const auto key = hub_.keys_required ? bearer_key(request) : std::nullopt;
+    request.owner = key ? to_hex(sha256(as_byte_view(*key))) : rate_key(request.remote_address);
     if (route.work == Work::text) request.account = hub_.accounts.open(admission.key);
     (this->*route.handler)(std::move(request), std::move(responder));
 }

@@ -23,38 +23,105 @@ export class ApiError extends Error {
   }
 }
 
-// The data of one event of a text/event-stream, "" for a comment.
-function dataOf(event) {
-  const lines = event.split("\n").filter((line) => line.startsWith("data:"));
-  return lines.map((line) => line.slice(5).trimStart()).join("\n");
+const withKey = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
+
+// One event of a text/event-stream: {id, data}, both "" for a comment.
+function partsOf(event) {
+  const lines = event.split("\n");
+  const valuesOf = (name) => lines.filter((line) => line.startsWith(`${name}:`))
+    .map((line) => line.slice(name.length + 1).trimStart());
+  return { id: valuesOf("id").at(-1) ?? "", data: valuesOf("data").join("\n") };
 }
 
-// Streams a chat completion. `onChunk(chunk)` gets each parsed event; resolves at [DONE].
-export async function streamChat(body, { key, signal, onChunk }) {
-  const response = await fetch("/v1/chat/completions", {
-    method: "POST",
-    headers: { "Content-Type": "application/json", ...(key ? { Authorization: `Bearer ${key}` } : {}) },
-    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true } }),
-    signal,
-  });
-  if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => null))?.error);
+const broken = () => new ApiError(0, { message: "the connection to the hub ended in mid-answer" });
 
+// True at [DONE], false when the line broke. `stream.last` is the number of the last event that was handed on.
+async function readEvents(response, stream, onChunk) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (;;) {
     const { value, done } = await reader.read().catch((error) => {
       if (error.name === "AbortError") throw error;
-      return { done: true };      // the line broke
+      return { done: true };
     });
-    if (done) throw new ApiError(0, { message: "the connection to the hub ended in mid-answer" });
+    if (done) return false;
     held += value;
     for (let end; (end = held.indexOf("\n\n")) >= 0; held = held.slice(end + 2)) {
-      const data = dataOf(held.slice(0, end));
+      const { id, data } = partsOf(held.slice(0, end));
       if (!data) continue;
-      if (data === "[DONE]") return;
+      if (id) stream.last = id;
+      if (data === "[DONE]") return true;
       const chunk = JSON.parse(data);
       if (chunk.error) throw new ApiError(200, chunk.error);
       onChunk(chunk);
     }
   }
+}
+
+const pause = (wait_ms, signal) => new Promise((resolve, reject) => {
+  const timer = setTimeout(resolve, wait_ms);
+  signal?.addEventListener("abort", () => {
+    clearTimeout(timer);
+    reject(signal.reason);
+  }, { once: true });
+});
+
+// A new line to the stream, behind its last event; null when the hub does not answer. Throws when it knows no such
+// stream.
+async function lineTo(stream, { key, signal }) {
+  const headers = { ...withKey(key), "Last-Event-ID": stream.last };
+  const response = await fetch(`/v1/streams/${stream.id}`, { headers, signal, cache: "no-store" }).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return null;
+  });
+  if (response && !response.ok) throw broken();
+  return response;
+}
+
+// The hub keeps a stream so long behind a line that broke.
+const kept_ms = 60000;
+const wait_first_ms = 250, wait_max_ms = 4000;
+
+async function newLine(stream, how) {
+  const until = performance.now() + kept_ms;
+  for (let wait_ms = wait_first_ms; performance.now() < until; wait_ms = Math.min(wait_max_ms, wait_ms * 2)) {
+    await pause(wait_ms, how.signal);
+    const response = await lineTo(stream, how);
+    if (response) return response;
+  }
+  throw broken();
+}
+
+async function follow(response, stream, how) {
+  for (;;) {
+    stream.id = response.headers.get("X-Moex-Stream") ?? stream.id;
+    how.onStream?.(stream.id);
+    if (await readEvents(response, stream, how.onChunk)) return;
+    if (!stream.id) throw broken();
+    response = await newLine(stream, how);
+  }
+}
+
+// Streams a chat completion. `onStream(id)` hears how the stream is called, "" where it cannot be resumed, again for
+// each new line; `onChunk(chunk)` gets each parsed event, once. Resolves at [DONE]; a line that breaks is replaced.
+export async function streamChat(body, how) {
+  const response = await fetch("/v1/chat/completions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json", ...withKey(how.key) },
+    body: JSON.stringify({ ...body, stream: true, stream_options: { include_usage: true }, moex: { resumable: true } }),
+    signal: how.signal,
+  });
+  if (!response.ok) throw new ApiError(response.status, (await response.json().catch(() => null))?.error);
+  await follow(response, { id: "", last: "0" }, how);
+}
+
+// The same for a stream that was begun earlier, from its first event on.
+export async function resumeChat(id, how) {
+  const stream = { id, last: "0" };
+  await follow(await lineTo(stream, how) ?? await newLine(stream, how), stream, how);
+}
+
+// Nobody will come back to it.
+export function stopChat(id, key) {
+  fetch(`/v1/streams/${id}`, { method: "DELETE", headers: withKey(key), keepalive: true }).catch(() => {});
 }

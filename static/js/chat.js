@@ -1,6 +1,6 @@
 // The chat page: wires the store, the views and the hub's API. What a message is stands in chat/conversation.js, what
 // is said in chat/words.js; here is who does what when.
-import { ApiError, getJson, streamChat } from "/js/api.js";
+import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
 import { lengthLimit, samplingOf } from "/js/chat/settings.js";
 import { SettingsPanel } from "/js/chat/settings_panel.js";
@@ -16,6 +16,7 @@ import { drop, read, write } from "/js/storage.js";
 
 const keep_every_ms = 2000;
 const look_every_ms = 3000;
+const left_name = "moex-stream";
 const ideas = [
   "Tell me a story about a lighthouse and a storm.",
   "Write a short scene about two friends and a secret.",
@@ -109,19 +110,23 @@ function answerAgain(message) {
   drawThread();
 }
 
-// Two tabs do not write one answer.
+// Two tabs do not write one answer. `left`: what a page before this one left of its stream.
 let lock_before = Promise.resolve();      // done when this tab's own last lock is free again
-async function answer(conversation, message) {
+async function answer(conversation, message, left = null) {
   if (running) return;
   const own = { controller: new AbortController(), conversation, message, turn: null };
   running = own;
   drawComposer();
   try {
     const locks = window.isSecureContext ? navigator.locks : undefined;
-    if (!locks) return await stream(conversation, message);
+    if (!locks) return await stream(conversation, message, left);
     await lock_before.catch(() => {});
-    lock_before = locks.request(`moex-chat-${conversation.id}`, { ifAvailable: true }, (lock) => {
-      if (lock) return stream(conversation, message);
+    // The page before this one may not quite be gone; and a copy of this tab may have ended the answer meanwhile.
+    const how = left ? { signal: own.controller.signal } : { ifAvailable: true };
+    const isWhole = () => conversation.messages.some(({ id, end }) => id === message.id && end);
+    lock_before = locks.request(`moex-chat-${conversation.id}`, how, (lock) => {
+      if (left && isWhole()) return undefined;
+      if (lock) return stream(conversation, message, left);
       announce("This conversation is being answered in another tab.");
       return undefined;
     });
@@ -135,50 +140,76 @@ async function answer(conversation, message) {
   }
 }
 
-async function stream(conversation, message) {
+async function stream(conversation, message, left) {
   const { settings } = panel;
-  const request = {
+  const requestFor = () => ({
     model: info.model,
     messages: messagesFor(conversation, message, settings.system),
     ...samplingOf(settings),
+  });
+  // A stream that was left is told from its first event on: the message begins again where it began then.
+  const { content, reasoning, reasoning_ms, facts } = left?.from ?? message;
+  const from = { content, reasoning, reasoning_ms, facts: { ...facts } };
+  let turn = null, stream_id = left?.id ?? "";
+  const begin = () => {
+    if (turn) return;
+    Object.assign(message, from, { facts: { ...from.facts, ttft_ms: message.facts.ttft_ms ?? null } });
+    turn = running.turn = new Turn(message, { now_ms: performance.now(), workers: workersNow() });
   };
-  const turn = new Turn(message, { now_ms: performance.now(), workers: workersNow() });
-  running.turn = turn;
   store.busy = conversation;
+  if (!left) begin();
   thread.begin(message);
   store.save(conversation, [message]);
 
   let kept_at = performance.now();
   let reason = "", words = "";
+  const how = {
+    key: apiKey(), signal: running.controller.signal,
+    onStream(id) {
+      stream_id = id;
+      begin();
+      if (id) write(left_name, { id, conversation: conversation.id, message: message.id, from });
+    },
+    onChunk(chunk) {
+      const now = performance.now();
+      turn.add(chunk, now);
+      thread.grow(message);
+      if (now - kept_at < keep_every_ms) return;
+      kept_at = now;
+      store.save(conversation, [message]);
+    },
+  };
   try {
-    await streamChat(request, {
-      key: apiKey(), signal: running.controller.signal,
-      onChunk(chunk) {
-        const now = performance.now();
-        turn.add(chunk, now);
-        thread.grow(message);
-        if (now - kept_at < keep_every_ms) return;
-        kept_at = now;
-        store.save(conversation, [message]);
-      },
-    });
+    await (left ? resumeChat(left.id, how) : streamChat(requestFor(), how));
   } catch (error) {
     reason = error.name === "AbortError" ? "stopped" : "failed";
     if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable;
     if (error.status === 401) panel.open(element("api-key"));
   }
+  if (reason === "stopped" && stream_id) stopChat(stream_id, apiKey());
 
-  turn.see(workersNow());
   const { context_tokens } = info;
-  turn.end(reason, { now_ms: performance.now(), words, limit: lengthLimit(settings), context_tokens });
+  turn?.see(workersNow());
+  turn?.end(reason, { now_ms: performance.now(), words, limit: lengthLimit(settings), context_tokens });
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
   running = null;
   store.busy = null;
-  store.save(conversation, [message]);
+  // Until the end is kept, whoever loads the page again finds it in the stream.
+  const forget = () => read(left_name, null)?.id === stream_id && drop(left_name);
+  store.save(conversation, [message]).then(forget, forget);
   thread.end(message);
   announce(endWords(message)?.text ?? "", message.content);
   drawComposer();
   if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
+}
+
+// The answer that this tab was reading when its page was left: the hub goes on with it for a while.
+function resumeLeft() {
+  const left = read(left_name, null);
+  const conversation = store.conversations.get(left?.conversation);
+  const message = conversation?.messages.find(({ id }) => id === left.message);
+  if (!message || message.end) drop(left_name);
+  else answer(conversation, message, left);
 }
 
 // What a screen reader hears: the finished answer, once, and how it ended.
@@ -321,7 +352,9 @@ function drawPool(status) {
 async function start() {
   const left = await store.adoptSession(read("moex-chat", null));
   drop("moex-chat");
+  element("api-key").value = read("moex-key", "");
   store.select(idInAddress() || left?.id || "");
+  resumeLeft();
   drawThread();
   sidebar.draw();
   tellForgotten();
@@ -332,7 +365,6 @@ async function start() {
   if (ok) info = { ...info, ...body };
   element("model").textContent = info.model;
   panel.know(info);
-  element("api-key").value = read("moex-key", "");
   element("api-key").addEventListener("input", () => write("moex-key", apiKey()));
 
   const status = await getJson("/api/status", apiKey()).catch(() => ({ ok: false }));

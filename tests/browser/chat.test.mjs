@@ -542,6 +542,128 @@ test("a line that breaks in mid-answer keeps the words, and Continue goes on in 
   });
 });
 
+// ---- a stream that outlives its line
+
+const saysSoFar = (page, words) => page.waitForFunction(
+  (wanted) => document.querySelector(".message.assistant .body")?.textContent === wanted, words);
+// Loads the page again in mid-answer, once its database has the answer: whole, or as one that this tab can go on with.
+async function reloadInAnswer(page) {
+  await page.waitForFunction(() => {
+    const request = indexedDB.open("moex-chat");
+    request.onsuccess = () => {
+      const all = request.result.transaction("conversations").objectStore("conversations").getAll();
+      all.onsuccess = () => {
+        const has_name = sessionStorage.getItem("moex-stream") !== null;
+        const is_safe = ({ role, end }) => role === "assistant" && (end !== null || has_name);
+        window.is_kept = all.result.some(({ messages }) => messages.some(is_safe));
+        request.result.close();
+      };
+    };
+    return window.is_kept;
+  }, null, { polling: 50 });
+  await page.reload();
+}
+// A story whose answers can be resumed; `live()` is the last one.
+const keptStory = (run) => {
+  let live = null;
+  return story((how) => run({ ...how, live: () => live }), {
+    answer: (stream, index) => {
+      live = stream;
+      stream.keep(`stream${index}`);
+      stream.say("Once ");
+      stream.say("upon");
+    },
+  });
+};
+
+test("a page that is loaded again in mid-answer goes on with the same answer", async () => {
+  await keptStory(async ({ open, scripted, live }) => {
+    const page = await open();
+    await ask(page, "A story?");
+    await saysSoFar(page, "Once upon");
+    assert.deepEqual(live().body.moex, { resumable: true });
+    await reloadInAnswer(page);
+    await saysSoFar(page, "Once upon");
+    await page.locator("#stop").waitFor();      // it runs
+    live().say(" a time");
+    await saysSoFar(page, "Once upon a time");
+
+    await reloadInAnswer(page);
+    live().say(".");
+    live().end();
+    await settled(page);
+    assert.deepEqual(await answers(page), ["Once upon a time."]);
+    assert.equal(await page.locator(".ended").count(), 0, "nothing says that it was left");
+    assert.equal(scripted.requests.length, 1, "asked once");
+    for (const { method, last } of scripted.resumed) assert.deepEqual([method, last], ["GET", "0"]);
+
+    await reload(page);
+    await page.locator(".message.assistant").waitFor();
+    assert.deepEqual(await answers(page), ["Once upon a time."]);
+    assert.deepEqual(page.errors, []);
+  });
+});
+
+test("a line that breaks is replaced, and each word comes once", async () => {
+  await keptStory(async ({ open, scripted, live }) => {
+    const page = await open();
+    await ask(page, "A story?");
+    await saysSoFar(page, "Once upon");
+    live().breakLine();
+    live().say(" a");
+    await saysSoFar(page, "Once upon a");
+    live().breakLine();
+    live().say(" time.");
+    live().end();
+    await settled(page);
+    assert.deepEqual(await answers(page), ["Once upon a time."]);
+    assert.deepEqual(scripted.resumed, [{ method: "GET", last: "2" }, { method: "GET", last: "3" }]);
+    assert.equal(await page.locator(".ended").count(), 0);
+  });
+});
+
+test("Stop ends the stream at the hub, and one that the hub no longer knows is an answer that was left", async () => {
+  await keptStory(async ({ open, scripted, live }) => {
+    const page = await open();
+    await ask(page, "A story?");
+    await saysSoFar(page, "Once upon");
+    await page.locator("#stop").click();
+    await live().stopped;
+    await page.locator(".ended", { hasText: "You stopped this answer." }).waitFor();
+
+    await page.locator("#new-chat").click();
+    await ask(page, "Another?");
+    await saysSoFar(page, "Once upon");
+    const known = scripted.streams.get("stream1");
+    scripted.streams.clear();
+    await reloadInAnswer(page);
+    await page.locator(".ended", { hasText: "The page was left" }).waitFor();
+    known.response.destroy();
+  });
+});
+
+test("with a real hub a reload in mid-answer loses nothing", async () => {
+  const context = await browser.newContext();
+  context.setDefaultTimeout(0);
+  try {
+    const page = await openPage(context, hub.url);
+    await page.locator("#open-settings").click();
+    await page.locator("#max_tokens").fill("200");
+    await page.locator("#close-settings").click();
+    await ask(page, "Tell me a story about a lighthouse");
+    await page.waitForFunction(() => document.querySelector(".message.assistant .body")?.textContent.length > 20);
+    const before = (await answers(page))[0];
+    await reloadInAnswer(page);
+    await page.locator(".message.assistant .facts", { hasText: "tokens" }).waitFor();
+    const after = (await answers(page))[0];
+    assert.ok(after.startsWith(before.slice(0, 20)), `${before} | ${after}`);
+    assert.equal(await page.locator(".ended", { hasText: "The page was left" }).count(), 0);
+    assert.deepEqual(page.errors, []);
+  } finally {
+    await context.close();
+  }
+});
+
 test("an answer that ends early says why: by its limit, by the context, by Stop", async () => {
   const figures = (total_tokens) => ({ usage: { prompt_tokens: 1, completion_tokens: 16, total_tokens } });
   await story(async ({ open, scripted }) => {

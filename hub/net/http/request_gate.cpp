@@ -171,7 +171,8 @@ bool RequestGate::parse_request_line(std::string_view line) {
     static constexpr std::array<std::string_view, 7> methods{"GET",    "HEAD",  "POST",   "PUT",
                                                              "DELETE", "PATCH", "OPTIONS"};
     if (std::find(methods.begin(), methods.end(), method) == methods.end())
-        return bad(405, "method_not_allowed", "methods here are GET, HEAD, POST and OPTIONS");
+        return bad(405, "method_not_allowed",
+                   "methods here are GET, HEAD, POST, DELETE and OPTIONS");
 
     // Origin form only: this server is nobody's proxy.
     if (target.empty() || target[0] != '/')

@@ -6,17 +6,43 @@ import { createServer, request as httpRequest } from "node:http";
 
 // One streamed answer in the hands of a test.
 export class Stream {
-  constructor(body, response) {
+  constructor(body, response, hub) {
     this.body = body;
     this.response = response;
+    this.hub = hub;
+    this.id = "";
     this.closed = once(response, "close");      // by whichever side
   }
+  // From now on it can be resumed, as with a hub. Before its first event.
+  keep(id) {
+    this.id = id;
+    this.events = [];
+    this.ended = false;
+    this.stopped = new Promise((resolve) => { this.stop = resolve; });
+    this.hub.streams.set(id, this);
+    this.head();
+  }
+  resume(response, last) {
+    this.response = response;
+    this.head();
+    response.write(this.events.slice(last).join(""));
+    if (this.ended) response.end();
+  }
   head() {
-    if (!this.response.headersSent) this.response.writeHead(200, { "Content-Type": "text/event-stream" });
+    if (this.response.headersSent) return;
+    const headers = this.id ? { "X-Moex-Stream": this.id } : {};
+    this.response.writeHead(200, { "Content-Type": "text/event-stream", ...headers });
+    this.response.flushHeaders();
   }
   send(event) {
+    let words = `data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`;
+    if (this.id) {
+      words = `id: ${this.events.length + 1}\n${words}`;
+      this.events.push(words);
+      if (this.response.destroyed) return;      // nobody listens
+    }
     this.head();
-    this.response.write(`data: ${typeof event === "string" ? event : JSON.stringify(event)}\n\n`);
+    this.response.write(words);
   }
   say(content) { this.send({ choices: [{ index: 0, delta: { content } }] }); }
   think(reasoning_content) { this.send({ choices: [{ index: 0, delta: { reasoning_content } }] }); }
@@ -25,6 +51,7 @@ export class Stream {
     this.send({ choices: [{ index: 0, delta: {}, finish_reason }] });
     this.send({ choices: [], ...last });
     this.send("[DONE]");
+    this.ended = true;
     this.response.end();
   }
   refuse(status, error) {
@@ -42,6 +69,8 @@ export class ScriptedHub {
     scripted.answer = answer;
     scripted.routes = routes;
     scripted.requests = [];
+    scripted.streams = new Map();      // by id
+    scripted.resumed = [];             // {method, last} of requests for them
     scripted.server = createServer((request, response) => scripted.handle(request, response));
     scripted.server.listen(0, "127.0.0.1");
     await once(scripted.server, "listening");
@@ -56,7 +85,19 @@ export class ScriptedHub {
       for await (const piece of request) pieces.push(piece);
       const body = JSON.parse(Buffer.concat(pieces).toString());
       this.requests.push(body);
-      await this.answer(new Stream(body, response), this.requests.length - 1);
+      await this.answer(new Stream(body, response, this), this.requests.length - 1);
+      return;
+    }
+    const stream = this.streams.get(path.split("/v1/streams/")[1]);
+    if (stream) {
+      const last = request.headers["last-event-id"];
+      this.resumed.push({ method: request.method, last });
+      if (request.method === "DELETE") {
+        json({ id: stream.id, stopped: true })(response);
+        stream.stop();
+      } else {
+        stream.resume(response, Number(last));
+      }
       return;
     }
     if (this.routes[path]) {

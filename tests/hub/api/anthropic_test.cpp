@@ -161,7 +161,7 @@ TEST_F(AnthropicTest, ThoughtsAreBlocksOfTheirOwn) {
     const Json blocks = writer->whole(std::span(&choice, 1), totals)["content"];
 
     CapturedAnswer answer;
-    answer.begin_stream();
+    answer.begin_stream({});
     const auto take = [&](ReplyWriter::Events events) {
         for (StreamEvent& event : events) answer.send_event(std::move(event), {});
     };

@@ -31,9 +31,10 @@ class CapturedAnswer : public HttpResponder {
         wake_.notify_all();
     }
     void expect_stream() override {}
-    void begin_stream() override {
+    void begin_stream(const std::string& stream_id) override {
         const std::lock_guard lock(mutex_);
         EXPECT_FALSE(streaming_ || done_);
+        stream_id_ = stream_id;
         streaming_ = true;
     }
     void send_event(StreamEvent event, std::function<void()> on_sent) override {
@@ -76,9 +77,13 @@ class CapturedAnswer : public HttpResponder {
     unsigned status() const { return response_.status; }
     const HttpResponse& response() const { return response_; }
     Json json() const { return Json::parse(response_.body); }
-    bool streamed() const { return streaming_; }
+    bool streamed() const {
+        const std::lock_guard lock(mutex_);
+        return streaming_;
+    }
     const std::vector<std::string>& events() const { return events_; }
     const std::vector<std::string>& names() const { return names_; }  // of them
+    const std::string& stream_id() const { return stream_id_; }
     std::vector<Json> chunks() const {
         std::vector<Json> out;
         for (const std::string& event : events_)
@@ -87,11 +92,12 @@ class CapturedAnswer : public HttpResponder {
     }
 
   private:
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::condition_variable wake_;
     std::function<void()> on_disconnect_;
     HttpResponse response_;
     std::vector<std::string> events_, names_;
+    std::string stream_id_;
     bool streaming_ = false, done_ = false;
 };
 

@@ -59,7 +59,7 @@ TestHub::TestHub(TestHubOptions options) {
     std::shared_ptr<const Tokenizer> tokenizer = must(
         Tokenizer::load(*package_->tokenizer_file("tokenizer.json"),
                         package_->tokenizer_file("tokenizer_config.json").value_or("")));
-    api_ = std::make_unique<Api>(package_, tokenizer, nullptr, *engine_, ApiOptions{},
+    api_ = std::make_unique<Api>(package_, tokenizer, nullptr, *engine_, options.api,
                                  server_->api_observer());
     server_->attach(*swarm_, *engine_, *api_);
     running_ = std::thread([this] { server_->run(2); });

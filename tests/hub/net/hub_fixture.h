@@ -16,6 +16,7 @@ namespace moex::net {
 struct TestHubOptions {
     ServerOptions server;
     SwarmOptions swarm;  // model fields are filled in from the package
+    ApiOptions api;
 };
 
 class TestHub {

@@ -1,0 +1,263 @@
+#include "hub/api/resumable.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <random>
+
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+std::string random_id() {
+    std::random_device device;
+    std::string id;
+    for (int i = 0; i < 4; ++i) {
+        char digits[9];
+        std::snprintf(digits, sizeof digits, "%08x", static_cast<unsigned>(device()));
+        id += digits;
+    }
+    return id;
+}
+
+// Every copy runs it, the first of them does.
+std::function<void()> once(std::function<void()> function) {
+    if (!function) return {};
+    const auto has_run = std::make_shared<std::atomic<bool>>(false);
+    return [has_run, function = std::move(function)] {
+        if (!has_run->exchange(true)) function();
+    };
+}
+
+}  // namespace
+
+ResumableStream::ResumableStream(std::string id, std::string owner, const ResumableOptions& options,
+                                 std::shared_ptr<HttpResponder> line)
+    : HttpResponder(line->dialect()),
+      id_(std::move(id)),
+      owner_(std::move(owner)),
+      options_(options),
+      line_(std::move(line)) {}
+
+// Asks to be told when the line breaks.
+void ResumableStream::hold_line() {
+    line_->on_disconnect([weak = weak_from_this(), serial = ++line_serial_] {
+        if (const auto self = weak.lock()) self->lose_line(serial);
+    });
+}
+
+void ResumableStream::lose_line(std::uint64_t serial) {
+    bool knows_id;
+    {
+        const std::lock_guard lock(mutex_);
+        if (serial != line_serial_ || !line_) return;
+        line_.reset();
+        knows_id = begun_;
+        if (!ended_) over_at_ = options_.clock() + options_.kept_for;
+    }
+    if (!knows_id) give_up();
+}
+
+void ResumableStream::begin() {
+    if (std::exchange(begun_, true) || !line_) return;
+    line_->begin_stream(id_);
+}
+
+void ResumableStream::announce() {
+    const std::lock_guard lock(mutex_);
+    if (!ended_) begin();
+}
+
+void ResumableStream::begin_stream(const std::string&) {
+    const std::lock_guard lock(mutex_);
+    begin();
+}
+
+void ResumableStream::expect_stream() {
+    const std::lock_guard lock(mutex_);
+    if (line_) line_->expect_stream();
+}
+
+// Before the head is out it is an answer like others; behind it, the last event.
+void ResumableStream::respond(HttpResponse response) {
+    bool is_event;
+    {
+        const std::lock_guard lock(mutex_);
+        is_event = begun_;
+        if (!is_event) {
+            ended_ = true;
+            over_at_ = options_.clock();
+            if (line_) line_->respond(std::move(response));
+            line_.reset();
+        }
+    }
+    if (!is_event) return;
+    send_event({std::move(response.body), std::move(response.event_name)},
+               std::move(response.on_sent));
+    end_stream();
+}
+
+void ResumableStream::send_event(StreamEvent event, std::function<void()> on_sent) {
+    const std::lock_guard lock(mutex_);
+    event.id = text(first_number_ + events_.size());
+    bytes_ += event.data.size() + event.name.size();
+    events_.push_back({std::move(event), once(std::move(on_sent))});
+    while (bytes_ > options_.bytes_max && events_.size() > 1) {
+        bytes_ -= events_.front().event.data.size() + events_.front().event.name.size();
+        events_.pop_front();
+        ++first_number_;
+    }
+    if (line_) line_->send_event(events_.back().event, events_.back().on_sent);
+}
+
+void ResumableStream::end_stream() {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+    on_given_up_ = nullptr;
+    if (!line_) return;  // from when it broke
+    over_at_ = options_.clock() + options_.kept_for;
+    line_->end_stream();
+    line_.reset();
+}
+
+void ResumableStream::on_disconnect(std::function<void()> handler) {
+    bool is_late, is_first;
+    {
+        const std::lock_guard lock(mutex_);
+        is_late = given_up_;
+        is_first = line_serial_ == 0;
+        if (!is_late) on_given_up_ = std::move(handler);
+        if (is_first && line_) hold_line();
+    }
+    if (is_late) handler();
+}
+
+Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,
+                                      std::uint64_t last_event) {
+    const std::lock_guard lock(mutex_);
+    if (last_event > newest())
+        return Refusal{
+            400,
+            text("Event ", last_event, " is not of this stream, whose newest is ", newest(), "."),
+            "invalid_value", "Last-Event-ID"};
+    if (last_event + 1 < first_number_)
+        return Refusal{
+            410,
+            text("Events ", last_event + 1, " to ", first_number_ - 1,
+                 " are gone: of a stream the last ", options_.bytes_max, " bytes are kept."),
+            "stream_too_long", "Last-Event-ID"};
+
+    line_ = std::move(line);  // a former one ends short, so that nobody takes it for whole
+    begun_ = true;
+    line_->begin_stream(id_);
+    for (std::size_t i = last_event + 1 - first_number_; i < events_.size(); ++i)
+        line_->send_event(events_[i].event, events_[i].on_sent);
+
+    if (!ended_) {
+        over_at_.reset();
+        hold_line();
+        return {};
+    }
+    over_at_ = options_.clock() + options_.kept_for;
+    line_->end_stream();
+    line_.reset();
+    return {};
+}
+
+void ResumableStream::give_up() {
+    std::function<void()> handler;
+    {
+        const std::lock_guard lock(mutex_);
+        given_up_ = true;
+        over_at_ = options_.clock();
+        line_.reset();
+        handler = std::exchange(on_given_up_, nullptr);
+    }
+    if (handler) handler();
+}
+
+std::optional<TimePoint> ResumableStream::ended_until() const {
+    const std::lock_guard lock(mutex_);
+    return ended_ || given_up_ ? over_at_ : std::nullopt;
+}
+
+bool ResumableStream::is_over(TimePoint now) const {
+    const std::lock_guard lock(mutex_);
+    return over_at_ && now >= *over_at_;
+}
+
+// Whether there are fewer than `max`, of `owner` or of all: of those that have ended the one goes
+// that would go first.
+bool ResumableStreams::make_room(const std::string* owner, std::size_t max) {
+    std::size_t count = 0;
+    auto first = streams_.end();
+    TimePoint first_until = TimePoint::max();
+    for (auto at = streams_.begin(); at != streams_.end(); ++at) {
+        if (owner && at->second->owner() != *owner) continue;
+        ++count;
+        const auto until = at->second->ended_until();
+        if (!until || *until >= first_until) continue;
+        first = at;
+        first_until = *until;
+    }
+    if (count < max) return true;
+    if (first == streams_.end()) return false;
+    streams_.erase(first);
+    return true;
+}
+
+Checked<std::shared_ptr<ResumableStream>> ResumableStreams::open(
+    const std::string& owner, std::shared_ptr<HttpResponder> line) {
+    const std::lock_guard lock(mutex_);
+    if (!make_room(&owner, options_.per_owner_max))
+        return Refusal{429,
+                       text(options_.per_owner_max,
+                            " resumable streams of this client run already; end one with DELETE "
+                            "/v1/streams/ID, or ask without 'moex.resumable'."),
+                       "too_many_streams", "moex.resumable"};
+    if (!make_room(nullptr, options_.streams_max))
+        return Refusal{503, "The hub keeps as many resumable streams as it may.",
+                       "too_many_streams", "moex.resumable"};
+
+    const std::string id = random_id();
+    auto stream = std::make_shared<ResumableStream>(id, owner, options_, std::move(line));
+    streams_.emplace(id, stream);
+    return stream;
+}
+
+Checked<std::shared_ptr<ResumableStream>> ResumableStreams::find(const std::string& owner,
+                                                                 const std::string& id) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = streams_.find(id);
+    if (found != streams_.end() && found->second->owner() == owner &&
+        !found->second->is_over(options_.clock()))
+        return found->second;
+    return Refusal{404,
+                   "There is no such stream: it was stopped, nobody came back to it in time, or "
+                   "it belongs to another key.",
+                   "stream_not_found", ""};
+}
+
+void ResumableStreams::remove(const std::string& id) {
+    const std::lock_guard lock(mutex_);
+    streams_.erase(id);
+}
+
+void ResumableStreams::sweep() {
+    std::vector<std::shared_ptr<ResumableStream>> over;
+    {
+        const std::lock_guard lock(mutex_);
+        const TimePoint now = options_.clock();
+        for (auto at = streams_.begin(); at != streams_.end();)
+            if (at->second->is_over(now)) {
+                over.push_back(at->second);
+                at = streams_.erase(at);
+            } else {
+                ++at;
+            }
+    }
+    for (const auto& stream : over) stream->give_up();
+}
+
+}  // namespace moex

@@ -1,0 +1,71 @@
+// What a resumable stream is to its job: it goes on when the line breaks, and ends when nobody
+// came back. hub/net's resumable_test has it over sockets.
+#include <atomic>
+
+#include "tests/hub/api/api_fixture.h"
+
+namespace moex::test {
+namespace {
+
+class ResumableJobTest : public ApiTest {
+  protected:
+    void SetUp() override {
+        make({}, {.texts = {}, .resumable = {.clock = [this] { return now_.load(); }}});
+    }
+    std::shared_ptr<CapturedAnswer> begin() {
+        return start(
+            chat_path,
+            chat("Tell me a story", {{"stream", true}, {"moex", {{"resumable", true}}}}).dump());
+    }
+    std::shared_ptr<CapturedAnswer> resume(const std::string& id) {
+        return start(&Api::resume_stream, {}, id);
+    }
+
+    std::atomic<TimePoint> now_{now_steady()};
+};
+
+TEST_F(ResumableJobTest, TheIdIsKnownBeforeTheFirstToken) {
+    experts_.hold();
+    const auto answer = begin();
+    while (engine_->counters().running == 0) std::this_thread::yield();
+    while (!answer->streamed()) std::this_thread::yield();
+    EXPECT_EQ(answer->stream_id().size(), 32u);
+    EXPECT_TRUE(answer->events().empty());
+    experts_.release();
+    answer->wait();
+    EXPECT_EQ(answer->events().back(), "[DONE]");
+}
+
+TEST_F(ResumableJobTest, ItGoesOnForAMinuteAndNoLonger) {
+    experts_.hold();
+    const auto heard = begin(), left = begin();
+    while (engine_->counters().running < 2) std::this_thread::yield();
+    while (!heard->streamed() || !left->streamed()) std::this_thread::yield();
+    heard->disconnect();
+    left->disconnect();
+
+    now_ = now_.load() + 59s;
+    api_->sweep_streams();
+    const auto again = resume(heard->stream_id());
+    now_ = now_.load() + 2s;
+    api_->sweep_streams();
+    EXPECT_EQ(resume(left->stream_id())->wait().status(), 404u);
+
+    experts_.release();
+    again->wait();
+    EXPECT_EQ(again->events().back(), "[DONE]");
+    while (!engine_->idle()) std::this_thread::yield();
+    EXPECT_EQ(engine_->counters().generated_tokens, 12u);  // of the one that somebody heard
+}
+
+// Before the head is out as an answer of its own, behind it as the last event.
+TEST_F(ResumableJobTest, AFailureIsToldOnce) {
+    experts_.fail();
+    const auto failed = begin();
+    failed->wait();
+    const Json told = failed->streamed() ? Json::parse(failed->events().back()) : failed->json();
+    EXPECT_EQ(told["error"]["code"], "unavailable");
+}
+
+}  // namespace
+}  // namespace moex::test
