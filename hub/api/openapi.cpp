@@ -235,6 +235,39 @@ constexpr const char* other_schemas = R"json({
     "url": {"type": "string"},
     "qr": {"type": "array", "description": "Rows of a QR code of it; 1 is dark.",
       "items": {"type": "string"}}}},
+  "Work": {"type": "object", "description": "Pairs of expert and row that workers answered.",
+    "properties": {"pairs": {"type": "integer"}, "verified": {"type": "integer"}}},
+  "Lend": {"type": "object", "required": ["model", "workers", "units", "held"], "properties": {
+    "model": {"type": "string"}, "workers": {"type": "integer"},
+    "units": {"type": "integer", "description": "Experts of all layers."},
+    "held": {"type": "integer", "description": "Of them those that some worker holds."},
+    "replicas": {"type": "integer", "description": "Copies that are wanted of each."},
+    "expert_blob_bytes": {"type": "integer"},
+    "computes_itself": {"type": "boolean", "description": "The hub answers for who is missing."},
+    "scarce": {"type": "array", "description": "The layers that lack most.", "items": {
+      "type": "object", "properties": {"layer": {"type": "integer"},
+        "missing": {"type": "integer", "description": "Experts that nobody holds."},
+        "copies": {"type": "integer", "description": "Copies that are wanted."}}}}}},
+  "Contributors": {"type": "object", "required": ["board", "mine", "today"], "properties": {
+    "now_s": {"type": "integer"}, "contributors": {"type": "integer"},
+    "verifies": {"type": "boolean", "description": "Whether the hub computes answers again."},
+    "today": {"$ref": "#/components/schemas/Work"},
+    "board": {"type": "array", "items": {"type": "object", "properties": {
+      "rank": {"type": "integer"}, "nickname": {"type": "string"}, "mine": {"type": "boolean"},
+      "pairs": {"type": "integer"}, "verified": {"type": "integer"}}}},
+    "mine": {"type": ["object", "null"], "properties": {
+      "pairs": {"type": "integer"}, "verified": {"type": "integer"},
+      "nickname": {"type": "string", "description": "As others see it; empty: not at all."},
+      "rank": {"type": "integer"}, "first_seen_s": {"type": "integer"},
+      "streak_days": {"type": "integer"}, "today": {"$ref": "#/components/schemas/Work"},
+      "days": {"type": "array", "items": {"type": "object", "properties": {
+        "day_s": {"type": "integer"}, "pairs": {"type": "integer"},
+        "verified": {"type": "integer"}}}}}},
+    "challenge": {"type": "string", "description": "To sign for /api/contributors/forget."}}},
+  "ForgetWish": {"type": "object", "required": ["key", "challenge", "signature"], "properties": {
+    "key": {"type": "string"}, "challenge": {"type": "string"},
+    "signature": {"type": "string"}}},
+  "Forgotten": {"type": "object", "properties": {"forgotten": {"type": "boolean"}}},
   "Settings": {"type": "object", "required": ["settings"], "properties": {
     "settings": {"type": "array", "items": {"type": "object", "properties": {
       "name": {"type": "string"}, "value": {"type": "string"},

@@ -104,6 +104,9 @@ SwarmOptions swarm_options_of(const Settings& settings,
     };
     // The same question as at the upgrade, so that a token opens /worker wherever it stands.
     options.token_ok = [&registry](std::string_view token) { return registry.join_allowed(token); };
+    options.nonce_of = [&registry](WorkerId worker) {
+        return registry.nonces().for_worker(worker);
+    };
 
     options.rounding = rounding_of(settings);
     options.x_int8 = settings.text("wire-x") == "int8";

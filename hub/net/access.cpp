@@ -133,6 +133,10 @@ AccessPolicy::Origin AccessPolicy::judge_origin(const HttpRequest& request) cons
                                                                       : Origin::foreign;
 }
 
+std::string own_origin(const HttpRequest& request) {
+    return text(request.secure ? "https://" : "http://", request.header("host").value_or(""));
+}
+
 std::optional<std::string> plain_address(std::string_view raw) {
     std::string text(raw);
     if (text.starts_with('[')) {

@@ -43,6 +43,9 @@ class AccessPolicy {
     AccessOptions options_;
 };
 
+// Our origin as the client names it: the scheme that it came by, and its Host.
+std::string own_origin(const HttpRequest& request);
+
 // Who asks, and how the request reached the outermost of our machines.
 struct Client {
     std::string address;  // without port

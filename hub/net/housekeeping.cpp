@@ -125,6 +125,7 @@ void Housekeeping::record() {
     const std::int64_t now_s = std::time(nullptr);
     std::map<WorkerId, Seen> seen_now;
     for (const WorkerView& worker : swarm->core().workers()) {
+        hub_.contributors.count(worker, swarm->core().options().checks.on);
         const auto known = workers_.find(worker.id);
         const Seen last = known == workers_.end() ? Seen{} : known->second;
         const Seen now{worker.pairs_credited, worker.bytes_received, worker.bad_answers};

@@ -16,6 +16,7 @@
 #include "hub/net/access.h"
 #include "hub/net/access_log.h"
 #include "hub/net/assets.h"
+#include "hub/net/contributors.h"
 #include "hub/net/health.h"
 #include "hub/net/http/asio.h"
 #include "hub/net/key_accounts.h"
@@ -170,7 +171,8 @@ struct HubContext {
     std::atomic<double> decode_tokens_per_s{0};
     // Answers that began, and how long their first tokens took together; for the history.
     std::atomic<std::uint64_t> answers_begun{0}, first_token_us{0};
-    HealthBoard health;  // of the swarm; see current_health()
+    Contributors contributors{registry};  // swarm strand
+    HealthBoard health;                   // of the swarm; see current_health()
     const std::shared_ptr<LiveConnections> http_connections = std::make_shared<LiveConnections>();
     const std::shared_ptr<LiveConnections> worker_connections = std::make_shared<LiveConnections>();
 

@@ -23,6 +23,12 @@ constexpr Route post_text(const char* path, Handler handler) {
     return {"POST", path, handler, Role::api, Work::text};
 }
 
+constexpr Route lenders(const char* method, const char* path, Handler handler) {
+    Route row{method, path, handler, Role::join};
+    row.door = Door::join;
+    return row;
+}
+
 constexpr Route hosts(const char* method, const char* path, Handler handler,
                       Door door = Door::host) {
     Route row{method, path, handler, Role::admin};
@@ -127,6 +133,13 @@ constexpr Route route_table[] = {
         .says("The prompt of a chat as the model sees it.", "Prompt", "ChatRequest"),
     get("/props", &Routes::ask_api<&Api::props>, Role::api)
         .says("Context, sampling where a request says nothing, and the chat template.", "Props"),
+
+    lenders("GET", "/api/lend", &Routes::serve_lend)
+        .says("What the hub lacks, for who thinks of lending a GPU; wants the join token.", "Lend"),
+    lenders("GET", "/api/contributors", &Routes::serve_contributors)
+        .says("The board of who lent most; with ?key= the totals of that key.", "Contributors"),
+    lenders("POST", "/api/contributors/forget", &Routes::forget_contributor)
+        .says("Drops what is known of a key; signed with it.", "Forgotten", "ForgetWish"),
 
     hosts("GET", "/api/admin/keys", &Routes::list_keys)
         .says("All keys by their public ids, with what was used.", "Keys"),
@@ -233,7 +246,9 @@ std::string allowed_methods(const Route& route) {
 std::vector<RouteInfo> server_routes() {
     std::vector<RouteInfo> routes;
     for (const Route& route : route_table)
-        routes.push_back({route.method, route.path, !route.role, route.door != Door::keyed});
+        routes.push_back({route.method, route.path, !route.role,
+                          route.door == Door::host || route.door == Door::claim,
+                          route.door == Door::join});
     return routes;
 }
 

@@ -16,7 +16,8 @@ enum class Work { none, text };  // text: wants the model, and counts against th
 
 // Who opens a route. keyed: `role`, where keys are asked for. host: the admin key as Bearer,
 // everywhere, from our own pages or from none. claim: the same with the token of a one-time link.
-enum class Door { keyed, host, claim };
+// join: the same with the join token.
+enum class Door { keyed, host, claim, join };
 
 // A row of the table: what it takes, who answers, and what /openapi.json says of it.
 struct Route {

@@ -118,6 +118,18 @@ Checked<void> Routes::check_host(const HttpRequest& request, const Route& route)
                                .headers = {{"WWW-Authenticate", "Bearer"}}});
 }
 
+// As at /worker: the token opens it on loopback too.
+Checked<void> Routes::check_join_token(const HttpRequest& request) const {
+    MOEX_ADMIT(check_own_page(request));
+    const std::optional<std::string> token = bearer_key(request);
+    if (token && hub_.registry.join_allowed(*token)) return {};
+    return slow_down(request, {.status = 401,
+                               .message = "the join token is needed: Authorization: Bearer TOKEN",
+                               .code = "invalid_join_token",
+                               .param = {},
+                               .headers = {{"WWW-Authenticate", "Bearer"}}});
+}
+
 bool Routes::may_see_join_link(const HttpRequest& request) const {
     if (!check_own_page(request).ok()) return false;
     if (!hub_.keys_required) return true;
@@ -188,7 +200,9 @@ Checked<Admission> Routes::judge_head(const HttpRequest& head) const {
         return admission;
     }
 
-    if (route->door != Door::keyed)
+    if (route->door == Door::join)
+        MOEX_ADMIT(check_join_token(head));
+    else if (route->door != Door::keyed)
         MOEX_ADMIT(check_host(head, *route));
     else if (route->role)
         MOEX_ADMIT(check_key_and_rate(head, *route->role));

@@ -57,6 +57,9 @@ class Routes {
     void serve_asset(HttpRequest request, Responder responder) const;
     void serve_blob(HttpRequest request, Responder responder) const;
     void serve_health(HttpRequest request, Responder responder) const;
+    void serve_lend(HttpRequest request, Responder responder) const;
+    void serve_contributors(HttpRequest request, Responder responder) const;
+    void forget_contributor(HttpRequest request, Responder responder) const;
     void serve_status(HttpRequest request, Responder responder) const;
     void serve_metrics(HttpRequest request, Responder responder) const;
     void serve_info(HttpRequest request, Responder responder) const;
@@ -86,6 +89,7 @@ class Routes {
     Checked<void> check_work(const HttpRequest& request, Admission& admission) const;
     Checked<void> check_cost(const Admission& admission, const HttpRequest& request) const;
     Checked<void> check_host(const HttpRequest& request, const Route& route) const;
+    Checked<void> check_join_token(const HttpRequest& request) const;
     Checked<void> check_own_page(const HttpRequest& request) const;
     Checked<void> slow_down(const HttpRequest& request, Refusal refusal) const;
     bool may_see_join_link(const HttpRequest& request) const;
@@ -103,6 +107,7 @@ struct RouteInfo {
     std::string method, path;
     bool is_public = false;  // open without a key off loopback
     bool is_hosts = false;   // wants the admin key on loopback too, from our own pages or from none
+    bool is_join = false;    // the same with the join token
 };
 std::vector<RouteInfo> server_routes();
 // What is said about a request for `path`, whoever says it.

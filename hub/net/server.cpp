@@ -300,10 +300,17 @@ ApiObserver Server::api_observer() {
 }
 
 void Server::on_worker_event(const WorkerEvent& event) {
-    state_->hub.metrics.on_worker_event(event.kind);
+    HubContext& hub = state_->hub;
+    hub.metrics.on_worker_event(event.kind);
+    if (event.kind == WorkerEvent::Kind::joined) hub.contributors.joined(event.worker);
+    SwarmBackend* swarm = hub.swarm;
+    if (swarm != nullptr &&
+        (event.kind == WorkerEvent::Kind::left || event.kind == WorkerEvent::Kind::removed ||
+         event.kind == WorkerEvent::Kind::banned))
+        hub.contributors.left(*event.view, swarm->core().options().checks.on);
     if (event.kind == WorkerEvent::Kind::removed && event.code &&
         *event.code != CloseCode::going_away)
-        state_->hub.metrics.on_ejection(*event.code);
+        hub.metrics.on_ejection(*event.code);
 }
 
 void Server::run(std::size_t num_threads) {

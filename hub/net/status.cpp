@@ -132,6 +132,7 @@ json worker_json(const WorkerView& worker, TimePoint now) {
             {"software", worker.device.software},
             {"arithmetic", worker_arithmetic_name(worker.arithmetic)},
             {"published_peer", worker.published_peer},
+            {"power", worker.power},
             {"units_assigned", worker.units_assigned},
             {"units_ready", worker.units_ready},
             {"in_flight", worker.in_flight},

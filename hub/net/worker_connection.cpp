@@ -6,6 +6,13 @@ namespace moex::net {
 namespace {
 
 constexpr Duration close_within = 2s;
+// An owner may tick and untick; to verify one takes a tenth of a millisecond.
+constexpr std::uint32_t identities_max = 64;
+
+bool is_identity(ByteView frame) {
+    const auto header = decode_frame_header(frame);
+    return header.ok() && header->type == FrameType::identity;
+}
 
 }  // namespace
 
@@ -23,6 +30,7 @@ WorkerConnection::WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> s
 WorkerConnection::~WorkerConnection() { live_->remove(live_id_); }
 
 void WorkerConnection::start(GatedRequest request) {
+    origin_ = own_origin(request);
     live_id_ = live_->add(rate_key(address_), [weak = weak_from_this()] {
         if (const auto self = weak.lock())
             self->close(CloseCode::going_away, "the hub stops; try again in 2 s");
@@ -80,6 +88,8 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
         return close(CloseCode::text_frame, "frames are binary messages");
     }
 
+    if (welcomed_ && is_identity(frame)) return on_identity(frame);
+
     // id_ was there before the first frame was read
     if (Trace::on() != nullptr) rounds_.received(id_, frame);
 
@@ -93,6 +103,35 @@ void WorkerConnection::on_read(NetError error, Bytes frame, bool binary) {
 
         asio::post(self->executor_, [self] { self->read_next(); });
     });
+}
+
+// Whose worker this is says nothing of what it computes: the swarm never hears of it.
+void WorkerConnection::on_identity(ByteView frame) {
+    const Result<Identity> identity = decode_identity(frame);
+    if (!identity.ok() || ++identities_ > identities_max) {
+        const Error error = identity.ok()
+                                ? Error{ErrorCode::bad_field,
+                                        text("more than ", identities_max, " times IDENTITY")}
+                                : identity.error();
+        hub_.metrics.on_ejection(CloseCode::protocol_error);
+        send(encode_error(
+            {.code = error_code_name(error.code), .found = error.message, .fatal = true}));
+        return close(CloseCode::protocol_error, error.message);
+    }
+
+    const std::string signed_text = identity_text(hub_.registry.nonces().for_worker(id_), origin_,
+                                                  id_);
+    if (signature_fits(identity->public_key, identity->signature, signed_text)) {
+        asio::post(hub_.swarm_strand, [self = shared_from_this(), identity = *identity] {
+            self->hub_.contributors.identified(self->id_, identity);
+        });
+    } else {
+        send(encode_error({.code = error_code_name(ErrorCode::unauthorized),
+                           .field = "identity",
+                           .found = text("a signature that is not of this connection at ", origin_),
+                           .fatal = false}));
+    }
+    read_next();
 }
 
 void WorkerConnection::send(Bytes frame) {

@@ -30,6 +30,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     void on_accepted();
     void read_next();
     void on_read(NetError error, Bytes frame, bool binary);
+    void on_identity(ByteView frame);
     void write_next();
     void begin_close(CloseCode code, const std::string& reason);
     void finish_close();
@@ -42,6 +43,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     asio::any_io_executor executor_;
     const std::string address_;
     const bool loopback_, authorized_;
+    std::string origin_;  // ours, as its upgrade named it
 
     // Socket strand.
     struct Outgoing {
@@ -50,6 +52,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     };
     std::deque<Outgoing> outbox_;
     RoundTrace rounds_;
+    std::uint32_t identities_ = 0;  // frames of that type
     bool writing_ = false, closing_ = false, close_sent_ = false, ended_ = false;
     CloseCode close_code_ = CloseCode::going_away;
     std::string close_reason_;

@@ -57,6 +57,7 @@ Status Registry::State::write_pending(const Pending& pending) {
     }
 
     for (const HistoryMinute& minute : pending.minutes) MOEX_TRY(write_minute(minute));
+    MOEX_TRY(write_contributions(pending));
     for (const auto& [key_and_day, use] : pending.token_use) {
         Statement add(*database,
                       "INSERT INTO token_use VALUES (?, ?, ?, ?, ?) ON CONFLICT (key_id, day_s) DO "

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/registry/contributors.h"
 #include "protocol/result.h"
 
 namespace moex {
@@ -132,6 +133,16 @@ class Registry {
     // Adds to what is stored of that minute. A week is kept.
     void record_minute(const HistoryMinute& minute);
     std::vector<HistoryMinute> history(std::int64_t from_s) const;  // the oldest first
+
+    // What workers did, counted for the UTC day of now: all of it, and of it what a contributor's
+    // did. `nickname`: what the owner shows of it now. 10,000 contributors are remembered, and of
+    // each 400 days.
+    void add_work(const LentWork& work);
+    void add_contribution(const PublicKey& key, std::string_view nickname, const LentWork& work);
+    // As of the last commit: a page that asks must not make the disk wait.
+    Contributions contributions(const std::optional<PublicKey>& mine, std::int64_t now_s) const;
+    Status forget_contributor(const PublicKey& key);  // also when it is not known
+    const Nonces& nonces() const;
     void flush();
 
   private:

@@ -43,19 +43,29 @@ Status secure_file(const std::filesystem::path& file);
 
 std::int64_t unix_now_s();
 
+struct PendingContributor {
+    std::string nickname;
+    std::int64_t seen_s = 0;
+    std::map<std::int64_t, LentWork> days;
+};
+
 // What waits for the next commit.
 struct Pending {
     std::map<std::string, std::uint64_t, std::less<>> counters;
     std::map<std::string, WorkerRecord> workers;
     std::map<std::pair<std::string, std::int64_t>, TokenUse> token_use;  // by key and day
     std::vector<HistoryMinute> minutes;
+    std::map<std::int64_t, LentWork> work;  // of all workers, by day
+    std::map<PublicKey, PendingContributor> contributors;
     bool empty() const {
-        return counters.empty() && workers.empty() && token_use.empty() && minutes.empty();
+        return counters.empty() && workers.empty() && token_use.empty() && minutes.empty() &&
+               work.empty() && contributors.empty();
     }
 };
 
 struct Registry::State {
     std::filesystem::path directory;
+    const Nonces nonces;
 
     mutable std::mutex keys_mutex;  // taken after database_mutex where both are
     std::vector<StoredKey> keys;    // revoked and expired ones too
@@ -88,6 +98,8 @@ struct Registry::State {
     void add_use(const std::pair<std::string, std::int64_t>& key_and_day, const TokenUse& use);
     Status write_worker(const std::string& key, const WorkerRecord& delta);
     Status write_minute(const HistoryMinute& minute);
+    Status write_contributor(const PublicKey& key, const PendingContributor& delta);
+    Status write_contributions(const Pending& pending);
     Status write_pending(const Pending& pending);
     void commit_pending();
     void serve();

@@ -49,6 +49,9 @@ TestHub::TestHub(TestHubOptions options) {
     swarm.token_ok = [registry = registry_.get()](std::string_view token) {
         return registry->join_allowed(token);
     };
+    swarm.nonce_of = [registry = registry_.get()](WorkerId worker) {
+        return registry->nonces().for_worker(worker);
+    };
     local_ = std::make_unique<LocalExperts>(package_, *threads_, swarm.rounding);
     swarm_ = std::make_unique<SwarmBackend>(
         swarm, server_->swarm_host(), local_.get(),
