@@ -1,9 +1,12 @@
 // Stories with native workers on the processor: a hub that has no experts of its own gives the text of its own backend,
 // in both arithmetics; and a worker that finds no GPU takes the processor by itself.
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { test } from "node:test";
 
-import { Hub, NativeWorker, chat, generateText } from "./support/hub.mjs";
+import { Hub, NativeWorker, build, chat, generateText, run } from "./support/hub.mjs";
 
 const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
 const max_tokens = 48;
@@ -54,4 +57,41 @@ test("without a GPU that is one, a worker takes the processor", async (t) => {
   const [{ backend, software }] = status.workers;
   assert.ok(["cpu", "vulkan"].includes(backend));
   assert.equal(software, false, "a software driver is no GPU");
+});
+
+// The same identity file on two machines, one of which is asked for less.
+test("native workers of one identity add up at the hub", async (t) => {
+  const hub = await Hub.start(["--local-fallback", "off", "--replicas", "2", ...patient]);
+  t.after(() => hub.remove());
+  const file = join(hub.state, "identity.pem");
+  const mine = ["--backend", "cpu", "--identity", file, "--nickname", "Ada"];
+  const first = await NativeWorker.start(hub, [...mine, "--show-nickname"]);
+  t.after(() => first.stop());
+  assert.equal(statSync(file).mode & 0o777, 0o600);
+  const second = await NativeWorker.start(hub, [...mine, "--show-nickname", "--power", "50"]);
+  t.after(() => second.stop());
+  await hub.until(({ health, workers }) => health === "ok"
+    && workers.length === 2 && workers.some(({ power }) => power === 0.5), "both workers");
+
+  const token = new URL(hub.join).hash.slice("#token=".length);
+  const told = async () => (await fetch(`${hub.url}/api/contributors`,
+    { headers: { Authorization: `Bearer ${token}` } })).json();
+  while ((await told()).contributors < 1) await new Promise((go) => setTimeout(go, 50));
+  assert.equal((await chat(hub, { ...request, max_tokens: 8 })).error, null);
+  // Counted once a second: until all of it has come, and none of it twice.
+  const answered = async () => (await hub.status()).workers.reduce((sum, { pairs_answered }) => sum + pairs_answered, 0);
+  let row;
+  do [row] = (await told()).board; while (row?.pairs !== await answered());
+  assert.equal(row.nickname, "Ada");
+});
+
+test("an identity file that holds no Ed25519 key is named", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "moex-identity-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const file = join(folder, "note.pem");
+  writeFileSync(file, "not a key\n");
+  const { code, stderr } = await run(join(build, "moex-worker"),
+    ["--hub", "ws://127.0.0.1:1", "--identity", file]);
+  assert.equal(code, 1);
+  assert.match(stderr, /note\.pem: holds no Ed25519 key/);
 });

@@ -36,12 +36,13 @@ CLI::Validator one_of(std::map<std::string, Enum> words) {
 }
 
 struct Arguments {
-    std::string hub, token_file, device, nickname, cache, ca_file;
+    std::string hub, token_file, device, nickname, cache, ca_file, identity;
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
     std::uint32_t threads = 0;
     std::uint64_t budget_mb = 4096;
-    bool insecure_tls = false, list_devices = false, version = false;
+    std::uint32_t power_percent = power_percent_max;
+    bool show_nickname = false, insecure_tls = false, list_devices = false, version = false;
 };
 
 int complain(int exit_code, std::string_view sentence) {
@@ -90,6 +91,14 @@ void declare(CLI::App& app, Arguments& arguments) {
                 return name.size() <= 24 ? std::string() : std::string("at most 24 characters");
             },
             ""));
+    app.add_option("--identity", arguments.identity,
+                   "file with your Ed25519 key (PEM; made when it is not there): what all workers "
+                   "with it do counts as yours at the hub [none]");
+    app.add_flag("--show-nickname", arguments.show_nickname,
+                 "let others who lend to this hub see the nickname beside that work");
+    app.add_option("--power", arguments.power_percent,
+                   "share of its turns that the hub is to ask for, in % [100]")
+        ->check(CLI::Range(power_percent_min, power_percent_max));
     app.add_option("--ca", arguments.ca_file, "certificate to trust besides the system's")
         ->check(CLI::ExistingFile);
 
@@ -181,14 +190,22 @@ int serve(const Arguments& arguments) {
     const auto worker_key = open_cache(arguments.cache);
     if (!worker_key.ok()) return complain(failed, worker_key.error().message);
 
-    const native::NativeOptions options{
+    native::NativeOptions options{
         .hub = {.url = *url, .ca_file = arguments.ca_file, .insecure_tls = arguments.insecure_tls},
         .cache = arguments.cache,
         .token = *token,
         .device = arguments.device,
         .software_gpu = arguments.backend == WorkerBackend::gpu || !arguments.device.empty()};
+    options.shows_nickname = arguments.show_nickname;
+    if (!arguments.identity.empty()) {
+        auto identity = native::IdentityFile::open(arguments.identity);
+        if (!identity.ok()) return complain(failed, identity.error().message);
+        options.identity = std::make_shared<const native::IdentityFile>(std::move(*identity));
+    }
+
     WorkerOptions worker;
     worker.token = *token;
+    worker.power_percent = arguments.power_percent;
     worker.nickname = arguments.nickname;
     worker.client = "native " MOEX_VERSION;
     worker.worker_key = *worker_key;

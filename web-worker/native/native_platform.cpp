@@ -154,6 +154,27 @@ class Leaving {
     asio::steady_timer patience_;
 };
 
+// Signs what each WELCOME gave to sign.
+class Signer {
+  public:
+    explicit Signer(const NativeOptions& options) : options_(options) {}
+    void look_at(const WorkerStatus& status, WorkerCore& core) {
+        if (!options_.identity || status.nonce.empty() || status.nonce == signed_) return;
+        signed_ = status.nonce;
+        const HubUrl& url = options_.hub.url;
+        const std::string origin = (url.tls ? "https://" : "http://") + url.authority();
+        const auto signature = options_.identity->sign(
+            identity_text(status.nonce, origin, status.worker_id));
+        if (signature.ok())
+            core.identify(status.worker_id,
+                          {options_.identity->public_key(), *signature, options_.shows_nickname});
+    }
+
+  private:
+    const NativeOptions& options_;
+    std::string signed_;
+};
+
 }  // namespace
 
 int run_native_worker(const NativeOptions& options, WorkerOptions worker,
@@ -161,14 +182,17 @@ int run_native_worker(const NativeOptions& options, WorkerOptions worker,
     asio::io_context io;
     auto keep_running = asio::make_work_guard(io);
     int exit_code = 0;
+    std::unique_ptr<WorkerCore> core;
+    Signer signer(options);
     NativePlatform platform(io, options, [&](const WorkerStatus& status) {
         on_status(status);
+        if (core) signer.look_at(status, *core);
         if (status.phase == WorkerPhase::failed || status.phase == WorkerPhase::refused) {
             exit_code = 1;
             asio::post(io, [&io] { io.stop(); });
         }
     });
-    auto core = std::make_unique<WorkerCore>(platform, std::move(worker));
+    core = std::make_unique<WorkerCore>(platform, std::move(worker));
     platform.set_core(core.get());
 
     Leaving leaving(io, platform, *core);

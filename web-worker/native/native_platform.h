@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "web-worker/native/hub_address.h"
+#include "web-worker/native/identity_file.h"
 #include "web-worker/worker_core.h"
 
 namespace moex::native {
@@ -17,6 +19,9 @@ struct NativeOptions {
     std::string token;            // sent as Bearer at the upgrade, and in HELLO
     std::string device;           // of Vulkan: index or part of the name
     bool software_gpu = true;     // take a software driver for a GPU
+    // Whom this worker's work counts for at a hub that counts; null: nobody.
+    std::shared_ptr<const IdentityFile> identity;
+    bool shows_nickname = false;  // to other workers of that hub
 };
 
 // Builds the worker and runs it until a signal or an end it cannot recover
