@@ -2,7 +2,7 @@
 // Other tabs of this site hear of it, drop what only they can reach, and begin anew.
 
 const channel_name = "moex-forget";
-const databases = ["moex-chat"];
+const databases = ["moex-chat", "moex-identity"];
 const told_as = "moex-forgotten";
 
 function dropTab() {

@@ -7,6 +7,8 @@ import { bytes, compact, ms } from "/js/format.js";
 import { Conditions } from "/js/join/conditions.js";
 import { takeToken, workerKey } from "/js/join/identity.js";
 import { keepAwake } from "/js/join/wake.js";
+import { WorkCard } from "/js/join/work.js";
+import { lendWords, powerWords } from "/js/join/work_words.js";
 import {
   budgetWords, gpuWords, hasEnded, hubWords, memoryWords, roundWords, shareWords, stageWords,
 } from "/js/join/words.js";
@@ -29,8 +31,11 @@ let info = null;            // of /api/info
 let health = null;          // of /health
 let is_paused = false;      // by its owner's click
 let waits = "";             // why the owner's rules pause it
+let lend = null;            // of /api/lend
 const conditions = new Conditions(() => obeyRules());
+const work = new WorkCard(token, (message) => worker?.postMessage(message));
 
+const powerPercent = () => Number(element("power").value);
 const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
 
 // ---- what is shown
@@ -94,6 +99,11 @@ function drawBudget() {
   tell("budget-words", budgetWords(last, budgetBytes(), health?.units));
 }
 
+function drawPower() {
+  element("power-value").textContent = `${powerPercent()} %`;
+  tell("power-words", powerWords(powerPercent()));
+}
+
 // ---- what the worker tells
 
 function onStatus(status) {
@@ -101,6 +111,7 @@ function onStatus(status) {
   last = status;
   conditions.count(status.bytes_received + status.bytes_sent + status.bytes_downloaded);
   if (hasEnded(status.phase)) keepAwake(false);
+  work.onStatus(status);
   draw(status);
   // For whoever automates or inspects this page.
   document.documentElement.dataset.phase = status.phase;
@@ -145,7 +156,7 @@ async function start() {
   worker.onerror = (event) => fail(`The worker program failed: ${event.message || "it did not load"}. `
     + "Reload the page; if it happens again, tell the host.");
   worker.postMessage({
-    type: "start", token, nickname, worker_key, budget_bytes: budgetBytes(),
+    type: "start", token, nickname, worker_key, budget_bytes: budgetBytes(), power_percent: powerPercent(),
     client: info?.version ? `tab ${info.version}` : "tab",
   });
   is_paused = false;
@@ -191,6 +202,12 @@ element("budget").addEventListener("change", () => {
   remember("moex-budget", element("budget").value);
   worker?.postMessage({ type: "budget", bytes: budgetBytes() });
 });
+element("power").value = recall("moex-power", "100");
+element("power").addEventListener("input", drawPower);
+element("power").addEventListener("change", () => {
+  remember("moex-power", element("power").value);
+  worker?.postMessage({ type: "power", percent: powerPercent() });
+});
 element("nickname").value = recall("moex-nickname", "");
 element("nickname").addEventListener("change", () => remember("moex-nickname", element("nickname").value.trim()));
 
@@ -200,8 +217,8 @@ async function showStored() {
 }
 
 element("forget").addEventListener("click", async () => {
-  const is_wanted = await askToForget("Stored weights, the join token, your name and limits here, and on the chat page "
-    + "the conversations, settings and API key leave this browser. There is no way back.");
+  const is_wanted = await askToForget("Stored weights, the join token, your name, limits and identity here, and on the "
+    + "chat page the conversations, settings and API key leave this browser. There is no way back.");
   if (!is_wanted) return;
   worker?.terminate();      // at once: a download that ends now would be stored again
   startAnew(await forgetEverything());
@@ -210,14 +227,24 @@ listenForForget(() => worker?.postMessage("stop"));
 
 // ---- begin
 
+// A token that was refused is not tried again.
+async function askWhatIsMissing() {
+  if (work.is_refused) return null;
+  const { ok, body } = await getJson("/api/lend", token);
+  return ok ? body : null;
+}
+
 async function look() {
-  const [known, seen] = await Promise.all([
+  const [known, seen, wants] = await Promise.all([
     info ?? getJson("/api/info").then(({ ok, body }) => (ok ? body : null)).catch(() => null),
     getJson("/health").then(({ body }) => body).catch(() => null),
+    work.look().then(askWhatIsMissing).catch(() => null),
   ]);
   info = known;
   health = seen;
+  lend = wants;
   tell("hub-words", hubWords(info, health));
+  tell("lend-words", lendWords(lend).join(" "));
   drawBudget();
 }
 
@@ -237,6 +264,7 @@ function begin() {
 
 begin();
 drawBudget();
+drawPower();
 look();
 setInterval(look, 5000);
 showStored();

@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { createServer } from "node:http";
 import { after, before, test } from "node:test";
 
-import { Hub } from "./support/hub.mjs";
+import { Hub, chat } from "./support/hub.mjs";
 import { launch, openTab, serving, tabStatus } from "./support/tab.mjs";
 
 // A page's module: Node 18 would take its ".js" for CommonJS.
@@ -88,6 +88,108 @@ test("its owner's rules pause a tab and let it go on: in front or not, a day's d
   await phase(page, "paused");
   await look("hidden");
   assert.equal(await page.locator("#resume").isVisible(), true, "paused by hand: no rule resumes it");
+  await context.close();
+  await hub.until((status) => status.workers.length === 0, "the tab to leave");
+});
+
+// Asks as the page does: behind the join token.
+const token = () => new URL(hub.join).hash.slice("#token=".length);
+async function lenders(path) {
+  const answer = await fetch(`${hub.url}${path}`, { headers: { Authorization: `Bearer ${token()}` } });
+  assert.equal(answer.status, 200);
+  return answer.json();
+}
+const shown = (page, id, words) => page.locator(id, { hasText: words }).waitFor({ timeout: 0 });
+
+test("what the hub lacks is said before Start, and power is told while the tab serves", async () => {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(hub.join);
+  await shown(page, "#lend-words", /96 experts are held by nobody; what is missing most is in layers 0, 1, 2\./);
+  await shown(page, "#lend-words", "A gigabyte here holds the whole model. One takes 157 kB.");
+
+  const power = page.locator("#power");
+  await power.fill("40");
+  await shown(page, "#power-words", "about 40 times where it would ask 100");
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await serving(page);
+  await hub.until((status) => status.workers[0]?.power === 0.4, "the power that was chosen before");
+  await power.fill("70");
+  await hub.until((status) => status.workers[0]?.power === 0.7, "the one that was chosen later");
+  await page.reload();
+  assert.equal(await power.inputValue(), "70");
+  await context.close();
+  await hub.until((status) => status.workers.length === 0, "the tab to leave");
+});
+
+const passphrase = async (page, words) => {
+  await page.locator("#work-passphrase").fill(words);
+  await page.locator("#work-dialog-yes").click();
+};
+
+test("an identity counts what its owner's tabs did, is taken along and is forgotten", async () => {
+  const context = await browser.newContext();
+  const page = await context.newPage();
+  await page.goto(hub.join);
+  await page.locator("#nickname").fill("Ada");
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await serving(page);
+  assert.equal((await lenders("/api/contributors")).contributors, 0, "nobody has an identity unasked");
+  await page.getByRole("button", { name: "Keep count" }).click();
+  await page.locator("#work-mine").waitFor({ timeout: 0 });
+  const known = async (wanted) => {
+    while ((await lenders("/api/contributors")).contributors !== wanted) await new Promise((go) => setTimeout(go, 100));
+  };
+  await known(1);
+
+  // A second tab of the browser is the same owner's.
+  const second = await openTab(context, hub.join);
+  await hub.until(workersServing(2), "both tabs");
+  await second.locator("#work-mine").waitFor({ timeout: 0 });
+  const answer = await chat(hub, { messages: [{ role: "user", content: "Hello" }], max_tokens: 4, temperature: 0 });
+  assert.equal(answer.error, null);
+  for (const one of [page, second]) await one.locator("#work-total", { hasText: /[1-9]/ }).waitFor({ timeout: 0 });
+  await shown(page, "#work-rank", "1 of 1");
+  await shown(page, "#work-streak", "1 day");
+  await shown(page, "#board", "you");
+  assert.equal((await lenders("/api/contributors")).board[0].nickname, "", "not shown unless its owner wants it");
+  await page.locator("#shows-name").check();
+  await shown(page, "#board", "Ada");
+
+  // Into another browser, by a file that its passphrase alone opens.
+  await page.getByRole("button", { name: "Take it along" }).click();
+  const [file] = await Promise.all([page.waitForEvent("download"), passphrase(page, "correct horse")]);
+  const path = await file.path();
+  assert.ok(!readFileSync(path, "utf8").includes("PRIVATE"));
+  const other = await browser.newContext();
+  const elsewhere = await other.newPage();
+  await elsewhere.goto(hub.join);
+  await elsewhere.locator("#work-none").waitFor({ timeout: 0 });
+  await elsewhere.locator("#work-file").setInputFiles(path);
+  await passphrase(elsewhere, "wrong horse");
+  await shown(elsewhere, "#work-problem", "The passphrase does not open this file");
+  await elsewhere.locator("#work-file").setInputFiles(path);
+  await passphrase(elsewhere, "correct horse");
+  await elsewhere.locator("#work-total", { hasText: /[1-9]/ }).waitFor({ timeout: 0 });
+
+  await page.getByRole("button", { name: "Delete", exact: true }).click();
+  await page.locator("#work-dialog-yes").click();
+  await page.locator("#work-none").waitFor({ timeout: 0 });
+  await known(0);
+  await second.locator("#work-none").waitFor({ timeout: 0 });
+  await Promise.all([context.close(), other.close()]);
+  await hub.until((status) => status.workers.length === 0, "the tabs to leave");
+});
+
+test("a browser without Ed25519 says so and serves all the same", async () => {
+  const context = await browser.newContext();
+  await context.addInitScript(() => {
+    SubtleCrypto.prototype.generateKey = () => Promise.reject(new DOMException("Unrecognized", "NotSupportedError"));
+  });
+  const page = await openTab(context, hub.join);
+  await page.getByRole("button", { name: "Keep count" }).click();
+  await shown(page, "#work-problem", /^This browser has no Ed25519/);
+  assert.equal((await tabStatus(page)).phase, "serving");
   await context.close();
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
 });

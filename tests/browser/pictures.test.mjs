@@ -153,9 +153,27 @@ const states = {
   stopped: { ...loaded, phase: "stopped" },
 };
 const pool = { status: "uncovered", units: 6144, covered: 6001, workers: 12 };
+const lend = {
+  model: "qwen3", workers: 12, units: 6144, held: 6001, replicas: 2, expert_blob_bytes: 2506752, computes_itself: false,
+  scarce: [17, 23, 41].map((layer) => ({ layer, missing: 40, copies: 90 })),
+};
+const today_s = 86400 * Math.floor(Date.now() / 86400e3);
+const contributors = {
+  now_s: today_s + 3600, contributors: 1234, verifies: true, today: { pairs: 98765432, verified: 5e7 },
+  board: [["Grace", 9e9], ["", 8e9], ["Ada with a name of 24 let", 7e9, true], ["", 6e9]].map(
+    ([nickname, pairs, mine = false], i) => ({ rank: i + 1, nickname, pairs, verified: 0, mine })),
+  mine: {
+    pairs: 7e9, verified: 5e9, nickname: "Ada", rank: 3, first_seen_s: 0, streak_days: 123,
+    today: { pairs: 12345678, verified: 0 },
+    days: Array.from({ length: 30 }, (_, i) => ({ day_s: today_s - (29 - i) * 86400, pairs: (i * 37) % 100 })),
+  },
+  challenge: "0",
+};
 
 test("the join page in every state", async () => {
-  const scripted = await ScriptedHub.start(hub, { routes: { "/health": json(pool, 503) } });
+  const scripted = await ScriptedHub.start(hub, { routes: {
+    "/health": json(pool, 503), "/api/lend": json(lend), "/api/contributors": json(contributors),
+  } });
   const prepare = (page) => page.addInitScript(() => {
     window.Worker = class {
       constructor() { window.stand_in = this; }
@@ -168,7 +186,14 @@ test("the join page in every state", async () => {
   await inEveryLook(scripted, async (page, look) => {
     await page.goto(`${scripted.url}/join.html#token=x`);
     await page.locator("#hub-words", { hasText: "12 contributors are here, and 143 experts have nobody" }).waitFor();
+    await page.locator("#lend-words", { hasText: "143 experts are held by nobody" }).waitFor();
     await picture(page, `join-not-started-${look}`);
+    await page.getByRole("button", { name: "Keep count" }).click();
+    await page.locator("#work-mine").waitFor();
+    await picture(page, `join-work-${look}`);
+    await page.getByRole("button", { name: "Take it along" }).click();
+    await picture(page, `join-passphrase-${look}`);
+    await page.locator("#work-dialog-no").click();
     await page.getByRole("button", { name: "Start", exact: true }).click();
     await page.waitForFunction(() => window.stand_in?.onmessage);
 

@@ -1,0 +1,111 @@
+// Whose work this is: an Ed25519 key that is made in this browser and leaves it in a file under a passphrase only. The
+// hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). Nothing of the page: signs, keeps, seals.
+export const database_name = "moex-identity";
+const store_name = "keys";
+const mine = "mine";
+const algorithm = { name: "Ed25519" };
+// OWASP's advice of 2023 for PBKDF2 with HMAC-SHA-256.
+const iterations = 600000;
+
+const encoder = new TextEncoder();
+const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const toBase64 = (bytes) => btoa(String.fromCharCode(...new Uint8Array(bytes)));
+const fromBase64 = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+
+const done = (request) => new Promise((resolve, reject) => {
+  request.onsuccess = () => resolve(request.result);
+  request.onerror = () => reject(request.error);
+});
+async function openDatabase() {
+  const request = indexedDB.open(database_name, 1);
+  request.onupgradeneeded = () => request.result.createObjectStore(store_name);
+  const database = await done(request);
+  database.onversionchange = () => database.close();      // somebody forgets everything: do not stand in the way
+  return database;
+}
+// Runs `act(store)`, resolves to what its request gives.
+async function inStore(mode, act) {
+  const database = await openDatabase();
+  try {
+    return await done(act(database.transaction(store_name, mode).objectStore(store_name)));
+  } finally {
+    database.close();
+  }
+}
+
+// The public half of a private key: a JWK names both.
+async function publicHex(private_key) {
+  const { x } = await crypto.subtle.exportKey("jwk", private_key);
+  return toHex(fromBase64(x.replace(/-/g, "+").replace(/_/g, "/")));
+}
+
+async function sealingKey(passphrase, salt, rounds) {
+  const material = await crypto.subtle.importKey("raw", encoder.encode(passphrase), "PBKDF2", false, ["deriveKey"]);
+  return crypto.subtle.deriveKey({ name: "PBKDF2", hash: "SHA-256", salt, iterations: rounds }, material,
+    { name: "AES-GCM", length: 256 }, false, ["encrypt", "decrypt"]);
+}
+
+// An owner is {private_key, public_key}: the latter in hexadecimal digits.
+
+// The one of this browser, or null.
+export async function recallOwner() {
+  try { return await inStore("readonly", (store) => store.get(mine)) ?? null; } catch { return null; }
+}
+
+// A new one; what another tab made meanwhile stays. Throws where this browser has no Ed25519 or keeps nothing.
+export async function makeOwner() {
+  const { privateKey: private_key } = await crypto.subtle.generateKey(algorithm, true, ["sign", "verify"]);
+  const owner = { private_key, public_key: await publicHex(private_key) };
+  try {
+    await inStore("readwrite", (store) => store.add(owner, mine));
+    return owner;
+  } catch (error) {
+    if (error.name === "ConstraintError") return recallOwner();
+    throw error;
+  }
+}
+
+export const dropOwner = () => inStore("readwrite", (store) => store.delete(mine));
+
+export async function sign(owner, text) {
+  return toHex(await crypto.subtle.sign(algorithm, owner.private_key, encoder.encode(text)));
+}
+
+// The file's text. What opens it is the passphrase alone.
+export async function sealOwner(owner, passphrase) {
+  const salt = crypto.getRandomValues(new Uint8Array(16));
+  const iv = crypto.getRandomValues(new Uint8Array(12));
+  const key = await sealingKey(passphrase, salt, iterations);
+  const bytes = await crypto.subtle.exportKey("pkcs8", owner.private_key);
+  const sealed = await crypto.subtle.encrypt({ name: "AES-GCM", iv }, key, bytes);
+  return `${JSON.stringify({
+    moex_identity: 1, public_key: owner.public_key, kdf: "PBKDF2-HMAC-SHA256", iterations, salt: toBase64(salt),
+    cipher: "AES-256-GCM", iv: toBase64(iv), private_key: toBase64(sealed),
+  }, null, 1)}\n`;
+}
+
+// Takes the place of the one that is kept here. Throws with a sentence for people.
+export async function openSealedOwner(text, passphrase) {
+  let file;
+  try { file = JSON.parse(text); } catch { file = null; }
+  const is_ours = file?.moex_identity === 1 && Number.isInteger(file.iterations) && file.iterations <= 10 * iterations
+    && [file.salt, file.iv, file.private_key].every((one) => typeof one === "string");
+  if (!is_ours) throw new Error("This is no identity of MoEx's.");
+
+  let bytes;
+  try {
+    const key = await sealingKey(passphrase, fromBase64(file.salt), file.iterations);
+    const iv = fromBase64(file.iv);
+    bytes = await crypto.subtle.decrypt({ name: "AES-GCM", iv }, key, fromBase64(file.private_key));
+  } catch {
+    throw new Error("The passphrase does not open this file, or the file is damaged.");
+  }
+  const private_key = await crypto.subtle.importKey("pkcs8", bytes, algorithm, true, ["sign"]);
+  const owner = { private_key, public_key: await publicHex(private_key) };
+  await inStore("readwrite", (store) => store.put(owner, mine));
+  return owner;
+}
+
+// As identity_text() and forget_text() of protocol/identity.h have them.
+export const identityText = (nonce, worker_id) => `MoEx identity 1\n${nonce}\n${location.origin}\n${worker_id}`;
+export const forgetText = (challenge) => `MoEx forget 1\n${challenge}\n${location.origin}`;

@@ -1,0 +1,180 @@
+// The card "Your work here": an identity that its owner makes, takes along or ends, and what the hub counts for it.
+import { getJson, postJson } from "/js/api.js";
+import { download, element, make } from "/js/dom.js";
+import { compact, count } from "/js/format.js";
+import {
+  dropOwner, forgetText, identityText, makeOwner, openSealedOwner, recallOwner, sealOwner, sign,
+} from "/js/join/owner.js";
+import {
+  boardRows, dailyPairs, rankText, shareOfToday, shareText, sparkPoints, sparkWords, verifiedText,
+} from "/js/join/work_words.js";
+import { recall, remember } from "/js/storage.js";
+
+const shows_kept_as = "moex-shows-name";
+const passphrase_letters_min = 8;
+const ask_every_ms = 10000;
+const spark = { width: 300, height: 48 };
+
+export class WorkCard {
+  // `send(message)`: to the worker that runs.
+  constructor(token, send) {
+    this.token = token;
+    this.send = send;
+    this.owner = null;
+    this.told = null;              // of /api/contributors
+    this.signed = "";              // the nonce that was, and with which choice
+    this.status = null;
+    this.is_refused = token === "";
+    this.asked_at = -Infinity;
+    element("shows-name").checked = recall(shows_kept_as, "") === "yes";
+    this.listen();
+    this.draw();
+  }
+
+  listen() {
+    element("work-make").addEventListener("click", () => this.try(() => this.make()));
+    element("work-export").addEventListener("click", () => this.try(() => this.exportFile()));
+    element("work-import").addEventListener("click", () => element("work-file").click());
+    element("work-file").addEventListener("change", () => this.try(() => this.importFile()));
+    element("work-drop").addEventListener("click", () => this.try(() => this.drop()));
+    element("shows-name").addEventListener("change", () => {
+      remember(shows_kept_as, element("shows-name").checked ? "yes" : "");
+      this.identify();
+    });
+  }
+
+  // What goes wrong is said in the card.
+  async try(act) {
+    element("work-problem").textContent = "";
+    try {
+      await act();
+    } catch (error) {
+      element("work-problem").textContent = error.name === "NotSupportedError"
+        ? "This browser has no Ed25519, so it can keep no identity. The tab works all the same, without a count."
+        : error.message;
+    }
+    this.draw();
+  }
+
+  // Another tab may have made an identity, or dropped it. The hub is asked now and then, or `at_once`.
+  async look(at_once = false) {
+    const before = this.owner?.public_key;
+    this.owner = await recallOwner();
+    const is_due = at_once || before !== this.owner?.public_key || performance.now() - this.asked_at >= ask_every_ms;
+    if (!this.is_refused && is_due) {
+      this.asked_at = performance.now();
+      const path = this.owner ? `/api/contributors?key=${this.owner.public_key}` : "/api/contributors";
+      const answer = await getJson(path, this.token).catch(() => null);
+      if (answer?.status === 401) this.is_refused = true;
+      if (answer?.ok) this.told = answer.body;
+    }
+    await this.identify();
+    this.draw();
+  }
+
+  onStatus(status) {
+    this.status = status;
+    this.identify();
+  }
+
+  // Signs what the hub gave to this connection, once, and again when the name is to be shown or not any more.
+  async identify() {
+    const { nonce, worker_id } = this.status ?? {};
+    const shows_nickname = element("shows-name").checked;
+    const wanted = `${nonce} ${shows_nickname} ${this.owner?.public_key}`;
+    if (!nonce || !this.owner || wanted === this.signed) return;
+    this.signed = wanted;
+    const { public_key } = this.owner;
+    try {
+      const signature = await sign(this.owner, identityText(nonce, worker_id));
+      this.send({ type: "identity", worker_id, public_key, signature, shows_nickname });
+    } catch (error) {
+      element("work-problem").textContent = `This browser does not sign: ${error.message}`;
+    }
+  }
+
+  async make() {
+    if (!globalThis.crypto?.subtle) throw new DOMException("", "NotSupportedError");
+    this.owner = await makeOwner();
+    await this.look(true);
+  }
+
+  async exportFile() {
+    const passphrase = await this.ask("Take it along", "The file opens with this passphrase alone: nobody can restore "
+      + "it.");
+    if (passphrase === null) return;
+    download("moex-identity.json", await sealOwner(this.owner, passphrase), "application/json");
+  }
+
+  async importFile() {
+    const [file] = element("work-file").files;
+    if (!file) return;
+    const text = await file.text();
+    element("work-file").value = "";
+    const passphrase = await this.ask("Bring it here", this.owner
+      ? "The identity of the file takes the place of the one in this browser."
+      : "The passphrase with which the file was written.");
+    if (passphrase === null) return;
+    this.owner = await openSealedOwner(text, passphrase);
+    await this.look(true);
+  }
+
+  // First at the hub: without the key nobody could ask it to forget.
+  async drop() {
+    const is_wanted = await this.ask("Delete it?", "The hub drops its counts, and this browser its key. There is no "
+      + "way back.", false);
+    if (is_wanted === null) return;
+    await this.look(true);
+    const signature = await sign(this.owner, forgetText(this.told?.challenge));
+    const { ok, body } = await postJson("/api/contributors/forget",
+      { key: this.owner.public_key, challenge: this.told?.challenge ?? "", signature }, this.token);
+    if (!ok) throw new Error(`The hub did not forget it: ${body?.error?.message ?? "it does not answer"}.`);
+    await dropOwner();
+    this.signed = "";
+    await this.look(true);
+  }
+
+  // Resolves to the passphrase ("" where none is wanted), or to null.
+  ask(title, words, wants_passphrase = true) {
+    const dialog = element("work-dialog");
+    const field = element("work-passphrase");
+    element("work-dialog-title").textContent = title;
+    element("work-dialog-words").textContent = words;
+    element("work-passphrase-field").hidden = !wants_passphrase;
+    field.value = "";
+    field.minLength = passphrase_letters_min;
+    field.required = wants_passphrase;
+    field.disabled = !wants_passphrase;
+    element("work-dialog-no").onclick = () => dialog.close("no");
+    dialog.returnValue = "no";
+    dialog.showModal();
+    return new Promise((resolve) => {
+      dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" ? field.value : null),
+        { once: true });
+    });
+  }
+
+  draw() {
+    const { told, owner } = this;
+    element("work").hidden = told === null;
+    element("work-none").hidden = owner !== null;
+    element("work-mine").hidden = owner === null;
+    element("work-export").hidden = element("work-drop").hidden = owner === null;
+    element("work-make").hidden = owner !== null;
+    if (told === null) return;
+
+    element("work-share").textContent = shareText(shareOfToday(told));
+    element("work-total").textContent = compact.format(told.mine?.pairs ?? 0);
+    element("work-rank").textContent = rankText(told);
+    element("work-streak").textContent = count(told.mine?.streak_days ?? 0, "day");
+    element("work-verified").textContent = verifiedText(told);
+    element("work-spark").setAttribute("aria-label", sparkWords(told));
+    element("work-line").setAttribute("points", sparkPoints(dailyPairs(told), spark.width, spark.height));
+    element("board").replaceChildren(...boardRows(told).map(([rank, name, calls, is_mine]) => {
+      const row = make("tr", is_mine ? "mine" : "");
+      row.append(make("td", "number", rank), make("td", "", name), make("td", "number", calls));
+      return row;
+    }));
+    element("board-box").hidden = told.board.length === 0;
+  }
+}
