@@ -47,6 +47,11 @@ function faults() {
     if (node.scrollWidth > node.clientWidth + 1 && node.clientWidth > 0) out.push(`cut: ${name(node)}`);
   }
 
+  // A table on a wide page shows its last column.
+  for (const node of document.querySelectorAll(".scroll-x"))
+    if (innerWidth >= 1280 && visible(node) && node.scrollWidth > node.clientWidth + 1)
+      out.push(`scrolls: ${name(node)} ${node.scrollWidth} > ${node.clientWidth}`);
+
   // Controls do not lie over each other.
   const controls = [...document.querySelectorAll("button, input, textarea, summary, nav a")].filter((node) => {
     const { width, height, right, bottom } = node.getBoundingClientRect();
@@ -340,7 +345,7 @@ test("the chat page in every state", async () => {
 const worker = (id, more) => ({
   id, state: "active", nickname: "", vendor: "nvidia", description: "NVIDIA GeForce RTX 4090", software: false,
   units_ready: 412, units_assigned: 412, pairs_answered: 1234567, p50_ms: 4.2, p99_ms: 18, timeouts: 3,
-  bytes_received: 4.5e9, bytes_sent: 7.8e9, connected_s: 5400, ...more,
+  bytes_received: 4.5e9, bytes_sent: 7.8e9, connected_s: 5400, trust: "unproven", ...more,
 });
 const crowd = [
   worker(1, { nickname: "a contributor's long nickname" }), worker(2, { state: "loading", units_ready: 12 }),
@@ -372,6 +377,11 @@ test("the status page in every state", async () => {
       await page.locator("#heat-words", { hasText: words }).waitFor();
       await page.waitForFunction(() => document.querySelectorAll(".u-wrap").length === 6);
       await picture(page, `status-${name}-${look}`);
+      if (look === "light" && name === "swarm") {
+        await page.setViewportSize({ width: 1440, height: 900 });
+        await picture(page, `status-${name}-wide`);
+        await page.setViewportSize(looks[0].viewport);
+      }
       const has_red = await page.locator("#legend-none").isVisible();
       assert.equal(has_red, name === "swarm", "what the hub computes is not red");
     }
