@@ -79,7 +79,8 @@ test("native workers of one identity add up at the hub", async (t) => {
   while ((await told()).contributors < 1) await new Promise((go) => setTimeout(go, 50));
   assert.equal((await chat(hub, { ...request, max_tokens: 8 })).error, null);
   // Counted once a second: until all of it has come, and none of it twice.
-  const answered = async () => (await hub.status()).workers.reduce((sum, { pairs_answered }) => sum + pairs_answered, 0);
+  const sum = (workers) => workers.reduce((all, { pairs_answered }) => all + pairs_answered, 0);
+  const answered = async () => sum((await hub.status()).workers);
   let row;
   do [row] = (await told()).board; while (row?.pairs !== await answered());
   assert.equal(row.nickname, "Ada");
