@@ -156,6 +156,7 @@ TEST_F(EngineEmbeddingTest, OneThatStepsBackIsNotAddedTwice) {
     auto beside = submit(chat);
     EXPECT_EQ(submit(embedding(prompt)).get().hidden_mean, wanted);
     EXPECT_EQ(beside.get().stats.completion_tokens, 90u);
+    EXPECT_GT(engine_->counters().preempted, 0u);
 }
 
 TEST_F(EngineEmbeddingTest, ADeviceWithoutSuchRowsIsRefusedByName) {

@@ -78,10 +78,11 @@ class StreamReader {
 // What the events say, joined; [DONE] must be the last.
 std::string text_of(const std::vector<Event>& events) {
     std::string words;
-    for (const Event& event : events)
-        if (event.data != "[DONE]")
-            for (const Json& choice : Json::parse(event.data)["choices"])
-                words += choice["text"].get<std::string>();
+    for (const Event& event : events) {
+        if (event.data == "[DONE]") continue;
+        const Json chunk = Json::parse(event.data);
+        for (const Json& choice : chunk["choices"]) words += choice["text"].get<std::string>();
+    }
     EXPECT_FALSE(events.empty() || events.back().data != "[DONE]");
     return words;
 }
