@@ -105,7 +105,7 @@ test("what the hub lacks is said before Start, and power is told while the tab s
   const context = await browser.newContext();
   const page = await context.newPage();
   await page.goto(hub.join);
-  await shown(page, "#lend-words", /96 experts are held by nobody; what is missing most is in layers 0, 1, 2\./);
+  await shown(page, "#lend-words", /^\d+ experts are held by nobody; what is missing most is in layers 0, 1, 2\./);
   await shown(page, "#lend-words", "A gigabyte here holds the whole model. One takes 157 kB.");
 
   const power = page.locator("#power");

@@ -242,7 +242,8 @@ TEST_F(ContributorsTest, WhoHoldsTheKeyIsForgottenAndNobodyElse) {
 
 TEST_F(ContributorsTest, WhatTheHubLacksIsSaidToWhoHasTheLink) {
     const json lend = json::parse(get("/api/lend").body);
-    EXPECT_EQ(lend["units"], 96);
+    const ModelConfig& config = hub_.package().config();
+    EXPECT_EQ(lend["units"], config.num_layers * config.num_experts);
     EXPECT_EQ(lend["held"], 0);
     EXPECT_EQ(lend["workers"], 0);
     EXPECT_EQ(lend["expert_blob_bytes"], 156'672);
