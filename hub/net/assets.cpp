@@ -5,21 +5,49 @@
 
 #include "hub/base/sha256.h"
 #include "hub/model/package/package.h"
+#include "hub/net/http/content_coding.h"
 #include "protocol/text.h"
 
 // Made by embed_assets.cmake: one row per file, ended by a null name.
 extern "C" {
-struct MoexAssetRow {
-    const char* path;
+struct MoexAssetForm {
     const std::byte* data;
     std::uint64_t size;
+};
+struct MoexAssetRow {
+    const char* path;
     const char* sha256;
+    MoexAssetForm plain, brotli, gzip;  // null where that would not be smaller
 };
 extern const MoexAssetRow moex_asset_table[];
 }
 
 namespace moex::net {
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view codings[] = {"br", "gzip"};  // the better one first
+
+std::vector<Asset> forms_of(const MoexAssetRow& row) {
+    std::vector<Asset> forms;
+    const auto add = [&](const MoexAssetForm& form, std::string_view coding) {
+        if (!form.data) return;
+        const std::string tag = coding.empty() ? std::string() : text('-', coding);
+        forms.push_back({.bytes = {form.data, static_cast<std::size_t>(form.size)},
+                         .keep = nullptr,
+                         .etag = text('"', row.sha256, tag, '"'),
+                         .content_type = content_type_of(row.path),
+                         .coding = coding});
+    };
+    add(row.plain, "");
+    add(row.brotli, "br");
+    add(row.gzip, "gzip");
+    for (Asset& form : forms) form.has_codings = forms.size() > 1;
+    return forms;
+}
+
+}  // namespace
 
 std::string content_type_of(std::string_view path) {
     const std::size_t dot = path.rfind('.');
@@ -41,10 +69,7 @@ Assets::Assets(fs::path directory) {
     // The build's outputs (wasm/, vendor/) come from the binary in
     // both cases; where a folder has a file of that name, it wins.
     for (const MoexAssetRow* row = moex_asset_table; row->path; ++row)
-        embedded_[row->path] = Asset{{row->data, static_cast<std::size_t>(row->size)},
-                                     nullptr,
-                                     text('"', row->sha256, '"'),
-                                     content_type_of(row->path)};
+        embedded_[row->path] = forms_of(*row);
     if (directory.empty()) return;
 
     std::error_code error;
@@ -74,7 +99,7 @@ bool Assets::contains(std::string_view path) const {
     return files_.contains(name) || embedded_.contains(name);
 }
 
-std::optional<Asset> Assets::find(std::string_view path) const {
+std::optional<Asset> Assets::find(std::string_view path, std::string_view accept_encoding) const {
     const std::string_view name = path == "/" ? std::string_view("/index.html") : path;
     if (const auto file = files_.find(name); file != files_.end()) {
         std::ifstream in(file->second, std::ios::binary);
@@ -83,12 +108,20 @@ std::optional<Asset> Assets::find(std::string_view path) const {
         auto content = std::make_shared<const std::string>(std::istreambuf_iterator<char>(in),
                                                            std::istreambuf_iterator<char>());
         const ByteView bytes = as_byte_view(*content);
-        return Asset{bytes, content, text('"', to_hex(sha256(bytes)), '"'), content_type_of(name)};
+        return Asset{.bytes = bytes,
+                     .keep = content,
+                     .etag = text('"', to_hex(sha256(bytes)), '"'),
+                     .content_type = content_type_of(name)};
     }
 
     const auto found = embedded_.find(name);
     if (found == embedded_.end()) return std::nullopt;
-    return found->second;
+
+    const std::vector<Asset>& forms = found->second;
+    const std::string_view coding = choose_coding(accept_encoding, codings);
+    for (const Asset& form : forms)
+        if (form.coding == coding) return form;
+    return forms.front();
 }
 
 }  // namespace moex::net

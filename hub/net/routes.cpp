@@ -304,7 +304,8 @@ void Routes::refuse_plain_worker(HttpRequest, Responder responder) const {
 }
 
 void Routes::serve_asset(HttpRequest request, Responder responder) const {
-    const std::optional<Asset> found = hub_.assets.find(request.path);
+    const std::optional<Asset> found = hub_.assets.find(
+        request.path, request.header("accept-encoding").value_or(""));
     // a page of --static went away this moment
     if (!found) return responder->refuse({404, "no such route", "not_found", ""});
     const Asset& asset = *found;
@@ -315,11 +316,13 @@ void Routes::serve_asset(HttpRequest request, Responder responder) const {
                     {"Content-Security-Policy", page_policy},
                     {"Cross-Origin-Opener-Policy", "same-origin"},
                     {"Cross-Origin-Embedder-Policy", "require-corp"}};
+    if (asset.has_codings) head.headers.emplace_back("Vary", "Accept-Encoding");
     if (const auto known = request.header("if-none-match");
         known && etag_matches(*known, asset.etag)) {
         head.status = 304;
         return responder->respond(std::move(head));
     }
+    if (!asset.coding.empty()) head.headers.emplace_back("Content-Encoding", asset.coding);
     responder->respond_bytes(std::move(head), asset.bytes, asset.keep);
 }
 

@@ -2,6 +2,8 @@
 // a key, who may ask, what the pages and blobs carry.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include <nlohmann/json.hpp>
 
 #include "hub/base/sha256.h"
@@ -219,6 +221,43 @@ TEST(RoutesTest, PagesCarryTheirHeaders) {
         EXPECT_EQ(fetch(hub.port(), "HEAD", path).headers.at("content-length"),
                   std::to_string(page.body.size()));
     }
+}
+
+TEST(RoutesTest, PagesComeInTheCodingThatTheirClientTakesEachWithATagOfItsOwn) {
+    TestHub hub;
+    const std::string path = "/js/chat.js";
+    const auto get = [&](const std::string& accepts, const std::string& more = "") {
+        return fetch(hub.port(), "GET", path, "Accept-Encoding: " + accepts + "\r\n" + more);
+    };
+    const RawResponse plain = fetch(hub.port(), "GET", path), brotli = get("gzip, deflate, br"),
+                      zipped = get("gzip");
+    EXPECT_FALSE(plain.headers.contains("content-encoding"));
+    EXPECT_EQ(brotli.headers.at("content-encoding"), "br");
+    EXPECT_EQ(zipped.headers.at("content-encoding"), "gzip");
+    EXPECT_EQ(zipped.body.substr(0, 2), "\x1f\x8b");
+    EXPECT_LT(brotli.body.size(), zipped.body.size());
+    EXPECT_LT(zipped.body.size(), plain.body.size() / 2);
+
+    std::set<std::string> tags;
+    for (const RawResponse& one : {plain, brotli, zipped}) {
+        EXPECT_EQ(one.status, 200u);
+        EXPECT_EQ(one.headers.at("vary"), "Accept-Encoding");
+        EXPECT_EQ(one.headers.at("content-type"), "text/javascript; charset=utf-8");
+        EXPECT_EQ(one.headers.at("content-length"), std::to_string(one.body.size()));
+        tags.insert(one.headers.at("etag"));
+    }
+    EXPECT_EQ(tags.size(), 3u);
+
+    const std::string has_brotli = "If-None-Match: " + brotli.headers.at("etag") + "\r\n";
+    const RawResponse again = get("br", has_brotli);
+    EXPECT_EQ(again.status, 304u);
+    EXPECT_EQ(again.headers.at("vary"), "Accept-Encoding");
+    EXPECT_EQ(again.headers.at("etag"), brotli.headers.at("etag"));
+    EXPECT_EQ(get("gzip", has_brotli).status, 200u);
+    EXPECT_EQ(fetch(hub.port(), "GET", path, has_brotli).status, 200u);
+    EXPECT_EQ(
+        fetch(hub.port(), "HEAD", path, "Accept-Encoding: br\r\n").headers.at("content-length"),
+        std::to_string(brotli.body.size()));
 }
 
 TEST(RoutesTest, BlobsComeWholeInPartsAndUnderConditions) {
