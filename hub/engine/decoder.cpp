@@ -20,7 +20,7 @@ constexpr std::size_t attend_floats_grain = 65536;  // keys and values that are 
 
 // Rows that walk through the layers together, with their buffers; reused from step to step.
 struct MicroBatch {
-    std::span<const StepRow> rows;
+    std::span<const SequenceRow> rows;
     std::uint32_t first_row = 0;  // in the step
     std::vector<float> x, normed, q, k, v, attended, projected, cos_sin;
     std::vector<float> router_logits, expert_weights, expert_y;
@@ -57,7 +57,7 @@ struct Decoder::State {
     std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
 
-    Result<std::vector<StepRow>> rows_of(std::span<const StepRows> batch) const;
+    Result<std::vector<SequenceRow>> rows_of(std::span<const StepRows> batch) const;
     void norm_rows(MicroBatch& batch, std::span<const float> weight);
     void embed(MicroBatch& batch);
     void project(MicroBatch& batch, std::uint32_t layer);
@@ -139,7 +139,7 @@ void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
 
     threads.parallel_for(num_rows, rotate_rows_grain, [&](std::size_t begin, std::size_t end) {
         for (std::size_t r = begin; r < end; ++r) {
-            const StepRow& row = batch.rows[r];
+            const SequenceRow& row = batch.rows[r];
             const auto q = row_of(batch.q, r, q_size()), k = row_of(batch.k, r, kv_size()),
                        v = row_of(batch.v, r, kv_size());
 
@@ -172,7 +172,7 @@ std::vector<AttendTask> Decoder::State::attend_tasks(MicroBatch& batch,
                       group_floats = std::size_t{shape().heads_per_kv()} * config.head_dim;
     std::vector<AttendTask> tasks;
     for (std::uint32_t first = 0; first < num_rows;) {
-        const StepRow& row = batch.rows[first];
+        const SequenceRow& row = batch.rows[first];
         std::uint32_t count = 1;
         while (first + count < num_rows && batch.rows[first + count].kv == row.kv &&
                count < attend_rows_max(shape()))
@@ -419,8 +419,8 @@ void Decoder::recycle(StepResult&& result) {
 ThreadPool& Decoder::threads() const { return state_->threads; }
 
 // Room in the cache for every row of the batch, and where each of them stands.
-Result<std::vector<StepRow>> Decoder::State::rows_of(std::span<const StepRows> batch) const {
-    std::vector<StepRow> rows;
+Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRows> batch) const {
+    std::vector<SequenceRow> rows;
     for (const StepRows& one : batch) {
         const std::uint64_t end = one.kv->num_tokens() + one.tokens.size();
         if (end > config.context_tokens)
@@ -462,7 +462,8 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     for (std::size_t part = 0; part < num_parts; ++part) {
         const std::size_t begin = rows.size() * part / num_parts,
                           end = rows.size() * (part + 1) / num_parts;
-        state.micro_batches[part].rows = std::span<const StepRow>(rows).subspan(begin, end - begin);
+        state.micro_batches[part].rows = std::span<const SequenceRow>(rows).subspan(begin,
+                                                                                    end - begin);
         state.micro_batches[part].first_row = static_cast<std::uint32_t>(begin);
     }
 

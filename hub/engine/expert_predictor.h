@@ -15,7 +15,7 @@
 namespace moex {
 
 // Whose row it is. Sequences are told apart by address; one that begins is at position 0.
-struct StepRow {
+struct SequenceRow {
     KvCache::Sequence* kv = nullptr;
     std::uint32_t position = 0;
     TokenId token = 0;
@@ -26,7 +26,7 @@ struct RouteView {
     std::uint32_t layer = 0;
     std::uint32_t num_tokens = 0, top_k = 0, num_experts = 0, hidden_size = 0;
     std::uint32_t first_row = 0;                // of the step, where it was cut into parts
-    std::span<const StepRow> rows;              // [num_tokens]
+    std::span<const SequenceRow> rows;          // [num_tokens]
     std::span<const std::uint16_t> expert_ids;  // [num_tokens, top_k], by descending weight
     std::span<const float> expert_weights;      // [num_tokens, top_k]
     std::span<const float> router_logits;       // [num_tokens, num_experts]

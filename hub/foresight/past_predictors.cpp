@@ -47,7 +47,7 @@ class SequenceValues {
   public:
     explicit SequenceValues(const ModelConfig& config) : config_(config) {}
     // Of a layer before `row`; a row at position 0 begins anew.
-    std::span<double> of(const StepRow& row, std::uint32_t layer) {
+    std::span<double> of(const SequenceRow& row, std::uint32_t layer) {
         const auto [found, is_new] = values_.try_emplace(row.kv, config_);
         const auto values = found->second.of(layer);
         if (row.position == 0) std::fill(values.begin(), values.end(), 0.0);

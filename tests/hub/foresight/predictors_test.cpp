@@ -26,7 +26,7 @@ class Past {
     explicit Past(ExpertPredictor& predictor) : predictor_(predictor) {}
     void asked(KvCache::Sequence* who, std::uint32_t position, std::vector<std::uint16_t> experts,
                std::vector<float> weights = {0.75f, 0.25f}) {
-        const StepRow row{.kv = who, .position = position};
+        const SequenceRow row{.kv = who, .position = position};
         predictor_.observe({.num_tokens = 1,
                             .top_k = 2,
                             .num_experts = 3,
@@ -36,7 +36,7 @@ class Past {
     }
     // The experts for a token to come, the surest first.
     std::vector<std::uint16_t> order(KvCache::Sequence* who, std::uint32_t position) {
-        const StepRow row{.kv = who, .position = position};
+        const SequenceRow row{.kv = who, .position = position};
         std::vector<float> confidence(3);
         EXPECT_TRUE(predictor_.predict(
             {.num_tokens = 1, .top_k = 2, .num_experts = 3, .rows = {&row, 1}}, 0, confidence));
