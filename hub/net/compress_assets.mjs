@@ -1,5 +1,5 @@
-// The pages once more as brotli and gzip, as small as these make them: FOLDER/<SHA-256 of the content>.br and .gz, where
-// that saves a tenth at least, and otherwise an empty file. What is there already is left alone.
+// The pages once more as brotli and gzip, as small as these make them: FOLDER/<SHA-256 of the content>.br and .gz,
+// where that saves a tenth at least, and otherwise an empty file. What is there already is left alone.
 //   usage: node compress_assets.mjs FOLDER < list of files, one a line
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
