@@ -8,22 +8,14 @@ import { spawn } from "node:child_process";
 import { rmSync, mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
+import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
 
 const columns = "model,experts,wire,busy,tokens,decode_tok_s,of_local,of_quiet,kb_per_token,p50_ms";
 const options = { model: "static/models/demo", shape: "", tokens: "64", repeats: "5", busy: "0" };
-let with_header = false;
-for (let i = 2; i < process.argv.length; i += 1) {
-  const name = process.argv[i].replace(/^--/, "");
-  if (name === "header") with_header = true;
-  else if (name in options && i + 1 < process.argv.length) options[name] = process.argv[i += 1];
-  else {
-    console.error(`cpu_worker_bench: unknown flag ${process.argv[i]}; see the head of bench/cpu_worker_bench.mjs`);
-    process.exit(2);
-  }
-}
+const with_header = readFlags("cpu_worker_bench", options);
 
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 

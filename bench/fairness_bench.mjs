@@ -12,20 +12,12 @@ import { once } from 'node:events';
 import { request as httpRequest, Agent } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { readFlags } from './flags.mjs';
 
 process.env.MOEX_HUB ??= 'build/moex-hub';
 const options = { users: '3', seconds: '20', pause: '100', model: 'static/models/demo' };
-let withHeader = false;
 const pressing = process.argv[2] === '--press' ? process.argv.slice(3) : null;
-for (let i = pressing ? process.argv.length : 2; i < process.argv.length; i += 1) {
-  const name = process.argv[i].replace(/^--/, '');
-  if (name === 'header') withHeader = true;
-  else if (name in options && i + 1 < process.argv.length) options[name] = process.argv[i += 1];
-  else {
-    console.error(`fairness_bench: unknown flag ${process.argv[i]}; see the head of bench/fairness_bench.mjs`);
-    process.exit(2);
-  }
-}
+const withHeader = readFlags('fairness_bench', options, pressing ? [] : process.argv.slice(2));
 process.env.MOEX_MODEL = options.model;
 const { startHub } = await import('../tests/api/hub_process.mjs');
 

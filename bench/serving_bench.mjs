@@ -10,6 +10,7 @@
 import { rmSync, mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
+import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker, build, run } = await import("../tests/browser/support/hub.mjs");
@@ -20,16 +21,7 @@ const options = {
   model: "static/models/demo", shape: "", workers: "native", num: "1", prompt: "128", tokens: "64", repeats: "3",
   timeout: "60000",
 };
-let with_header = false;
-for (let i = 2; i < process.argv.length; i += 1) {
-  const name = process.argv[i].replace(/^--/, "");
-  if (name === "header") with_header = true;
-  else if (name in options && i + 1 < process.argv.length) options[name] = process.argv[i += 1];
-  else {
-    console.error(`serving_bench: unknown flag ${process.argv[i]}; see the head of bench/serving_bench.mjs`);
-    process.exit(2);
-  }
-}
+const with_header = readFlags("serving_bench", options);
 
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 

@@ -5,6 +5,7 @@
 // perplexity over that with x in f16.
 // example: node bench/wire_bench.mjs --arithmetic exact --header
 import { readFileSync } from "node:fs";
+import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
@@ -14,16 +15,7 @@ const window_tokens = 512;
 const options = {
   model: "static/models/demo", text: "tests/golden/demo/val_excerpt.txt", windows: "24", arithmetic: "int8",
 };
-let with_header = false;
-for (let i = 2; i < process.argv.length; i += 1) {
-  const name = process.argv[i].replace(/^--/, "");
-  if (name === "header") with_header = true;
-  else if (name in options && i + 1 < process.argv.length) options[name] = process.argv[i += 1];
-  else {
-    console.error(`wire_bench: unknown flag ${process.argv[i]}; see the head of bench/wire_bench.mjs`);
-    process.exit(2);
-  }
-}
+const with_header = readFlags("wire_bench", options);
 
 async function ask(hub, path, body) {
   const response = await fetch(`${hub.url}${path}`, {

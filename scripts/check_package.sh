@@ -43,8 +43,9 @@ quietly() { "$@" > "$log" 2>&1 || { tail -40 "$log" >&2; fail "this failed (abov
 
 # Every file that is no log, cache or record of apt and dpkg.
 files() {
-  (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./tmp -o -path ./root \
-    -o -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/cache -o -path ./var/log -o -path ./run \) -prune \
+  (cd "$root" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./tmp -o -path ./run \
+    -o -path ./root -o -path ./opt -o -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/cache \
+    -o -path ./var/log \) -prune \
     -o -print) | sort
 }
 left() { comm -13 "$work/before" <(files); }
@@ -69,10 +70,10 @@ serve_under_launcher() {
   local id url code=0
   "$here/tests/support/syscall_numbers.sh" g++ > "$work/syscall_numbers.inc"
   quietly g++ -std=c++20 -O1 -static-libstdc++ -I "$work" "$here/tests/support/unit_launcher.cpp" \
-    -o "$root/root/launcher"
-  cp "$here/tests/support/syscall_groups.txt" "$root/root/groups"
+    -o "$root/opt/launcher"
+  cp "$here/tests/support/syscall_groups.txt" "$root/opt/groups"
   : > "$log"
-  (enter_root "$root" -- /root/launcher --groups /root/groups --kill /lib/systemd/system/moex-hub.service) \
+  (enter_root "$root" -- /opt/launcher --groups /opt/groups --kill /lib/systemd/system/moex-hub.service) \
     > "$log" 2>&1 & id=$!
   wait_for "$id" 'notify: READY=1'
   wait_for "$id" 'notify: WATCHDOG=1'
@@ -106,8 +107,8 @@ try_package() {
   quietly inside apt-get satisfy -y -q --no-install-recommends "$depends" systemd
   if inside apt-get download -q prometheus > "$log" 2>&1; then mv "$root"/prometheus_*.deb "$work/"; fi
   files > "$work/before"
-  cp "$package" "$root/root/moex.deb"
-  quietly inside dpkg --install /root/moex.deb
+  cp "$package" "$root/opt/moex.deb"
+  quietly inside dpkg --install /opt/moex.deb
   say "installed: $(left | wc -l) files and folders"
   [ -L "$root/etc/systemd/system/multi-user.target.wants/moex-hub.service" ] || fail "the hub does not start at boot"
 

@@ -2,6 +2,7 @@
 // the way to be forgotten.
 #include <algorithm>
 #include <ctime>
+#include <functional>
 
 #include "hub/base/log.h"
 #include "hub/net/routes.h"
@@ -46,39 +47,38 @@ json totals_json(const ContributorTotals& totals) {
     return shown;
 }
 
-HttpResponse json_answer(const json& body) {
-    HttpResponse response;
-    response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
-    return response;
-}
+// What a MoE layer lacks beside what workers hold: experts that nobody has, and copies in all.
+struct LayerNeed {
+    std::uint32_t layer = 0, missing = 0, copies = 0;
+};
 
-// The layers that want the most copies of experts, beside those that workers hold.
-json scarce_json(const ModelConfig& config, const std::vector<std::uint16_t>& replicas,
-                 std::uint32_t wanted) {
-    struct Layer {
-        std::uint32_t layer, missing, copies;
-    };
-    std::vector<Layer> layers;
+std::vector<LayerNeed> needs_of(const ModelConfig& config,
+                                const std::vector<std::uint16_t>& replicas, std::uint32_t wanted) {
+    std::vector<LayerNeed> needs;
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         if (!config.is_moe(layer)) continue;
-        Layer row{layer, 0, 0};
+        LayerNeed need{.layer = layer};
         for (std::uint32_t expert = 0; expert < config.num_experts; ++expert) {
             const std::size_t unit = std::size_t{layer} * config.num_experts + expert;
             const std::uint32_t held = unit < replicas.size() ? replicas[unit] : 0;
-            row.missing += held == 0;
-            row.copies += wanted - std::min(wanted, held);
+            need.missing += held == 0;
+            need.copies += wanted - std::min(wanted, held);
         }
-        if (row.copies > 0) layers.push_back(row);
+        needs.push_back(need);
     }
-    std::sort(layers.begin(), layers.end(), [](const Layer& a, const Layer& b) {
-        return std::tuple(b.copies, a.layer) < std::tuple(a.copies, b.layer);
-    });
+    return needs;
+}
+
+// Those that lack the most copies, the most first.
+json scarce_json(std::vector<LayerNeed> needs) {
+    std::erase_if(needs, [](const LayerNeed& need) { return need.copies == 0; });
+    std::ranges::stable_sort(needs, std::greater<>(), &LayerNeed::copies);
+    if (needs.size() > scarce_layers_max) needs.resize(scarce_layers_max);
 
     json scarce = json::array();
-    for (const Layer& row : layers) {
-        if (scarce.size() == scarce_layers_max) break;
-        scarce.push_back({{"layer", row.layer}, {"missing", row.missing}, {"copies", row.copies}});
-    }
+    for (const LayerNeed& need : needs)
+        scarce.push_back(
+            {{"layer", need.layer}, {"missing", need.missing}, {"copies", need.copies}});
     return scarce;
 }
 
@@ -91,18 +91,11 @@ void Routes::serve_lend(HttpRequest, Responder responder) const {
 
         const SwarmCore& core = swarm->core();
         const ModelConfig& config = hub_.package->config();
-        const std::vector<std::uint16_t> replicas = core.replicas();
         const std::uint32_t wanted = core.options().replicas;
-        const json scarce = scarce_json(config, replicas, wanted);
-
-        std::uint64_t units = 0, held = 0;
-        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
-            for (std::uint32_t expert = 0; config.is_moe(layer) && expert < config.num_experts;
-                 ++expert) {
-                const std::size_t unit = std::size_t{layer} * config.num_experts + expert;
-                ++units;
-                held += unit < replicas.size() && replicas[unit] > 0;
-            }
+        const std::vector<LayerNeed> needs = needs_of(config, core.replicas(), wanted);
+        const std::uint64_t units = std::uint64_t{needs.size()} * config.num_experts;
+        std::uint64_t held = units;
+        for (const LayerNeed& need : needs) held -= need.missing;
         std::uint64_t workers = 0;
         for (const WorkerView& worker : core.workers())
             workers += worker.state == WorkerState::active;
@@ -114,7 +107,7 @@ void Routes::serve_lend(HttpRequest, Responder responder) const {
                                         {"replicas", wanted},
                                         {"expert_blob_bytes", hub_.package->expert_blob_bytes()},
                                         {"computes_itself", core.options().local_fallback},
-                                        {"scarce", scarce}}));
+                                        {"scarce", scarce_json(needs)}}));
     });
 }
 

@@ -70,12 +70,6 @@ json keys_json(const Registry& registry) {
               {"all", use_json(used[local_key_id].all)}}}};
 }
 
-HttpResponse json_answer(const json& body) {
-    HttpResponse response;
-    response.body = body.dump(-1, ' ', false, json::error_handler_t::replace);
-    return response;
-}
-
 Refusal refusal_to_host(const Error& error) {
     switch (error.code) {
         case ErrorCode::invalid_argument: return {400, error.message, "invalid_value", ""};

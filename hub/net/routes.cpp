@@ -353,14 +353,17 @@ void Routes::serve_health(HttpRequest, Responder responder) const {
     responder->respond(std::move(response));
 }
 
+HttpResponse json_answer(const nlohmann::json& body) {
+    HttpResponse response;
+    response.body = body.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return response;
+}
+
 void Routes::serve_status(HttpRequest request, Responder responder) const {
     const bool with_join_url = may_see_join_link(request);
     asio::post(hub_.swarm_strand, [this, with_join_url, responder = std::move(responder)] {
         if (!hub_.swarm) return responder->refuse({503, "Loading model", "unavailable", ""});
-        HttpResponse response;
-        response.body = status_json(hub_, with_join_url)
-                            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-        responder->respond(std::move(response));
+        responder->respond(json_answer(status_json(hub_, with_join_url)));
     });
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "hub/api/refusal.h"
 #include "hub/net/hub_context.h"
 
@@ -20,6 +22,9 @@ class WireResponder : public HttpResponder {
     virtual void respond_bytes(HttpResponse head, ByteView bytes,
                                std::shared_ptr<const void> keep) = 0;
 };
+
+// 200 with `body`; bytes in it that are no UTF-8 are replaced.
+HttpResponse json_answer(const nlohmann::json& body);
 
 struct Route;  // a row of the table in route_table.h
 

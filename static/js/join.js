@@ -243,7 +243,7 @@ async function look() {
   info = known;
   health = seen;
   lend = wants;
-  tell("hub-words", hubWords(info, health));
+  tell("hub-words", hubWords(info, health, lend));
   tell("lend-words", lendWords(lend).join(" "));
   drawBudget();
 }

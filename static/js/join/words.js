@@ -64,12 +64,13 @@ export function memoryWords(status) {
 }
 
 // The hub in one sentence, before anything is started: {model} of /api/info, {units, covered, workers} of /health.
-export function hubWords(info, health) {
+// `lend`: what lendWords() says more exactly need not be said here.
+export function hubWords(info, health, lend = null) {
   if (!info?.model || !health) return "";
   const workers = health.workers ?? 0;
   const who = workers === 0
     ? "Nobody lends it a GPU yet" : `${count(workers, "contributor is", "contributors are")} here`;
-  const missing = (health.units ?? 0) - (health.covered ?? 0);
+  const missing = lend ? 0 : (health.units ?? 0) - (health.covered ?? 0);
   const need = missing > 0 ? `, and ${count(missing, "expert has", "experts have")} nobody` : "";
   return `This hub serves ${info.model}. ${who}${need}.`;
 }
