@@ -1,4 +1,5 @@
-// The flags of a bench: `--NAME VALUE` for each name of its options, and --header, which prints the names of the columns.
+// The flags of a bench: `--NAME VALUE` for each name of its options, and --header, which prints the names of the
+// columns.
 
 // Sets what is given in `options` ({name: default}) and tells whether --header is. One that nobody knows ends the
 // program with 2 and says where the flags are described.

@@ -2,6 +2,7 @@
 // and whatever runs beside them.
 #include <cmath>
 #include <future>
+#include <latch>
 
 #include "hub/engine/engine.h"
 #include "tests/hub/engine/engine_fixture.h"
@@ -153,9 +154,19 @@ TEST_F(EngineEmbeddingTest, OneThatStepsBackIsNotAddedTwice) {
     chat.prompt = test::random_tokens(20, 256, 5);
     chat.max_tokens = 90;
     chat.sampling.temperature = 0;
-    auto beside = submit(chat);
-    EXPECT_EQ(submit(embedding(prompt)).get().hidden_mean, wanted);
-    EXPECT_EQ(beside.get().stats.completion_tokens, 90u);
+
+    // The chat's first token comes when the text has been handed in: they run beside each other.
+    std::latch both_are_in(1);
+    std::promise<GenerationEnd> chat_ended;
+    ASSERT_TRUE(
+        engine_
+            ->submit(chat, {.on_token = [&](const TokenEvent&) { both_are_in.wait(); },
+                            .on_end = [&](const GenerationEnd& end) { chat_ended.set_value(end); }})
+            .ok());
+    auto beside = submit(embedding(prompt));
+    both_are_in.count_down();
+    EXPECT_EQ(beside.get().hidden_mean, wanted);
+    EXPECT_EQ(chat_ended.get_future().get().stats.completion_tokens, 90u);
     EXPECT_GT(engine_->counters().preempted, 0u);
 }
 
