@@ -139,6 +139,7 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     member.given = given;
     member.capacity = std::min(given.capacity_units, options_.num_units);
     member.layer_load.resize(layer_members_.size());
+    member.is_pinned = is_pinned(given.ring_key);
     capacity_total_ += member.capacity;
 
     if (member.capacity == 0) return;
@@ -356,6 +357,15 @@ Placement::Member* Placement::choose_on_ring(std::uint32_t unit, Member*& same_p
     return nullptr;
 }
 
+void Placement::pin(std::uint64_t ring_key, bool on) {
+    if (on)
+        pinned_.insert(ring_key);
+    else
+        pinned_.erase(ring_key);
+    for (auto& [worker, member] : members_)
+        if (member.given.ring_key == ring_key) member.is_pinned = on;
+}
+
 std::uint32_t Placement::rebalance(std::uint32_t moves_max, const IsLoaded& is_loaded,
                                    std::vector<PlacementChange>& changes) {
     std::uint32_t num_moved = 0;
@@ -388,6 +398,7 @@ void Placement::list_fragments(Member& newcomer) {
         const std::uint32_t layer = layer_of(unit);
         for (Member* owner : owner_members_[unit]) {
             if (owns(newcomer, unit)) break;
+            if (owner->is_pinned) continue;
             const std::uint32_t before = collisions(unit, owner->given.worker,
                                                     owner->given.address_prefix);
             const std::uint32_t after = collisions(unit, owner->given.worker, prefix);
@@ -544,6 +555,7 @@ std::uint32_t Placement::shed_above_bound(std::uint32_t moves_max,
                                           std::vector<PlacementChange>& changes) {
     std::uint32_t num_moved = 0;
     for (auto& [worker, member] : members_) {
+        if (member.is_pinned) continue;
         const std::uint32_t most = bound(member) + options_.layer_units - 1;
         for (std::uint32_t unit = 0;
              unit < options_.num_units && member.load > most && num_moved < moves_max; ++unit) {

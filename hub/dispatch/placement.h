@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -91,6 +92,11 @@ class Placement {
     void resize(WorkerId worker, std::uint32_t capacity_units, std::span<const std::uint32_t> spare,
                 std::vector<PlacementChange>& changes);
 
+    // rebalance() takes nothing from who has this ring key, now or when it joins again. A second
+    // copy of its still gives way to a unit that has none.
+    void pin(std::uint64_t ring_key, bool on);
+    bool is_pinned(std::uint64_t ring_key) const { return pinned_.contains(ring_key); }
+
     std::span<const WorkerId> owners(std::uint32_t unit) const { return owners_[unit]; }
     std::uint32_t load(WorkerId worker) const;
     // What the worker should hold by its share of all capacity.
@@ -118,6 +124,7 @@ class Placement {
         std::vector<std::uint32_t> layer_load;  // [num_layers]
         std::vector<std::uint64_t> points;
         bool wants_share = false;  // it joined or was resized
+        bool is_pinned = false;
         // Scratch of one take_share: its fragments, and how full it is beside its fair share.
         std::vector<std::uint32_t> fragments;
         double fair = 0, fill = 0;
@@ -158,6 +165,7 @@ class Placement {
 
     PlacementOptions options_;
     std::map<WorkerId, Member> members_;
+    std::set<std::uint64_t> pinned_;                        // ring keys
     std::vector<std::pair<std::uint64_t, WorkerId>> ring_;  // sorted
     std::vector<std::uint64_t> unit_points_;                // [num_units]
     std::vector<std::vector<WorkerId>> owners_;             // [num_units]

@@ -356,6 +356,14 @@ void SwarmBackend::drain(Duration deadline) {
     state_->perform(actions);
 }
 
+Status SwarmBackend::order(WorkerId worker, WorkerOrder order) {
+    const std::lock_guard lock(state_->mutex);
+    std::vector<SwarmAction> actions;
+    Status done = state_->core.on_order(now_steady(), worker, order, actions);
+    state_->perform(actions);
+    return done;
+}
+
 SwarmCore& SwarmBackend::core() { return state_->core; }
 
 }  // namespace moex

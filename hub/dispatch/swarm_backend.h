@@ -54,6 +54,7 @@ class SwarmBackend : public ExpertBackend {
     void on_frame(WorkerId worker, ByteView frame);
     void on_disconnect(WorkerId worker);
     void drain(Duration deadline);
+    Status order(WorkerId worker, WorkerOrder order);
     SwarmCore& core();
 
   private:

@@ -219,18 +219,21 @@ void SwarmCore::State::drop_held(Turn& turn, WorkerId worker, std::vector<RoundI
 }
 
 std::optional<Error> SwarmCore::State::closed(TimePoint now, std::string_view worker_key) const {
-    if (worker_key.empty() || !options.checks.on) return std::nullopt;
+    if (worker_key.empty()) return std::nullopt;
     const Duration left = options.closed_for ? options.closed_for(worker_key)
                                              : trust.banned_for(worker_key, now);
     if (left <= Duration::zero()) return std::nullopt;
     return Error{ErrorCode::unauthorized,
                  text("the hub takes nothing of this worker for ", left / 1min + 1,
-                      " min: its answers were not what computing them again gives")};
+                      " min: its answers were not what computing them again gives, or its host "
+                      "said so")};
 }
 
 WorkerView SwarmCore::State::view_of(const Worker& worker) const {
     WorkerView view = worker.view();
     view.pairs_credited = worker.pairs_answered;
+    view.drained = drained.contains(ring_key_of(worker));
+    view.pinned = directory.is_pinned(ring_key_of(worker));
     if (!options.checks.on) return view;
     const TimePoint any = TimePoint::max();  // one that is here is not banned
     view.trust = trust.trust(worker.trust_key, any);

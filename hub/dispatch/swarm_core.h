@@ -45,6 +45,14 @@ class SwarmCore {
     void on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,
                       std::vector<SwarmAction>& actions);
     void on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions);
+    // drain: it is given nothing more and lets go of what it holds, each unit once another has it
+    // ready; it stays connected, and `use` ends it. pin: what it holds moves to no newcomer. Both
+    // hold for its key over reconnects, until this ends. ban: out, with what it said in rounds that
+    // are open; its key is closed for as long as the trust's first ban where `closed_for` keeps no
+    // book of its own.
+    // not_found: no such worker was welcomed. invalid_argument: it has no key that could be banned.
+    Status on_order(TimePoint now, WorkerId worker, WorkerOrder order,
+                    std::vector<SwarmAction>& actions);
     // Call when `now` has reached next_deadline(); early calls are harmless.
     void on_tick(TimePoint now, std::vector<SwarmAction>& actions);
     std::optional<TimePoint> next_deadline() const;

@@ -348,6 +348,7 @@ void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
 }
 
 std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
+    if (drained.contains(ring_key_of(worker))) return 0;
     if (options.expert_blob_bytes == 0) return directory.num_units();
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(
         directory.num_units(), worker.device.budget_bytes / options.expert_blob_bytes));

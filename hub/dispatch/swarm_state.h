@@ -1,12 +1,13 @@
-// The inside of SwarmCore, split over nine files: swarm_core (events and time),
-// swarm_protocol (frames in), swarm_units (who holds what), swarm_dispatch (who computes
-// what), swarm_attempts (what is under way), swarm_checks and swarm_witness (what is
-// computed again), swarm_invariants (what must hold of it all), swarm_views (what others
-// are told of it).
+// The inside of SwarmCore, split over ten files: swarm_core (events and time),
+// swarm_protocol (frames in), swarm_orders (the host's word), swarm_units (who holds what),
+// swarm_dispatch (who computes what), swarm_attempts (what is under way), swarm_checks and
+// swarm_witness (what is computed again), swarm_invariants (what must hold of it all),
+// swarm_views (what others are told of it).
 // Private to this room.
 #pragma once
 
 #include <queue>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -128,6 +129,8 @@ struct SwarmCore::State {
     void mark_ready(Turn& turn, Worker& worker, std::span<const std::uint32_t> units);
     void check_loading(Turn& turn, Worker& worker);
     Duration holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const;
+    // Where it stands on the placement's ring: the worker's own key brings it back there.
+    static std::uint64_t ring_key_of(const Worker& worker);
 
     // ---- swarm_dispatch.cpp: who computes what
     bool eligible(const Worker& worker, TimePoint now) const;
@@ -265,6 +268,7 @@ struct SwarmCore::State {
     std::uint32_t num_weak = 0;  // who take less in one group than the wire allows
     UnitDirectory directory;
     std::optional<TimePoint> units_timer_at;
+    std::set<std::uint64_t> drained;  // ring keys, by their host's order
     // [num_layers] -> 0.. among MoE layers, -1 for dense ones
     std::vector<std::int32_t> moe_index;
     std::vector<std::uint32_t> moe_layers;

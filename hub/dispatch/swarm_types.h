@@ -139,6 +139,7 @@ struct WorkerView {                                // for status, metrics and th
     bool published_peer = false;  // speaks the five published messages
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;
     double power = 1;  // the share of what it could do that it wants to be asked for
+    bool drained = false, pinned = false;  // by its host's order
     std::uint32_t units_assigned = 0, units_ready = 0, in_flight = 0;
     Health health = Health::connecting;  // finer than `state`
     std::uint32_t ejections = 0;
@@ -156,6 +157,9 @@ struct WorkerView {                                // for status, metrics and th
     std::uint64_t rows_verified = 0, pairs_credited = 0;
     std::uint32_t lies = 0;
 };
+// What a host orders of one worker; see SwarmCore::on_order().
+enum class WorkerOrder { drain, use, pin, unpin, ban };
+
 // Something worth a line in a log, a row in the registry or a count.
 struct WorkerEvent {
     // lied: an answer was computed again and was not that. banned: removed for it, `closed_for`.

@@ -94,14 +94,15 @@ void SwarmCore::State::send_release(Turn& turn, Worker& worker,
     if (!frame.empty()) turn.send(worker, encode_release(frame));
 }
 
+std::uint64_t SwarmCore::State::ring_key_of(const Worker& worker) {
+    return worker.worker_key.empty() ? mix_hash(0, worker.id) : text_hash(worker.worker_key);
+}
+
 void SwarmCore::State::place(Turn& turn, Worker& worker, std::span<const std::uint32_t> held) {
     if (worker.leaving() || !worker.units.empty()) return;
 
-    // The worker's own key places it where it was before.
-    const std::uint64_t ring_key = worker.worker_key.empty() ? mix_hash(0, worker.id)
-                                                             : text_hash(worker.worker_key);
     PlacementMember member{.worker = worker.id,
-                           .ring_key = ring_key,
+                           .ring_key = ring_key_of(worker),
                            .capacity_units = capacity_of(worker),
                            .address_prefix = worker.prefix};
     if (!held.empty()) member.cached.resize(directory.num_units());

@@ -87,6 +87,10 @@ class UnitDirectory {
     // `capacity_units`: what its memory holds.
     void check_loading(UnitHolder& holder, std::uint32_t capacity_units, TimePoint now);
 
+    // What the holder of this place on the ring has moves to no newcomer.
+    void pin(std::uint64_t ring_key, bool on) { placement_.pin(ring_key, on); }
+    bool is_pinned(std::uint64_t ring_key) const { return placement_.is_pinned(ring_key); }
+
     // Orders since the last call, in order.
     std::vector<UnitOrder> take_orders() { return std::exchange(orders_, {}); }
 

@@ -278,6 +278,13 @@ void SimSwarm::drain(Duration deadline) {
     state_->perform(actions);
 }
 
+Status SimSwarm::order(WorkerId worker, WorkerOrder order) {
+    std::vector<SwarmAction> actions;
+    Status done = state_->core->on_order(state_->now, worker, order, actions);
+    state_->perform(actions);
+    return done;
+}
+
 void SimSwarm::run_for(Duration time) {
     const TimePoint until = state_->now + time;
     while (state_->step(until)) {}

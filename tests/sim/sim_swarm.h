@@ -132,6 +132,7 @@ class SimSwarm {
     // what is known of a round that has ended
     void forget(RoundId round);
     void drain(Duration deadline);
+    Status order(WorkerId worker, WorkerOrder order);  // its host's
     void run_for(Duration time);
     // Until no round is open and no message in flight, or
     // `limit` has passed. True when every round ended.
