@@ -231,14 +231,15 @@ const Setting generate_settings[] = {
     {"top-p", word, command_generate, "P", "", "nucleus; default: the package's", 0, 0, "",
      check_number_text},
     {"seed", word, command_generate | command_synth | command_predict, "N", "",
-     "of the sampler, the weights or the guesses; default: random for generate, otherwise 1", 0, 0,
-     "", check_seed},
+     "of the sampler, the weights, the guesses or the training; default: random for generate, "
+     "otherwise 1",
+     0, 0, "", check_seed},
 };
 
 const Setting eval_settings[] = {
     {"window", number, reads_text, "N", "512", "tokens of one window", 2, 10000000},
     {"windows", number, reads_text, "N", "0", "windows to read; 0: all whole ones", 0, 10000000},
-    {"calibrate-tokens", number, command_predict, "N", "16384",
+    {"calibrate-tokens", number, command_predict | command_pack, "N", "65536",
      "most tokens of the text to calibrate with", 2, 1000000000},
 };
 

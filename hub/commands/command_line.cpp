@@ -15,7 +15,7 @@ std::string overview() {
     std::string out = "usage: moex-hub COMMAND [options]\n\n";
     for (const Command& command : command_table()) {
         std::string line = text("  ", command.name);
-        line.resize(14, ' ');
+        line.resize(19, ' ');
         out += text(line, command.summary, "\n");
     }
     out +=

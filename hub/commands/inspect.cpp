@@ -7,9 +7,14 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
+#include "hub/model/package/side_file.h"
 
 namespace moex {
 namespace {
+
+bool has_side_file(const ModelPackage& package, SideFile file) {
+    return SideTensors::open(package, file).ok();
+}
 
 // What is not in the package's own getters.
 struct PackageFacts {
@@ -44,19 +49,22 @@ PackageFacts facts_of(const ModelPackage& package, const std::filesystem::path& 
 
 void print_json(const ModelPackage& package, const PackageFacts& facts) {
     const std::uint64_t num_blobs = package.num_blobs();
-    nlohmann::ordered_json out{{"name", package.name()},
-                               {"manifest_sha256", package.manifest_sha256()},
-                               {"config", to_json(package.config())},
-                               {"expert_dtype", expert_dtype_name(package.expert_dtype())},
-                               {"group_size", package.expert_shape().group_size},
-                               {"expert_blob_bytes", package.expert_blob_bytes()},
-                               {"num_moe_layers", facts.num_moe_layers},
-                               {"num_blobs", num_blobs},
-                               {"blobs_missing", package.num_missing_blobs()},
-                               {"expert_bytes", num_blobs * package.expert_blob_bytes()},
-                               {"hub_bytes", facts.hub_bytes},
-                               {"tokenizer", facts.has_tokenizer},
-                               {"chat_template", facts.has_template}};
+    nlohmann::ordered_json out{
+        {"name", package.name()},
+        {"manifest_sha256", package.manifest_sha256()},
+        {"config", to_json(package.config())},
+        {"expert_dtype", expert_dtype_name(package.expert_dtype())},
+        {"group_size", package.expert_shape().group_size},
+        {"expert_blob_bytes", package.expert_blob_bytes()},
+        {"num_moe_layers", facts.num_moe_layers},
+        {"num_blobs", num_blobs},
+        {"blobs_missing", package.num_missing_blobs()},
+        {"expert_bytes", num_blobs * package.expert_blob_bytes()},
+        {"hub_bytes", facts.hub_bytes},
+        {"default_vectors", has_side_file(package, SideFile::default_vectors)},
+        {"estimator", has_side_file(package, SideFile::estimator)},
+        {"tokenizer", facts.has_tokenizer},
+        {"chat_template", facts.has_template}};
 
     const GenerationDefaults& defaults = package.generation_defaults();
     out["generation"] = {{"do_sample", defaults.do_sample},
@@ -96,6 +104,12 @@ void print_stored(const ModelPackage& package, const PackageFacts& facts) {
     if (const std::uint32_t missing = package.num_missing_blobs(); missing > 0)
         print_line("missing", text(missing, " of ", num_blobs, " blobs are not in weights/"));
     print_line("hub", bytes_text(facts.hub_bytes));
+
+    if (has_side_file(package, SideFile::default_vectors) ||
+        has_side_file(package, SideFile::estimator))
+        print_line("foresight",
+                   text(has_side_file(package, SideFile::default_vectors) ? "default vectors" : "",
+                        has_side_file(package, SideFile::estimator) ? ", estimator" : ""));
 
     const char* const with_template = facts.has_template ? "yes, with a chat template"
                                                          : "yes, without a chat template";

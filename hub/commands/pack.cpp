@@ -1,9 +1,12 @@
 // moex-hub pack, verify and synth: packages made and checked.
 #include <cstdio>
 
+#include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
 #include "hub/commands/progress.h"
+#include "hub/engine/local_experts.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/pack/side_file_writer.h"
 #include "hub/model/pack/synth.h"
 #include "hub/model/package/package.h"
 
@@ -41,6 +44,31 @@ std::function<void(const PackProgress&)> progress_into(ProgressBar& bar) {
     };
 }
 
+// Default vectors into a package that was just made.
+Status calibrate_package(const std::string& directory, const std::string& path,
+                         const Settings& settings, ThreadPool& threads) {
+    MOEX_ASSIGN(package, ModelPackage::open(directory));
+    const auto tokenizer_json = package->tokenizer_file("tokenizer.json");
+    if (!tokenizer_json)
+        return Error{ErrorCode::unsupported,
+                     text(directory, " is packed; it has no tokenizer to calibrate with")};
+    MOEX_ASSIGN(tokenizer,
+                Tokenizer::load(*tokenizer_json,
+                                package->tokenizer_file("tokenizer_config.json").value_or("")));
+
+    // As `serve` computes.
+    const bool in_integers = package->expert_dtype() == ExpertDtype::int4;
+    const Arithmetic arithmetic = in_integers ? Arithmetic::int8 : Arithmetic::exact;
+    MOEX_ASSIGN(decoder, Decoder::create(package, threads, {.arithmetic = arithmetic}));
+    LocalExperts experts(package, threads, {}, arithmetic);
+    MOEX_ASSIGN(profile,
+                calibrate_on({.path = path, .tokens_max = settings.number("calibrate-tokens")},
+                             *tokenizer, *decoder, experts,
+                             in_integers ? KvDtype::f16 : KvDtype::f32, settings.on("progress")));
+    return write_side_file(directory, SideFile::default_vectors,
+                           to_side_tensors(*profile, package->config()));
+}
+
 }  // namespace
 
 int run_pack(const Invocation& invocation) {
@@ -49,6 +77,9 @@ int run_pack(const Invocation& invocation) {
     PackOptions options = pack_options_of(invocation.settings);
     options.hub_f32 = invocation.settings.on("hub-f32");
 
+    const std::string* calibration = invocation.argument("--calibrate");
+    if (calibration && !std::filesystem::exists(*calibration))
+        return fail(text(*calibration, ": cannot be read"));
     if (invocation.check_only)
         return std::filesystem::exists(checkpoint) ? exit_stopped
                                                    : fail(text(checkpoint, ": no such folder"));
@@ -60,6 +91,10 @@ int run_pack(const Invocation& invocation) {
         ProgressBar bar("packing", invocation.settings.on("progress"));
         result = pack_checkpoint(checkpoint, out, options, threads, progress_into(bar));
     }
+    if (calibration && result.ok())
+        if (const Status done = calibrate_package(out, *calibration, invocation.settings, threads);
+            !done.ok())
+            return fail(done.error().message);
     return report(result, out, started_at);
 }
 

@@ -1,51 +1,47 @@
 // moex-hub predict: how well each predictor knows which experts will be asked, over a text.
-#include <cstdio>
-#include <fstream>
-#include <iterator>
+#include <algorithm>
 
+#include "hub/commands/calibrate.h"
 #include "hub/commands/command.h"
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/predict_report.h"
 #include "hub/commands/progress.h"
+#include "hub/foresight/estimator.h"
 #include "hub/foresight/gate_predictors.h"
 #include "hub/foresight/past_predictors.h"
 
 namespace moex {
 namespace {
 
-Result<std::vector<TokenId>> tokens_of_file(const std::string& path, const Tokenizer& tokenizer) {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return Error{ErrorCode::not_found, text(path, ": cannot be read")};
-    const std::string content{std::istreambuf_iterator<char>(file), {}};
-    return tokenizer.encode(content, SpecialTokens::as_text);
+// By --calibrate, or what the package holds; null without either.
+Result<std::shared_ptr<const ExpertProfile>> profile_of(LoadedModel& model,
+                                                        const Invocation& invocation) {
+    const Settings& settings = invocation.settings;
+    if (const std::string* path = invocation.argument("--calibrate"))
+        return calibrate_on({.path = *path, .tokens_max = settings.number("calibrate-tokens")},
+                            *model.tokenizer, *model.decoder, *model.local, model.kv_dtype,
+                            settings.on("progress"));
+    auto profile = load_expert_profile(*model.package);
+    if (!profile.ok() && profile.error().code == ErrorCode::not_found)
+        return std::shared_ptr<const ExpertProfile>();
+    if (!profile.ok()) return profile.error();
+    return std::make_shared<const ExpertProfile>(*std::move(profile));
 }
 
-std::function<void(std::uint32_t, std::uint32_t)> progress_into(ProgressLine& line,
-                                                                const char* what) {
-    return [&line, what](std::uint32_t done, std::uint32_t total) {
-        line.show(static_cast<double>(done) / total, text(what, ": window ", done, "/", total));
-    };
-}
-
-Result<std::shared_ptr<const ExpertProfile>> calibrated(LoadedModel& model,
-                                                        const Settings& settings,
-                                                        const std::string& path) {
-    MOEX_ASSIGN(tokens, tokens_of_file(path, *model.tokenizer));
-    WindowOptions options{.window_tokens = static_cast<std::uint32_t>(settings.number("window")),
-                          .kv_dtype = model.kv_dtype};
-    const std::uint64_t wanted = settings.number("calibrate-tokens");
-    if (wanted < tokens.size()) tokens.resize(wanted);
-
-    ProgressLine line(settings.on("progress"));
-    MOEX_ASSIGN(profile, calibrate_experts(*model.decoder, *model.local, *model.local, tokens,
-                                           options, progress_into(line, "calibrating")));
-    return std::make_shared<const ExpertProfile>(std::move(profile));
+// Null where the package has none.
+Result<std::shared_ptr<const Estimator>> estimator_of(const ModelPackage& package) {
+    auto estimator = Estimator::load(package);
+    if (!estimator.ok() && estimator.error().code == ErrorCode::not_found)
+        return std::shared_ptr<const Estimator>();
+    if (!estimator.ok()) return estimator.error();
+    return std::make_shared<const Estimator>(*std::move(estimator));
 }
 
 std::vector<Contestant> contestants_of(const LoadedModel& model, const Settings& settings,
                                        std::shared_ptr<const RouterGates> gates,
-                                       std::shared_ptr<const ExpertProfile> profile) {
+                                       std::shared_ptr<const ExpertProfile> profile,
+                                       std::shared_ptr<const Estimator> estimator) {
     const ModelConfig& config = model.package->config();
     const std::string& seed = settings.text("seed");
     std::vector<Contestant> all;
@@ -65,6 +61,7 @@ std::vector<Contestant> contestants_of(const LoadedModel& model, const Settings&
     for (std::uint32_t lead = 1; lead <= leads; ++lead) add(make_next_gate_predictor(gates), lead);
     for (std::uint32_t lead = 1; profile && lead <= leads; ++lead)
         add(make_quasi_hidden_predictor(gates, profile), lead);
+    if (profile && estimator) add(make_estimator_predictor(gates, profile, estimator), 1);
     return all;
 }
 
@@ -102,25 +99,22 @@ int run_predict(const Invocation& invocation) {
     if (const Status whole = model->package->require_all_blobs(); !whole.ok())
         return fail(text(whole.error().message, "; predict computes on this machine"));
 
-    std::shared_ptr<const ExpertProfile> profile;
-    if (const std::string* path = invocation.argument("--calibrate")) {
-        auto made = calibrated(*model, settings, *path);
-        if (!made.ok()) return fail(made.error().message);
-        profile = *std::move(made);
-    }
-
+    const auto profile = profile_of(*model, invocation);
+    if (!profile.ok()) return fail(profile.error().message);
+    const auto estimator = estimator_of(*model->package);
+    if (!estimator.ok()) return fail(estimator.error().message);
     auto gates = RouterGates::load(model->package, *model->threads);
     if (!gates.ok()) return fail(gates.error().message);
     if (gates->moe_layers().size() < 2)
         return fail("a model with one MoE layer has no layer to look ahead to");
 
-    Contest contest(
-        config, contestants_of(*model, settings,
-                               std::make_shared<const RouterGates>(*std::move(gates)), profile));
+    Contest contest(config, contestants_of(*model, settings,
+                                           std::make_shared<const RouterGates>(*std::move(gates)),
+                                           *profile, *estimator));
     Status walked;
     {
         ProgressLine line(settings.on("progress"));
-        const auto show = progress_into(line, "predicting");
+        const auto show = window_progress(line, "predicting");
         walked = walk_windows(
             *model->decoder, *model->local, *tokens, options,
             [&](const RouteView& route) { contest.watch(route); },
@@ -134,7 +128,10 @@ int run_predict(const Invocation& invocation) {
     const std::string note = note_of(*model, contest, settings, *num_windows);
     std::string shown = text(note, "\nrecall: mean of MoE layers behind the first ± deviation of ",
                              "windows\n\n", report_tables(contest));
-    if (!profile) shown += "\nwithout --calibrate TEXT: no popularity, no default vectors\n";
+    if (!*profile)
+        shown += "\nno popularity, no default vectors: no --calibrate TEXT, none in the package\n";
+    else if (!*estimator)
+        shown += "\nno estimator in the package; `moex-hub train-estimator` makes one\n";
     (void)print_now(shown);
 
     if (const std::string* out = invocation.argument("--out"))

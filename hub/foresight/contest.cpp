@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "protocol/check.h"
+
 namespace moex {
 namespace {
 
@@ -66,6 +68,7 @@ std::uint32_t Contest::lead(std::size_t index) const { return runners_[index]->c
 const RecallMeter& Contest::meter(std::size_t index) const { return runners_[index]->meter; }
 
 void Contest::watch(const RouteView& route) {
+    MOEX_CHECK(route.first_row == 0, "a contest wants steps that are not cut into parts");
     const std::uint32_t index = index_of_layer_[route.layer];
     for (const auto& runner : runners_) {
         if (runner->contestant.lead == 0) {

@@ -91,4 +91,52 @@ Result<ExpertProfile> calibrate_experts(
     return calibration.finish(std::uint64_t{num_windows} * options.window_tokens);
 }
 
+std::vector<SideTensor> to_side_tensors(const ExpertProfile& profile, const ModelConfig& config) {
+    std::vector<SideTensor> tensors{
+        {.name = "num_tokens", .shape = {1}, .values = {static_cast<float>(profile.num_tokens)}}};
+    const std::uint64_t experts = profile.num_experts, hidden = profile.hidden_size;
+    for (std::uint32_t layer = 0; layer < profile.num_layers; ++layer) {
+        if (!config.is_moe(layer)) continue;
+
+        const auto uses = profile.uses_of(layer);
+        const auto vectors =
+            std::span(profile.default_vectors).subspan(layer * experts * hidden, experts * hidden);
+        tensors.push_back({.name = text("layers.", layer, ".uses"),
+                           .shape = {experts},
+                           .values = {uses.begin(), uses.end()}});
+        tensors.push_back({.name = text("layers.", layer, ".default_vectors"),
+                           .dtype = TensorDtype::bf16,
+                           .shape = {experts, hidden},
+                           .values = {vectors.begin(), vectors.end()}});
+    }
+    return tensors;
+}
+
+Result<ExpertProfile> load_expert_profile(const ModelPackage& package) {
+    const ModelConfig& config = package.config();
+    const std::uint64_t experts = config.num_experts, hidden = config.hidden_size;
+    MOEX_ASSIGN(file, SideTensors::open(package, SideFile::default_vectors));
+    MOEX_ASSIGN(num_tokens, file.values("num_tokens", {1}));
+    ExpertProfile profile{.num_layers = config.num_layers,
+                          .num_experts = config.num_experts,
+                          .hidden_size = config.hidden_size,
+                          .num_tokens = static_cast<std::uint64_t>(std::max(num_tokens[0], 0.0f))};
+    profile.uses.resize(config.num_layers * experts);
+    profile.default_vectors.resize(config.num_layers * experts * hidden);
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
+        if (!config.is_moe(layer)) continue;
+
+        MOEX_ASSIGN(uses, file.values(text("layers.", layer, ".uses"), {experts}));
+        MOEX_ASSIGN(vectors,
+                    file.values(text("layers.", layer, ".default_vectors"), {experts, hidden}));
+        std::transform(
+            uses.begin(), uses.end(), profile.uses.begin() + layer * experts,
+            [](float count) { return static_cast<std::uint64_t>(std::clamp(count, 0.0f, 1e15f)); });
+        std::copy(vectors.begin(), vectors.end(),
+                  profile.default_vectors.begin() +
+                      static_cast<std::ptrdiff_t>(layer * experts * hidden));
+    }
+    return profile;
+}
+
 }  // namespace moex

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hub/foresight/windows.h"
+#include "hub/model/package/side_file.h"
 
 namespace moex {
 
@@ -33,5 +34,11 @@ Result<ExpertProfile> calibrate_experts(
     Decoder& decoder, ExpertBackend& experts, const ExpertCompute& compute,
     std::span<const TokenId> tokens, const WindowOptions& options,
     const std::function<void(std::uint32_t, std::uint32_t)>& ended);
+
+// As tensors of the side file default_vectors: layers.L.uses, f32 [num_experts],
+// layers.L.default_vectors, bf16 [num_experts, hidden_size], and num_tokens, f32 [1].
+std::vector<SideTensor> to_side_tensors(const ExpertProfile& profile, const ModelConfig& config);
+// What the package holds of it; not_found where it holds none. An error names the tensor.
+Result<ExpertProfile> load_expert_profile(const ModelPackage& package);
 
 }  // namespace moex

@@ -35,18 +35,8 @@ class QuasiHidden : public ExpertPredictor {
     std::string_view name() const override { return "quasi-hidden"; }
     bool predict(const RouteView& seen, std::uint32_t target_layer,
                  std::span<float> confidence) override {
-        const std::size_t size = seen.hidden_size;
-        const float eps = static_cast<float>(gates_->config().rms_norm_eps);
         hidden_.resize(seen.residual.size());
-        quasi_residual(hidden_, seen, *profile_, gates_->threads());
-
-        gates_->threads().parallel_for(
-            seen.num_tokens, rows_grain, [&](std::size_t begin, std::size_t end) {
-                for (std::size_t row = begin; row < end; ++row) {
-                    const auto one = std::span(hidden_).subspan(row * size, size);
-                    rms_norm(one, one, gates_->norm(target_layer), eps);
-                }
-            });
+        quasi_hidden(hidden_, seen, target_layer, *gates_, *profile_);
         gates_->logits(confidence, target_layer, hidden_);
         return true;
     }
@@ -60,19 +50,24 @@ class QuasiHidden : public ExpertPredictor {
 
 }  // namespace
 
-void quasi_residual(std::span<float> out, const RouteView& route, const ExpertProfile& profile,
-                    ThreadPool& threads) {
+void quasi_hidden(std::span<float> out, const RouteView& route, std::uint32_t target_layer,
+                  const RouterGates& gates, const ExpertProfile& profile) {
     const std::size_t size = route.hidden_size;
-    threads.parallel_for(route.num_tokens, rows_grain, [&](std::size_t begin, std::size_t end) {
-        for (std::size_t row = begin; row < end; ++row) {
-            const auto residual = route.residual.subspan(row * size, size);
-            const auto sum = out.subspan(row * size, size);
-            std::copy(residual.begin(), residual.end(), sum.begin());
-            for (std::size_t i = row * route.top_k; i < (row + 1) * route.top_k; ++i)
-                add_scaled_to(sum, profile.default_vector(route.layer, route.expert_ids[i]),
-                              route.expert_weights[i]);
-        }
-    });
+    const float eps = static_cast<float>(gates.config().rms_norm_eps);
+    const auto fill = [&](std::size_t row) {
+        const auto residual = route.residual.subspan(row * size, size);
+        const auto sum = out.subspan(row * size, size);
+        std::copy(residual.begin(), residual.end(), sum.begin());
+        for (std::size_t i = row * route.top_k; i < (row + 1) * route.top_k; ++i)
+            add_scaled_to(sum, profile.default_vector(route.layer, route.expert_ids[i]),
+                          route.expert_weights[i]);
+        rms_norm(sum, sum, gates.norm(target_layer), eps);
+    };
+
+    gates.threads().parallel_for(route.num_tokens, rows_grain,
+                                 [&](std::size_t begin, std::size_t end) {
+                                     for (std::size_t row = begin; row < end; ++row) fill(row);
+                                 });
 }
 
 std::unique_ptr<ExpertPredictor> make_next_gate_predictor(

@@ -21,8 +21,8 @@ std::unique_ptr<ExpertPredictor> make_next_gate_predictor(std::shared_ptr<const 
 std::unique_ptr<ExpertPredictor> make_quasi_hidden_predictor(
     std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile);
 
-// The sum in brackets: out [num_tokens, hidden_size].
-void quasi_residual(std::span<float> out, const RouteView& route, const ExpertProfile& profile,
-                    ThreadPool& threads);
+// The quasi-hidden state itself, the argument of router_t: out [num_tokens, hidden_size].
+void quasi_hidden(std::span<float> out, const RouteView& route, std::uint32_t target_layer,
+                  const RouterGates& gates, const ExpertProfile& profile);
 
 }  // namespace moex

@@ -3,27 +3,22 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "hub/foresight/random.h"
+
 namespace moex {
 namespace {
 
 class Random : public ExpertPredictor {
   public:
-    explicit Random(std::uint64_t seed) : state_(seed) {}
+    explicit Random(std::uint64_t seed) : random_(seed) {}
     std::string_view name() const override { return "random"; }
     bool predict(const RouteView&, std::uint32_t, std::span<float> confidence) override {
-        for (float& one : confidence) one = next();
+        for (float& one : confidence) one = random_.unit();
         return true;
     }
 
   private:
-    // SplitMix64 (Steele et al. 2014), its upper 24 bits as [0, 1).
-    float next() {
-        std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
-        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-        z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-        return static_cast<float>((z ^ (z >> 31)) >> 40) * 0x1p-24f;
-    }
-    std::uint64_t state_;
+    SplitMix64 random_;
 };
 
 // A value for each (layer, expert), of everybody or of one sequence.

@@ -135,8 +135,7 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
 
   const plain = await runHub(args);
   assert.equal(plain.code, 0, plain.stderr);
-  assert.match(plain.stdout, /without --calibrate TEXT: no popularity, no default vectors/);
-  assert.doesNotMatch(plain.stdout, /quasi-hidden/);
+  assert.match(plain.stdout, /  next-gate /);
 
   for (const [wrong, sentence] of [[['--text', `${folder}/none`], /none: cannot be read/],
     [['--text', text, '--windows', '100000'], /whole windows of/],
@@ -145,6 +144,25 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
     assert.equal(refused.code, 1);
     assert.match(refused.stderr, sentence);
   }
+}));
+
+test('a package learns default vectors and an estimator that predict knows', () => inFolder(async (folder) => {
+  const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, model = `${folder}/demo`;
+  cpSync(modelFolder, model, { recursive: true });
+  const trained = await runHub(['train-estimator', '--model', model, '--text', text, '--windows', '16',
+    '--window', '256', '--calibrate-tokens', '1024']);
+  assert.equal(trained.code, 0, trained.stderr);
+  const [, parameters, first, last] = trained.stdout.match(
+    /estimator of (\d+) parameters, 4096 tokens, loss (\S+) to (\S+) nats/);
+  assert.ok(Number(parameters) <= 250000);
+  assert.ok(Number(last) < Number(first));
+  assert.equal((await runHub(['verify', model])).code, 0);
+  assert.match((await runHub(['inspect', model])).stdout, /foresight +default vectors, estimator/);
+
+  const said = await runHub(['predict', '--model', model, '--text', text, '--window', '32', '--windows', '2']);
+  assert.equal(said.code, 0, said.stderr);
+  for (const name of ['popularity', 'quasi-hidden', 'estimator'])
+    assert.match(said.stdout, new RegExp(`\\d  ${name} +0\\.\\d{3} ± 0\\.\\d{3}`));
 }));
 
 test('names in a checkpoint cannot write to the terminal', () => inFolder(async (folder) => {

@@ -13,66 +13,13 @@
 #include "hub/base/files.h"
 #include "hub/base/sha256.h"
 #include "hub/model/pack/checkpoint.h"
+#include "hub/model/pack/whole_file.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
 namespace {
 
 namespace fs = std::filesystem;
-
-Error system_error(const fs::path& path, int cause) {
-    const bool full = cause == ENOSPC || cause == EDQUOT;
-    return {full ? ErrorCode::no_space : ErrorCode::io_error,
-            text(path.string(), ": ", std::strerror(cause),
-                 full ? "; free some space and run the same command again" : "")};
-}
-
-// A file under a temporary name that takes its own once it is whole and on the disk.
-class WholeFile {
-  public:
-    explicit WholeFile(fs::path path, fs::path temporary)
-        : path_(std::move(path)),
-          temporary_(std::move(temporary)) {
-        fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-        if (fd_ < 0) status_ = system_error(temporary_, errno);
-    }
-    ~WholeFile() {
-        if (fd_ < 0) return;
-        ::close(fd_);
-        ::unlink(temporary_.c_str());
-    }
-    Status write(ByteView bytes) {
-        while (status_.ok() && !bytes.empty()) {
-            const ssize_t count = ::write(fd_, bytes.data(), bytes.size());
-            if (count < 0 && errno == EINTR) continue;
-            if (count < 0)
-                status_ = system_error(path_, errno);
-            else
-                bytes = bytes.subspan(static_cast<std::size_t>(count));
-        }
-
-        return status_;
-    }
-    Status finish() {
-        MOEX_TRY(status_);
-        if (::fsync(fd_) != 0) return system_error(path_, errno);
-        ::close(std::exchange(fd_, -1));
-        if (::rename(temporary_.c_str(), path_.c_str()) != 0) return system_error(path_, errno);
-        return {};
-    }
-
-  private:
-    fs::path path_, temporary_;
-    int fd_ = -1;
-    Status status_;
-};
-
-void sync_directory(const fs::path& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return;
-    ::fsync(fd);
-    ::close(fd);
-}
 
 std::uint64_t bytes_in(const fs::path& directory) {
     std::uint64_t total = 0;

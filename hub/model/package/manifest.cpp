@@ -171,6 +171,22 @@ Status read_files(const Json& files, std::string_view what, PackageManifest& man
     return {};
 }
 
+// Null, or not there: packages from before there were any.
+Status read_side_files(const Json& object, std::string_view what, PackageManifest& manifest) {
+    for (const SideFile file : side_files) {
+        const Json& record = member(object, side_file_key(file));
+        if (record.is_null()) continue;
+
+        MOEX_ASSIGN(parsed, parse_file(record, text(what, ": ", side_file_key(file))));
+        if (parsed.size_bytes > side_file_bytes_max)
+            return Error{ErrorCode::bad_field,
+                         text(what, ": ", side_file_key(file), " has ", parsed.size_bytes,
+                              " bytes, wanted at most ", side_file_bytes_max)};
+        manifest.side_files[file] = parsed;
+    }
+    return {};
+}
+
 }  // namespace
 
 bool package_name_ok(std::string_view name) {
@@ -207,6 +223,10 @@ std::string manifest_to_json(const PackageManifest& manifest) {
     if (generation.min_p != 0.0) sampling["min_p"] = generation.min_p;
     if (generation.repetition_penalty != 1.0)
         sampling["repetition_penalty"] = generation.repetition_penalty;
+    const auto side_file = [&](SideFile file) -> OrderedJson {
+        const auto found = manifest.side_files.find(file);
+        return found == manifest.side_files.end() ? OrderedJson() : file_to_json(found->second);
+    };
     const OrderedJson object = {{"format", "moex-package"},
                                 {"format_version", format_version},
                                 {"name", manifest.name},
@@ -219,8 +239,8 @@ std::string manifest_to_json(const PackageManifest& manifest) {
                                 {"files", files},
                                 {"experts", experts},
                                 {"signatures", nullptr},
-                                {"default_vectors", nullptr},
-                                {"estimator", nullptr},
+                                {"default_vectors", side_file(SideFile::default_vectors)},
+                                {"estimator", side_file(SideFile::estimator)},
                                 {"shadow", nullptr}};
 
     return object.dump(1) + "\n";
@@ -263,6 +283,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     MOEX_ASSIGN(hub_file, parse_file(*hub, text(what, ": hub")));
     manifest.hub = hub_file;
     MOEX_TRY(read_files(*files, what, manifest));
+    MOEX_TRY(read_side_files(object, what, manifest));
 
     MOEX_ASSIGN(experts, parse_experts(object, manifest.config, what));
     manifest.experts = std::move(experts);

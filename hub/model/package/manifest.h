@@ -9,10 +9,13 @@
 
 #include "hub/model/config.h"
 #include "hub/model/package/generation_defaults.h"
+#include "hub/model/package/side_file.h"
 #include "protocol/sha256.h"
 #include "protocol/tensor_format.h"
 
 namespace moex {
+
+inline constexpr std::uint64_t manifest_bytes_max = 64u << 20;
 
 struct FileRecord {
     Sha256 sha256{};
@@ -28,6 +31,7 @@ struct PackageManifest {
     FileRecord hub;  // hub.safetensors
     // tokenizer.json, ...: names of package_text_files only
     std::map<std::string, FileRecord> files;
+    std::map<SideFile, FileRecord> side_files;
     std::vector<std::vector<Sha256>> experts;  // [num_layers][num_experts]; empty for a dense layer
 
     ExpertShape expert_shape() const {

@@ -16,8 +16,6 @@
 namespace moex {
 namespace {
 
-constexpr std::uint64_t manifest_bytes_max = 64u << 20;
-
 // By the manifest; the stamp is for noticing later that the file changed.
 Result<FileStamp> require_size(const std::filesystem::path& path, std::uint64_t wanted) {
     const auto found = stamp_of(path);
@@ -66,7 +64,7 @@ struct ModelPackage::State {
     std::vector<std::atomic<const std::byte*>> blob_data;  // [num_blobs]; null until mapped
     std::uint32_t num_missing = 0;
     std::optional<MappedFile> hub;
-    std::map<std::string, TensorView, std::less<>> tensors;
+    TensorViews tensors;
     std::map<std::string, std::string, std::less<>> texts;
     std::mutex mutex;
     // Guarded by `mutex`.
@@ -90,24 +88,8 @@ Status ModelPackage::State::map_hub() {
     if (file.bytes().size() != stamp.size_bytes)
         return changed_file_error(path, stamp, file.stamp());
 
-    MOEX_ASSIGN(header, safetensors_header_of(file.bytes(), path.string()));
-    MOEX_ASSIGN(entries, parse_safetensors_header(header, file.bytes().size(), path.string()));
-    for (SafetensorsEntry& entry : entries) {
-        if (!entry.dtype || *entry.dtype == TensorDtype::f16)
-            return Error{ErrorCode::bad_file,
-                         text(path.string(), ": tensor ", entry.name.substr(0, 200), " is ",
-                              entry.dtype_word, ", wanted BF16 or F32")};
-        if (const std::uint32_t element_bytes = tensor_dtype_bytes(*entry.dtype);
-            entry.offset_bytes % element_bytes != 0)
-            return Error{
-                ErrorCode::bad_file,
-                text(path.string(), ": tensor ", entry.name.substr(0, 200), " begins at byte ",
-                     entry.offset_bytes, ", wanted a multiple of ", element_bytes)};
-
-        TensorView view{entry.name, *entry.dtype, std::move(entry.shape),
-                        file.bytes().subspan(entry.offset_bytes, entry.size_bytes)};
-        tensors.emplace(entry.name, std::move(view));
-    }
+    MOEX_ASSIGN(found_tensors, safetensors_views(file.bytes(), path.string()));
+    tensors = std::move(found_tensors);
 
     const auto specs = hub_tensor_specs(manifest.config);
     for (const HubTensorSpec& spec : specs) {
@@ -321,6 +303,8 @@ Status verify_package(const std::filesystem::path& directory,
         {directory / "hub.safetensors", manifest.hub.sha256, manifest.hub.size_bytes}};
     for (const auto& [name, file] : manifest.files)
         checks.push_back({directory / name, file.sha256, file.size_bytes});
+    for (const auto& [file, record] : manifest.side_files)
+        checks.push_back({directory / side_file_name(file), record.sha256, record.size_bytes});
 
     std::set<Sha256> seen;
     for (const auto& layer : manifest.experts)

@@ -176,6 +176,28 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
     return entries;
 }
 
+Result<TensorViews> safetensors_views(ByteView file, std::string_view what) {
+    MOEX_ASSIGN(header, safetensors_header_of(file, what));
+    MOEX_ASSIGN(entries, parse_safetensors_header(header, file.size(), what));
+    TensorViews views;
+    for (SafetensorsEntry& entry : entries) {
+        const std::string shown = entry.name.substr(0, 200);
+        if (!entry.dtype || *entry.dtype == TensorDtype::f16)
+            return Error{ErrorCode::bad_file, text(what, ": tensor ", shown, " is ",
+                                                   entry.dtype_word, ", wanted BF16 or F32")};
+        if (const std::uint32_t element_bytes = tensor_dtype_bytes(*entry.dtype);
+            entry.offset_bytes % element_bytes != 0)
+            return Error{ErrorCode::bad_file,
+                         text(what, ": tensor ", shown, " begins at byte ", entry.offset_bytes,
+                              ", wanted a multiple of ", element_bytes)};
+
+        TensorView view{entry.name, *entry.dtype, std::move(entry.shape),
+                        file.subspan(entry.offset_bytes, entry.size_bytes)};
+        views.emplace(entry.name, std::move(view));
+    }
+    return views;
+}
+
 std::string make_safetensors_header(std::span<SafetensorsEntry> tensors) {
     nlohmann::ordered_json object = nlohmann::ordered_json::object();
     object["__metadata__"] = {{"format", "pt"}};

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -39,6 +41,11 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
                                                                std::string_view what);
 // The JSON header at the start of a whole mapped file.
 Result<std::string_view> safetensors_header_of(ByteView file, std::string_view what);
+
+// Every tensor of a whole mapped file, borrowed from it, by name. Each must be bf16 or f32, at a
+// multiple of its element's size: bad_file names the one that is not.
+using TensorViews = std::map<std::string, TensorView, std::less<>>;
+Result<TensorViews> safetensors_views(ByteView file, std::string_view what);
 
 // The header that lays `tensors` out one after the other, length and padding included: what comes
 // first in the file.

@@ -1,0 +1,60 @@
+// Files that a package may have beside the model: what predictors of experts read. The manifest
+// names them with size and hash under their own keys, and null where there are none.
+//   default_vectors.safetensors   uses and default vectors of experts, by a calibration text
+//   estimator.safetensors         a trained estimator of routes
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/base/mapped_file.h"
+#include "hub/model/package/safetensors.h"
+
+namespace moex {
+
+class ModelPackage;
+
+enum class SideFile : std::uint8_t { default_vectors, estimator };
+inline constexpr SideFile side_files[] = {SideFile::default_vectors, SideFile::estimator};
+constexpr std::string_view side_file_key(SideFile file) {
+    return file == SideFile::default_vectors ? "default_vectors" : "estimator";
+}
+inline std::string side_file_name(SideFile file) {
+    return std::string(side_file_key(file)) + ".safetensors";
+}
+inline constexpr std::uint64_t side_file_bytes_max = 4ull << 30;
+
+// One tensor to be written: f32 or bf16, rounded to nearest even.
+struct SideTensor {
+    std::string name;
+    TensorDtype dtype = TensorDtype::f32;
+    std::vector<std::uint64_t> shape;
+    std::vector<float> values;
+};
+
+// A side file of an open package, mapped.
+class SideTensors {
+  public:
+    // not_found where the manifest names none; an error where the file is not there, has another
+    // size, or is no safetensors file. Hashes are verify_package()'s.
+    static Result<SideTensors> open(const ModelPackage& package, SideFile file);
+    // As f32, of this shape and finite; an error names the tensor.
+    Result<std::vector<float>> values(std::string_view name,
+                                      const std::vector<std::uint64_t>& shape) const;
+    Result<std::vector<std::uint64_t>> shape_of(std::string_view name) const;
+
+  private:
+    SideTensors(std::filesystem::path path, MappedFile file, TensorViews tensors)
+        : path_(std::move(path)),
+          file_(std::move(file)),
+          tensors_(std::move(tensors)) {}
+    Result<TensorView> find(std::string_view name) const;
+    std::filesystem::path path_;
+    MappedFile file_;
+    TensorViews tensors_;
+};
+
+}  // namespace moex
