@@ -204,6 +204,11 @@ Status HubProgram::open_gpu() {
     options.kv_dtype = model_.kv_dtype;
     ProgressBar bar("to the GPU", false);
     options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
+    options.cores = [this]() -> Result<StepDevice*> {
+        MOEX_TRY(load_decoder(model_, settings_, [](std::string_view) {}));
+        gpu_is_lost_ = true;
+        return static_cast<StepDevice*>(model_.decoder.get());
+    };
     auto gpu = open_gpu_steps(model_.package, *model_.threads, options);
     if (gpu.ok()) {
         gpu_ = std::move(*gpu);
@@ -223,6 +228,7 @@ std::string HubProgram::gpu_words() const {
     const std::string& wanted = settings_.text("gpu");
     if (wanted == "off") return wanted;
     if (!gpu_) return wanted + " (this machine's cores)";
+    if (gpu_is_lost_) return wanted + " (this machine's cores, since the GPU was lost)";
     return text(wanted, " (", gpu_->adapter(),
                 "; experts: ", gpu_computes_experts() ? "there" : settings_.text("backend"), ")");
 }

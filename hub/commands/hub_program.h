@@ -1,6 +1,7 @@
 // The whole hub as one object: what it opens, in which order, and how it comes down again.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -85,7 +86,8 @@ class HubProgram {
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
-    std::unique_ptr<GpuSteps> gpu_;  // null where this machine's cores compute the steps
+    std::unique_ptr<GpuSteps> gpu_;         // null where this machine's cores compute the steps
+    std::atomic<bool> gpu_is_lost_{false};  // for good: the cores took over
     std::unique_ptr<Registry> registry_;
     std::unique_ptr<BanBook> bans_;
     MadeKeys made_keys_;

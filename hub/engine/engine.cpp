@@ -37,9 +37,14 @@ Engine::State::State(StepDevice& with, ExpertBackend& by, EngineOptions given)
       experts(by),
       options(given),
       num_pages(budget_pages(with.config(), given)),
-      cache(with.config(), {given.page_tokens, num_pages, given.kv_dtype, with.page_copier()}),
       cost(given.step_stretch_max) {
+    make_cache();
     counters.kv_pages = num_pages;
+}
+
+void Engine::State::make_cache() {
+    cache.emplace(device.config(), KvCacheOptions{options.page_tokens, num_pages, options.kv_dtype,
+                                                  device.page_copier()});
 }
 
 Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)
@@ -244,7 +249,7 @@ void Engine::State::admit() {
         const GenerationStats stats = next.stats;
         const std::uint32_t furthest = next.furthest;
 
-        next.kv = std::make_unique<KvCache::Sequence>(cache, next.request.client);
+        next.kv = std::make_unique<KvCache::Sequence>(*cache, next.request.client);
         next.page_workers.clear();
         next.offers_pages = true;
         take_prefix(next);
@@ -272,8 +277,8 @@ void Engine::State::admit() {
 bool Engine::State::has_room(const Generation& next) {
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());
-    const std::uint32_t missing = cache.pages_for(tokens) - cache.pages_for(next.follow_tokens);
-    if (missing + running.size() > cache.pages_free()) return false;
+    const std::uint32_t missing = cache->pages_for(tokens) - cache->pages_for(next.follow_tokens);
+    if (missing + running.size() > cache->pages_free()) return false;
     if (next.follows == 0) next.kv->reserve(tokens);
     return true;
 }
@@ -283,8 +288,8 @@ void Engine::State::publish_gauges() {
     counters.running = static_cast<std::uint32_t>(running.size());
     counters.running_max = std::max(counters.running_max, counters.running);
     counters.waiting = static_cast<std::uint32_t>(waiting.size());
-    counters.kv_pages_used = num_pages - cache.pages_free();
-    counters.kv_pages_cached = cache.pages_cached();
+    counters.kv_pages_used = num_pages - cache->pages_free();
+    counters.kv_pages_cached = cache->pages_cached();
 }
 
 void Engine::State::end_running(GenerationId id, FinishReason reason, Error error) {

@@ -33,7 +33,7 @@ std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint3
 
 void Engine::State::forget(std::span<const std::uint64_t> workers) {
     for (const std::uint64_t worker : workers) {
-        cache.forget_worker(worker);
+        cache->forget_worker(worker);
         for (auto& generation : running)
             for (const std::vector<std::uint64_t>& page : generation->page_workers)
                 if (std::binary_search(page.begin(), page.end(), worker))
@@ -100,7 +100,7 @@ void Engine::State::offer_pages(Generation& generation, const StepResult& result
                                 std::size_t first_row) {
     if (!options.prefix_cache) return;
     const std::uint32_t end = generation.kv->num_tokens(), first = end - generation.step_tokens;
-    generation.page_workers.resize(cache.pages_for(end));
+    generation.page_workers.resize(cache->pages_for(end));
     for (std::uint32_t position = first; position < end; ++position)
         add_workers(generation.page_workers[position / options.page_tokens],
                     result.row_workers[first_row + position - first]);

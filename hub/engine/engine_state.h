@@ -84,7 +84,7 @@ struct Engine::State {
     const std::uint32_t num_pages;
 
     // The engine thread's own.
-    KvCache cache;
+    std::optional<KvCache> cache;                      // always there; made anew with a device
     std::vector<std::unique_ptr<Generation>> running;  // in the order of admission
     std::size_t turn = 0;                              // whose decode row comes first
     std::uint32_t steps_recut = 0;                     // in a row
@@ -124,6 +124,7 @@ struct Engine::State {
              Error error = {ErrorCode::internal, {}});
     void end_running(GenerationId id, FinishReason reason, Error error = {ErrorCode::internal, {}});
     void publish_gauges();
+    void make_cache();
 
     // ---- engine_prefix.cpp: what generations take over from others
     void forget(std::span<const std::uint64_t> workers);
@@ -141,6 +142,7 @@ struct Engine::State {
     std::vector<StepRows> compose();
     void step();
     void on_failed_step(const Error& error, std::span<Generation* const> members);
+    void begin_anew();
     Result<StepResult> run_step(std::span<const StepRows> batch, const StepShape& shape);
     void take_rows(Generation& generation, const StepResult& result, std::size_t first_row);
     void score_prompt(Generation& generation, std::span<const float> logits) const;

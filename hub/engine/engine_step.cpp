@@ -209,10 +209,28 @@ void Engine::State::on_failed_step(const Error& error, std::span<Generation* con
     }
 
     if (error.code == ErrorCode::num_tokens_range && ++steps_recut <= steps_recut_max) return;
+    if (error.code == ErrorCode::device_lost) return begin_anew();
 
     std::vector<GenerationId> ids;
     for (const Generation* generation : members) ids.push_back(generation->id);
     for (const GenerationId id : ids) end_running(id, FinishReason::error, error);
+}
+
+// All keys and values are gone with their device. Everybody steps back into the queue with the
+// tokens that were written, in order of admission, and the device that comes computes them again.
+void Engine::State::begin_anew() {
+    for (auto& generation : running) {
+        generation->kv.reset();
+        generation->step_tokens = 0;
+    }
+    const Status renewed = device.renew();
+    make_cache();
+
+    while (!renewed.ok() && !running.empty())
+        end_running(running.back()->id, FinishReason::error, renewed.error());
+
+    const std::lock_guard lock(mutex);
+    for (; !running.empty(); running.pop_back()) waiting.push_returned(std::move(running.back()));
 }
 
 void Engine::State::step() {

@@ -44,7 +44,8 @@ class StepDevice {
     virtual const ModelConfig& config() const = 0;
     // On error no sequence was changed. A sequence appears once in a batch. `overloaded`: no room
     // in its KV cache; `cancelled`: `stop` was requested and seen before the end; what `experts`
-    // may answer (hub/engine/expert_backend.h). A row's bits do not depend on its neighbours.
+    // may answer (hub/engine/expert_backend.h); `device_lost`: what the device kept of all
+    // sequences is gone, and renew() comes next. A row's bits do not depend on its neighbours.
     virtual Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
                                    std::stop_token stop) = 0;
     // Takes back a result that was read: the next step puts its logits into the same memory.
@@ -53,6 +54,10 @@ class StepDevice {
     virtual bool gives_hidden() const { return false; }  // whether StepRows::hidden may be asked
     // Set where keys and values lie with the device, under the page numbers of the KvCache.
     virtual KvPageCopier page_copier() { return {}; }
+    // After `device_lost`, when no sequence has a page any more: what computes from here on, whose
+    // page_copier() may be another. It may take as long as a start did. An error: nobody computes
+    // now, and the next step may ask again.
+    virtual Status renew() { return Error{ErrorCode::internal, "this device cannot be lost"}; }
 };
 
 }  // namespace moex

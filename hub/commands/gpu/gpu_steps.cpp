@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 #include <optional>
 
+#include "hub/base/log.h"
 #include "hub/base/trace.h"
 #include "hub/commands/gpu/gpu_device.h"
 #include "hub/commands/gpu/load_decoder.h"
@@ -13,6 +15,8 @@ namespace {
 
 // Of the GPU's memory; drivers, and other programs, want some.
 constexpr double memory_share_max = 0.95;
+// A device that is lost so often without a step in between is not opened once more.
+constexpr std::uint32_t losses_max = 2;
 
 // A step's rows as the GPU takes them: those without logits first.
 struct PlannedStep {
@@ -51,43 +55,103 @@ class VulkanSteps : public GpuSteps {
           config_(package_->config()),
           threads_(threads) {}
 
-    Status open(const GpuStepsOptions& options) {
-        MOEX_ASSIGN(device, open_gpu_device(options.device, loop_.poster()));
-        device_ = std::move(device);
-        MOEX_ASSIGN(model, decoder_model_of(*package_));
-        model.experts_elsewhere = !options.holds_experts;
-        kv_dtype_ = options.kv_dtype;
+    Status open(GpuStepsOptions options) {
+        options_ = std::move(options);
+        kv_dtype_ = options_.kv_dtype;
         if (kv_dtype_ == KvDtype::int8)
             return Error{ErrorCode::unsupported,
                          "keys and values are f16 or f32 on a GPU, not int8 (--kv-dtype)"};
-        MOEX_ASSIGN(chosen, choose_sizes(model, options));
-
-        MOEX_ASSIGN(decoder,
-                    load_decoder(*device_, loop_, package_, model, chosen, options.progress));
-        decoder_ = std::move(decoder);
+        MOEX_TRY(open_device());
+        num_pages_ = decoder_->num_pages();
+        kv_bytes_ = decoder_->kv_bytes();
+        weight_bytes_ = decoder_->weight_bytes();
+        options_.progress = {};
         return {};
     }
 
-    const std::string& adapter() const override { return device_->adapter().description; }
-    KvCacheOptions kv_pages() const override {
-        return {
-            .page_tokens = kv_page_tokens, .num_pages = decoder_->num_pages(), .dtype = kv_dtype_};
+    std::string adapter() const override {
+        const std::lock_guard lock(adapter_mutex_);
+        return adapter_;
     }
-    std::uint64_t kv_bytes() const override { return decoder_->kv_bytes(); }
-    std::uint64_t weight_bytes() const override { return decoder_->weight_bytes(); }
+    KvCacheOptions kv_pages() const override {
+        return {.page_tokens = kv_page_tokens, .num_pages = num_pages_, .dtype = kv_dtype_};
+    }
+    std::uint64_t kv_bytes() const override { return kv_bytes_; }
+    std::uint64_t weight_bytes() const override { return weight_bytes_; }
 
     const ModelConfig& config() const override { return config_; }
     ThreadPool& threads() const override { return threads_; }
     KvPageCopier page_copier() override {
-        return [this](std::uint32_t from, std::uint32_t to) { decoder_->copy_page(from, to); };
+        if (cores_ != nullptr) return {};
+        return [this](std::uint32_t from, std::uint32_t to) {
+            if (decoder_) decoder_->copy_page(from, to);
+        };
     }
     void recycle(StepResult&& result) override {
+        if (cores_ != nullptr) return cores_->recycle(std::move(result));
         if (result.logits.capacity() > spare_logits_.capacity())
             spare_logits_ = std::move(result.logits);
     }
 
     Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
                            std::stop_token stop) override {
+        if (cores_ != nullptr) return cores_->run(batch, experts, std::move(stop));
+        Result<StepResult> result = run_here(batch, experts, stop);
+        if (result.ok() && !result->logits.empty())
+            losses_ = 0;  // what it computed was read
+        else if (!result.ok() && result.error().code == ErrorCode::device_lost)
+            lost_because_ = result.error().message;
+        return result;
+    }
+
+    Status renew() override {
+        decoder_.reset();
+        device_.reset();
+        Status opened = Error{ErrorCode::device_lost, text("lost ", losses_max, " times")};
+        if (++losses_ <= losses_max) opened = open_device();
+        if (opened.ok()) {
+            log_warn("hub: the GPU was lost and is there again, answers go on",
+                     kv("adapter", adapter()), kv("because", lost_because_));
+            return {};
+        }
+
+        decoder_.reset();
+        device_.reset();
+        const auto fail = [&](const std::string& why) {
+            return Error{ErrorCode::device_lost,
+                         text("the GPU was lost (", lost_because_, "), none came back (",
+                              opened.error().message, "), and ", why)};
+        };
+        if (!options_.cores) return fail("nobody else computes");
+        const auto cores = options_.cores();
+        if (!cores.ok()) return fail(cores.error().message);
+        cores_ = *cores;
+        log_warn("hub: the GPU was lost and none came back, this machine's cores compute the steps",
+                 kv("because", opened.error().message), kv("lost", lost_because_));
+        return {};
+    }
+
+  private:
+    // The device with the whole model on it, and as many pages as it had before.
+    Status open_device() {
+        MOEX_ASSIGN(device, options_.open_device
+                                ? options_.open_device(options_.device, loop_.poster())
+                                : open_gpu_device(options_.device, loop_.poster()));
+        device_ = std::move(device);
+        MOEX_ASSIGN(model, decoder_model_of(*package_));
+        model.experts_elsewhere = !options_.holds_experts;
+        MOEX_ASSIGN(chosen, choose_sizes(model));
+        MOEX_ASSIGN(decoder,
+                    load_decoder(*device_, loop_, package_, model, chosen, options_.progress));
+        decoder_ = std::move(decoder);
+        const std::lock_guard lock(adapter_mutex_);
+        adapter_ = device_->adapter().description;
+        return {};
+    }
+
+    Result<StepResult> run_here(std::span<const StepRows> batch, ExpertBackend& experts,
+                                const std::stop_token& stop) {
+        if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         MOEX_TRY(reserve(batch));
         package_->require_unchanged();
         const PlannedStep step = plan(batch);
@@ -113,11 +177,10 @@ class VulkanSteps : public GpuSteps {
         return result;
     }
 
-  private:
     // How many pages there are to be: as many as are asked for or, unless they are, as are of use
     // and fit.
-    Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model,
-                                           const GpuStepsOptions& options) const {
+    Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model) const {
+        const GpuStepsOptions& options = options_;
         const gpu::AdapterInfo& adapter = device_->adapter();
         const bool kv_f16 = options.kv_dtype == KvDtype::f16;
         const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_f16),
@@ -140,7 +203,9 @@ class VulkanSteps : public GpuSteps {
             return GpuDecoder::sizes_of(adapter, model, decoder);
         };
         std::uint64_t pages = std::min(of_use, bindable);
-        if (options.kv_bytes_max > 0)
+        if (num_pages_ > 0)  // the engine counts on them
+            pages = num_pages_;
+        else if (options.kv_bytes_max > 0)
             pages = std::min(pages, options.kv_bytes_max / page_bytes);
         else if (there > 0)
             while (pages > 1 && DecoderMemory::needs_of(model, sizes_with(pages)).all() > there)
@@ -315,10 +380,18 @@ class VulkanSteps : public GpuSteps {
     std::shared_ptr<const ModelPackage> package_;
     ModelConfig config_;
     ThreadPool& threads_;
+    GpuStepsOptions options_;
+    std::uint32_t num_pages_ = 0;  // of the first device, and of each that comes after it
+    std::uint64_t kv_bytes_ = 0, weight_bytes_ = 0;
     gpu::PostedLoop loop_;
     std::unique_ptr<gpu::Device> device_;
     std::unique_ptr<GpuDecoder> decoder_;
     KvDtype kv_dtype_ = KvDtype::f32;
+    StepDevice* cores_ = nullptr;  // set once no GPU comes any more
+    std::uint32_t losses_ = 0;     // in a row
+    std::string lost_because_;
+    mutable std::mutex adapter_mutex_;
+    std::string adapter_;
 
     // Of one pass; kept for their memory.
     std::vector<StepRow> rows_;

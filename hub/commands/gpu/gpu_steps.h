@@ -2,6 +2,9 @@
 // pages of all sequences, router and LM head are there; experts too, or they are asked of the
 // engine's ExpertBackend after each layer's router. Tokens are drawn by the hub from logits that
 // come back.
+// A GPU that is lost in the middle is opened again, with the weights, and the engine computes what
+// it kept once more: the same bits. Where none comes, or one is lost again before it has ended a
+// step, the hub's cores compute from then on.
 // There are two of this: gpu_steps.cpp where the build has the worker's part (Vulkan), and
 // no_gpu.cpp, which says what is missing, where it has not.
 #pragma once
@@ -15,6 +18,10 @@
 
 namespace moex {
 
+namespace gpu {
+class Device;
+}
+
 struct GpuStepsOptions {
     std::string device;          // "auto", an index, or part of a device's name
     bool holds_experts = false;  // otherwise they are asked of the ExpertBackend
@@ -26,11 +33,20 @@ struct GpuStepsOptions {
     KvDtype kv_dtype = KvDtype::f32;  // or f16
     // Hears how many bytes of weights are on their way to the GPU.
     std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)> progress;
+    // Who computes when the GPU is lost and no other comes; asked on the engine's thread, once it
+    // did. Empty: nobody. Outlives the steps.
+    std::function<Result<StepDevice*>()> cores;
+    // Empty: open_gpu_device() (hub/commands/gpu/gpu_device.h). Devices are used, and destroyed, by
+    // one thread at a time, which runs what they post.
+    std::function<Result<std::unique_ptr<gpu::Device>>(
+        const std::string& device, std::function<void(std::function<void()>)> post)>
+        open_device;
 };
 
 class GpuSteps : public StepDevice {
   public:
-    virtual const std::string& adapter() const = 0;
+    // From any thread; another one's name once another came.
+    virtual std::string adapter() const = 0;
     // What the engine's KvCache has to be: pages that lie on the GPU.
     virtual KvCacheOptions kv_pages() const = 0;
     virtual std::uint64_t kv_bytes() const = 0;

@@ -1,0 +1,212 @@
+// The GPU is lost while an engine answers: the answers go on, on the device that is opened next or
+// on the hub's cores, and read as if nothing had happened.
+#include <future>
+
+#include <gtest/gtest.h>
+
+#include "hub/commands/gpu/gpu_device.h"
+#include "hub/commands/gpu/gpu_steps.h"
+#include "hub/engine/decoder.h"
+#include "hub/engine/engine.h"
+#include "hub/engine/local_experts.h"
+#include "tests/hub/engine/engine_fixture.h"
+#include "web-worker/gpu/device_decorator.h"
+
+namespace moex {
+namespace {
+
+template <class Value>
+Value must(Result<Value> result) {
+    if (!result.ok()) throw std::runtime_error(result.error().message);
+    return std::move(result).value();
+}
+
+// What the devices of a test are told; all of it on the thread that uses them.
+struct Fate {
+    bool next_submit_breaks = false;
+    bool every_submit_breaks = false;
+    std::uint32_t devices = 100;  // that can be opened
+    std::uint32_t opened = 0;
+};
+
+// The real device until its fate: from then on nothing runs, and what is read is never there, as
+// after the reset of a driver.
+class LosableDevice : public gpu::DeviceDecorator {
+  public:
+    LosableDevice(std::unique_ptr<gpu::Device> device, gpu::PostFunction post, Fate& fate)
+        : DeviceDecorator(*device),
+          owned_(std::move(device)),
+          post_(std::move(post)),
+          fate_(fate) {}
+
+    void submit(std::span<const gpu::Command> commands) override {
+        is_lost_ = is_lost_ || fate_.every_submit_breaks ||
+                   std::exchange(fate_.next_submit_breaks, false);
+        if (!is_lost_) device_.submit(commands);
+    }
+    void write_buffer(gpu::BufferId buffer, std::uint64_t offset_bytes, ByteView bytes) override {
+        if (!is_lost_) device_.write_buffer(buffer, offset_bytes, bytes);
+    }
+    void read_buffer(gpu::BufferId buffer, std::uint64_t size_bytes,
+                     std::function<void(Result<ByteView>)> done) override {
+        if (!is_lost_) return device_.read_buffer(buffer, size_bytes, std::move(done));
+        post_([done = std::move(done)] { done(Error{ErrorCode::device_lost, "it broke"}); });
+    }
+
+  private:
+    std::unique_ptr<gpu::Device> owned_;
+    gpu::PostFunction post_;
+    Fate& fate_;
+    bool is_lost_ = false;
+};
+
+GenerationRequest greedy(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
+    GenerationRequest request;
+    request.prompt = std::move(prompt);
+    request.sampling.temperature = 0;
+    request.max_tokens = max_tokens;
+    return request;
+}
+
+struct Answer {
+    std::vector<TokenId> ids;
+    FinishReason reason = FinishReason::error;
+    std::string error;
+};
+
+class GpuLossTest : public testing::Test {
+  protected:
+    GpuStepsOptions options() {
+        return {
+            .device = "0",
+            .holds_experts = holds_experts_,
+            .sequences_max = 4,
+            .step_rows_max = 64,
+            .cores = [this]() -> Result<StepDevice*> {
+                ++cores_asked_;
+                return cores_.get();
+            },
+            .open_device = [this](const std::string& name,
+                                  gpu::PostFunction post) -> Result<std::unique_ptr<gpu::Device>> {
+                if (fate_.opened == fate_.devices)
+                    return Error{ErrorCode::unavailable, "none is left"};
+                ++fate_.opened;
+                MOEX_ASSIGN(device, open_gpu_device(name, post));
+                return std::unique_ptr<gpu::Device>(
+                    std::make_unique<LosableDevice>(std::move(device), std::move(post), fate_));
+            }};
+    }
+    static EngineOptions engine_options(const GpuSteps& steps) {
+        const KvCacheOptions pages = steps.kv_pages();
+        return {.step_rows_max = 64,
+                .kv_bytes_max = steps.kv_bytes(),
+                .page_tokens = pages.page_tokens,
+                .kv_dtype = pages.dtype};
+    }
+    // Each is sent with the first token of the one before; `on_token` hears of the last one's.
+    std::vector<Answer> write(GpuSteps& steps, std::span<const GenerationRequest> requests,
+                              const std::function<void(std::uint32_t index)>& on_token = {}) {
+        std::vector<Answer> answers(requests.size());
+        std::vector<std::promise<void>> ends(requests.size());
+        Engine engine(steps, experts_, engine_options(steps));
+        std::function<void(std::size_t)> send = [&](std::size_t index) {
+            if (index == requests.size()) return;
+            const bool is_last = index + 1 == requests.size();
+            const auto hear = [&, index, is_last](const TokenEvent& event) {
+                answers[index].ids.push_back(event.token.id);
+                if (event.index == 0) send(index + 1);
+                if (is_last && on_token) on_token(event.index);
+            };
+            const auto end = [&, index](const GenerationEnd& ended) {
+                answers[index].reason = ended.reason;
+                answers[index].error = ended.error.message;
+                ends[index].set_value();
+            };
+            EXPECT_TRUE(engine.submit(requests[index], {hear, end}).ok());
+        };
+        send(0);
+        for (auto& end : ends) end.get_future().wait();
+        return answers;
+    }
+    static void expect_same_texts(const std::vector<Answer>& a, const std::vector<Answer>& b) {
+        ASSERT_EQ(a.size(), b.size());
+        for (std::size_t i = 0; i < a.size(); ++i) {
+            EXPECT_EQ(a[i].reason, FinishReason::length) << a[i].error;
+            EXPECT_EQ(a[i].ids, b[i].ids);
+        }
+    }
+
+    std::shared_ptr<const ModelPackage> package_ = test::tiny_package();
+    LocalExperts experts_{package_, test::compute_threads(), {}, Arithmetic::exact};
+    std::unique_ptr<Decoder> cores_ = must(Decoder::create(package_, test::compute_threads()));
+    bool holds_experts_ = true;
+    Fate fate_;
+    std::uint32_t cores_asked_ = 0;
+};
+
+class GpuLossKindsTest : public GpuLossTest, public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(ExpertsElsewhereAndThere, GpuLossKindsTest, testing::Bool());
+
+// The second begins like the first and has taken over its page, which is gone with the device.
+TEST_P(GpuLossKindsTest, AnswersGoOnOnTheNextDeviceWithTheSameText) {
+    holds_experts_ = GetParam();
+    auto first = test::random_tokens(131, 256, 8), second = first;
+    second.back() = 7;
+    const GenerationRequest requests[] = {greedy(first, 12), greedy(second, 12)};
+    const auto steps = must(open_gpu_steps(package_, test::compute_threads(), options()));
+    const auto undisturbed = write(*steps, requests);
+    ASSERT_EQ(fate_.opened, 1u);
+
+    const auto disturbed = write(*steps, requests, [&](std::uint32_t index) {
+        if (index == 2 || index == 8) fate_.next_submit_breaks = true;
+    });
+    expect_same_texts(disturbed, undisturbed);
+    EXPECT_EQ(fate_.opened, 3u);
+    EXPECT_EQ(cores_asked_, 0u);
+}
+
+TEST_F(GpuLossTest, TheCoresGoOnWhereNoDeviceComes) {
+    const GenerationRequest requests[] = {greedy(test::random_tokens(40, 256, 9), 10),
+                                          greedy(test::random_tokens(9, 256, 10), 8)};
+    fate_.devices = 1;
+    const auto steps = must(open_gpu_steps(package_, test::compute_threads(), options()));
+    const auto undisturbed = write(*steps, requests);
+    const auto disturbed = write(*steps, requests, [&](std::uint32_t index) {
+        if (index == 3) fate_.next_submit_breaks = true;
+    });
+    expect_same_texts(disturbed, undisturbed);
+    EXPECT_EQ(cores_asked_, 1u);
+}
+
+TEST_F(GpuLossTest, TheCoresGoOnWhereEveryDeviceBreaksAtOnce) {
+    const GenerationRequest requests[] = {greedy(test::random_tokens(20, 256, 11), 6)};
+    const auto steps = must(open_gpu_steps(package_, test::compute_threads(), options()));
+    const auto undisturbed = write(*steps, requests);
+    const auto disturbed = write(*steps, requests, [&](std::uint32_t index) {
+        if (index == 1) fate_.every_submit_breaks = true;
+    });
+    expect_same_texts(disturbed, undisturbed);
+    EXPECT_EQ(fate_.opened, 3u);
+    EXPECT_EQ(cores_asked_, 1u);
+}
+
+TEST_F(GpuLossTest, WithoutAnybodyTheAnswerEndsAndTheNextRequestAsksForADeviceAgain) {
+    const GenerationRequest requests[] = {greedy(test::random_tokens(20, 256, 12), 6)};
+    fate_.devices = 1;
+    GpuStepsOptions alone = options();
+    alone.cores = {};
+    const auto steps = must(open_gpu_steps(package_, test::compute_threads(), alone));
+    const auto undisturbed = write(*steps, requests);
+    const auto broken = write(*steps, requests, [&](std::uint32_t index) {
+        if (index == 2) fate_.next_submit_breaks = true;
+    });
+    EXPECT_EQ(broken[0].reason, FinishReason::error);
+    EXPECT_EQ(broken[0].ids.size(), 3u);
+    EXPECT_NE(broken[0].error.find("it broke"), std::string::npos) << broken[0].error;
+
+    fate_.devices = 2;
+    expect_same_texts(write(*steps, requests), undisturbed);
+}
+
+}  // namespace
+}  // namespace moex
