@@ -1,7 +1,7 @@
 // A whole model on one GPU, with random weights: how long a token takes, and where the time goes.
 //   decoder_bench [--device NAME] [--shapes NAME,...|all] [--weights int4|bf16|f32|mixed,...]
 //                 [--fetch I,...] [--tokens N] [--context N] [--prompt N] [--kernels on|off]
-//                 [--kv f32|f16]
+//                 [--kv f32|f16|u8]
 // CSV: what, shape, weights, fetch, tokens, ms_token, tok_s, prep_ms, exec_ms, utilisation,
 // dispatches, mb, gb_s.
 //   sequential  a token is read before the next step is issued (fetch 1, nothing under way)
@@ -255,7 +255,8 @@ struct Options {
     std::vector<std::string> shapes = {"all"}, weights = {"int4", "bf16"};
     std::vector<std::uint32_t> fetch = {1, 8, 32};
     std::uint32_t tokens = 300, context = 1024, prompt = 128;
-    bool kernels = true, kv_f16 = false;
+    bool kernels = true;
+    KvKind kv_kind = KvKind::f32;
 };
 
 // One shape in one kind of weights.
@@ -266,13 +267,16 @@ class Bench {
         : options_(options),
           device_(device),
           loop_(loop),
-          label_(text(shape.name, ',', weights, options.kv_f16 ? " kv16" : "")),
+          label_(text(shape.name, ',', weights,
+                      options.kv_kind == KvKind::f16  ? " kv16"
+                      : options.kv_kind == KvKind::u8 ? " kv8"
+                                                      : "")),
           model_(model_of(shape, weights, options.context)),
           readback_(must(device.create_buffer(16, gpu::BufferUsage::readback, "readback"))) {
         RandomWeights source(model_);
         bool finished = false;
         GpuDecoder::create(device, model_,
-                           {.context_tokens = options.context, .kv_f16 = options.kv_f16}, source,
+                           {.context_tokens = options.context, .kv_kind = options.kv_kind}, source,
                            [&](Result<std::unique_ptr<GpuDecoder>> created) {
                                finished = true;
                                decoder_ = must(std::move(created));
@@ -484,7 +488,9 @@ Options options_of(int argc, char** argv) {
         else if (flag == "--kernels")
             options.kernels = value == "on";
         else if (flag == "--kv")
-            options.kv_f16 = value == "f16";
+            options.kv_kind = value == "f16"  ? KvKind::f16
+                              : value == "u8" ? KvKind::u8
+                                              : KvKind::f32;
         else
             fail("unknown flag " + flag);
     }

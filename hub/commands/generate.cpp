@@ -274,7 +274,7 @@ Result<std::unique_ptr<GpuModel>> open_gpu(const Invocation& invocation, const L
     options.context_tokens = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(model.package->config().context_tokens,
                                 std::uint64_t{request.max_tokens} + request.prompt.size()));
-    options.kv_f16 = invocation.settings.text("kv-dtype") == "f16";
+    options.kv_dtype = parse_kv_dtype(invocation.settings.text("kv-dtype")).value_or(KvDtype::f32);
     ProgressBar bar("to the GPU", false);
     options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
     auto gpu = open_gpu_model(model.package, options);

@@ -248,7 +248,8 @@ EngineOptions HubProgram::engine_options() const {
     const KvCacheOptions pages = gpu_->kv_pages();
     options.page_tokens = pages.page_tokens;
     options.kv_dtype = pages.dtype;
-    options.kv_bytes_max = gpu_->kv_bytes();
+    const KvCache probe(gpu_->config(), {pages.page_tokens, 0, pages.dtype});
+    options.kv_bytes_max = pages.num_pages * probe.page_bytes();
     return options;
 }
 

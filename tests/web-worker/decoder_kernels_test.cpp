@@ -257,43 +257,92 @@ TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATil
         }
 }
 
-// Keys and values as f32, or as f16.
-class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithParamInterface<bool> {};
-INSTANTIATE_TEST_SUITE_P(Kv, AttentionKernelsTest, testing::Bool());
+// What rope_store_u8 left of a head's token; `slot` counts the keys' heads, then the values'.
+struct StoredHead {
+    float scale = 0, zero = 0;
+    Floats values;
+};
+StoredHead stored_head(const Words& kv, std::uint32_t kv_heads, std::uint32_t head_dim,
+                       std::uint32_t page, std::uint32_t slot, std::uint32_t token) {
+    const std::uint32_t quads = head_dim / 4, heads = 2 * kv_heads,
+                        base = page * heads * kv_page_tokens * (quads + 1),
+                        scale_zero = kv[base + (heads * quads + slot) * kv_page_tokens + token];
+    StoredHead head{half_to_float(static_cast<half>(scale_zero & 0xffff)),
+                    half_to_float(static_cast<half>(scale_zero >> 16)),
+                    {}};
+    for (std::uint32_t d = 0; d < head_dim; ++d) {
+        const std::uint32_t at = slot < kv_heads ? d / 4 * kv_page_tokens + token
+                                                 : token * quads + d / 4,
+                            code = kv[base + slot * kv_page_tokens * quads + at] >> 8 * (d % 4) &
+                                   255;
+        head.values.push_back(std::fma(static_cast<float>(code), head.scale, head.zero));
+    }
+    return head;
+}
+
+// Codes are held to their twin, and are what attention is held to.
+Floats checked_codes(const StoredHead& mine, const test::Doubles& wanted) {
+    const test::CodedHead twin = test::code_head(wanted);
+    EXPECT_NEAR(mine.zero, twin.zero, 1e-3 * std::abs(twin.zero));
+    EXPECT_NEAR(mine.scale, twin.scale, 1e-3 * twin.scale);
+    const double f16_step = std::abs(twin.zero) / 1024;
+    for (std::size_t d = 0; d < wanted.size(); ++d) {
+        EXPECT_NEAR(mine.values[d], twin.values[d], 1.01 * twin.scale + f16_step);
+        EXPECT_NEAR(mine.values[d], wanted[d], 0.6 * twin.scale + f16_step);
+    }
+    return mine.values;
+}
+
+class AttentionKernelsTest : public DecoderKernelsTest, public testing::WithParamInterface<KvKind> {
+  protected:
+    static std::string suffix() {
+        return GetParam() == KvKind::f16 ? "_f16" : GetParam() == KvKind::u8 ? "_u8" : "";
+    }
+    // Words of a head's token; head_dim is even, and of four values where they are codes.
+    static std::size_t head_words(std::uint32_t head_dim) {
+        return GetParam() == KvKind::f32   ? head_dim
+               : GetParam() == KvKind::f16 ? head_dim / 2
+                                           : head_dim / 4 + 1;
+    }
+    // Of each position: cosines, then sines.
+    static Floats angles(std::uint32_t positions, std::uint32_t head_dim, double theta) {
+        Floats cos_sin(positions * head_dim);
+        for (std::uint32_t p = 0; p < positions; ++p)
+            for (std::uint32_t i = 0; i < head_dim / 2; ++i) {
+                const double angle = p * std::pow(theta, -2.0 * i / head_dim);
+                cos_sin[p * head_dim + i] = static_cast<float>(std::cos(angle));
+                cos_sin[p * head_dim + head_dim / 2 + i] = static_cast<float>(std::sin(angle));
+            }
+        return cos_sin;
+    }
+};
+INSTANTIATE_TEST_SUITE_P(Kv, AttentionKernelsTest,
+                         testing::Values(KvKind::f32, KvKind::f16, KvKind::u8));
 
 // 131 positions on two pages that lie the wrong way round: through rope_store into the cache,
 // then attention over all that was stored.
 TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
-    const std::string suffix = GetParam() ? "_f16" : "";
-    constexpr std::uint32_t heads = 20, kv_heads = 2, head_dim = 36, positions = 131, pages = 2;
-    constexpr std::uint32_t slots = heads + 2 * kv_heads;
+    constexpr std::uint32_t heads = 20, kv_heads = 2, head_dim = 36, positions = 131, pages = 2,
+                            slots = heads + 2 * kv_heads;
     constexpr double theta = 10000;
     const Floats qkv = random_floats(positions * slots * head_dim, 8),
                  norms = random_floats(2 * head_dim, 9);
     std::vector<StepRow> rows;
-    Floats cos_sin(pages * kv_page_tokens * head_dim);
-    for (std::uint32_t p = 0; p < positions; ++p) {
-        rows.push_back({0, p, 1});
-        for (std::uint32_t i = 0; i < head_dim / 2; ++i) {
-            const double angle = p * std::pow(theta, -2.0 * i / head_dim);
-            cos_sin[p * head_dim + i] = static_cast<float>(std::cos(angle));
-            cos_sin[p * head_dim + head_dim / 2 + i] = static_cast<float>(std::sin(angle));
-        }
-    }
+    for (std::uint32_t p = 0; p < positions; ++p) rows.push_back({0, p, 1});
+    const Floats cos_sin = angles(pages * kv_page_tokens, head_dim, theta);
     const Words page_table = {9, 1, 0};
-    const auto stored = run(
-        "rope_store" + suffix,
-        {{"num_heads", heads},
-         {"num_kv_heads", kv_heads},
-         {"head_dim", head_dim},
-         {"has_qk_norm", 1},
-         {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
-        {rows_buffer(rows), words_of(qkv), words_of(norms), words_of(cos_sin), page_table,
-         Words(positions * heads * head_dim),
-         Words(pages * 2 * kv_heads * kv_page_tokens * head_dim / (GetParam() ? 2 : 1))},
-        {slots, positions, 1});
+    const auto stored = run("rope_store" + suffix(),
+                            {{"num_heads", heads},
+                             {"num_kv_heads", kv_heads},
+                             {"head_dim", head_dim},
+                             {"has_qk_norm", 1},
+                             {"epsilon_bits", std::bit_cast<std::uint32_t>(1e-6f)}},
+                            {rows_buffer(rows), words_of(qkv), words_of(norms), words_of(cos_sin),
+                             page_table, Words(positions * heads * head_dim),
+                             Words(pages * 2 * kv_heads * kv_page_tokens * head_words(head_dim))},
+                            {slots, positions, 1});
     const auto attended = run(
-        "attend_page" + suffix,
+        "attend_page" + suffix(),
         {{"num_heads", heads}, {"num_kv_heads", kv_heads}, {"head_dim", head_dim}},
         {rows_buffer(rows, {.part_pages = pages}), page_table, stored[5], stored[6],
          Words(positions * heads * pages * head_dim), Words(positions * heads * pages * 2)},
@@ -319,18 +368,28 @@ TEST_P(AttentionKernelsTest, AttentionOverPagesAgreesWithDouble) {
 
             Floats k, v;
             const std::uint32_t kv_head = head / (heads / kv_heads);
+            const auto add = [&](Floats& to, std::uint32_t p, std::uint32_t slot,
+                                 const test::Doubles& wanted) {
+                const Floats held = GetParam() != KvKind::u8
+                                        ? Floats(wanted.begin(), wanted.end())
+                                        : checked_codes(
+                                              stored_head(stored[6], kv_heads, head_dim,
+                                                          page_table[1 + p / kv_page_tokens], slot,
+                                                          p % kv_page_tokens),
+                                              wanted);
+                to.insert(to.end(), held.begin(), held.end());
+            };
             for (std::uint32_t p = 0; p <= row; ++p) {
-                const auto key = test::rope(head_of(p, heads + kv_head),
-                                            std::span(norms).last(head_dim), 1e-6, p, theta);
-                k.insert(k.end(), key.begin(), key.end());
+                add(k, p, kv_head,
+                    test::rope(head_of(p, heads + kv_head), std::span(norms).last(head_dim), 1e-6,
+                               p, theta));
                 const auto value = head_of(p, heads + kv_heads + kv_head);
-                v.insert(v.end(), value.begin(), value.end());
+                add(v, p, kv_heads + kv_head, test::Doubles(value.begin(), value.end()));
             }
+            const auto mine = std::span(out).subspan((row * heads + head) * head_dim, head_dim);
             const Floats q(turned.begin(), turned.end());
-            EXPECT_LE(normalized_rms_error(
-                          std::span(out).subspan((row * heads + head) * head_dim, head_dim),
-                          test::attend(q, k, v)),
-                      GetParam() ? 1e-3 : 1e-5)
+            EXPECT_LE(normalized_rms_error(mine, test::attend(q, k, v)),
+                      GetParam() == KvKind::f16 ? 1e-3 : 1e-5)
                 << "row " << row << " head " << head;
         }
 }

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "protocol/half.h"
+
 namespace moex::test {
 
 using Doubles = std::vector<double>;
@@ -50,6 +52,25 @@ inline Doubles rope(std::span<const float> head, std::span<const float> norm, do
         out[half_size + i] = b * std::cos(angle) + a * std::sin(angle);
     }
     return out;
+}
+
+// A head as u8 codes hold it: what they are worth.
+struct CodedHead {
+    double scale = 0, zero = 0;  // f16 both: of the range's 255th part, and of the least value
+    Doubles values;
+};
+inline CodedHead code_head(std::span<const double> head) {
+    const auto [low, high] = std::minmax_element(head.begin(), head.end());
+    CodedHead coded;
+    coded.zero = half_to_float(float_to_half(static_cast<float>(*low)));
+    const double range = std::max(0.0, *high - coded.zero);
+    coded.scale = half_to_float(float_to_half(static_cast<float>(range / 255)));
+    for (const double value : head) {
+        const double steps = coded.scale > 0 ? (value - coded.zero) / coded.scale : 0;
+        coded.values.push_back(coded.zero +
+                               coded.scale * std::clamp(std::nearbyint(steps), 0.0, 255.0));
+    }
+    return coded;
 }
 
 // softmax(q · kᵀ / sqrt(head_dim)) · v of one head over num_tokens; k, v [num_tokens, head_dim].

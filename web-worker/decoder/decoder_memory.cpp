@@ -52,8 +52,15 @@ std::uint64_t DecoderMemory::part_slots_of(std::uint64_t binding_bytes, const De
                                      std::uint64_t{rows} * row_pages);
 }
 
-std::uint64_t DecoderMemory::kv_page_bytes(const DecoderModel& model, bool kv_f16) {
-    return std::uint64_t{2} * model.kv_size() * kv_page_tokens * (kv_f16 ? 2 : 4);
+std::uint64_t DecoderMemory::kv_page_bytes(const DecoderModel& model, KvKind kind) {
+    const std::uint64_t heads = std::uint64_t{2} * model.num_kv_heads * kv_page_tokens,
+                        scale_zero_bytes = 4;
+    switch (kind) {
+        case KvKind::f32: return heads * model.head_dim * 4;
+        case KvKind::f16: return heads * model.head_dim * 2;
+        case KvKind::u8: break;
+    }
+    return heads * (model.head_dim + scale_zero_bytes);
 }
 
 DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const DecoderSizes& sizes) {
@@ -77,7 +84,7 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
                                                 expert_dtype_of(model.ffn_kind(layer)))
                                  .size_bytes;
     }
-    bytes.kv = kv_page_bytes(model, sizes.kv_f16) * sizes.pages * model.num_layers;
+    bytes.kv = kv_page_bytes(model, sizes.kv_kind) * sizes.pages * model.num_layers;
     bytes.step = sizes.part_slots * part_slot_bytes(model) +
                  word * sizes.logit_rows * model.vocab_size +
                  word * rows *
@@ -195,7 +202,7 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.intermediate, word * rows * inner_size(model_), "intermediate"));
 
         for (DecoderMemory::Layer& layer : memory_.layers) {
-            const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_f16) *
+            const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind) *
                                         sizes_.pages;
             MOEX_TRY(make(layer.kv, bytes, "keys and values"));
             memory_.kv_bytes += bytes;

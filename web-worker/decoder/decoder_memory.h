@@ -20,9 +20,9 @@ struct DecoderSizes {
     std::uint32_t row_pages = 0;      // the most that one sequence has
     std::uint32_t table_entries = 0;  // of a step's page tables
     std::uint64_t part_slots = 0;     // (row, page) pairs that a step's attention has room for
-    bool kv_f16 = false;              // otherwise f32
-    std::uint32_t ring_ids = 0;       // chosen tokens that the host has not read yet
-    std::uint64_t binding_bytes = 0;  // the most that a kernel can bind
+    KvKind kv_kind = KvKind::f32;
+    std::uint32_t ring_ids = 0;             // chosen tokens that the host has not read yet
+    std::uint64_t binding_bytes = 0;        // the most that a kernel can bind
     std::uint64_t weight_buffer_bytes = 0;  // of a part of a table, or of a layer's experts
 };
 
@@ -63,7 +63,7 @@ class DecoderMemory {
         std::uint64_t all() const { return weights + kv + step; }
     };
     static Needs needs_of(const DecoderModel& model, const DecoderSizes& sizes);
-    static std::uint64_t kv_page_bytes(const DecoderModel& model, bool kv_f16);  // of a layer
+    static std::uint64_t kv_page_bytes(const DecoderModel& model, KvKind kind);  // of a layer
 
     // The most tiles that group_pairs makes of so many pairs.
     static std::uint32_t tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts);

@@ -15,6 +15,10 @@ namespace moex {
 // int4: groups as in an expert's blob. f32 and bf16 rows lie as they are.
 enum class WeightKind : std::uint8_t { bf16, f32, int4 };
 
+// How keys and values lie in the cache: as they were computed, or rounded once, as they enter. u8
+// are codes with an f16 scale and zero for each head's token.
+enum class KvKind : std::uint8_t { f32, f16, u8 };
+
 struct DecoderModel {
     std::uint32_t hidden_size = 0;  // a multiple of 32, as all sizes of a row of weights
     std::uint32_t num_layers = 0;

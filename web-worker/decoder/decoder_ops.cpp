@@ -16,6 +16,10 @@ const char* kind_name(WeightKind kind) {
     return kind == WeightKind::bf16 ? "bf16" : kind == WeightKind::f32 ? "f32" : "int4";
 }
 
+std::string kv_kernel(const char* name, KvKind kind) {
+    return text(name, kind == KvKind::f16 ? "_f16" : kind == KvKind::u8 ? "_u8" : "");
+}
+
 constexpr std::uint32_t chunk_inputs = kernels::matvec_int4_1::chunk_inputs;
 std::uint32_t chunks_per_group_log2(std::uint32_t group_size) {
     return static_cast<std::uint32_t>(std::countr_zero(group_size / chunk_inputs));
@@ -119,7 +123,7 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
                                    model_.qkv_bias ? &memory.qkv_bias : nullptr),
                             input_for(kind), {memory_.qkv}, model_.qkv_size());
     layer.rope = add(
-        sizes_.kv_f16 ? "rope_store_f16" : "rope_store",
+        kv_kernel("rope_store", sizes_.kv_kind),
         {{"num_heads", model_.num_heads},
          {"num_kv_heads", model_.num_kv_heads},
          {"head_dim", model_.head_dim},
@@ -132,7 +136,7 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
          {memory_.page_table},
          {memory_.q},
          {memory.kv}});
-    layer.attend_page = add(sizes_.kv_f16 ? "attend_page_f16" : "attend_page",
+    layer.attend_page = add(kv_kernel("attend_page", sizes_.kv_kind),
                             {{"num_heads", model_.num_heads},
                              {"num_kv_heads", model_.num_kv_heads},
                              {"head_dim", model_.head_dim}},

@@ -75,7 +75,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
     sizes.rows = whole_tiles(options.rows_max);
     sizes.logit_rows = options.every_logit ? sizes.rows : 1;
     sizes.ring_ids = options.ring_ids;
-    sizes.kv_f16 = options.kv_f16;
+    sizes.kv_kind = options.kv_kind;
     if (options.pages > 0) {  // for several sequences
         sizes.pages = options.pages;
         sizes.row_pages = std::min(sizes.row_pages, sizes.pages);
@@ -291,7 +291,7 @@ void GpuDecoder::answer(std::span<const float> y) {
 }
 
 void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to) {
-    const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_f16);
+    const std::uint64_t bytes = DecoderMemory::kv_page_bytes(model_, sizes_.kv_kind);
     std::vector<gpu::Command> copies;
     for (const DecoderMemory::Layer& layer : memory_->layers) {
         copies.push_back(copy_command(layer.kv, bytes * from, layer.kv, bytes * to, bytes));

@@ -30,7 +30,7 @@ struct GpuDecoderOptions {
     bool every_logit = false;          // room for the logits of all rows of a step
     // Set where several sequences share the cache: pages of keys and values in all.
     std::uint32_t pages = 0;
-    bool kv_f16 = false;  // keys and values are rounded once, as they enter; otherwise f32
+    KvKind kv_kind = KvKind::f32;
     // A table or a layer's experts lie in buffers of at most so many. 0: what the adapter binds.
     std::uint64_t weight_buffer_bytes = 0;
 };

@@ -2,7 +2,7 @@
 //   @binding(0) rows   read        u32: rows.wgsl
 //   @binding(1) pages  read        u32: page tables
 //   @binding(2) q      read        f32 [num_rows, num_heads, head_dim]
-//   @binding(3) kv     read        f32, or 2×f16 a word: rope_store.wgsl
+//   @binding(3) kv     read        f32, or 2×f16 a word, or u8 codes: rope_store.wgsl
 //   @binding(4) parts  read_write  f32 [num_rows, num_heads, part_pages, head_dim]: sum of exp(score - peak) * v
 //   @binding(5) peaks  read_write  f32 [num_rows, num_heads, part_pages, 2]: peak score, sum of exp(score - peak)
 // A page is a split whatever the row is computed with, so a row's bits follow from its position alone
@@ -28,6 +28,9 @@ override head_dim: u32;    // a multiple of 4, at most 256
 //@ for i in 0..f16
 @group(0) @binding(3) var<storage, read> kv: array<vec2<u32>>;
 //@ end
+//@ for i in 0..u8
+@group(0) @binding(3) var<storage, read> kv: array<u32>;
+//@ end
 @group(0) @binding(4) var<storage, read_write> parts: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> peaks: array<f32>;
 
@@ -35,12 +38,19 @@ var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256
 var<workgroup> weights: array<f32, 1024>;        // 8 heads of 128 tokens
 var<workgroup> lanes: array<f32, 128>;           // 8 heads of 16 lanes
 
-fn kv_quad(at: u32) -> vec4<f32> {
+// `scale_zero` is the word of a head's token where it is held in codes.
+fn kv_quad(at: u32, scale_zero: u32) -> vec4<f32> {
 //@ for i in 0..f32
   return kv[at];
 //@ end
 //@ for i in 0..f16
   return vec4<f32>(unpack2x16float(kv[at].x), unpack2x16float(kv[at].y));
+//@ end
+//@ for i in 0..u8
+  let word = kv[at];
+  let codes = vec4<f32>(vec4<u32>(word & 255u, (word >> 8u) & 255u, (word >> 16u) & 255u, word >> 24u));
+  let scale = unpack2x16float(scale_zero);
+  return fma(codes, vec4<f32>(scale.x), vec4<f32>(scale.y));
 //@ end
 }
 
@@ -62,7 +72,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let part_pages = rows[part_pages_word];
   let quads = head_dim / 4u;
   let place = pages[rows[rows_word + 4u * row + 2u] + page];
+//@ for i in 0..wide
   let k_base = (place * 2u * num_kv_heads + kv_head) * page_tokens * quads;
+//@ end
+//@ for i in 0..u8
+  let page_base = place * 2u * num_kv_heads * page_tokens * (quads + 1u);
+  let k_base = page_base + kv_head * page_tokens * quads;
+  let k_scales = page_base + (2u * num_kv_heads * quads + kv_head) * page_tokens;
+  let v_scales = k_scales + num_kv_heads * page_tokens;
+//@ end
   let v_base = k_base + num_kv_heads * page_tokens * quads;
 
   for (var i = thread; i < heads * quads; i += 128u) {
@@ -73,8 +91,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ for h in 0..8
   var score_${h} = 0.0;
 //@ end
+  var scale_zero = 0u;
+//@ for i in 0..u8
+  scale_zero = kv[k_scales + thread];
+//@ end
   for (var quad = 0u; quad < quads; quad += 1u) {
-    let k = kv_quad(k_base + quad * page_tokens + thread);
+    let k = kv_quad(k_base + quad * page_tokens + thread, scale_zero);
 //@ for h in 0..8
     if (${h}u < shared_by) {
       score_${h} = add_dot(k, queries[${h}u * quads + quad], score_${h});
@@ -124,7 +146,11 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let quad = i % quads;
     var mix = vec4<f32>(0.0);
     for (var token = 0u; token < count; token += 1u) {
-      mix = fma(vec4<f32>(weights[head * page_tokens + token]), kv_quad(v_base + token * quads + quad), mix);
+//@ for i in 0..u8
+      scale_zero = kv[v_scales + token];
+//@ end
+      let v = kv_quad(v_base + token * quads + quad, scale_zero);
+      mix = fma(vec4<f32>(weights[head * page_tokens + token]), v, mix);
     }
     parts[((first_head + head) * part_pages + page) * quads + quad] = mix;
   }

@@ -9,8 +9,11 @@
 //   @binding(6) kv       read_write  f32, or 2×f16 a word, [num_pages, k then v, num_kv_heads, page_tokens, head_dim],
 //                                    a page's keys with the token innermost: four dimensions of 128 tokens, then the
 //                                    next four
+//                                    u8: codes in that order, four a word, then 2×f16 a word [k then v, num_kv_heads,
+//                                    page_tokens]: scale and zero; a value is zero + scale * code
 // One workgroup a head, a thread two neighbours. Dispatch (num_heads + 2 * num_kv_heads, number of rows, 1).
-// Twin: rope_store() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6.
+// Twins: rope() and code_head() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-6; of u8, whose zero is
+// the least value and whose scale 1/255 of the range, both rounded to f16, half a step beside f16's own rounding.
 //@ host_checked
 //@ include rows.wgsl
 override num_heads: u32;
@@ -31,9 +34,59 @@ override epsilon_bits: u32;
 //@ for i in 0..f16
 @group(0) @binding(6) var<storage, read_write> kv: array<u32>;
 //@ end
+//@ for i in 0..u8
+@group(0) @binding(6) var<storage, read_write> kv: array<u32>;
+//@ end
 
 var<workgroup> sums: array<f32, 64>;
+//@ for i in 0..u8
+var<workgroup> peaks: array<f32, 64>;
+var<workgroup> head: array<f32, 256>;   // what is to be stored
 
+// The head as codes, by all threads; `slot` is its place among keys, then values, and `stride` the words from one
+// four of a token's codes to the next.
+fn store_codes(thread: u32, page: u32, slot: u32, token: u32, first: u32, stride: u32) {
+  let f16_max = 65504.0;
+  workgroupBarrier();
+  var low = f16_max;
+  var high = -f16_max;
+  for (var d = thread; d < head_dim; d += 64u) {
+    low = min(low, head[d]);
+    high = max(high, head[d]);
+  }
+  sums[thread] = low;
+  peaks[thread] = high;
+  for (var reach = 32u; reach > 0u; reach >>= 1u) {
+    workgroupBarrier();
+    if (thread < reach) {
+      sums[thread] = min(sums[thread], sums[thread + reach]);
+      peaks[thread] = max(peaks[thread], peaks[thread + reach]);
+    }
+  }
+  workgroupBarrier();
+
+  let zero = unpack2x16float(pack2x16float(vec2<f32>(max(sums[0], -f16_max), 0.0))).x;
+  let range = clamp(peaks[0] - zero, 0.0, 2.0 * f16_max);
+  let scale_zero = pack2x16float(vec2<f32>(range / 255.0, zero));
+  let scale = unpack2x16float(scale_zero).x;
+
+  let quads = head_dim / 4u;
+  let words = page * 2u * num_kv_heads * page_tokens * (quads + 1u);
+  for (var quad = thread; quad < quads; quad += 64u) {
+    var word = 0u;
+    for (var i = 0u; i < 4u; i += 1u) {
+      let steps = select(0.0, (head[4u * quad + i] - zero) / scale, scale > 0.0);
+      word |= u32(clamp(round(steps), 0.0, 255.0)) << (8u * i);
+    }
+    kv[words + slot * page_tokens * quads + first + quad * stride] = word;
+  }
+  if (thread == 0u) {
+    kv[words + (2u * num_kv_heads * quads + slot) * page_tokens + token] = scale_zero;
+  }
+}
+//@ end
+
+//@ for i in 0..wide
 // Two neighbours, the first at an even place.
 fn store_kv(at: u32, pair: vec2<f32>) {
 //@ for i in 0..f32
@@ -44,6 +97,7 @@ fn store_kv(at: u32, pair: vec2<f32>) {
   kv[at / 2u] = pack2x16float(pair);
 //@ end
 }
+//@ end
 
 @compute @workgroup_size(64)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
@@ -53,15 +107,25 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   let page = pages[rows[rows_word + 4u * row + 2u] + position / page_tokens];
   let token = position % page_tokens;
   let source = (row * (num_heads + 2u * num_kv_heads) + slot) * head_dim;
+//@ for i in 0..wide
   let head_floats = page_tokens * head_dim;
   let page_floats = 2u * num_kv_heads * head_floats;
+//@ end
   let is_k = slot >= num_heads;
 
   if (slot >= num_heads + num_kv_heads) {
+//@ for i in 0..u8
+    for (var d = thread; d < head_dim; d += 64u) {
+      head[d] = qkv[source + d];
+    }
+    store_codes(thread, page, slot - num_heads, token, token * (head_dim / 4u), 1u);
+//@ end
+//@ for i in 0..wide
     let to = page * page_floats + (slot - num_heads) * head_floats + token * head_dim;   // v follows k
     for (var d = 2u * thread; d < head_dim; d += 128u) {
       store_kv(to + d, vec2<f32>(qkv[source + d], qkv[source + d + 1u]));
     }
+//@ end
     return;
   }
 
@@ -96,9 +160,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let turned_b = b * cosine + a * sine;
 
     if (is_k) {
+//@ for i in 0..wide
       let to = page * page_floats + (slot - num_heads) * head_floats;
       store_kv(to + ((d / 4u) * page_tokens + token) * 4u + d % 4u, turned_a);
       store_kv(to + ((e / 4u) * page_tokens + token) * 4u + e % 4u, turned_b);
+//@ end
+//@ for i in 0..u8
+      head[d] = turned_a.x;
+      head[d + 1u] = turned_a.y;
+      head[e] = turned_b.x;
+      head[e + 1u] = turned_b.y;
+//@ end
     } else {
       let to = (row * num_heads + slot) * head_dim;
       q[to + d] = turned_a.x;
@@ -107,4 +179,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       q[to + e + 1u] = turned_b.y;
     }
   }
+//@ for i in 0..u8
+  if (is_k) {
+    store_codes(thread, page, slot - num_heads, token, token, page_tokens);
+  }
+//@ end
 }

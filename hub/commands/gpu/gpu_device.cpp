@@ -15,6 +15,10 @@ Result<std::unique_ptr<gpu::Device>> open_gpu_device(const std::string& name,
     return opened;
 }
 
+KvKind kv_kind_of(KvDtype dtype) {
+    return dtype == KvDtype::f32 ? KvKind::f32 : dtype == KvDtype::f16 ? KvKind::f16 : KvKind::u8;
+}
+
 std::uint64_t megabytes(std::uint64_t bytes) { return (bytes + (1u << 20) - 1) >> 20; }
 
 Status check_memory(const gpu::AdapterInfo& adapter, const DecoderMemory::Needs& needs,

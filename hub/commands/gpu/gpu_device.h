@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "hub/engine/kv_dtype.h"
 #include "web-worker/decoder/decoder_memory.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
@@ -18,6 +19,7 @@ Result<std::unique_ptr<gpu::Device>> open_gpu_device(const std::string& name,
 // both are named.
 Status check_memory(const gpu::AdapterInfo& adapter, const DecoderMemory::Needs& needs,
                     std::uint64_t there_bytes);
+KvKind kv_kind_of(KvDtype dtype);
 std::uint64_t megabytes(std::uint64_t bytes);  // rounded up
 
 }  // namespace moex

@@ -28,7 +28,7 @@ class VulkanModel : public GpuModel {
         device_ = std::move(device);
         MOEX_ASSIGN(model, decoder_model_of(*package));
         const GpuDecoderOptions decoder{.context_tokens = options.context_tokens,
-                                        .kv_f16 = options.kv_f16};
+                                        .kv_kind = kv_kind_of(options.kv_dtype)};
         const DecoderMemory::Needs needs = DecoderMemory::needs_of(
             model, GpuDecoder::sizes_of(device_->adapter(), model, decoder));
         MOEX_TRY(check_memory(device_->adapter(), needs, device_->adapter().memory_bytes));

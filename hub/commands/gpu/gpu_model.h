@@ -9,6 +9,7 @@
 #include <string>
 
 #include "hub/engine/generation.h"
+#include "hub/engine/kv_dtype.h"
 #include "hub/model/package/package.h"
 
 namespace moex {
@@ -17,7 +18,7 @@ struct GpuModelOptions {
     std::string device;                // "auto", or part of a device's name
     std::uint32_t context_tokens = 0;  // room for keys and values
     std::uint32_t fetch_tokens = 8;    // of a greedy answer, read at once
-    bool kv_f16 = false;               // keys and values; otherwise f32
+    KvDtype kv_dtype = KvDtype::f32;   // as in GpuStepsOptions
     // Hears how many bytes of weights are on their way to the GPU.
     std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)> progress;
 };

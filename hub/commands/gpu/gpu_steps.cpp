@@ -58,9 +58,6 @@ class VulkanSteps : public GpuSteps {
     Status open(GpuStepsOptions options) {
         options_ = std::move(options);
         kv_dtype_ = options_.kv_dtype;
-        if (kv_dtype_ == KvDtype::int8)
-            return Error{ErrorCode::unsupported,
-                         "keys and values are f16 or f32 on a GPU, not int8 (--kv-dtype)"};
         MOEX_TRY(open_device());
         num_pages_ = decoder_->num_pages();
         kv_bytes_ = decoder_->kv_bytes();
@@ -182,8 +179,8 @@ class VulkanSteps : public GpuSteps {
     Result<GpuDecoderOptions> choose_sizes(const DecoderModel& model) const {
         const GpuStepsOptions& options = options_;
         const gpu::AdapterInfo& adapter = device_->adapter();
-        const bool kv_f16 = options.kv_dtype == KvDtype::f16;
-        const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_f16),
+        const KvKind kv_kind = kv_kind_of(kv_dtype_);
+        const std::uint64_t page_layer_bytes = DecoderMemory::kv_page_bytes(model, kv_kind),
                             page_bytes = page_layer_bytes * model.num_layers,
                             binding_bytes = std::min(adapter.max_binding_bytes,
                                                      adapter.max_buffer_bytes);
@@ -197,7 +194,7 @@ class VulkanSteps : public GpuSteps {
             there = there > 0 ? std::min(there, options.memory_bytes_max)
                               : options.memory_bytes_max;
 
-        GpuDecoderOptions decoder{.rows_max = options.step_rows_max, .kv_f16 = kv_f16};
+        GpuDecoderOptions decoder{.rows_max = options.step_rows_max, .kv_kind = kv_kind};
         const auto sizes_with = [&](std::uint64_t pages) {
             decoder.pages = static_cast<std::uint32_t>(pages);
             return GpuDecoder::sizes_of(adapter, model, decoder);

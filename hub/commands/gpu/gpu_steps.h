@@ -30,7 +30,8 @@ struct GpuStepsOptions {
     std::uint64_t memory_bytes_max = 0;  // of the GPU's; 0: what is free
     // Of keys and values. 0: for sequences_max of the whole context, or what the GPU leaves.
     std::uint64_t kv_bytes_max = 0;
-    KvDtype kv_dtype = KvDtype::f32;  // or f16
+    // int8: u8 codes with an f16 scale and zero for each KV head's token, not the cores' codes
+    KvDtype kv_dtype = KvDtype::f32;
     // Hears how many bytes of weights are on their way to the GPU.
     std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)> progress;
     // Who computes when the GPU is lost and no other comes; asked on the engine's thread, once it

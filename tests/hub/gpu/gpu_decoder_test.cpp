@@ -185,6 +185,16 @@ TEST(GpuDecoderTest, QwenTinyAgreesWithItsGolden) {
     EXPECT_LE(compare_with_golden(model, golden_of("qwen3-tiny"), 1e-3), 1e-4);
 }
 
+// Keys and values in fewer bits: the golden knows them in f32.
+TEST(GpuDecoderTest, QwenTinyWithRoundedKeysAndValuesStaysNearItsGolden) {
+    const test::TemporaryFolder folder("gpu-tiny-kv");
+    const auto package = packed(source_folder / "tests/golden/qwen3-tiny",
+                                folder.path() / "package");
+    OnGpu halves(package, {.kv_kind = KvKind::f16}), codes(package, {.kv_kind = KvKind::u8});
+    EXPECT_LE(compare_with_golden(halves, golden_of("qwen3-tiny"), 1e-2), 2e-3);
+    EXPECT_LE(compare_with_golden(codes, golden_of("qwen3-tiny"), 1e-1), 5e-2);
+}
+
 TEST(GpuDecoderTest, DemoWithBf16ExpertsAgreesWithin2em3) {
     const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
     if (checkpoint == nullptr)

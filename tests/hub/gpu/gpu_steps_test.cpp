@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <future>
+#include <iostream>
 
 #include <gtest/gtest.h>
 
@@ -26,7 +27,8 @@ struct Kind {
     bool holds_experts = false;
     KvDtype kv_dtype = KvDtype::f32;
 };
-constexpr Kind kinds[] = {{false, KvDtype::f32}, {true, KvDtype::f32}, {true, KvDtype::f16}};
+constexpr Kind kinds[] = {
+    {false, KvDtype::f32}, {true, KvDtype::f32}, {true, KvDtype::f16}, {true, KvDtype::int8}};
 
 class GpuStepsTest : public testing::TestWithParam<Kind> {
   protected:
@@ -110,7 +112,8 @@ TEST_P(GpuStepsTest, LogitsAreNearThoseOfTheCpu) {
     const auto ids = test::random_tokens(30, 256, 4);
     const auto mine = alone(ids);
     auto decoder = must(Decoder::create(package_, test::compute_threads()));
-    KvCache cache(package_->config(), {16, 8, GetParam().kv_dtype});
+    const bool coded = GetParam().kv_dtype == KvDtype::int8;  // the cores' codes are others
+    KvCache cache(package_->config(), {16, 8, coded ? KvDtype::f16 : GetParam().kv_dtype});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
     const StepResult wanted = must(decoder->step({&rows, 1}, experts_));
@@ -118,7 +121,8 @@ TEST_P(GpuStepsTest, LogitsAreNearThoseOfTheCpu) {
     float worst = 0;
     for (std::size_t i = 0; i < mine.size(); ++i)
         worst = std::max(worst, std::abs(mine[i] - wanted.logits[i]));
-    EXPECT_LE(worst, 1e-3f);
+    std::cout << "largest difference of a logit: " << worst << "\n";
+    EXPECT_LE(worst, coded ? 2e-2f : 1e-3f);
 }
 
 TEST_P(GpuStepsTest, ARolledBackPageThatOthersReadIsCopiedBeforeItIsWritten) {
