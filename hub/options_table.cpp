@@ -162,9 +162,9 @@ const Setting swarm_settings[] = {
      "same text whatever the workers: fixed rounding and order of sums"},
     {"wire-dtype", word, command_serve | command_generate | reads_text, "DTYPE", "f16",
      "activations on the wire", 0, 0, "f16|bf16|int8|f32"},
-    {"wire-x", word, command_serve, "DTYPE", "wire",
-     "rows on their way to a worker: as --wire-dtype, or as int8, half of f16, rounded here with a "
-     "scale a row, where the worker takes it, answers are f16, and without --deterministic",
+    {"wire-x", word, command_serve, "DTYPE", "int8",
+     "rows on their way to a worker: int8, half of f16, rounded here with a scale a row, where the "
+     "worker takes it, answers are f16, and without --deterministic; wire: as --wire-dtype",
      0, 0, "int8|wire"},
     {"queue-depth", number, command_serve, "N", "2", "groups in flight per worker", 1, 64},
     {"lz4", flag, command_serve, "", "off", "compress frames where it pays"},
