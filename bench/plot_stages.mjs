@@ -5,7 +5,7 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
-const size = { label: 190, bar: 400, note: 190, row: 22, bar_height: 14, title: 34, foot: 12 };
+const size = { label: 190, bar: 400, note: 230, row: 22, bar_height: 14, title: 34, foot: 12 };
 const colors = { "1": "#3b6ea8", many: "#b8702f", bound: "#888", text: "#222", quiet: "#666" };
 const share_max = 1.25;  // the right end: what lies beyond is cut
 
