@@ -20,6 +20,10 @@ std::vector<Command> commands_on_models() {
          "moex-hub pack ~/Qwen3-30B-A3B packages/qwen3-30b",
          {{"HF_DIR", "", "folder with config.json, *.safetensors and the tokenizer's files", true},
           {"OUT", "", "folder to write", true},
+          {"--shadow", "DTYPE",
+           "HF_DIR, a package too, gives OUT its experts alone, in int2, int3, nf4 or int8: what "
+           "`predict --shadow` reads",
+           false, "int2|int3|nf4|int8"},
           {"--calibrate", "FILE",
            "a text to read with the package: it then holds its experts' default vectors"}},
          run_pack},
@@ -39,6 +43,11 @@ std::vector<Command> commands_on_models() {
           {"--margins", "",
            "print to stderr the smallest gap between first and second log-probability"}},
          run_generate},
+    };
+}
+
+std::vector<Command> commands_on_texts() {
+    return {
         {"eval",
          command_eval,
          "Perplexity of a text.",
@@ -53,6 +62,8 @@ std::vector<Command> commands_on_models() {
           {"--calibrate", "FILE",
            "another text: how often experts are asked, and their default vectors; default: the "
            "package's"},
+          {"--shadow", "DIRS",
+           "shadows made by `pack --shadow`, with commas between them: recall for every alignment"},
           {"--out", "DIR", "write tables as CSV and plots as SVG, by layer and by token, there"}},
          run_predict},
         {"train-estimator",
@@ -61,6 +72,11 @@ std::vector<Command> commands_on_models() {
          "moex-hub train-estimator --model packages/qwen3-30b --text books.txt --windows 512",
          {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true}},
          run_train_estimator},
+    };
+}
+
+std::vector<Command> commands_on_packages() {
+    return {
         {"inspect",
          command_inspect,
          "Say what a package holds.",
@@ -126,8 +142,10 @@ std::vector<Command> commands_around_them() {
 
 std::span<const Command> command_table() {
     static const std::vector<Command> commands = [] {
-        std::vector<Command> all = commands_on_models();
-        for (const Command& command : commands_around_them()) all.push_back(command);
+        std::vector<Command> all;
+        for (const auto& some : {commands_on_models(), commands_on_texts(), commands_on_packages(),
+                                 commands_around_them()})
+            all.insert(all.end(), some.begin(), some.end());
         return all;
     }();
     return commands;

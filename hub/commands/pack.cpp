@@ -6,6 +6,7 @@
 #include "hub/commands/progress.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/pack/shadow_writer.h"
 #include "hub/model/pack/side_file_writer.h"
 #include "hub/model/pack/synth.h"
 #include "hub/model/package/package.h"
@@ -69,11 +70,51 @@ Status calibrate_package(const std::string& directory, const std::string& path,
                            to_side_tensors(*profile, package->config()));
 }
 
+// The experts of `source`, a package or a checkpoint, in fewer bits. A checkpoint's are a package
+// of bf16 experts for as long as it takes.
+Result<PackReport> pack_shadow(const std::string& source, const std::string& out,
+                               const ShadowOptions& shadow, PackOptions options,
+                               ThreadPool& threads,
+                               const std::function<void(const PackProgress&)>& progress) {
+    if (std::filesystem::exists(std::filesystem::path(source) / "manifest.json")) {
+        MOEX_ASSIGN(package, ModelPackage::open(source));
+        return write_shadow(*package, shadow, out, threads, progress);
+    }
+
+    const std::string whole = out + ".packing";
+    options.expert_dtype = ExpertDtype::bf16;
+    MOEX_ASSIGN(packed, pack_checkpoint(source, whole, options, threads, progress));
+    MOEX_ASSIGN(package, ModelPackage::open(whole));
+    auto report = write_shadow(*package, shadow, out, threads, progress);
+    if (report.ok()) {
+        std::error_code ignored;
+        std::filesystem::remove_all(whole, ignored);
+        report->input_bytes = packed.input_bytes;
+    }
+    return report;
+}
+
+// --shadow, where it was given.
+Result<std::optional<ShadowOptions>> shadow_options_of(const Invocation& invocation) {
+    const std::string* name = invocation.argument("--shadow");
+    if (!name) return std::optional<ShadowOptions>();
+    if (invocation.argument("--calibrate"))
+        return Error{ErrorCode::invalid_argument,
+                     "--calibrate writes into a package, and --shadow makes none"};
+    const auto dtype = parse_shadow_dtype(*name);
+    if (!dtype.ok()) return Error{dtype.error().code, text("--shadow: ", dtype.error().message)};
+    return std::optional(ShadowOptions{.dtype = *dtype,
+                                       .group_size_max = static_cast<std::uint32_t>(
+                                           std::stoul(invocation.settings.text("group")))});
+}
+
 }  // namespace
 
 int run_pack(const Invocation& invocation) {
     const std::string& checkpoint = *invocation.argument("HF_DIR");
     const std::string& out = *invocation.argument("OUT");
+    const auto shadow = shadow_options_of(invocation);
+    if (!shadow.ok()) return fail(shadow.error().message);
     PackOptions options = pack_options_of(invocation.settings);
     options.hub_f32 = invocation.settings.on("hub-f32");
 
@@ -89,7 +130,9 @@ int run_pack(const Invocation& invocation) {
     Result<PackReport> result = Error{ErrorCode::internal, ""};
     {
         ProgressBar bar("packing", invocation.settings.on("progress"));
-        result = pack_checkpoint(checkpoint, out, options, threads, progress_into(bar));
+        result = *shadow
+                     ? pack_shadow(checkpoint, out, **shadow, options, threads, progress_into(bar))
+                     : pack_checkpoint(checkpoint, out, options, threads, progress_into(bar));
     }
     if (calibration && result.ok())
         if (const Status done = calibrate_package(out, *calibration, invocation.settings, threads);

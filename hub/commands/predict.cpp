@@ -6,6 +6,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/predict_report.h"
+#include "hub/commands/predict_shadow.h"
 #include "hub/commands/progress.h"
 #include "hub/foresight/estimator.h"
 #include "hub/foresight/gate_predictors.h"
@@ -74,6 +75,18 @@ std::string note_of(const LoadedModel& model, const Contest& contest, const Sett
                 contest.moe_layers().size(), " MoE layers");
 }
 
+// Nothing without --shadow.
+Result<std::vector<ShadowResult>> shadows_of(const Invocation& invocation, LoadedModel& model,
+                                             std::span<const TokenId> tokens,
+                                             std::uint32_t num_windows) {
+    const Settings& settings = invocation.settings;
+    const std::string* paths = invocation.argument("--shadow");
+    if (!paths) return std::vector<ShadowResult>();
+    return measure_shadows(model, *paths, tokens,
+                           static_cast<std::uint32_t>(settings.number("window")), num_windows,
+                           settings.on("progress"));
+}
+
 }  // namespace
 
 int run_predict(const Invocation& invocation) {
@@ -125,6 +138,9 @@ int run_predict(const Invocation& invocation) {
     }
     if (!walked.ok()) return fail(walked.error().message);
 
+    const auto shadows = shadows_of(invocation, *model, *tokens, *num_windows);
+    if (!shadows.ok()) return fail(shadows.error().message);
+
     const std::string note = note_of(*model, contest, settings, *num_windows);
     std::string shown = text(note, "\nrecall: mean of MoE layers behind the first ± deviation of ",
                              "windows\n\n", report_tables(contest));
@@ -132,11 +148,13 @@ int run_predict(const Invocation& invocation) {
         shown += "\nno popularity, no default vectors: no --calibrate TEXT, none in the package\n";
     else if (!*estimator)
         shown += "\nno estimator in the package; `moex-hub train-estimator` makes one\n";
-    (void)print_now(shown);
+    (void)print_now(shown + shadow_tables(*shadows));
 
-    if (const std::string* out = invocation.argument("--out"))
-        if (const Status written = write_reports(contest, *out, note); !written.ok())
-            return fail(written.error().message);
+    if (const std::string* out = invocation.argument("--out")) {
+        Status written = write_reports(contest, *out, note);
+        if (written.ok() && !shadows->empty()) written = write_shadow_reports(*shadows, *out, note);
+        if (!written.ok()) return fail(written.error().message);
+    }
     return exit_stopped;
 }
 

@@ -165,6 +165,32 @@ test('a package learns default vectors and an estimator that predict knows', () 
     assert.match(said.stdout, new RegExp(`\\d  ${name} +0\\.\\d{3} ± 0\\.\\d{3}`));
 }));
 
+test('a shadow in fewer bits follows the model, and predict says how well', () => inFolder(async (folder) => {
+  const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, shadow = `${folder}/int3`;
+  const packed = await runHub(['pack', '--shadow', 'int3', modelFolder, shadow]);
+  assert.equal(packed.code, 0, packed.stderr);
+  assert.deepEqual(readdirSync(shadow).length, 9);  // eight layers, and what they are
+
+  const args = ['predict', '--text', text, '--window', '24', '--windows', '2', '--out', `${folder}/out`];
+  const said = await runHub([...args, '--shadow', shadow]);
+  assert.equal(said.code, 0, said.stderr);
+  const recallOf = (row) => Number(said.stdout.match(new RegExp(`  int3 +0\\.76\\d  ${row} +(\\d\\.\\d{3}) ±`))[1]);
+  assert.ok(recallOf('text +1 +-') > 0.85);
+  assert.ok(recallOf('text +1 +1') > 0.85);
+  assert.ok(recallOf('answers +1 +1') >= recallOf('answers +- +-'));
+  assert.match(readFileSync(`${folder}/out/shadows.csv`, 'utf8'), /^int3,\d+,0\.76\d\d,text,1,16,all,4,/m);
+
+  const wrong = await runHub([...args, '--shadow', modelFolder]);
+  assert.equal(wrong.code, 1);
+  assert.match(wrong.stderr, /shadow\.json/);
+  for (const [extra, sentence] of [[['--shadow', 'int5'], /wanted int2, int3, nf4 or int8/],
+    [['--shadow', 'int2', '--calibrate', text], /--shadow makes none/]]) {
+    const refused = await runHub(['pack', ...extra, modelFolder, `${folder}/none`]);
+    assert.notEqual(refused.code, 0);
+    assert.match(refused.stderr, sentence);
+  }
+}));
+
 test('names in a checkpoint cannot write to the terminal', () => inFolder(async (folder) => {
   cpSync(`${modelFolder}/../../../tests/golden/qwen3-tiny/config.json`, `${folder}/config.json`);
   const header = Buffer.from('{"a\\n\\u001b[31mb":3}'), length = Buffer.alloc(8);

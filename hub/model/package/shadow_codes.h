@@ -1,0 +1,63 @@
+// The weights of a shadow's experts: a row is cut into groups; a group has codes of a few bits and
+// a scale. What w a code stands for:
+//   int2, int3   scale · (code − zero), code from 0, scale and zero f16
+//   nf4          scale · level[code], 16 levels of equal probability in a normal distribution; a
+//                group is of 64 weights at most, scale f16
+//   int8         scale · code, code −127 … 127, scale f16
+// A row is its codes, code i in bits [i · bits, (i + 1) · bits) of the little-endian bytes, and
+// behind them each group's f16 values.
+// Source of nf4: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs", 2023, appendix
+// E.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "protocol/bytes.h"
+#include "protocol/result.h"
+
+namespace moex {
+
+enum class ShadowDtype : std::uint8_t { int2, int3, nf4, int8 };
+const char* shadow_dtype_name(ShadowDtype dtype);  // "int2", ...
+Result<ShadowDtype> parse_shadow_dtype(std::string_view name);
+
+// The shape of one row.
+struct ShadowRow {
+    ShadowDtype dtype = ShadowDtype::int3;
+    std::uint32_t row_size = 0;    // a multiple of group_size
+    std::uint32_t group_size = 0;  // 32, 64 or 128
+
+    std::uint32_t code_bits() const;
+    bool has_zeros() const { return dtype == ShadowDtype::int2 || dtype == ShadowDtype::int3; }
+    std::uint32_t num_groups() const { return row_size / group_size; }
+    std::uint64_t code_bytes() const { return std::uint64_t{row_size} * code_bits() / 8; }
+    std::uint64_t size_bytes() const { return code_bytes() + num_groups() * (has_zeros() ? 4 : 2); }
+};
+inline constexpr std::uint32_t shadow_group_size_max(ShadowDtype dtype) {
+    return dtype == ShadowDtype::nf4 ? 64 : 128;
+}
+
+inline constexpr float shadow_scale_min = 0x1p-14f;  // GPUs may flush smaller f16 values to zero
+extern const float nf4_levels[16];
+
+// `row` has size_bytes(). The range of a group of int2 and int3 is that of its weights, zero
+// included, cut into equal cells, each with its code's weight in the middle: with so few codes the
+// largest error is less than with the first and last code at the ends. Where the weights have
+// `source_codes` levels themselves, from end to end (INT4: 16), half of their step belongs to the
+// range on both sides: a cell then takes in as many of them as any other. The range of nf4 and int8
+// is the largest magnitude. False where a weight is not finite or too large for an f16 scale.
+bool quantize_shadow_row(const ShadowRow& shape, std::span<const float> weights,
+                         std::uint32_t source_codes, std::span<std::byte> row);
+
+// What lies in a row, apart: codes [row_size], those of int8 as their two's complement.
+void unpack_shadow_codes(const ShadowRow& shape, ByteView row, std::span<std::uint8_t> codes);
+struct ShadowScale {
+    float scale = 0, zero = 0;
+};
+ShadowScale shadow_scale(const ShadowRow& shape, ByteView row, std::uint32_t group);
+// As f32.
+void dequantize_shadow_row(const ShadowRow& shape, ByteView row, std::span<float> weights);
+
+}  // namespace moex
