@@ -116,7 +116,8 @@ class RoundBench {
         const FrameType type = decode_frame_header(frame)->type;
         if (type == FrameType::assign) {
             const auto units = decode_assign(frame, options_.limits);
-            for (const AssignedUnit& unit : *units) told_[worker].insert({unit.layer, unit.expert});
+            for (const AssignedUnit& unit : units->units)
+                told_[worker].insert({unit.layer, unit.expert});
         } else if (type == FrameType::release) {
             const auto units = decode_units(frame, options_.limits);
             for (const Unit& unit : *units) told_[worker].erase(unit);

@@ -212,12 +212,17 @@ Result<Welcome> decode_welcome(ByteView frame);
 
 // ASSIGN: blobs to hold, in the order to fetch them; adds
 // to what was assigned before. At most 512 units a frame.
+// `num_later`: so many more it will be told to hold once it has loaded some.
 struct AssignedUnit {
     std::uint16_t layer = 0, expert = 0;
     Sha256 blob{};
 };
-Bytes encode_assign(const std::vector<AssignedUnit>& units);
-Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits& limits);
+struct Assign {
+    std::vector<AssignedUnit> units;
+    std::uint32_t num_later = 0;
+};
+Bytes encode_assign(const std::vector<AssignedUnit>& units, std::uint32_t num_later = 0);
+Result<Assign> decode_assign(ByteView frame, const WireLimits& limits);
 
 // READY (worker→hub) and RELEASE (hub→worker): u16 count, then count x {layer u16, expert u16}.
 struct Unit {

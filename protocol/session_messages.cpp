@@ -363,7 +363,7 @@ Result<Welcome> decode_welcome(ByteView frame) {
     return message;
 }
 
-Bytes encode_assign(const std::vector<AssignedUnit>& units) {
+Bytes encode_assign(const std::vector<AssignedUnit>& units, std::uint32_t num_later) {
     MOEX_CHECK(units.size() <= assigned_units_max,
                text("ASSIGN of ", units.size(), " units, at most ", assigned_units_max));
 
@@ -373,10 +373,11 @@ Bytes encode_assign(const std::vector<AssignedUnit>& units) {
 
     Json json = Json::object();
     json["units"] = std::move(list);
+    if (num_later > 0) json["later"] = num_later;
     return json_frame(FrameType::assign, 0, dump_json(json));
 }
 
-Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits& limits) {
+Result<Assign> decode_assign(ByteView frame, const WireLimits& limits) {
     MOEX_ASSIGN(json, decode_json_frame(frame, FrameType::assign, json_bytes_max));
 
     const Json* list = find_member(json, "units");
@@ -384,8 +385,8 @@ Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits
         return Error{ErrorCode::bad_field,
                      text("\"units\" is not a list of at most ", assigned_units_max)};
 
-    std::vector<AssignedUnit> units;
-    units.reserve(list->size());
+    Assign message;
+    message.units.reserve(list->size());
     for (const Json& item : *list) {
         if (!item.is_array() || item.size() != 3 || !item[0].is_number_unsigned() ||
             !item[1].is_number_unsigned() || !item[2].is_string())
@@ -403,10 +404,12 @@ Result<std::vector<AssignedUnit>> decode_assign(ByteView frame, const WireLimits
         MOEX_TRY(check_unit(unit.layer, unit.expert, limits.num_layers, limits.num_experts));
         MOEX_ASSIGN(blob, parse_sha256(*item[2].get_ptr<const Json::string_t*>()));
         unit.blob = blob;
-        units.push_back(unit);
+        message.units.push_back(unit);
     }
 
-    return units;
+    MOEX_TRY(read_integer_as(message.num_later, json, "later", 0,
+                             std::uint64_t{limits.num_layers} * limits.num_experts));
+    return message;
 }
 
 Bytes encode_error(const ErrorMessage& message) {

@@ -26,10 +26,12 @@ void ExpertLoader::stop_fetching() {
     ++fetch_number_;
     platform_.cancel_fetches();
     fetching_.clear();
+    num_later_ = 0;
     report_.status.bytes_to_fetch = report_.status.bytes_fetched;
 }
 
 void ExpertLoader::begin_connection() {
+    set_later(0);
     assigned_.clear();
     unannounced_.clear();
 }
@@ -40,9 +42,17 @@ std::uint32_t ExpertLoader::num_ready() const {
                       [this](const auto& unit) { return store_.holds(unit.first); }));
 }
 
-void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
+// What is to come is part of the progress from the first frame on.
+void ExpertLoader::set_later(std::uint32_t num_units) {
+    report_.status.bytes_to_fetch += blob_bytes_ * num_units;
+    report_.status.bytes_to_fetch -= blob_bytes_ * num_later_;
+    num_later_ = num_units;
+}
+
+void ExpertLoader::assign(const Assign& told) {
+    set_later(told.num_later);
     std::vector<Unit> beyond;
-    for (const AssignedUnit& unit : units) {
+    for (const AssignedUnit& unit : told.units) {
         const Unit name{unit.layer, unit.expert};
         if (assigned_.size() < store_.slots_max() || assigned_.contains(name))
             assigned_[name] = unit.blob;
@@ -52,12 +62,12 @@ void ExpertLoader::assign(const std::vector<AssignedUnit>& units) {
 
     if (!beyond.empty()) events_.beyond(beyond);
 
-    if (const Status made = store_.reserve(num_assigned()); !made.ok()) return lost(made.error());
+    if (const Status made = store_.reserve(num_planned()); !made.ok()) return lost(made.error());
     if (runner_ready_)
         if (const Status prepared = runner_.prepare(); !prepared.ok())
             return lost(prepared.error());
 
-    for (const AssignedUnit& one : units) {
+    for (const AssignedUnit& one : told.units) {
         const Unit unit{one.layer, one.expert};
         if (!assigned_.contains(unit)) continue;
         if (store_.holds(unit)) {
@@ -113,7 +123,8 @@ void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
 
 void ExpertLoader::done_fetching(Unit unit) {
     fetching_.erase(unit);
-    if (fetching_.empty()) report_.status.bytes_to_fetch = report_.status.bytes_fetched;
+    if (fetching_.empty())
+        report_.status.bytes_to_fetch = report_.status.bytes_fetched + blob_bytes_ * num_later_;
 }
 
 void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {

@@ -44,17 +44,21 @@ class ExpertLoader {
     void stop_fetching();
     // the hub assigns anew; what is held stays until its room is needed
     void begin_connection();
-    void assign(const std::vector<AssignedUnit>& units);
+    void assign(const Assign& told);
     void release(const std::vector<Unit>& units);
     // Another limit for weights. The value: what was assigned and is let go of for it, those first
     // that are not here yet.
     Result<std::vector<Unit>> resize(std::uint64_t budget_bytes);
 
-    std::uint32_t num_assigned() const { return static_cast<std::uint32_t>(assigned_.size()); }
+    // assigned, or to be assigned later
+    std::uint32_t num_planned() const {
+        return static_cast<std::uint32_t>(assigned_.size()) + num_later_;
+    }
     std::uint32_t num_ready() const;  // assigned and held
-    bool complete() const { return num_ready() == num_assigned(); }
+    bool complete() const { return num_ready() == num_planned(); }
 
   private:
+    void set_later(std::uint32_t num_units);
     void fetch(Unit unit, std::uint32_t failures);
     void done_fetching(Unit unit);
     void store_blob(Unit unit, Result<Bytes> blob);
@@ -72,6 +76,7 @@ class ExpertLoader {
     Events events_;
     bool runner_ready_ = false;
     std::map<Unit, Sha256> assigned_;
+    std::uint32_t num_later_ = 0;  // that the hub has not named yet
     std::set<Unit> fetching_;
     std::vector<Unit> unannounced_;  // on the GPU, not yet told to the hub
     std::uint64_t announce_timer_ = 0;

@@ -39,6 +39,7 @@ struct WorkerStatus {
     std::uint32_t power_percent = power_percent_max;
     gpu::AdapterInfo adapter;
     std::string no_gpu;  // why it computes on the processor, where it would not have chosen to
+    // that it shall hold, assigned yet or not; of them, those that it holds
     std::uint32_t units_assigned = 0, units_ready = 0;
     // of the current download: fetched counts network and cache
     std::uint64_t bytes_to_fetch = 0, bytes_fetched = 0;

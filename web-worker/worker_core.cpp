@@ -53,7 +53,7 @@ struct Model {
     ExpertLoader loader;
     CallQueue calls;
     bool runner_ready = false;
-    // everything assigned is held: from here on rounds create nothing
+    // all that it shall hold is held: from here on rounds create nothing
     bool warm = false;
 
     bool hub_takes(const char* cap) const {
@@ -91,7 +91,7 @@ struct WorkerCore::State {
 
     void gather(WorkerStatus& status) {
         if (Compute* compute = keeper.compute()) status.device = compute->counters();
-        status.units_assigned = model ? model->loader.num_assigned() : 0;
+        status.units_assigned = model ? model->loader.num_planned() : 0;
         status.units_ready = model ? model->loader.num_ready() : 0;
         status.weights_bytes = model ? model->store.weights_bytes() : 0;
     }
@@ -129,7 +129,7 @@ struct WorkerCore::State {
         if (!complete && model->store.num_units() == 0)
             return report.enter(WorkerPhase::downloading);
 
-        if (model->loader.num_assigned() == 0)
+        if (model->loader.num_planned() == 0)
             return report.enter(WorkerPhase::serving,
                                 "The hub has given this worker no experts yet.");
 
@@ -363,15 +363,14 @@ struct WorkerCore::State {
         const WireLimits& limits = model->welcome.limits;
         switch (header.type) {
             case FrameType::assign: {
-                const auto units = decode_assign(frame, limits);
-                return units.ok() ? model->loader.assign(*units)
-                                  : hub.protocol_error(units.error());
+                const auto told = decode_assign(frame, limits);
+                return told.ok() ? model->loader.assign(*told) : hub.protocol_error(told.error());
             }
             case FrameType::weight_sync: {
                 const auto one = decode_weight_sync(frame, limits);
-                return one.ok() ? model->loader.assign(
-                                      {AssignedUnit{one->layer, one->expert, one->blob}})
-                                : hub.protocol_error(one.error());
+                return one.ok()
+                           ? model->loader.assign({.units = {{one->layer, one->expert, one->blob}}})
+                           : hub.protocol_error(one.error());
             }
             case FrameType::release: {
                 const auto units = decode_units(frame, limits);

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "protocol/check.h"
@@ -222,7 +221,7 @@ void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
     for (std::uint32_t unit = options_.num_units; unit-- > 0 && member.load > member.capacity;)
         let_go(unit);
 
-    fill_missing(changes);
+    fill_lost(changes);
     if (member.capacity > 0) member.wants_share = unbalanced_ = true;
 }
 
@@ -240,7 +239,43 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
     std::erase_if(ring_, [&](const auto& point) { return point.second == worker; });
     capacity_total_ -= found->second.capacity;
     members_.erase(found);
+    fill_lost(changes);
+}
+
+// What the leavers alone had is downloaded by those who have least of such to download: by its
+// neighbours alone it could be a layer at one of them. That includes second copies which such a
+// neighbour has not loaded when the first one goes.
+void Placement::fill_lost(std::vector<PlacementChange>& changes) {
+    const auto has_nobody = [this](std::uint32_t unit) {
+        return std::ranges::none_of(owner_members_[unit],
+                                    [&](const Member* owner) { return is_loaded(*owner, unit); });
+    };
+    spreads_lost_ = std::ranges::any_of(missing_, has_nobody);
+    if (!spreads_lost_) return fill_missing(changes);
+
+    std::vector<std::uint32_t> lost;
+    for (auto& [worker, member] : members_) member.to_load = 0;
+    for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
+        if (!has_nobody(unit)) continue;
+        if (!owner_members_[unit].empty()) ++owner_members_[unit].front()->to_load;
+        if (owner_members_[unit].size() == 1 && options_.was_held && options_.was_held(unit))
+            lost.push_back(unit);
+    }
+
+    for (const std::uint32_t unit : lost) {
+        Member& owner = *owner_members_[unit].front();
+        if (owner.to_load <= to_load_most()) continue;
+        --owner.to_load;
+        disown(owner, unit, changes);
+        missing_.push_back(unit);
+    }
+
     fill_missing(changes);
+    spreads_lost_ = false;
+}
+
+bool Placement::is_loaded(const Member& owner, std::uint32_t unit) const {
+    return options_.is_loaded && options_.is_loaded(owner.given.worker, unit);
 }
 
 // Gives copies to the units that lack them: every unit its first, then
@@ -256,11 +291,20 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
         for (const std::uint32_t unit : missing_) {
             if (owners_[unit].size() >= copy) continue;
 
-            // else each missing unit would walk the whole ring in vain
-            Member* owner = load_total_ < capacity_total_ ? choose_owner(unit) : nullptr;
-            // those with room hold it already
-            if (owner == nullptr) owner = make_way(unit, copy, donor, gave_way, changes);
+            const auto owner_within = [&](std::uint32_t to_load_max) {
+                // else each missing unit would walk the whole ring in vain
+                const bool is_room = load_total_ < capacity_total_;
+                Member* owner = is_room ? choose_owner(unit, to_load_max) : nullptr;
+                // those with room hold it already
+                if (owner == nullptr)
+                    owner = make_way(unit, copy, to_load_max, donor, gave_way, changes);
+                return owner;
+            };
+            const bool is_lost = spreads_lost_ && owners_[unit].empty();
+            Member* owner = is_lost ? owner_within(to_load_most()) : nullptr;
+            if (owner == nullptr) owner = owner_within(options_.num_units);
             if (owner == nullptr) continue;
+            owner->to_load += owners_[unit].empty();
             own(*owner, unit, changes);
         }
 
@@ -276,7 +320,8 @@ void Placement::fill_missing(std::vector<PlacementChange>& changes) {
 // beyond the `copy`-th of another unit, which goes. Of those that hold it the relatively fullest.
 // `donor`: the units before it have nothing to give; kept from call to call, so that a pass over
 // all missing units visits each donor once.
-Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy, std::uint32_t& donor,
+Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy,
+                                       std::uint32_t to_load_max, std::uint32_t& donor,
                                        std::vector<std::uint32_t>& gave_way,
                                        std::vector<PlacementChange>& changes) {
     for (std::uint32_t from = donor; from < options_.num_units; ++from) {
@@ -290,6 +335,7 @@ Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy, s
             const auto& own_already = owner_members_[unit];
             if (std::find(own_already.begin(), own_already.end(), owner) != own_already.end())
                 continue;
+            if (owner->to_load > to_load_max) continue;
             if (fullest == nullptr || std::uint64_t{owner->load} * fullest->capacity >
                                           std::uint64_t{fullest->load} * owner->capacity)
                 fullest = owner;
@@ -303,9 +349,22 @@ Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy, s
     return nullptr;
 }
 
+// Beyond that somebody has more to load than others: an eighth of a layer more than the least is
+// no reason to cut one.
+std::uint32_t Placement::to_load_most() const {
+    std::uint32_t least = options_.num_units;
+    for (const auto& [worker, member] : members_)
+        if (member.capacity > 0) least = std::min(least, member.to_load);
+    return least + options_.layer_units / 8;
+}
+
+bool Placement::may_own(const Member& member, std::uint32_t unit, std::uint32_t to_load_max) const {
+    return member.load < bound(member) && member.to_load <= to_load_max && !owns(member, unit);
+}
+
 // Somebody who holds others of its layer, the least filled first; else the next on the ring. A new
 // address prefix comes before both.
-Placement::Member* Placement::choose_owner(std::uint32_t unit) {
+Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_load_max) {
     const auto less_filled = [](const Member& a, const Member& b) {
         return std::uint64_t{a.load} * b.capacity < std::uint64_t{b.load} * a.capacity;
     };
@@ -313,20 +372,20 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit) {
     Member* neighbour = nullptr;
     Member* same_prefix = nullptr;
     for (Member* member : layer_members_[layer_of(unit)]) {
-        if (member->load >= bound(*member) || owns(*member, unit)) continue;
+        if (!may_own(*member, unit, to_load_max)) continue;
         const bool is_new = collisions(unit, 0, member->given.address_prefix) == 0;
         Member*& best = is_new ? neighbour : same_prefix;
         if (best == nullptr || less_filled(*member, *best)) best = member;
     }
     if (neighbour != nullptr) return neighbour;
-    if (Member* const next = choose_on_ring(unit, same_prefix)) return next;
+    if (Member* const next = choose_on_ring(unit, to_load_max, same_prefix)) return next;
     if (same_prefix != nullptr) return same_prefix;
 
     // Everyone near its bound holds a copy already:
     // whoever has room at all, the least filled first.
     Member* best = nullptr;
     for (auto& [worker, member] : members_)
-        if (member.load < member.capacity && !owns(member, unit) &&
+        if (member.load < member.capacity && member.to_load <= to_load_max && !owns(member, unit) &&
             (best == nullptr || less_filled(member, *best)))
             best = &member;
     return best;
@@ -334,7 +393,8 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit) {
 
 // The next worker clockwise that is below its bound, holds no copy and is on a new address prefix,
 // if one is near. `same_prefix`: the first of the others, unless there is one already.
-Placement::Member* Placement::choose_on_ring(std::uint32_t unit, Member*& same_prefix) {
+Placement::Member* Placement::choose_on_ring(std::uint32_t unit, std::uint32_t to_load_max,
+                                             Member*& same_prefix) {
     constexpr std::size_t prefix_steps_max = 256;  // how far to look for another prefix
     const std::size_t start = static_cast<std::size_t>(
         std::lower_bound(ring_.begin(), ring_.end(),
@@ -350,7 +410,7 @@ Placement::Member* Placement::choose_on_ring(std::uint32_t unit, Member*& same_p
         last = worker;
 
         Member& member = members_.at(worker);
-        if (member.load >= bound(member) || owns(member, unit)) continue;
+        if (!may_own(member, unit, to_load_max)) continue;
         if (collisions(unit, 0, member.given.address_prefix) == 0) return &member;
         if (same_prefix == nullptr) same_prefix = &member;
     }
@@ -364,212 +424,6 @@ void Placement::pin(std::uint64_t ring_key, bool on) {
         pinned_.erase(ring_key);
     for (auto& [worker, member] : members_)
         if (member.given.ring_key == ring_key) member.is_pinned = on;
-}
-
-std::uint32_t Placement::rebalance(std::uint32_t moves_max, const IsLoaded& is_loaded,
-                                   std::vector<PlacementChange>& changes) {
-    std::uint32_t num_moved = 0;
-    for (auto& [worker, member] : members_) {
-        if (!member.wants_share) continue;
-        num_moved += take_share(member, moves_max - num_moved, is_loaded, changes);
-        member.wants_share = num_moved == moves_max;
-    }
-
-    num_moved += shed_above_bound(moves_max - num_moved, changes);
-    unbalanced_ = num_moved == moves_max;
-    // who gave may have room for what lacks a copy
-    if (!missing_.empty()) fill_missing(changes);
-    return num_moved;
-}
-
-// What each member has of each layer and the newcomer has not: of it what would then be on no more
-// copies of one address prefix.
-void Placement::list_fragments(Member& newcomer) {
-    const std::uint64_t prefix = newcomer.given.address_prefix;
-    for (auto& [worker, member] : members_) {
-        member.fragments.clear();
-        member.fair = std::max(1e-9, fair(member));
-        member.fill = member.load / member.fair;
-    }
-
-    std::uint32_t count = 0;
-    layer_begin_.assign(1, 0);
-    for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
-        const std::uint32_t layer = layer_of(unit);
-        for (Member* owner : owner_members_[unit]) {
-            if (owns(newcomer, unit)) break;
-            if (owner->is_pinned) continue;
-            const std::uint32_t before = collisions(unit, owner->given.worker,
-                                                    owner->given.address_prefix);
-            const std::uint32_t after = collisions(unit, owner->given.worker, prefix);
-            if (after > before) continue;
-
-            if (owner->fragments.empty() || fragments_[owner->fragments.back()].layer != layer) {
-                const auto point = std::lower_bound(newcomer.points.begin(), newcomer.points.end(),
-                                                    unit_points_[unit]);
-                const bool wraps = point == newcomer.points.end();
-                owner->fragments.push_back(count);
-                if (fragments_.size() <= count) fragments_.emplace_back();
-                Fragment& fresh = fragments_[count++];
-                fresh.donor = owner;
-                fresh.layer = layer;
-                fresh.distance = (wraps ? newcomer.points.front() : *point) - unit_points_[unit];
-                fresh.units.clear();
-                fresh.num_spread = fresh.num_cached = 0;
-            }
-            Fragment& fragment = fragments_[owner->fragments.back()];
-            fragment.units.push_back(unit);
-            fragment.num_spread += after < before;
-            fragment.num_cached += has_cached(newcomer, unit);
-        }
-        if ((unit + 1) % options_.layer_units == 0) layer_begin_.push_back(count);
-    }
-    layer_begin_.resize(layer_members_.size() + 1, count);
-
-    if (newcomer.given.cached.empty()) return;
-    for (Fragment& fragment : std::span(fragments_).first(count))
-        std::stable_partition(fragment.units.begin(), fragment.units.end(),
-                              [&](std::uint32_t unit) { return !has_cached(newcomer, unit); });
-}
-
-std::span<Placement::Fragment> Placement::fragments_of_layer(std::uint32_t layer) {
-    return std::span(fragments_)
-        .subspan(layer_begin_[layer], layer_begin_[layer + 1] - layer_begin_[layer]);
-}
-
-// Not more than leaves the donor as full as the newcomer is then.
-Placement::Donation Placement::donation_of(const Member& newcomer, Fragment& fragment) const {
-    const Member& donor = *fragment.donor;
-    if (fragment.units.empty() || donor.fill <= newcomer.fill) return {};
-    const double even = (donor.load * newcomer.fair - newcomer.load * donor.fair) /
-                        (donor.fair + newcomer.fair);
-    const std::uint32_t wanted = share(newcomer) - newcomer.load;
-    const auto there = static_cast<std::uint32_t>(fragment.units.size());
-    return {.fragment = &fragment,
-            .num_units = std::min({fragment.num_cached > 0 ? fragment.num_cached : there, wanted,
-                                   std::max(1u, static_cast<std::uint32_t>(even))})};
-}
-
-// What it has cached comes first, from the fullest.
-Placement::Donation Placement::next_cached(const Member& newcomer) {
-    Donation best;
-    for (Fragment& fragment : std::span(fragments_).first(layer_begin_.back())) {
-        if (fragment.num_cached == 0) continue;
-        const Donation donation = donation_of(newcomer, fragment);
-        if (donation.fragment != nullptr &&
-            (best.fragment == nullptr || fragment.donor->fill > best.fragment->donor->fill))
-            best = donation;
-    }
-    return best;
-}
-
-// What takes all that somebody has of the layer first, then from the fullest.
-Placement::Donation Placement::next_of_layer(const Member& newcomer, std::uint32_t layer) {
-    Donation best;
-    for (Fragment& fragment : fragments_of_layer(layer)) {
-        const Donation donation = donation_of(newcomer, fragment);
-        if (donation.fragment == nullptr) continue;
-        if (best.fragment == nullptr || std::tuple(donation.is_whole(), fragment.donor->fill) >
-                                            std::tuple(best.is_whole(), best.fragment->donor->fill))
-            best = donation;
-    }
-    return best;
-}
-
-// The fullest gives what spreads prefixes, then a whole fragment, then the one nearest on the ring.
-Placement::Donation Placement::next_of_fullest(const Member& newcomer) {
-    Member* fullest = nullptr;
-    for (auto& [worker, donor] : members_) {
-        while (!donor.fragments.empty() && fragments_[donor.fragments.back()].units.empty())
-            donor.fragments.pop_back();
-        if (!donor.fragments.empty() && (fullest == nullptr || donor.fill > fullest->fill))
-            fullest = &donor;
-    }
-    if (fullest == nullptr) return {};
-
-    const auto key = [&](const Donation& donation) {
-        return std::tuple(donation.fragment->num_spread == 0, !donation.is_whole(),
-                          donation.fragment->distance);
-    };
-    Donation best;
-    for (const std::uint32_t i : fullest->fragments) {
-        const Donation donation = donation_of(newcomer, fragments_[i]);
-        if (donation.fragment == nullptr) continue;
-        if (best.fragment == nullptr || key(donation) < key(best)) best = donation;
-    }
-    return best;
-}
-
-std::uint32_t Placement::take_share(Member& newcomer, std::uint32_t moves_max,
-                                    const IsLoaded& is_loaded,
-                                    std::vector<PlacementChange>& changes) {
-    if (newcomer.load >= share(newcomer)) return 0;
-    list_fragments(newcomer);
-
-    std::uint32_t num_moved = 0;
-    while (newcomer.load < share(newcomer) && num_moved < moves_max) {
-        Donation donation;
-        if (!newcomer.given.cached.empty()) donation = next_cached(newcomer);
-        const bool is_cached = donation.fragment != nullptr;
-        // Layers of which it has a part are gone on with.
-        for (std::uint32_t layer = 0; layer < layer_members_.size(); ++layer) {
-            if (donation.fragment != nullptr) break;
-            const std::uint32_t has = newcomer.layer_load[layer];
-            if (has > 0 && has < options_.layer_units) donation = next_of_layer(newcomer, layer);
-        }
-        const bool is_begun = donation.fragment != nullptr;
-        if (!is_begun) donation = next_of_fullest(newcomer);
-        if (donation.fragment == nullptr) break;
-        // For the last quarter of its share no layer is cut, and nobody downloads who need not.
-        if (4 * newcomer.load >= 3 * share(newcomer) && !is_cached &&
-            (!newcomer.given.cached.empty() || (!is_begun && !donation.is_whole())))
-            break;
-
-        Member& donor = *donation.fragment->donor;
-        auto& units = donation.fragment->units;
-        for (std::uint32_t i = 0; i < donation.num_units && num_moved < moves_max; ++i) {
-            const std::uint32_t unit = units.back();
-            num_moved += !has_cached(newcomer, unit) && is_loaded(donor.given.worker, unit);
-            disown(donor, unit, changes);
-            own(newcomer, unit, changes);
-            units.pop_back();
-            if (is_cached) --donation.fragment->num_cached;
-        }
-
-        for (Fragment& other : fragments_of_layer(donation.fragment->layer))
-            std::erase_if(other.units, [&](std::uint32_t unit) {
-                const bool is_taken = owns(newcomer, unit);
-                other.num_cached -= is_taken && has_cached(newcomer, unit);
-                return is_taken;
-            });
-        donor.fill = donor.load / donor.fair;
-        newcomer.fill = newcomer.load / newcomer.fair;
-    }
-    return num_moved;
-}
-
-// Where capacity was scarce, a worker may be full of units whose second copy the newcomer just
-// took: it has none to give to the newcomer, but others, who gave, have room for some of its own.
-// A layer's worth above the bound is no reason to cut one.
-std::uint32_t Placement::shed_above_bound(std::uint32_t moves_max,
-                                          std::vector<PlacementChange>& changes) {
-    std::uint32_t num_moved = 0;
-    for (auto& [worker, member] : members_) {
-        if (member.is_pinned) continue;
-        const std::uint32_t most = bound(member) + options_.layer_units - 1;
-        for (std::uint32_t unit = 0;
-             unit < options_.num_units && member.load > most && num_moved < moves_max; ++unit) {
-            if (!owns(member, unit)) continue;
-
-            Member* const other = choose_owner(unit);
-            if (other == nullptr || other->load >= bound(*other)) continue;
-
-            disown(member, unit, changes);
-            own(*other, unit, changes);
-            ++num_moved;
-        }
-    }
-    return num_moved;
 }
 
 double Placement::workers_per_layer() const {

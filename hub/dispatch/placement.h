@@ -9,6 +9,8 @@
 //   3. few workers a layer, so that a row's experts are few frames;
 //   4. loads near the fair share;
 //   5. few moves.
+// What many leave with nobody is spread evenly over those who stay, at the cost of 3: the sooner it
+// is loaded.
 //
 // Consistent hashing with virtual nodes decides preference: a layer is one point on the ring, its
 // units go to those who have others of it and then clockwise. Bounded load (110 % of a worker's
@@ -38,6 +40,10 @@ struct PlacementOptions {
     std::uint32_t replicas = 2;
     double load_bound = 1.10;  // of the fair share
     std::uint64_t seed = 1;
+    // Whether somebody who shall hold a unit has it; without it nobody has any.
+    std::function<bool(WorkerId owner, std::uint32_t unit)> is_loaded = {};
+    // Whether anybody ever had it; without it nobody had.
+    std::function<bool(std::uint32_t unit)> was_held = {};
 };
 
 struct PlacementMember {
@@ -77,12 +83,10 @@ class Placement {
     void fill(std::vector<PlacementChange>& changes) { fill_missing(changes); }
     void leave(WorkerId worker, std::vector<PlacementChange>& changes);
     // Moves units towards the fair shares of those who joined or were resized: at most `moves_max`
-    // of those for which `is_loaded` says that the owner has them and that the newcomer has not
+    // of those for which is_loaded() says that the owner has them and that the newcomer has not
     // cached; the others cost nothing. How many such it moved; O(units) a member.
     // Nothing is left to do once unbalanced() says false.
-    using IsLoaded = std::function<bool(WorkerId owner, std::uint32_t unit)>;
-    std::uint32_t rebalance(std::uint32_t moves_max, const IsLoaded& is_loaded,
-                            std::vector<PlacementChange>& changes);
+    std::uint32_t rebalance(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
     bool unbalanced() const { return unbalanced_; }
     // `to` comes in the place of `from`, whom nobody hears of any more: it is given the same units,
     // as far as its capacity goes.
@@ -125,6 +129,7 @@ class Placement {
         std::vector<std::uint64_t> points;
         bool wants_share = false;  // it joined or was resized
         bool is_pinned = false;
+        std::uint32_t to_load = 0;  // of fill_lost(): units that nobody has loaded, it first
         // Scratch of one take_share: its fragments, and how full it is beside its fair share.
         std::vector<std::uint32_t> fragments;
         double fair = 0, fill = 0;
@@ -143,11 +148,16 @@ class Placement {
     void forget(Member& member, std::uint32_t unit);
     void add_points(Member& member);
     void fill_missing(std::vector<PlacementChange>& changes);
+    void fill_lost(std::vector<PlacementChange>& changes);
+    bool is_loaded(const Member& owner, std::uint32_t unit) const;
     void give_cached(Member& member, std::vector<PlacementChange>& changes);
-    Member* choose_owner(std::uint32_t unit);
-    Member* choose_on_ring(std::uint32_t unit, Member*& same_prefix);
-    Member* make_way(std::uint32_t unit, std::uint32_t copy, std::uint32_t& donor,
-                     std::vector<std::uint32_t>& gave_way, std::vector<PlacementChange>& changes);
+    std::uint32_t to_load_most() const;
+    bool may_own(const Member& member, std::uint32_t unit, std::uint32_t to_load_max) const;
+    Member* choose_owner(std::uint32_t unit, std::uint32_t to_load_max);
+    Member* choose_on_ring(std::uint32_t unit, std::uint32_t to_load_max, Member*& same_prefix);
+    Member* make_way(std::uint32_t unit, std::uint32_t copy, std::uint32_t to_load_max,
+                     std::uint32_t& donor, std::vector<std::uint32_t>& gave_way,
+                     std::vector<PlacementChange>& changes);
     struct Donation {
         Fragment* fragment = nullptr;
         std::uint32_t num_units = 0;
@@ -159,7 +169,7 @@ class Placement {
     Donation next_cached(const Member& newcomer);
     Donation next_of_layer(const Member& newcomer, std::uint32_t layer);
     Donation next_of_fullest(const Member& newcomer);
-    std::uint32_t take_share(Member& newcomer, std::uint32_t moves_max, const IsLoaded& is_loaded,
+    std::uint32_t take_share(Member& newcomer, std::uint32_t moves_max,
                              std::vector<PlacementChange>& changes);
     std::uint32_t shed_above_bound(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
 
@@ -174,6 +184,7 @@ class Placement {
     std::vector<std::vector<Member*>> layer_members_;  // [num_layers] who holds something of it
     std::vector<std::uint32_t> missing_;               // units that may lack a copy
     bool unbalanced_ = false;
+    bool spreads_lost_ = false;
     // Scratch of one take_share: by layer, kept for their memory.
     std::vector<Fragment> fragments_;
     std::vector<std::uint32_t> layer_begin_;  // [num_layers + 1] into fragments_

@@ -25,6 +25,10 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
         .layer_units = options.limits.num_experts,
         .replicas = std::max(1u, options.replicas),
         .seed = options.seed};
+    // A second or two of a good line: more would keep waiting what loses its last holder.
+    constexpr std::uint64_t ahead_bytes = 16 << 20, ahead_min = 4;
+    const std::uint64_t ahead = std::max(
+        ahead_min, ahead_bytes / std::max<std::uint64_t>(1, options.expert_blob_bytes));
     // All copies could move within some eight minutes.
     const double num_copies = static_cast<double>(placement.replicas) * placement.num_units;
     return {.placement = placement,
@@ -33,6 +37,8 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
             .return_within = options.return_within,
             .moves_per_s = std::max(16.0, num_copies / 500),
             .moves_at_once = std::max(64.0, num_copies / 100),
+            .loads_ahead = static_cast<std::uint32_t>(
+                std::min<std::uint64_t>(ahead, placement.num_units)),
             .serves = [](const UnitHolder& holder) { return worker_of(&holder).health.serves(); }};
 }
 
@@ -407,6 +413,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
     round.deadline = now + state.options.round_deadline;
     state.rounds[id] = std::move(fresh);
     ++state.counts.rounds;
+    state.directory.needs_layer_of(state.unit_of(batch.layer, 0));
 
     const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0),
                                      state.policy.attempts_at_once(),

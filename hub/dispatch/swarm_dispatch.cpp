@@ -97,8 +97,9 @@ void SwarmCore::State::keep_what_may_wait(Turn& turn, Round& round,
     turn.set_timer(*round.wait_until, TimerKind::round, round.id);
 }
 
-// Whether somebody who holds or loads its unit takes pieces of this size.
+// Whether somebody who holds its unit, or loads it or will soon, takes pieces of this size.
 bool SwarmCore::State::has_taker(const Piece& piece) const {
+    if (directory.holders(piece.unit).empty()) return directory.is_awaited(piece.unit);
     return std::ranges::any_of(directory.holders(piece.unit), [&](const UnitHolder* holder) {
         return piece.num_pairs() <= worker_of(holder).pairs_max;
     });

@@ -53,6 +53,7 @@ void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
                                    std::span<const std::uint32_t> units) {
     std::vector<AssignedUnit> frame;
     std::vector<std::uint32_t> synced;
+    auto num_later = static_cast<std::uint32_t>(worker.num_later + units.size());
     for (const std::uint32_t number : units) {
         const Unit unit = wire_unit(number);
         const Sha256 blob = options.blob_hash ? options.blob_hash(unit.layer, unit.expert)
@@ -71,13 +72,13 @@ void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
         }
 
         frame.push_back({.layer = unit.layer, .expert = unit.expert, .blob = blob});
-        if (frame.size() == assign_units_max) {
-            turn.send(worker, encode_assign(frame));
-            frame.clear();
-        }
+        --num_later;
+        if (frame.size() == assign_units_max)
+            turn.send(worker, encode_assign(std::exchange(frame, {}), num_later));
     }
 
-    if (!frame.empty()) turn.send(worker, encode_assign(frame));
+    if (!worker.published_peer && (!frame.empty() || units.empty()))
+        turn.send(worker, encode_assign(frame, num_later));
     if (!synced.empty()) send_heartbeat(turn, worker, std::move(synced));
 }
 
@@ -120,9 +121,9 @@ void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
 
     worker.health.on(HealthEvent::loaded, turn.now);
     if (before == 0) worker.work = std::max(worker.work, pool.least_work());
-    if (before == 0 || worker.num_ready == worker.num_assigned)
+    if (before == 0 || worker.num_ready == worker.num_planned())
         turn.event(worker, WorkerEvent::Kind::ready,
-                   text(worker.num_ready, " of ", worker.num_assigned, " experts"));
+                   text(worker.num_ready, " of ", worker.num_planned(), " experts"));
 
     capacity_freed = true;
     directory.settle(turn.now);

@@ -13,21 +13,43 @@ constexpr Duration look_every = 1s;        // after those whose place is kept
 constexpr Duration balance_every = 250ms;  // while moves are left to do
 constexpr Duration more_come_within = 500ms, more_come_max = 3s;
 constexpr Duration many_left_for = 2s;  // once a quarter is away
+constexpr Duration more_leave_within = 250ms;
+// Half of what a worker may have ahead is loaded so soon, or so late, that it may have more, or
+// less.
+constexpr Duration half_loaded_soon = 250ms, half_loaded_late = 1s;
 }  // namespace
 
 UnitDirectory::UnitDirectory(UnitDirectoryOptions options)
     : options_(std::move(options)),
-      placement_(options_.placement),
+      placement_(placement_options()),
       holders_(options_.placement.num_units),
       ready_(options_.placement.num_units),
       held_until_(options_.placement.num_units),
       moves_saved_(options_.moves_at_once) {}
 
+PlacementOptions UnitDirectory::placement_options() const {
+    PlacementOptions options = options_.placement;
+    options.is_loaded = [this](WorkerId owner, std::uint32_t unit) {
+        const auto found = members_.find(owner);
+        return found != members_.end() && found->second->has(unit, UnitHolder::ready);
+    };
+    options.was_held = [this](std::uint32_t unit) { return held_until_[unit] != TimePoint{}; };
+    return options;
+}
+
+bool UnitDirectory::is_awaited(std::uint32_t unit) const {
+    return std::ranges::any_of(placement_.owners(unit),
+                               [this](WorkerId owner) { return members_.contains(owner); });
+}
+
 void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, TimePoint now) {
     holder.units.assign(num_units(), 0);
+    for (std::uint32_t unit = 0; unit < member.cached.size(); ++unit)
+        if (member.cached[unit]) holder.units[unit] = UnitHolder::cached;
     holder.ring_key = member.ring_key;
     holder.capacity_units = member.capacity_units;
     holder.loading_since = now;
+    holder.loads_ahead = options_.loads_ahead;
     members_[holder.id] = &holder;
     balance_at_ = now;
 
@@ -58,13 +80,16 @@ void UnitDirectory::leave(UnitHolder& holder, bool may_return, TimePoint now) {
         }
         holder.units[unit] = 0;
     }
-    holder.num_assigned = holder.num_ready = 0;
+    holder.num_assigned = holder.num_ready = holder.num_later = holder.told_later = 0;
     holder.assign_pending = false;
     const bool was_member = members_.erase(holder.id) > 0;
     if (may_return && was_member && now >= many_left_until_)
         keep_place(holder, now);
     else
         placement_.leave(holder.id, changes_);
+    // Those who leave with it come one by one: what is left with nobody is not to wait for second
+    // copies of what the first of them had.
+    if (now < many_left_until_) second_copies_at_ = now + more_leave_within;
 }
 
 // One who left alone is back in a moment, most likely; a quarter of all is a line that broke.
@@ -112,6 +137,10 @@ void UnitDirectory::wake(TimePoint now) {
         fill_at_.reset();
         placement_.fill(changes_);
     }
+    if (second_copies_at_ && *second_copies_at_ <= now) {
+        second_copies_at_.reset();
+        for (const auto& [id, holder] : members_) holder->assign_pending |= holder->num_later > 0;
+    }
     settle(now);
 }
 
@@ -119,6 +148,7 @@ std::optional<TimePoint> UnitDirectory::wake_at() const {
     std::optional<TimePoint> at;
     const auto sooner = [&](TimePoint when) { at = std::min(at.value_or(when), when); };
     for (const Away& away : away_) sooner(std::min(away.until, away.look_at));
+    if (second_copies_at_) sooner(*second_copies_at_);
     if (fill_at_)
         sooner(*fill_at_);
     else if (placement_.unbalanced())
@@ -136,12 +166,8 @@ void UnitDirectory::rebalance(TimePoint now) {
     if (!placement_.unbalanced() || fill_at_ || now < balance_at_) return;
 
     balance_at_ = now + balance_every;
-    const auto is_loaded = [this](WorkerId owner, std::uint32_t unit) {
-        const auto found = members_.find(owner);
-        return found != members_.end() && found->second->has(unit, UnitHolder::ready);
-    };
     moves_saved_ -= placement_.rebalance(static_cast<std::uint32_t>(std::max(0.0, moves_saved_)),
-                                         is_loaded, changes_);
+                                         changes_);
 }
 
 void UnitDirectory::settle(TimePoint now) {
@@ -152,10 +178,13 @@ void UnitDirectory::settle(TimePoint now) {
         UnitHolder& holder = *found->second;
         if (change.added) {
             holder.units[change.unit] |= UnitHolder::wanted;
-            if (!holder.has(change.unit, UnitHolder::assigned)) holder.assign_pending = true;
+            if (holder.has(change.unit, UnitHolder::assigned)) continue;
+            holder.assign_pending = true;
         } else {
             holder.units[change.unit] &= static_cast<std::uint8_t>(~UnitHolder::wanted);
             touched_.push_back(change.unit);
+            // it may be one of those to come
+            holder.assign_pending |= holder.num_later > 0;
         }
     }
 
@@ -163,6 +192,21 @@ void UnitDirectory::settle(TimePoint now) {
     for (const auto& [id, holder] : members_)
         if (holder->assign_pending) assign_wanted(*holder, now);
     release_surplus_of_touched(now);
+    tell_what_is_to_come();
+}
+
+// With the units that it is told now, or alone.
+void UnitDirectory::tell_what_is_to_come() {
+    for (const auto& [id, holder] : members_) {
+        if (holder->num_later == holder->told_later) continue;
+        holder->told_later = holder->num_later;
+
+        const auto last = std::ranges::find_if(
+            orders_.rbegin(), orders_.rend(),
+            [&, worker = id](const UnitOrder& order) { return order.worker == worker; });
+        if (last == orders_.rend() || last->release)
+            orders_.push_back({.worker = id, .release = false, .units = {}});
+    }
 }
 
 // What goes on in the same sense joins the worker's last order: one frame, not one a unit.
@@ -192,29 +236,40 @@ void UnitDirectory::release_surplus_of_touched(TimePoint now) {
     }
 }
 
-// Tells it what the placement wants of it and its room allows. Uncovered
-// units first, so that every expert is served soon.
+// Layers after the one that is computed now, the next one first.
+std::uint32_t UnitDirectory::needed_after(std::uint32_t unit) const {
+    return (unit + num_units() - needed_first_) % num_units();
+}
+
+// Tells it what the placement wants of it, as much as its room allows and it may have ahead. What
+// nobody holds or loads comes first, as it is needed; then what nobody has ready.
 void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
     holder.assign_pending = false;
+    holder.num_later = 0;
     const std::uint32_t room = holder.capacity_units -
                                std::min(holder.capacity_units, holder.num_assigned);
     struct Wish {
+        bool is_held, is_download;
         std::size_t num_ready, num_holders;
         std::uint64_t order;
         std::uint32_t unit;
     };
 
     std::vector<Wish> wishes;
-    for (std::uint32_t unit = 0; unit < num_units(); ++unit)
-        if (holder.has(unit, UnitHolder::wanted) && !holder.has(unit, UnitHolder::assigned))
-            wishes.push_back(
-                {ready_[unit].size(), holders_[unit].size(), mix_hash(holder.id, unit), unit});
+    for (std::uint32_t unit = 0; unit < num_units(); ++unit) {
+        if (!holder.has(unit, UnitHolder::wanted) || holder.has(unit, UnitHolder::assigned))
+            continue;
+        const bool is_held = !holders_[unit].empty();
+        wishes.push_back({is_held, !holder.has(unit, UnitHolder::cached), ready_[unit].size(),
+                          holders_[unit].size(),
+                          is_held ? mix_hash(holder.id, unit) : needed_after(unit), unit});
+    }
 
     if (wishes.empty()) return;
 
     std::sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) {
-        return std::tie(a.num_ready, a.num_holders, a.order) <
-               std::tie(b.num_ready, b.num_holders, b.order);
+        return std::tie(a.is_held, a.is_download, a.num_ready, a.num_holders, a.order) <
+               std::tie(b.is_held, b.is_download, b.num_ready, b.num_holders, b.order);
     });
 
     if (wishes.size() > room) {
@@ -225,16 +280,25 @@ void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
                 touched_.push_back(unit);
     }
 
-    if (holder.num_ready == holder.num_assigned) holder.loading_since = now;
-
     std::vector<std::uint32_t> units;
     for (const Wish& wish : wishes) {
-        holder.units[wish.unit] |= UnitHolder::assigned;
-        ++holder.num_assigned;
-        holders_[wish.unit].push_back(&holder);
+        const bool waits = wish.is_held && second_copies_at_;
+        if (wish.is_download && (waits || holder.num_loading() >= holder.loads_ahead)) {
+            ++holder.num_later;
+            continue;
+        }
+        assign(holder, wish.unit, now);
         units.push_back(wish.unit);
     }
+    if (!units.empty()) holder.told_at = now;
     order(holder, false, units);
+}
+
+void UnitDirectory::assign(UnitHolder& holder, std::uint32_t unit, TimePoint now) {
+    if (holder.num_loading() == 0) holder.loading_since = now;
+    holder.units[unit] |= UnitHolder::assigned;
+    ++holder.num_assigned;
+    holders_[unit].push_back(&holder);
 }
 
 bool UnitDirectory::on_ready(UnitHolder& holder, Units units, TimePoint now) {
@@ -252,7 +316,11 @@ bool UnitDirectory::on_ready(UnitHolder& holder, Units units, TimePoint now) {
 
     if (holder.num_ready == before) return false;
     holder.loading_since = now;
-    if (holder.num_ready == holder.num_assigned) holder.times_stuck = 0;
+    if (holder.num_loading() == 0) holder.times_stuck = 0;
+    if (!holder.assign_pending) {
+        tell_more(holder);
+        if (holder.assign_pending) adapt_ahead(holder, now);
+    }
     return true;
 }
 
@@ -282,8 +350,7 @@ void UnitDirectory::on_budget(UnitHolder& holder, std::uint32_t capacity_units, 
 }
 
 void UnitDirectory::check_loading(UnitHolder& holder, std::uint32_t capacity_units, TimePoint now) {
-    if (holder.num_ready < holder.num_assigned &&
-        now - holder.loading_since >= options_.load_within) {
+    if (holder.num_loading() > 0 && now - holder.loading_since >= options_.load_within) {
         take_back_unloaded(holder, now);
     } else if (holder.room_again_at && *holder.room_again_at <= now) {
         holder.room_again_at.reset();
@@ -340,6 +407,22 @@ void UnitDirectory::unassign(UnitHolder& holder, std::uint32_t unit, TimePoint n
     --holder.num_assigned;
     std::erase(holders_[unit], &holder);
     held_until_[unit] = now;
+    tell_more(holder);
+}
+
+// Half of what it may have ahead is loaded, or needs not be loaded any more.
+void UnitDirectory::tell_more(UnitHolder& holder) const {
+    if (holder.num_later > 0 && 2 * holder.num_loading() <= holder.loads_ahead)
+        holder.assign_pending = true;
+}
+
+// On a fast line half of it would be there before the next order is.
+void UnitDirectory::adapt_ahead(UnitHolder& holder, TimePoint now) const {
+    const Duration took = now - holder.told_at;
+    if (took < half_loaded_soon)
+        holder.loads_ahead = std::min(2 * holder.loads_ahead, num_units());
+    else if (took > half_loaded_late)
+        holder.loads_ahead = std::max(holder.loads_ahead / 2, options_.loads_ahead);
 }
 
 // Lets go of what a worker holds beyond its share once enough others are ready.
@@ -357,8 +440,10 @@ void UnitDirectory::release_surplus(std::uint32_t unit, TimePoint now,
 
         // A worker that has no room for what it should
         // hold may go as soon as one other copy is ready.
-        const std::size_t enough = holder.assign_pending ? std::min<std::size_t>(1, owners.size())
-                                                         : owners.size();
+        const bool lacks_room = holder.assign_pending &&
+                                holder.num_assigned >= holder.capacity_units;
+        const std::size_t enough = lacks_room ? std::min<std::size_t>(1, owners.size())
+                                              : owners.size();
         const bool copies_elsewhere = !owners.empty() && num_ready_owners >= enough;
         if (holder.has(unit, UnitHolder::ready) && !copies_elsewhere) continue;
 
@@ -375,12 +460,13 @@ std::vector<std::string> UnitDirectory::check(const UnitHolder& holder, bool set
         return std::count(list.begin(), list.end(), &holder);
     };
 
-    std::uint32_t num_assigned = 0, num_ready = 0;
+    std::uint32_t num_assigned = 0, num_ready = 0, num_untold = 0;
     for (std::uint32_t unit = 0; unit < holder.units.size(); ++unit) {
         const bool is_assigned = holder.has(unit, UnitHolder::assigned),
                    is_ready = holder.has(unit, UnitHolder::ready);
         num_assigned += is_assigned;
         num_ready += is_ready;
+        num_untold += holder.has(unit, UnitHolder::wanted) && !is_assigned;
         if (is_ready && !is_assigned) wrong("unit ", unit, " is ready and not assigned");
         if (in(holders_[unit]) != is_assigned || in(ready_[unit]) != is_ready)
             wrong("unit ", unit, " is listed ", in(holders_[unit]), " and ", in(ready_[unit]),
@@ -394,6 +480,14 @@ std::vector<std::string> UnitDirectory::check(const UnitHolder& holder, bool set
     if (num_assigned != holder.num_assigned || num_ready != holder.num_ready)
         wrong("counts ", holder.num_assigned, " assigned, ", holder.num_ready, " ready; it has ",
               num_assigned, " and ", num_ready);
+    if (!settled) return broken;
+
+    const bool will_be_told = holder.assign_pending || second_copies_at_ ||
+                              2 * holder.num_loading() > holder.loads_ahead;
+    if (holder.num_later > num_untold || holder.told_later != holder.num_later)
+        wrong(holder.num_later, " units are to come, it knows of ", holder.told_later,
+              ", the placement wants ", num_untold);
+    if (num_untold > 0 && !will_be_told) wrong(num_untold, " wanted units will never be ordered");
     return broken;
 }
 

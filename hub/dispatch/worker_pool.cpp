@@ -220,7 +220,7 @@ WorkerView Worker::view() const {
     view.worker_key = worker_key;
     view.address = address;
     view.published_peer = published_peer;
-    view.units_assigned = num_assigned;
+    view.units_assigned = num_planned();
     view.units_ready = num_ready;
     view.in_flight = static_cast<std::uint32_t>(ids.num_live());
     view.groups_sent = groups_sent;

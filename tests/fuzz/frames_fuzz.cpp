@@ -91,7 +91,8 @@ void one_control(FrameType type, const Bytes& frame) {
             break;
         case FrameType::assign:
             if (const auto message = decode_assign(frame, limits()); message.ok())
-                require(decode_assign(encode_assign(*message), limits()).ok());
+                require(decode_assign(encode_assign(message->units, message->num_later), limits())
+                            .ok());
             break;
         case FrameType::ready:
             if (const auto message = decode_units(frame, limits()); message.ok()) {

@@ -250,17 +250,18 @@ TEST(AssignTest, ComesBackUpToItsMaximum) {
         sent[i].expert = static_cast<std::uint16_t>(i % 8);
         sent[i].blob[0] = static_cast<std::byte>(i);
     }
-    const Bytes frame = encode_assign(sent);
+    const Bytes frame = encode_assign(sent, 7);
     EXPECT_LE(frame.size(), unauthenticated_frame_bytes_max);
 
     const auto got = decode_assign(frame, limits);
     ASSERT_TRUE(got.ok()) << got.error().message;
-    ASSERT_EQ(got->size(), sent.size());
+    ASSERT_EQ(got->units.size(), sent.size());
+    EXPECT_EQ(got->num_later, 7u);
 
     for (std::size_t i = 0; i < sent.size(); ++i) {
-        EXPECT_EQ((*got)[i].layer, sent[i].layer);
-        EXPECT_EQ((*got)[i].expert, sent[i].expert);
-        EXPECT_EQ((*got)[i].blob, sent[i].blob);
+        EXPECT_EQ(got->units[i].layer, sent[i].layer);
+        EXPECT_EQ(got->units[i].expert, sent[i].expert);
+        EXPECT_EQ(got->units[i].blob, sent[i].blob);
     }
     EXPECT_EQ(verdict(decode_assign(frame, small_limits())), "unknown_expert");
 }
@@ -281,6 +282,9 @@ TEST(AssignTest, BadAssignsAreRefused) {
     EXPECT_EQ(refused(R"({"units":[[4,0,")" + hash + R"("]]})"), "unknown_expert");
     EXPECT_EQ(refused(R"({"units":[[0,8,")" + hash + R"("]]})"), "unknown_expert");
     EXPECT_EQ(refused(R"({"units":[[0,0,")" + hash + R"("]]})"), "ok");
+    EXPECT_EQ(refused(R"({"units":[],"later":32})"), "ok");
+    EXPECT_EQ(refused(R"({"units":[],"later":33})"), "bad_field");  // of 4 x 8 experts
+    EXPECT_EQ(refused(R"({"units":[],"later":-1})"), "bad_field");
 
     std::string many = R"({"units":[0)";
     for (int i = 0; i < 512; ++i) many += ",0";

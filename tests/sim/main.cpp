@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
     std::string faults_list = "all";
     bool verbose = false, tokens = false, sweep = false;
     double effort = 1;
-    std::string hedge = "delayed";
+    std::string hedge = "delayed", only;
     CLI::App app(
         "Replays the dispatch core against simulated workers that stall, lie, refuse and "
         "leave.\nexample: moex-sim --seed 7 --minutes 10 --faults loss,stalls\n"
@@ -91,15 +91,18 @@ int main(int argc, char** argv) {
                    "of --tokens and --sweep: share of the usual number of tokens")
         ->capture_default_str()
         ->check(CLI::Range(0.05, 100.0));
+    app.add_option("--only", only,
+                   "of --tokens: R1 to R8; of --sweep: the name of a kind of swarm");
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     }
-    if (sweep) return print_sweep({.seed = seed, .effort = effort});
+    if (sweep) return print_sweep({.seed = seed, .effort = effort, .only = only});
     if (tokens) {
         const Result<HedgePolicy> policy = parse_hedge_policy(hedge);
-        if (policy.ok()) return print_goals({.seed = seed, .hedge = *policy, .effort = effort});
+        if (policy.ok())
+            return print_goals({.seed = seed, .hedge = *policy, .effort = effort, .only = only});
         std::fprintf(stderr, "moex-sim: %s\n", policy.error().message.c_str());
         return 2;
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <set>
 
@@ -10,6 +11,7 @@ namespace moex::sim {
 namespace {
 
 constexpr std::uint32_t num_layers = 48;
+constexpr std::uint32_t blob_bytes = 2'500'000, down_bytes_per_s = 10'000'000;
 
 std::string number(double value, int digits = 0) {
     char out[32];
@@ -28,7 +30,7 @@ WorkerProfile usual_profile(std::mt19937_64& random) {
             .stall_max = 1000ms,
             .never = 1e-4,
             .up_bytes_per_s = 2'500'000,
-            .down_bytes_per_s = 10'000'000};
+            .down_bytes_per_s = down_bytes_per_s};
 }
 
 SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback) {
@@ -42,7 +44,7 @@ SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool
                        .top_k = 8,
                        .budget_experts = room,
                        .latency = 1ms,
-                       .blob_bytes = 2'500'000};
+                       .blob_bytes = blob_bytes};
     options.swarm.local_fallback = local_fallback;
     options.swarm.hedge = goal.hedge;
     return options;
@@ -75,11 +77,16 @@ std::uint32_t scaled(const GoalOptions& goal, double num_tokens) {
 }
 
 Goal tail(const GoalOptions& goal) {
-    GoalSwarm at(goal, 64, false);
-    at.tokens(scaled(goal, 20));  // by then it knows its workers
-    const TokenReport report = at.tokens(scaled(goal, 300));
+    TokenReport report;
+    for (std::uint64_t seed = goal.seed; seed < goal.seed + 5; ++seed) {
+        GoalOptions own = goal;
+        own.seed = seed;
+        GoalSwarm at(own, 64, false);
+        at.tokens(scaled(goal, 20));  // by then it knows its workers
+        report.add(at.tokens(scaled(goal, 300)));
+    }
     const double p50 = report.quantile_ms(0.5), p99 = report.quantile_ms(0.99);
-    return {.name = "R1 tail, 64 workers, 1 % stalls",
+    return {.name = "R1 tail, 64 workers, 1 % stalls, 5 seeds",
             .wanted = "p99 <= 1.5 x p50, none > 3 x, <= 5 % extra",
             .measured = text(number(p50), " / ", number(p99), " ms = ", number(p99 / p50, 2),
                              " x, longest ", number(report.longest_ms() / p50, 2), " x, ",
@@ -89,10 +96,19 @@ Goal tail(const GoalOptions& goal) {
             .violations = report.violations};
 }
 
+// To have every unit again: what nobody has, loaded by all who are there in equal parts.
+double least_loading_s(SimSwarm& swarm) {
+    const std::vector<std::uint16_t> replicas = swarm.core().replicas();
+    const auto num_lost = static_cast<double>(std::ranges::count(replicas, 0));
+    return num_lost * blob_bytes /
+           (down_bytes_per_s * static_cast<double>(swarm.workers_alive().size()));
+}
+
 Goal half_killed(const GoalOptions& goal, bool local_fallback) {
     GoalSwarm at(goal, 64, local_fallback, false);
     at.tokens(scaled(goal, 20), 8);
     const std::uint32_t num_tokens = scaled(goal, 40);
+    double loading_s = 0;  // of what is left with nobody, by all who stay, evenly
     const TokenReport report = run_tokens(at.swarm,
                                           {.num_tokens = num_tokens,
                                            .num_streams = 8,
@@ -101,13 +117,15 @@ Goal half_killed(const GoalOptions& goal, bool local_fallback) {
                                                const auto alive = swarm.workers_alive();
                                                for (std::size_t i = 0; i < alive.size(); i += 2)
                                                    swarm.leave(alive[i]);
+                                               loading_s = least_loading_s(swarm);
                                            }});
-    const double stall = report.longest_ms() - report.quantile_ms(0.5);
+    const double stall = (report.longest_ms() - report.quantile_ms(0.5)) / 1000;
     return {.name = text("R2 half of 64 killed, ", local_fallback ? "local backend" : "alone"),
             .wanted = local_fallback ? "0 failed, stall <= 2 s" : "0 failed; stall is loading",
-            .measured = text(report.failed, " of ", num_tokens, " failed, stall ",
-                             number(stall / 1000, 1), " s"),
-            .holds = report.failed == 0 && (stall <= 2000 || !local_fallback),
+            .measured = text(report.failed, " of ", num_tokens, " failed, stall ", number(stall, 1),
+                             " s", local_fallback ? "" : ", loading ",
+                             local_fallback ? "" : text(number(loading_s, 1), " s at the least")),
+            .holds = report.failed == 0 && (stall <= 2 || !local_fallback),
             .violations = report.violations};
 }
 
@@ -293,6 +311,17 @@ double TokenReport::extra_share() const {
     return extra / std::max(1.0, static_cast<double>(counters.groups_sent) - extra);
 }
 
+void TokenReport::add(const TokenReport& other) {
+    token_ms.insert(token_ms.end(), other.token_ms.begin(), other.token_ms.end());
+    failed += other.failed;
+    corrupted += other.corrupted;
+    counters.hedges_sent += other.counters.hedges_sent;
+    counters.groups_again += other.counters.groups_again;
+    counters.groups_sent += other.counters.groups_sent;
+    counters.timeouts += other.counters.timeouts;
+    violations.insert(violations.end(), other.violations.begin(), other.violations.end());
+}
+
 TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run) {
     TokenReport report;
     const SwarmCounters before = swarm.core().counters();
@@ -321,20 +350,37 @@ TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run) {
 }
 
 std::vector<Goal> measure_goals(const GoalOptions& goal) {
-    return {
-        tail(goal),
-        half_killed(goal, true),
-        half_killed(goal, false),
-        all_silent(goal),
-        all_gone(goal),
-        liars(goal, "R4 30 % lie always, eleven ways", {}, scaled(goal, 30), 1, 0),
-        liars(goal, "R4 30 % lie in 1 of 100 answers", {.lie_share = 0.01}, scaled(goal, 60), 1, 0),
-        liars(goal, "R4 30 % lie after 20 answers", {.honest_first = 20}, scaled(goal, 30), 1, 0),
-        slow_one(goal),
-        all_errors(goal),
-        slower_line(goal),
-        clock_leap(goal),
-        faults(goal)};
+    using Measure = std::function<Goal(const GoalOptions&)>;
+    const std::vector<std::pair<const char*, Measure>> all{
+        {"R1", tail},
+        {"R2", [](const GoalOptions& to) { return half_killed(to, true); }},
+        {"R2", [](const GoalOptions& to) { return half_killed(to, false); }},
+        {"R3", all_silent},
+        {"R3", all_gone},
+        {"R4",
+         [](const GoalOptions& to) {
+             return liars(to, "R4 30 % lie always, eleven ways", {}, scaled(to, 30), 1, 0);
+         }},
+        {"R4",
+         [](const GoalOptions& to) {
+             return liars(to, "R4 30 % lie in 1 of 100 answers", {.lie_share = 0.01},
+                          scaled(to, 60), 1, 0);
+         }},
+        {"R4",
+         [](const GoalOptions& to) {
+             return liars(to, "R4 30 % lie after 20 answers", {.honest_first = 20}, scaled(to, 30),
+                          1, 0);
+         }},
+        {"R5", slow_one},
+        {"R6", all_errors},
+        {"R7", slower_line},
+        {"R7", clock_leap},
+        {"R8", faults}};
+
+    std::vector<Goal> goals;
+    for (const auto& [name, measure] : all)
+        if (goal.only.empty() || goal.only == name) goals.push_back(measure(goal));
+    return goals;
 }
 
 }  // namespace moex::sim

@@ -22,6 +22,8 @@ struct TokenReport {
     double longest_ms() const { return quantile_ms(1); }
     // groups beyond the first of each call
     double extra_share() const;
+    // Another swarm's tokens beside these.
+    void add(const TokenReport& other);
 };
 // Runs in a swarm that has loaded; `swarm` goes on where it was.
 TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run);
@@ -35,6 +37,7 @@ struct GoalOptions {
     std::uint64_t seed = 1;
     HedgePolicy hedge{.mode = HedgeMode::delayed};
     double effort = 1;  // share of the usual number of tokens
+    std::string only;   // "R2": those alone; empty: all
 };
 std::vector<Goal> measure_goals(const GoalOptions& options);
 

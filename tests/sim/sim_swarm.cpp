@@ -301,6 +301,7 @@ bool SimSwarm::run_until_idle(Duration limit) {
 bool SimSwarm::run_until_ready(Duration limit) {
     const TimePoint until = state_->now + limit;
     const auto all_ready = [&] {
+        if (state_->foreground > 0) return false;  // somebody loads, or says that it has
         for (const WorkerView& view : state_->core->workers())
             if (view.units_ready < view.units_assigned || view.units_assigned == 0) return false;
         return true;

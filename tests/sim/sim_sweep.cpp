@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace moex::sim {
 namespace {
@@ -94,24 +99,53 @@ class Sweep {
     TimePoint next_churn_{};
 };
 
+SweepRow sweep_cell(const Profile& profile, const char* policy, const SweepOptions& options) {
+    const auto num_tokens = std::max(4u, static_cast<std::uint32_t>(200 * options.effort));
+    TokenReport report;
+    for (std::uint64_t seed = options.seed; seed < options.seed + options.num_seeds; ++seed) {
+        Sweep sweep(profile, *parse_hedge_policy(policy), seed);
+        sweep.tokens(num_tokens / 8);  // by then it knows its workers
+        report.add(sweep.tokens(num_tokens));
+    }
+    return {.profile = profile.name,
+            .policy = policy,
+            .p50_ms = report.quantile_ms(0.5),
+            .p99_ms = report.quantile_ms(0.99),
+            .longest_ms = report.longest_ms(),
+            .extra_share = report.extra_share(),
+            .failed = report.failed};
+}
+
 }  // namespace
 
 void sweep_policies(const SweepOptions& options, const std::function<void(const SweepRow&)>& row) {
-    const auto num_tokens = std::max(4u, static_cast<std::uint32_t>(200 * options.effort));
+    std::vector<std::pair<Profile, const char*>> cells;
     for (const Profile& profile : profiles())
-        for (const char* name : {"off", "delayed", "adaptive", "fixed 2", "fixed 3"}) {
-            const HedgePolicy policy = *parse_hedge_policy(name);
-            Sweep sweep(profile, policy, options.seed);
-            sweep.tokens(num_tokens / 8);  // by then it knows its workers
-            const TokenReport report = sweep.tokens(num_tokens);
-            row({.profile = profile.name,
-                 .policy = name,
-                 .p50_ms = report.quantile_ms(0.5),
-                 .p99_ms = report.quantile_ms(0.99),
-                 .longest_ms = report.longest_ms(),
-                 .extra_share = report.extra_share(),
-                 .failed = report.failed});
+        if (options.only.empty() || options.only == profile.name)
+            for (const char* policy : {"off", "delayed", "adaptive", "fixed 2"})
+                cells.emplace_back(profile, policy);
+
+    std::mutex mutex;
+    std::size_t next = 0, next_row = 0;
+    std::vector<std::optional<SweepRow>> rows(cells.size());
+    const auto work = [&] {
+        while (true) {
+            std::unique_lock lock(mutex);
+            const std::size_t cell = next++;
+            if (cell >= cells.size()) return;
+            lock.unlock();
+            SweepRow done = sweep_cell(cells[cell].first, cells[cell].second, options);
+            lock.lock();
+            rows[cell] = std::move(done);
+            while (next_row < rows.size() && rows[next_row]) row(*rows[next_row++]);
         }
+    };
+
+    std::vector<std::jthread> threads;
+    const std::uint32_t num_threads = options.num_threads != 0
+                                          ? options.num_threads
+                                          : std::max(1u, std::thread::hardware_concurrency());
+    for (std::uint32_t i = 0; i < num_threads; ++i) threads.emplace_back(work);
 }
 
 }  // namespace moex::sim

@@ -13,10 +13,13 @@ struct SweepRow {
     std::uint64_t failed = 0;
 };
 struct SweepOptions {
-    std::uint64_t seed = 1;
-    double effort = 1;  // share of the usual number of tokens
+    std::uint64_t seed = 1;         // the first of so many
+    std::uint32_t num_seeds = 5;    // a swarm each, their tokens together are a row
+    double effort = 1;              // share of the usual number of tokens
+    std::string only;               // the profile; empty: all
+    std::uint32_t num_threads = 0;  // 0: as many as there are processors
 };
-// Each row as soon as it is there.
+// Rows in order, each as soon as it is there.
 void sweep_policies(const SweepOptions& options, const std::function<void(const SweepRow&)>& row);
 
 }  // namespace moex::sim

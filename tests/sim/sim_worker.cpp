@@ -79,7 +79,8 @@ void SimSwarm::State::worker_reads(WorkerId id, Bytes frame) {
             if (!units.ok()) return leave(id);
             if (worker.loading_stalled) break;
             std::vector<Unit> loaded;
-            for (const AssignedUnit& unit : *units) loaded.push_back({unit.layer, unit.expert});
+            for (const AssignedUnit& unit : units->units)
+                loaded.push_back({unit.layer, unit.expert});
             load(worker, std::move(loaded));
             break;
         }
@@ -179,7 +180,7 @@ std::uint64_t SimSwarm::State::download(SimWorker& worker, std::span<const Unit>
 
 // Weights that come over a line of so many bytes a second are ready one after the other.
 void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
-    constexpr std::size_t told_at_once = 16;
+    constexpr Duration told_every = 20ms;  // as web-worker/expert_loader does
     const WorkerId id = worker.id;
     worker.held.insert(units.begin(), units.end());
     const std::uint64_t bytes_per_s = worker.profile.down_bytes_per_s;
@@ -192,20 +193,20 @@ void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
     }
 
     worker.loaded_at = std::max(now, worker.loaded_at);
-    for (std::size_t begin = 0; begin < units.size(); begin += told_at_once) {
-        const auto end = std::min(units.size(), begin + told_at_once);
-        const std::uint64_t num_new = download(worker,
-                                               std::span(units).subspan(begin, end - begin));
-        worker.loaded_at += Duration(
-            static_cast<std::int64_t>(1e9 * static_cast<double>(num_new * options.blob_bytes) /
-                                      static_cast<double>(bytes_per_s)));
-        at(worker.loaded_at,
-           [this, id,
-            some = std::vector<Unit>(units.begin() + static_cast<std::ptrdiff_t>(begin),
-                                     units.begin() + static_cast<std::ptrdiff_t>(end))] {
-               if (workers.at(id).alive && !workers.at(id).loading_stalled)
-                   to_hub(id, encode_ready(some));
-           });
+    const Duration each(static_cast<std::int64_t>(1e9 * static_cast<double>(options.blob_bytes) /
+                                                  static_cast<double>(bytes_per_s)));
+    std::vector<Unit> some;
+    TimePoint told_at = worker.loaded_at;
+    for (std::size_t i = 0; i < units.size(); ++i) {
+        some.push_back(units[i]);
+        if (download(worker, std::span(units).subspan(i, 1)) > 0) worker.loaded_at += each;
+        if (i + 1 < units.size() && worker.loaded_at - told_at < told_every) continue;
+
+        told_at = worker.loaded_at;
+        at(told_at, [this, id, told = std::exchange(some, {})] {
+            if (workers.at(id).alive && !workers.at(id).loading_stalled)
+                to_hub(id, encode_ready(told));
+        });
     }
 }
 

@@ -37,7 +37,7 @@ class UnitLedger {
         switch (header->type) {
             case FrameType::assign:
                 if (const auto units = decode_assign(frame, limits); units.ok())
-                    for (const AssignedUnit& unit : *units)
+                    for (const AssignedUnit& unit : units->units)
                         assigned_.insert({unit.layer, unit.expert});
                 break;
             case FrameType::weight_sync:

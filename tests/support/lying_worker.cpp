@@ -83,7 +83,7 @@ class LyingWorker {
         const auto assigned = decode_assign(frame, limits_);
         if (!assigned.ok()) return;
         std::vector<Unit> units;
-        for (const AssignedUnit& unit : *assigned) units.push_back({unit.layer, unit.expert});
+        for (const AssignedUnit& unit : assigned->units) units.push_back({unit.layer, unit.expert});
         socket_->send(encode_ready(units));
         if (!std::exchange(serving_, true)) std::cout << "serving" << std::endl;
     }

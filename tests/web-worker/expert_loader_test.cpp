@@ -60,6 +60,27 @@ TEST(ExpertLoaderTest, APauseInMidDownloadStopsItAndResumeTakesItUp) {
     EXPECT_EQ(stage.status().bytes_downloaded, 2 * stage_blob_bytes);
 }
 
+TEST(ExpertLoaderTest, ProgressKnowsWhatTheHubWillNameLater) {
+    Stage stage;
+    stage.core->start();
+    stage.welcome();
+    stage.give(encode_assign(units_of({1}), 2));
+    stage.run_until([&] { return stage.status().units_ready == 1; });
+    EXPECT_EQ(stage.status().units_assigned, 3u);
+    EXPECT_EQ(stage.status().phase, WorkerPhase::downloading);
+    EXPECT_EQ(stage.status().bytes_to_fetch - stage.status().bytes_fetched, 2 * stage_blob_bytes);
+
+    stage.give(encode_assign(units_of({2}), 1));
+    stage.run_until([&] { return stage.status().units_ready == 2; });
+    EXPECT_EQ(stage.status().units_assigned, 3u);
+    EXPECT_EQ(stage.status().phase, WorkerPhase::downloading);
+
+    stage.give(encode_assign({}));  // the third has gone to somebody else
+    stage.run_until([&] { return stage.status().units_assigned == 2; });
+    EXPECT_EQ(stage.status().phase, WorkerPhase::serving);
+    EXPECT_EQ(stage.status().bytes_to_fetch, stage.status().bytes_fetched);
+}
+
 // The bar stood at half for ever once.
 TEST(ExpertLoaderTest, AnExpertReleasedBetweenTwoTriesIsNoLongerWaitedFor) {
     Stage stage;

@@ -39,7 +39,8 @@ class Liar : public WorkerLink {
         if (header->type == FrameType::assign) {
             std::vector<Unit> units;
             const auto assigned = decode_assign(frame, limits_);
-            for (const AssignedUnit& unit : *assigned) units.push_back({unit.layer, unit.expert});
+            for (const AssignedUnit& unit : assigned->units)
+                units.push_back({unit.layer, unit.expert});
             reply(encode_ready(units));
         }
         if (header->type == FrameType::group_dispatch) reply(answer(frame));

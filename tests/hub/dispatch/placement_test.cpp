@@ -20,12 +20,12 @@ PlacementMember member(WorkerId id, std::uint32_t capacity, std::uint64_t prefix
 }
 
 constexpr std::uint32_t all_moves = 1u << 30;
-bool nothing_is_loaded(WorkerId, std::uint32_t) { return false; }
+bool all_is_loaded(WorkerId, std::uint32_t) { return true; }
 
 // Joins, and takes its share at once.
 void join(Placement& placement, const PlacementMember& newcomer, Changes& changes) {
     placement.join(newcomer, changes);
-    placement.rebalance(all_moves, nothing_is_loaded, changes);
+    placement.rebalance(all_moves, changes);
 }
 
 void check_rules(const Placement& placement, std::uint32_t num_units, std::uint32_t replicas) {
@@ -66,7 +66,7 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
             capacity[next] = size;
             placement.join(member(next++, size, prefix % 4), changes);
         }
-        if (prefix % 3 > 0) placement.rebalance(prefix, nothing_is_loaded, changes);
+        if (prefix % 3 > 0) placement.rebalance(prefix, changes);
         for (const PlacementChange& change : changes) {
             if (change.added)
                 RC_ASSERT(held[change.worker].insert(change.unit).second);
@@ -163,7 +163,7 @@ TEST(PlacementTest, ASmallerCapacityGivesTheSpareFirstAndALargerOneTakesItsShare
 
     changes.clear();
     placement.resize(7, 1000, {}, changes);
-    placement.rebalance(all_moves, nothing_is_loaded, changes);
+    placement.rebalance(all_moves, changes);
     EXPECT_NEAR(placement.load(7), placement.fair_share(7), 1.1);
     for (const PlacementChange& change : changes)
         EXPECT_TRUE(change.added || change.worker != 7) << "it gives nothing away";
@@ -249,21 +249,56 @@ TEST(PlacementTest, ALayerLiesWithFewWorkers) {
 }
 
 TEST(PlacementTest, WhatIsLoadedMovesAsFastAsItIsAllowedTo) {
-    Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
+    Placement placement({.num_units = 1000,
+                         .layer_units = 100,
+                         .replicas = 2,
+                         .seed = 3,
+                         .is_loaded = all_is_loaded});
     Changes changes;
     for (WorkerId id = 1; id <= 4; ++id) join(placement, member(id, 1000, id), changes);
-    const auto all_is_loaded = [](WorkerId, std::uint32_t) { return true; };
 
     placement.join(member(5, 1000, 5), changes);
     EXPECT_EQ(placement.load(5), 0u);  // nothing lacks a copy
     for (std::uint32_t moved = 0; moved < 400 && placement.unbalanced();) {
         changes.clear();
-        moved += placement.rebalance(30, all_is_loaded, changes);
+        moved += placement.rebalance(30, changes);
         EXPECT_LE(changes.size(), 2 * 30u);
     }
     EXPECT_GE(placement.load(5), 300u);
-    EXPECT_FALSE(placement.rebalance(30, all_is_loaded, changes) > 0);
+    EXPECT_FALSE(placement.rebalance(30, changes) > 0);
     EXPECT_FALSE(placement.unbalanced());
+}
+
+// By layers alone the neighbours of a lost layer would load all of it, and others nothing.
+TEST(PlacementTest, WhatManyLeaveWithNobodyIsLoadedByAllWhoStay) {
+    constexpr std::uint32_t num_workers = 32, num_experts = 64, num_units = 24 * num_experts;
+    std::vector<std::set<WorkerId>> loaded(num_units);
+    Placement placement(
+        {.num_units = num_units,
+         .layer_units = num_experts,
+         .replicas = 2,
+         .seed = 3,
+         .is_loaded = [&](WorkerId owner,
+                          std::uint32_t unit) { return loaded[unit].contains(owner); },
+         .was_held = [](std::uint32_t) { return true; }});
+    Changes changes;
+    for (WorkerId id = 1; id <= num_workers; ++id) join(placement, member(id, 144, id), changes);
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        for (const WorkerId owner : placement.owners(unit)) loaded[unit].insert(owner);
+
+    changes.clear();
+    for (WorkerId id = 1; id <= num_workers; id += 2) {
+        placement.leave(id, changes);
+        for (auto& owners : loaded) owners.erase(id);
+    }
+    std::uint32_t num_lost = 0;
+    std::map<WorkerId, std::uint32_t> to_load;
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        if (loaded[unit].empty()) ++num_lost, ++to_load[placement.owners(unit).front()];
+    ASSERT_GT(num_lost, 100u);
+    for (const auto& [worker, count] : to_load)
+        EXPECT_LE(count, 2 * num_lost / (num_workers / 2) + num_experts / 8) << worker;
+    EXPECT_TRUE(placement.check().empty()) << placement.check().front();
 }
 
 TEST(PlacementTest, WhoTakesAnothersPlaceHasItsUnitsAndNothingMoves) {
@@ -279,7 +314,7 @@ TEST(PlacementTest, WhoTakesAnothersPlaceHasItsUnitsAndNothingMoves) {
     back.ring_key = 4 * 77;
     changes.clear();
     placement.rename(4, back, changes);
-    placement.rebalance(all_moves, nothing_is_loaded, changes);
+    placement.rebalance(all_moves, changes);
     std::set<std::uint32_t> after;
     for (const PlacementChange& change : changes) {
         EXPECT_TRUE(change.added && change.worker == 99);
@@ -290,7 +325,11 @@ TEST(PlacementTest, WhoTakesAnothersPlaceHasItsUnitsAndNothingMoves) {
 }
 
 TEST(PlacementTest, WhatANewcomerHasAlreadyIsWhatItGets) {
-    Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
+    Placement placement({.num_units = 1000,
+                         .layer_units = 100,
+                         .replicas = 2,
+                         .seed = 3,
+                         .is_loaded = all_is_loaded});
     Changes changes;
     for (WorkerId id = 1; id <= 4; ++id) join(placement, member(id, 1000, id), changes);
     PlacementMember newcomer = member(5, 1000, 5);
@@ -299,8 +338,7 @@ TEST(PlacementTest, WhatANewcomerHasAlreadyIsWhatItGets) {
     changes.clear();
     // although nothing may move for which there is a download
     placement.join(newcomer, changes);
-    placement.rebalance(
-        1, [](WorkerId, std::uint32_t) { return true; }, changes);
+    placement.rebalance(1, changes);
 
     std::size_t num_cached = 0, num_new = 0;
     for (std::uint32_t unit = 0; unit < 1000; ++unit)

@@ -33,7 +33,8 @@ class InstantWorker : public WorkerLink {
         if (header->type == FrameType::assign) {
             std::vector<Unit> units;
             const auto assigned = decode_assign(frame, limits_);
-            for (const AssignedUnit& unit : *assigned) units.push_back({unit.layer, unit.expert});
+            for (const AssignedUnit& unit : assigned->units)
+                units.push_back({unit.layer, unit.expert});
             reply(encode_ready(units));
         } else if (header->type == FrameType::heartbeat) {
             reply(encode_heartbeat(header->sequence_id));

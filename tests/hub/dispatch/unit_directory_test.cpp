@@ -15,9 +15,10 @@ constexpr std::uint32_t num_units = 48;
 // A directory and workers who do what they are told, when the test says so.
 struct UnitDirectoryTest : testing::Test {
     UnitDirectoryTest() { open(2); }
-    void open(std::uint32_t replicas) {
+    void open(std::uint32_t replicas, std::uint32_t loads_ahead = num_units) {
         directory = std::make_unique<UnitDirectory>(UnitDirectoryOptions{
             .placement = {.num_units = num_units, .replicas = replicas, .seed = 3},
+            .loads_ahead = loads_ahead,
             .serves = [this](const UnitHolder& holder) { return !out.contains(holder.id); }});
     }
 
@@ -210,6 +211,142 @@ TEST_F(UnitDirectoryTest, WhereManyLeaveNobodyIsWaitedFor) {
     load_all();
     EXPECT_EQ(num_uncovered(), 0u);
     EXPECT_FALSE(directory->wake_at() && *directory->wake_at() > now + 1s);
+}
+
+// Leaves come one by one: second copies of what the first of them had are not to be loaded before
+// what the last of them leaves with nobody.
+TEST_F(UnitDirectoryTest, AfterAMassLeaveWhatNobodyHoldsIsOrderedAtOnceAndSecondCopiesLater) {
+    for (int i = 0; i < 8; ++i) join();
+    load_all();
+    orders.clear();
+    for (std::size_t i = 0; i < 3; ++i) leave(*holders[i], true);
+    std::set<std::uint32_t> uncovered;
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        if (directory->ready(unit).empty()) uncovered.insert(unit);
+    ASSERT_FALSE(uncovered.empty());
+
+    std::set<std::uint32_t> ordered;
+    for (const UnitOrder& order : orders)
+        if (!order.release) ordered.insert(order.units.begin(), order.units.end());
+    EXPECT_EQ(ordered, uncovered);
+
+    wait(300ms);
+    load_all();
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
+}
+
+TEST_F(UnitDirectoryTest, WhatNobodyHoldsIsOrderedAsItIsNeeded) {
+    directory->needs_layer_of(20);
+    join();
+    ASSERT_EQ(orders.size(), 1u);
+    ASSERT_EQ(orders[0].units.size(), std::size_t{num_units});
+    for (std::uint32_t i = 0; i < num_units; ++i)
+        EXPECT_EQ(orders[0].units[i], (20 + i) % num_units);
+}
+
+TEST_F(UnitDirectoryTest, NobodyIsToldMoreAtOnceThanItMayHaveAheadAndAllOfItInTheEnd) {
+    open(2, 8);
+    UnitHolder& first = join();
+    EXPECT_EQ(first.num_assigned, 8u);
+    EXPECT_TRUE(directory->is_awaited(num_units - 1));
+    const std::vector<std::uint32_t> some = open_of(first);
+    for (std::size_t i = 0; i < 4; ++i) {
+        wait(100ms);
+        directory->on_ready(first, {&some[i], 1}, now);
+        directory->settle(now);
+        EXPECT_EQ(first.num_assigned, i < 3 ? 8u : 12u);
+    }
+    for (int i = 0; i < 8; ++i) load(first);
+    EXPECT_EQ(first.num_ready, num_units);
+    EXPECT_EQ(first.num_later, 0u);
+}
+
+TEST_F(UnitDirectoryTest, WhoLoadsFastMayHaveMoreAheadAndLessWhenItIsSlow) {
+    open(2, 4);
+    UnitHolder& first = join();
+    EXPECT_EQ(first.num_loading(), 4u);
+    load(first);
+    EXPECT_EQ(first.num_loading(), 8u);
+    wait(100ms);
+    load(first);
+    EXPECT_EQ(first.num_loading(), 16u);
+    wait(2s);
+    load(first);
+    EXPECT_EQ(first.num_loading(), 8u);
+}
+
+// Its progress has an end from the first order on, also where that end moves.
+TEST_F(UnitDirectoryTest, AWorkerKnowsHowManyUnitsAreToCome) {
+    open(1, 8);
+    UnitHolder& first = join();
+    EXPECT_EQ(first.num_assigned, 8u);
+    EXPECT_EQ(first.told_later, num_units - 8);
+
+    orders.clear();
+    UnitHolder& second = join();
+    EXPECT_EQ(first.num_planned() + second.num_planned(), num_units);
+    EXPECT_LT(first.told_later, num_units - 8);
+    EXPECT_TRUE(std::ranges::any_of(orders, [&](const UnitOrder& order) {
+        return order.worker == first.id && !order.release;
+    }));
+    for (int i = 0; i < 8; ++i) load_all();
+    EXPECT_EQ(first.told_later + second.told_later, 0u);
+    EXPECT_EQ(first.num_ready + second.num_ready, num_units);
+}
+
+TEST_F(UnitDirectoryTest, WhoNeedNotLoadWhatItWasToldIsToldTheRest) {
+    open(2, 8);
+    UnitHolder& first = join();
+    for (int i = 0; i < 8; ++i) load(first);
+    UnitHolder& second = join();
+    ASSERT_EQ(second.num_assigned, 8u);
+    // the next to come take over much of what it was told to load
+    for (int i = 0; i < 4; ++i) join();
+    for (int i = 0; i < 40; ++i) {
+        load_all();
+        wait(300ms);
+    }
+    for (const auto& holder : holders) EXPECT_EQ(holder->num_later, 0u) << holder->id;
+    for (std::uint32_t unit = 0; unit < num_units; ++unit)
+        EXPECT_EQ(directory->ready(unit).size(), 2u) << unit;
+}
+
+// In its queue are some second copies; then the only holder of others leaves.
+TEST_F(UnitDirectoryTest, WhatLosesItsLastHolderComesBeforeTheSecondCopiesThatSomebodyIsToLoad) {
+    open(2, 8);
+    UnitHolder& gone = join();
+    for (int i = 0; i < 8; ++i) load(gone);
+    UnitHolder& other = join();
+    ASSERT_EQ(other.num_assigned, 8u);
+    const std::vector<std::uint32_t> before = open_of(other);
+
+    directory->needs_layer_of(0);
+    leave(gone);
+    EXPECT_EQ(other.num_assigned, 8u);
+    wait(500ms);
+    orders.clear();
+    load(other);
+    ASSERT_EQ(orders.size(), 1u);
+    std::vector<std::uint32_t> next;
+    for (std::uint32_t unit = 0; next.size() < 8; ++unit)
+        if (std::ranges::find(before, unit) == before.end()) next.push_back(unit);
+    EXPECT_EQ(orders[0].units, next);
+}
+
+TEST_F(UnitDirectoryTest, WhatSomebodyHasCachedIsOrderedAtOnce) {
+    open(2, 8);
+    holders.push_back(std::make_unique<UnitHolder>(UnitHolder{.id = ++last_id}));
+    PlacementMember member{
+        .worker = last_id, .ring_key = 5, .capacity_units = num_units, .address_prefix = 1};
+    member.cached.assign(num_units, false);
+    for (std::uint32_t unit = 0; unit < 30; ++unit) member.cached[unit] = true;
+    directory->join(*holders.back(), member, now);
+    directory->settle(now);
+    read_orders();
+    EXPECT_GE(holders.back()->num_assigned, 30u);
+    for (std::uint32_t unit = 0; unit < 30; ++unit)
+        EXPECT_TRUE(holders.back()->has(unit, UnitHolder::assigned)) << unit;
 }
 
 TEST_F(UnitDirectoryTest, WhoLoadsNothingForTooLongGivesItBackAndMayTryAgainLater) {

@@ -30,7 +30,7 @@ std::map<WorkerId, std::set<std::uint32_t>> held_of_layer(const SimSwarm& swarm,
             const FrameHeader header = *decode_frame_header(frame);
             if (header.type == FrameType::assign) {
                 const auto units = decode_assign(frame, limits);
-                for (const AssignedUnit& unit : *units)
+                for (const AssignedUnit& unit : units->units)
                     if (unit.layer == story_layer) held[worker].insert(unit.expert);
             } else if (header.type == FrameType::release) {
                 const auto units = decode_units(frame, limits);
