@@ -121,7 +121,7 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
   assert.equal(all.code, 0, all.stderr);
   assert.match(all.stdout, /^moex-demo: 2 windows of 32 tokens, 4 of 16 experts in 8 MoE layers\n/);
   for (const name of ['random', 'previous-token', 'lru', 'lfu', 'popularity', 'request-popularity', 'next-gate',
-    'next-gate \\+4', 'quasi-hidden', 'quasi-hidden \\+4'])
+    'next-gate \\+4', 'quasi-hidden', 'quasi-hidden \\+4', 'estimator'])
     assert.match(all.stdout, new RegExp(`\\d  ${name} +0\\.\\d{3} ± 0\\.\\d{3}`));
 
   const rows = readFileSync(`${folder}/out/predictors.csv`, 'utf8').trim().split('\n').slice(1);
@@ -131,11 +131,12 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
   assert.equal(readFileSync(`${folder}/out/layers.csv`, 'utf8').match(/^next-gate,1,/gm).length, 7);
   assert.equal(readFileSync(`${folder}/out/tokens.csv`, 'utf8').match(/^random,0,/gm).length, 32);
   for (const name of ['layers.svg', 'tokens.svg'])
-    assert.equal(readFileSync(`${folder}/out/${name}`, 'utf8').match(/<polyline /g).length, 14);
+    assert.equal(readFileSync(`${folder}/out/${name}`, 'utf8').match(/<polyline /g).length, 15);
 
   const plain = await runHub(args);
   assert.equal(plain.code, 0, plain.stderr);
-  assert.match(plain.stdout, /  next-gate /);
+  for (const name of ['next-gate', 'quasi-hidden', 'estimator'])  // of what the demo has learned
+    assert.match(plain.stdout, new RegExp(`\\d  ${name} `));
 
   for (const [wrong, sentence] of [[['--text', `${folder}/none`], /none: cannot be read/],
     [['--text', text, '--windows', '100000'], /whole windows of/],
@@ -149,6 +150,8 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
 test('a package learns default vectors and an estimator that predict knows', () => inFolder(async (folder) => {
   const text = `${modelFolder}/../../../tests/golden/demo/val_excerpt.txt`, model = `${folder}/demo`;
   cpSync(modelFolder, model, { recursive: true });
+  const manifest = JSON.parse(readFileSync(`${model}/manifest.json`, 'utf8'));
+  writeFileSync(`${model}/manifest.json`, JSON.stringify({ ...manifest, default_vectors: null, estimator: null }));
   const trained = await runHub(['train-estimator', '--model', model, '--text', text, '--windows', '16',
     '--window', '256', '--calibrate-tokens', '1024']);
   assert.equal(trained.code, 0, trained.stderr);
