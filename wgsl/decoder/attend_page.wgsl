@@ -7,8 +7,10 @@
 //   @binding(5) peaks  read_write  f32 [num_rows, num_heads, part_pages, 2]: peak score, sum of exp(score - peak)
 // A page is a split whatever the row is computed with, so a row's bits follow from its position alone
 // (Dao et al., "Flash-Decoding", 2023). Pages behind the row are passed over.
-// One thread a token for the scores, one for four values of a head after that. Up to eight heads that share keys and
-// values are computed together: blocks = ceil(num_heads / num_kv_heads / 8).
+// One thread a token for the scores. After that one for four values of all heads and every fourth token (every second
+// where head_dim is beyond 128), so that a value is read once and few reads follow each other; the tokens' sums are
+// added in pairs. Up to eight heads that share keys and values are computed together: blocks = ceil(num_heads /
+// num_kv_heads / 8).
 // Dispatch (num_kv_heads * blocks, number of pages, number of rows).
 // Twin: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
 //@ host_checked
@@ -34,9 +36,12 @@ override head_dim: u32;    // a multiple of 4, at most 256
 @group(0) @binding(4) var<storage, read_write> parts: array<vec4<f32>>;
 @group(0) @binding(5) var<storage, read_write> peaks: array<f32>;
 
-var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256
+var<workgroup> queries: array<vec4<f32>, 512>;   // 8 heads of 256; later half of the tokens' sums
 var<workgroup> weights: array<f32, 1024>;        // 8 heads of 128 tokens
 var<workgroup> lanes: array<f32, 128>;           // 8 heads of 16 lanes
+//@ for i in 0..u8
+var<workgroup> value_scales: array<u32, 128>;
+//@ end
 
 // `scale_zero` is the word of a head's token where it is held in codes.
 fn kv_quad(at: u32, scale_zero: u32) -> vec4<f32> {
@@ -94,6 +99,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var scale_zero = 0u;
 //@ for i in 0..u8
   scale_zero = kv[k_scales + thread];
+  value_scales[thread] = kv[v_scales + thread];   // read behind a barrier
 //@ end
   for (var quad = 0u; quad < quads; quad += 1u) {
     let k = kv_quad(k_base + quad * page_tokens + thread, scale_zero);
@@ -141,17 +147,49 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     peaks[to + 1u] = total;
   }
 
-  for (var i = thread; i < heads * quads; i += 128u) {
-    let head = i / quads;
-    let quad = i % quads;
-    var mix = vec4<f32>(0.0);
-    for (var token = 0u; token < count; token += 1u) {
+  // Slices of the tokens, each with a thread for a quad.
+  let slices = select(4u, 2u, quads > 32u);
+  let slice = thread / quads;
+  let quad = thread % quads;
+//@ for h in 0..8
+  var mix_${h} = vec4<f32>(0.0);
+//@ end
+  if (slice < slices) {
+    for (var token = slice; token < count; token += slices) {
 //@ for i in 0..u8
-      scale_zero = kv[v_scales + token];
+      scale_zero = value_scales[token];
 //@ end
       let v = kv_quad(v_base + token * quads + quad, scale_zero);
-      mix = fma(vec4<f32>(weights[head * page_tokens + token]), v, mix);
+//@ for h in 0..8
+      if (${h}u < shared_by) {
+        mix_${h} = fma(vec4<f32>(weights[${h}u * page_tokens + token]), v, mix_${h});
+      }
+//@ end
     }
-    parts[((first_head + head) * part_pages + page) * quads + quad] = mix;
+  }
+  for (var reach = slices / 2u; reach > 0u; reach >>= 1u) {
+    if (slice >= reach && slice < 2u * reach) {
+//@ for h in 0..8
+      if (${h}u < shared_by) {
+        queries[((slice - reach) * block_heads + ${h}u) * quads + quad] = mix_${h};
+      }
+//@ end
+    }
+    workgroupBarrier();
+    if (slice < reach) {
+//@ for h in 0..8
+      if (${h}u < shared_by) {
+        mix_${h} += queries[(slice * block_heads + ${h}u) * quads + quad];
+      }
+//@ end
+    }
+    workgroupBarrier();
+  }
+  if (slice == 0u) {
+//@ for h in 0..8
+    if (${h}u < heads) {
+      parts[((first_head + ${h}u) * part_pages + page) * quads + quad] = mix_${h};
+    }
+//@ end
   }
 }
