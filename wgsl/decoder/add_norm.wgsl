@@ -17,11 +17,11 @@ override for_head: u32;
 override epsilon_bits: u32;
 
 @group(0) @binding(0) var<storage, read> rows: array<u32>;
-@group(0) @binding(1) var<storage, read_write> x: array<f32>;
-@group(0) @binding(2) var<storage, read> addends: array<f32>;
-@group(0) @binding(3) var<storage, read> weight: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
-@group(0) @binding(5) var<storage, read_write> y_transposed: array<f32>;
+@group(0) @binding(1) var<storage, read_write> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> addends: array<vec4<f32>>;
+@group(0) @binding(3) var<storage, read> weight: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> y_transposed: array<vec4<f32>>;
 
 var<workgroup> sums: array<f32, 256>;
 
@@ -29,14 +29,15 @@ var<workgroup> sums: array<f32, 256>;
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = group.y + for_head * rows[head_row_word];
 
+  let quads = hidden_size / 4u;
   var sum = 0.0;
-  for (var i = thread; i < hidden_size; i += 256u) {
-    var value = x[row * hidden_size + i];
+  for (var i = thread; i < quads; i += 256u) {
+    var value = x[row * quads + i];
     for (var a = 0u; a < num_addends; a += 1u) {
-      value += addends[(row * num_addends + a) * hidden_size + i];
+      value += addends[(row * num_addends + a) * quads + i];
     }
-    x[row * hidden_size + i] = value;
-    sum = fma(value, value, sum);
+    x[row * quads + i] = value;
+    sum = add_dot(value, value, sum);
   }
   sums[thread] = sum;
   for (var stride = 128u; stride > 0u; stride >>= 1u) {
@@ -48,9 +49,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
 
   let scale = 1.0 / sqrt(sums[0] / f32(hidden_size) + bitcast<f32>(epsilon_bits));
-  for (var i = thread; i < hidden_size; i += 256u) {
-    let value = x[row * hidden_size + i] * scale * weight[i];
-    y[group.y * hidden_size + i] = value;
-    y_transposed[group.y * hidden_size + transposed(i, hidden_size)] = value;
+  for (var i = thread; i < quads; i += 256u) {
+    let value = x[row * quads + i] * scale * weight[i];
+    y[group.y * quads + i] = value;
+    y_transposed[group.y * quads + transposed(4u * i, hidden_size) / 4u] = value;
   }
 }
