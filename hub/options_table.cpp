@@ -195,7 +195,7 @@ const Setting engine_settings[] = {
      "on a GPU of this machine, through Vulkan: attention, routers and LM head; with generate and "
      "with --backend local the experts, too, unless --deterministic. auto takes a real one and "
      "stays on the processor where there is none; NAME is an index or part of a device's name "
-     "(llvmpipe is software). Keys and values, as f32 or f16, lie there: --kv-mb, or what fits"},
+     "(llvmpipe is software). Keys and values lie there: --kv-mb, or what fits"},
     {"gpu-mb", number, command_serve, "MB", "0", "most of the GPU's memory; 0: what is free", 0,
      10000000},
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
