@@ -269,6 +269,30 @@ TEST(PlacementTest, WhatIsLoadedMovesAsFastAsItIsAllowedTo) {
     EXPECT_FALSE(placement.unbalanced());
 }
 
+// Also where somebody who has others of the layer, and is less filled, is on the same one.
+TEST(PlacementTest, WhatALeaverHadGoesToAnotherAddressPrefix) {
+    Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
+    Changes changes;
+    std::map<WorkerId, std::uint64_t> prefixes;
+    for (WorkerId id = 1; id <= 9; ++id) {
+        prefixes[id] = 1 + (id - 1) / 3;
+        join(placement, member(id, 1000, prefixes[id]), changes);
+    }
+    const auto num_on_one_prefix = [&] {
+        std::size_t count = 0;
+        for (std::uint32_t unit = 0; unit < 1000; ++unit) {
+            const auto owners = placement.owners(unit);
+            count += prefixes[owners[0]] == prefixes[owners[1]];
+        }
+        return count;
+    };
+    ASSERT_EQ(num_on_one_prefix(), 0u);
+    for (const WorkerId id : {1, 4, 7}) {
+        placement.leave(id, changes);
+        EXPECT_EQ(num_on_one_prefix(), 0u) << id;
+    }
+}
+
 // By layers alone the neighbours of a lost layer would load all of it, and others nothing.
 TEST(PlacementTest, WhatManyLeaveWithNobodyIsLoadedByAllWhoStay) {
     constexpr std::uint32_t num_workers = 32, num_experts = 64, num_units = 24 * num_experts;

@@ -69,6 +69,23 @@ TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {
     }
 }
 
+TEST(RoundTest, EachPieceThatALiarAnsweredIsOpenAgain) {
+    Round round = opened(Rows({1.0f, 70000.0f}));
+    for (const std::uint32_t block : {0u, 1u}) {
+        Attempt attempt;
+        attempt.worker = 7;
+        attempt.pieces = {2 * block, 2 * block + 1};
+        GroupDispatch group;
+        round.fill_group(attempt, group);
+        EXPECT_EQ(round.accept(attempt, std::vector<float>(top_k * hidden, 1.0f), true), 2u);
+    }
+    EXPECT_EQ(round.pieces_left, 0u);
+    EXPECT_EQ(round.reject_answers_of(8), 0u);
+    EXPECT_EQ(round.reject_answers_of(7), 4u);
+    EXPECT_EQ(round.pieces_left, 4u);
+    for (const Piece& piece : round.pieces) EXPECT_TRUE(piece.is_open());
+}
+
 TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {
     Round round = opened(Rows({1.0f, 70000.0f}));
     for (const std::uint32_t block : {0u, 1u}) {

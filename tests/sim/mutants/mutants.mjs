@@ -1,0 +1,260 @@
+// One-line bugs of hub/dispatch, each a replacement of text that is there exactly once. run.mjs plants them one by one.
+// A mutant that no longer applies is an error: what it stood for is somewhere else now, and so must it be.
+// `survives`: no test finds it, and why that is no harm.
+export const mutants = [
+  // ---- unit_directory: who is told to hold what
+  {
+    file: 'unit_directory.cpp', what: 'what nobody holds is ordered like a second copy',
+    from: 'const bool is_held = !holders_[unit].empty();', to: 'const bool is_held = true;',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'units are not ordered as they are needed',
+    from: 'is_held ? mix_hash(holder.id, unit) : needed_after(unit)', to: 'mix_hash(holder.id, unit)',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'second copies are ordered in the middle of a mass leave',
+    from: 'const bool waits = wish.is_held && second_copies_at_;', to: 'const bool waits = false;',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'everything is ordered at once',
+    from: 'holder.num_loading() >= holder.loads_ahead)', to: 'false)',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'the rest is never ordered',
+    from: 'if (holder.num_later > 0 && 2 * holder.num_loading() <= holder.loads_ahead)', to: 'if (holder.id == 0)',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'who need not load any more is not told the rest',
+    from: 'held_until_[unit] = now;\n    tell_more(holder);', to: 'held_until_[unit] = now;',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'a copy is let go before others have it',
+    from: 'const bool copies_elsewhere = !owners.empty() && num_ready_owners >= enough;',
+    to: 'const bool copies_elsewhere = enough > 0;',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'a copy at somebody who is not asked counts',
+    from: 'return holder->has(unit, UnitHolder::wanted) && options_.serves(*holder);',
+    to: 'return holder->has(unit, UnitHolder::wanted);',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'who loads nothing keeps what it was told to load',
+    from: 'if (holder.num_loading() > 0 && now', to: 'if (holder.num_loading() > 1u << 30 && now',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'a mass leave is waited for like one who leaves alone',
+    from: '(members_.size() + away_.size()) / 4)) return;', to: '(members_.size() + away_.size()))) return;',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'what nobody else has waits for who is away',
+    from: 'if (is_covered(unit))', to: 'if (unit < num_units())',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'a worker is not told that less is to come than it thinks',
+    from: 'orders_.push_back({.worker = id, .release = false, .units = {}});', to: ';',
+  },
+  {
+    file: 'unit_directory.cpp', what: 'a fast line has no more ahead than a slow one',
+    from: 'holder.loads_ahead = std::min(2 * holder.loads_ahead, num_units());', to: ';',
+  },
+  // ---- placement
+  {
+    file: 'placement.cpp', what: 'copies of a unit go to one address prefix',
+    from: 'const bool is_new = collisions(unit, 0, member->given.address_prefix) == 0;',
+    to: 'const bool is_new = true;',
+  },
+  {
+    file: 'placement.cpp', what: 'the bound on load is forgotten',
+    from: 'return member.load < bound(member) && member.to_load <= to_load_max && !owns(member, unit);',
+    to: 'return member.load < member.capacity && member.to_load <= to_load_max && !owns(member, unit);',
+  },
+  {
+    file: 'placement.cpp', what: 'a second copy does not give way to a unit that has none',
+    from: 'owner = make_way(unit, copy, to_load_max, donor, gave_way, changes);', to: ';',
+  },
+  {
+    file: 'placement.cpp', what: 'neighbours load what a mass leave lost',
+    from: 'return least + options_.layer_units / 8;', to: 'return least + options_.num_units;',
+  },
+  // ---- attempt_policy
+  {
+    file: 'attempt_policy.cpp', what: 'a first attempt pays for a second one',
+    from: 'saved_ = std::min(saved_ + budget_.per_first, budget_.saved_max);',
+    to: 'saved_ = std::min(saved_ + 1, budget_.saved_max);',
+  },
+  {
+    file: 'attempt_policy.cpp', what: 'second attempts know no budget',
+    from: 'return saved_ >= 1;', to: 'return true;',
+  },
+  {
+    file: 'attempt_policy.cpp', what: 'a second attempt goes out at the median',
+    from: 'constexpr double wait_quantile = 0.96;', to: 'constexpr double wait_quantile = 0.5;',
+  },
+  {
+    file: 'attempt_policy.cpp', what: 'adaptive asks twice while the swarm is fast',
+    from: 'latency_.p50() > policy_.slow_p50', to: 'latency_.p50() < policy_.slow_p50',
+  },
+  // ---- worker_health
+  {
+    file: 'worker_health.cpp', what: 'an answer does not end a row of failures',
+    from: 'if (event == HealthEvent::answer || event == HealthEvent::echo) failures_in_row_ = 0;',
+    to: 'if (event == HealthEvent::echo) failures_in_row_ = 0;',
+  },
+  {
+    file: 'worker_health.cpp', what: 'each ejection is as short as the first',
+    from: 'now + std::min<Duration>(options.eject_for * ejections_, options.eject_max);',
+    to: 'now + std::min<Duration>(options.eject_for, options.eject_max);',
+  },
+  {
+    file: 'worker_health.cpp', what: 'a failed probe is forgiven',
+    from: 'failures_in_row_ >= options.failures_max || state_ == Health::probing;',
+    to: 'failures_in_row_ >= options.failures_max;',
+  },
+  {
+    file: 'swarm_core.cpp', what: 'without a local backend everybody may be ejected',
+    from: 'return 2 * num_out <= num_loaded;', to: 'return true;',
+  },
+  {
+    file: 'swarm_core.cpp', what: 'three silent workers are no darkness',
+    from: 'if (unheard.size() < std::min(enough, num_asked)) return;', to: 'if (unheard.size() < 99) return;',
+  },
+  {
+    file: 'swarm_core.cpp', what: 'answers of somebody who was removed are believed',
+    from: 'if (round->reject_answers_of(id) > 0) touched.push_back(round_id);', to: 'touched.push_back(round_id);',
+  },
+  {
+    file: 'swarm_protocol.cpp', what: 'BUSY in a row is no failure',
+    from: 'if (++worker.busy_in_row > options.busy_in_row_max)', to: 'if (++worker.busy_in_row > 1u << 30)',
+  },
+  {
+    file: 'swarm_protocol.cpp', what: 'late answers teach nothing',
+    from: 'worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);', to: '',
+  },
+  {
+    file: 'swarm_protocol.cpp', what: 'an answer is taken for any question of its worker',
+    from: 'else if (!(answer->shape == attempt.shape))', to: 'else if (answer->y.empty())',
+  },
+  // ---- swarm_attempts
+  {
+    file: 'swarm_attempts.cpp', what: 'who was asked may be asked for the same again',
+    from: 'piece.tried.push_back(worker.id);', to: '',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'losers go on computing',
+    from: 'turn.send(*worker, encode_cancel(attempt.sequence_id));', to: '',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'what is answered elsewhere is not cancelled before the round ends',
+    from: 'round.covered(other)) cancel_attempt(turn, other);', to: 'false) cancel_attempt(turn, other);',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'who says BUSY is not asked again',
+    from: 'std::erase(piece.tried, attempt.worker);  // it may be asked again', to: '',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'BUSY counts as a try',
+    from: '--piece.dispatches;  // and that was no attempt', to: 'piece.hedged = false;',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'a timeout is no failure',
+    from: 'add_failure(turn, worker, "timeout");', to: '',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'what waits its turn is late',
+    from: 'if (waits_its_turn(turn, attempt)) return;', to: '',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'who hangs is asked first, as ever',
+    from: 'worker.stalls_until = now + worker.stalls_for;', to: '',
+  },
+  {
+    file: 'swarm_attempts.cpp', what: 'second attempts cost nothing',
+    from: 'policy.pay(static_cast<std::uint32_t>(round.attempts.size() - num_before));', to: '(void)num_before;',
+  },
+  // ---- swarm_dispatch
+  {
+    file: 'swarm_dispatch.cpp', what: 'who said BUSY is asked before its time',
+    from: 'worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&',
+    to: 'worker.ids.num_live() < worker.queue_depth &&',
+  },
+  {
+    file: 'swarm_dispatch.cpp', what: 'the ejected are asked like others',
+    from: 'piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));',
+    to: 'piece.was_tried(worker.id);',
+  },
+  {
+    file: 'swarm_dispatch.cpp', what: 'second attempts take the place of first ones',
+    from: 'const bool idle_only = hedge && round.copies == 1,', to: 'const bool idle_only = false && hedge,',
+  },
+  {
+    file: 'swarm_dispatch.cpp', what: 'after three tries the local backend is not asked',
+    from: 'if (!dark && round.pieces[i].dispatches < options.attempts_max) return false;',
+    to: 'if (!dark) return false;',
+  },
+  {
+    file: 'swarm_dispatch.cpp', what: 'a unit that nobody holds is waited for as long as any',
+    from: 'if (until <= turn.now) {', to: 'if (until + 1h <= turn.now) {',
+  },
+  {
+    file: 'swarm_dispatch.cpp', what: 'a probe ends with what it copies',
+    from: 'find_attempt(round.attempts.back())->probe = true;', to: '',
+  },
+  {
+    file: 'swarm_dispatch.cpp', what: 'groups are larger than who is weak takes',
+    from: 'num_pairs + piece.num_pairs() > pairs_max))', to: 'num_pairs + piece.num_pairs() > 1u << 30))',
+  },
+  {
+    file: 'swarm_dispatch.cpp', what: 'newcomers get as much as the proven',
+    from: 'if (!room_for_new) prefer_proven();', to: '',
+  },
+  // ---- router
+  {
+    file: 'router.cpp', what: 'ten times slower is not slow',
+    from: 'candidate.given.pace_ms > slow_factor * *middle;', to: 'candidate.given.pace_ms > 1e9 * *middle;',
+  },
+  {
+    file: 'router.cpp', what: 'who hangs is no worse than others',
+    from: 'candidate.is_slow = candidate.given.stalls ||', to: 'candidate.is_slow =',
+  },
+  {
+    file: 'router.cpp', what: 'large rounds are not shared out',
+    from: 'group.num_pairs + item.num_pairs <= best.share_pairs;', to: 'best.share_pairs > 0;',
+  },
+  {
+    file: 'router.cpp', what: 'who is loaded is asked like the idle',
+    from: 'return {~std::min(candidate.gain_pairs, candidate.share_pairs), candidate.given.num_live,',
+    to: 'return {~std::min(candidate.gain_pairs, candidate.share_pairs), 0u,',
+  },
+  // ---- worker_pool
+  {
+    file: 'worker_pool.cpp', what: 'ids of cancelled questions are used again',
+    from: 'find_live(id) != nullptr || cancelled_.contains(id)) ++id;', to: 'find_live(id) != nullptr) ++id;',
+  },
+  {
+    file: 'worker_pool.cpp', what: 'old news count for ever',
+    from: 'const double trust = left_after(now - own.at, estimate_half_life);', to: 'const double trust = 1;',
+  },
+  {
+    file: 'worker_pool.cpp', what: 'timeouts are as tight as the mean',
+    from: 'const double ms = std::max(4 * own.mean_ms, own.mean_ms + 6 * own.deviation_ms);',
+    to: 'const double ms = own.mean_ms;',
+  },
+  {
+    file: 'swarm_units.cpp', what: 'a newcomer is flooded',
+    from: 'if (before == 0) worker.work = std::max(worker.work, pool.least_work());', to: '',
+  },
+  // ---- round
+  {
+    file: 'round.cpp', what: 'sums are added as they arrive',
+    from: 'return a->first_piece < b->first_piece;', to: 'return a < b;',
+  },
+  {
+    file: 'round.cpp', what: 'gates are not rounded where the round is deterministic',
+    from: 'pair_gate[pair] = options.rounding.deterministic ? half_to_float(float_to_half(gate))',
+    to: 'pair_gate[pair] = options.rounding.deterministic && gate < 0 ? half_to_float(float_to_half(gate))',
+  },
+  {
+    file: 'round.cpp', what: 'a removed liar takes only its last answer with it',
+    from: 'pieces_left += num_open;', to: 'pieces_left += num_open > 0;',
+  },
+];

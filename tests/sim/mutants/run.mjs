@@ -1,0 +1,102 @@
+// Plants the bugs of mutants.mjs one by one into a copy of the file that they are in, links the tests with it, and says
+// which of them the tests find. The checkout and its build stay as they are.
+// usage: node tests/sim/mutants/run.mjs [--check] [--build DIR] [--dispatch-only] [NUMBER|FROM-TO...]
+//   --check          only that each still applies; without it the tests run, up to half a minute of one core each
+//   --build          where dispatch_test and sim_test were built from this checkout, with Ninja [build]
+//   --dispatch-only  dispatch_test alone: what only a simulated swarm finds counts as surviving
+//   NUMBER, FROM-TO  which of the list, from 1 [all]
+// example: nice node tests/sim/mutants/run.mjs 1-10 14
+// Prints CSV: number, file, what, the first test that fails, or SURVIVES.
+// exit: 0 all that were run were found or are known to survive, 1 one survived, 2 one does not apply or does not build
+import { execFileSync, spawnSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, dirname, join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+import { mutants } from './mutants.mjs';
+
+const root = resolve(dirname(fileURLToPath(import.meta.url)), '../../..');
+const args = process.argv.slice(2);
+const buildAt = args.indexOf('--build');
+const build = resolve(root, buildAt >= 0 ? args.splice(buildAt, 2)[1] : 'build');
+const has = (flag) => args.includes(flag);
+
+// The tests that a bug of this room has to get past, those that take least first, and their seconds.
+const tests = [['dispatch_test', 300], ['sim_test', 900]].slice(0, has('--dispatch-only') ? 1 : 2);
+
+function planted(mutant, number) {
+  const parts = readFileSync(join(root, 'hub/dispatch', mutant.file), 'utf8').split(mutant.from);
+  if (parts.length === 2) return parts.join(mutant.to);
+  console.error(`mutant ${number}, ${mutant.file}: "${mutant.from}" is there ${parts.length - 1} times`);
+  return null;
+}
+
+function chosen() {
+  const given = args.filter((arg) => !arg.startsWith('--')).flatMap((arg) => {
+    const [from, to = from] = arg.split('-').map(Number);
+    return Array.from({ length: to - from + 1 }, (_, i) => from + i);
+  });
+  return given.length > 0 ? given : mutants.map((_, i) => i + 1);
+}
+
+// How the build makes that file, by its own word.
+const commandOf = (target) => execFileSync('ninja', ['-C', build, '-t', 'commands', target], {
+  encoding: 'utf8', maxBuffer: 1 << 28,
+}).trimEnd().split('\n').at(-1);
+
+function runs(command) {
+  const done = spawnSync('sh', ['-c', command], { cwd: build, encoding: 'utf8', maxBuffer: 1 << 28 });
+  if (done.status !== 0) console.error(done.stderr.slice(-2000));
+  return done.status === 0;
+}
+
+const at = mkdtempSync(join(tmpdir(), 'mutants-'));
+process.on('exit', () => rmSync(at, { recursive: true, force: true }));
+
+// The first test that fails, hangs or crashes with that text in place of the file; null: none does.
+function finder(file, text) {
+  const source = join(at, file), object = `${source}.o`;
+  writeFileSync(source, text);
+  const made = commandOf(`hub/dispatch/CMakeFiles/moex_dispatch.dir/${file}.o`);
+  if (!runs(made.replace(/ -MD -MT \S+ -MF \S+ -o \S+ -c \S+$/, ` -o ${object} -c ${source}`))) return undefined;
+
+  for (const [name, seconds] of tests) {
+    // before the room's own library, which is not asked then for what this one defines
+    const program = join(at, name);
+    if (!runs(commandOf(name).replace(` -o ${name} `, ` ${object} -o ${program} `))) return undefined;
+    const run = spawnSync(program, ['--gtest_brief=1', '--gtest_fail_fast'], {
+      encoding: 'utf8', timeout: seconds * 1000, killSignal: 'SIGKILL', maxBuffer: 1 << 28,
+    });
+    if (run.status === 0) continue;
+    const failed = /\[ {2}FAILED {2}\] (\S+)/.exec(run.stdout ?? '');
+    return `${name}: ${failed ? failed[1] : (run.signal ?? `exit ${run.status}`)}`;
+  }
+  return null;
+}
+
+const texts = mutants.map((mutant, i) => planted(mutant, i + 1));
+if (texts.includes(null)) process.exit(2);
+if (has('--check')) {
+  console.log(`${mutants.length} mutants apply`);
+  process.exit(0);
+}
+
+const healthy = basename(mutants[0].file);
+const before = finder(healthy, readFileSync(join(root, 'hub/dispatch', healthy), 'utf8'));
+if (before !== null) {
+  console.error(`without any mutant: ${before ?? 'does not build'}`);
+  process.exit(2);
+}
+
+let num_survivors = 0;
+for (const number of chosen()) {
+  const mutant = mutants[number - 1];
+  const found = finder(mutant.file, texts[number - 1]);
+  if (found === undefined) process.exitCode = 2;
+  if (found === null && !mutant.survives) ++num_survivors;
+  const survives = mutant.survives ? `SURVIVES (${mutant.survives})` : 'SURVIVES';
+  const word = found === undefined ? 'does not build' : found ?? survives;
+  console.log(`${number},${mutant.file},"${mutant.what}",${word}`);
+}
+if (num_survivors > 0) process.exitCode ||= 1;
