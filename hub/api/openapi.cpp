@@ -229,6 +229,21 @@ constexpr const char* other_schemas = R"json({
     "tokens_per_minute": {"type": "integer", "minimum": 0},
     "expires_days": {"type": "integer", "minimum": 0, "maximum": 36500}}},
   "KeyId": {"type": "object", "required": ["id"], "properties": {"id": {"type": "string"}}},
+  "WorkerOrder": {"type": "object", "required": ["worker"], "properties": {
+    "worker": {"type": "integer", "minimum": 1, "description": "Its number in /api/status."},
+    "on": {"type": "boolean", "default": true, "description": "false ends it."}}},
+  "BanWish": {"type": "object", "required": ["worker"], "properties": {
+    "worker": {"type": "integer", "minimum": 1},
+    "days": {"type": "integer", "minimum": 0, "maximum": 36500, "default": 30,
+      "description": "At least; a key that was banned before stays closed for longer."}}},
+  "BanKey": {"type": "object", "required": ["worker_key"], "properties": {
+    "worker_key": {"type": "string", "description": "Or its beginning, where one begins so."}}},
+  "Ban": {"type": "object", "required": ["worker_key", "until_s"], "properties": {
+    "worker_key": {"type": "string"}, "nickname": {"type": "string"},
+    "reason": {"type": "string"}, "times": {"type": "integer"}, "banned_s": {"type": "integer"},
+    "until_s": {"type": "integer", "description": "Unix time."}, "is_over": {"type": "boolean"}}},
+  "Bans": {"type": "object", "required": ["bans"], "properties": {
+    "bans": {"type": "array", "items": {"$ref": "#/components/schemas/Ban"}}}},
   "ClaimedKey": {"type": "object", "required": ["id", "key"], "properties": {
     "id": {"type": "string"}, "key": {"type": "string"}}},
   "JoinLink": {"type": "object", "required": ["url"], "properties": {

@@ -1,4 +1,4 @@
-// moex-hub ban: which workers' keys are closed for false answers, and opening one again. Beside a
+// moex-hub ban: which workers' keys are closed, and opening one again. Beside a
 // hub that runs, which sees it at the worker's next attempt to join, or without one.
 #include <cstdio>
 #include <ctime>
@@ -56,11 +56,10 @@ int run_ban(const Invocation& invocation) {
 
     const auto registry = Registry::open(directory);  // brings the schema up to date
     if (!registry.ok()) return fail(registry.error().message);
-    const auto bans = BanBook::open(directory);
-    if (!bans.ok()) return fail(bans.error().message);
-    if (action == "list") return list(**bans);
+    BanBook& bans = (*registry)->bans();
+    if (action == "list") return list(bans);
 
-    const auto lifted = (*bans)->lift(*key);
+    const auto lifted = bans.lift(*key);
     if (!lifted.ok()) return fail(lifted.error().message);
     (void)print_now(text("worker ", one_line(lifted->worker_key), " may join again\n"));
     return exit_stopped;

@@ -98,7 +98,7 @@ std::vector<Command> commands_around_them() {
     return {
         {"ban",
          command_ban,
-         "List workers that were banned for false answers, or let one join again.",
+         "List workers that were banned (for false answers, or by you), or let one join again.",
          "moex-hub ban lift 3f9a",
          {{"ACTION", "", "list or lift", true, "list|lift"},
           {"KEY", "", "lift: the worker's key as list shows it, or its beginning"}},

@@ -277,8 +277,6 @@ Status HubProgram::require_computers() const {
 Status HubProgram::open_registry() {
     MOEX_ASSIGN(registry, Registry::open(state_directory_));
     registry_ = std::move(registry);
-    MOEX_ASSIGN(bans, BanBook::open(state_directory_));
-    bans_ = std::move(bans);
     MOEX_ASSIGN(made, prepare_keys(settings_, *registry_, keys_required(server_options_)));
     made_keys_ = std::move(made);
     return {};
@@ -320,8 +318,8 @@ void HubProgram::on_worker_event(const WorkerEvent& event) {
         engine_->forget_worker(event.worker);
 
     if (event.kind != WorkerEvent::Kind::banned || event.view->worker_key.empty()) return;
-    const Result<Ban> ban = bans_->add(event.view->worker_key, event.view->nickname, event.detail,
-                                       std::time(nullptr));
+    const Result<Ban> ban = registry_->bans().add(event.view->worker_key, event.view->nickname,
+                                                  event.detail, std::time(nullptr));
     if (!ban.ok())
         log_error("hub: a ban is lost at the next start", kv("error", ban.error().message));
 }
@@ -334,7 +332,7 @@ ExpertBackend& HubProgram::experts() {
 void HubProgram::join_rooms() {
     SwarmOptions swarm_options = swarm_options_of(settings_, model_.package, *registry_);
     swarm_options.closed_for = [this](std::string_view worker_key) -> Duration {
-        return std::chrono::seconds(bans_->left_s(worker_key, std::time(nullptr)));
+        return std::chrono::seconds(registry_->bans().left_s(worker_key, std::time(nullptr)));
     };
     swarm_.emplace(std::move(swarm_options), server_->swarm_host(), model_.local.get(),
                    [this](const WorkerEvent& event) { on_worker_event(event); });

@@ -15,7 +15,6 @@
 #include "hub/commands/service_manager.h"
 #include "hub/commands/signals.h"
 #include "hub/net/server.h"
-#include "hub/registry/bans.h"
 
 namespace moex {
 
@@ -89,7 +88,6 @@ class HubProgram {
     std::unique_ptr<GpuSteps> gpu_;         // null where this machine's cores compute the steps
     std::atomic<bool> gpu_is_lost_{false};  // for good: the cores took over
     std::unique_ptr<Registry> registry_;
-    std::unique_ptr<BanBook> bans_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;
     std::unique_ptr<Trace> trace_;  // what has spans goes before it

@@ -151,6 +151,18 @@ constexpr Route route_table[] = {
         .says("The link by which workers join.", "JoinLink"),
     hosts("POST", "/api/admin/join/rotate", &Routes::rotate_join_link)
         .says("A new join link; the former one lets nobody in.", "JoinLink", "Nothing"),
+    hosts("POST", "/api/admin/workers/drain", &Routes::drain_worker)
+        .says("A worker lets go of what others have by then, and gets nothing more; or does again.",
+              "WorkerOrder", "WorkerOrder"),
+    hosts("POST", "/api/admin/workers/pin", &Routes::pin_worker)
+        .says("What a worker holds moves to no newcomer; or does again.", "WorkerOrder",
+              "WorkerOrder"),
+    hosts("POST", "/api/admin/workers/ban", &Routes::ban_worker)
+        .says("A worker goes, and its key stays closed.", "Ban", "BanWish"),
+    hosts("GET", "/api/admin/bans", &Routes::list_bans)
+        .says("Workers' keys that are or were closed, the latest first.", "Bans"),
+    hosts("POST", "/api/admin/bans/lift", &Routes::lift_ban)
+        .says("Forgets the bans of a key, named by its beginning.", "Ban", "BanKey"),
     hosts("GET", "/api/admin/settings", &Routes::show_settings)
         .says("The settings in force and where each came from.", "Settings"),
     hosts("POST", "/api/admin/claim", &Routes::claim_admin, Door::claim)

@@ -80,6 +80,12 @@ class Routes {
     void rotate_join_link(HttpRequest request, Responder responder) const;
     void show_settings(HttpRequest request, Responder responder) const;
     void claim_admin(HttpRequest request, Responder responder) const;
+    // What the host orders of workers; worker_routes.cpp.
+    void drain_worker(HttpRequest request, Responder responder) const;
+    void pin_worker(HttpRequest request, Responder responder) const;
+    void ban_worker(HttpRequest request, Responder responder) const;
+    void list_bans(HttpRequest request, Responder responder) const;
+    void lift_ban(HttpRequest request, Responder responder) const;
     void refuse_plain_worker(HttpRequest request, Responder responder) const;
     template <void (Api::*method)(HttpRequest, Api::Responder)>
     void ask_api(HttpRequest request, Responder responder) const;
@@ -101,6 +107,9 @@ class Routes {
     template <class Answer>
     void answer_from_disk(Responder responder, Answer answer) const;
     Checked<HttpResponse> join_answer() const;
+    Checked<void> order_worker(WorkerId worker, WorkerOrder order) const;
+    void order_by_body(const HttpRequest& request, Responder responder, WorkerOrder begin,
+                       WorkerOrder end, const char* what) const;
     void answer_preflight(const Route& route, const HttpRequest& request,
                           WireResponder& responder) const;
 

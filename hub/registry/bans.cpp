@@ -32,7 +32,7 @@ Result<std::unique_ptr<BanBook>> BanBook::open(const std::filesystem::path& dire
 }
 
 Result<Ban> BanBook::add(std::string_view worker_key, std::string_view nickname,
-                         std::string_view reason, std::int64_t now_s) {
+                         std::string_view reason, std::int64_t now_s, std::int64_t least_s) {
     const std::lock_guard lock(mutex_);
     Transaction transaction(*database_);
     Ban ban{.worker_key = std::string(worker_key),
@@ -48,7 +48,7 @@ Result<Ban> BanBook::add(std::string_view worker_key, std::string_view nickname,
     }
 
     const std::uint32_t doublings = std::min(ban.times - 1, doublings_max);
-    ban.until_s = now_s + std::min(longest_ban_s, first_ban_s << doublings);
+    ban.until_s = now_s + std::max(least_s, std::min(longest_ban_s, first_ban_s << doublings));
     {
         Statement insert(*database_, "INSERT OR REPLACE INTO bans VALUES (?, ?, ?, ?, ?, ?)");
         insert.bind(worker_key).bind(nickname).bind(reason);

@@ -161,9 +161,13 @@ Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
         return Error{prepared.error().code,
                      text((directory / "moex.sqlite").string(), ": ", prepared.error().message)};
 
+    MOEX_ASSIGN(bans, BanBook::open(directory));
+    state.bans = std::move(bans);
     state.thread = std::thread([&state] { state.serve(); });
     return registry;
 }
+
+BanBook& Registry::bans() { return *state_->bans; }
 
 void Registry::add_to_counter(std::string_view name, std::uint64_t delta) {
     if (delta == 0) return;

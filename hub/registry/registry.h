@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hub/registry/bans.h"
 #include "hub/registry/contributors.h"
 #include "protocol/result.h"
 
@@ -143,6 +144,8 @@ class Registry {
     Contributions contributions(const std::optional<PublicKey>& mine, std::int64_t now_s) const;
     Status forget_contributor(const PublicKey& key);  // also when it is not known
     const Nonces& nonces() const;
+    // Over a connection of its own: see there.
+    BanBook& bans();
     void flush();
 
   private:

@@ -66,6 +66,7 @@ struct Pending {
 struct Registry::State {
     std::filesystem::path directory;
     const Nonces nonces;
+    std::unique_ptr<BanBook> bans;
 
     mutable std::mutex keys_mutex;  // taken after database_mutex where both are
     std::vector<StoredKey> keys;    // revoked and expired ones too

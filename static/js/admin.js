@@ -1,11 +1,12 @@
 // The host's page: keys, the join link, contributors, settings. The admin key goes as Bearer, from this tab alone.
 import {
-  inOrder, keyStates, limitWords, mayRevoke, qrPath, roleWords, termWords, usedWords,
+  banWords, bannedName, inOrder, keyStates, limitWords, mayRevoke, qrPath, roleWords, termWords, usedWords, workerName,
+  workerPills,
 } from "/js/admin/words.js";
 import { getJson, postJson } from "/js/api.js";
 import { button, copyText, element, make } from "/js/dom.js";
 import { listenForForget } from "/js/forget.js";
-import { bytes, compact, count, ms, span } from "/js/format.js";
+import { compact, count, ms, span } from "/js/format.js";
 import { drop, read, write } from "/js/storage.js";
 
 const refresh_ms = 2000;
@@ -14,7 +15,7 @@ let key = read(key_name, "");
 let settings = [];
 let timer = 0;
 
-// ---- tables: [head, cell of a row, class]
+// ---- tables: [head, cell of a row, class]; `acts` holds buttons, whose head is for those who hear it
 
 const pill = ([kind, word]) => make("span", `pill ${kind}`, word);
 
@@ -27,20 +28,25 @@ const key_columns = [
   ["Tokens today", (one) => usedWords(one.today), "number"],
   ["In all", (one) => usedWords(one.all), "number"],
   ["Term", (one, now_s) => termWords(one, now_s)],
-  ["", (one) => (mayRevoke(one) ? button("small danger", "Revoke", () => askToRevoke(one)) : "")],
+  ["Actions", (one) => (mayRevoke(one) ? act("danger", "Revoke", one.id, () => askToRevoke(one)) : ""), "acts"],
 ];
-const worker_kinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
 const worker_columns = [
-  ["Name", (worker) => worker.nickname || `#${worker.id}`, "name"],
-  ["State", (worker) => pill([worker_kinds[worker.state] ?? "", worker.state])],
+  ["Name", workerName, "name"],
+  ["State", (worker) => group("pills", workerPills(worker).map(pill))],
   ["GPU", (worker) => [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend, "name"],
   ["Experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`, "number"],
   ["Answered", (worker) => compact.format(worker.pairs_answered), "number"],
   ["Per call", (worker) => ms(worker.p50_ms), "number"],
-  ["Timeouts", (worker) => String(worker.timeouts), "number"],
-  ["Bad answers", (worker) => String(worker.bad_answers), "number"],
-  ["Up / down", (worker) => `${bytes(worker.bytes_received)} / ${bytes(worker.bytes_sent)}`, "number"],
+  ["Late / wrong", (worker) => `${worker.timeouts} / ${worker.bad_answers}`, "number"],
   ["For", (worker) => span(worker.connected_s), "number"],
+  ["Actions", workerButtons, "acts"],
+];
+const ban_columns = [
+  ["Worker", bannedName, "name"],
+  ["Closed", banWords],
+  ["Times", (ban) => String(ban.times), "number"],
+  ["Why", (ban) => ban.reason, "name"],
+  ["Actions", (ban) => act("", "Lift", ban.worker_key, () => lift(ban)), "acts"],
 ];
 const setting_columns = [
   ["Setting", (one) => one.name],
@@ -49,14 +55,47 @@ const setting_columns = [
   ["What it does", (one) => one.help],
 ];
 
+function group(class_name, nodes) {
+  const box = make("span", class_name);
+  box.append(...nodes);
+  return box;
+}
+
+// A row's button: its name survives the next drawing of the row, and so does the focus on it.
+const act = (kind, text, id, run, more = {}) =>
+  button(`small ${kind}`, text, run, { "data-act": `${text} ${id}`, ...more });
+
+function workerButtons(worker) {
+  const order = (what, on) => () => orderWorker(what, { worker: worker.id, on });
+  const why = worker.has_key ? {} : { disabled: "", title: "It gave no key that could be closed" };
+  return group("acts", [
+    worker.drained ? act("", "Use again", worker.id, order("drain", false))
+      : act("", "Drain", worker.id, order("drain", true)),
+    worker.pinned ? act("", "Unpin", worker.id, order("pin", false)) : act("", "Pin", worker.id, order("pin", true)),
+    act("danger", "Ban", worker.id, () => askToBan(worker), why),
+  ]);
+}
+
 function drawHeads(id, columns) {
-  element(id).replaceChildren(...columns.map(([name, , kind = ""]) => make("th", kind === "number" ? kind : "", name)));
+  element(id).replaceChildren(...columns.map(([name, , kind = ""]) => {
+    const head = make("th", kind === "number" ? kind : "", kind === "acts" ? "" : name, { scope: "col" });
+    if (kind === "acts") head.append(make("span", "visually-hidden", name));
+    return head;
+  }));
+}
+
+// Draws rows anew; who stood on one of their buttons stands on it again.
+function drawRows(id, rows) {
+  const { act: focused } = document.activeElement?.dataset ?? {};
+  element(id).replaceChildren(...rows);
+  if (focused && document.activeElement === document.body)
+    [...element(id).querySelectorAll("[data-act]")].find(({ dataset }) => dataset.act === focused)?.focus();
 }
 
 function rowOf(columns, one, ...more) {
   const row = make("tr");
   for (const [name, tell, kind = ""] of columns) {
-    const cell = make("td", kind, "", { "data-name": name });
+    const cell = make("td", kind, "", { "data-name": kind === "acts" ? "" : name });
     cell.append(tell(one, ...more));
     row.append(cell);
   }
@@ -71,7 +110,7 @@ function drawKeys({ keys, local }, now_s) {
     row.classList.toggle("ended", one.state !== "open");
     return row;
   });
-  element("keys").replaceChildren(...rows);
+  drawRows("keys", rows);
   element("local-words").textContent = `Without a key: ${usedWords(local.today)} tokens today, `
     + `${usedWords(local.all)} in all.`;
 }
@@ -79,7 +118,16 @@ function drawKeys({ keys, local }, now_s) {
 function drawWorkers(workers) {
   element("no-workers").hidden = workers.length > 0;
   element("worker-table").hidden = workers.length === 0;
-  element("workers").replaceChildren(...workers.map((worker) => rowOf(worker_columns, worker)));
+  drawRows("workers", workers.map((worker) => rowOf(worker_columns, worker)));
+}
+
+function drawBans(bans) {
+  element("bans-box").hidden = bans.length === 0;
+  drawRows("bans", bans.map((ban) => {
+    const row = rowOf(ban_columns, ban);
+    row.classList.toggle("ended", ban.is_over);
+    return row;
+  }));
 }
 
 function drawJoin({ url, qr = [] }) {
@@ -138,12 +186,15 @@ function close(sentence) {
 async function refresh() {
   clearTimeout(timer);
   try {
-    const [keys, status] = await Promise.all([getJson("/api/admin/keys", key), getJson("/api/status", key)]);
+    const [keys, status, bans] = await Promise.all(
+      ["/api/admin/keys", "/api/status", "/api/admin/bans"].map((path) => getJson(path, key)));
     if (keys.status === 401 || keys.status === 403) return close("The hub does not know this key as an admin's.");
-    if (!keys.ok || !status.ok) throw new Error((keys.ok ? status : keys).body?.error?.message ?? "no answer");
+    const failed = [keys, status, bans].find(({ ok }) => !ok);
+    if (failed) throw new Error(failed.body?.error?.message ?? "no answer");
     if (element("rooms").hidden) await openRooms();
     drawKeys(keys.body, Date.now() / 1000);
     drawStatus(status.body);
+    drawBans(bans.body.bans);
     say("", "");
   } catch (failure) {
     element("state").className = "pill bad";
@@ -194,6 +245,20 @@ async function askToRevoke(one) {
   const words = `${one.name} (${one.id}) can do nothing with it any more; answers that run end with an error.`;
   if (!await ask("Revoke this key?", words, "Revoke")) return;
   if (await order("/api/admin/keys/revoke", { id: one.id })) refresh();
+}
+
+async function orderWorker(what, body) {
+  if (await order(`/api/admin/workers/${what}`, body)) refresh();
+}
+
+async function askToBan(worker) {
+  const words = `${workerName(worker)} goes now and may not come back for 30 days. Others take over what it holds; its `
+    + "answers in rounds that are open are asked of them again.";
+  if (await ask("Ban this contributor?", words, "Ban")) orderWorker("ban", { worker: worker.id });
+}
+
+async function lift({ worker_key }) {
+  if (await order("/api/admin/bans/lift", { worker_key })) refresh();
 }
 
 element("rotate").addEventListener("click", async () => {
@@ -254,5 +319,6 @@ async function begin() {
 listenForForget();
 drawHeads("key-heads", key_columns);
 drawHeads("worker-heads", worker_columns);
+drawHeads("ban-heads", ban_columns);
 drawHeads("setting-heads", setting_columns);
 begin();

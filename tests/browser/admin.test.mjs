@@ -2,12 +2,15 @@
 // (light, dark, on a phone) land in the build folder (pictures/): people look at them.
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
-import { join } from "node:path";
+import { createRequire } from "node:module";
+import { join, resolve } from "node:path";
 import { after, before, test } from "node:test";
 
 import { Hub, build } from "./support/hub.mjs";
+import { PublishedPeer } from "./support/published_peer.mjs";
 import { launch } from "./support/tab.mjs";
 
+const require = createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json"));
 const folder = join(build, "pictures");
 let browser;
 let hub;
@@ -78,6 +81,66 @@ test("a host opens the printed link once, makes a key, sees it used and revokes 
   await page.reload();
   await row.locator(".pill", { hasText: "revoked" }).waitFor();
   await context.close();
+});
+
+// It says who it is, and then nothing: what it is told to load it never has.
+class SilentPeer extends PublishedPeer {
+  constructor(at, worker_key) {
+    super(at, require("ws"), { more: { worker_key, nickname: "Ada's tower" } });
+    this.closed = new Promise((resolve) => this.socket.on("close", (code) => resolve(code)));
+  }
+  async handle() {}
+}
+
+test("a host drains, pins and bans a contributor, and lets it in again", async () => {
+  const admin = "an admin key of this test";
+  const keyed = await Hub.start(["--threads", "1", "--require-key"], { env: { MOEX_ADMIN_KEY: admin } });
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
+  const page = await open(context, `${keyed.url}/admin.html`);
+  await page.locator("#key").fill(admin);
+  await page.getByRole("button", { name: "Open" }).click();
+  const peer = new SilentPeer(keyed, "0123456789abcdef");
+  const row = page.locator("#workers tr", { hasText: "Ada's tower" });
+  const press = (name) => row.getByRole("button", { name, exact: true }).click();
+
+  await press("Drain");
+  await row.locator(".pill", { hasText: "drained" }).waitFor();
+  await press("Pin");
+  await row.locator(".pill", { hasText: "pinned" }).waitFor();
+  // The rows are drawn anew every two seconds: who stands on a button goes on standing there.
+  await row.getByRole("button", { name: "Unpin" }).focus();
+  await page.evaluate(() => new Promise((resolve) => {
+    new MutationObserver(resolve).observe(document.getElementById("workers"), { childList: true });
+  }));
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Unpin");
+  for (const [name, colorScheme, width] of [["light", "light", 1280], ["dark", "dark", 1280], ["phone", "light", 390]]) {
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize({ width, height: 900 });
+    await page.screenshot({ path: join(folder, `admin-workers-${name}.png`), fullPage: true });
+    const wide = await page.evaluate(() => [document.documentElement, ...document.querySelectorAll(".scroll-x")]
+      .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => `${one.tagName} ${one.textContent.slice(0, 40)}`));
+    assert.deepEqual(wide, [], name);
+  }
+  await page.setViewportSize({ width: 1280, height: 900 });
+  await press("Use again");
+  await row.locator(".pill", { hasText: "loading" }).waitFor();
+
+  await press("Ban");
+  await page.locator("#ask-yes").click();
+  assert.equal(await peer.closed, 1008);
+  await row.waitFor({ state: "detached" });
+  const ban = page.locator("#bans tr", { hasText: "Ada's tower" });
+  await ban.locator("td[data-name='Closed']", { hasText: "until" }).waitFor();
+  assert.equal(await new SilentPeer(keyed, "0123456789abcdef").closed, 1008);
+
+  await ban.getByRole("button", { name: "Lift" }).click();
+  await page.locator("#bans-box").waitFor({ state: "hidden" });
+  const again = new SilentPeer(keyed, "0123456789abcdef");
+  await row.waitFor();
+  again.socket.close();
+  assert.deepEqual(page.errors, []);
+  await context.close();
+  await keyed.remove();
 });
 
 test("a new join link ends the one before it, and a wrong key opens nothing", async () => {

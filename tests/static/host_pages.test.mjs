@@ -2,7 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { inOrder, limitWords, mayRevoke, qrPath, termWords, usedWords } from "../../static/js/admin/words.js";
+import {
+  banWords, bannedName, inOrder, limitWords, mayRevoke, qrPath, termWords, usedWords, workerName, workerPills,
+} from "../../static/js/admin/words.js";
 import { historySeries, historyWords } from "../../static/js/status/series.js";
 
 const day_s = 86400;
@@ -31,6 +33,22 @@ test("KeysThatOpenStandFirstAndTheLinkHasNoRevokeButton", () => {
   assert.deepEqual(inOrder(keys).map(({ id }) => id), ["new", "old", "gone"]);
   assert.deepEqual([key({}), key({ state: "expired" }), key({ role: "join", name: "link" })].map(mayRevoke),
     [true, false, false]);
+});
+
+test("WhatTheHostOrderedStandsBesideAWorkersState", () => {
+  const worker = { id: 7, nickname: "", state: "active", units_assigned: 4, drained: false, pinned: false };
+  assert.equal(workerName(worker), "#7");
+  assert.deepEqual(workerPills(worker), [["good", "active"]]);
+  assert.deepEqual(workerPills({ ...worker, drained: true, pinned: true }), [["warn", "draining"], ["", "pinned"]]);
+  assert.deepEqual(workerPills({ ...worker, drained: true, units_assigned: 0 }), [["warn", "drained"]]);
+});
+
+test("ABanNamesItsWorkerAndItsEnd", () => {
+  const ban = { nickname: "", worker_key: "0123456789abcdef", until_s: now_s + day_s, is_over: false };
+  assert.equal(bannedName(ban), "0123456789ab");
+  assert.equal(bannedName({ ...ban, nickname: "Ada" }), "Ada");
+  assert.equal(banWords(ban), "until 2026-11-23");
+  assert.equal(banWords({ ...ban, is_over: true }), "over");
 });
 
 test("AQrCodeHasALightBorder", () => {

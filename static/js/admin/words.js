@@ -1,4 +1,4 @@
-// What the admin page says of keys and workers. Pure: no document, no hub.
+// What the admin page says of keys, workers and bans. Pure: no document, no hub.
 import { compact, span, whole } from "../format.js";
 
 const day = (time_s) => new Date(time_s * 1000).toISOString().slice(0, 10);
@@ -30,6 +30,22 @@ export function inOrder(keys) {
 
 // The hub's own keys are ended in other ways than by a button here.
 export const mayRevoke = (key) => key.state === "open" && !(key.role === "join" && key.name === "link");
+
+const workerKinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
+
+// [kind, word] of each pill: its state, and what the host ordered.
+export function workerPills(worker) {
+  const state = [workerKinds[worker.state] ?? "", worker.state];
+  const drained = worker.units_assigned > 0 ? ["warn", "draining"] : ["warn", "drained"];
+  return [worker.drained ? drained : state, ...(worker.pinned ? [["", "pinned"]] : [])];
+}
+
+export const workerName = ({ nickname, id }) => nickname || `#${id}`;
+
+// Of a ban: what the host calls the worker, by the beginning of its key where it has no name.
+export const bannedName = ({ nickname, worker_key }) => nickname || worker_key.slice(0, 12);
+
+export const banWords = (ban) => (ban.is_over ? "over" : `until ${day(ban.until_s)}`);
 
 // The path of a QR code's dark modules in an SVG of rows.length + 8 units: four units of light on each side.
 export function qrPath(rows) {

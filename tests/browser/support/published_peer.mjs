@@ -66,14 +66,14 @@ function ffn({ gate, up, down }, x) {
 
 export class PublishedPeer {
   // The demo's sizes: such a peer learns them out of band.
-  constructor(hub, WebSocket, { hidden = 384, inner = 256, group = 128 } = {}) {
+  constructor(hub, WebSocket, { hidden = 384, inner = 256, group = 128, more = {} } = {}) {
     Object.assign(this, { hub, hidden, inner, group });
     Object.assign(this, { answered: 0, types_received: new Set(), experts: new Map(), work: Promise.resolve() });
     const token = new URL(hub.join).hash.slice(1).split("token=")[1];
     const headers = { Authorization: `Bearer ${token}` };
     this.socket = new WebSocket(`${hub.url.replace("http", "ws")}/worker`, { headers });
     this.socket.binaryType = "nodebuffer";
-    const capabilities = Buffer.from(JSON.stringify({ gpu: "none", description: "published messages only" }));
+    const capabilities = Buffer.from(JSON.stringify({ gpu: "none", description: "published messages only", ...more }));
     this.socket.on("open", () => this.send(4, 0, capabilities));
     // In order, one at a time: an echo means that everything before it is done.
     this.socket.on("message", (frame) => {

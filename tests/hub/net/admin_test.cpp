@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/net/routes.h"
+#include "protocol/messages.h"
 #include "tests/hub/net/hub_fixture.h"
 #include "tests/hub/net/raw_client.h"
 
@@ -82,7 +83,7 @@ TEST_P(AdminTest, OnlyTheAdminKeyAsBearerFromOurOwnPagesOpensTheHostsRoutes) {
                 ++num_asked;
             }
     }
-    EXPECT_GE(num_asked, 6 * keys.size() * origins.size());
+    EXPECT_GE(num_asked, 11 * keys.size() * origins.size());
 }
 
 TEST_P(AdminTest, AForeignPageIsRefusedBeforeItsRequest) {
@@ -161,6 +162,77 @@ TEST_P(AdminTest, TheJoinLinkIsRotated) {
     EXPECT_NE(rotated["url"].get<std::string>().find(hub_.token()), std::string::npos);
     EXPECT_FALSE(hub_.registry().join_allowed(before));
     EXPECT_TRUE(hub_.registry().join_allowed(hub_.token()));
+}
+
+// A worker's line up to WELCOME, or to the word that it may not come in.
+struct Lender {
+    Lender(TestHub& hub, const std::string& worker_key) : client(hub.port()) {
+        constexpr int op_binary = 2;
+        Hello hello;
+        hello.token = hub.token();
+        hello.nickname = "Ada";
+        hello.worker_key = worker_key;
+        hello.device.budget_bytes = 1 << 30;
+        EXPECT_TRUE(client.upgrade(hub.port(), hub.page_origin()));
+        client.send_frame(op_binary, std::string(as_text_view(encode_hello(hello))));
+        const auto answer = decode_welcome(as_byte_view(client.read_frame().payload));
+        if (answer.ok()) id = answer->worker_id;
+    }
+    RawClient client;
+    std::uint64_t id = 0;
+};
+
+TEST_P(AdminTest, AWorkerIsDrainedPinnedAndBanned) {
+    const std::string admin = make(Role::admin);
+    Lender lender(hub_, "a lender's key");
+    ASSERT_NE(lender.id, 0u);
+    const auto shown = [&](const char* field) {
+        const json status = get("/api/status", admin);
+        for (const json& worker : status["workers"])
+            if (worker["id"] == lender.id) return worker[field];
+        return json();
+    };
+    const auto order = [&](const std::string& what, json body) {
+        body["worker"] = lender.id;
+        return post("/api/admin/workers/" + what, admin, body);
+    };
+    EXPECT_EQ(shown("drained"), false);
+    for (const char* what : {"drain", "pin"}) {
+        const std::string field = what == std::string("drain") ? "drained" : "pinned";
+        EXPECT_EQ(order(what, json::object()).status, 200u);
+        EXPECT_EQ(shown(field.c_str()), true);
+        EXPECT_EQ(order(what, {{"on", false}}).status, 200u);
+        EXPECT_EQ(shown(field.c_str()), false);
+        EXPECT_EQ(order(what, {{"on", "yes"}}).status, 400u);
+        EXPECT_EQ(post(std::string("/api/admin/workers/") + what, admin, {{"worker", 4711}}).status,
+                  404u);
+    }
+
+    const RawResponse banned = order("ban", {{"days", 2}});
+    ASSERT_EQ(banned.status, 200u) << banned.body;
+    EXPECT_EQ(json::parse(banned.body)["nickname"], "Ada");
+    EXPECT_EQ(lender.client.read_close().close_code(), 1008);
+    EXPECT_EQ(Lender(hub_, "a lender's key").id, 0u);
+    EXPECT_NE(Lender(hub_, "another's").id, 0u);
+    EXPECT_EQ(order("ban", json::object()).status, 404u) << "it has left";
+
+    const json bans = get("/api/admin/bans", admin)["bans"];
+    ASSERT_EQ(bans.size(), 1u);
+    EXPECT_EQ(bans[0]["until_s"].get<std::int64_t>() - bans[0]["banned_s"].get<std::int64_t>(),
+              2 * 86'400);
+    EXPECT_EQ(post("/api/admin/bans/lift", admin, {{"worker_key", "nobody's"}}).status, 404u);
+    EXPECT_EQ(post("/api/admin/bans/lift", admin, {{"worker_key", "a lender's"}}).status, 200u);
+    EXPECT_EQ(get("/api/admin/bans", admin)["bans"].size(), 0u);
+    EXPECT_NE(Lender(hub_, "a lender's key").id, 0u);
+}
+
+TEST_P(AdminTest, AWorkerWithoutAKeyCannotBeBanned) {
+    const std::string admin = make(Role::admin);
+    const Lender lender(hub_, "");
+    ASSERT_NE(lender.id, 0u);
+    const RawResponse refused = post("/api/admin/workers/ban", admin, {{"worker", lender.id}});
+    EXPECT_EQ(refused.status, 400u);
+    EXPECT_NE(refused.body.find("no key"), std::string::npos) << refused.body;
 }
 
 INSTANTIATE_TEST_SUITE_P(KeysAskedFor, AdminTest, testing::Bool());

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <ctime>
 #include <stdexcept>
 
 #include "hub/base/log.h"
@@ -51,6 +52,9 @@ TestHub::TestHub(TestHubOptions options) {
     };
     swarm.nonce_of = [registry = registry_.get()](WorkerId worker) {
         return registry->nonces().for_worker(worker);
+    };
+    swarm.closed_for = [registry = registry_.get()](std::string_view worker_key) -> Duration {
+        return std::chrono::seconds(registry->bans().left_s(worker_key, std::time(nullptr)));
     };
     local_ = std::make_unique<LocalExperts>(package_, *threads_, swarm.rounding);
     swarm_ = std::make_unique<SwarmBackend>(

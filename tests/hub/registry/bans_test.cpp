@@ -41,6 +41,13 @@ TEST_F(BansTest, EachBanIsTwiceAsLongUpToAMonth) {
     EXPECT_EQ(bans_->left_s("another", now), 0);
 }
 
+TEST_F(BansTest, AHostsOwnBanIsAsLongAsItSays) {
+    constexpr std::int64_t day_s = 86'400;
+    ASSERT_TRUE(bans_->add("key", "", "its host's order", now, 90 * day_s).ok());
+    EXPECT_EQ(bans_->left_s("key", now), 90 * day_s);
+    EXPECT_EQ(bans_->add("key", "", "", now)->until_s, now + 1200) << "the second one";
+}
+
 TEST_F(BansTest, ABanEndsAndIsRemembered) {
     ASSERT_TRUE(bans_->add("key", "", "", now).ok());
     EXPECT_EQ(bans_->left_s("key", now + 599), 1);
