@@ -1,5 +1,5 @@
 // The chat page: wires the store, the views and the hub's API. What a message is stands in chat/conversation.js, what
-// is said in chat/words.js; here is who does what when.
+// is said in chat/words.js and tables/chat.js; here is who does what when.
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
 import { lengthLimit, samplingOf } from "/js/chat/settings.js";
@@ -11,23 +11,22 @@ import { Turn } from "/js/chat/turn.js";
 import { bannerWords, endWords, errorWords, poolWords, unreachable, welcomeWords } from "/js/chat/words.js";
 import { button, download, element, make } from "/js/dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
-import { count } from "/js/format.js";
+import { speakIn } from "/js/language.js";
 import { drop, read, write } from "/js/storage.js";
+import { say, table } from "/js/tables/chat.js";
 
 const keep_every_ms = 2000;
 const look_every_ms = 3000;
 const left_name = "moex-stream";
-const ideas = [
-  "Tell me a story about a lighthouse and a storm.",
-  "Write a short scene about two friends and a secret.",
-  "Continue this story: The door had not been opened for a hundred years.",
-];
+const ideas = ["idea_lighthouse", "idea_scene", "idea_door"];
 
 let info = { model: "", context_tokens: null, api_key_required: false };
+let health_status = 0;       // of HTTP
 let health;                  // of /health, null when the hub does not answer, undefined before the first look
 let running = null;          // {controller, conversation, message, turn} of the answer that streams
 
 const apiKey = () => element("api-key").value.trim();
+speakIn(table, element("language"), drawAnew);
 const store = await Store.open(onStore);
 const panel = new SettingsPanel();
 const thread = new Thread(element("thread"), element("messages"), {
@@ -57,8 +56,7 @@ function onStore(what) {
   if (what === "open") drawThread();
   if (what === "trouble") {
     element("trouble").hidden = false;
-    element("trouble").textContent = "This browser cannot keep the conversation: its storage is full or forbidden. "
-      + "It lasts until this tab is closed, so export what you need.";
+    element("trouble").textContent = say("cannot_keep");
   }
 }
 
@@ -66,8 +64,8 @@ function drawThread() {
   const { current } = store;
   const is_empty = current.messages.length === 0;
   element("welcome").hidden = !is_empty;
-  element("title").textContent = is_empty ? "New chat" : current.title;
-  document.title = is_empty ? "MoEx chat" : `${current.title} · MoEx`;
+  element("title").textContent = is_empty ? say("new_chat") : current.title;
+  document.title = is_empty ? say("title") : say("titled", current.title);
   element("export-box").hidden = is_empty;
   thread.show(current, running?.message);
   drawComposer();
@@ -127,7 +125,7 @@ async function answer(conversation, message, left = null) {
     lock_before = locks.request(`moex-chat-${conversation.id}`, how, (lock) => {
       if (left && isWhole()) return undefined;
       if (lock) return stream(conversation, message, left);
-      announce("This conversation is being answered in another tab.");
+      announce(say("other_tab"));
       return undefined;
     });
     await lock_before;
@@ -183,7 +181,7 @@ async function stream(conversation, message, left) {
     await (left ? resumeChat(left.id, how) : streamChat(requestFor(), how));
   } catch (error) {
     reason = error.name === "AbortError" ? "stopped" : "failed";
-    if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable;
+    if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable();
     if (error.status === 401) panel.open(element("api-key"));
   }
   if (reason === "stopped" && stream_id) stopChat(stream_id, apiKey());
@@ -240,7 +238,7 @@ function drawComposer() {
   element("messages").classList.toggle("busy", running !== null);
   const elsewhere = running && running.conversation !== store.current;
   element("hint").textContent = elsewhere
-    ? `Answering in “${running.conversation.title}”.` : "Enter sends, Shift+Enter makes a new line.";
+    ? say("answering_in", running.conversation.title) : say("hint");
 }
 
 prompt.addEventListener("input", resize);
@@ -255,7 +253,10 @@ element("composer").addEventListener("submit", (event) => {
   submit();
 });
 element("stop").addEventListener("click", () => running?.controller.abort());
-for (const idea of ideas) element("ideas").append(button("", idea, () => ask(idea)));
+function drawIdeas() {
+  element("ideas").replaceChildren(...ideas.map((idea) => button("", say(idea), () => ask(say(idea)))));
+}
+drawIdeas();
 
 // Escape closes what lies on top; only with nothing on top does it stop the answer. One that an input method eats does
 // neither.
@@ -287,7 +288,7 @@ element("import-file").addEventListener("change", async () => {
     const conversations = fromJson(await file.text());
     const num_new = await store.add(conversations);
     const rest = conversations.length - num_new;
-    const parts = [`Imported ${count(num_new, "conversation")}.`, rest > 0 ? `${rest} here already.` : ""];
+    const parts = [say("imported", num_new), rest > 0 ? say("here_already", rest) : ""];
     toast(parts.filter(Boolean).join(" "));
   } catch (error) {
     toast(error.message);
@@ -295,11 +296,7 @@ element("import-file").addEventListener("change", async () => {
 });
 
 element("forget").addEventListener("click", async () => {
-  const { size } = store.conversations;
-  const chats = size > 0 ? `${count(size, "conversation")}, the settings` : "The settings";
-  const is_wanted = await askToForget(
-    `${chats}, the API key, the join token and stored weights leave this browser. There is no way back.`);
-  if (!is_wanted) return;
+  if (!await askToForget(say("forget_what", store.conversations.size))) return;
   running?.controller.abort();
   store.keeper.close();
   startAnew(await forgetEverything());
@@ -325,26 +322,38 @@ async function look() {
   const answer = await getJson("/health").catch(() => null);
   health = answer?.body ?? null;
   running?.turn?.see(workersNow());
-  drawPool(answer?.status ?? 0);
+  health_status = answer?.status ?? 0;
+  drawPool();
 }
 
-function drawPool(status) {
+function drawPool() {
   const { kind, text, short } = poolWords(health);
   element("pool").className = `pill ${kind}`;
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;
   element("welcome-words").textContent = welcomeWords(health);
 
-  const words = bannerWords(health, status);
+  const words = bannerWords(health, health_status);
   const banner = element("banner");
   banner.hidden = words === null;
   if (!words || banner.dataset.words === words.text) return;
   banner.dataset.words = words.text;
   banner.replaceChildren(`${words.text} `);
   if (words.wants_join) {
-    const link = make("a", "", "Lend this browser's GPU", { href: element("join-link").href });
-    banner.append(link, " or share the join link.");
+    const link = make("a", "", say("lend_this"), { href: element("join-link").href });
+    banner.append(link, say("or_share"));
   }
+}
+
+// In another language.
+function drawAnew() {
+  thread.showAnew(store.current, running?.message);
+  drawThread();
+  drawIdeas();
+  sidebar.draw();
+  panel.draw();
+  panel.drawKnown();
+  if (health !== undefined) drawPool();
 }
 
 // ---- begin

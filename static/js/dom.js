@@ -1,4 +1,5 @@
 // The few lines of DOM that every page needs.
+import { say } from "/js/tables/shared.js";
 
 export const element = (id) => document.getElementById(id);
 
@@ -25,9 +26,9 @@ export async function copyText(text, node) {
   const label = labels.get(node);
   try {
     await navigator.clipboard.writeText(text);
-    node.textContent = "Copied";
+    node.textContent = say("copied");
   } catch {
-    node.textContent = "Copying is not allowed here";
+    node.textContent = say("copy_refused");
   }
   clearTimeout(label.timer);
   label.timer = setTimeout(() => { node.textContent = label.text; }, 1500);

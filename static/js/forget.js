@@ -1,5 +1,6 @@
 // Everything that this site keeps in a browser, and its end: conversations, settings, keys, the join token, weights.
 // Other tabs of this site hear of it, drop what only they can reach, and begin anew.
+import { say } from "/js/tables/shared.js";
 
 const channel_name = "moex-forget";
 const databases = ["moex-chat", "moex-identity"];
@@ -64,7 +65,5 @@ export function forgottenWords() {
     sessionStorage.removeItem(told_as);
   } catch { /* storage is forbidden: nothing was kept */ }
   if (told === "") return "";
-  return told === "yes"
-    ? "Everything that this site kept in this browser is gone."
-    : "The browser would not drop all of it. Clear this site's data in the browser's settings.";
+  return say(told === "yes" ? "all_gone" : "partly_gone");
 }

@@ -1,21 +1,29 @@
-// Figures as people read them. Pure: pages, tests and benches may import it.
+// Figures as people read them, in the page's language. Pure: pages, tests and benches may import it.
+import { dateLocale, numberLocale } from "./language.js";
+import { say } from "./tables/shared.js";
 
-export const number = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-export const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-export const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+// As Intl.NumberFormat, of the language that is spoken when it is asked.
+function formatOf(options) {
+  const made = {};
+  return { format: (value) => (made[numberLocale()] ??= new Intl.NumberFormat(numberLocale(), options)).format(value) };
+}
+export const number = formatOf({ maximumFractionDigits: 1 });
+export const compact = formatOf({ notation: "compact", maximumFractionDigits: 1 });
+export const whole = formatOf({ maximumFractionDigits: 0 });
+export const tenths = formatOf({ minimumFractionDigits: 1, maximumFractionDigits: 1 });
 
 export function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
   for (; value >= 1000 && unit < units.length - 1; unit += 1) value /= 1000;
 
-  return `${value < 10 && unit ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  return `${value < 10 && unit ? tenths.format(value) : Math.round(value)} ${units[unit]}`;
 }
 
 export function ms(value) {
   if (!(value > 0)) return "–";
   if (value >= 10000) return `${number.format(value / 1000)} s`;
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ms`;
+  return `${value < 10 ? tenths.format(value) : Math.round(value)} ms`;
 }
 
 // Where a millisecond is long: "64 µs".
@@ -40,9 +48,9 @@ export function when(time_ms, now_ms = Date.now()) {
   const now = new Date(now_ms);
   const day = (date) => new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime();
   const days = Math.round((day(now) - day(then)) / 86400000);
-  if (days <= 0) return then.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
-  if (days === 1) return "yesterday";
+  if (days <= 0) return then.toLocaleTimeString(dateLocale(), { hour: "2-digit", minute: "2-digit" });
+  if (days === 1) return say("yesterday");
 
   const year = then.getFullYear() === now.getFullYear() ? {} : { year: "numeric" };
-  return then.toLocaleDateString("en-GB", { day: "numeric", month: "short", ...year });
+  return then.toLocaleDateString(dateLocale(), { day: "numeric", month: "short", ...year });
 }

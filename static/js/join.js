@@ -1,5 +1,5 @@
 // The join page: one Start button, then the truth about what this tab does. The work itself is in a Dedicated Worker
-// (/wasm/worker.js); what is said stands in join/words.js.
+// (/wasm/worker.js); what is said stands in join/words.js and tables/join.js.
 import { getJson } from "/js/api.js";
 import { element } from "/js/dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
@@ -12,7 +12,9 @@ import { lendWords, powerWords } from "/js/join/work_words.js";
 import {
   budgetWords, gpuWords, hasEnded, hubWords, memoryWords, roundWords, shareWords, stageWords,
 } from "/js/join/words.js";
+import { speakIn } from "/js/language.js";
 import { recall, remember } from "/js/storage.js";
+import { say, table } from "/js/tables/join.js";
 
 const budgets_mb = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384];
 const idle_after_ms = 3000;
@@ -21,6 +23,7 @@ const blank = {
   round_ms_p50: 0, bytes_received: 0, bytes_sent: 0, bytes_downloaded: 0, adapter: {}, model_name: "",
 };
 
+speakIn(table, element("language"), () => drawAnew());
 const token = takeToken();
 let worker = null;
 let last = null;            // the newest status
@@ -55,7 +58,7 @@ function draw(status) {
   drawFigures(status);
   tell("gpu", gpuWords(status.adapter, status.no_gpu) || element("gpu").textContent);
   tell("model", status.model_name || "–");
-  tell("worker-name", status.worker_id ? `listed as ${nickname || `#${status.worker_id}`}` : "–");
+  tell("worker-name", status.worker_id ? say("listed_as", nickname || `#${status.worker_id}`) : "–");
   tell("memory", memoryWords(status));
   drawBudget();
 }
@@ -70,14 +73,14 @@ function drawProgress(status) {
   element("progress-box").hidden = !fetching;
   if (!fetching) return;
   element("progress").value = status.bytes_fetched / status.bytes_to_fetch;
-  element("progress-text").textContent = `${bytes(status.bytes_fetched)} of ${bytes(status.bytes_to_fetch)}, `
-    + `${status.units_ready} of ${status.units_assigned} experts ready`;
+  element("progress-text").textContent = say("progress", bytes(status.bytes_fetched), bytes(status.bytes_to_fetch),
+    status.units_ready, status.units_assigned);
 }
 
 function drawButtons(phase) {
   const ended = hasEnded(phase);
   element("start").hidden = !ended && phase !== "none";
-  element("start").textContent = ended ? "Start again" : "Start";
+  element("start").textContent = say(ended ? "start_again" : "start");
   element("stop").hidden = ended;
   element("pause").hidden = ended || phase === "paused";
   element("resume").hidden = phase !== "paused" || !is_paused;
@@ -138,11 +141,7 @@ setInterval(() => {
 
 // What stands in the way before anything was tried; no button helps against it.
 function obstacle() {
-  if (!window.isSecureContext) {
-    return "Browsers give the GPU to secure pages only. Open this link over https (the host can start the hub with "
-      + "--tls-cert and --tls-key), or at http://localhost on the hub's own machine.";
-  }
-  return "";
+  return window.isSecureContext ? "" : say("insecure");
 }
 
 async function start() {
@@ -153,8 +152,7 @@ async function start() {
   worker?.terminate();
   worker = new Worker("/wasm/worker.js", { type: "module", name: "moex" });
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
-  worker.onerror = (event) => fail(`The worker program failed: ${event.message || "it did not load"}. `
-    + "Reload the page; if it happens again, tell the host.");
+  worker.onerror = (event) => fail(say("worker_failed", event.message));
   worker.postMessage({
     type: "start", token, nickname, worker_key, budget_bytes: budgetBytes(), power_percent: powerPercent(),
     client: info?.version ? `tab ${info.version}` : "tab",
@@ -213,12 +211,11 @@ element("nickname").addEventListener("change", () => remember("moex-nickname", e
 
 async function showStored() {
   const estimate = await navigator.storage?.estimate?.().catch(() => null);
-  element("stored").textContent = estimate ? bytes(estimate.usage ?? 0) : "unknown";
+  element("stored").textContent = estimate ? bytes(estimate.usage ?? 0) : say("unknown");
 }
 
 element("forget").addEventListener("click", async () => {
-  const is_wanted = await askToForget("Stored weights, the join token, your name, limits and identity here, and on the "
-    + "chat page the conversations, settings and API key leave this browser. There is no way back.");
+  const is_wanted = await askToForget(say("forget_what"));
   if (!is_wanted) return;
   worker?.terminate();      // at once: a download that ends now would be stored again
   startAnew(await forgetEverything());
@@ -243,23 +240,42 @@ async function look() {
   info = known;
   health = seen;
   lend = wants;
-  tell("hub-words", hubWords(info, health, lend));
-  tell("lend-words", lendWords(lend).join(" "));
+  drawHub();
   drawBudget();
 }
 
-function begin() {
-  const forgotten = forgottenWords();
+function drawHub() {
+  tell("hub-words", hubWords(info, health, lend));
+  tell("lend-words", lendWords(lend).join(" "));
+}
+
+function drawBeginning(forgotten = "") {
   if (obstacle()) {
     element("state").className = "pill bad";
-    element("state").textContent = "cannot serve";
+    element("state").textContent = say("failed");
     element("detail").textContent = obstacle();
-    document.documentElement.dataset.phase = "failed";
   } else if (!token) {
-    const words = "This link carries no join token: ask the host for the full link.";
-    element("detail").textContent = `${forgotten} ${words}`.trim();
+    element("detail").textContent = `${forgotten} ${say("no_token")}`.trim();
   }
+}
+
+function begin() {
+  drawBeginning(forgottenWords());
+  if (obstacle()) document.documentElement.dataset.phase = "failed";
   element("start").disabled = obstacle() !== "";      // from here on a click is heard
+}
+
+// In another language.
+function drawAnew() {
+  if (last) draw(last);
+  else drawBeginning();
+  drawHub();
+  drawBudget();
+  drawPower();
+  conditions.fill();
+  obeyRules();
+  work.draw();
+  showStored();
 }
 
 begin();

@@ -6,6 +6,7 @@ import { make } from "/js/dom.js";
 import { numFinished } from "/js/chat/blocks.js";
 import { colourCode } from "/js/chat/colours.js";
 import { makeFormula, mathTokens } from "/js/chat/math.js";
+import { say } from "/js/tables/chat.js";
 
 const escape = (text) => text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 const marked = new Marked({
@@ -44,7 +45,8 @@ function languageOf(info) {
 function codeBlock(pre, language) {
   const block = make("div", "code-block", "", language ? { "data-language": language.toLowerCase() } : {});
   const head = make("div", "code-head");
-  head.append(make("span", "", language), make("button", "button quiet small copy-code", "Copy", { type: "button" }));
+  const copy = make("button", "button quiet small copy-code", say("copy"), { type: "button" });
+  head.append(make("span", "", language), copy);
   block.append(head, pre);
   return block;
 }

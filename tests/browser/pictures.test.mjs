@@ -7,6 +7,8 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 
+import { table as chat_table } from "../../static/js/tables/chat.js";
+import { table as join_table } from "../../static/js/tables/join.js";
 import { Hub, build } from "./support/hub.mjs";
 import { ScriptedHub, json } from "./support/scripted_hub.mjs";
 import { launch } from "./support/tab.mjs";
@@ -18,6 +20,11 @@ const looks = [
   { name: "phone", colorScheme: "light", viewport: { width: 390, height: 780 } },
   { name: "phone-dark", colorScheme: "dark", viewport: { width: 390, height: 780 } },
 ];
+// Of the pages that speak it: its words are longer, so where there is least room.
+const german_looks = [
+  { name: "phone-german", locale: "de-AT", colorScheme: "light", viewport: { width: 390, height: 780 } },
+];
+const languageOf = (look) => (look.endsWith("german") ? "de" : "en");
 
 let browser;
 let hub;
@@ -96,16 +103,30 @@ function paleTexts() {
   return out;
 }
 
+// What a German page says in English: of the tables' words those that are not the same in both.
+const english = [join_table, chat_table].flatMap(({ en, de }) => Object.keys(en)
+  .filter((key) => typeof en[key] === "string" && en[key] !== de[key]).map((key) => en[key]));
+function englishLeft(known) {
+  if (document.documentElement.lang !== "de") return [];
+  const said = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) said.push(walker.currentNode.data.replace(/\s+/g, " ").trim());
+  for (const node of document.querySelectorAll("[aria-label], [placeholder], [title]"))
+    for (const name of ["aria-label", "placeholder", "title"]) said.push(node.getAttribute(name));
+  return said.filter((words) => known.includes(words));
+}
+
 async function picture(page, name) {
   await page.evaluate(() => Promise.all(document.getAnimations().map((one) => one.finished.catch(() => {}))));
   await page.screenshot({ path: join(folder, `${name}.png`), fullPage: true, caret: "initial" });
   assert.deepEqual(await page.evaluate(faults), [], name);
   assert.deepEqual(await page.evaluate(paleTexts), [], `${name}: contrast`);
+  assert.deepEqual(await page.evaluate(englishLeft, english), [], `${name}: in English`);
 }
 
 // A page in each look; `run(page, name of the look)`.
-async function inEveryLook(server, run, prepare = () => {}) {
-  for (const { name, ...options } of looks) {
+async function inEveryLook(server, run, prepare = () => {}, more_looks = []) {
+  for (const { name, ...options } of [...looks, ...more_looks]) {
     const context = await browser.newContext({ ...options, reducedMotion: "reduce" });
     context.setDefaultTimeout(0);
     try {
@@ -148,7 +169,9 @@ const states = {
   offline: { ...loaded, phase: "offline", detail: "The hub is not there. Trying again.", retry_at: Date.now() + 9e9 },
   gpu_lost: { ...loaded, phase: "gpu_lost" },
   refused: {
-    ...base, phase: "refused", detail: "The hub does not know this join token. Ask the host for a fresh join link.",
+    ...base, phase: "refused",
+    detail: "The hub refused this worker: the join token is not right; open the join link again. Ask the host for a fresh "
+      + "join link.",
   },
   failed: {
     ...base, phase: "failed",
@@ -189,17 +212,19 @@ test("the join page in every state", async () => {
     if (!navigator.gpu) Object.defineProperty(Navigator.prototype, "gpu", { value: {} });
   });
   await inEveryLook(scripted, async (page, look) => {
+    const said = join_table[languageOf(look)];
     await page.goto(`${scripted.url}/join.html#token=x`);
-    await page.locator("#hub-words", { hasText: /12 contributors are here\.$/ }).waitFor();
-    await page.locator("#lend-words", { hasText: "143 experts are held by nobody" }).waitFor();
+    await page.locator("#hub-words", { hasText: said.hub("qwen3", 12, 0).split(". ")[1] }).waitFor();
+    await page.locator("#lend-words", { hasText: said.gap(143, false) }).waitFor();
+    assert.equal(await page.evaluate(() => document.documentElement.lang), languageOf(look));
     await picture(page, `join-not-started-${look}`);
-    await page.getByRole("button", { name: "Keep count" }).click();
+    await page.getByRole("button", { name: said.keep_count }).click();
     await page.locator("#work-mine").waitFor();
     await picture(page, `join-work-${look}`);
-    await page.getByRole("button", { name: "Take it along" }).click();
+    await page.getByRole("button", { name: said.take_along }).click();
     await picture(page, `join-passphrase-${look}`);
     await page.locator("#work-dialog-no").click();
-    await page.getByRole("button", { name: "Start", exact: true }).click();
+    await page.getByRole("button", { name: said.start, exact: true }).click();
     await page.waitForFunction(() => window.stand_in?.onmessage);
 
     for (const [name, { is_busy = false, ...status }] of Object.entries(states)) {
@@ -212,7 +237,7 @@ test("the join page in every state", async () => {
         return { state: state.textContent, detail: detail.textContent, is_visible: detail.checkVisibility() };
       }, [status, is_busy]);
       assert.ok(seen.is_visible && seen.state && seen.detail.endsWith("."), `${name}: "${seen.detail}"`);
-      if (status.detail) assert.ok(seen.detail.startsWith(status.detail), seen.detail);
+      if (status.detail) assert.equal(seen.detail.startsWith(status.detail), said === join_table.en, seen.detail);
       await picture(page, `join-${name}-${look}`);
     }
     await page.locator("#hidden").check();
@@ -220,11 +245,11 @@ test("the join page in every state", async () => {
     await page.evaluate((one) => {
       window.stand_in.onmessage({ data: { type: "status", status: one } });
     }, { ...loaded, phase: "paused" });
-    await page.locator("#state", { hasText: "waiting" }).waitFor();
+    await page.locator("#state", { hasText: said.waiting }).waitFor();
     await picture(page, `join-waiting-${look}`);
     await page.locator("#forget").click();
     await picture(page, `join-forget-${look}`);
-  }, prepare);
+  }, prepare, german_looks);
   await scripted.stop();
 });
 
@@ -274,15 +299,16 @@ test("the chat page in every state", async () => {
   });
   await inEveryLook(scripted, async (page, look) => {
     const is_phone = look.startsWith("phone");
+    const said = chat_table[languageOf(look)];
     const shown = (words) => page.locator("#pool-text", { hasText: words }).waitFor({ state: "attached" });
     const ask = async (words) => {
       await page.locator("#prompt").fill(words);
       await page.locator("#prompt").press("Enter");
     };
     for (const [name, seen, words] of [
-      ["empty", { status: "ok", units: 128, covered: 128, workers: 0 }, "hub only"],
-      ["nobody", { status: "uncovered", units: 128, covered: 3, workers: 0 }, "nobody here"],
-      ["welcome", { status: "ok", units: 128, covered: 128, workers: 12 }, "12 contributors"],
+      ["empty", { status: "ok", units: 128, covered: 128, workers: 0 }, said.hub_only],
+      ["nobody", { status: "uncovered", units: 128, covered: 3, workers: 0 }, said.nobody_here],
+      ["welcome", { status: "ok", units: 128, covered: 128, workers: 12 }, said.contributors(12)],
     ]) {
       health = seen;
       await page.goto(scripted.url);
@@ -309,12 +335,12 @@ test("the chat page in every state", async () => {
     await page.locator(".math.display math").waitFor();
     await page.locator(".hljs-keyword").first().waitFor();
     await picture(page, `chat-answer-${look}`);
-    await page.locator(".message.assistant").getByRole("button", { name: "Again" }).click();
+    await page.locator(".message.assistant").getByRole("button", { name: said.again }).click();
     await page.locator(".pager").waitFor();
     await page.locator(".ended").waitFor();
     await picture(page, `chat-versions-${look}`);
     await page.locator(".message.user").hover();
-    await page.locator(".message.user").getByRole("button", { name: "Edit" }).click();
+    await page.locator(".message.user").getByRole("button", { name: said.edit }).click();
     await picture(page, `chat-edit-${look}`);
     await page.keyboard.press("Escape");
     await ask("Fail, please.");
@@ -333,10 +359,10 @@ test("the chat page in every state", async () => {
     if (is_phone) await page.locator("#open-side").click();
     await page.locator(".conversation").nth(1).hover();
     await picture(page, `chat-side-${look}`);
-    await page.locator(".conversation").nth(1).getByRole("button", { name: /Delete/ }).click();
+    await page.locator(".conversation").nth(1).getByRole("button", { name: said.delete }).click();
     await page.locator("#toast").waitFor();
     await picture(page, `chat-deleted-${look}`);
-  });
+  }, () => {}, german_looks);
   await scripted.stop();
 });
 

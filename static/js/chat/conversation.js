@@ -5,6 +5,7 @@
 //   the assistant's also {reasoning, reasoning_ms, end: {reason, words}, facts}
 // Messages are a tree: `parent` is the id of the one before, "" of a first question. Of the children of one message
 // `chosen` ({parent: child}) says which is shown; without a word the youngest.
+import { say } from "../tables/chat.js";
 import { splitReasoning } from "./reasoning.js";
 
 export function newId() {
@@ -61,7 +62,7 @@ function wayTo({ messages }, message) {
 const title_max = 60;
 export function titleFrom(question) {
   const line = question.trim().split("\n")[0].replace(/\s+/g, " ");
-  if (line.length <= title_max) return line || "New chat";
+  if (line.length <= title_max) return line || say("new_chat");
 
   const cut = line.slice(0, title_max);
   const space = cut.lastIndexOf(" ");
@@ -164,12 +165,14 @@ export function toMarkdown(conversation) {
   const parts = [`# ${conversation.title}`];
   for (const message of pathOf(conversation)) {
     if (message.role === "user") {
-      parts.push("## Question", message.content);
+      parts.push(`## ${say("file_question")}`, message.content);
       continue;
     }
-    parts.push("## Answer");
-    if (message.reasoning) parts.push(`<details><summary>Reasoning</summary>\n\n${message.reasoning}\n\n</details>`);
-    parts.push(message.content || "*(no answer)*");
+    parts.push(`## ${say("file_answer")}`);
+    if (message.reasoning) {
+      parts.push(`<details><summary>${say("file_reasoning")}</summary>\n\n${message.reasoning}\n\n</details>`);
+    }
+    parts.push(message.content || `*(${say("file_no_answer")})*`);
   }
   return `${parts.join("\n\n")}\n`;
 }
@@ -200,7 +203,7 @@ export function fromJson(text, now_ms = Date.now()) {
     file = JSON.parse(text);
   } catch { /* said below */ }
   if (file?.format !== file_format || !Array.isArray(file.conversations)) {
-    throw new Error("This file holds no exported conversations (JSON of this page).");
+    throw new Error(say("bad_file"));
   }
 
   const out = [];
@@ -216,7 +219,7 @@ export function fromJson(text, now_ms = Date.now()) {
       model: textOf(kept.model), chosen: Object.fromEntries(chosen),
     }));
   }
-  if (out.length === 0) throw new Error("This file holds no conversation that can be read.");
+  if (out.length === 0) throw new Error(say("empty_file"));
   return out;
 }
 

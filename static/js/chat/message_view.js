@@ -1,6 +1,7 @@
 // One message on the page: a question as it was typed; an answer with its thoughts, its facts and how it ended. Where
 // several stand in one place, a row says which this is and goes to the others.
 import { copyText, button, make } from "/js/dom.js";
+import { say } from "/js/tables/chat.js";
 import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/markdown.js";
 import { endWords, factsOf, thoughtWords } from "/js/chat/words.js";
 
@@ -13,16 +14,16 @@ export class MessageView {
     this.body = make("div", "body");
     this.root.append(this.body);
     if (message.role === "user") {
-      this.root.setAttribute("aria-label", "You");
+      this.root.setAttribute("aria-label", say("you"));
       this.body.textContent = message.content;
       this.message = message;
       this.foot = make("div", "tools");
-      this.foot.append(this.makeTool("Edit", "Ask this differently", () => this.beginEdit()));
+      this.foot.append(this.makeTool(say("edit"), say("edit_title"), () => this.beginEdit()));
       this.root.append(this.foot);
       return;
     }
 
-    this.root.setAttribute("aria-label", "Answer");
+    this.root.setAttribute("aria-label", say("answer"));
     this.root.addEventListener("click", (event) => {
       const hit = copyCodeOf(event);
       if (hit) copyText(hit.text, hit.button);
@@ -48,7 +49,7 @@ export class MessageView {
 
   // `siblings`: the messages in this place, this one among them.
   standAmong(siblings) {
-    const words = siblings.length > 1 ? `${siblings.indexOf(this.message) + 1} of ${siblings.length}` : "";
+    const words = siblings.length > 1 ? say("version", siblings.indexOf(this.message) + 1, siblings.length) : "";
     if (this.pager?.dataset.words === words || (!words && !this.pager)) return;
     this.siblings = siblings;
     this.pager?.remove();
@@ -67,15 +68,16 @@ export class MessageView {
       node.disabled = !this.siblings[to];
       return node;
     };
-    const row = make("div", "pager", "", { role: "group", "aria-label": `Versions of this ${what}` });
+    const row = make("div", "pager", "", { role: "group", "aria-label": say(`versions_${what}`) });
     row.dataset.words = words;
-    row.append(step("‹", `Earlier ${what}`, at - 1), make("span", "", words), step("›", `Later ${what}`, at + 1));
+    row.append(step("‹", say(`earlier_${what}`), at - 1), make("span", "", words),
+      step("›", say(`later_${what}`), at + 1));
     return row;
   }
 
   // The question becomes a field; what is sent from it stands beside the question, with an answer of its own.
   beginEdit() {
-    const field = make("textarea", "", "", { "aria-label": "The question, differently" });
+    const field = make("textarea", "", "", { "aria-label": say("edit_label") });
     field.value = this.message.content;
     field.rows = Math.min(12, this.message.content.split("\n").length + 1);
     const end = () => {
@@ -97,7 +99,7 @@ export class MessageView {
     });
     const form = make("div", "edit");
     const row = make("div", "row end");
-    row.append(button("small", "Cancel", end), button("small primary when-idle", "Send", send));
+    row.append(button("small", say("cancel"), end), button("small primary when-idle", say("send"), send));
     form.append(field, row);
     this.body.hidden = true;
     this.foot.hidden = true;
@@ -167,10 +169,10 @@ export class MessageView {
     const facts = make("div", "facts");
     for (const fact of factsOf(message)) facts.append(make("span", "", fact));
     if (message.content) {
-      const copy = button("quiet small", "Copy", () => copyText(message.content, copy), { title: "Copy the answer" });
+      const copy = button("quiet small", say("copy"), () => copyText(message.content, copy),
+        { title: say("copy_answer") });
       facts.append(copy);
-      facts.append(this.makeTool("Again", "Another answer to the same question; this one stays",
-        () => this.actions.again(message)));
+      facts.append(this.makeTool(say("again"), say("again_title"), () => this.actions.again(message)));
     }
     this.foot.append(facts);
   }
@@ -178,8 +180,8 @@ export class MessageView {
   makeEnd({ text, kind, action }) {
     const row = make("div", `ended ${kind}`);
     row.append(make("span", "", text));
-    if (action === "continue") row.append(button("small", "Continue", () => this.actions.continue(this.message)));
-    if (action === "retry") row.append(button("small", "Try again", () => this.actions.retry(this.message)));
+    if (action === "continue") row.append(button("small", say("go_on"), () => this.actions.continue(this.message)));
+    if (action === "retry") row.append(button("small", say("retry"), () => this.actions.retry(this.message)));
     return row;
   }
 }

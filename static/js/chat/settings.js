@@ -1,4 +1,5 @@
 // The chat's settings: what holds when nothing is set, what a field may say, and what the API is sent. Pure.
+import { say } from "../tables/chat.js";
 
 export const defaults = {
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
@@ -24,21 +25,14 @@ export function settingsOf(kept) {
 }
 
 // The fields that hold a number as text, empty for "as it comes". Beyond 2^53 a seed would be rounded on its way.
-const as_made = "Empty: as the model's makers say.";
 const numbers = {
-  max_tokens: {
-    low: 1, high: 1e9, is_whole: true,
-    words: "A number of tokens, at least 1. Empty means as long as the model's context.",
-  },
-  seed: {
-    low: 0, high: Number.MAX_SAFE_INTEGER, is_whole: true,
-    words: `A seed is a whole number from 0 to ${Number.MAX_SAFE_INTEGER}. Empty means random.`,
-  },
-  top_k: { low: 0, high: 1e9, is_whole: true, words: `A whole number of tokens; 0 admits them all. ${as_made}` },
-  min_p: { low: 0, high: 1, words: `A number from 0 to 1. ${as_made}` },
-  presence_penalty: { low: -2, high: 2, words: `A number from -2 to 2. ${as_made}` },
-  frequency_penalty: { low: -2, high: 2, words: `A number from -2 to 2. ${as_made}` },
-  repetition_penalty: { low: 0.01, high: 100, words: `A number from 0.01 to 100; 1 is none. ${as_made}` },
+  max_tokens: { low: 1, high: 1e9, is_whole: true },
+  seed: { low: 0, high: Number.MAX_SAFE_INTEGER, is_whole: true },
+  top_k: { low: 0, high: 1e9, is_whole: true },
+  min_p: { low: 0, high: 1 },
+  presence_penalty: { low: -2, high: 2 },
+  frequency_penalty: { low: -2, high: 2 },
+  repetition_penalty: { low: 0.01, high: 100 },
 };
 
 // A sentence when the field cannot hold `text`, "" when it can.
@@ -48,8 +42,8 @@ export function problemOf(name, text) {
   if (!field || trimmed === "") return "";
   const is_number = field.is_whole ? /^\d+$/.test(trimmed) : /^-?(\d+\.?\d*|\.\d+)$/.test(trimmed);
   const value = Number(trimmed);
-  if (!is_number || value < field.low || value > field.high) return field.words;
-  return field.is_whole && !Number.isSafeInteger(value) ? field.words : "";
+  const is_within = is_number && value >= field.low && value <= field.high;
+  return is_within && (!field.is_whole || Number.isSafeInteger(value)) ? "" : say(`bad_${name}`);
 }
 
 // The longest answer in tokens, null for as long as the context.
@@ -69,15 +63,10 @@ export function samplingOf(settings) {
 
 // ---- system prompts to choose from
 
-export const presets = [
-  { name: "None", text: "" },
-  { name: "Brief", text: "Answer in as few words as the question allows." },
-  {
-    name: "Patient teacher",
-    text: "Explain step by step, with one example, to somebody who hears of it for the first time.",
-  },
-  { name: "Proofreader", text: "Correct the spelling and grammar of what I write and change nothing else." },
-  { name: "Storyteller", text: "Write vividly, in scenes and dialogue, and leave morals to the reader." },
+export const presets = () => [
+  { name: say("preset_none"), text: "" },
+  ...["brief", "teacher", "proofreader", "storyteller"].map(
+    (name) => ({ name: say(`preset_${name}`), text: say(`preset_${name}_text`) })),
 ];
 
 // Whatever was kept of the user's own, as presets.
@@ -90,7 +79,7 @@ export function presetsOf(kept) {
 // `own` and one more, named by the text's first words; the same text is there once.
 export function withPreset(own, text) {
   const trimmed = text.trim();
-  if (trimmed === "" || [...presets, ...own].some((one) => one.text === trimmed)) return own;
+  if (trimmed === "" || [...presets(), ...own].some((one) => one.text === trimmed)) return own;
   const line = trimmed.split("\n")[0].replace(/\s+/g, " ");
   return [...own, { name: line.length > 32 ? `${line.slice(0, 31).trimEnd()}…` : line, text: trimmed }];
 }

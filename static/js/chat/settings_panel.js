@@ -1,9 +1,9 @@
 // The settings beside the thread: fields that say what is wrong with them, the API as a program uses it, and files.
 import { copyText, element, make } from "/js/dom.js";
-import { whole } from "/js/format.js";
 import { defaults, presets, presetsOf, problemOf, settingsOf, withPreset } from "/js/chat/settings.js";
 import { snippets } from "/js/chat/snippets.js";
 import { read, recall, remember } from "/js/storage.js";
+import { say } from "/js/tables/chat.js";
 
 const kept_as = "moex-settings";
 const presets_kept_as = "moex-presets";
@@ -75,8 +75,10 @@ export class SettingsPanel {
     this.info = info;
     this.context_tokens = info.context_tokens ?? null;
     element("key-field").hidden = !info.api_key_required;
-    const context = this.context_tokens ? ` (${whole.format(this.context_tokens)})` : "";
-    element("max_tokens").placeholder = `as long as the context${context}`;
+    this.drawKnown();
+  }
+  drawKnown() {
+    element("max_tokens").placeholder = say("as_context", this.context_tokens);
     this.drawSnippet();
   }
 
@@ -104,7 +106,7 @@ export class SettingsPanel {
       this.keepPresets();
     });
   }
-  allPresets() { return [...presets, ...this.own_presets]; }
+  allPresets() { return [...presets(), ...this.own_presets]; }
   keepPresets() {
     remember(presets_kept_as, JSON.stringify(this.own_presets));
     this.drawPresets();
@@ -115,11 +117,11 @@ export class SettingsPanel {
     const all = this.allPresets();
     const at = all.findIndex((one) => one.text === text);
     const options = all.map(({ name }, i) => make("option", "", name, { value: String(i) }));
-    if (at < 0) options.push(make("option", "", "Your own words", { value: "" }));
+    if (at < 0) options.push(make("option", "", say("own_words"), { value: "" }));
     element("preset").replaceChildren(...options);
     element("preset").value = at < 0 ? "" : String(at);
     element("save-preset").hidden = at >= 0;
-    element("drop-preset").hidden = at < presets.length;
+    element("drop-preset").hidden = at < presets().length;
   }
 
   drawField(name) {

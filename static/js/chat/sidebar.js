@@ -1,6 +1,7 @@
 // The list of conversations: newest first, searched by any word in them, renamed in place, deleted with a way back.
 import { button, element, make } from "/js/dom.js";
 import { when } from "/js/format.js";
+import { say } from "/js/tables/chat.js";
 
 const undo_ms = 12000;
 
@@ -45,8 +46,7 @@ export class Sidebar {
 
     element("search-box").hidden = this.store.conversations.size < 2 && words === "";
     element("no-conversations").hidden = rows.length > 0;
-    element("no-conversations").textContent = words.trim()
-      ? "No conversation holds these words." : "What you write is kept here, in this browser only.";
+    element("no-conversations").textContent = say(words.trim() ? "none_found" : "none_yet");
   }
 
   row({ id, title, updated_at }, found) {
@@ -62,17 +62,17 @@ export class Sidebar {
       this.close();
     });
 
-    const tool = (sign, word, act) => button("quiet small icon", sign, act, {
-      "aria-label": `${word} “${title}”`, title: word, "data-key": `${word}-${id}`,
+    const tool = (sign, what, act) => button("quiet small icon", sign, act, {
+      "aria-label": say("about", say(what), title), title: say(what), "data-key": `${what}-${id}`,
     });
     row.append(link);
-    row.append(tool("✎", "Rename", () => this.rename(row, id, title)));
-    row.append(tool("✕", "Delete", () => this.remove(id, title)));
+    row.append(tool("✎", "rename", () => this.rename(row, id, title)));
+    row.append(tool("✕", "delete", () => this.remove(id, title)));
     return row;
   }
 
   rename(row, id, title) {
-    const input = make("input", "", "", { type: "text", "aria-label": "New title", maxlength: "120" });
+    const input = make("input", "", "", { type: "text", "aria-label": say("new_title"), maxlength: "120" });
     input.value = title;
     let is_over = false;
     const end = (is_wanted) => {
@@ -102,11 +102,11 @@ export class Sidebar {
     const undo = await this.actions.remove(id);
     const toast = element("toast");
     clearTimeout(this.toast_timer);
-    const back = button("small", "Undo", async () => {
+    const back = button("small", say("undo"), async () => {
       toast.hidden = true;
       await undo();
     });
-    toast.replaceChildren(make("span", "", `Deleted “${title}”.`), back);
+    toast.replaceChildren(make("span", "", say("deleted", title)), back);
     toast.hidden = false;
     back.focus();
     this.toast_timer = setTimeout(() => { toast.hidden = true; }, undo_ms);

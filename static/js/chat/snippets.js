@@ -1,12 +1,11 @@
 // The API as a program uses it, ready to paste. Pure.
-
-const question = "Tell me a story about the sea.";
+import { say } from "../tables/chat.js";
 
 export const snippets = {
   curl: ({ origin, model, needs_key }) => `curl ${origin}/v1/chat/completions \\
   -H 'Content-Type: application/json' \\${needs_key ? "\n  -H 'Authorization: Bearer YOUR_KEY' \\" : ""}
   -d '{"model": "${model}", "messages": [
-    {"role": "user", "content": "${question}"}]}'`,
+    {"role": "user", "content": "${say("snippet_question")}"}]}'`,
 
   javascript: ({ origin, model, needs_key }) => `import OpenAI from "openai";
 const client = new OpenAI({
@@ -15,7 +14,7 @@ const client = new OpenAI({
 });
 const stream = await client.chat.completions.create({
   model: "${model}",
-  messages: [{ role: "user", content: "${question}" }],
+  messages: [{ role: "user", content: "${say("snippet_question")}" }],
   stream: true,
 });
 for await (const chunk of stream)
@@ -28,7 +27,7 @@ client = OpenAI(
 )
 stream = client.chat.completions.create(
     model="${model}",
-    messages=[{"role": "user", "content": "${question}"}],
+    messages=[{"role": "user", "content": "${say("snippet_question")}"}],
     stream=True,
 )
 for chunk in stream:

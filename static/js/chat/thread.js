@@ -36,6 +36,12 @@ export class Thread {
     if (follow) this.toEnd();
   }
 
+  // In another language: all of it is made anew.
+  showAnew(conversation, running) {
+    this.conversation = null;
+    this.show(conversation, running);
+  }
+
   viewOf(message, is_running) {
     const known = this.views.get(message.id);
     if (!known) {

@@ -3,6 +3,7 @@ import { element, make } from "/js/dom.js";
 import { bytes } from "/js/format.js";
 import { capProblem, reasonToWait, rulesOf, usedOn } from "/js/join/rules.js";
 import { recall, remember } from "/js/storage.js";
+import { say } from "/js/tables/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";
@@ -28,7 +29,7 @@ export class Conditions {
   fill() {
     for (const name of ["from", "to"]) {
       const hours = Array.from({ length: 24 }, (_, hour) => make("option", "", `${hour}:00`, { value: String(hour) }));
-      element(name).replaceChildren(make("option", "", "any", { value: "" }), ...hours);
+      element(name).replaceChildren(make("option", "", say("any"), { value: "" }), ...hours);
     }
     for (const [name, value] of Object.entries(this.rules)) {
       if (typeof value === "boolean") element(name).checked = value;
@@ -63,7 +64,7 @@ export class Conditions {
     const problem = capProblem(this.rules.data_gb);
     element("data_gb-problem").textContent = problem;
     element("data_gb").setAttribute("aria-invalid", String(problem !== ""));
-    const words = `${bytes(this.data.bytes)} today`;
+    const words = say("used_today", bytes(this.data.bytes));
     if (element("data-words").textContent !== words) element("data-words").textContent = words;
   }
 

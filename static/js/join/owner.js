@@ -1,5 +1,7 @@
 // Whose work this is: an Ed25519 key that is made in this browser and leaves it in a file under a passphrase only. The
 // hub sees its public half and signatures (protocol/PROTOCOL.md, IDENTITY). Nothing of the page: signs, keeps, seals.
+import { say } from "../tables/join.js";
+
 export const database_name = "moex-identity";
 const store_name = "keys";
 const mine = "mine";
@@ -90,7 +92,7 @@ export async function openSealedOwner(text, passphrase) {
   try { file = JSON.parse(text); } catch { file = null; }
   const is_ours = file?.moex_identity === 1 && Number.isInteger(file.iterations) && file.iterations <= 10 * iterations
     && [file.salt, file.iv, file.private_key].every((one) => typeof one === "string");
-  if (!is_ours) throw new Error("This is no identity of MoEx's.");
+  if (!is_ours) throw new Error(say("no_identity"));
 
   let bytes;
   try {
@@ -98,7 +100,7 @@ export async function openSealedOwner(text, passphrase) {
     const iv = fromBase64(file.iv);
     bytes = await crypto.subtle.decrypt({ name: "AES-GCM", iv }, key, fromBase64(file.private_key));
   } catch {
-    throw new Error("The passphrase does not open this file, or the file is damaged.");
+    throw new Error(say("bad_passphrase"));
   }
   const private_key = await crypto.subtle.importKey("pkcs8", bytes, algorithm, true, ["sign"]);
   const owner = { private_key, public_key: await publicHex(private_key) };

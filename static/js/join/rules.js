@@ -1,5 +1,6 @@
 // When a contributor's tab may work, as its owner set it. Pure.
 import { bytes } from "../format.js";
+import { say } from "../tables/join.js";
 
 // mains, hidden: only then. from, to: whole hours of the day, "" for all day. data_gb: a day's limit, "" for none.
 export const defaults = { mains: false, hidden: false, from: "", to: "", data_gb: "", awake: true };
@@ -20,7 +21,7 @@ export function rulesOf(kept) {
 export function capProblem(text) {
   const trimmed = text.trim();
   const is_good = trimmed === "" || (/^(\d+\.?\d*|\.\d+)$/.test(trimmed) && Number(trimmed) > 0);
-  return is_good ? "" : "A number of gigabytes, like 2 or 0.5. Empty means no limit.";
+  return is_good ? "" : say("bad_data");
 }
 
 function isWithin(hour, from, to) {
@@ -31,13 +32,13 @@ function isWithin(hour, from, to) {
 // Why this tab waits now, as a sentence; "" when it may work. facts: {on_mains: true, false or null for unknown,
 // is_hidden, hour, bytes_today}.
 export function reasonToWait(rules, { on_mains, is_hidden, hour, bytes_today }) {
-  if (rules.mains && on_mains === false) return "This machine runs on its battery. It goes on by itself on mains.";
+  if (rules.mains && on_mains === false) return say("on_battery");
   if (rules.from !== "" && rules.to !== "" && !isWithin(hour, Number(rules.from), Number(rules.to))) {
-    return `It works from ${rules.from}:00 to ${rules.to}:00, as you set it.`;
+    return say("outside_hours", rules.from, rules.to);
   }
   const cap = capProblem(rules.data_gb) === "" ? Number(rules.data_gb.trim()) * 1e9 : 0;
-  if (cap > 0 && bytes_today >= cap) return `Today's ${bytes(cap)} of data are used. It goes on by itself tomorrow.`;
-  if (rules.hidden && !is_hidden) return "It works while another tab or window is in front of this page.";
+  if (cap > 0 && bytes_today >= cap) return say("data_used", bytes(cap));
+  if (rules.hidden && !is_hidden) return say("in_front");
   return "";
 }
 

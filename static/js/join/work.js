@@ -1,7 +1,7 @@
 // The card "Your work here": an identity that its owner makes, takes along or ends, and what the hub counts for it.
 import { getJson, postJson } from "/js/api.js";
 import { download, element, make } from "/js/dom.js";
-import { compact, count } from "/js/format.js";
+import { compact } from "/js/format.js";
 import {
   dropOwner, forgetText, identityText, makeOwner, openSealedOwner, recallOwner, sealOwner, sign,
 } from "/js/join/owner.js";
@@ -9,6 +9,7 @@ import {
   boardRows, dailyPairs, rankText, shareOfToday, shareText, sparkPoints, sparkWords, verifiedText,
 } from "/js/join/work_words.js";
 import { recall, remember } from "/js/storage.js";
+import { say } from "/js/tables/join.js";
 
 const shows_kept_as = "moex-shows-name";
 const passphrase_letters_min = 8;
@@ -50,8 +51,7 @@ export class WorkCard {
       await act();
     } catch (error) {
       element("work-problem").textContent = error.name === "NotSupportedError"
-        ? "This browser has no Ed25519, so it can keep no identity. The tab works all the same, without a count."
-        : error.message;
+        ? say("no_ed25519") : error.message;
     }
     this.draw();
   }
@@ -89,7 +89,7 @@ export class WorkCard {
       const signature = await sign(this.owner, identityText(nonce, worker_id));
       this.send({ type: "identity", worker_id, public_key, signature, shows_nickname });
     } catch (error) {
-      element("work-problem").textContent = `This browser does not sign: ${error.message}`;
+      element("work-problem").textContent = say("does_not_sign", error.message);
     }
   }
 
@@ -100,8 +100,7 @@ export class WorkCard {
   }
 
   async exportFile() {
-    const passphrase = await this.ask("Take it along", "The file opens with this passphrase alone: nobody can restore "
-      + "it.");
+    const passphrase = await this.ask(say("take_along"), say("export_words"));
     if (passphrase === null) return;
     download("moex-identity.json", await sealOwner(this.owner, passphrase), "application/json");
   }
@@ -111,9 +110,7 @@ export class WorkCard {
     if (!file) return;
     const text = await file.text();
     element("work-file").value = "";
-    const passphrase = await this.ask("Bring it here", this.owner
-      ? "The identity of the file takes the place of the one in this browser."
-      : "The passphrase with which the file was written.");
+    const passphrase = await this.ask(say("bring"), say(this.owner ? "bring_replaces" : "bring_words"));
     if (passphrase === null) return;
     this.owner = await openSealedOwner(text, passphrase);
     await this.look(true);
@@ -121,14 +118,13 @@ export class WorkCard {
 
   // First at the hub: without the key nobody could ask it to forget.
   async drop() {
-    const is_wanted = await this.ask("Delete it?", "The hub drops its counts, and this browser its key. There is no "
-      + "way back.", false);
+    const is_wanted = await this.ask(say("drop"), say("drop_words"), false);
     if (is_wanted === null) return;
     await this.look(true);
     const signature = await sign(this.owner, forgetText(this.told?.challenge));
     const { ok, body } = await postJson("/api/contributors/forget",
       { key: this.owner.public_key, challenge: this.told?.challenge ?? "", signature }, this.token);
-    if (!ok) throw new Error(`The hub did not forget it: ${body?.error?.message ?? "it does not answer"}.`);
+    if (!ok) throw new Error(say("not_forgotten", body?.error?.message));
     await dropOwner();
     this.signed = "";
     await this.look(true);
@@ -166,7 +162,7 @@ export class WorkCard {
     element("work-share").textContent = shareText(shareOfToday(told));
     element("work-total").textContent = compact.format(told.mine?.pairs ?? 0);
     element("work-rank").textContent = rankText(told);
-    element("work-streak").textContent = count(told.mine?.streak_days ?? 0, "day");
+    element("work-streak").textContent = say("days", told.mine?.streak_days ?? 0);
     element("work-verified").textContent = verifiedText(told);
     element("work-spark").setAttribute("aria-label", sparkWords(told));
     element("work-line").setAttribute("points", sparkPoints(dailyPairs(told), spark.width, spark.height));

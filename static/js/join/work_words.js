@@ -1,5 +1,6 @@
 // What the join page says of work that was done, and of what the hub lacks. Pure.
-import { bytes, compact, count, number, whole } from "../format.js";
+import { bytes, compact, number, whole } from "../format.js";
+import { say } from "../tables/join.js";
 
 const day_s = 86400;
 
@@ -8,12 +9,12 @@ export const shareOfToday = ({ mine, today }) => (mine && today.pairs > 0 ? mine
 
 export function shareText(share) {
   if (share === 0) return "–";
-  if (share < 0.001) return "< 0.1 %";
+  if (share < 0.001) return `< ${number.format(0.1)} %`;
   return `${number.format(100 * share)} %`;
 }
 
 export function rankText({ mine, contributors }) {
-  return mine?.pairs > 0 ? `${whole.format(mine.rank)} of ${whole.format(contributors)}` : "–";
+  return mine?.pairs > 0 ? say("rank", whole.format(mine.rank), whole.format(contributors)) : "–";
 }
 
 // One number a day of the last thirty, 0 where nothing was done.
@@ -31,42 +32,32 @@ export function sparkPoints(values, width, height) {
 }
 
 export function verifiedText({ mine, verifies }) {
-  if (!verifies) return "This hub does not compute answers again, so none of it is verified.";
+  if (!verifies) return say("not_verified");
   if (!(mine?.pairs > 0)) return "";
   const percent = Math.floor((100 * mine.verified) / mine.pairs);
-  return `${whole.format(percent)} % of it stands verified: the hub computes some answers again.`;
+  return say("verified", whole.format(percent));
 }
 
 export function sparkWords(told) {
   const days = dailyPairs(told).filter((pairs) => pairs > 0).length;
-  return `Expert calls on each of the last 30 days; ${count(days, "day")} with work.`;
+  return say("spark", days);
 }
 
 // [rank, name, calls, is it mine] for each line of the board.
 export function boardRows(told) {
   return told.board.map((row) => [
-    whole.format(row.rank), row.nickname || (row.mine ? "you" : "somebody"), compact.format(row.pairs), row.mine]);
+    whole.format(row.rank), row.nickname || say(row.mine ? "you" : "somebody"), compact.format(row.pairs), row.mine]);
 }
 
 // What the hub lacks, from /api/lend.
 export function lendWords(lend) {
   if (!lend) return [];
   const room = Math.floor(1e9 / lend.expert_blob_bytes);
-  const fits = room >= lend.units
-    ? "A gigabyte here holds the whole model."
-    : `A gigabyte here holds ${count(room, "expert")} of ${whole.format(lend.units)}.`;
-
-  const missing = lend.units - lend.held;
-  const who = lend.computes_itself ? "no contributor" : "nobody";
-  const gap = missing > 0
-    ? `${count(missing, "expert is", "experts are")} held by ${who}`
-    : "Every expert is held by somebody";
+  const fits = room >= lend.units ? say("gigabyte_all") : say("gigabyte", room, lend.units);
+  const gap = say("gap", lend.units - lend.held, lend.computes_itself);
   const scarce = lend.scarce.length === 0
-    ? "; each is there as often as the host wants it."
-    : `; what is missing most is in ${lend.scarce.length === 1 ? "layer" : "layers"} `
-      + `${lend.scarce.map(({ layer }) => whole.format(layer)).join(", ")}.`;
-  return [`${gap}${scarce}`, `${fits} One takes ${bytes(lend.expert_blob_bytes)}.`];
+    ? say("not_scarce") : say("scarce", lend.scarce.map(({ layer }) => layer));
+  return [`${gap}${scarce}`, `${fits} ${say("one_takes", bytes(lend.expert_blob_bytes))}`];
 }
 
-export const powerWords = (percent) => (percent >= 100
-  ? "The hub asks as often as it likes." : `The hub asks this tab about ${percent} times where it would ask 100.`);
+export const powerWords = (percent) => (percent >= 100 ? say("power_all") : say("power_part", percent));
