@@ -94,6 +94,26 @@ std::uint64_t text_bytes(const OrderedJson& messages) {
     return bytes;
 }
 
+// As the template has it: a level, or thoughts that can be turned off; nothing where none are asked
+// for. What the request gives the template itself counts before it.
+Checked<void> add_effort(const std::string& effort, const ChatTemplate& chat_template,
+                         OrderedJson& variables) {
+    if (effort.empty()) return {};
+    if (chat_template.mentions("reasoning_effort")) {
+        if (!variables.contains("reasoning_effort")) variables["reasoning_effort"] = effort;
+        return {};
+    }
+    const bool has_switch = chat_template.mentions("enable_thinking");
+    if (effort != "none")
+        return Refusal{400,
+                       text("'reasoning_effort' is not supported by this server: the model's chat "
+                            "template has no such setting",
+                            has_switch ? "; \"none\" turns its thoughts off." : "."),
+                       "unsupported_parameter", "reasoning_effort"};
+    if (has_switch && !variables.contains("enable_thinking")) variables["enable_thinking"] = false;
+    return {};
+}
+
 }  // namespace
 
 // Contents of messages may not name special tokens.
@@ -103,6 +123,7 @@ Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& par
                        "no_chat_template", params.source};
 
     OrderedJson variables = params.template_variables;
+    MOEX_ADMIT(add_effort(params.reasoning_effort, *chat_template, variables));
     variables["add_generation_prompt"] = params.add_generation_prompt;
     OrderedJson messages = params.messages;
     if (chat_template->mentions("tools"))

@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace moex {
+namespace {
+
+// Prompt and answer are scored at once, by the longer of the lists that they ask for.
+SampledToken with_top(SampledToken token, std::uint32_t count) {
+    if (token.top.size() > count) token.top.resize(count);
+    return token;
+}
+
+}  // namespace
 
 ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
     : inputs_(std::move(inputs)),
@@ -56,9 +65,10 @@ void ApiJob::start() {
         request.sampling = inputs_.params.sampling;
         request.sampling.seed += i % inputs_.params.n;
         if (!inputs_.masks.empty()) request.sampling.mask = inputs_.masks[i];
-        request.logprobs = inputs_.params.logprobs;
-        request.prompt_logprobs = scores_prompts();
-        request.top_logprobs = inputs_.params.top_logprobs;
+        const std::optional<std::uint32_t>& prompt_top = inputs_.params.prompt_logprobs;
+        request.logprobs = inputs_.params.logprobs || prompt_top;
+        request.prompt_logprobs = echoes_scores() || prompt_top;
+        request.top_logprobs = std::max(inputs_.params.top_logprobs, prompt_top.value_or(0));
         request.stop_ids = inputs_.stop_ids;
 
         GenerationSink sink;
@@ -165,7 +175,7 @@ void ApiJob::on_token(std::size_t index, const TokenEvent& event) {
     const TimePoint now = now_steady();
     if (choice.text.num_tokens() == 0) choice.first_token_at = now;
     choice.last_token_at = now;
-    show(index, choice.text.push(token));
+    show(index, choice.text.push(with_top(token, inputs_.params.top_logprobs)));
 
     if (choice.text.stopped() || (choice.stops && choice.stops->stopped())) {
         choice.cancelling = true;
@@ -206,7 +216,10 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     answer.stop = choice.stops ? choice.stops->stop() : choice.text.stop();
     const bool stops_at_calls = !is_length && !choice.cancelling && choice.calls;
     choice.cached_tokens = end.stats.cached_tokens;
-    if (scores_prompts()) answer.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
+    if (echoes_scores()) answer.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
+    if (const auto& count = inputs_.params.prompt_logprobs)
+        for (const SampledToken& scored : end.prompt_logprobs)
+            answer.prompt_scores.push_back(with_top(scored, *count));
     add_totals(end.stats);
     show(index, choice.text.finish(), true);
     if (stops_at_calls && choice.calls->num_calls() > 0) answer.finish_reason = "tool_calls";
@@ -422,7 +435,8 @@ std::vector<TokenText> ApiJob::prompt_texts(std::size_t index,
     };
 
     take(texts.push({.id = inputs_.prompts[index / inputs_.params.n].front(), .top = {}}));
-    for (const SampledToken& scored : scores) take(texts.push(scored));
+    for (const SampledToken& scored : scores)
+        take(texts.push(with_top(scored, inputs_.params.top_logprobs)));
     take(texts.finish());
     return tokens;
 }

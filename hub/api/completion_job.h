@@ -90,7 +90,7 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void send_whole();
     void observe_latency() const;
     void begin_stream();
-    bool scores_prompts() const { return inputs_.params.echo && inputs_.params.logprobs; }
+    bool echoes_scores() const { return inputs_.params.echo && inputs_.params.logprobs; }
     std::vector<TokenText> prompt_texts(std::size_t index,
                                         const std::vector<SampledToken>& scores) const;
     Usage usage() const;

@@ -15,12 +15,16 @@ class OpenAiReply : public ReplyWriter {
           is_chat_(inputs.params.is_chat),
           includes_usage_(inputs.params.include_usage),
           has_logprobs_(inputs.params.logprobs),
-          scores_prompts_(inputs.params.echo && inputs.params.logprobs) {}
+          echoes_scores_(inputs.params.echo && inputs.params.logprobs),
+          scores_prompts_(inputs.params.prompt_logprobs.has_value()) {}
 
     OrderedJson whole(std::span<const AnswerChoice> choices, const AnswerTotals& totals) override {
         OrderedJson body = answer_object(header_, is_chat_, false);
         for (const AnswerChoice& choice : choices)
             body["choices"].push_back(whole_choice(body["choices"].size(), choice));
+        if (scores_prompts_ && is_chat_)  // all choices answer the one prompt
+            body["prompt_logprobs"] = prompt_logprobs_json(choices.front().prompt_scores,
+                                                           tokenizer_.get());
         add_totals(body, totals);
         return body;
     }
@@ -89,12 +93,14 @@ class OpenAiReply : public ReplyWriter {
         else
             out["text"] = choice.content;
 
-        if (scores_prompts_)
+        if (echoes_scores_)
             out["logprobs"] = echo_logprobs_json(choice.prompt_tokens, choice.tokens,
                                                  tokenizer_.get());
         else
             out["logprobs"] = has_logprobs_ ? logprobs_json(choice.tokens) : OrderedJson();
         out["finish_reason"] = choice.finish_reason;
+        if (scores_prompts_ && !is_chat_)
+            out["prompt_logprobs"] = prompt_logprobs_json(choice.prompt_scores, tokenizer_.get());
         return out;
     }
 
@@ -142,7 +148,7 @@ class OpenAiReply : public ReplyWriter {
     const AnswerHeader header_;
     const std::shared_ptr<const Tokenizer> tokenizer_;
     const std::size_t num_choices_;
-    const bool is_chat_, includes_usage_, has_logprobs_, scores_prompts_;
+    const bool is_chat_, includes_usage_, has_logprobs_, echoes_scores_, scores_prompts_;
 };
 
 std::unique_ptr<ReplyWriter> write_openai(WriterInputs inputs) {

@@ -83,10 +83,6 @@ void refuse_unsupported(BodyFields& fields, bool is_chat) {
         non_empty("audio", "text only.");
         non_empty("prediction", "predicted outputs are not implemented.");
         non_empty("web_search_options", "there is no web search.");
-
-        if (const OrderedJson* effort = fields.find("reasoning_effort");
-            effort && *effort != "none")
-            fields.unsupported("reasoning_effort", "models here have no such setting.");
     } else {
         if (const OrderedJson* suffix = fields.find("suffix"); suffix && *suffix != "")
             fields.unsupported("suffix", "there is no infilling.");
@@ -172,11 +168,17 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
         }
     }
 
+    if (fields.find("prompt_logprobs")) {
+        constexpr std::int64_t top_max = 20;
+        fields.whole("prompt_logprobs", 0, top_max, out.prompt_logprobs.emplace());
+        if (out.stream) fields.unsupported("stream", "not together with 'prompt_logprobs'.");
+    }
+
     constexpr std::int64_t tokens_max = 1'000'000'000;
     for (const char* name : {"max_tokens", "max_completion_tokens"}) {
         if (!fields.find(name)) continue;
         // An evaluation wants what the model makes of a prompt, and not a word behind it.
-        const std::int64_t tokens_min = !out.is_chat && out.echo ? 0 : 1;
+        const std::int64_t tokens_min = out.echo || out.prompt_logprobs ? 0 : 1;
         fields.whole(name, tokens_min, tokens_max, out.max_tokens.emplace());
     }
     fields.whole("n", 1, limits.n_max, out.n);
@@ -452,6 +454,16 @@ void read_reasoning_format(BodyFields& fields, CompletionParams& out) {
     out.splits_reasoning = format != "none";
 }
 
+// Whether the template has such a setting is known where it is rendered.
+void read_effort(BodyFields& fields, CompletionParams& out) {
+    fields.string("reasoning_effort", out.reasoning_effort);
+    constexpr std::string_view levels[] = {"", "none", "minimal", "low", "medium", "high", "xhigh"};
+    if (std::ranges::find(levels, out.reasoning_effort) == std::end(levels))
+        fields.wrong("reasoning_effort",
+                     "\"none\", \"minimal\", \"low\", \"medium\", \"high\" or \"xhigh\"",
+                     OrderedJson(out.reasoning_effort));
+}
+
 // The template sees these beside messages; names that we set ourselves stay ours.
 void read_template_variables(BodyFields& fields, CompletionParams& out) {
     out.template_variables = OrderedJson::object();
@@ -517,6 +529,7 @@ Checked<CompletionParams> read_chat_params(const OrderedJson& body, const ParamL
     read_template_variables(fields, params);
     if (!fields.problem()) read_turn(fields, params);
     read_reasoning_format(fields, params);
+    read_effort(fields, params);
     if (fields.problem()) return *fields.problem();
     return params;
 }

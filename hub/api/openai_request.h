@@ -58,6 +58,8 @@ struct CompletionParams {
     bool logprobs = false;
     std::uint32_t top_logprobs = 0;
     bool echo = false;  // completions: the prompt in front of the text
+    // The prompt is scored, with so many of the likeliest tokens at each place.
+    std::optional<std::uint32_t> prompt_logprobs;
     // chat
     // [{role, content: string}, ...]; an assistant's may have reasoning_content, a string, and
     // tool_calls; a tool's may have tool_call_id and name
@@ -68,6 +70,7 @@ struct CompletionParams {
     bool continues = false;             // the last message is the beginning of the answer
     bool splits_reasoning = true;       // reasoning_content apart from content
     OrderedJson template_variables;     // chat_template_kwargs
+    std::string reasoning_effort;       // empty: not asked for
     // completions: one or several prompts, as text or ids
     std::vector<TextInput> prompts;
 };

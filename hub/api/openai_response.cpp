@@ -129,6 +129,24 @@ OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokeni
             {"text_offset", std::move(offsets)}};
 }
 
+OrderedJson prompt_logprobs_json(std::span<const SampledToken> scores, const Tokenizer* tokenizer) {
+    OrderedJson out = OrderedJson::array({nullptr});
+    for (const SampledToken& scored : scores) {
+        OrderedJson place = OrderedJson::object();
+        const auto add = [&](TokenId id, float logprob) -> OrderedJson& {
+            OrderedJson& entry = place[std::to_string(id)];
+            entry["logprob"] = at_most_zero(logprob);
+            entry["decoded_token"] = token_text(tokenizer, id);
+            return entry;
+        };
+        add(scored.id, scored.logprob);
+        for (std::size_t i = 0; i < scored.top.size(); ++i)
+            add(scored.top[i].id, scored.top[i].logprob)["rank"] = i + 1;
+        out.push_back(std::move(place));
+    }
+    return out;
+}
+
 OrderedJson echo_logprobs_json(std::span<const TokenText> prompt, std::span<const TokenText> answer,
                                const Tokenizer* tokenizer) {
     std::vector<TokenText> tokens(prompt.begin(), prompt.end());

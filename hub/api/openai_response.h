@@ -32,4 +32,8 @@ OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokeni
 OrderedJson echo_logprobs_json(std::span<const TokenText> prompt, std::span<const TokenText> answer,
                                const Tokenizer* tokenizer);
 
+// [null, {"ID": {logprob, rank, decoded_token}, ...}, ...]: of a prompt's tokens, each with the
+// likeliest ones in its place. `rank`, from 1, where the token is one of those. As vLLM has it.
+OrderedJson prompt_logprobs_json(std::span<const SampledToken> scores, const Tokenizer* tokenizer);
+
 }  // namespace moex

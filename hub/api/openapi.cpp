@@ -29,6 +29,8 @@ constexpr const char* sampling_fields = R"json({
   "stop": {"oneOf": [{"type": "string"},
                      {"type": "array", "items": {"type": "string"}, "maxItems": 4}]},
   "logit_bias": {"type": "object", "additionalProperties": {"type": "number"}},
+  "prompt_logprobs": {"type": "integer", "minimum": 0, "maximum": 20,
+    "description": "Scores the prompt, with so many likeliest tokens a place; not in a stream."},
   "response_format": {"type": "object", "required": ["type"], "properties": {
       "type": {"type": "string", "enum": ["text", "json_object", "json_schema"]},
       "json_schema": {"type": "object", "required": ["schema"], "properties": {
@@ -59,6 +61,9 @@ constexpr const char* chat_fields = R"json({
         "properties": {"name": {"type": "string"}}}}}],
     "description": "Default: auto where there are tools. Calls fit their schemas in every answer."},
   "parallel_tool_calls": {"type": "boolean", "default": true},
+  "reasoning_effort": {"type": "string",
+    "enum": ["none", "minimal", "low", "medium", "high", "xhigh"],
+    "description": "Where the chat template has it; elsewhere all but none is refused by name."},
   "chat_template_kwargs": {"type": "object"}
 })json";
 
@@ -99,6 +104,7 @@ constexpr const char* other_schemas = R"json({
       "created": {"type": "integer"}, "model": {"type": "string"},
       "system_fingerprint": {"type": "string"},
       "choices": {"type": "array", "items": {"$ref": "#/components/schemas/ChatChoice"}},
+      "prompt_logprobs": {"$ref": "#/components/schemas/PromptScores"},
       "usage": {"$ref": "#/components/schemas/Usage"},
       "timings": {"$ref": "#/components/schemas/Timings"},
       "moex": {"$ref": "#/components/schemas/Provenance"}}},
@@ -121,10 +127,18 @@ constexpr const char* other_schemas = R"json({
         "required": ["index", "text", "finish_reason"], "properties": {
           "index": {"type": "integer"}, "text": {"type": "string"},
           "logprobs": {"type": ["object", "null"]},
+          "prompt_logprobs": {"$ref": "#/components/schemas/PromptScores"},
           "finish_reason": {"type": "string", "enum": ["stop", "length"]}}}},
       "usage": {"$ref": "#/components/schemas/Usage"},
       "timings": {"$ref": "#/components/schemas/Timings"},
       "moex": {"$ref": "#/components/schemas/Provenance"}}},
+  "PromptScores": {"type": "array",
+    "description": "With prompt_logprobs: for each of the prompt's tokens but the first, by id.",
+    "items": {"type": ["object", "null"], "additionalProperties": {"type": "object",
+      "required": ["logprob", "decoded_token"], "properties": {
+        "logprob": {"type": "number", "maximum": 0}, "decoded_token": {"type": "string"},
+        "rank": {"type": "integer", "minimum": 1,
+          "description": "Where it is among the likeliest that were asked for."}}}}},
   "Usage": {"type": "object", "required": ["prompt_tokens", "completion_tokens", "total_tokens"],
     "properties": {
       "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"},

@@ -24,6 +24,7 @@ constexpr const char* schemas = R"json({
     "type": {"type": "string", "enum": ["auto", "any", "tool", "none"]},
     "name": {"type": "string"}, "disable_parallel_tool_use": {"type": "boolean"}}},
   "AnthropicRequest": {"type": "object", "required": ["model", "messages", "max_tokens"],
+    "description": "Neither answers nor prompts can be scored here: see ChatRequest.",
     "properties": {
       "model": {"type": "string"}, "max_tokens": {"type": "integer", "minimum": 1},
       "messages": {"type": "array", "minItems": 1,
@@ -35,7 +36,8 @@ constexpr const char* schemas = R"json({
       "tools": {"type": "array", "items": {"$ref": "#/components/schemas/AnthropicTool"}},
       "tool_choice": {"$ref": "#/components/schemas/AnthropicToolChoice"},
       "moex": {"$ref": "#/components/schemas/StreamWish"},
-      "output_config": {"type": "object", "description": "format: {type: json_schema, schema}."},
+      "output_config": {"type": "object", "description":
+        "format: {type: json_schema, schema}; effort, for templates that have it."},
       "thinking": {"type": "object", "required": ["type"],
         "description": "Thoughts are bounded by max_tokens alone.",
         "properties": {"type": {"type": "string", "enum": ["enabled", "adaptive", "disabled"]},
@@ -68,7 +70,9 @@ constexpr const char* schemas = R"json({
     "error": {"type": "object", "required": ["type", "message"], "properties": {
       "type": {"type": "string"}, "message": {"type": "string"}}}}},
 
-  "ResponseRequest": {"type": "object", "required": ["input"], "properties": {
+  "ResponseRequest": {"type": "object", "required": ["input"],
+    "description": "Answers have logprobs; prompts cannot be scored here: see ChatRequest.",
+    "properties": {
     "model": {"type": "string"}, "input": {"type": ["string", "array"],
       "description": "Messages, function calls, their outputs, reasoning."},
     "instructions": {"type": ["string", "null"]}, "stream": {"type": "boolean", "default": false},
@@ -115,7 +119,9 @@ constexpr const char* schemas = R"json({
     "min_p": {"type": "number"}, "seed": {"type": "integer"}, "stop": {"type": ["string", "array"]},
     "repeat_penalty": {"type": "number"}, "presence_penalty": {"type": "number"},
     "frequency_penalty": {"type": "number"}}},
-  "OllamaChatRequest": {"type": "object", "required": ["model", "messages"], "properties": {
+  "OllamaChatRequest": {"type": "object", "required": ["model", "messages"],
+    "description": "Answers have logprobs; prompts cannot be scored here: see ChatRequest.",
+    "properties": {
     "model": {"type": "string", "description": "NAME or NAME:latest."},
     "messages": {"type": "array", "items": {"type": "object"}},
     "tools": {"type": "array", "items": {"$ref": "#/components/schemas/Tool"}},

@@ -54,9 +54,11 @@ struct AnswerChoice {
     std::string content, reasoning;
     std::vector<CalledFunction> calls;
     std::vector<TokenText> tokens;         // with logprobs
-    std::vector<TokenText> prompt_tokens;  // where the prompt is scored
-    std::string finish_reason;             // stop, length or tool_calls
-    std::string stop;                      // the string that ended it; else empty
+    std::vector<TokenText> prompt_tokens;  // where the prompt is echoed with its scores
+    // Where it is scored beside the answer: of all its tokens but the first.
+    std::vector<SampledToken> prompt_scores;
+    std::string finish_reason;  // stop, length or tool_calls
+    std::string stop;           // the string that ended it; else empty
 };
 
 class ReplyWriter {

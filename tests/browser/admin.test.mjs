@@ -12,6 +12,7 @@ import { launch } from "./support/tab.mjs";
 
 const require = createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json"));
 const folder = join(build, "pictures");
+const looks = [["light", "light", 1280], ["dark", "dark", 1280], ["phone", "light", 390]];
 let browser;
 let hub;
 before(async () => {
@@ -62,7 +63,6 @@ test("a host opens the printed link once, makes a key, sees it used and revokes 
 
   const answer = await (await ask(key)).json();
   await row.locator("td[data-name='In all']", { hasText: String(answer.usage.total_tokens) }).waitFor();
-  const looks = [["light", "light", 1280], ["dark", "dark", 1280], ["phone", "light", 390]];
   for (const [name, colorScheme, width] of looks) {
     await page.emulateMedia({ colorScheme });
     await page.setViewportSize({ width, height: 900 });
@@ -113,12 +113,12 @@ test("a host drains, pins and bans a contributor, and lets it in again", async (
     new MutationObserver(resolve).observe(document.getElementById("workers"), { childList: true });
   }));
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "Unpin");
-  for (const [name, colorScheme, width] of [["light", "light", 1280], ["dark", "dark", 1280], ["phone", "light", 390]]) {
+  for (const [name, colorScheme, width] of looks) {
     await page.emulateMedia({ colorScheme });
     await page.setViewportSize({ width, height: 900 });
     await page.screenshot({ path: join(folder, `admin-workers-${name}.png`), fullPage: true });
     const wide = await page.evaluate(() => [document.documentElement, ...document.querySelectorAll(".scroll-x")]
-      .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => `${one.tagName} ${one.textContent.slice(0, 40)}`));
+      .filter((one) => one.scrollWidth > one.clientWidth + 1).map(({ textContent }) => textContent.slice(0, 40)));
     assert.deepEqual(wide, [], name);
   }
   await page.setViewportSize({ width: 1280, height: 900 });

@@ -170,8 +170,8 @@ const states = {
   gpu_lost: { ...loaded, phase: "gpu_lost" },
   refused: {
     ...base, phase: "refused",
-    detail: "The hub refused this worker: the join token is not right; open the join link again. Ask the host for a fresh "
-      + "join link.",
+    detail: "The hub refused this worker: the join token is not right; open the join link again. Ask the host for a "
+      + "fresh join link.",
   },
   failed: {
     ...base, phase: "failed",

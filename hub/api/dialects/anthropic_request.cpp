@@ -165,13 +165,18 @@ void read_form(BodyFields& fields, OrderedJson& out, std::string& param) {
     out["json_schema"] = (*format)["schema"];
 }
 
+// The effort is a wish: Anthropic's clients send one to every model, and templates without it go
+// on.
 void read_thinking(BodyFields& fields, OrderedJson& out) {
+    if (const OrderedJson* config = fields.find("output_config"))
+        if (const OrderedJson& effort = member(*config, "effort"); effort.is_string())
+            out["chat_template_kwargs"]["reasoning_effort"] = effort;
     const OrderedJson* thinking = fields.find("thinking");
     if (!thinking) return;
     const OrderedJson& type = member(*thinking, "type");
     if (type != "enabled" && type != "adaptive" && type != "disabled")
         return fields.wrong("thinking.type", "\"enabled\", \"adaptive\" or \"disabled\"", type);
-    out["chat_template_kwargs"] = {{"enable_thinking", type != "disabled"}};
+    out["chat_template_kwargs"]["enable_thinking"] = type != "disabled";
 }
 
 void read_stops(BodyFields& fields, OrderedJson& out) {
@@ -198,6 +203,9 @@ Checked<CompletionParams> read_body(const OrderedJson& body, const ParamLimits& 
 
     if (!is_prompt_only && !chat.contains("max_tokens"))
         fields.refuse("max_tokens: Field required", "missing_required_parameter", "max_tokens");
+    if (fields.find("prompt_logprobs"))
+        fields.unsupported("prompt_logprobs",
+                           "Messages have no form for it; /v1/chat/completions has.");
     for (const char* name : {"mcp_servers", "container"})
         if (const OrderedJson* value = fields.find(name); value && !value->empty())
             fields.unsupported(name, "the host runs no tools of its own.");

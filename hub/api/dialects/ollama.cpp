@@ -23,6 +23,9 @@ void copy(const BodyFields& from, const char* name, OrderedJson& to, const char*
 OrderedJson read_common(BodyFields& fields, const OrderedJson& body) {
     OrderedJson out{{"stream", true}};
     copy(fields, "stream", out, "stream");
+    if (fields.find("prompt_logprobs"))
+        fields.unsupported("prompt_logprobs",
+                           "Ollama's answers have no form for it; /v1/chat/completions has.");
     if (const auto model = read_ollama_model(body); model.ok())
         out["model"] = *model;
     else

@@ -191,6 +191,9 @@ void refuse_unsupported(BodyFields& fields) {
     for (const char* name : {"previous_response_id", "conversation", "prompt"})
         if (fields.find(name))
             fields.unsupported(name, "nothing is stored here: send the earlier items as 'input'.");
+    if (fields.find("prompt_logprobs"))
+        fields.unsupported("prompt_logprobs",
+                           "Responses have no form for it; /v1/chat/completions has.");
     if (const OrderedJson* background = fields.find("background");
         background && *background != false)
         fields.unsupported("background", "nothing is stored here.");

@@ -46,8 +46,8 @@ export function factsOf(message) {
   const out = [];
   if (facts.tokens > 1 && facts.tokens_per_s > 0) out.push(say("rate", tenths.format(facts.tokens_per_s)));
   if (facts.ttft_ms > 0) {
-    const wait = facts.ttft_ms < 1000 ? ms(Math.round(facts.ttft_ms)) : say("seconds", tenths.format(facts.ttft_ms / 1000));
-    out.push(say("first_token", wait));
+    const seconds = facts.ttft_ms / 1000;
+    out.push(say("first_token", seconds < 1 ? ms(Math.round(facts.ttft_ms)) : say("seconds", tenths.format(seconds))));
   }
 
   if (facts.is_told) {

@@ -400,8 +400,8 @@ export const table = {
     forget: "Alles vergessen",
     forget_ask: "Alles vergessen?",
     forget_what: (n) => `${n > 0 ? `${count(n, "Gespräch", "Gespräche")}, die Einstellungen` : "Die Einstellungen"}, `
-      + "der API-Schlüssel, das Beitrittszeichen und gespeicherte Gewichte verlassen diesen Browser. Es gibt keinen Weg "
-      + "zurück.",
+      + "der API-Schlüssel, das Beitrittszeichen und gespeicherte Gewichte verlassen diesen Browser. Es gibt keinen "
+      + "Weg zurück.",
     keep_it: "Behalten",
   },
 };

@@ -123,6 +123,12 @@ const HostileBody hostile_bodies[] = {
     {with(R"("modalities":["text","audio"])"), 400, "modalities"},
     {with(R"("audio":{"voice":"a"})"), 400, "audio"},
     {with(R"("chat_template_kwargs":7)"), 400, "chat_template_kwargs"},
+    {with(R"("reasoning_effort":"much")"), 400, "reasoning_effort"},
+    {with(R"("reasoning_effort":7)"), 400, "reasoning_effort"},
+    {with(R"("reasoning_effort":"low")"), 400, "reasoning_effort"},
+    {with(R"("prompt_logprobs":-1)"), 400, "prompt_logprobs"},
+    {with(R"("prompt_logprobs":21)"), 400, "prompt_logprobs"},
+    {with(R"("prompt_logprobs":1,"stream":true)"), 400, "stream"},
     {with(R"("grammar":"root ::= x")"), 400, "grammar"},
 };
 

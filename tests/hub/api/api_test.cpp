@@ -286,6 +286,54 @@ TEST_F(ApiTest, EchoWithLogprobsScoresThePrompt) {
                   logprobs["token_logprobs"][i]);
 }
 
+// The same scores in vLLM's form, for a text and for a chat.
+TEST_F(ApiTest, PromptLogprobsScoreTheSamePromptInBothForms) {
+    const auto ids = model_.tokenizer->encode("The sea was calm", SpecialTokens::parse);
+    Json request{{"prompt", ids}, {"max_tokens", 0}, {"temperature", 0}};
+    Json echoed = request;
+    echoed.update({{"echo", true}, {"logprobs", 3}});
+    const Json logprobs = ask(text_path, echoed)->json()["choices"][0]["logprobs"];
+
+    request["prompt_logprobs"] = 3;
+    const Json choice = ask(text_path, request)->json()["choices"][0];
+    EXPECT_EQ(choice["text"], "");
+    EXPECT_TRUE(choice["logprobs"].is_null());
+    const Json& scores = choice["prompt_logprobs"];
+    ASSERT_EQ(scores.size(), ids.size());
+    EXPECT_TRUE(scores[0].is_null());
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+        EXPECT_EQ(scores[i][std::to_string(ids[i])]["logprob"], logprobs["token_logprobs"][i]);
+        std::map<int, double> by_rank;
+        for (const auto& [id, entry] : scores[i].items()) {
+            const TokenId token = static_cast<TokenId>(std::stoul(id));
+            EXPECT_EQ(entry["decoded_token"], model_.tokenizer->decode({{token}}, false));
+            if (entry.contains("rank")) by_rank[entry["rank"]] = entry["logprob"];
+        }
+        ASSERT_EQ(by_rank.size(), 3u);
+        EXPECT_GE(by_rank[1], by_rank[2]);
+        EXPECT_GE(by_rank[2], by_rank[3]);
+        EXPECT_TRUE(scores[i].size() == 3 || scores[i].size() == 4) << scores[i];
+    }
+
+    // An answer's own list is as long as it was asked for, whichever is longer.
+    const Json both = ask(chat_path, chat("Hi", {{"max_tokens", 2},
+                                                 {"logprobs", true},
+                                                 {"top_logprobs", 1},
+                                                 {"prompt_logprobs", 5}}))
+                          ->json();
+    EXPECT_EQ(both["choices"][0]["logprobs"]["content"][0]["top_logprobs"].size(), 1u);
+    const Json& of_chat = both["prompt_logprobs"];
+    ASSERT_EQ(of_chat.size(), both["usage"]["prompt_tokens"].get<std::size_t>());
+    EXPECT_GE(of_chat[1].size(), 5u);
+
+    const Json bare =
+        ask(chat_path, chat("Hi", {{"max_tokens", 0}, {"prompt_logprobs", 0}}))->json();
+    EXPECT_EQ(bare["usage"]["completion_tokens"], 0);
+    for (std::size_t i = 1; i < of_chat.size(); ++i)
+        EXPECT_EQ(bare["prompt_logprobs"][i].size(), 1u);
+    EXPECT_FALSE(ask(chat_path, chat("Hi"))->json().contains("prompt_logprobs"));
+}
+
 TEST_F(ApiTest, OnlyAnEchoMayAskForNoTokens) {
     EXPECT_EQ(ask(text_path, {{"prompt", "One"}, {"max_tokens", 0}})->status(), 400u);
     EXPECT_EQ(ask(chat_path, chat("One", {{"max_tokens", 0}}))->status(), 400u);

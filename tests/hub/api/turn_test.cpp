@@ -146,6 +146,30 @@ TEST_F(TurnTest, AnUnfinishedThoughtGoesOnAsAThought) {
               whole);
 }
 
+TEST_F(TurnTest, AnEffortGoesToATemplateThatHasIt) {
+    const auto prompt = [&](const char* source, const Json& extra) {
+        make_with(model_.tokenizer, ChatTemplate::parse(source).value());
+        Json body{{"messages", {question}}};
+        body.update(extra);
+        return ask(&Api::apply_template, body)->json();
+    };
+    constexpr const char* levels = "{{ 'Effort: ' + reasoning_effort | default('unset') }}";
+    EXPECT_EQ(prompt(levels, Json::object())["prompt"], "Effort: unset");
+    EXPECT_EQ(prompt(levels, {{"reasoning_effort", "low"}})["prompt"], "Effort: low");
+    EXPECT_EQ(prompt(levels, {{"reasoning_effort", "low"},
+                              {"chat_template_kwargs", {{"reasoning_effort", "high"}}}})["prompt"],
+              "Effort: high");
+
+    constexpr const char* with_switch =
+        "{{ 'silent' if enable_thinking is defined and not enable_thinking else 'thinks' }}";
+    EXPECT_EQ(prompt(with_switch, Json::object())["prompt"], "thinks");
+    EXPECT_EQ(prompt(with_switch, {{"reasoning_effort", "none"}})["prompt"], "silent");
+    EXPECT_EQ(prompt(with_switch, {{"reasoning_effort", "low"}})["error"]["param"],
+              "reasoning_effort");
+    EXPECT_EQ(prompt("nothing of the kind", {{"reasoning_effort", "none"}})["prompt"],
+              "nothing of the kind");
+}
+
 TEST_F(TurnTest, HistoryGivesItsReasoningToTheTemplate) {
     make_with(model_.tokenizer, ChatTemplate::parse(thinking_template).value());
     Json said = message("assistant", "Aye.");
