@@ -63,7 +63,10 @@ if [ -n "$sanitize" ]; then
   timed "build" env MOEX_BUILD="$build" "$here/scripts/build.sh" moex_tests moex-hub
   # What runs in a GoogleTest program; fuzzers have sanitizers of their own, stories in browsers another compiler.
   rest=(--label-regex '^gtest$' "${rest[@]}")
-  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+  # With it g++ 12 lays vectors of 64 bytes where 32 divide the address: each first kernel of AVX-512 faults.
+  after_return=1
+  if grep -q avx512f /proc/cpuinfo; then after_return=0; fi
+  export ASAN_OPTIONS=detect_stack_use_after_return=$after_return:strict_string_checks=1
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1
 else
   timed "build" env MOEX_BUILD="$build" "$here/scripts/build.sh" --tests

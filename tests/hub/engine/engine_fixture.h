@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "hub/base/sha256.h"
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
 #include "hub/model/pack/synth.h"
@@ -36,6 +37,9 @@ class TemporaryFolder {
 };
 
 inline ThreadPool& compute_threads() {
+    // OpenSSL cleans up at exit after what is made behind its first use: what it keeps for these
+    // threads, which digest, is given back with them.
+    [[maybe_unused]] static const Sha256 first_use = sha256({});
     static ThreadPool threads(2);
     return threads;
 }
