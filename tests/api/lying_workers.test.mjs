@@ -82,8 +82,8 @@ async function askUntil(hub, texts, what, enough) {
       assert.equal(got.text, texts[i], `${what}: the text changed`);
       sum.tokens += got.tokens;
       for (const name of ['verified', 'proven', 'unchecked']) sum[name] += got.moex[name];
+      if (enough(await statusOf(hub), sum)) return sum;
     }
-    if (enough(await statusOf(hub), sum)) return sum;
   }
   throw new Error(`${what}: not after 20 rounds`);
 }
@@ -118,7 +118,9 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
 
 test('a new worker that lies in one answer of a hundred changes no text', async () => {
   await withHub([], async (hub, texts) => {
-    const liar = await Worker.start(hub, ['x10', '--share', '0.01', '--seed', '3'], 'liar-now-and-then');
+    // This seed's first lie is the sixth answer, the next one the 550th: the liar has no record yet. One that has been
+    // right for 1,024 rows is looked at afterwards, and what it changed is marked.
+    const liar = await Worker.start(hub, ['x10', '--share', '0.01', '--seed', '841'], 'liar-now-and-then');
     await askUntil(hub, texts, '1 of 100', ({ calls }) => calls.lies > 0);
     await liar.stop();
   });
