@@ -2,9 +2,9 @@
 
 #include <cstdarg>
 #include <cstdio>
-#include <fstream>
 
 #include "hub/commands/line_chart.h"
+#include "hub/model/pack/whole_file.h"
 
 namespace moex {
 namespace {
@@ -77,14 +77,6 @@ std::vector<std::uint32_t> all_layers(const Contest& contest) {
 
 using Rows = std::function<void(std::string& out, std::size_t index, const std::string& title)>;
 
-Status write_file(const std::filesystem::path& path, const std::string& content) {
-    std::ofstream out(path, std::ios::binary);
-    out << content;
-    out.close();
-    if (out) return {};
-    return Error{ErrorCode::io_error, text(path.string(), ": cannot be written")};
-}
-
 Status write_csv(const Contest& contest, const std::filesystem::path& path, const std::string& note,
                  const std::string& columns, const Rows& rows) {
     std::string out = text("# ", note, "\n", columns, "\n");
@@ -93,7 +85,7 @@ Status write_csv(const Contest& contest, const std::filesystem::path& path, cons
         append(title, "%s,%u", std::string(contest.name(i)).c_str(), contest.lead(i));
         rows(out, i, title);
     }
-    return write_file(path, out);
+    return write_whole_file(path, as_byte_view(out));
 }
 
 void append_predictor_row(std::string& out, const RecallMeter& meter, const std::string& title) {
@@ -210,8 +202,10 @@ Status write_reports(const Contest& contest, const std::filesystem::path& folder
                            recall.deviation());
         }));
 
-    MOEX_TRY(write_file(folder / "layers.svg", svg_of(layer_chart(contest, note))));
-    return write_file(folder / "tokens.svg", svg_of(token_chart(contest, note)));
+    MOEX_TRY(
+        write_whole_file(folder / "layers.svg", as_byte_view(svg_of(layer_chart(contest, note)))));
+    return write_whole_file(folder / "tokens.svg",
+                            as_byte_view(svg_of(token_chart(contest, note))));
 }
 
 }  // namespace moex

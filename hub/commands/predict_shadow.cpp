@@ -1,12 +1,12 @@
 #include "hub/commands/predict_shadow.h"
 
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 
 #include "hub/commands/progress.h"
 #include "hub/foresight/contest.h"
 #include "hub/foresight/shadow_experts.h"
+#include "hub/model/pack/whole_file.h"
 
 namespace moex {
 namespace {
@@ -87,14 +87,6 @@ class Measurement {
     ShadowTrial trial_;
     std::vector<ShadowResult> results_;
 };
-
-Status write_file(const std::filesystem::path& path, const std::string& content) {
-    std::ofstream out(path, std::ios::binary);
-    out << content;
-    out.close();
-    if (out) return {};
-    return Error{ErrorCode::io_error, text(path.string(), ": cannot be written")};
-}
 
 std::string csv_title(const ShadowResult& result) {
     return text(
@@ -217,8 +209,8 @@ Status write_shadow_reports(const std::vector<ShadowResult>& results,
                 tokens += text(csv_title(result), ',', token, ',',
                                cell("%.5f,%.5f", recall.mean(), recall.deviation()), '\n');
     }
-    MOEX_TRY(write_file(folder / "shadows.csv", rows));
-    return write_file(folder / "shadow_tokens.csv", tokens);
+    MOEX_TRY(write_whole_file(folder / "shadows.csv", as_byte_view(rows)));
+    return write_whole_file(folder / "shadow_tokens.csv", as_byte_view(tokens));
 }
 
 }  // namespace moex

@@ -11,8 +11,10 @@
 // 1 / rate_min - 1 = 255 rows in all:
 //     n = 1,024   q = 1       0 rows         n = 65,536    q = 1/64     63 rows
 //     n = 8,192   q = 1/8     7 rows         n >= 262,144  q = 1/256   255 rows
-// A worker that lies in a share p of its answers is proven with probability (1 - p)^rows_to_prove:
-// 3e-5 for p = 0.01.
+// A worker that lies in a share p of its answers, of r rows each, is proven with probability
+// (1 - p)^(rows_to_prove / r): for p = 0.01 3e-5 with one row an answer, 0.28 with eight. With
+// --deterministic a row is a pair, so an answer has several also for one token; what such a worker
+// changes then is found afterwards, and the reply says so (`doubted`).
 //
 // A lie makes a worker suspected: its record starts anew, all of its rows are checked. The
 // `lies_max`th lie ends it: the key is closed for `ban_for`, and for twice as long each further

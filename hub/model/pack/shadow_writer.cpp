@@ -55,12 +55,6 @@ Status quantize_expert(const ModelPackage& package, const ShadowRecord& record, 
                       " holds a weight too large for a scale in f16")};
 }
 
-Status write_file(const fs::path& path, ByteView content) {
-    WholeFile file(path, path.parent_path() / text(".tmp-", path.filename().string()));
-    MOEX_TRY(file.write(content));
-    return file.finish();
-}
-
 Status make_empty_folder(const fs::path& path) {
     std::error_code failure;
     fs::create_directories(path, failure);
@@ -110,14 +104,14 @@ Result<PackReport> write_shadow(const ModelPackage& package, const ShadowOptions
         });
         if (failed) return *failed;
 
-        MOEX_TRY(write_file(out / shadow_layer_name(layer), content));
+        MOEX_TRY(write_whole_file(out / shadow_layer_name(layer), content));
         record.layers[layer] = {content.size(), sha256(content)};
         report.output_bytes += content.size();
         report.num_blobs += config.num_experts;
     }
 
     const std::string json = shadow_record_to_json(record);
-    MOEX_TRY(write_file(out / "shadow.json", as_byte_view(json)));
+    MOEX_TRY(write_whole_file(out / "shadow.json", as_byte_view(json)));
     sync_directory(out);
     report.output_bytes += json.size();
     return report;

@@ -42,12 +42,6 @@ Bytes safetensors_of(std::span<const SideTensor> tensors) {
     return out;
 }
 
-Status write_whole(const std::filesystem::path& path, ByteView content) {
-    WholeFile file(path, path.parent_path() / text(".tmp-", path.filename().string()));
-    MOEX_TRY(file.write(content));
-    return file.finish();
-}
-
 }  // namespace
 
 Status write_side_file(const std::filesystem::path& package, SideFile file,
@@ -58,9 +52,9 @@ Status write_side_file(const std::filesystem::path& package, SideFile file,
 
     const Bytes content = safetensors_of(tensors);
     manifest.side_files[file] = {sha256(content), content.size()};
-    MOEX_TRY(write_whole(package / side_file_name(file), content));
+    MOEX_TRY(write_whole_file(package / side_file_name(file), content));
     sync_directory(package);
-    MOEX_TRY(write_whole(manifest_path, as_byte_view(manifest_to_json(manifest))));
+    MOEX_TRY(write_whole_file(manifest_path, as_byte_view(manifest_to_json(manifest))));
     sync_directory(package);
     return {};
 }

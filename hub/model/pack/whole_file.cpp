@@ -50,6 +50,12 @@ Status WholeFile::finish() {
     return {};
 }
 
+Status write_whole_file(const std::filesystem::path& path, ByteView content) {
+    WholeFile file(path, path.parent_path() / text(".tmp-", path.filename().string()));
+    MOEX_TRY(file.write(content));
+    return file.finish();
+}
+
 void sync_directory(const std::filesystem::path& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return;

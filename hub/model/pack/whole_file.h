@@ -25,6 +25,8 @@ class WholeFile {
     Status status_;
 };
 
+// The whole of a file of one piece; its temporary stands beside it, as .tmp- and its name.
+Status write_whole_file(const std::filesystem::path& path, ByteView content);
 void sync_directory(const std::filesystem::path& path);
 
 }  // namespace moex
