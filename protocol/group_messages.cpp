@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "protocol/group_rows.h"
 #include "protocol/messages.h"
 #include "protocol/payload.h"
 
@@ -153,17 +154,16 @@ void copy_from(std::vector<T>& out, std::size_t count, const std::byte*& from) {
     from += count * sizeof(T);
 }
 
-}  // namespace
-
-Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
+// `write_x` fills the rows_bytes that x has on the wire.
+template <class WriteX>
+Bytes encode_with(const GroupDispatch& message, bool lz4, const WriteX& write_x) {
     const GroupShape& shape = message.shape;
-    MOEX_CHECK(
-        message.experts.size() == shape.num_experts && message.rows.size() == shape.num_pairs &&
-            message.gates.size() == shape.num_pairs &&
-            message.x.size() == std::size_t{shape.num_tokens} * shape.hidden_dim,
-        text(message.experts.size(), " experts, ", message.rows.size(), " rows, ",
-             message.gates.size(), " gates, ", message.x.size(), " values for ", shape.num_experts,
-             " experts, ", shape.num_pairs, " pairs, ", shape.num_tokens, " x ", shape.hidden_dim));
+    MOEX_CHECK(message.experts.size() == shape.num_experts &&
+                   message.rows.size() == shape.num_pairs &&
+                   message.gates.size() == shape.num_pairs,
+               text(message.experts.size(), " experts, ", message.rows.size(), " rows, ",
+                    message.gates.size(), " gates for ", shape.num_experts, " experts, ",
+                    shape.num_pairs, " pairs"));
 
     const Dtype x_dtype = x_dtype_of(shape, message.x_int8);
     const std::uint8_t flags = message.x_int8 ? flag_x_int8 : std::uint8_t{0};
@@ -177,7 +177,7 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
         std::memcpy(to, message.rows.data(), 2 * message.rows.size());
         to += 2 * message.rows.size();
         std::memcpy(to, message.gates.data(), 2 * message.gates.size());
-        encode_rows(x_dtype, message.x, shape.hidden_dim, raw.last(rows_bytes));
+        write_x(raw.last(rows_bytes));
     };
 
     if (lz4 && lz4_can_encode) {
@@ -191,6 +191,46 @@ Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
     write_group_header(out, shape, flags);
     fill(out.grow(raw_bytes));
     return finish_frame(std::move(out));
+}
+
+}  // namespace
+
+Bytes encode_group_dispatch(const GroupDispatch& message, bool lz4) {
+    const GroupShape& shape = message.shape;
+    MOEX_CHECK(message.x.size() == std::size_t{shape.num_tokens} * shape.hidden_dim,
+               text(message.x.size(), " values for ", shape.num_tokens, " x ", shape.hidden_dim));
+    return encode_with(message, lz4, [&](std::span<std::byte> out) {
+        encode_rows(x_dtype_of(shape, message.x_int8), message.x, shape.hidden_dim, out);
+    });
+}
+
+Bytes encode_group_dispatch(const GroupDispatch& message, const WireRows& from,
+                            std::span<const std::uint32_t> tokens, bool lz4) {
+    const GroupShape& shape = message.shape;
+    const std::size_t value_bytes = std::size_t{from.row_size} * dtype_bits(from.dtype) / 8,
+                      scale_bytes = from.dtype == Dtype::int8 ? sizeof(float) : 0,
+                      num_rows = from.bytes.size() /
+                                 std::max<std::size_t>(1, value_bytes + scale_bytes);
+    MOEX_CHECK(from.dtype == x_dtype_of(shape, message.x_int8) &&
+                   from.row_size == shape.hidden_dim && tokens.size() == shape.num_tokens,
+               text(tokens.size(), " rows of ", from.row_size, ' ', dtype_name(from.dtype), " for ",
+                    shape.num_tokens, " x ", shape.hidden_dim));
+
+    // values of all rows, then, of int8, their scales
+    return encode_with(message, lz4, [&](std::span<std::byte> out) {
+        const std::byte* const scales = from.bytes.data() + num_rows * value_bytes;
+        std::byte* to = out.data();
+        for (const std::uint32_t row : tokens) {
+            MOEX_CHECK(row < num_rows, text("row ", row, " of ", num_rows));
+            std::memcpy(to, from.bytes.data() + row * value_bytes, value_bytes);
+            to += value_bytes;
+        }
+        if (scale_bytes == 0) return;
+        for (const std::uint32_t row : tokens) {
+            std::memcpy(to, scales + row * scale_bytes, scale_bytes);
+            to += scale_bytes;
+        }
+    });
 }
 
 Status decode_group_dispatch_into(GroupDispatchView& out, ByteView frame, const WireLimits& limits,

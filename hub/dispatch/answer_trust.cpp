@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 namespace moex {
@@ -44,7 +43,8 @@ AnswerTrust::Record& AnswerTrust::record_of(std::string_view key) {
 }
 
 bool AnswerTrust::is_proven(const Record& record) const {
-    return record.rows_verified >= options_.rows_to_prove;
+    return record.rows_verified >= options_.to_prove &&
+           record.answers_verified >= options_.to_prove;
 }
 
 Trust AnswerTrust::trust(std::string_view key, TimePoint now) const {
@@ -56,8 +56,8 @@ Trust AnswerTrust::trust(std::string_view key, TimePoint now) const {
 }
 
 double AnswerTrust::rate_of(const Record& record, std::uint64_t address, TimePoint now) const {
-    if (!is_proven(record)) return 1;
-    double rate = std::max(options_.rate_min, static_cast<double>(options_.rows_to_prove) /
+    if (record.rows_verified < options_.to_prove) return 1;
+    double rate = std::max(options_.rate_min, static_cast<double>(options_.to_prove) /
                                                   static_cast<double>(record.rows_answered));
 
     const auto from = addresses_.find(address);
@@ -82,15 +82,11 @@ CheckPlan AnswerTrust::plan(std::string_view key, std::uint64_t address, std::ui
     record.pairs_answered += num_pairs;
 
     CheckPlan plan{.hold = odd || !is_proven(record), .mark = record.pairs_answered};
-    if (plan.hold) {
-        plan.rows.resize(num_rows);
-        std::iota(plan.rows.begin(), plan.rows.end(), 0u);
-        return plan;
-    }
-
-    const double rate = rate_of(record, address, now);
+    const double rate = odd ? 1 : rate_of(record, address, now);
     for (std::uint32_t row = 0; row < num_rows; ++row)
         if (uniform() < rate) plan.rows.push_back(row);
+    if (plan.hold && plan.rows.empty() && num_rows > 0)
+        plan.rows.push_back(static_cast<std::uint32_t>(uniform() * num_rows));
     return plan;
 }
 
@@ -102,6 +98,7 @@ bool AnswerTrust::on_verdict(std::string_view key, std::uint64_t address, Verdic
     if (verdict == Verdict::honest) {
         record.rows_verified += plan.rows.size();
         record.rows_verified_ever += plan.rows.size();
+        record.answers_verified += plan.hold;
         if (plan.mark > record.pairs_settled)
             record.pairs_credited += plan.mark - std::exchange(record.pairs_settled, plan.mark);
         if (is_proven(record)) record.suspected = false;
@@ -109,7 +106,7 @@ bool AnswerTrust::on_verdict(std::string_view key, std::uint64_t address, Verdic
     }
 
     record.suspected = true;
-    record.rows_answered = record.rows_verified = 0;
+    record.rows_answered = record.rows_verified = record.answers_verified = 0;
     record.pairs_settled = record.pairs_answered;
     record.lied_at = now;
     if (address != 0 && (addresses_.size() < addresses_max || addresses_.contains(address))) {
@@ -126,7 +123,7 @@ bool AnswerTrust::on_verdict(std::string_view key, std::uint64_t address, Verdic
 void AnswerTrust::suspect(std::string_view key) {
     Record& record = record_of(key);
     record.suspected = true;
-    record.rows_answered = record.rows_verified = 0;
+    record.rows_answered = record.rows_verified = record.answers_verified = 0;
 }
 
 Duration AnswerTrust::banned_for(std::string_view key, TimePoint now) const {

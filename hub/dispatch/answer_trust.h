@@ -1,20 +1,26 @@
 // Whose answers are believed, and which of them are computed again: a record for each worker key.
 // Events in, "check these rows" and "this key is out" out: no worker, no frame, no clock.
 //
-// A worker without a record is unproven: every row that it answers is checked before the token that
-// needs it leaves. `rows_to_prove` rows that were right make it proven; from then on a row is
-// checked with the probability
-//     q(n) = max(rate_min, rows_to_prove / n),  n = rows that it has answered so far,
-// after it has left. What that leaves through, of a worker that starts to lie after n rows:
-// 1 / q(n) - 1 rows in the mean before the first is seen, and all of its later ones are checked
-// again. So at most n / rows_to_prove, 0.1 % of what it had answered rightly, and at most
-// 1 / rate_min - 1 = 255 rows in all:
+// A worker without a record is unproven: no answer of it counts before it was checked, all of its
+// rows at first. After `to_prove` rows that were right a row is checked with the probability
+//     q(n) = max(rate_min, to_prove / n),  n = rows that it has answered so far,
+// one row of an answer at the least; and after as many answers it is proven: then answers count at
+// once, rows are checked after that, at the same rate. What this leaves through:
+// - A worker that gives false answers, p of all, whatever it was asked: nothing before it is
+//   proven, which it is with probability (1 - p)^to_prove, 3e-5 for p = 0.01. Were rows alone to
+//   prove it, it would be 0.28 where answers have eight, which is usual with several users, and
+//   with --deterministic also for one token, as a row is a pair then.
+// - One that spoils one row of such answers: q(n) of that is seen, as of one with answers of one
+//   row that lies in p / r of them. Of 100 answers of eight rows, one row of one spoilt, a tenth of
+//   all workers so: 5e-5 of the rows that count are false (7e-5 where rows alone prove, 1e-8 were
+//   all rows of 1,024 answers checked, for two and a half times the judge's work on each new key,
+//   eight times where answers have forty).
+// - One that starts to lie after n rows, when it is proven: 1 / q(n) - 1 rows in the mean before
+//   the first is seen, and all of its later ones are checked again. So at most n / to_prove, 0.1 %
+//   of what it had answered rightly, and at most 1 / rate_min - 1 = 255 rows in all:
 //     n = 1,024   q = 1       0 rows         n = 65,536    q = 1/64     63 rows
 //     n = 8,192   q = 1/8     7 rows         n >= 262,144  q = 1/256   255 rows
-// A worker that lies in a share p of its answers, of r rows each, is proven with probability
-// (1 - p)^(rows_to_prove / r): for p = 0.01 3e-5 with one row an answer, 0.28 with eight. With
-// --deterministic a row is a pair, so an answer has several also for one token; what such a worker
-// changes then is found afterwards, and the reply says so (`doubted`).
+//   A reply that it had a part in says so if it is still going on by then (`doubted`).
 //
 // A lie makes a worker suspected: its record starts anew, all of its rows are checked. The
 // `lies_max`th lie ends it: the key is closed for `ban_for`, and for twice as long each further
@@ -36,9 +42,9 @@
 namespace moex {
 
 struct CheckOptions {
-    bool on = false;     // serve turns it on
-    bool judge = false;  // the hub has the weights: the driver answers CheckAnswer
-    std::uint32_t rows_to_prove = 1024;
+    bool on = false;                // serve turns it on
+    bool judge = false;             // the hub has the weights: the driver answers CheckAnswer
+    std::uint32_t to_prove = 1024;  // rows, and answers
     double rate_min = 1.0 / 256;
     std::uint32_t lies_max = 3;
     Duration lie_forgotten_after = 24h;  // one lie less
@@ -52,8 +58,8 @@ const char* trust_name(Trust trust);  // "unproven", ...
 
 // What is done about one answer.
 struct CheckPlan {
-    bool hold = false;                // it does not count before all of its rows were found right
-    std::vector<std::uint32_t> rows;  // of the answer, ascending: all of them when held
+    bool hold = false;                // it does not count before these rows were found right
+    std::vector<std::uint32_t> rows;  // of the answer, ascending; at least one when held
     std::uint64_t mark = 0;           // pairs that the key had answered by then: given back below
 };
 
@@ -62,7 +68,7 @@ class AnswerTrust {
     explicit AnswerTrust(const CheckOptions& options);
 
     Trust trust(std::string_view key, TimePoint now) const;
-    // The share of rows that are checked: q(n) above, 1 unless proven.
+    // The share of rows that are checked: q(n) above.
     double rate(std::string_view key, TimePoint now) const;
 
     // An answer of `num_rows` came. `odd`: something about it is unlike an honest one, so that it
@@ -91,7 +97,8 @@ class AnswerTrust {
   private:
     struct Record {
         std::string key;
-        std::uint64_t rows_answered = 0, rows_verified = 0;  // since it was last suspected
+        // since it was last suspected; answers_verified: those that were held
+        std::uint64_t rows_answered = 0, rows_verified = 0, answers_verified = 0;
         std::uint64_t rows_verified_ever = 0;
         // pairs_settled: of those answered, how many are credited or struck out
         std::uint64_t pairs_answered = 0, pairs_settled = 0, pairs_credited = 0;

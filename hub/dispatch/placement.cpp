@@ -349,13 +349,13 @@ Placement::Member* Placement::make_way(std::uint32_t unit, std::uint32_t copy,
     return nullptr;
 }
 
-// Beyond that somebody has more to load than others: an eighth of a layer more than the least is
-// no reason to cut one.
+// Beyond that somebody has more to load than others: a few units more than the least are no reason
+// to cut a layer. What one has more is what all wait for in the end.
 std::uint32_t Placement::to_load_most() const {
     std::uint32_t least = options_.num_units;
     for (const auto& [worker, member] : members_)
         if (member.capacity > 0) least = std::min(least, member.to_load);
-    return least + options_.layer_units / 8;
+    return least + options_.layer_units / 32;
 }
 
 bool Placement::may_own(const Member& member, std::uint32_t unit, std::uint32_t to_load_max) const {

@@ -1,6 +1,7 @@
 #include "hub/dispatch/round.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -53,6 +54,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
     waiting = false;
     wait_until = retry_at = give_up_at = again_at = std::nullopt;
     num_retries = num_unpaid = 0;
+    num_forms = 0;
 
     MOEX_TRY(take_rows(batch, options.rounding));
 
@@ -60,6 +62,7 @@ Status Round::open(const ExpertBatch& batch, const SwarmOptions& options, std::u
         1u, std::min({options.limits.num_tokens_max, options.limits.num_pairs_max, 65535u}));
     pair_row.resize(std::size_t{num_tokens} * top_k);
     pair_gate.resize(pair_row.size());
+    wire_gate.resize(pair_row.size());
     num_pieces_cut = 0;
     for (std::uint32_t begin = 0, end = 0, block = 0; begin < num_tokens; begin = end, ++block) {
         const bool wide = begin >= num_narrow_rows;
@@ -149,29 +152,37 @@ void Round::cut_block(const ExpertBatch& batch, const SwarmOptions& options, con
             const std::uint32_t pair = pair_begin_of[batch.expert_ids[i]]++;
             const float gate = batch.expert_weights[i];
             pair_row[pair] = static_cast<std::uint16_t>(row);
-            pair_gate[pair] = options.rounding.deterministic ? half_to_float(float_to_half(gate))
+            wire_gate[pair] = float_to_half(gate);
+            pair_gate[pair] = options.rounding.deterministic ? half_to_float(wire_gate[pair])
                                                              : gate;
         }
 }
 
 void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
     // The rows that its pieces touch, ascending.
-    attempt.tokens.clear();
+    row_bits.assign((num_tokens + 63) / 64, 0);
     attempt.num_pairs = 0;
     for (const std::uint32_t index : attempt.pieces) {
         const Piece& piece = pieces[index];
-        attempt.tokens.insert(attempt.tokens.end(), pair_row.begin() + piece.pair_begin,
-                              pair_row.begin() + piece.pair_end);
+        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair)
+            row_bits[pair_row[pair] / 64] |= std::uint64_t{1} << pair_row[pair] % 64;
         attempt.num_pairs += piece.num_pairs();
     }
 
-    std::sort(attempt.tokens.begin(), attempt.tokens.end());
-    attempt.tokens.erase(std::unique(attempt.tokens.begin(), attempt.tokens.end()),
-                         attempt.tokens.end());
+    attempt.tokens.clear();
+    row_place.resize(num_tokens);
+    for (std::uint32_t word = 0; word < row_bits.size(); ++word)
+        for (std::uint64_t bits = row_bits[word]; bits != 0; bits &= bits - 1) {
+            const std::uint32_t row = 64 * word +
+                                      static_cast<std::uint32_t>(std::countr_zero(bits));
+            row_place[row] = static_cast<std::uint16_t>(attempt.tokens.size());
+            attempt.tokens.push_back(row);
+        }
 
     out.experts.clear();
-    out.rows.clear();
-    out.gates.clear();
+    out.rows.resize(attempt.num_pairs);
+    out.gates.resize(attempt.num_pairs);
+    std::size_t at = 0;
     for (const std::uint32_t index : attempt.pieces) {
         const Piece& piece = pieces[index];
         if (out.experts.empty() || out.experts.back().expert != piece.expert)
@@ -179,18 +190,11 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
         GroupExpert& expert = out.experts.back();
         expert.num_rows = static_cast<std::uint16_t>(expert.num_rows + piece.num_pairs());
 
-        auto at = attempt.tokens.begin();
-        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair) {
-            at = std::lower_bound(at, attempt.tokens.end(), pair_row[pair]);
-            out.rows.push_back(static_cast<std::uint16_t>(at - attempt.tokens.begin()));
-            out.gates.push_back(float_to_half(pair_gate[pair]));
+        for (std::uint32_t pair = piece.pair_begin; pair < piece.pair_end; ++pair, ++at) {
+            out.rows[at] = row_place[pair_row[pair]];
+            out.gates[at] = wire_gate[pair];
         }
     }
-
-    out.x.resize(attempt.tokens.size() * hidden_size);
-    for (std::size_t i = 0; i < attempt.tokens.size(); ++i)
-        std::copy_n(x->data() + std::size_t{attempt.tokens[i]} * hidden_size, hidden_size,
-                    out.x.data() + i * hidden_size);
 
     attempt.shape = GroupShape{.layer = static_cast<std::uint16_t>(layer),
                                .num_tokens = static_cast<std::uint32_t>(attempt.tokens.size()),
@@ -201,6 +205,28 @@ void Round::fill_group(Attempt& attempt, GroupDispatch& out) {
                                .num_experts = static_cast<std::uint16_t>(out.experts.size())};
 
     out.shape = attempt.shape;
+}
+
+Bytes Round::encode(const Attempt& attempt, const GroupDispatch& group, bool lz4) {
+    const Dtype dtype = x_dtype_of(group.shape, group.x_int8);
+    std::size_t form = 0;
+    while (form < num_forms && forms[form].dtype != dtype) ++form;
+    if (form == num_forms) {
+        if (forms.size() == num_forms) forms.emplace_back();
+        ++num_forms;
+        forms[form].dtype = dtype;
+        forms[form].row_size = hidden_size;
+        forms[form].bytes.resize(wire_rows_bytes(dtype, num_tokens, hidden_size));
+        encode_rows(dtype, *x, hidden_size, forms[form].bytes);
+    }
+    return encode_group_dispatch(group, forms[form], attempt.tokens, lz4);
+}
+
+void Round::copy_rows(const Attempt& attempt, std::vector<float>& out) const {
+    out.resize(attempt.tokens.size() * hidden_size);
+    for (std::size_t i = 0; i < attempt.tokens.size(); ++i)
+        std::copy_n(x->data() + std::size_t{attempt.tokens[i]} * hidden_size, hidden_size,
+                    out.data() + i * hidden_size);
 }
 
 void Round::begin(const Attempt& attempt) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "hub/dispatch/swarm_types.h"
+#include "protocol/group_rows.h"
 
 namespace moex {
 
@@ -49,7 +50,7 @@ struct Piece {
 // What was known of an answer when it counted.
 enum class Proof : std::uint8_t {
     unchecked,  // nobody could say
-    proven,     // of a worker whose answers are checked at a rate
+    proven,     // of a worker whose rows are checked at a rate
     verified    // each row was computed again
 };
 
@@ -101,6 +102,7 @@ struct Round {
     std::vector<std::uint32_t> row_order;   // [num_tokens], rows of the wire's dtype first
     std::vector<std::uint16_t> pair_row;    // [num_pairs], by (block, expert, row)
     std::vector<float> pair_gate;           // [num_pairs]
+    std::vector<half> wire_gate;            // [num_pairs], as it travels
     std::vector<Piece> pieces;              // by (block, expert)
     std::uint32_t pieces_left = 0;
     std::vector<AttemptId> attempts;  // live
@@ -111,6 +113,12 @@ struct Round {
     std::size_t num_pieces_cut = 0;
     std::vector<std::uint32_t> wide_rows;      // beyond the wire's dtype: bf16, in their own blocks
     std::vector<std::uint32_t> pair_begin_of;  // [num_experts + 1] of a block
+    // Scratch of fill_group(): the rows that it touches, and where each lies among them.
+    std::vector<std::uint64_t> row_bits;   // [num_tokens / 64]
+    std::vector<std::uint16_t> row_place;  // [num_tokens]
+    // x in each form that it travelled in so far, the first num_forms of them
+    std::vector<WireRows> forms;
+    std::size_t num_forms = 0;
 
     // Takes over what it needs of `batch`. `unit_base`:
     // the placement's unit of the layer's expert 0.
@@ -118,9 +126,13 @@ struct Round {
     // invalid_argument when a value of x is not finite.
     Status open(const ExpertBatch& batch, const SwarmOptions& options, std::uint32_t unit_base,
                 std::uint32_t copies, std::span<const std::uint32_t> piece_pairs_max);
-    // Writes x of `rows` and the pairs of attempt.pieces as a group
-    // (without sequence id); fills attempt.shape, tokens and num_pairs.
+    // Writes the pairs of attempt.pieces as a group (without x and sequence id); fills
+    // attempt.shape, tokens and num_pairs.
     void fill_group(Attempt& attempt, GroupDispatch& out);
+    // The group's frame; the rows of x are encoded once for all groups of the round.
+    Bytes encode(const Attempt& attempt, const GroupDispatch& group, bool lz4);
+    // x of the attempt's rows.
+    void copy_rows(const Attempt& attempt, std::vector<float>& out) const;
     // Joins and leaves the pieces' lists of live attempts.
     void begin(const Attempt& attempt);
     void end(const Attempt& attempt);

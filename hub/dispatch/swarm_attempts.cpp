@@ -106,14 +106,13 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
                         .layer = attempt.shape.layer,
                         .expert = piece.expert,
                         .dtype = attempt.shape.dtype};
-        std::swap(single.x, group.x);  // the rows of one expert are its pairs, in order
+        round.copy_rows(attempt, single.x);  // the rows of one expert are its pairs, in order
         std::swap(single.gates, group.gates);
         turn.send(worker, encode_dispatch(single, round.hidden_size, worker.lz4));
-        std::swap(single.x, group.x);
         std::swap(single.gates, group.gates);
     } else {
         group.sequence_id = attempt.sequence_id;
-        turn.send(worker, encode_group_dispatch(group, worker.lz4));
+        turn.send(worker, round.encode(attempt, group, worker.lz4));
     }
 }
 

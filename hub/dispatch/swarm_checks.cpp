@@ -160,8 +160,12 @@ void SwarmCore::State::on_judgement(Turn& turn, std::uint64_t id, const Judgemen
             counts.residual_max = std::max(counts.residual_max, judgement.residual);
             for (std::size_t i = 0; i < std::min(check.units.size(), judgement.gains.size()); ++i)
                 gains.learn(check.units[i], judgement.gains[i]);
-            if (attempt != nullptr)
-                accept_answer(turn, *attempt, std::move(check.y), check.unsummed, Proof::verified);
+            if (attempt != nullptr) {
+                const std::size_t hidden = find_round(attempt->round)->hidden_size;
+                const bool all = check.plan.rows.size() * hidden == check.y.size();
+                accept_answer(turn, *attempt, std::move(check.y), check.unsummed,
+                              all ? Proof::verified : Proof::proven);
+            }
             break;
 
         case Verdict::undecided:

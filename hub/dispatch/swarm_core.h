@@ -7,8 +7,7 @@
 // ASSIGN, READY, groups, heartbeats, CANCEL, BUSY, ERROR, DRAIN, and the
 // five published messages for peers that open with a HEARTBEAT.
 //
-// Source of the terms: design section 6; hedging after
-// Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
+// Hedging after Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013.
 #pragma once
 
 #include <memory>

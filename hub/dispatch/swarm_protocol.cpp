@@ -30,7 +30,9 @@ std::uint8_t dtype_bits_of(const std::vector<Dtype>& dtypes) {
 
 // Of who may not join now: it may try again, or not for long.
 CloseCode refusal_code(const Error& error) {
-    return error.code == ErrorCode::unauthorized ? CloseCode::policy : CloseCode::going_away;
+    const bool lasts = error.code == ErrorCode::unauthorized ||
+                       error.code == ErrorCode::unsupported;
+    return lasts ? CloseCode::policy : CloseCode::going_away;
 }
 
 // Deterministic: all compute with the same x.
@@ -165,6 +167,9 @@ void SwarmCore::State::on_first_frame(Turn& turn, Worker& worker, const FrameHea
 std::optional<Error> SwarmCore::State::no_place_for(const Worker& worker,
                                                     const std::string& worker_key) {
     if (auto shut = closed(worker.connected_at, worker_key)) return shut;
+    if (options.limits.num_experts == 0)
+        return Error{ErrorCode::unsupported,
+                     "the hub computes a dense model by itself: it has no experts to hold"};
 
     const Worker* ghost = worker_key.empty() ? nullptr : pool.find_key(worker_key, worker.id);
     if (ghost == nullptr && pool.num_welcomed() >= options.workers_max)

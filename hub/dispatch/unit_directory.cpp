@@ -17,6 +17,7 @@ constexpr Duration more_leave_within = 250ms;
 // Half of what a worker may have ahead is loaded so soon, or so late, that it may have more, or
 // less.
 constexpr Duration half_loaded_soon = 250ms, half_loaded_late = 1s;
+constexpr std::uint32_t ahead_least = 2;
 }  // namespace
 
 UnitDirectory::UnitDirectory(UnitDirectoryOptions options)
@@ -87,9 +88,9 @@ void UnitDirectory::leave(UnitHolder& holder, bool may_return, TimePoint now) {
         keep_place(holder, now);
     else
         placement_.leave(holder.id, changes_);
-    // Those who leave with it come one by one: what is left with nobody is not to wait for second
-    // copies of what the first of them had.
-    if (now < many_left_until_) second_copies_at_ = now + more_leave_within;
+    // Those who leave with it come one by one: what is left with nobody, and needed first, is not
+    // to wait for what the first of them had.
+    if (now < many_left_until_) loads_at_ = now + more_leave_within;
 }
 
 // One who left alone is back in a moment, most likely; a quarter of all is a line that broke.
@@ -137,8 +138,8 @@ void UnitDirectory::wake(TimePoint now) {
         fill_at_.reset();
         placement_.fill(changes_);
     }
-    if (second_copies_at_ && *second_copies_at_ <= now) {
-        second_copies_at_.reset();
+    if (loads_at_ && *loads_at_ <= now) {
+        loads_at_.reset();
         for (const auto& [id, holder] : members_) holder->assign_pending |= holder->num_later > 0;
     }
     settle(now);
@@ -148,7 +149,7 @@ std::optional<TimePoint> UnitDirectory::wake_at() const {
     std::optional<TimePoint> at;
     const auto sooner = [&](TimePoint when) { at = std::min(at.value_or(when), when); };
     for (const Away& away : away_) sooner(std::min(away.until, away.look_at));
-    if (second_copies_at_) sooner(*second_copies_at_);
+    if (loads_at_) sooner(*loads_at_);
     if (fill_at_)
         sooner(*fill_at_);
     else if (placement_.unbalanced())
@@ -282,8 +283,7 @@ void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
 
     std::vector<std::uint32_t> units;
     for (const Wish& wish : wishes) {
-        const bool waits = wish.is_held && second_copies_at_;
-        if (wish.is_download && (waits || holder.num_loading() >= holder.loads_ahead)) {
+        if (wish.is_download && (loads_at_ || holder.num_loading() >= holder.loads_ahead)) {
             ++holder.num_later;
             continue;
         }
@@ -416,13 +416,14 @@ void UnitDirectory::tell_more(UnitHolder& holder) const {
         holder.assign_pending = true;
 }
 
-// On a fast line half of it would be there before the next order is.
+// On a fast line half of it would be there before the next order is. On a slow one what it was told
+// a while ago would come before what is needed now.
 void UnitDirectory::adapt_ahead(UnitHolder& holder, TimePoint now) const {
     const Duration took = now - holder.told_at;
     if (took < half_loaded_soon)
         holder.loads_ahead = std::min(2 * holder.loads_ahead, num_units());
     else if (took > half_loaded_late)
-        holder.loads_ahead = std::max(holder.loads_ahead / 2, options_.loads_ahead);
+        holder.loads_ahead = std::max(holder.loads_ahead / 2, ahead_least);
 }
 
 // Lets go of what a worker holds beyond its share once enough others are ready.
@@ -482,7 +483,7 @@ std::vector<std::string> UnitDirectory::check(const UnitHolder& holder, bool set
               num_assigned, " and ", num_ready);
     if (!settled) return broken;
 
-    const bool will_be_told = holder.assign_pending || second_copies_at_ ||
+    const bool will_be_told = holder.assign_pending || loads_at_ ||
                               2 * holder.num_loading() > holder.loads_ahead;
     if (holder.num_later > num_untold || holder.told_later != holder.num_later)
         wrong(holder.num_later, " units are to come, it knows of ", holder.told_later,

@@ -3,7 +3,7 @@
 //
 // What nobody holds comes before second copies, and what is needed next before the rest of it. So
 // nobody is told at once all that it shall load: a second or so of its line, and how much is to
-// come. After a mass leave second copies wait until nobody more has left for a moment.
+// come. After a mass leave orders wait until nobody more has left for a moment.
 //
 // Make before break: a copy is let go only when those who shall hold the unit have it. A worker
 // that loads nothing of what it was told to gives it back, and gets another chance later. One whose
@@ -157,8 +157,8 @@ class UnitDirectory {
     std::vector<std::uint32_t> touched_;  // units whose surplus holders may go now
     std::vector<UnitOrder> orders_;
     std::vector<Away> away_;
-    TimePoint many_left_until_{};                // nobody is waited for
-    std::optional<TimePoint> second_copies_at_;  // not before this
+    TimePoint many_left_until_{};        // nobody is waited for
+    std::optional<TimePoint> loads_at_;  // nothing is ordered before this
     std::uint32_t needed_first_ = 0;
     double moves_saved_ = 0;
     TimePoint moves_at_{}, balance_at_{};

@@ -368,6 +368,10 @@ std::vector<Goal> measure_goals(const GoalOptions& goal) {
          }},
         {"R4",
          [](const GoalOptions& to) {
+             return liars(to, "R4 the same, 8 users", {.lie_share = 0.01}, scaled(to, 240), 8, 0);
+         }},
+        {"R4",
+         [](const GoalOptions& to) {
              return liars(to, "R4 30 % lie after 20 answers", {.honest_first = 20}, scaled(to, 30),
                           1, 0);
          }},

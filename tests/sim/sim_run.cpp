@@ -63,7 +63,7 @@ SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {
     options.swarm.limits.num_pairs_max = random() % 3 == 0 ? 12 : 4096;
     options.swarm.checks = {.on = random() % 2 == 0,
                             .judge = random() % 3 != 0,
-                            .rows_to_prove = random() % 2 == 0 ? 64u : 1024u,
+                            .to_prove = random() % 2 == 0 ? 64u : 1024u,
                             .seed = run.seed};
     return options;
 }

@@ -110,7 +110,7 @@ TEST(LyingWorkersTest, TwoThatDifferAreBothSuspectedAndNobodyIsBanned) {
 
 TEST(LyingWorkersTest, AWorkerWithARecordIsCheckedAtARateAndItsFirstLieSeenEndsIt) {
     SimOptions options = checked(2);
-    options.swarm.checks.rows_to_prove = 64;
+    options.swarm.checks.to_prove = 64;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
     Outcome out = ask(swarm, 300, 4);
@@ -133,7 +133,7 @@ TEST(LyingWorkersTest, AWorkerWithARecordIsCheckedAtARateAndItsFirstLieSeenEndsI
 TEST(LyingWorkersTest, AnAbsurdAnswerOfAProvenWorkerIsHeld) {
     for (const Lie lie : {Lie::zero, Lie::scaled_1000, Lie::constant}) {
         SimOptions options = checked(2);
-        options.swarm.checks.rows_to_prove = 64;
+        options.swarm.checks.to_prove = 64;
         SimSwarm swarm(options);
         ASSERT_TRUE(swarm.run_until_ready());
         EXPECT_EQ(ask(swarm, 600, 4).wrong, 0u);
@@ -181,7 +181,7 @@ TEST(LyingWorkersTest, ABannedKeyStaysOutForItsTime) {
 
 TEST(LyingWorkersTest, RecordsOutliveAConnection) {
     SimOptions options = checked(1);
-    options.swarm.checks.rows_to_prove = 64;
+    options.swarm.checks.to_prove = 64;
     SimSwarm swarm(options);
     const WorkerId first = swarm.join(Peer::ours, "10.0.0.9", "key");
     ASSERT_TRUE(swarm.run_until_ready());

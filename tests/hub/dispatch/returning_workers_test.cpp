@@ -2,6 +2,8 @@
 // counted where workers download them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/sim/sim_swarm.h"
 
 namespace moex::sim {
@@ -92,6 +94,27 @@ TEST_F(ReturningWorkersTest, AUnitThatNobodyElseHasIsAtAnotherWithinThreeSeconds
     EXPECT_EQ(swarm.core().coverage().replicas_min, 0u);
     swarm.run_for(3s);
     EXPECT_EQ(swarm.core().coverage().replicas_min, 1u);
+}
+
+// Twelve seconds of downloads, in equal parts; a round waits ten. What it waits for is loaded
+// before second copies and before what later layers need: also where the first of them have left
+// before the last, and what they had in later layers was all that was missing.
+TEST_F(ReturningWorkersTest, WhenHalfOfThemLeaveRoundsWaitForTheDownloadAndNoneFails) {
+    SimOptions slow = options();
+    slow.blob_bytes = 2'500'000;
+    SimSwarm swarm(slow);
+    for (int i = 0; i < 16; ++i)
+        swarm.join_as({.down_bytes_per_s = slow.blob_bytes}, text("10.", i, ".0.1"));
+    ASSERT_TRUE(swarm.run_until_ready(1h));
+
+    const std::vector<WorkerId> workers = swarm.workers_alive();
+    for (std::size_t i = 0; i < workers.size(); i += 2) swarm.leave(workers[i]);
+    ASSERT_GT(std::ranges::count(swarm.core().replicas(), 0), 8 * 8);
+    for (std::uint32_t layer = 0; layer < slow.num_layers; ++layer) {
+        const RoundId round = swarm.submit({.layer = layer, .num_tokens = 8});
+        EXPECT_TRUE(swarm.run_until_answered(round)) << "layer " << layer;
+    }
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
 }
 
 // It promised to say what it has and says nothing: nobody waits longer than a moment.

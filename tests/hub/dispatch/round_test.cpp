@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "protocol/half.h"
 
 namespace moex {
@@ -64,6 +66,7 @@ TEST(RoundTest, RowsBeyondF16TravelInGroupsOfTheirOwn) {
         EXPECT_EQ(group.shape.dtype, wide ? Dtype::bf16 : Dtype::f16);
         EXPECT_EQ(attempt.tokens,
                   (wide ? std::vector<std::uint32_t>{0, 3} : std::vector<std::uint32_t>{1, 2}));
+        round.copy_rows(attempt, group.x);
         EXPECT_EQ(group.x[0], wide ? 70144.0f : 0.5f);
         EXPECT_NE(round.pieces[attempt.pieces[0]].block, round.pieces[wide ? 0 : 2].block);
     }
@@ -84,6 +87,37 @@ TEST(RoundTest, EachPieceThatALiarAnsweredIsOpenAgain) {
     EXPECT_EQ(round.reject_answers_of(7), 4u);
     EXPECT_EQ(round.pieces_left, 4u);
     for (const Piece& piece : round.pieces) EXPECT_TRUE(piece.is_open());
+}
+
+// A group's rows come from those that were encoded once for the round: bit for bit what encoding
+// them for this group alone gives, also past 64 rows and where they travel as int8 or widened.
+TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {
+    std::vector<float> values;
+    for (int i = 0; i < 150; ++i) values.push_back(0.01f * static_cast<float>(i - 40));
+    values[77] = 80000.0f;
+    Rows rows(values);
+    for (std::size_t i = 0; i < rows.ids.size(); ++i)
+        rows.ids[i] = static_cast<std::uint16_t>((i % top_k) + (i % 3 == 0 ? 2 : 0));
+    for (std::size_t i = 0; i < rows.x.size(); ++i)
+        rows.x[i] *= 1 + 0.001f * static_cast<float>(i % hidden);
+    Round round = opened(rows);
+    for (const bool x_int8 : {false, true})
+        for (std::uint32_t piece = 0; piece < round.pieces.size(); ++piece) {
+            Attempt attempt;
+            attempt.pieces = {piece};
+            GroupDispatch group;
+            round.fill_group(attempt, group);
+            EXPECT_TRUE(std::ranges::is_sorted(attempt.tokens));
+            group.x_int8 = x_int8 && group.shape.dtype == Dtype::f16;
+            for (std::uint32_t i = 0; i < attempt.num_pairs; ++i) {
+                const std::uint32_t pair = round.pieces[piece].pair_begin + i;
+                EXPECT_EQ(attempt.tokens[group.rows[i]], round.pair_row[pair]);
+                EXPECT_EQ(half_to_float(group.gates[i]), round.pair_gate[pair]);
+            }
+            round.copy_rows(attempt, group.x);
+            for (const bool lz4 : {false, true})
+                EXPECT_EQ(round.encode(attempt, group, lz4), encode_group_dispatch(group, lz4));
+        }
 }
 
 TEST(RoundTest, ARowNamesTheWorkersOfItsOwnPairsOnly) {

@@ -211,6 +211,16 @@ TEST(SwarmSessionTest, TheHubIsFullBeyondWorkersMax) {
     EXPECT_EQ(swarm.closed_with(second), CloseCode::going_away);
 }
 
+// Told once and for good: a policy is no reason to come again.
+TEST(SwarmSessionTest, ADenseModelHasNoPlaceForAWorker) {
+    SimOptions options = no_workers();
+    options.num_experts = options.top_k = 0;
+    SimSwarm swarm(options);
+    const WorkerId worker = swarm.join();
+    swarm.run_for(1s);
+    EXPECT_EQ(swarm.closed_with(worker), CloseCode::policy);
+}
+
 // Half the bytes out; the judge computes with what the worker got.
 TEST(SwarmSessionTest, RowsTravelAsInt8ToWhoTakesThemUnlessAnswersMustBeTheSameFromAll) {
     for (const bool deterministic : {false, true}) {

@@ -12,8 +12,8 @@ export const mutants = [
     from: 'is_held ? mix_hash(holder.id, unit) : needed_after(unit)', to: 'mix_hash(holder.id, unit)',
   },
   {
-    file: 'unit_directory.cpp', what: 'second copies are ordered in the middle of a mass leave',
-    from: 'const bool waits = wish.is_held && second_copies_at_;', to: 'const bool waits = false;',
+    file: 'unit_directory.cpp', what: 'in the middle of a mass leave orders do not wait',
+    from: 'if (wish.is_download && (loads_at_ ||', to: 'if (wish.is_download && (false ||',
   },
   {
     file: 'unit_directory.cpp', what: 'everything is ordered at once',
@@ -26,6 +26,7 @@ export const mutants = [
   {
     file: 'unit_directory.cpp', what: 'who need not load any more is not told the rest',
     from: 'held_until_[unit] = now;\n    tell_more(holder);', to: 'held_until_[unit] = now;',
+    survives: 'settle(), on_budget() and assign_wanted() look at that holder again by themselves',
   },
   {
     file: 'unit_directory.cpp', what: 'a copy is let go before others have it',
@@ -74,7 +75,7 @@ export const mutants = [
   },
   {
     file: 'placement.cpp', what: 'neighbours load what a mass leave lost',
-    from: 'return least + options_.layer_units / 8;', to: 'return least + options_.num_units;',
+    from: 'return least + options_.layer_units / 32;', to: 'return least + options_.num_units;',
   },
   // ---- attempt_policy
   {
@@ -250,8 +251,8 @@ export const mutants = [
   },
   {
     file: 'round.cpp', what: 'gates are not rounded where the round is deterministic',
-    from: 'pair_gate[pair] = options.rounding.deterministic ? half_to_float(float_to_half(gate))',
-    to: 'pair_gate[pair] = options.rounding.deterministic && gate < 0 ? half_to_float(float_to_half(gate))',
+    from: 'pair_gate[pair] = options.rounding.deterministic ? half_to_float(wire_gate[pair])',
+    to: 'pair_gate[pair] = options.rounding.deterministic && gate < 0 ? half_to_float(wire_gate[pair])',
   },
   {
     file: 'round.cpp', what: 'a removed liar takes only its last answer with it',
