@@ -3,7 +3,7 @@
 #pragma once
 
 #include "hub/api/refusal.h"
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {

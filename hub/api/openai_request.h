@@ -16,8 +16,8 @@
 
 #include "hub/api/refusal.h"
 #include "hub/api/text_inputs.h"
-#include "hub/base/json_fields.h"
 #include "hub/engine/sampler.h"
+#include "hub/model/json_fields.h"
 #include "hub/model/package/package.h"
 
 namespace moex {

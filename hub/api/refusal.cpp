@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/api/http.h"
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "protocol/text.h"
 
 namespace moex {

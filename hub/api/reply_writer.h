@@ -17,8 +17,8 @@
 #include "hub/api/openai_request.h"
 #include "hub/api/reasoning.h"
 #include "hub/api/tool_calls.h"
-#include "hub/base/json_fields.h"
 #include "hub/engine/engine.h"
+#include "hub/model/json_fields.h"
 
 namespace moex {
 

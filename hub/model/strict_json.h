@@ -37,7 +37,7 @@ inline std::string json_excerpt(const std::string& text) {
     return json_excerpt(nlohmann::json(text));
 }
 
-// How a file's fields are refused (JsonFields of hub/base/json_fields.h): `what` names the file.
+// How a file's fields are refused (JsonFields of hub/model/json_fields.h): `what` names the file.
 struct FileWording {
     using Problem = Error;
     std::string what;

@@ -1,5 +1,6 @@
 # Grammars of answers, from JSON schemas and from GBNF.
-set(grammar_sources ${protocol_sources} hub/model/strict_json.cpp hub/model/tokenizer/utf8.cpp)
+set(grammar_sources ${protocol_sources} hub/model/strict_json.cpp hub/model/tokenizer/utf8.cpp
+  hub/model/tokenizer/unicode_utf8proc.cpp)
 foreach(name byte_automaton expression gbnf grammar grammar_state json_schema json_text pattern schema_formats
         schema_values)
   list(APPEND grammar_sources hub/api/grammar/${name}.cpp)

@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "hub/api/grammar/grammar.h"
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "protocol/result.h"
 
 namespace moex {

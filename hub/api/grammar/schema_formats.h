@@ -2,7 +2,7 @@
 #pragma once
 
 #include "hub/api/grammar/byte_automaton.h"
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 
 namespace moex {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "protocol/result.h"
 
 namespace moex {

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "hub/model/jinja/known_names.h"
+#include "hub/model/jinja/number_text.h"
 
 namespace moex::jinja {
 
@@ -156,9 +157,7 @@ ExpressionPointer ExpressionParser::parse_primary() {
             return literal(make_integer(value), token.line);
         }
         case TokenKind::floating: {
-            double value = 0;
-            std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
-            return literal(make_float(value), token.line);
+            return literal(make_float(read_double(token.text).value_or(0)), token.line);
         }
         case TokenKind::symbol:
             if (token.text == "(") return parse_parenthesis(token.line);

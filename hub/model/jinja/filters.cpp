@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "hub/model/jinja/known_names.h"
+#include "hub/model/jinja/number_text.h"
 #include "hub/model/jinja/renderer.h"
 #include "hub/model/jinja/text_values.h"
 #include "hub/model/tokenizer/utf8.h"
@@ -299,10 +300,8 @@ Value filter_int(Renderer&, const Value& operand, const CallArguments& arguments
     if (!digits.empty() && std::from_chars(digits.data(), end, value).ptr == end)
         return make_integer(value);
 
-    double number = 0;
-    const auto read = std::from_chars(digits.data(), end, number);
-    return !digits.empty() && read.ec == std::errc() && read.ptr == end ? from_float(number)
-                                                                        : fallback;
+    const std::optional<double> number = read_double(digits);
+    return number ? from_float(*number) : fallback;
 }
 
 Value filter_float(Renderer&, const Value& operand, const CallArguments& arguments) {
@@ -312,10 +311,7 @@ Value filter_float(Renderer&, const Value& operand, const CallArguments& argumen
     if (operand.text()) {
         std::string digits = strip(*operand.text(), Side::both).bytes();
         if (digits.starts_with('+')) digits.erase(0, 1);
-        double value = 0;
-        const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-        if (!digits.empty() && read.ec == std::errc() && read.ptr == digits.data() + digits.size())
-            return make_float(value);
+        if (const std::optional<double> value = read_double(digits)) return make_float(*value);
     }
 
     return otherwise ? *otherwise : make_float(0.0);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <utf8proc.h>
+#include "hub/model/tokenizer/unicode.h"
 
 namespace moex::jinja {
 namespace {
@@ -126,18 +126,14 @@ const SpecialCase* special_case(char32_t c) {
     return found != std::end(special_cases) && found->letter == c ? found : nullptr;
 }
 
-char32_t simple(utf8proc_int32_t (*map)(utf8proc_int32_t), char32_t c) {
-    return static_cast<char32_t>(map(static_cast<utf8proc_int32_t>(c)));
-}
-
 // What may stand between a letter and the end of its word: marks, modifiers, apostrophes.
 bool is_case_ignorable(char32_t c) {
-    switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-        case UTF8PROC_CATEGORY_MN:
-        case UTF8PROC_CATEGORY_ME:
-        case UTF8PROC_CATEGORY_CF:
-        case UTF8PROC_CATEGORY_LM:
-        case UTF8PROC_CATEGORY_SK: return true;
+    switch (unicode_category(c)) {
+        case UnicodeCategory::mn:
+        case UnicodeCategory::me:
+        case UnicodeCategory::cf:
+        case UnicodeCategory::lm:
+        case UnicodeCategory::sk: return true;
         default:
             return std::u32string_view(U"'.:\u00B7\u2018\u2019\u2024\u2027").find(c) !=
                    std::u32string_view::npos;
@@ -158,29 +154,29 @@ bool is_final_sigma(std::u32string_view text, std::size_t at) {
 }  // namespace
 
 bool is_cased(char32_t c) {
-    switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-        case UTF8PROC_CATEGORY_LU:
-        case UTF8PROC_CATEGORY_LL:
-        case UTF8PROC_CATEGORY_LT: return true;
+    switch (unicode_category(c)) {
+        case UnicodeCategory::lu:
+        case UnicodeCategory::ll:
+        case UnicodeCategory::lt: return true;
         default: return false;
     }
 }
 
 std::u32string upper_of(char32_t c) {
     if (const SpecialCase* const row = special_case(c)) return row->upper;
-    return std::u32string(1, simple(utf8proc_toupper, c));
+    return std::u32string(1, unicode_upper(c));
 }
 
 std::u32string title_of(char32_t c) {
     if (const SpecialCase* const row = special_case(c)) return row->title;
-    return std::u32string(1, simple(utf8proc_totitle, c));
+    return std::u32string(1, unicode_title(c));
 }
 
 std::u32string lower_of(std::u32string_view text, std::size_t at) {
     const char32_t c = text[at];
     if (c == U'\u0130') return U"i\u0307";  // the only letter whose lower case is two
     if (c == U'\u03A3') return std::u32string(1, is_final_sigma(text, at) ? U'\u03C2' : U'\u03C3');
-    return std::u32string(1, simple(utf8proc_tolower, c));
+    return std::u32string(1, unicode_lower(c));
 }
 
 }  // namespace moex::jinja

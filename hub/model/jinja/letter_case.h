@@ -1,7 +1,7 @@
 // Upper, lower and title case of one character, as Python's strings map it: one character may
 // become up to three ('ß' gives "SS"), and a sigma at the end of a word has a form of its own.
 // Source: Unicode, SpecialCasing.txt (its unconditional rows) and section 3.13 (Final_Sigma);
-// everything else through utf8proc.
+// everything else through hub/model/tokenizer/unicode.h.
 #pragma once
 
 #include <cstddef>

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include <utf8proc.h>
-
 #include "hub/model/jinja/letter_case.h"
 #include "hub/model/jinja/renderer.h"
+#include "hub/model/tokenizer/unicode.h"
 #include "hub/model/tokenizer/utf8.h"
 
 namespace moex::jinja {
@@ -43,12 +42,10 @@ MarkedText map_characters(const MarkedText& source, const Map& map) {
 
 bool is_python_space(char32_t c) { return is_unicode_space(c) || (c >= 0x1C && c <= 0x1F); }
 bool is_letter(char32_t c) {
-    const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
-    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+    const auto category = unicode_category(c);
+    return category >= UnicodeCategory::lu && category <= UnicodeCategory::lo;
 }
-bool is_decimal_digit(char32_t c) {
-    return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
-}
+bool is_decimal_digit(char32_t c) { return unicode_category(c) == UnicodeCategory::nd; }
 
 bool is_word_character(char32_t c) { return is_letter(c) || is_decimal_digit(c); }
 
@@ -236,9 +233,9 @@ MarkedText lower(const MarkedText& source) {
 
 MarkedText swap_case(const MarkedText& source) {
     return map_characters(source, [](const auto& all, std::size_t i) {
-        const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(all[i]));
-        if (category == UTF8PROC_CATEGORY_LU) return lower_of(all, i);
-        if (category == UTF8PROC_CATEGORY_LL) return upper_of(all[i]);
+        const auto category = unicode_category(all[i]);
+        if (category == UnicodeCategory::lu) return lower_of(all, i);
+        if (category == UnicodeCategory::ll) return upper_of(all[i]);
         return std::u32string(1, all[i]);
     });
 }

@@ -1,12 +1,11 @@
 #include "hub/model/jinja/value.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 
-#include <utf8proc.h>
-
+#include "hub/model/jinja/number_text.h"
+#include "hub/model/tokenizer/unicode.h"
 #include "hub/model/tokenizer/utf8.h"
 #include "protocol/text.h"
 
@@ -53,15 +52,15 @@ void check_print(const MarkedText& out, std::uint32_t depth) {
 
 bool is_printable(char32_t c) {
     if (c < 0x7F) return c >= 0x20;
-    switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-        case UTF8PROC_CATEGORY_CC:
-        case UTF8PROC_CATEGORY_CF:
-        case UTF8PROC_CATEGORY_CS:
-        case UTF8PROC_CATEGORY_CO:
-        case UTF8PROC_CATEGORY_CN:
-        case UTF8PROC_CATEGORY_ZL:
-        case UTF8PROC_CATEGORY_ZP:
-        case UTF8PROC_CATEGORY_ZS: return false;
+    switch (unicode_category(c)) {
+        case UnicodeCategory::cc:
+        case UnicodeCategory::cf:
+        case UnicodeCategory::cs:
+        case UnicodeCategory::co:
+        case UnicodeCategory::cn:
+        case UnicodeCategory::zl:
+        case UnicodeCategory::zp:
+        case UnicodeCategory::zs: return false;
         default: return true;
     }
 }
@@ -383,17 +382,13 @@ std::string print_float(double value) {
     if (value == 0) return std::signbit(value) ? "-0.0" : "0.0";
 
     // Shortest digits that read back the same, laid out as Python's repr does.
-    char buffer[40];
-    const auto end = std::to_chars(buffer, buffer + sizeof buffer, std::fabs(value),
-                                   std::chars_format::scientific)
-                         .ptr;
-    const std::string_view scientific(buffer, static_cast<std::size_t>(end - buffer));
+    const std::string scientific = shortest_scientific(std::fabs(value));
     const std::size_t e = scientific.find('e');
 
     std::string digits(1, scientific[0]);
     if (e > 2) digits += scientific.substr(2, e - 2);
 
-    const int exponent = std::stoi(std::string(scientific.substr(e + 1)));
+    const int exponent = std::stoi(scientific.substr(e + 1));
     std::string out = std::signbit(value) ? "-" : "";
     if (exponent < -4 || exponent >= 16) {
         out += digits[0];

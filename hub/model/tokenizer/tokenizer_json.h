@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "hub/model/strict_json.h"
 #include "hub/model/tokenizer/added_tokens.h"
 #include "hub/model/tokenizer/split_pattern.h"

@@ -1,11 +1,8 @@
 #include "hub/model/tokenizer/utf8.h"
 
 #include <algorithm>
-#include <vector>
 
-#include <utf8proc.h>
-
-#include "protocol/check.h"
+#include "hub/model/tokenizer/unicode.h"
 
 namespace moex {
 namespace {
@@ -120,53 +117,7 @@ std::string utf8_nfc(std::string_view text) {
     if (std::none_of(text.begin(), text.end(),
                      [](char c) { return static_cast<std::uint8_t>(c) >= 0xCC; }))
         return std::string(text);
-
-    std::vector<utf8proc_int32_t> code_points;
-    code_points.reserve(text.size());
-    for (std::size_t at = 0; at < text.size();) {
-        const Utf8Step step = utf8_step(text, at);
-        at += step.num_bytes;
-        utf8proc_int32_t parts[32];
-        int last_boundclass = 0;
-        const utf8proc_ssize_t num_parts = utf8proc_decompose_char(
-            static_cast<utf8proc_int32_t>(step.code_point), parts, 32, UTF8PROC_DECOMPOSE,
-            &last_boundclass);
-
-        MOEX_CHECK(num_parts >= 0 && num_parts <= 32, "decomposition of one code point");
-        code_points.insert(code_points.end(), parts, parts + num_parts);
-    }
-
-    // utf8proc sorts marks by neighbour exchange, which is quadratic on hostile runs; a stable sort
-    // per run is not.
-    const auto combining_class = [](utf8proc_int32_t c) {
-        return utf8proc_get_property(c)->combining_class;
-    };
-
-    for (std::size_t i = 0; i < code_points.size();) {
-        if (combining_class(code_points[i]) == 0) {
-            ++i;
-            continue;
-        }
-
-        std::size_t end = i + 1;
-        while (end < code_points.size() && combining_class(code_points[end]) != 0) ++end;
-        std::stable_sort(code_points.begin() + static_cast<std::ptrdiff_t>(i),
-                         code_points.begin() + static_cast<std::ptrdiff_t>(end),
-                         [&](auto a, auto b) { return combining_class(a) < combining_class(b); });
-        i = end;
-    }
-
-    const auto composed = utf8proc_normalize_utf32(
-        code_points.data(), static_cast<utf8proc_ssize_t>(code_points.size()),
-        static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
-    MOEX_CHECK(composed >= 0, "composition");
-
-    std::string out;
-    out.reserve(text.size());
-    for (utf8proc_ssize_t i = 0; i < composed; ++i)
-        utf8_append(out, static_cast<char32_t>(code_points[static_cast<std::size_t>(i)]));
-
-    return out;
+    return unicode_nfc(text);
 }
 
 bool is_unicode_space(char32_t c) {

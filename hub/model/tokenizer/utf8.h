@@ -1,6 +1,6 @@
 // UTF-8 as the tokenizer and the template need it: repair, reading, normal form C, white space.
 // Pure functions over bytes.
-// Source: WHATWG Encoding (UTF-8 decoder) and Unicode UAX #15, through utf8proc.
+// Source: WHATWG Encoding (UTF-8 decoder) and Unicode UAX #15.
 #pragma once
 
 #include <cstddef>

@@ -1,11 +1,12 @@
 // Our chat templates against npm @huggingface/jinja: the same text for every template and conversation, an error where
 // it errs. Where the two differ we follow Jinja in Python, and these inputs stay clear of it: True and None print as
 // Python does, strip(chars) heeds its argument, length counts code points, a string and a list do not add up.
-// usage: MOEX_NPM=DIR node compare_template.mjs --probe PROGRAM --templates FOLDER
+// usage: MOEX_NPM=DIR node compare_template.mjs --probe PROGRAM|--wasm FOLDER --templates FOLDER
 import { readFileSync, readdirSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { NativeProbe, parse_arguments } from '../../../support/native_probe.mjs';
+import { WasmProbe } from '../../../support/wasm_probe.mjs';
 
 const options = parse_arguments(process.argv);
 const { Template } = createRequire(join(process.env.MOEX_NPM, 'package.json'))('@huggingface/jinja');
@@ -76,7 +77,7 @@ const variants = [
   { add_generation_prompt: false, tools: null },
 ];
 
-const probe = new NativeProbe(options.probe);
+const probe = options.wasm ? await WasmProbe.open(options.wasm) : new NativeProbe(options.probe);
 let renders = 0, refused = 0, failures = 0;
 for (const file of readdirSync(options.templates).filter((name) => name.endsWith('.jinja')).sort()) {
   const source = readFileSync(join(options.templates, file), 'utf8');

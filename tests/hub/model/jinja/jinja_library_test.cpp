@@ -2,10 +2,16 @@
 // in transformers' sandbox (trim_blocks, lstrip_blocks).
 #include "hub/model/chat_template.h"
 
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <random>
 #include <span>
 
 #include <gtest/gtest.h>
 
+#include "hub/model/jinja/number_text.h"
 #include "hub/model/jinja/text_values.h"
 
 namespace moex {
@@ -191,6 +197,32 @@ TEST(JinjaLibraryTest, LettersKeepTheirOriginWhenTheyGrow) {
     ASSERT_EQ(shouted.outside().size(), 1u);
     EXPECT_EQ(shouted.outside()[0].begin, 2u);
     EXPECT_EQ(shouted.outside()[0].end, 6u);
+}
+
+// charconv is the twin: a tab's library lacks it.
+TEST(JinjaLibraryTest, NumbersAreReadAndWrittenAsCharconvDoes) {
+    for (const std::string digits :
+         {"1.5",      "-2e3", ".5",     "5.", "1e400", "1e-400", "inf", "-nan",
+          "Infinity", "0x10", "-0x1p3", "+1", " 1",    "1 ",     "",    "-",
+          "--1",      "1e",   "1,5",    "e5", "i",     "00.10",  "-+3"}) {
+        double wanted = 0;
+        const char* const end = digits.data() + digits.size();
+        const auto read = std::from_chars(digits.data(), end, wanted);
+        const auto found = jinja::read_double(digits);
+        ASSERT_EQ(found.has_value(), read.ec == std::errc() && read.ptr == end) << digits;
+        if (found && !std::isnan(wanted)) EXPECT_EQ(*found, wanted) << digits;
+    }
+
+    std::mt19937_64 random(20261122);
+    for (int i = 0; i < 20'000; ++i) {
+        const double value = i % 2 == 0 ? static_cast<double>(random() % 100'000) / 1000
+                                        : std::abs(std::bit_cast<double>(random()));
+        if (!std::isfinite(value)) continue;
+        std::array<char, 40> buffer;
+        const auto written = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value,
+                                           std::chars_format::scientific);
+        ASSERT_EQ(jinja::shortest_scientific(value), std::string(buffer.data(), written.ptr));
+    }
 }
 
 }  // namespace

@@ -1,13 +1,14 @@
 // Our tokenizer against npm @huggingface/tokenizers: the same ids for golden prompts and for thousands of generated
 // lines of mixed scripts, emoji, code, white space, combining marks, special tokens and broken bytes; the same text
 // back.
-// usage: MOEX_NPM=DIR node compare_tokenizer.mjs --probe PROGRAM --tokenizer tokenizer.json
+// usage: MOEX_NPM=DIR node compare_tokenizer.mjs --probe PROGRAM|--wasm FOLDER --tokenizer tokenizer.json
 //        --config tokenizer_config.json [--golden golden.json]
 //   [--lines N] [--seed N] [--scratch FOLDER: also with the pre-tokenizers, merges and added tokens of other families]
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
 import { NativeProbe, seeded, parse_arguments } from '../../../support/native_probe.mjs';
+import { WasmProbe } from '../../../support/wasm_probe.mjs';
 
 const options = parse_arguments(process.argv);
 const { Tokenizer } = createRequire(join(process.env.MOEX_NPM, 'package.json'))('@huggingface/tokenizers');
@@ -174,7 +175,7 @@ if (options.scratch) {
 }
 
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
-const probe = new NativeProbe(options.probe);
+const probe = options.wasm ? await WasmProbe.open(options.wasm) : new NativeProbe(options.probe);
 let failures = 0, tokens = 0;
 function fail(what, input, ours, theirs) {
   if (++failures > 10) return;

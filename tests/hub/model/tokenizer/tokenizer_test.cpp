@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "hub/model/tokenizer/pattern_spelling.h"
 #include "hub/model/tokenizer/split_pattern.h"
 #include "hub/model/tokenizer/utf8.h"
 
@@ -388,6 +389,12 @@ TEST(TokenizerTest, PatternsKeepOnigurumasMeaning) {
     for (const char* pattern :
          {R"(\w+)", R"(\bx)", "[a[b]]", "[a&&b]", "(?<name>a)", "(?x)a", "[a", "a)", "\\"})
         EXPECT_FALSE(pcre2_spelling(pattern).ok()) << pattern;
+
+    // What a tab's RegExp reads otherwise.
+    EXPECT_EQ(*ecmascript_spelling(R"((?i:'s)|\p{Han}[]\-\x{1F600}]|\u00e9.{1,3}{x}\'\e\z)"),
+              R"((?:'[sS])|\p{sc=Han}[\]\-\u{1F600}]|\u{00e9}[^\n]{1,3}\{x\}'\x1b(?![^]))");
+    for (const char* refused : {R"(\w+)", "(?>a)", "[a[b]]", R"(\x{41)", "\\"})
+        EXPECT_FALSE(ecmascript_spelling(refused).ok()) << refused;
 
     const auto pattern = SplitPattern::compile_regex(R"(\s)");
     ASSERT_TRUE(pattern.ok());

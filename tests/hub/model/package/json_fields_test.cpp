@@ -1,4 +1,4 @@
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 
 #include <gtest/gtest.h>
 

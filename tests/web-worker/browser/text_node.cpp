@@ -1,0 +1,11 @@
+// Tokenizer and template as a tab runs them, for Node: a question of text_answers.h and its answer.
+#include <emscripten.h>
+
+#include "tests/support/text_answers.h"
+
+extern "C" EMSCRIPTEN_KEEPALIVE const char* text_answer(const char* request) {
+    static moex::TextAnswers answers;
+    static std::string answer;
+    answer = answers.answer(moex::TextAnswers::Question::parse(request)).dump();
+    return answer.c_str();
+}
