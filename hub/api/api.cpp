@@ -262,14 +262,31 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
 
 namespace {
 
-// `moex.resumable`, which every dialect's body may have.
-Checked<bool> wants_resumable(const OrderedJson& body, bool is_stream, Dialect dialect) {
+// `moex`, which every dialect's body may have.
+struct OwnWishes {
+    bool resumable = false, speculative = false;
+};
+
+// `speculative` where the body says nothing.
+Checked<OwnWishes> read_own_wishes(const OrderedJson& body, const ApiOptions& options,
+                                   bool is_stream, Dialect dialect) {
     BodyFields fields(body);
+    OwnWishes wishes{.speculative = options.speculative};
     const OrderedJson* const ours = fields.find("moex");
-    if (!ours) return false;
+    if (!ours) return wishes;
     if (!ours->is_object()) fields.wrong("moex", "an object", *ours);
 
-    bool wanted = false;
+    if (const OrderedJson& experts = member(*ours, "experts"); experts == "speculative") {
+        wishes.speculative = true;
+        if (!options.no_speculation.empty())
+            fields.unsupported("moex.experts", options.no_speculation);
+    } else if (experts == "exact") {
+        wishes.speculative = false;
+    } else if (!experts.is_null()) {
+        fields.wrong("moex.experts", "\"exact\" or \"speculative\"", experts);
+    }
+
+    bool& wanted = wishes.resumable;
     if (const OrderedJson& resumable = member(*ours, "resumable"); resumable.is_boolean())
         wanted = resumable.get<bool>();
     else if (!resumable.is_null())
@@ -280,7 +297,7 @@ Checked<bool> wants_resumable(const OrderedJson& body, bool is_stream, Dialect d
     if (wanted && streams_lines(dialect))
         fields.unsupported("moex.resumable", "lines of JSON have no numbers; events have.");
     if (fields.problem()) return *fields.problem();
-    return wanted;
+    return wishes;
 }
 
 }  // namespace
@@ -290,7 +307,7 @@ Checked<Api::State::Prepared> Api::State::prepare(const HttpRequest& request,
                                                   const Responder& responder) const {
     MOEX_OR_REFUSE(params, door.read(body, limits()));
     MOEX_ADMIT(check_model(params.model));
-    MOEX_OR_REFUSE(is_resumable, wants_resumable(body, params.stream, responder->dialect()));
+    MOEX_OR_REFUSE(wishes, read_own_wishes(body, options, params.stream, responder->dialect()));
 
     ApiJobInputs inputs;
     const bool is_chat = params.is_chat;
@@ -316,6 +333,7 @@ Checked<Api::State::Prepared> Api::State::prepare(const HttpRequest& request,
          .tokenizer = tokenizer,
          .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
+    inputs.speculative = wishes.speculative;
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;
@@ -330,7 +348,7 @@ Checked<Api::State::Prepared> Api::State::prepare(const HttpRequest& request,
     if (request.account)
         MOEX_ADMIT(request.account->reserve(
             tokens_max(inputs.prompts, inputs.params.n, *inputs.params.max_tokens)));
-    if (!is_resumable)
+    if (!wishes.resumable)
         return Prepared{std::make_shared<ApiJob>(std::move(inputs), responder), nullptr};
     MOEX_OR_REFUSE(stream, streams->open(request.owner, responder));
     return Prepared{std::make_shared<ApiJob>(std::move(inputs), stream), stream};

@@ -32,6 +32,9 @@ struct ApiOptions {
     bool any_model_name = false;  // a request may name any model; this one answers
     TextPoolOptions texts;
     ResumableOptions resumable;
+    bool speculative = false;  // where moex.experts says nothing
+    // Why "speculative" is refused; empty: it is not, and the engine has a speculator.
+    std::string no_speculation = "this hub has no speculator.";
 };
 
 // Totals for /metrics, and latency samples handed to `observe`.

@@ -48,11 +48,17 @@ HttpResponse json_response(const OrderedJson& body) {
 }
 
 OrderedJson Api::State::model_json() const {
+    OrderedJson experts = OrderedJson::array({"exact"});
+    if (options.no_speculation.empty())
+        experts.insert(options.speculative ? experts.begin() : experts.end(), "speculative");
     return {{"id", package->name()},
             {"object", "model"},
             {"created", started_s},
             {"owned_by", "moex"},
-            {"meta", {{"n_ctx", context_tokens}, {"vocab_size", package->config().vocab_size}}}};
+            {"meta",
+             {{"n_ctx", context_tokens},
+              {"vocab_size", package->config().vocab_size},
+              {"experts", std::move(experts)}}}};
 }
 
 Checked<HttpResponse> Api::State::tokenize(const HttpRequest& request) const {

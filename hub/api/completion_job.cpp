@@ -70,6 +70,7 @@ void ApiJob::start() {
         request.prompt_logprobs = echoes_scores() || prompt_top;
         request.top_logprobs = std::max(inputs_.params.top_logprobs, prompt_top.value_or(0));
         request.stop_ids = inputs_.stop_ids;
+        request.speculative = inputs_.speculative;
 
         GenerationSink sink;
         sink.on_token = [self, i](const TokenEvent& event) {
@@ -254,6 +255,7 @@ void ApiJob::add_totals(const GenerationStats& stats) {
     totals_.queued = std::max(totals_.queued, stats.queued);
     totals_.prefill = std::max(totals_.prefill, stats.prefill);
     totals_.decode = std::max(totals_.decode, stats.decode);
+    totals_.speculative = totals_.speculative || stats.speculative;
     totals_.pairs_remote += stats.pairs_remote;
     totals_.pairs_local += stats.pairs_local;
     totals_.pairs_hedged += stats.pairs_hedged;

@@ -31,6 +31,7 @@ struct ApiJobInputs {
     std::vector<std::vector<TokenId>> prompts;  // each answered params.n times
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
     std::vector<TokenId> stop_ids;
+    bool speculative = false;
     std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
     std::optional<CallSyntax> call_syntax;           // where tools may be called
     bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest

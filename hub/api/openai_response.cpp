@@ -90,7 +90,8 @@ OrderedJson provenance_json(const GenerationStats& stats, std::uint64_t doubted)
             {"verified", stats.pairs_verified},
             {"proven", stats.pairs_proven},
             {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
-            {"doubted", doubted}};
+            {"doubted", doubted},
+            {"experts", stats.speculative ? "speculative" : "exact"}};
 }
 
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {

@@ -12,8 +12,8 @@
 
 #include "hub/api/answer_text.h"
 #include "hub/api/reply_writer.h"
-#include "hub/base/json_fields.h"
 #include "hub/engine/engine.h"
+#include "hub/model/json_fields.h"
 
 namespace moex {
 

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "protocol/check.h"
 #include "protocol/text.h"
 
@@ -156,7 +156,9 @@ constexpr const char* other_schemas = R"json({
     "predicted_per_second": {"type": "number"}}},
   "Provenance": {"type": "object", "description": "Who computed the answer.",
     "required": ["workers", "calls_remote", "calls_local", "hedged", "verified", "proven",
-      "unchecked", "doubted"], "properties": {
+      "unchecked", "doubted", "experts"], "properties": {
+      "experts": {"type": "string", "enum": ["exact", "speculative"],
+        "description": "speculative: the answer is not the model's own to the digit."},
       "workers": {"type": "integer"}, "calls_remote": {"type": "integer"},
       "calls_local": {"type": "integer"}, "hedged": {"type": "integer"},
       "verified": {"type": "integer",
@@ -181,7 +183,9 @@ constexpr const char* other_schemas = R"json({
     "id": {"type": "string"}, "object": {"const": "model"}, "created": {"type": "integer"},
     "owned_by": {"type": "string"},
     "meta": {"type": "object", "properties": {
-      "n_ctx": {"type": "integer"}, "vocab_size": {"type": "integer"}}}}},
+      "n_ctx": {"type": "integer"}, "vocab_size": {"type": "integer"},
+      "experts": {"type": "array", "description": "What moex.experts may be; the default first.",
+        "items": {"type": "string", "enum": ["exact", "speculative"]}}}}}},
   "ModelList": {"type": "object", "required": ["object", "data"], "properties": {
     "object": {"const": "list"},
     "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
@@ -303,6 +307,8 @@ constexpr const char* other_schemas = R"json({
       "source": {"type": "string", "enum": ["default", "file", "environment", "flag"]},
       "help": {"type": "string"}}}}}},
   "StreamWish": {"type": "object", "properties": {
+    "experts": {"type": "string", "enum": ["exact", "speculative"],
+      "description": "speculative, a lossy way: calls leave before the last answers are in."},
     "resumable": {"type": "boolean", "default": false,
       "description": "The stream goes on for 60 s after its line broke: /v1/streams."}}},
   "StoppedStream": {"type": "object", "required": ["id", "stopped"], "properties": {

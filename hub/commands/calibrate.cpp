@@ -30,6 +30,8 @@ Result<std::shared_ptr<const ExpertProfile>> calibrate_on(const CalibrationText&
                                                           const Tokenizer& tokenizer,
                                                           Decoder& decoder, LocalExperts& experts,
                                                           KvDtype kv_dtype, bool progress_lines) {
+    if (!decoder.config().has_experts())
+        return Error{ErrorCode::unsupported, "a dense model has no experts to calibrate"};
     MOEX_ASSIGN(tokens, tokens_of_file(source.path, tokenizer, source.tokens_max));
     const auto num_tokens = static_cast<std::uint32_t>(
         std::min<std::size_t>(tokens.size(), decoder.config().context_tokens));

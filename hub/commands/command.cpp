@@ -52,7 +52,14 @@ std::vector<Command> commands_on_texts() {
          command_eval,
          "Perplexity of a text.",
          "moex-hub eval --text book.txt --window 512 --windows 24",
-         {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true}},
+         {{"--text", "FILE", "UTF-8 text, tokenised once as a whole", true},
+          {"--experts", "WAYS",
+           "what lossy ways add to it, with commas between them: next-gate, quasi-hidden, "
+           "estimator or hybrid guess a layer's experts one layer before (+weights: weighted by "
+           "its router; :N: its router chooses among N); early[:N] lets every second call behind "
+           "MoE layer N leave before the last answers are in; lost:P loses P % of the calls"},
+          {"--calibrate", "FILE", "another text, which chooses the layers of hybrid's estimator"},
+          {"--out", "FILE", "what --experts measured, as CSV"}},
          run_eval},
         {"predict",
          command_predict,

@@ -1,14 +1,38 @@
-// moex-hub eval: the perplexity of a text, over windows that do not overlap.
+// moex-hub eval: the perplexity of a text, over windows that do not overlap; with --experts, what
+// lossy ways of computing experts add to it.
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 
 #include "hub/commands/command.h"
+#include "hub/commands/eval_loss.h"
 #include "hub/commands/load_model.h"
+#include "hub/commands/output.h"
 #include "hub/commands/progress.h"
 #include "hub/engine/perplexity.h"
 
 namespace moex {
+
+namespace {
+
+int run_eval_loss(const Invocation& invocation, LoadedModel& model, std::span<const TokenId> tokens,
+                  const PerplexityOptions& perplexity) {
+    const auto given = [&](std::string_view name) {
+        const std::string* value = invocation.argument(name);
+        return value ? *value : std::string();
+    };
+    const auto table = eval_loss(model, tokens,
+                                 {.ways = given("--experts"),
+                                  .calibration_path = given("--calibrate"),
+                                  .out_path = given("--out"),
+                                  .perplexity = perplexity,
+                                  .progress = invocation.settings.on("progress")});
+    if (!table.ok()) return fail(table.error().message);
+    (void)print_now(*table);
+    return exit_stopped;
+}
+
+}  // namespace
 
 int run_eval(const Invocation& invocation) {
     const Settings& settings = invocation.settings;
@@ -18,6 +42,10 @@ int run_eval(const Invocation& invocation) {
     std::ifstream file(path, std::ios::binary);
     if (!file) return fail(text(path, ": cannot be read"));
     const std::string content{std::istreambuf_iterator<char>(file), {}};
+
+    const std::string* ways = invocation.argument("--experts");
+    if (const Status known = ways ? check_ways(*ways) : Status(); !known.ok())
+        return fail(known.error().message);
 
     auto model = load_model(
         settings, [](std::string_view) {},
@@ -33,6 +61,8 @@ int run_eval(const Invocation& invocation) {
     options.window_tokens = static_cast<std::uint32_t>(settings.number("window"));
     options.num_windows = static_cast<std::uint32_t>(settings.number("windows"));
     options.kv_dtype = model->kv_dtype;
+    if (ways) return run_eval_loss(invocation, *model, tokens, options);
+
     Result<Perplexity> measured = Error{ErrorCode::internal, ""};
     {
         ProgressLine line(settings.on("progress"));

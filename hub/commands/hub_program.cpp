@@ -189,7 +189,38 @@ Status HubProgram::load() {
                                   wants_gpu ? LoadParts::all_but_decoder : LoadParts::everything));
     model_ = std::move(model);
     if (wants_gpu) MOEX_TRY(open_gpu());
-    return gpu_ || model_.decoder ? Status{} : load_decoder(model_, settings_, show);
+    if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, settings_, show));
+    return open_speculator();
+}
+
+// Who cannot have one is told so when they ask for it: here, or in a request.
+Status HubProgram::open_speculator() {
+    const auto reason = [&]() -> Result<std::string> {
+        if (settings_.on("deterministic"))
+            return std::string("--deterministic promises the model's own answers.");
+        if (gpu_) return std::string("the hub's steps run on a GPU (--gpu).");
+
+        auto profile = load_expert_profile(*model_.package);
+        if (!profile.ok() && profile.error().code == ErrorCode::not_found)
+            return std::string(
+                "the package has no default vectors; `moex-hub pack --calibrate` makes them.");
+        if (!profile.ok()) return profile.error();
+        MOEX_ASSIGN(gates, RouterGates::load(model_.package, *model_.threads));
+        if (gates.moe_layers().size() < 3) return std::string("the model has too few MoE layers.");
+
+        MOEX_ASSIGN(made,
+                    Speculator::create(
+                        {.early_from = 1},
+                        {.gates = std::make_shared<const RouterGates>(std::move(gates)),
+                         .profile = std::make_shared<const ExpertProfile>(*std::move(profile))}));
+        speculator_ = std::move(made);
+        return std::string();
+    }();
+    if (!reason.ok()) return reason.error();
+    no_speculation_ = *reason;
+    if (settings_.text("experts") == "speculative" && !speculator_)
+        return Error{ErrorCode::invalid_argument, text("--experts speculative: ", no_speculation_)};
+    return {};
 }
 
 // Leaves the steps to this machine's cores where "auto" finds no GPU to take.
@@ -244,6 +275,7 @@ EngineOptions HubProgram::engine_options() const {
     options.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
     options.prefix_cache = settings_.on("prefix-cache");
     options.step_stretch_max = settings_.real("step-stretch");
+    options.speculator = speculator_.get();
     if (!gpu_) return options;
     const KvCacheOptions pages = gpu_->kv_pages();
     options.page_tokens = pages.page_tokens;
@@ -345,6 +377,8 @@ void HubProgram::join_rooms() {
     api_options.default_max_tokens = static_cast<std::uint32_t>(
         settings_.number("max-tokens-default"));
     api_options.context_tokens = static_cast<std::uint32_t>(settings_.number("context"));
+    api_options.speculative = settings_.text("experts") == "speculative";
+    api_options.no_speculation = no_speculation_;
     api_options.any_model_name = settings_.on("any-model-name");
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());

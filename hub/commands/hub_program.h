@@ -14,6 +14,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/service_manager.h"
 #include "hub/commands/signals.h"
+#include "hub/foresight/speculation.h"
 #include "hub/net/server.h"
 
 namespace moex {
@@ -64,11 +65,15 @@ class HubProgram {
     void on_worker_event(const WorkerEvent& event);
     void log_ready() const;
     void print_links() const;
-    bool swarm_computes() const { return settings_.text("backend") == "swarm"; }
+    // A dense model has nothing to ask anybody.
+    bool swarm_computes() const {
+        return settings_.text("backend") == "swarm" && model_.package->config().has_experts();
+    }
     ExpertBackend& experts();
     // The GPU holds all experts, and nobody else is asked.
     bool gpu_computes_experts() const;
     std::string gpu_words() const;
+    Status open_speculator();
     EngineOptions engine_options() const;
 
     // In the order in which they come into being. They go in the reverse one: who asks goes
@@ -85,8 +90,10 @@ class HubProgram {
     std::optional<SystemUser> user_;
     std::filesystem::path state_directory_;
     LoadedModel model_;
-    std::unique_ptr<GpuSteps> gpu_;         // null where this machine's cores compute the steps
-    std::atomic<bool> gpu_is_lost_{false};  // for good: the cores took over
+    std::unique_ptr<GpuSteps> gpu_;           // null where this machine's cores compute the steps
+    std::atomic<bool> gpu_is_lost_{false};    // for good: the cores took over
+    std::unique_ptr<Speculator> speculator_;  // null: no_speculation_ says why
+    std::string no_speculation_;
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;

@@ -87,20 +87,27 @@ void print_model(const ModelConfig& config, std::uint32_t num_moe_layers) {
                text(config.architecture, ": hidden ", config.hidden_size, ", ", config.num_layers,
                     " layers (", num_moe_layers, " with experts), vocabulary ", config.vocab_size,
                     ", context ", config.context_tokens));
-    print_line("attention",
-               text(config.num_heads, " heads, ", config.num_kv_heads, " for keys and values, ",
-                    config.head_dim, " wide, rope theta ", config.rope_theta));
-    print_line("experts", text(config.num_experts, " per layer, ", config.top_k,
-                               " per token, intermediate ", config.moe_intermediate_size));
+    print_line(
+        "attention",
+        text(config.num_heads, " heads, ", config.num_kv_heads, " for keys and values, ",
+             config.head_dim, " wide, rope theta ", config.rope_theta,
+             config.rope_scaling.factor != 1.0 ? text(", stretched by ", config.rope_scaling.factor)
+                                               : std::string()));
+    print_line("experts",
+               config.has_experts()
+                   ? text(config.num_experts, " per layer, ", config.top_k,
+                          " per token, intermediate ", config.moe_intermediate_size)
+                   : text("none: a dense model, intermediate ", config.intermediate_size));
 }
 
 void print_stored(const ModelPackage& package, const PackageFacts& facts) {
     const std::uint64_t num_blobs = package.num_blobs(), blob_bytes = package.expert_blob_bytes();
     const std::uint32_t group = package.expert_shape().group_size;
-    print_line("stored as", text(expert_dtype_name(package.expert_dtype()),
-                                 group > 0 ? text(" in groups of ", group) : std::string(), ", ",
-                                 bytes_text(blob_bytes), " each, ", num_blobs, " blobs, ",
-                                 bytes_text(num_blobs * blob_bytes), " in all"));
+    if (package.config().has_experts())
+        print_line("stored as", text(expert_dtype_name(package.expert_dtype()),
+                                     group > 0 ? text(" in groups of ", group) : std::string(),
+                                     ", ", bytes_text(blob_bytes), " each, ", num_blobs, " blobs, ",
+                                     bytes_text(num_blobs * blob_bytes), " in all"));
     if (const std::uint32_t missing = package.num_missing_blobs(); missing > 0)
         print_line("missing", text(missing, " of ", num_blobs, " blobs are not in weights/"));
     print_line("hub", bytes_text(facts.hub_bytes));

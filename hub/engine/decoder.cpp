@@ -5,6 +5,7 @@
 #include "hub/base/trace.h"
 #include "hub/engine/attention.h"
 #include "hub/engine/decoder_weights.h"
+#include "hub/engine/expert_speculator.h"
 #include "hub/engine/kernels/matmul.h"
 #include "hub/engine/rope.h"
 #include "hub/engine/router.h"
@@ -18,17 +19,28 @@ constexpr std::size_t norm_rows_grain = 16;         // one walk over a row of hi
 constexpr std::size_t rotate_rows_grain = 8;        // bias, norm and rotation of q, k and v
 constexpr std::size_t attend_floats_grain = 65536;  // keys and values that are read
 
+// One layer's round of a part: what it reads and writes while it is in flight.
+struct ExpertCall {
+    std::vector<float> x, weights, y;
+    std::vector<std::uint16_t> ids;
+    std::vector<float> stand_in;  // what the rows already have in y's place, where stands_in
+    bool stands_in = false;
+    std::unique_ptr<ExpertRound> round;
+};
+
 // Rows that walk through the layers together, with their buffers; reused from step to step.
 struct MicroBatch {
     std::span<const SequenceRow> rows;
-    std::uint32_t first_row = 0;  // in the step
+    std::uint32_t first_row = 0;             // in the step
+    ExpertSpeculator* speculator = nullptr;  // null: these rows are exact
     std::vector<float> x, normed, q, k, v, attended, projected, cos_sin;
-    std::vector<float> router_logits, expert_weights, expert_y;
+    std::vector<float> router_logits;
     std::vector<float> gate, up;  // dense layers
     std::vector<float> attend_parts;
-    std::vector<std::uint16_t> expert_ids;
-    QuantizedBuffer codes;               // what a product of integers reads
-    std::unique_ptr<ExpertRound> round;  // in flight
+    QuantizedBuffer codes;  // what a product of integers reads
+    // The last layer's, and the one before while something stands in for its answer.
+    ExpertCall calls[2];
+    unsigned last_call = 0;
 };
 
 std::span<float> row_of(std::vector<float>& buffer, std::size_t row, std::size_t size) {
@@ -72,7 +84,11 @@ struct Decoder::State {
     void dense_mlp(MicroBatch& batch, const DecoderLayer& layer);
     void start_experts(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                        const RouteWatch& watch);
-    Status finish_experts(MicroBatch& batch, StepResult& result, const std::stop_token& stop);
+    Status finish_experts(MicroBatch& batch, ExpertCall& call, StepResult& result,
+                          const std::stop_token& stop);
+    Status moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
+                     const RouteWatch& watch, StepResult& result, const std::stop_token& stop);
+    void cut_into_parts(std::span<const SequenceRow> rows, std::span<const StepRows> batch);
     std::vector<float> final_rows(std::span<const std::uint32_t> asked) const;
     void head(std::span<const StepRows> batch, StepResult& result);
 };
@@ -94,7 +110,7 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
                                     options,
                                     config,
                                     std::move(weights),
-                                    Rope(config.head_dim, config.rope_theta),
+                                    Rope(config.head_dim, config.rope_theta, config.rope_scaling),
                                     {},
                                     {}});
 
@@ -152,7 +168,7 @@ void Decoder::State::project(MicroBatch& batch, std::uint32_t layer_index) {
             const auto turn = [&](std::span<float> heads, std::span<const float> norm) {
                 for (std::size_t at = 0; at < heads.size(); at += config.head_dim) {
                     const auto one = heads.subspan(at, config.head_dim);
-                    rms_norm(one, one, norm, eps);
+                    if (!norm.empty()) rms_norm(one, one, norm, eps);
                     Rope::rotate(one, row_of(batch.cos_sin, r, config.head_dim));
                 }
             };
@@ -262,7 +278,7 @@ void Decoder::State::attention(MicroBatch& batch, std::uint32_t layer_index) {
     multiply(out, rows_in(batch.attended, q_size(), num_rows), batch.codes, threads);
 
     for (std::size_t r = 0; r < num_rows; ++r) {
-        if (config.attention_bias)
+        if (config.has_o_bias())
             add_to(row_of(batch.projected, r, config.hidden_size), layer.o_bias);
         add_to(row_of(batch.x, r, config.hidden_size),
                row_of(batch.projected, r, config.hidden_size));
@@ -303,54 +319,82 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                  rows_in(batch.normed, config.hidden_size, num_rows)}};
     matmul(router, threads);
 
-    batch.expert_ids.resize(num_pairs);
-    batch.expert_weights.resize(num_pairs);
-    rows_out(batch.expert_y, config.hidden_size, num_rows);
+    ExpertCall& call = batch.calls[batch.last_call ^= 1];
+    call.ids.resize(num_pairs);
+    call.weights.resize(num_pairs);
+    rows_out(call.y, config.hidden_size, num_rows);
 
     for (std::uint32_t r = 0; r < num_rows; ++r)
         route(row_of(batch.router_logits, r, config.num_experts),
               {config.top_k, config.norm_topk_prob},
-              std::span(batch.expert_ids).subspan(std::size_t{r} * config.top_k, config.top_k),
-              row_of(batch.expert_weights, r, config.top_k));
+              std::span(call.ids).subspan(std::size_t{r} * config.top_k, config.top_k),
+              row_of(call.weights, r, config.top_k));
 
-    if (watch)
-        watch({.layer = layer_index,
-               .num_tokens = num_rows,
-               .top_k = config.top_k,
-               .num_experts = config.num_experts,
-               .hidden_size = config.hidden_size,
-               .first_row = batch.first_row,
-               .rows = batch.rows,
-               .expert_ids = batch.expert_ids,
-               .expert_weights = batch.expert_weights,
-               .router_logits =
-                   std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts),
-               .residual = std::span(batch.x).first(floats),
-               .hidden = std::span(batch.normed).first(floats)});
+    const RouteView view{
+        .layer = layer_index,
+        .num_tokens = num_rows,
+        .top_k = config.top_k,
+        .num_experts = config.num_experts,
+        .hidden_size = config.hidden_size,
+        .first_row = batch.first_row,
+        .rows = batch.rows,
+        .expert_ids = call.ids,
+        .expert_weights = call.weights,
+        .router_logits =
+            std::span(batch.router_logits).first(std::size_t{num_rows} * config.num_experts),
+        .residual = std::span(batch.x).first(floats),
+        .hidden = std::span(batch.normed).first(floats)};
 
-    batch.round = experts.submit({.layer = layer_index,
-                                  .num_tokens = num_rows,
-                                  .hidden_size = config.hidden_size,
-                                  .top_k = config.top_k,
-                                  .x = std::span(batch.normed).first(floats),
-                                  .expert_ids = batch.expert_ids,
-                                  .expert_weights = batch.expert_weights,
-                                  .y = std::span(batch.expert_y).first(floats),
-                                  .hints = {}});
+    call.stands_in = false;
+    if (batch.speculator) {
+        batch.speculator->choose(view, call.ids, call.weights);
+        rows_out(call.stand_in, config.hidden_size, num_rows);
+        call.stands_in = batch.speculator->stand_in(view, std::span(call.stand_in).first(floats));
+    }
+    if (watch) watch(view);
+
+    // The round reads x until it is over; the next layer's norm may come before that.
+    std::swap(call.x, batch.normed);
+    call.round = experts.submit({.layer = layer_index,
+                                 .num_tokens = num_rows,
+                                 .hidden_size = config.hidden_size,
+                                 .top_k = config.top_k,
+                                 .x = std::span(call.x).first(floats),
+                                 .expert_ids = call.ids,
+                                 .expert_weights = call.weights,
+                                 .y = std::span(call.y).first(floats),
+                                 .hints = {}});
 }
 
-Status Decoder::State::finish_experts(MicroBatch& batch, StepResult& result,
+// Attention has been; the answers of the layer before may still be awaited where something stood
+// in for them. They come in behind this layer's call: two rounds are on their way at once.
+Status Decoder::State::moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
+                                 const RouteWatch& watch, StepResult& result,
+                                 const std::stop_token& stop) {
+    ExpertCall& before = batch.calls[batch.last_call];
+    start_experts(batch, layer, experts, watch);
+    MOEX_TRY(finish_experts(batch, before, result, stop));
+
+    const ExpertCall& call = batch.calls[batch.last_call];
+    for (std::size_t r = 0; call.stands_in && r < batch.rows.size(); ++r)
+        add_to(row_of(batch.x, r, config.hidden_size),
+               std::span(call.stand_in).subspan(r * config.hidden_size, config.hidden_size));
+    return {};
+}
+
+Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepResult& result,
                                       const std::stop_token& stop) {
-    if (!batch.round) return {};
+    if (!call.round) return {};
 
     const TraceSpan span(Trace::Row::engine, "wait for experts");
-    auto waited = batch.round->wait(stop);
-    batch.round.reset();
+    auto waited = call.round->wait(stop);
+    call.round.reset();
     if (!waited.ok()) return waited.error();
 
     for (std::size_t r = 0; r < batch.rows.size(); ++r) {
-        add_to(row_of(batch.x, r, config.hidden_size),
-               row_of(batch.expert_y, r, config.hidden_size));
+        const auto x = row_of(batch.x, r, config.hidden_size);
+        if (call.stands_in) add_scaled_to(x, row_of(call.stand_in, r, config.hidden_size), -1.0f);
+        add_to(x, row_of(call.y, r, config.hidden_size));
 
         if (r >= waited->rows.size()) continue;
 
@@ -445,6 +489,33 @@ Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRow
     return rows;
 }
 
+// Parts in the order of the batch: within a layer a part's keys
+// are written before a later part of the same sequence reads them.
+void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
+                                    std::span<const StepRows> batch) {
+    std::size_t num_exact = 0;
+    ExpertSpeculator* speculator = nullptr;
+    for (const StepRows& one : batch) {
+        MOEX_CHECK(one.speculator || !speculator, "exact rows come before speculative ones");
+        MOEX_CHECK(!speculator || one.speculator == speculator, "a step has one speculator");
+        speculator = one.speculator;
+        if (!speculator) num_exact += one.tokens.size();
+    }
+
+    const std::size_t num_parts = options.micro_batches;
+    micro_batches.resize(num_parts + (speculator ? 1 : 0));
+    for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+        MicroBatch& part = micro_batches[i];
+        const bool is_exact = i < num_parts;
+        const std::size_t begin = is_exact ? num_exact * i / num_parts : num_exact,
+                          end = is_exact ? num_exact * (i + 1) / num_parts : rows.size();
+        part.rows = rows.subspan(begin, end - begin);
+        part.first_row = static_cast<std::uint32_t>(begin);
+        part.speculator = is_exact ? nullptr : speculator;
+        for (ExpertCall& call : part.calls) call.stands_in = false;
+    }
+}
+
 Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts,
                                  const RouteWatch& watch, std::stop_token stop) {
     State& state = *state_;
@@ -456,16 +527,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     if (rows.empty()) return result;
     state.package->require_unchanged();
 
-    // Parts in the order of the batch: within a layer a part's keys
-    // are written before a later part of the same sequence reads them.
-    const std::size_t num_parts = state.micro_batches.size();
-    for (std::size_t part = 0; part < num_parts; ++part) {
-        const std::size_t begin = rows.size() * part / num_parts,
-                          end = rows.size() * (part + 1) / num_parts;
-        state.micro_batches[part].rows = std::span<const SequenceRow>(rows).subspan(begin,
-                                                                                    end - begin);
-        state.micro_batches[part].first_row = static_cast<std::uint32_t>(begin);
-    }
+    state.cut_into_parts(rows, batch);
 
     const auto run = [&]() -> Status {
         for (MicroBatch& part : state.micro_batches) state.embed(part);
@@ -477,24 +539,29 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                     return Error{ErrorCode::cancelled,
                                  text("the step was stopped at layer ", layer)};
 
-                MOEX_TRY(state.finish_experts(part, result, stop));
+                const bool is_moe = state.config.is_moe(layer);
+                ExpertCall& before = part.calls[part.last_call];
+                if (!before.stands_in || !is_moe)
+                    MOEX_TRY(state.finish_experts(part, before, result, stop));
+
                 const TraceSpan span(Trace::Row::engine, "layer", {"layer", layer});
                 state.attention(part, layer);
-                if (state.config.is_moe(layer))
-                    state.start_experts(part, layer, experts, watch);
+                if (is_moe)
+                    MOEX_TRY(state.moe_layer(part, layer, experts, watch, result, stop));
                 else
                     state.dense_mlp(part, state.weights.layers[layer]);
             }
 
         for (MicroBatch& part : state.micro_batches)
-            MOEX_TRY(state.finish_experts(part, result, stop));
+            MOEX_TRY(state.finish_experts(part, part.calls[part.last_call], result, stop));
         return {};
     };
 
     const Status status = run();
     if (!status.ok()) {
         // cancels what is still in flight
-        for (MicroBatch& part : state.micro_batches) part.round.reset();
+        for (MicroBatch& part : state.micro_batches)
+            for (ExpertCall& call : part.calls) call.round.reset();
         return status.error();
     }
 

@@ -4,7 +4,7 @@
 // one sequence (prefill now, verification of drafts later).
 // A row's arithmetic does not depend on which other
 // rows are in the batch. Owner: the engine's thread.
-// Source: transformers Qwen3MoeForCausalLM.
+// Source: transformers Qwen3MoeForCausalLM, Qwen3ForCausalLM, Qwen2ForCausalLM, LlamaForCausalLM.
 #pragma once
 
 #include <functional>

@@ -86,8 +86,10 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
     MOEX_TRY(load.vector(layer.input_norm, at + "input_layernorm.weight", hidden));
     MOEX_TRY(
         load.vector(layer.post_attention_norm, at + "post_attention_layernorm.weight", hidden));
-    MOEX_TRY(load.vector(layer.q_norm, at + "self_attn.q_norm.weight", config.head_dim));
-    MOEX_TRY(load.vector(layer.k_norm, at + "self_attn.k_norm.weight", config.head_dim));
+    if (config.has_qk_norm()) {
+        MOEX_TRY(load.vector(layer.q_norm, at + "self_attn.q_norm.weight", config.head_dim));
+        MOEX_TRY(load.vector(layer.k_norm, at + "self_attn.k_norm.weight", config.head_dim));
+    }
     MOEX_TRY(load.matrix(layer.q, at + "self_attn.q_proj.weight", q_size, hidden));
     MOEX_TRY(load.matrix(layer.k, at + "self_attn.k_proj.weight", kv_size, hidden));
     MOEX_TRY(load.matrix(layer.v, at + "self_attn.v_proj.weight", kv_size, hidden));
@@ -97,8 +99,9 @@ Status load_layer(Loader& load, DecoderLayer& layer, const ModelConfig& config,
         MOEX_TRY(load.vector(layer.q_bias, at + "self_attn.q_proj.bias", q_size));
         MOEX_TRY(load.vector(layer.k_bias, at + "self_attn.k_proj.bias", kv_size));
         MOEX_TRY(load.vector(layer.v_bias, at + "self_attn.v_proj.bias", kv_size));
-        MOEX_TRY(load.vector(layer.o_bias, at + "self_attn.o_proj.bias", hidden));
     }
+    if (config.has_o_bias())
+        MOEX_TRY(load.vector(layer.o_bias, at + "self_attn.o_proj.bias", hidden));
 
     if (config.is_moe(index))
         return load.matrix(layer.router, at + "mlp.gate.weight", config.num_experts, hidden);

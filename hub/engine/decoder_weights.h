@@ -14,9 +14,9 @@ namespace moex {
 
 struct DecoderLayer {
     std::vector<float> input_norm, post_attention_norm;  // [hidden_size]
-    std::vector<float> q_norm, k_norm;                   // [head_dim]
+    std::vector<float> q_norm, k_norm;                   // [head_dim]; empty without qk_norm
     HubMatrix q, k, v, o;
-    std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty without attention_bias
+    std::vector<float> q_bias, k_bias, v_bias, o_bias;  // empty where there is none
     WeightMatrix router;       // MoE layers; exact in every arithmetic: a flipped route costs most
     HubMatrix gate, up, down;  // dense layers
 };

@@ -33,6 +33,9 @@ struct EngineOptions {
     std::function<TimePoint()> clock = now_steady;  // of that measurement
     // Pages of the KV cache outlive their sequence, and those of a common beginning are shared.
     bool prefix_cache = true;
+    // Of generations that ask for it; outlives the engine. Null: they are refused. Only a Decoder
+    // knows what to do with one.
+    ExpertSpeculator* speculator = nullptr;
 };
 
 struct EngineCounters {  // all monotonic but running, waiting and the pages

@@ -105,6 +105,9 @@ void Engine::State::offer_pages(Generation& generation, const StepResult& result
         add_workers(generation.page_workers[position / options.page_tokens],
                     result.row_workers[first_row + position - first]);
 
+    // Only the prompt of a lossy answer is what the model computes.
+    if (generation.request.speculative && first >= generation.stats.prompt_tokens) return;
+
     if (generation.offers_pages && end / options.page_tokens > first / options.page_tokens)
         generation.kv->publish(std::span<const TokenId>(generation.tokens).first(end),
                                generation.page_workers);

@@ -29,6 +29,7 @@ struct Generation {
           tokens(request.prompt),
           submitted(now_steady()) {
         stats.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
+        stats.speculative = request.speculative;
     }
     // Tokens that the cache lacks: 1 while it decodes, more while its
     // prompt, or what it had before it was preempted, is computed.
@@ -36,6 +37,10 @@ struct Generation {
         return static_cast<std::uint32_t>(tokens.size()) - kv->num_tokens();
     }
     std::uint32_t tokens_max() const { return stats.prompt_tokens + request.max_tokens; }
+    // Of the rows that come next: those of a step are all of one kind.
+    bool takes_guesses() const {
+        return request.speculative && kv->num_tokens() >= stats.prompt_tokens;
+    }
     bool scores_prompt() const {
         return request.prompt_logprobs && prompt_logprobs.size() + 1 < request.prompt.size();
     }
@@ -66,8 +71,9 @@ struct Generation {
 // Whose next token a step has the logits for.
 struct DueToken {
     Generation* generation = nullptr;
-    std::span<const float> logits;  // [vocab_size], the step's
-    SampledToken token;             // left empty where no token is asked for
+    std::span<const float> logits;               // [vocab_size], the step's
+    const LikeliestTokens* likeliest = nullptr;  // instead of logits, the step's
+    SampledToken token;                          // left empty where no token is asked for
 };
 
 // How long a step may last when one of its members was cancelled. Doubles with
@@ -139,7 +145,9 @@ struct Engine::State {
                            const StepShape& shape);
     void grow_pages();
     StepShape shape_of_step() const;
-    std::vector<StepRows> compose();
+    std::vector<Generation*> members_of_step();
+    std::vector<StepRows> compose(std::span<Generation* const> members) const;
+    std::uint32_t likeliest_of(const Generation& generation) const;
     void step();
     void on_failed_step(const Error& error, std::span<Generation* const> members);
     void begin_anew();

@@ -61,7 +61,10 @@ void Engine::State::share_prompt_rows(std::vector<Generation*> prompts, std::uin
     }
 
     const auto wants = [](const Generation& one) {
-        return one.scores_prompt() ? std::min(one.missing(), scored_rows_max) : one.missing();
+        if (one.scores_prompt()) return std::min(one.missing(), scored_rows_max);
+        const std::uint32_t has = one.kv->num_tokens(), prompt = one.stats.prompt_tokens;
+        // Rows that take guesses, of an answer that is computed again, get a step of their own.
+        return one.request.speculative && has < prompt ? prompt - has : one.missing();
     };
     const auto is_long = [](const Generation* one) {
         return one->tokens.size() > std::size_t{one->stats.cached_tokens} + short_prompt_tokens;
@@ -133,14 +136,22 @@ void Engine::State::grow_pages() {
     }
 }
 
-std::vector<StepRows> Engine::State::compose() {
+// Whose rows the next step has, in its order: those that take guesses for true come last.
+std::vector<Generation*> Engine::State::members_of_step() {
     share_rows();
     grow_pages();
 
-    std::vector<StepRows> batch;
-    for (auto& generation : running) {
-        if (generation->step_tokens == 0) continue;
+    std::vector<Generation*> members;
+    for (auto& generation : running)
+        if (generation->step_tokens != 0) members.push_back(generation.get());
+    std::stable_partition(members.begin(), members.end(),
+                          [](const Generation* one) { return !one->takes_guesses(); });
+    return members;
+}
 
+std::vector<StepRows> Engine::State::compose(std::span<Generation* const> members) const {
+    std::vector<StepRows> batch;
+    for (const Generation* generation : members) {
         StepRows rows{.kv = generation->kv.get()};
         rows.tokens = std::span<const TokenId>(generation->tokens)
                           .subspan(generation->kv->num_tokens(), generation->step_tokens);
@@ -149,10 +160,20 @@ std::vector<StepRows> Engine::State::compose() {
         rows.hidden = generation->request.hidden_mean;
         rows.no_logits = rows.hidden ||
                          (!rows.all_logits && generation->step_tokens < generation->missing());
+        if (!rows.no_logits && !rows.all_logits) rows.likeliest = likeliest_of(*generation);
+
+        if (generation->takes_guesses()) rows.speculator = options.speculator;
 
         batch.push_back(rows);
     }
     return batch;
+}
+
+// How many tokens its sampler needs of a device that finds them; 0: it needs the logits.
+std::uint32_t Engine::State::likeliest_of(const Generation& generation) const {
+    if (generation.request.logprobs) return 0;
+    const std::uint32_t wanted = generation.sampler.num_likeliest();
+    return wanted <= device.likeliest_max() ? wanted : 0;
 }
 
 Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch,
@@ -235,12 +256,8 @@ void Engine::State::begin_anew() {
 
 void Engine::State::step() {
     const TraceSpan span(Trace::Row::engine, "step", {"sequences", running.size()});
-    const std::vector<StepRows> batch = compose();
-
-    std::vector<Generation*> members;
-    for (auto& generation : running)
-        if (generation->step_tokens != 0) members.push_back(generation.get());
-
+    const std::vector<Generation*> members = members_of_step();
+    const std::vector<StepRows> batch = compose(members);
     Result<StepResult> result = run_step(batch, shape_of_step());
     if (!result.ok()) return on_failed_step(result.error(), members);
 
@@ -272,7 +289,7 @@ std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch
                                                  const StepResult& result) {
     const std::size_t vocab_size = device.config().vocab_size,
                       hidden_size = device.config().hidden_size;
-    std::size_t logits_at = 0, row_at = 0, hidden_at = 0;
+    std::size_t logits_at = 0, row_at = 0, hidden_at = 0, likeliest_at = 0;
     std::vector<DueToken> due;
     for (std::size_t i = 0; i < members.size(); ++i) {
         Generation& generation = *members[i];
@@ -282,10 +299,16 @@ std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch
             const std::size_t floats = generation.step_tokens * hidden_size;
             add_hidden(generation, std::span(result.hidden).subspan(hidden_at, floats));
             hidden_at += floats;
-            if (generation.missing() == 0)
-                due.push_back({.generation = &generation, .logits = {}, .token = {}});
+            if (generation.missing() == 0) due.push_back({.generation = &generation});
         }
         if (batch[i].no_logits) continue;
+        if (batch[i].likeliest > 0) {  // asked with the last of its rows
+            due.push_back({.generation = &generation,
+                           .logits = {},
+                           .likeliest = &result.likeliest[likeliest_at++],
+                           .token = {}});
+            continue;
+        }
 
         const std::size_t count = batch[i].all_logits ? generation.step_tokens : 1;
         const auto logits =
@@ -330,9 +353,11 @@ void Engine::State::sample(std::span<DueToken> due) const {
     device.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
         for (DueToken& one : due.subspan(begin, end - begin)) {
             const GenerationRequest& request = one.generation->request;
-            if (request.max_tokens > 0)
-                one.token = one.generation->sampler.sample(
-                    one.logits, request.logprobs ? request.top_logprobs : 0);
+            if (request.max_tokens == 0) continue;
+            Sampler& sampler = one.generation->sampler;
+            one.token = one.likeliest ? sampler.sample(*one.likeliest)
+                                      : sampler.sample(one.logits,
+                                                       request.logprobs ? request.top_logprobs : 0);
         }
     });
 }

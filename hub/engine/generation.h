@@ -27,6 +27,9 @@ struct GenerationRequest {
     bool prompt_logprobs = false;
     // An embedding: no token is drawn, GenerationEnd::hidden_mean is filled.
     bool hidden_mean = false;
+    // The answer's rows take guesses for true (EngineOptions::speculator), a lossy way; the
+    // prompt's do not, so that others may take them over.
+    bool speculative = false;
     // End-of-sequence ids: end the generation without a TokenEvent of their own.
     std::vector<TokenId> stop_ids;
 };
@@ -37,6 +40,7 @@ const char* finish_reason_name(FinishReason reason);
 // What the answers of one generation came from, summed over its steps.
 struct GenerationStats {
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
+    bool speculative = false;
     std::uint32_t cached_tokens = 0;  // of the prompt: computed earlier, for another generation
     Duration queued{}, prefill{}, decode{};  // decode: first token to last
     // distinct ids that contributed; those that computed the cached tokens, too

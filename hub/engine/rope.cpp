@@ -2,17 +2,10 @@
 
 #include <cmath>
 
-#include "protocol/check.h"
-
 namespace moex {
 
-Rope::Rope(std::uint32_t head_dim, double theta) : inverse_frequency_(head_dim / 2) {
-    MOEX_CHECK(head_dim % 2 == 0, "an odd head_dim has no halves");
-    // Rounded to f32 as the reference does: at long positions the rounding is part of the model.
-    for (std::size_t i = 0; i < inverse_frequency_.size(); ++i)
-        inverse_frequency_[i] = 1.0f / static_cast<float>(std::pow(
-                                           theta, 2.0 * static_cast<double>(i) / head_dim));
-}
+Rope::Rope(std::uint32_t head_dim, double theta, const RopeScaling& scaling)
+    : inverse_frequency_(rope_frequencies(head_dim, theta, scaling)) {}
 
 void Rope::angles(std::uint32_t position, std::span<float> cos_sin) const {
     const std::size_t half_size = inverse_frequency_.size();

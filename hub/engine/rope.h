@@ -7,12 +7,14 @@
 #include <span>
 #include <vector>
 
+#include "protocol/rope.h"
+
 namespace moex {
 
 class Rope {
   public:
     // `head_dim` even.
-    Rope(std::uint32_t head_dim, double theta);
+    Rope(std::uint32_t head_dim, double theta, const RopeScaling& scaling = {});
     std::uint32_t head_dim() const {
         return static_cast<std::uint32_t>(2 * inverse_frequency_.size());
     }

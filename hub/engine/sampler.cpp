@@ -71,10 +71,15 @@ void Sampler::forbid(std::span<float> logits) {
         if (i / 64 >= allowed.size() || (allowed[i / 64] >> i % 64 & 1) == 0) logits[i] = never;
 }
 
+bool Sampler::adjusts() const {
+    return options_.repetition_penalty != 1.0 || options_.presence_penalty != 0 ||
+           options_.frequency_penalty != 0 || !options_.logit_bias.empty() || options_.mask;
+}
+
 std::span<const float> Sampler::adjust(std::span<const float> logits) {
+    if (!adjusts()) return logits;
     const bool repetition = options_.repetition_penalty != 1.0;
     const bool counted = options_.presence_penalty != 0 || options_.frequency_penalty != 0;
-    if (!repetition && !counted && options_.logit_bias.empty() && !options_.mask) return logits;
     scratch_.assign(logits.begin(), logits.end());
     if (repetition) {
         const auto penalize = [&](TokenId id) {
@@ -116,6 +121,27 @@ TokenId Sampler::draw(std::span<const float> logits) {
 
 SampledToken Sampler::sample(std::span<const float> logits, std::uint32_t top_logprobs) {
     return score(logits, draw(adjust(logits)), top_logprobs);
+}
+
+std::uint32_t Sampler::num_likeliest() const {
+    if (adjusts()) return 0;
+    return options_.temperature <= 0 ? 1 : options_.sample_top_k;
+}
+
+// All cuts keep the beginning of the order in which the tokens come, and weigh them beside the
+// first alone: a vocabulary of those that top-k keeps, in the order of their ids, is drawn from as
+// the whole is.
+SampledToken Sampler::sample(const LikeliestTokens& likeliest) {
+    std::vector<TokenLogit> tokens = likeliest.tokens;
+    tokens.resize(std::min<std::size_t>(tokens.size(), num_likeliest()));
+    MOEX_CHECK(!tokens.empty(), "a draw from no token");
+    std::sort(tokens.begin(), tokens.end(),
+              [](const TokenLogit& a, const TokenLogit& b) { return a.id < b.id; });
+
+    scratch_.clear();
+    for (const TokenLogit& token : tokens) scratch_.push_back(token.logit);
+    const TokenLogit& drawn = tokens[draw(scratch_)];
+    return {.id = drawn.id, .logprob = drawn.logit - likeliest.log_sum_exp, .top = {}};
 }
 
 SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs) {

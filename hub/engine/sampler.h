@@ -54,6 +54,17 @@ struct SampledToken {
 // `id` with its log-probability under `logits` [vocab_size], and the `top_logprobs` likeliest.
 SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs);
 
+struct TokenLogit {
+    TokenId id = 0;
+    float logit = 0;
+};
+// A row as a device tells it: its likeliest tokens by descending logit and ascending id, and the
+// logarithm of what exp() of all logits adds up to (a NaN where one of them is no number).
+struct LikeliestTokens {
+    std::vector<TokenLogit> tokens;
+    float log_sum_exp = 0;
+};
+
 class Sampler {
   public:
     // `tokens_max` of the answer, as its mask is told.
@@ -61,9 +72,15 @@ class Sampler {
             std::uint32_t tokens_max = 0xffff'ffff);
     // `logits` [vocab_size] is left as it was.
     SampledToken sample(std::span<const float> logits, std::uint32_t top_logprobs);
+    // How many of a row's likeliest tokens sample() needs to give what it gives by all logits; 0:
+    // it needs these.
+    std::uint32_t num_likeliest() const;
+    // The token that all logits would give, where there are num_likeliest() of them or more.
+    SampledToken sample(const LikeliestTokens& likeliest);
     void accept(TokenId id);  // the token entered the output
 
   private:
+    bool adjusts() const;
     // penalties, bias and, last, the mask; into scratch_ where there are any
     std::span<const float> adjust(std::span<const float> logits);
     void forbid(std::span<float> logits);  // what the mask leaves out

@@ -13,11 +13,14 @@
 #include "hub/base/thread_pool.h"
 #include "hub/engine/expert_backend.h"
 #include "hub/engine/kv_cache.h"
+#include "hub/engine/sampler.h"
 #include "hub/model/config.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "protocol/result.h"
 
 namespace moex {
+
+class ExpertSpeculator;
 
 // `tokens` continue the sequence at position
 // kv->num_tokens(); after the step they are committed to it.
@@ -27,11 +30,17 @@ struct StepRows {
     bool all_logits = false;  // logits of every row; otherwise of the last one only
     bool no_logits = false;   // a prefill chunk that is not the last needs none
     bool hidden = false;      // every row as it is behind the final norm; with no_logits
+    // So many of the last row's likeliest tokens instead of its logits; with neither of the above.
+    std::uint32_t likeliest = 0;
+    // Whose guesses these rows take for true (hub/engine/expert_speculator.h); null: exact. Such
+    // rows stand behind all exact ones of the batch and have one speculator.
+    ExpertSpeculator* speculator = nullptr;
 };
 
 struct StepResult {
     // [sum of asked rows, vocab_size], in the order of the batch
     std::vector<float> logits;
+    std::vector<LikeliestTokens> likeliest;  // of the rows that asked, in the order of the batch
     std::vector<float> hidden;        // [sum of those rows, hidden_size], in the order of the batch
     std::vector<RowProvenance> rows;  // [num_rows], summed over layers
     std::vector<std::vector<std::uint64_t>> row_workers;  // [num_rows], each distinct and sorted
@@ -52,6 +61,8 @@ class StepDevice {
     virtual void recycle(StepResult&& result) = 0;
     virtual ThreadPool& threads() const = 0;  // the hub's, for what is left to do beside a step
     virtual bool gives_hidden() const { return false; }  // whether StepRows::hidden may be asked
+    // The most that StepRows::likeliest may ask; 0: it gives logits alone.
+    virtual std::uint32_t likeliest_max() const { return 0; }
     // Set where keys and values lie with the device, under the page numbers of the KvCache.
     virtual KvPageCopier page_copier() { return {}; }
     // After `device_lost`, when no sequence has a page any more: what computes from here on, whose

@@ -11,6 +11,9 @@ Result<RouterGates> RouterGates::load(std::shared_ptr<const ModelPackage> packag
     gates.threads_ = &threads;
 
     const ModelConfig& config = gates.config();
+    if (!config.has_experts())
+        return Error{ErrorCode::unsupported,
+                     text(gates.package_->name(), ": a dense model, no experts to foresee")};
     gates.layers_.resize(config.num_layers);
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         if (!config.is_moe(layer)) continue;

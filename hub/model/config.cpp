@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
@@ -26,6 +26,24 @@ constexpr std::uint32_t hidden_max = 65504, layers_max = 1024, heads_max = 1024,
                         head_dim_max = 1024, vocab_max = 1u << 24, context_max = 1u << 24,
                         experts_max = 4096, intermediate_max = 1u << 18;
 
+// What we can compute. transformers names the type, and the class that computes it.
+struct Architecture {
+    std::string_view type, class_name;
+    bool has_experts;
+};
+constexpr Architecture architectures[] = {{"qwen3_moe", "Qwen3MoeForCausalLM", true},
+                                          {"qwen3", "Qwen3ForCausalLM", false},
+                                          {"qwen2", "Qwen2ForCausalLM", false},
+                                          {"llama", "LlamaForCausalLM", false}};
+
+const Architecture* find_architecture(std::string_view type, std::string_view class_name) {
+    for (const Architecture& one : architectures)
+        if ((type.empty() || one.type == type) &&
+            (class_name.empty() || one.class_name == class_name))
+            return &one;
+    return nullptr;
+}
+
 // Where the two spellings differ. Errors name the key as it stands in the user's file.
 struct Keys {
     std::string_view num_layers, num_heads, num_kv_heads, context_tokens, num_experts, top_k, tied;
@@ -44,7 +62,16 @@ Keys hf_keys(const ConfigFields& fields) {
             .tied = "tie_word_embeddings"};
 }
 
-void read_common(ConfigFields& fields, const Keys& keys, ModelConfig& config) {
+void read_experts(ConfigFields& fields, const Keys& keys, ModelConfig& config) {
+    using enum Presence;
+    fields.whole(keys.num_experts, 1, experts_max, config.num_experts, required);
+    fields.whole(keys.top_k, 1, experts_max, config.top_k, required);
+    fields.whole("moe_intermediate_size", 32, intermediate_max, config.moe_intermediate_size,
+                 required);
+    fields.boolean("norm_topk_prob", config.norm_topk_prob);
+}
+
+void read_common(ConfigFields& fields, const Keys& keys, bool has_experts, ModelConfig& config) {
     using enum Presence;
 
     fields.whole("hidden_size", 32, hidden_max, config.hidden_size, required);
@@ -59,13 +86,9 @@ void read_common(ConfigFields& fields, const Keys& keys, ModelConfig& config) {
 
     fields.whole("vocab_size", 1, vocab_max, config.vocab_size, required);
     fields.whole(keys.context_tokens, 1, context_max, config.context_tokens, required);
-    fields.whole(keys.num_experts, 1, experts_max, config.num_experts, required);
-    fields.whole(keys.top_k, 1, experts_max, config.top_k, required);
-    fields.whole("moe_intermediate_size", 32, intermediate_max, config.moe_intermediate_size,
-                 required);
+    if (has_experts) read_experts(fields, keys, config);
     fields.whole("intermediate_size", 0, intermediate_max, config.intermediate_size);
 
-    fields.boolean("norm_topk_prob", config.norm_topk_prob);
     fields.boolean("attention_bias", config.attention_bias);
     fields.boolean(keys.tied, config.tied_embeddings);
     fields.positive("rms_norm_eps", config.rms_norm_eps);
@@ -113,6 +136,19 @@ void require_whole_rotation(ConfigFields& fields) {
         fields.wrong("partial_rotary_factor", "1", fields.find("partial_rotary_factor"));
 }
 
+// As transformers and as our manifests write it; `original` names the context.
+void read_scaling(ConfigFields& fields, std::string_view original, RopeScaling& scaling) {
+    for (const char* name : {"factor", "low_freq_factor", "high_freq_factor"})
+        if (fields.find(name) == nullptr) fields.wrong(name, "a number", nullptr);
+    fields.real("factor", 1.0, 1024.0, scaling.factor);
+    fields.real("low_freq_factor", 0.001, 1024.0, scaling.low_freq_factor);
+    fields.real("high_freq_factor", 0.001, 1024.0, scaling.high_freq_factor);
+    fields.whole(original, 1, context_max, scaling.original_context_tokens, Presence::required);
+    if (!fields.problem() && scaling.high_freq_factor <= scaling.low_freq_factor)
+        fields.wrong("high_freq_factor", "more than low_freq_factor",
+                     fields.find("high_freq_factor"));
+}
+
 // transformers 4 has rope_theta and rope_scaling; 5 has rope_parameters with both in it.
 Status read_rope_object(const Json& rope, std::string_view key, ModelConfig& config) {
     if (!rope.is_object()) return bad_field(key, json_excerpt(rope), "an object or null");
@@ -126,10 +162,12 @@ Status read_rope_object(const Json& rope, std::string_view key, ModelConfig& con
     std::string kind = "default";
     fields.string("type", kind);
     fields.string("rope_type", kind);
-    if (kind != "default")
+    if (kind == "llama3")
+        read_scaling(fields, "original_max_position_embeddings", config.rope_scaling);
+    else if (kind != "default")
         return Error{ErrorCode::unsupported,
                      text("config: ", key, " of type \"", kind.substr(0, 60),
-                          "\" is not supported; supported: default, or none")};
+                          "\" is not supported; supported: default, llama3, or none")};
 
     fields.positive("rope_theta", config.rope_theta);
     require_whole_rotation(fields);
@@ -144,28 +182,46 @@ Status read_rope(ConfigFields& fields, ModelConfig& config) {
     return {};
 }
 
-Status check_architecture(ConfigFields& fields) {
+std::string supported_architectures() {
+    std::string words;
+    for (const Architecture& one : architectures)
+        words += text(words.empty() ? "" : ", ", one.type, " (", one.class_name, ")");
+    return words;
+}
+
+Result<Architecture> read_architecture(ConfigFields& fields) {
     std::string model_type, architecture;
     fields.string("model_type", model_type);
     if (const Json* list = fields.find("architectures");
         list != nullptr && list->is_array() && !list->empty() && (*list)[0].is_string())
         architecture = (*list)[0].get<std::string>();
 
-    const bool type_known = model_type == "qwen3_moe" ||
-                            (model_type.empty() && !architecture.empty());
-    const bool class_known = architecture == "Qwen3MoeForCausalLM" ||
-                             (architecture.empty() && !model_type.empty());
-    if (type_known && class_known) return {};
+    const bool is_named = !model_type.empty() || !architecture.empty();
+    if (const Architecture* known = find_architecture(model_type, architecture); known && is_named)
+        return *known;
 
+    const bool type_known = is_named && find_architecture(model_type, "") != nullptr;
     const std::string found = !type_known
                                   ? text("model_type \"", model_type.substr(0, 60), "\"")
-                                  : text("architecture \"", architecture.substr(0, 60), "\"");
+                                  : text("architecture \"", architecture.substr(0, 60),
+                                         "\" of model_type \"", model_type.substr(0, 60), "\"");
     return Error{
         ErrorCode::unsupported,
-        text("config: ", found, " is not supported; supported: qwen3_moe (Qwen3MoeForCausalLM)")};
+        text("config: ", found, " is not supported; supported: ", supported_architectures())};
 }
 
-// Quantised, with another activation, or with windows: refused by name.
+// What a dense architecture has not.
+Status check_dense(const ConfigFields& fields, const Architecture& architecture) {
+    for (const char* key :
+         {"num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"})
+        if (const Json* found = fields.find(key))
+            return Error{ErrorCode::unsupported,
+                         text("config: ", key, " is ", json_excerpt(*found), ", but ",
+                              architecture.type, " is a dense architecture")};
+    return {};
+}
+
+// Quantised, with another activation, with biases in an FFN, or with windows: refused by name.
 Status check_supported(ConfigFields& fields) {
     if (const Json* quantization = fields.find("quantization_config")) {
         std::string method = "unnamed";
@@ -180,6 +236,12 @@ Status check_supported(ConfigFields& fields) {
     if (activation != "silu")
         return Error{ErrorCode::unsupported, text("config: hidden_act \"", activation.substr(0, 60),
                                                   "\" is not supported; supported: silu")};
+
+    bool mlp_bias = false;
+    fields.boolean("mlp_bias", mlp_bias);
+    if (mlp_bias)
+        return Error{ErrorCode::unsupported,
+                     "config: mlp_bias is true; biases of an FFN are not supported"};
 
     bool sliding_window = false;
     fields.boolean("use_sliding_window", sliding_window);
@@ -252,23 +314,29 @@ Status require_object(const Json& object) {
 Result<ModelConfig> parse_hf_config(const Json& object) {
     MOEX_TRY(require_object(object));
     ConfigFields fields(object, {"config"});
-    MOEX_TRY(check_architecture(fields));
+    MOEX_ASSIGN(architecture, read_architecture(fields));
     MOEX_TRY(check_supported(fields));
-    MOEX_TRY(check_num_experts(fields));
+    MOEX_TRY(architecture.has_experts ? check_num_experts(fields)
+                                      : check_dense(fields, architecture));
 
     const Keys keys = hf_keys(fields);
     ModelConfig config;
-    read_common(fields, keys, config);
+    config.architecture = architecture.type;
+    read_common(fields, keys, architecture.has_experts, config);
+    if (config.architecture == "qwen2") config.attention_bias = true;  // it has no such key
     MOEX_TRY(read_rope(fields, config));
     if (fields.problem()) return *fields.problem();
 
-    MOEX_TRY(read_moe_layers(fields, keys, config));
+    if (architecture.has_experts)
+        MOEX_TRY(read_moe_layers(fields, keys, config));
+    else
+        config.layer_is_moe.assign(config.num_layers, 0);
     MOEX_TRY(check_relations(config, keys));
     return config;
 }
 
 Json to_json(const ModelConfig& config) {
-    return Json{{"architecture", config.architecture},
+    Json object{{"architecture", config.architecture},
                 {"hidden_size", config.hidden_size},
                 {"num_layers", config.num_layers},
                 {"num_heads", config.num_heads},
@@ -286,6 +354,15 @@ Json to_json(const ModelConfig& config) {
                 {"tied_embeddings", config.tied_embeddings},
                 {"rms_norm_eps", config.rms_norm_eps},
                 {"rope_theta", config.rope_theta}};
+
+    // Only where it says something: packages from before it was read keep their bytes.
+    const RopeScaling& scaling = config.rope_scaling;
+    if (scaling.factor != 1.0)
+        object["rope_scaling"] = {{"factor", scaling.factor},
+                                  {"low_freq_factor", scaling.low_freq_factor},
+                                  {"high_freq_factor", scaling.high_freq_factor},
+                                  {"original_context_tokens", scaling.original_context_tokens}};
+    return object;
 }
 
 Result<ModelConfig> parse_model_config(const Json& object) {
@@ -294,12 +371,20 @@ Result<ModelConfig> parse_model_config(const Json& object) {
     ModelConfig config;
     config.architecture.clear();
     fields.string("architecture", config.architecture);
-    if (config.architecture != "qwen3_moe")
+    const Architecture* const architecture = config.architecture.empty()
+                                                 ? nullptr
+                                                 : find_architecture(config.architecture, "");
+    if (architecture == nullptr)
         return Error{ErrorCode::unsupported,
                      text("config: architecture \"", config.architecture.substr(0, 60),
-                          "\" is not supported; supported: qwen3_moe")};
+                          "\" is not supported; supported: ", supported_architectures())};
 
-    read_common(fields, our_keys, config);
+    read_common(fields, our_keys, architecture->has_experts, config);
+    if (const Json* scaling = fields.find("rope_scaling")) {
+        ConfigFields inner(*scaling, {"config"});
+        read_scaling(inner, "original_context_tokens", config.rope_scaling);
+        if (inner.problem()) return *inner.problem();
+    }
     if (fields.problem()) return *fields.problem();
 
     const Json* layers = fields.find("layer_is_moe");
@@ -313,8 +398,10 @@ Result<ModelConfig> parse_model_config(const Json& object) {
         config.layer_is_moe.push_back(static_cast<std::uint8_t>(*whole_number(layer)));
     }
 
-    if (!has_moe_layer(config))
-        return bad_field("layer_is_moe", "0 for every layer", "at least one MoE layer");
+    if (has_moe_layer(config) != architecture->has_experts)
+        return bad_field("layer_is_moe", json_excerpt(*layers),
+                         architecture->has_experts ? "at least one MoE layer"
+                                                   : "0 for every layer of a dense model");
 
     MOEX_TRY(check_relations(config, our_keys));
     return config;

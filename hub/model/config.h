@@ -1,7 +1,7 @@
 // What a checkpoint's config.json says, in our words.
 // Hugging Face keys are mapped here and nowhere else.
-// Source: transformers Qwen3MoeConfig, versions 4 (num_experts, rope_theta, torch_dtype) and 5
-// (num_local_experts, rope_parameters, dtype).
+// Source: transformers Qwen3MoeConfig, Qwen3Config, Qwen2Config and LlamaConfig, versions 4
+// (num_experts, rope_theta, torch_dtype) and 5 (num_local_experts, rope_parameters, dtype).
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 #include <nlohmann/json.hpp>
 
 #include "protocol/result.h"
+#include "protocol/rope.h"
 #include "protocol/tensor_format.h"
 
 namespace moex {
 
 struct ModelConfig {
-    std::string architecture = "qwen3_moe";
+    std::string architecture = "qwen3_moe";  // or, dense: qwen3, qwen2, llama
     std::uint32_t hidden_size = 0;
     std::uint32_t num_layers = 0;
     std::uint32_t num_heads = 0;
@@ -24,23 +25,28 @@ struct ModelConfig {
     std::uint32_t head_dim = 0;
     std::uint32_t vocab_size = 0;
     std::uint32_t context_tokens = 0;  // max_position_embeddings
-    std::uint32_t num_experts = 0;
-    std::uint32_t top_k = 0;  // experts per token
+    std::uint32_t num_experts = 0;     // 0: a dense model, which has none of the next two either
+    std::uint32_t top_k = 0;           // experts per token
     std::uint32_t moe_intermediate_size = 0;
     std::uint32_t intermediate_size = 0;  // of dense layers
     // [num_layers], from mlp_only_layers and decoder_sparse_step
     std::vector<std::uint8_t> layer_is_moe;
     bool norm_topk_prob = false;
-    bool attention_bias = false;
+    bool attention_bias = false;  // of q, k and v; of o by has_o_bias()
     bool tied_embeddings = false;
     double rms_norm_eps = 1e-6;
     double rope_theta = 10000.0;
+    RopeScaling rope_scaling;
 
     bool is_moe(std::uint32_t layer) const { return layer_is_moe[layer] != 0; }
+    bool has_experts() const { return num_experts > 0; }
+    // Norms of each head's query and key: Qwen3's.
+    bool has_qk_norm() const { return architecture == "qwen3_moe" || architecture == "qwen3"; }
+    bool has_o_bias() const { return attention_bias && architecture != "qwen2"; }
 };
 
-// Errors name the key, what was found and what was wanted;
-// unknown architectures and rope scalings are refused by name.
+// Errors name the key, what was found and what was wanted; unknown architectures and rope scalings,
+// windows, and experts in a dense architecture are refused by name.
 Result<ModelConfig> parse_hf_config(const nlohmann::json& config);
 // Our own spelling, in manifest.json.
 nlohmann::json to_json(const ModelConfig& config);

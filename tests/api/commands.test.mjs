@@ -51,6 +51,33 @@ test('what --print-config prints, --config takes', () => inFolder(async (folder)
   }
 }));
 
+// Whatever --backend says, and without a worker: the hub computes all of a dense model.
+test('dense checkpoints are packed, and write what their goldens say', () => inFolder(async (folder) => {
+  for (const name of ['qwen2', 'qwen3', 'llama']) {
+    const golden = new URL(`../golden/dense/${name}/`, import.meta.url).pathname;
+    const packed = `${folder}/${name}`;
+    const pack = await runHub(['pack', golden, packed, '--expert-dtype', 'f32']);
+    assert.equal(pack.code, 0, pack.stderr);
+    assert.match((await runHub(['inspect', packed])).stdout, /none: a dense model, intermediate 96/);
+
+    for (const { ids, greedy } of JSON.parse(readFileSync(`${golden}golden.json`, 'utf8'))) {
+      writeFileSync(`${folder}/ids`, ids.join(' '));
+      const run = await runHub(['generate', '--model', packed, '--prompt-ids', `${folder}/ids`, '--max-tokens', '24',
+        '--temperature', '0']);
+      assert.equal(run.code, 0, run.stderr);
+      assert.equal(run.stdout, greedy.join(' '));
+    }
+  }
+
+  const hub = await startHub(['--local-fallback', 'off'], {}, `${folder}/llama`);
+  try {
+    const body = { model: 'llama', prompt: [3, 1, 4], max_tokens: 5, temperature: 0 };
+    const response = await postJson(`${hub.api}/completions`, body);
+    assert.equal(response.status, 200, await response.clone().text());
+    assert.equal((await response.json()).usage.completion_tokens, 5);
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
+
 test('generate takes ids and prints margins to stderr', () => inFolder(async (folder) => {
   const file = `${folder}/ids`;
   writeFileSync(file, '[100, 200 300]\n');

@@ -1,8 +1,9 @@
 // `moex-hub generate --gpu` and `serve --gpu` on whatever Vulkan device is here, software where there is no other.
 // A build without the worker's part (MOEX_GPU unset) has to say what is missing.
 import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { test } from 'node:test';
-import { modelFolder, postJson, runHub, startHub } from './hub_process.mjs';
+import { inFolder, modelFolder, postJson, runHub, startHub } from './hub_process.mjs';
 
 const built = process.env.MOEX_GPU === '1';
 const generating = (...args) => ['generate', '--model', modelFolder, '--max-tokens', '10', ...args];
@@ -21,6 +22,25 @@ test('the GPU writes what the CPU writes, greedily and by the same draws', { ski
     assert.match(gpu.stderr, /gpu: done adapter=.* dispatches_per_token=\d+/);
   }
 });
+
+// Alone, and behind the engine with a default --backend: there is nobody to ask.
+test('a dense model on the GPU writes what its golden says', { skip: !built }, () => inFolder(async (folder) => {
+  const golden = new URL('../golden/dense/llama/', import.meta.url).pathname;
+  const packed = `${folder}/llama`;
+  assert.equal((await runHub(['pack', golden, packed, '--expert-dtype', 'f32'])).code, 0);
+  const { ids, greedy: wanted } = JSON.parse(readFileSync(`${golden}golden.json`, 'utf8'))[1];
+  writeFileSync(`${folder}/ids`, ids.join(' '));
+  const run = await runHub(['generate', '--model', packed, '--prompt-ids', `${folder}/ids`, '--max-tokens', '24',
+    ...greedy, '--gpu', first_device]);
+  assert.equal(run.stdout, wanted.join(' '), run.stderr);
+
+  const hub = await startHub(['--gpu', first_device, '--kv-mb', '16'], {}, packed);
+  try {
+    const response = await postJson(`${hub.api}/completions`, { model: 'llama', prompt: ids, max_tokens: 5 });
+    assert.equal(response.status, 200, await response.clone().text());
+    assert.equal((await response.json()).usage.completion_tokens, 5);
+  } finally { assert.equal(await hub.stop(), 0, hub.stderr()); }
+}));
 
 test('a device that is not here is named, beside those that are', { skip: !built }, async () => {
   const run = await runHub(generating(...lighthouse, ...greedy, '--gpu', 'abacus'));
@@ -73,7 +93,7 @@ test('serve --gpu: two streams at once are those of each alone, and what the pro
     const gpu = await sayAll(['--deterministic', '--gpu', first_device]);
     assert.deepEqual(gpu.texts, cpu.texts);
     assert.match(gpu.log, /attention, routers and LM head on a GPU adapter=.* experts=local/);
-    const whole = await sayAll(['--gpu', first_device]);
+    const whole = await sayAll(['--gpu', first_device, '--kv-dtype', 'int8']);
     assert.ok(whole.texts[0].length > 0);
     assert.match(whole.log, /attention, routers and LM head on a GPU adapter=.* experts=gpu/);
   });

@@ -4,12 +4,14 @@
 
 #include <bit>
 #include <cstring>
+#include <numeric>
 #include <random>
 
 #include "protocol/expert_reference.h"
 #include "tests/support/posted_loop.h"
 #include "tests/support/process_memory.h"
 #include "tests/web-worker/decoder_twins.h"
+#include "web-worker/decoder/decoder_memory.h"
 #include "web-worker/decoder/decoder_model.h"
 #include "web-worker/decoder/step_rows.h"
 #include "web-worker/gpu/kernel_source.h"
@@ -533,6 +535,48 @@ TEST_F(DecoderKernelsTest, TheLikeliestTokenBecomesTheNextRow) {
         const Words row(left[1].begin() + step_header_words,
                         left[1].begin() + step_header_words + 3);
         EXPECT_EQ(row, (Words{vocab / 2, 42, 5}));
+    }
+}
+
+// Three rows: with many ties, with one logit far above the others, with one that is no number.
+TEST_F(DecoderKernelsTest, TheLikeliestTokensOfEachRowAreFound) {
+    constexpr std::uint32_t num_rows = 3;
+    for (const std::uint32_t vocab : {40u, 1024u, 5000u, 40000u}) {
+        Floats logits = random_floats(num_rows * vocab, 16, 3);
+        for (std::uint32_t i = 0; i < vocab; ++i) logits[i] = std::round(logits[i]);
+        logits[vocab + vocab / 3] = 90;
+        logits[2 * vocab + vocab / 2] = std::bit_cast<float>(0x7fc00000u);
+
+        const std::vector<std::uint32_t> counts = DecoderMemory::likeliest_lists(vocab);
+        const std::uint32_t list_words = sizeof(LikeliestList) / 4;
+        Words lists(num_rows * list_words *
+                    std::accumulate(counts.begin(), counts.end(), std::uint32_t{0}));
+        lists = run("likeliest_part", {{"vocab_size", vocab}, {"num_stretches", counts[0]}},
+                    {words_of(logits), lists}, {counts[0], num_rows, 1})[1];
+        std::uint32_t from = 0;
+        for (std::size_t i = 1; i < counts.size(); ++i) {
+            const std::uint32_t to = from + counts[i - 1] * num_rows * list_words;
+            lists = run("likeliest_merge",
+                        {{"num_lists", counts[i - 1]}, {"from_word", from}, {"to_word", to}},
+                        {lists}, {counts[i], num_rows, 1})[0];
+            from = to;
+        }
+
+        for (std::uint32_t row = 0; row < num_rows; ++row) {
+            LikeliestList list;
+            std::memcpy(static_cast<void*>(&list), &lists[from + row * list_words], sizeof list);
+            const auto mine = std::span(logits).subspan(row * vocab, vocab);
+            if (row == 2) {
+                EXPECT_TRUE(std::isnan(list.exp_sum));
+                continue;
+            }
+            const auto wanted = test::likeliest(mine, LikeliestList::kept);
+            for (std::size_t i = 0; i < wanted.size(); ++i) {
+                EXPECT_EQ(list.candidates[i].token, wanted[i]) << vocab << " " << row << " " << i;
+                EXPECT_EQ(list.candidates[i].logit, mine[wanted[i]]);
+            }
+            EXPECT_NEAR(list.peak + std::log(list.exp_sum), test::log_sum_exp(mine), 1e-5);
+        }
     }
 }
 

@@ -133,6 +133,21 @@ inline std::vector<PairTile> group_pairs(std::span<const std::uint32_t> routes,
     return tiles;
 }
 
+// The `kept` likeliest tokens, ties to the lower one.
+inline std::vector<std::uint32_t> likeliest(std::span<const float> logits, std::size_t kept) {
+    std::vector<std::uint32_t> order(logits.size());
+    std::iota(order.begin(), order.end(), 0u);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::uint32_t a, std::uint32_t b) { return logits[a] > logits[b]; });
+    order.resize(std::min(kept, order.size()));
+    return order;
+}
+inline double log_sum_exp(std::span<const float> logits) {
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(double{logit});
+    return std::log(sum);
+}
+
 // Ties to the lower id.
 inline std::uint32_t argmax(std::span<const float> logits) {
     return static_cast<std::uint32_t>(std::max_element(logits.begin(), logits.end()) -

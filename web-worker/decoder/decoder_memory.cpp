@@ -63,6 +63,23 @@ std::uint64_t DecoderMemory::kv_page_bytes(const DecoderModel& model, KvKind kin
     return heads * (model.head_dim + scale_zero_bytes);
 }
 
+std::vector<std::uint32_t> DecoderMemory::likeliest_lists(std::uint32_t vocab_size) {
+    namespace part = gpu::kernels::likeliest_part;
+    namespace merge = gpu::kernels::likeliest_merge;
+    std::vector<std::uint32_t> lists = {(vocab_size + part::sorted_places - 1) /
+                                        part::sorted_places};
+    while (lists.back() > 1)
+        lists.push_back((lists.back() + merge::merged_lists - 1) / merge::merged_lists);
+    return lists;
+}
+
+std::uint64_t DecoderMemory::likeliest_bytes(const DecoderModel& model, const DecoderSizes& sizes) {
+    if (!sizes.likeliest) return 0;
+    std::uint64_t lists = 0;
+    for (const std::uint32_t count : likeliest_lists(model.vocab_size)) lists += count;
+    return lists * sizes.logit_rows * sizeof(LikeliestList);
+}
+
 DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const DecoderSizes& sizes) {
     const auto matrix = [&](WeightKind kind, std::uint64_t num_out, std::uint64_t num_in) {
         return matrix_layout(kind, static_cast<std::uint32_t>(num_out),
@@ -86,7 +103,7 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
     }
     bytes.kv = kv_page_bytes(model, sizes.kv_kind) * sizes.pages * model.num_layers;
     bytes.step = sizes.part_slots * part_slot_bytes(model) +
-                 word * sizes.logit_rows * model.vocab_size +
+                 word * sizes.logit_rows * model.vocab_size + likeliest_bytes(model, sizes) +
                  word * rows *
                      (3 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
                       addends_max(model) * hidden + inner_size(model)) +
@@ -181,6 +198,8 @@ class MemoryBuilder {
         MOEX_TRY(make(memory_.ids, word * sizes_.ring_ids, "chosen ids"));
         MOEX_TRY(make(memory_.best, 2 * word * stretches, "best tokens"));
         MOEX_TRY(make(memory_.logits, word * sizes_.logit_rows * model_.vocab_size, "logits"));
+        MOEX_TRY(make(memory_.likeliest, DecoderMemory::likeliest_bytes(model_, sizes_),
+                      "likeliest tokens"));
         MOEX_TRY(make(memory_.x, word * rows * hidden, "x"));
         MOEX_TRY(make(memory_.y, word * rows * hidden, "y"));
         MOEX_TRY(make(memory_.y_transposed, word * rows * hidden, "y transposed"));
@@ -224,12 +243,11 @@ class MemoryBuilder {
         const std::size_t half_size = model_.head_dim / 2,
                           positions = std::size_t{sizes_.row_pages} * kv_page_tokens;
         std::vector<float> cos_sin(positions * model_.head_dim);
+        const std::vector<float> frequencies = rope_frequencies(model_.head_dim, model_.rope_theta,
+                                                                model_.rope_scaling);
         for (std::size_t i = 0; i < half_size; ++i) {
-            const float frequency = 1.0f / static_cast<float>(std::pow(
-                                               model_.rope_theta,
-                                               2.0 * static_cast<double>(i) / model_.head_dim));
             for (std::size_t position = 0; position < positions; ++position) {
-                const float angle = static_cast<float>(position) * frequency;
+                const float angle = static_cast<float>(position) * frequencies[i];
                 cos_sin[position * model_.head_dim + i] = std::cos(angle);
                 cos_sin[position * model_.head_dim + half_size + i] = std::sin(angle);
             }

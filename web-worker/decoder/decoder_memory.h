@@ -21,6 +21,7 @@ struct DecoderSizes {
     std::uint32_t table_entries = 0;  // of a step's page tables
     std::uint64_t part_slots = 0;     // (row, page) pairs that a step's attention has room for
     KvKind kv_kind = KvKind::f32;
+    bool likeliest = false;                 // of rows with logits may be asked
     std::uint32_t ring_ids = 0;             // chosen tokens that the host has not read yet
     std::uint64_t binding_bytes = 0;        // the most that a kernel can bind
     std::uint64_t weight_buffer_bytes = 0;  // of a part of a table, or of a layer's experts
@@ -65,6 +66,11 @@ class DecoderMemory {
     static Needs needs_of(const DecoderModel& model, const DecoderSizes& sizes);
     static std::uint64_t kv_page_bytes(const DecoderModel& model, KvKind kind);  // of a layer
 
+    // Lists of candidates of a row: of each stretch of the vocabulary, then what is merged of them,
+    // down to one.
+    static std::vector<std::uint32_t> likeliest_lists(std::uint32_t vocab_size);
+    static std::uint64_t likeliest_bytes(const DecoderModel& model, const DecoderSizes& sizes);
+
     // The most tiles that group_pairs makes of so many pairs.
     static std::uint32_t tiles_max(std::uint32_t num_pairs, std::uint32_t num_experts);
 
@@ -72,7 +78,8 @@ class DecoderMemory {
     std::vector<Shard> embeddings, head;  // the same buffers where the head is tied
     gpu::Binding final_norm, no_bias;
     gpu::BufferId rows, page_table, ids, best, logits, x, y, y_transposed, qkv, q, parts, peaks,
-        attended, addends, router_logits, routes, dense_routes, tiles, intermediate, cos_sin;
+        attended, likeliest, addends, router_logits, routes, dense_routes, tiles, intermediate,
+        cos_sin;
     std::uint64_t weight_bytes = 0, kv_bytes = 0;
 
   private:

@@ -8,6 +8,7 @@
 
 #include "protocol/bytes.h"
 #include "protocol/result.h"
+#include "protocol/rope.h"
 #include "protocol/tensor_format.h"
 
 namespace moex {
@@ -33,6 +34,7 @@ struct DecoderModel {
     // Experts are computed by somebody else, between a layer's router and the layer behind it.
     bool experts_elsewhere = false;
     double rms_norm_eps = 1e-6, rope_theta = 10000;
+    RopeScaling rope_scaling;
 
     WeightKind table_kind = WeightKind::bf16;  // embeddings and head
     WeightKind attention_kind = WeightKind::bf16, router_kind = WeightKind::bf16;

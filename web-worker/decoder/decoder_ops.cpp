@@ -46,6 +46,7 @@ DecoderOps::DecoderOps(gpu::Device& device, const DecoderModel& model, const Dec
         num_addends = addends_of(layer);
     }
     add_tables(num_addends);
+    if (sizes.likeliest) add_likeliest();
 }
 
 DecoderOps::~DecoderOps() {
@@ -249,6 +250,26 @@ void DecoderOps::add_tables(std::uint32_t num_addends) {
         {{memory_.best}, {memory_.rows}, {memory_.ids}});
 }
 
+void DecoderOps::add_likeliest() {
+    const std::vector<std::uint32_t> lists = DecoderMemory::likeliest_lists(model_.vocab_size);
+    likeliest_.emplace_back(
+        add("likeliest_part", {{"vocab_size", model_.vocab_size}, {"num_stretches", lists[0]}},
+            {{memory_.logits}, {memory_.likeliest}}),
+        lists[0]);
+    std::uint32_t from = 0;
+    for (std::size_t i = 1; i < lists.size(); ++i) {
+        const std::uint32_t to = from + lists[i - 1] * sizes_.logit_rows *
+                                            kernels::likeliest_merge::list_words;
+        likeliest_.emplace_back(
+            add("likeliest_merge",
+                {{"num_lists", lists[i - 1]}, {"from_word", from}, {"to_word", to}},
+                {{memory_.likeliest}}),
+            lists[i]);
+        from = to;
+    }
+    likeliest_at_ = sizeof(std::uint32_t) * std::uint64_t{from};
+}
+
 void DecoderOps::create(std::function<void(Status)> done) { create_next(0, std::move(done)); }
 
 void DecoderOps::create_next(std::size_t index, std::function<void(Status)> done) {
@@ -355,6 +376,11 @@ void DecoderOps::append_head(std::vector<gpu::Command>& commands, std::uint32_t 
     append(commands, *final_norm_, 1, num_logits);
     for (const Product& shard : head_)
         append(commands, shard, num_logits, &shard != &head_.front());
+}
+
+void DecoderOps::append_likeliest(std::vector<gpu::Command>& commands,
+                                  std::uint32_t num_rows) const {
+    for (const auto& [op, workgroups] : likeliest_) append(commands, *op, workgroups, num_rows);
 }
 
 void DecoderOps::append_choice(std::vector<gpu::Command>& commands) const {

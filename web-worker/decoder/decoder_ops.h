@@ -37,6 +37,10 @@ class DecoderOps {
     void append_layer(std::vector<gpu::Command>& commands, std::uint32_t index,
                       std::uint32_t num_rows, std::uint32_t num_pages) const;
     void append_head(std::vector<gpu::Command>& commands, std::uint32_t num_logits) const;
+    // Appends the search for the likeliest tokens of the first `num_rows` rows with logits, whose
+    // lists lie one after the other from likeliest_at() on.
+    void append_likeliest(std::vector<gpu::Command>& commands, std::uint32_t num_rows) const;
+    std::uint64_t likeliest_at() const { return likeliest_at_; }
     // Appends the choice of the likeliest token, which becomes the next step's row.
     void append_choice(std::vector<gpu::Command>& commands) const;
 
@@ -80,6 +84,7 @@ class DecoderOps {
     void add_attention(std::uint32_t index, Layer& layer);
     void add_ffn(std::uint32_t index, Layer& layer);
     void add_tables(std::uint32_t num_addends);
+    void add_likeliest();
     std::uint32_t addends_of(std::uint32_t layer) const;
     void create_next(std::size_t index, std::function<void(Status)> done);
 
@@ -98,6 +103,8 @@ class DecoderOps {
     std::vector<Layer> layers_;
     std::vector<const Op*> embed_;
     std::vector<Product> head_;
+    std::vector<std::pair<const Op*, std::uint32_t>> likeliest_;  // and its workgroups of a row
+    std::uint64_t likeliest_at_ = 0;                              // in bytes
     const Op *final_norm_ = nullptr, *argmax_part_ = nullptr, *argmax_take_ = nullptr;
     LifeGuard life_;
 };

@@ -33,8 +33,8 @@ GpuDecoder::GpuDecoder(gpu::Device& device, const DecoderModel& model, const Dec
       sizes_(sizes) {}
 
 GpuDecoder::~GpuDecoder() {
-    for (const gpu::BufferId buffer :
-         {id_readbacks_[0], id_readbacks_[1], logit_readback_, routed_readback_})
+    for (const gpu::BufferId buffer : {id_readbacks_[0], id_readbacks_[1], logit_readback_,
+                                       routed_readback_, likeliest_readback_})
         device_.destroy_buffer(buffer);
 }
 
@@ -81,6 +81,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
         sizes.row_pages = std::min(sizes.row_pages, sizes.pages);
         sizes.table_entries = sizes.rows * sizes.row_pages;
         sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
+        sizes.likeliest = true;
     }
     sizes.part_slots = DecoderMemory::part_slots_of(sizes.binding_bytes, model, sizes.rows,
                                                     sizes.row_pages);
@@ -102,6 +103,12 @@ Status GpuDecoder::make_readbacks() {
                             sizeof(float) * std::uint64_t{sizes_.logit_rows} * model_.vocab_size,
                             gpu::BufferUsage::readback, "logits readback"));
     logit_readback_ = logits;
+    if (sizes_.likeliest) {
+        MOEX_ASSIGN(likeliest,
+                    device_.create_buffer(sizeof(LikeliestList) * sizes_.logit_rows,
+                                          gpu::BufferUsage::readback, "likeliest tokens readback"));
+        likeliest_readback_ = likeliest;
+    }
     if (!model_.experts_elsewhere) return {};
 
     MOEX_ASSIGN(routed, device_.create_buffer(
@@ -134,6 +141,7 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
         if (token >= model_.vocab_size)
             return Error{ErrorCode::invalid_argument,
                          text("token ", token, ", the vocabulary has ", model_.vocab_size)};
+    num_likeliest_ = 0;
     num_logits_ = logits == StepLogits::none ? 0 : logits == StepLogits::last ? 1 : num_rows;
     if (num_logits_ > sizes_.logit_rows)
         return Error{ErrorCode::invalid_argument, "this decoder keeps the last row's logits alone"};
@@ -215,9 +223,11 @@ void GpuDecoder::read_chosen(std::uint32_t count, std::function<void(Result<Toke
 }
 
 void GpuDecoder::read_logits(std::function<void(Result<std::span<const float>>)> done) {
-    MOEX_CHECK(num_logits_ > 0, "the last step had no logits");
-    const std::uint64_t size_bytes = sizeof(float) * std::uint64_t{num_logits_} * model_.vocab_size;
-    const gpu::Command copy = copy_command(memory_->logits, 0, logit_readback_, 0, size_bytes);
+    MOEX_CHECK(num_logits_ > num_likeliest_, "the last step had no logits to read");
+    const std::uint64_t row_bytes = sizeof(float) * std::uint64_t{model_.vocab_size},
+                        size_bytes = row_bytes * (num_logits_ - num_likeliest_);
+    const gpu::Command copy = copy_command(memory_->logits, row_bytes * num_likeliest_,
+                                           logit_readback_, 0, size_bytes);
     device_.submit(std::span(&copy, 1));
     device_.read_buffer(logit_readback_, size_bytes,
                         [done = std::move(done), life = life_.watch()](Result<ByteView> bytes) {
@@ -232,10 +242,11 @@ void GpuDecoder::start(const DecoderBatch& batch) {
     batch_rows_ = static_cast<std::uint32_t>(batch.rows.size());
     batch_pages_ = batch.num_pages;
     num_logits_ = batch.num_logits;
+    num_likeliest_ = batch.num_likeliest;
     next_layer_ = 0;
     MOEX_CHECK(batch_rows_ > 0 && batch_rows_ <= rows_max(batch_pages_) &&
                    num_logits_ <= std::min(batch_rows_, sizes_.logit_rows) &&
-                   batch.pages.size() <= sizes_.table_entries,
+                   num_likeliest_ <= num_logits_ && batch.pages.size() <= sizes_.table_entries,
                text(batch_rows_, " rows of ", batch_pages_, " pages, ", num_logits_,
                     " of them with logits"));
 
@@ -263,10 +274,28 @@ std::uint32_t GpuDecoder::advance() {
         commands_.back().same_stage = true;
     } else {
         ops_->append_head(commands_, num_logits_);
+        if (num_likeliest_ > 0) {
+            ops_->append_likeliest(commands_, num_likeliest_);
+            commands_.push_back(copy_command(memory_->likeliest, ops_->likeliest_at(),
+                                             likeliest_readback_, 0,
+                                             sizeof(LikeliestList) * num_likeliest_));
+        }
     }
     device_.submit(commands_);
     commands_.clear();
     return waiting;
+}
+
+void GpuDecoder::read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {
+    MOEX_CHECK(num_likeliest_ > 0, "the last step was not asked for likeliest tokens");
+    device_.read_buffer(
+        likeliest_readback_, sizeof(LikeliestList) * num_likeliest_,
+        [count = num_likeliest_, done = std::move(done),
+         life = life_.watch()](Result<ByteView> bytes) {
+            if (!life.alive()) return;
+            if (!bytes.ok()) return done(bytes.error());
+            done(std::span(reinterpret_cast<const LikeliestList*>(bytes->data()), count));
+        });
 }
 
 void GpuDecoder::read_routed(std::function<void(Result<RoutedRows>)> done) {

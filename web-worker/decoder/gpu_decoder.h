@@ -48,6 +48,8 @@ struct DecoderBatch {
     std::span<const std::uint32_t> pages;  // one page table after the other
     std::uint32_t num_pages = 0;           // of the longest of them
     std::uint32_t num_logits = 0;          // of the last rows
+    // Of these the first so many: their likeliest tokens, instead of their logits.
+    std::uint32_t num_likeliest = 0;
 };
 
 // What experts that are elsewhere are asked, a row of each for a row of the batch.
@@ -96,7 +98,8 @@ class GpuDecoder {
     // The first `count` of them, at most half a ring, once the GPU has them. Up to two readings may
     // be under way.
     void read_chosen(std::uint32_t count, std::function<void(Result<TokenIds>)> done);
-    // The last step's logits, [rows that were asked for, vocab_size].
+    // The last step's logits, [rows that were asked for, vocab_size]; of a batch, without those of
+    // num_likeliest.
     void read_logits(std::function<void(Result<std::span<const float>>)> done);
     // Forgets all tokens from `num_tokens` on. Chosen tokens that were not read are dropped.
     void rewind(std::uint32_t num_tokens);
@@ -112,6 +115,8 @@ class GpuDecoder {
     void read_routed(std::function<void(Result<RoutedRows>)> done);
     // Their sums, [num_rows, hidden_size]; before the next advance().
     void answer(std::span<const float> y);
+    // After the last advance(): a list for each of the batch's num_likeliest rows.
+    void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     void copy_page(std::uint32_t from, std::uint32_t to);
 
     // Of one greedy step at this point of the sequence.
@@ -132,10 +137,11 @@ class GpuDecoder {
     DecoderSizes sizes_;
     std::unique_ptr<DecoderMemory> memory_;
     std::unique_ptr<DecoderOps> ops_;
-    gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, routed_readback_;
+    gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, routed_readback_,
+        likeliest_readback_;
     std::uint32_t next_readback_ = 0;
 
-    std::uint32_t num_tokens_ = 0, num_logits_ = 0;
+    std::uint32_t num_tokens_ = 0, num_logits_ = 0, num_likeliest_ = 0;
     std::uint32_t num_chosen_ = 0, num_read_ = 0;
     bool has_choice_ = false;  // the rows' first is a chosen token
 

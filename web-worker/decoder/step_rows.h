@@ -31,6 +31,19 @@ struct StepRow {
 };
 static_assert(sizeof(StepRow) == 16, "the kernels step by 4 words");
 
+// What likeliest_merge leaves of a row.
+struct LikeliestList {
+    static constexpr std::uint32_t kept = gpu::kernels::likeliest_merge::kept;
+    struct Candidate {
+        float logit = 0;
+        std::uint32_t token = 0;  // no_token behind the vocabulary's last
+    };
+    float peak = 0, exp_sum = 0;  // of exp(logit - peak); a NaN where a logit is no number
+    Candidate candidates[kept];   // the likeliest first, ties to the lower token
+};
+static_assert(sizeof(LikeliestList) == 4 * gpu::kernels::likeliest_merge::list_words,
+              "the kernels step by list_words");
+
 // Uniform of embed: which rows of the table a buffer holds.
 struct TableShard {
     std::uint32_t first_token = 0, num_tokens = 0, scale_zero_word = 0, unused = 0;

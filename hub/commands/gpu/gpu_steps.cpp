@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <mutex>
 #include <optional>
 
@@ -18,32 +19,38 @@ constexpr double memory_share_max = 0.95;
 // A device that is lost so often without a step in between is not opened once more.
 constexpr std::uint32_t losses_max = 2;
 
-// A step's rows as the GPU takes them: those without logits first.
+// A step's rows as the GPU takes them: those without logits first, then those whose likeliest
+// tokens are asked.
 struct PlannedStep {
     std::vector<StepRow> rows;
-    std::vector<std::uint32_t> index;       // in the batch, of each row
-    std::vector<std::uint32_t> num_pages;   // of each row's sequence, this step included
-    std::vector<const StepRows*> sequence;  // of each row
-    std::uint32_t num_logits = 0;
+    std::vector<std::uint32_t> index;                 // in the batch, of each row
+    std::vector<std::uint32_t> num_pages;             // of each row's sequence, this step included
+    std::vector<const StepRows*> sequence;            // of each row
+    std::uint32_t num_logits = 0, num_likeliest = 0;  // of the former the first
 };
 
 PlannedStep plan(std::span<const StepRows> batch) {
+    enum class Wants { nothing, likeliest, logits };
     PlannedStep step;
-    for (const bool with_logits : {false, true}) {
+    for (const Wants wants : {Wants::nothing, Wants::likeliest, Wants::logits}) {
         std::uint32_t index = 0;
         for (const StepRows& one : batch) {
             const auto count = static_cast<std::uint32_t>(one.tokens.size());
             const std::uint32_t first = one.kv->num_tokens();
             for (std::uint32_t i = 0; i < count; ++i, ++index) {
                 const bool asked = !one.no_logits && (one.all_logits || i + 1 == count);
-                if (asked != with_logits) continue;
+                if (wants != (!asked               ? Wants::nothing
+                              : one.likeliest == 0 ? Wants::logits
+                                                   : Wants::likeliest))
+                    continue;
                 step.rows.push_back({one.tokens[i], first + i});
                 step.index.push_back(index);
                 step.num_pages.push_back((first + i) / kv_page_tokens + 1);
                 step.sequence.push_back(&one);
+                step.num_logits += asked;
+                step.num_likeliest += wants == Wants::likeliest;
             }
         }
-        if (!with_logits) step.num_logits = index - static_cast<std::uint32_t>(step.rows.size());
     }
     return step;
 }
@@ -78,6 +85,9 @@ class VulkanSteps : public GpuSteps {
 
     const ModelConfig& config() const override { return config_; }
     ThreadPool& threads() const override { return threads_; }
+    std::uint32_t likeliest_max() const override {
+        return cores_ != nullptr ? 0 : LikeliestList::kept;
+    }
     KvPageCopier page_copier() override {
         if (cores_ != nullptr) return {};
         return [this](std::uint32_t from, std::uint32_t to) {
@@ -94,7 +104,7 @@ class VulkanSteps : public GpuSteps {
                            std::stop_token stop) override {
         if (cores_ != nullptr) return cores_->run(batch, experts, std::move(stop));
         Result<StepResult> result = run_here(batch, experts, stop);
-        if (result.ok() && !result->logits.empty())
+        if (result.ok() && !(result->logits.empty() && result->likeliest.empty()))
             losses_ = 0;  // what it computed was read
         else if (!result.ok() && result.error().code == ErrorCode::device_lost)
             lost_because_ = result.error().message;
@@ -158,7 +168,8 @@ class VulkanSteps : public GpuSteps {
         result.row_workers.resize(step.rows.size());
         result.logits = std::move(spare_logits_);
         result.logits.clear();
-        result.logits.reserve(std::size_t{step.num_logits} * config_.vocab_size);
+        result.logits.reserve(std::size_t{step.num_logits - step.num_likeliest} *
+                              config_.vocab_size);
 
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         for (std::uint32_t first = 0; first < num_rows;) {
@@ -272,6 +283,9 @@ class VulkanSteps : public GpuSteps {
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         const std::uint32_t first_logit = std::max(first, num_rows - step.num_logits);
         if (first + count > first_logit) batch.num_logits = first + count - first_logit;
+        const std::uint32_t end_likeliest = num_rows - step.num_logits + step.num_likeliest;
+        if (first_logit < end_likeliest)
+            batch.num_likeliest = std::min(batch.num_logits, end_likeliest - first_logit);
 
         const TraceSpan span(Trace::Row::engine, "GPU pass", {"rows", count});
         decoder_->start(batch);
@@ -279,7 +293,10 @@ class VulkanSteps : public GpuSteps {
         for (std::uint32_t layer; (layer = decoder_->advance()) < config_.num_layers;)
             MOEX_TRY(ask_experts(layer, index, experts, stop, result));
         if (!decoder_->model().experts_elsewhere) count_local_pairs(index, result);
-        return batch.num_logits > 0 ? read_logits(result) : Status{};
+        if (batch.num_likeliest > 0)
+            MOEX_TRY(read_likeliest(
+                std::span(step.sequence).subspan(first_logit, batch.num_likeliest), result));
+        return batch.num_logits > batch.num_likeliest ? read_logits(result) : Status{};
     }
 
     void count_local_pairs(std::span<const std::uint32_t> index, StepResult& result) const {
@@ -357,6 +374,29 @@ class VulkanSteps : public GpuSteps {
             if (at == workers.end() || *at != from.worker) workers.insert(at, from.worker);
         }
         result.experts_waited += answer.waited;
+    }
+
+    // Of the rows of this pass that ask for them, behind those of the passes before it.
+    Status read_likeliest(std::span<const StepRows* const> asked, StepResult& result) {
+        bool finished = false;
+        Status was_read;
+        decoder_->read_likeliest([&](Result<std::span<const LikeliestList>> lists) {
+            finished = true;
+            if (!lists.ok()) {
+                was_read = lists.error();
+                return;
+            }
+            for (std::size_t i = 0; i < asked.size(); ++i) {
+                const LikeliestList& list = (*lists)[i];
+                LikeliestTokens& row = result.likeliest.emplace_back();
+                row.log_sum_exp = list.peak + std::log(list.exp_sum);
+                const std::uint32_t count = std::min(asked[i]->likeliest, config_.vocab_size);
+                for (std::uint32_t k = 0; k < count; ++k)
+                    row.tokens.push_back({list.candidates[k].token, list.candidates[k].logit});
+            }
+        });
+        loop_.run_until(finished);
+        return was_read;
     }
 
     // Those of this pass, behind those of the passes before it.

@@ -66,11 +66,13 @@ Result<DecoderModel> decoder_model_of(const ModelPackage& package) {
     model.intermediate_size = config.intermediate_size;
     model.layer_is_moe = config.layer_is_moe;
     model.norm_topk_prob = config.norm_topk_prob;
-    model.qk_norm = true;  // Qwen3's
-    model.qkv_bias = model.o_bias = config.attention_bias;
+    model.qk_norm = config.has_qk_norm();
+    model.qkv_bias = config.attention_bias;
+    model.o_bias = config.has_o_bias();
     model.tied_embeddings = config.tied_embeddings;
     model.rms_norm_eps = config.rms_norm_eps;
     model.rope_theta = config.rope_theta;
+    model.rope_scaling = config.rope_scaling;
     model.expert_kind = kind_of(package.expert_dtype());
     model.group_size = package.expert_shape().group_size;
     MOEX_TRY(find_kinds(package, model));

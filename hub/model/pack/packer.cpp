@@ -120,8 +120,15 @@ Status find_tensors(Input& input) {
     for (const Checkpoint::Tensor* tensor : used) input.used_bytes += tensor->entry.size_bytes;
     std::size_t unused = 0;
     std::string first;
-    for (const auto& [name, tensor] : input.checkpoint.tensors())
-        if (!used.contains(&tensor) && unused++ == 0) first = name.substr(0, 200);
+    for (const auto& [name, tensor] : input.checkpoint.tensors()) {
+        if (used.contains(&tensor)) continue;
+        // A bias is added wherever it stands: another model would be packed without it.
+        if (name.ends_with(".bias"))
+            return Error{ErrorCode::unsupported,
+                         text(input.checkpoint.where(tensor), ": ", input.config.architecture,
+                              " has no such bias by its config.json; from another model?")};
+        if (unused++ == 0) first = name.substr(0, 200);
+    }
     if (unused > 0)
         input.warnings.push_back(text(
             unused,
@@ -230,9 +237,12 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
 
     input.shape = {config->hidden_size, config->moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
+        // A dense model has no expert to cut into groups; its manifest says one all the same.
         MOEX_ASSIGN(group_size,
-                    choose_group_size(config->hidden_size, config->moe_intermediate_size,
-                                      options.group_size_max));
+                    choose_group_size(
+                        config->hidden_size,
+                        config->has_experts() ? config->moe_intermediate_size : config->hidden_size,
+                        options.group_size_max));
         input.shape.group_size = group_size;
     }
 

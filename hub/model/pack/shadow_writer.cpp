@@ -15,6 +15,9 @@ namespace fs = std::filesystem;
 
 Result<ShadowRecord> record_of(const ModelPackage& package, const ShadowOptions& options) {
     const ModelConfig& config = package.config();
+    if (!config.has_experts())
+        return Error{ErrorCode::unsupported,
+                     text(package.name(), ": a dense model, no experts to make a shadow of")};
     MOEX_ASSIGN(group_size, choose_group_size(config.hidden_size, config.moe_intermediate_size,
                                               std::min(options.group_size_max,
                                                        shadow_group_size_max(options.dtype))));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
@@ -345,11 +345,14 @@ std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
                 {at + "self_attn.k_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
             specs.push_back(
                 {at + "self_attn.v_proj.bias", {kv_size}, "num_kv_heads * head_dim", true});
-            specs.push_back({at + "self_attn.o_proj.bias", {hidden}, "hidden_size", true});
         }
+        if (config.has_o_bias())
+            specs.push_back({at + "self_attn.o_proj.bias", {hidden}, "hidden_size", true});
 
-        specs.push_back({at + "self_attn.q_norm.weight", {head}, "head_dim", true});
-        specs.push_back({at + "self_attn.k_norm.weight", {head}, "head_dim", true});
+        if (config.has_qk_norm()) {
+            specs.push_back({at + "self_attn.q_norm.weight", {head}, "head_dim", true});
+            specs.push_back({at + "self_attn.k_norm.weight", {head}, "head_dim", true});
+        }
         specs.push_back({at + "post_attention_layernorm.weight", {hidden}, "hidden_size", true});
         if (config.is_moe(layer)) {
             specs.push_back({at + "mlp.gate.weight",

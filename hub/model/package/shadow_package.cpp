@@ -1,8 +1,8 @@
 #include "hub/model/package/shadow_package.h"
 
 #include "hub/base/files.h"
-#include "hub/base/json_fields.h"
 #include "hub/base/sha256.h"
+#include "hub/model/json_fields.h"
 #include "hub/model/package/manifest.h"
 #include "hub/model/strict_json.h"
 

@@ -5,9 +5,49 @@
 #include <atomic>
 
 #include "hub/api/openai_request.h"
+#include "hub/engine/expert_speculator.h"
 
 namespace moex::test {
 namespace {
+
+// Stands in for no answer and chooses no expert: what is asked is what the router says.
+struct NoGuesses : ExpertSpeculator {
+    void choose(const RouteView&, std::span<std::uint16_t>, std::span<float>) override {}
+    bool stand_in(const RouteView&, std::span<float>) override { return false; }
+};
+
+TEST_F(ApiTest, ExpertsAreSpeculativeWhereThatIsAskedForAndOffered) {
+    const Json asked{{"moex", {{"experts", "speculative"}}}},
+        exact{{"moex", {{"experts", "exact"}}}};
+    const auto experts_of = [&](const Json& extra) {
+        return ask(chat_path, chat("Hi", extra))->json()["moex"]["experts"];
+    };
+    const auto offered = [&] {
+        return ask(&Api::models, Json::object())->json()["data"][0]["meta"]["experts"];
+    };
+
+    make({}, {.no_speculation = "--deterministic says so."});
+    EXPECT_EQ(offered(), Json::array({"exact"}));
+    EXPECT_EQ(experts_of(exact), "exact");
+    const auto refused = ask(chat_path, chat("Hi", asked));
+    EXPECT_EQ(refused->status(), 400u);
+    EXPECT_EQ(refused->json()["error"]["param"], "moex.experts");
+    EXPECT_NE(refused->json()["error"]["message"].get<std::string>().find("--deterministic"),
+              std::string::npos);
+    EXPECT_EQ(ask(chat_path, chat("Hi", {{"moex", {{"experts", "fast"}}}}))->status(), 400u);
+
+    NoGuesses guesses;
+    make({.speculator = &guesses}, {.no_speculation = ""});
+    EXPECT_EQ(offered(), Json::array({"exact", "speculative"}));
+    EXPECT_EQ(experts_of(Json::object()), "exact");
+    EXPECT_EQ(experts_of(asked), "speculative");
+
+    make({.speculator = &guesses}, {.speculative = true, .no_speculation = ""});
+    EXPECT_EQ(offered(), Json::array({"speculative", "exact"}));
+    EXPECT_EQ(experts_of(Json::object()), "speculative");
+    EXPECT_EQ(experts_of(exact), "exact");
+    TearDown();  // the engine goes before its speculator
+}
 
 TEST_F(ApiTest, AChatAnswerHasTheShapeClientsRead) {
     const auto answer = ask(chat_path, chat("Tell me a story about a lighthouse"));

@@ -1,6 +1,7 @@
 // Continuous batching as its users see it. Waits are for
 // events; the deadline of each only ends a broken test.
 #include "hub/engine/engine.h"
+#include "hub/engine/expert_speculator.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -153,6 +154,19 @@ class ExpertsWithAClock : public ExpertBackend {
 
   private:
     LocalExperts& local_;
+};
+
+// Nothing stands in for the answers of every layer behind the first: as wrong as can be.
+class NothingStandsIn : public ExpertSpeculator {
+  public:
+    void choose(const RouteView& seen, std::span<std::uint16_t>, std::span<float>) override {
+        positions_min = std::min(positions_min, seen.rows[0].position);
+    }
+    bool stand_in(const RouteView& asked, std::span<float> y) override {
+        std::fill(y.begin(), y.end(), 0.0f);
+        return asked.layer > 0;
+    }
+    std::uint32_t positions_min = ~0u;
 };
 
 // What one generation gave.
@@ -433,6 +447,67 @@ TEST_F(EngineTest, SequencesGrowIntoTheBudgetAndStepBackWithoutATrace) {
     EXPECT_GT(counters.preempted, 0u);
     EXPECT_EQ(counters.prompt_tokens, 10u + 11 + 12 + 13 + 14);
     EXPECT_EQ(counters.kv_pages_used, 0u);
+}
+
+// Exact ones beside lossy ones, with room for two of five, so that answers are computed again.
+TEST_F(EngineTest, LossyAnswersChangeNothingBesideThem) {
+    const KvCache probe(package_->config(), {16, 0});
+    NothingStandsIn nothing;
+    std::vector<GenerationRequest> requests;
+    for (std::uint32_t i = 0; i < 5; ++i) {
+        requests.push_back(greedy(test::random_tokens(10 + i, 256, i), 60));
+        requests.back().logprobs = true;
+        requests.back().speculative = i % 2 == 0;
+    }
+    start({.speculator = &nothing});
+    std::vector<Outcome> alone;
+    for (const auto& request : requests) alone.push_back(solo(request));
+    EXPECT_EQ(nothing.positions_min, 10u);  // prompts are exact
+
+    GenerationRequest exact = requests[0];
+    exact.speculative = false;
+    const Outcome unlike = solo(exact);
+    EXPECT_NE(unlike.logprobs, alone[0].logprobs);
+    EXPECT_EQ(unlike.logprobs[0], alone[0].logprobs[0]);
+
+    engine_.reset();
+    start({.sequences_max = 5,
+           .step_rows_max = 24,
+           .kv_bytes_max = 9 * probe.page_bytes(),
+           .speculator = &nothing});
+    experts_.close();
+    std::vector<Pending> together;
+    for (const auto& request : requests) together.push_back(submit(request));
+    experts_.open();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+        const Outcome outcome = get(together[i]);
+        EXPECT_EQ(outcome.ids, alone[i].ids) << i;
+        EXPECT_EQ(outcome.logprobs, alone[i].logprobs) << i;
+        EXPECT_EQ(outcome.end.stats.speculative, i % 2 == 0);
+    }
+    EXPECT_GT(engine_->counters().preempted, 0u);
+}
+
+// The next turn of a talk takes over the question's pages, and none of a lossy answer's.
+TEST_F(EngineTest, ALossyAnswersPagesAreNotTakenOver) {
+    NothingStandsIn nothing;
+    start({.speculator = &nothing});
+    for (const bool lossy : {true, false}) {
+        GenerationRequest request = greedy(test::random_tokens(32, 256, lossy), 40);
+        request.speculative = lossy;
+        const Outcome answer = solo(request);
+        ASSERT_EQ(answer.ids.size(), 40u);
+        GenerationRequest next = greedy(request.prompt, 4);
+        next.prompt.insert(next.prompt.end(), answer.ids.begin(), answer.ids.end());
+        EXPECT_EQ(solo(next).end.stats.cached_tokens, lossy ? 32u : 64u);
+    }
+}
+
+TEST_F(EngineTest, LossyAnswersAreRefusedWhereNobodyGuesses) {
+    start({});
+    GenerationRequest request = greedy({1, 2, 3}, 4);
+    request.speculative = true;
+    EXPECT_EQ(engine_->submit(request, {}).error().code, ErrorCode::unsupported);
 }
 
 TEST_F(EngineTest, AShortPromptDoesNotWaitForALongOne) {

@@ -89,15 +89,15 @@ void expect_greedy(const std::vector<float>& logprobs, std::size_t vocab_size,
               << margin_min << ")\n";
 }
 
-TEST(GoldenTest, QwenTinyWithF32ExpertsAgreesWithin1em4) {
+// A small checkpoint with its golden.json, all of its log-probabilities within 1e-4.
+void expect_golden(const std::filesystem::path& checkpoint) {
     const test::TemporaryFolder folder("golden-tiny");
-    Model model(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "package",
-                       ExpertDtype::f32));
+    Model model(packed(checkpoint, folder.path() / "package", ExpertDtype::f32));
     const std::size_t vocab_size = model.package->config().vocab_size;
     double worst = 0;
     std::size_t compared = 0;
 
-    for (const auto& entry : read_json(source_folder / "tests/golden/qwen3-tiny/golden.json")) {
+    for (const auto& entry : read_json(checkpoint / "golden.json")) {
         const auto ids = entry.at("ids").get<std::vector<TokenId>>();
         auto forced = ids;
         for (const TokenId id : entry.at("greedy")) forced.push_back(id);
@@ -118,6 +118,17 @@ TEST(GoldenTest, QwenTinyWithF32ExpertsAgreesWithin1em4) {
               << " values, largest difference " << worst << "\n";
     EXPECT_LE(worst, 1e-4);
     EXPECT_GT(compared, 400u);
+}
+
+TEST(GoldenTest, QwenTinyWithF32ExpertsAgreesWithin1em4) {
+    expect_golden(source_folder / "tests/golden/qwen3-tiny");
+}
+
+TEST(GoldenTest, DenseModelsAgreeWithin1em4) {
+    for (const char* name : {"qwen2", "qwen3", "llama"}) {
+        SCOPED_TRACE(name);
+        expect_golden(source_folder / "tests/golden/dense" / name);
+    }
 }
 
 TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {

@@ -6,6 +6,9 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
+
+#include "hub/engine/kernels.h"
 
 namespace moex {
 namespace {
@@ -72,6 +75,50 @@ TEST(SamplerTest, SameSeedSameTokens) {
     EXPECT_NE(run(1), run(2));
     // The generator's own first tokens, so that a change of it does not pass unseen.
     EXPECT_EQ(draw_many(logs(base), {.seed = 42}, 100), draw_many(logs(base), {.seed = 42}, 100));
+}
+
+// A device that finds the likeliest tokens itself gives these, and what all logits add up to.
+LikeliestTokens likeliest_of(std::span<const float> logits, std::size_t count) {
+    std::vector<TokenLogit> tokens;
+    for (TokenId id = 0; id < logits.size(); ++id) tokens.push_back({id, logits[id]});
+    std::stable_sort(tokens.begin(), tokens.end(),
+                     [](const TokenLogit& a, const TokenLogit& b) { return a.logit > b.logit; });
+    tokens.resize(count);
+    return {std::move(tokens), log_sum_exp(logits)};
+}
+
+TEST(SamplerTest, TheLikeliestTokensGiveWhatAllLogitsGive) {
+    const SamplingOptions kinds[] = {
+        {.temperature = 0},
+        {.temperature = 0.7, .sample_top_k = 20},
+        {.temperature = 1.0, .top_p = 0.6, .sample_top_k = 50},
+        {.temperature = 1.6, .sample_top_k = 64, .min_p = 0.2},
+        {.temperature = 1.2, .top_p = 0.9, .sample_top_k = 7, .min_p = 0.01}};
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal(0, 3);
+    for (SamplingOptions options : kinds)
+        for (std::uint64_t seed = 0; seed < 20; ++seed) {
+            options.seed = seed;
+            Sampler by_all(options, {}), by_few(options, {});
+            ASSERT_GT(by_few.num_likeliest(), 0u);
+            for (int draw = 0; draw < 4; ++draw) {
+                std::vector<float> logits(500);
+                for (float& logit : logits) logit = std::round(normal(random) * 4) / 4;  // ties
+                const SampledToken wanted = by_all.sample(logits, 0),
+                                   mine = by_few.sample(likeliest_of(logits, 64));
+                EXPECT_EQ(mine.id, wanted.id);
+                EXPECT_EQ(mine.logprob, wanted.logprob);
+            }
+        }
+}
+
+TEST(SamplerTest, WhatLooksBeyondTheLikeliestWantsAllLogits) {
+    for (const SamplingOptions& options :
+         {SamplingOptions{.top_p = 0.9}, SamplingOptions{.min_p = 0.1},
+          SamplingOptions{.sample_top_k = 5, .repetition_penalty = 1.1},
+          SamplingOptions{.temperature = 0, .presence_penalty = 0.5},
+          SamplingOptions{.temperature = 0, .logit_bias = {{3, 1.0f}}}})
+        EXPECT_EQ(Sampler(options, {}).num_likeliest(), 0u);
 }
 
 TEST(SamplerTest, DrawsFollowTheDistribution) {

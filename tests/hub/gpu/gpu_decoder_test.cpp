@@ -174,7 +174,7 @@ double compare_with_golden(OnGpu& model, const nlohmann::json& golden, double ma
     return worst;
 }
 
-nlohmann::json golden_of(const char* name) {
+nlohmann::json golden_of(const std::string& name) {
     std::ifstream in(source_folder / "tests/golden" / name / "golden.json");
     return nlohmann::json::parse(in);
 }
@@ -183,6 +183,16 @@ TEST(GpuDecoderTest, QwenTinyAgreesWithItsGolden) {
     const test::TemporaryFolder folder("gpu-tiny");
     OnGpu model(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "package"));
     EXPECT_LE(compare_with_golden(model, golden_of("qwen3-tiny"), 1e-3), 1e-4);
+}
+
+TEST(GpuDecoderTest, DenseModelsAgreeWithTheirGoldens) {
+    const test::TemporaryFolder folder("gpu-dense");
+    for (const std::string name : {"qwen2", "qwen3", "llama"}) {
+        SCOPED_TRACE(name);
+        const std::string golden = "dense/" + name;
+        OnGpu model(packed(source_folder / "tests/golden" / golden, folder.path() / name));
+        EXPECT_LE(compare_with_golden(model, golden_of(golden), 1e-3), 1e-4);
+    }
 }
 
 // Keys and values in fewer bits: the golden knows them in f32.

@@ -2,6 +2,7 @@
 // give the bits that each has alone, whoever computes the experts.
 #include "hub/commands/gpu/gpu_steps.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <future>
@@ -108,6 +109,39 @@ TEST_P(GpuStepsTest, SequencesSideBySideHaveTheBitsThatEachHasAlone) {
     expect_same_bits(row(later, 2), row(b_alone, 6));
 }
 
+// Beside rows whose logits are asked, and those of which nothing is.
+TEST_P(GpuStepsTest, TheLikeliestTokensAreThoseOfTheRowsLogits) {
+    const auto a = test::random_tokens(9, 256, 21), b = test::random_tokens(4, 256, 22),
+               c = test::random_tokens(7, 256, 23), d = test::random_tokens(3, 256, 24);
+    const std::vector<float> alone_with[] = {alone(a), alone(b), alone(c), alone(d)};
+
+    KvCache cache(package_->config(), pages(6));
+    KvCache::Sequence of_a(cache), of_b(cache), of_c(cache), of_d(cache);
+    const StepRows batch[] = {{.kv = &of_a, .tokens = a, .likeliest = 64},
+                              {.kv = &of_b, .tokens = b, .all_logits = true},
+                              {.kv = &of_c, .tokens = c, .likeliest = 1},
+                              {.kv = &of_d, .tokens = d}};
+    ASSERT_EQ(steps_->likeliest_max(), 64u);
+    const StepResult result = must(steps_->run(batch, experts_, {}));
+    ASSERT_EQ(result.logits.size(), 5 * std::size_t{package_->config().vocab_size});
+    for (std::size_t i = 0; i < 4; ++i)
+        expect_same_bits(row(result.logits, i), row(alone_with[1], i));
+    expect_same_bits(row(result.logits, 4), row(alone_with[3], 2));
+
+    ASSERT_EQ(result.likeliest.size(), 2u);
+    const std::span<const float> logits[] = {row(alone_with[0], 8), row(alone_with[2], 6)};
+    for (std::size_t i = 0; i < 2; ++i) {
+        const LikeliestTokens& mine = result.likeliest[i];
+        const SampledToken wanted = score(logits[i], 0, 64);
+        ASSERT_EQ(mine.tokens.size(), i == 0 ? 64u : 1u);
+        for (std::size_t k = 0; k < mine.tokens.size(); ++k) {
+            EXPECT_EQ(mine.tokens[k].id, wanted.top[k].id);
+            EXPECT_EQ(mine.tokens[k].logit, logits[i][wanted.top[k].id]);
+        }
+        EXPECT_NEAR(mine.log_sum_exp, logits[i][0] - wanted.logprob, 1e-5);
+    }
+}
+
 TEST_P(GpuStepsTest, LogitsAreNearThoseOfTheCpu) {
     const auto ids = test::random_tokens(30, 256, 4);
     const auto mine = alone(ids);
@@ -168,11 +202,8 @@ struct Written {
     std::vector<std::vector<TokenId>> ids;
     EngineCounters counters;
 };
-Written write_together(GpuSteps& steps, ExpertBackend& experts, EngineOptions options,
+Written write_together(StepDevice& steps, ExpertBackend& experts, const EngineOptions& options,
                        std::span<const GenerationRequest> requests) {
-    const KvCacheOptions pages = steps.kv_pages();
-    options.page_tokens = pages.page_tokens;
-    options.kv_dtype = pages.dtype;
     Written written{.ids = std::vector<std::vector<TokenId>>(requests.size())};
     std::vector<std::promise<FinishReason>> ends(requests.size());
     Engine engine(steps, experts, options);
@@ -201,13 +232,20 @@ GenerationRequest greedy(std::vector<TokenId> prompt, std::uint32_t max_tokens) 
     return request;
 }
 
+EngineOptions engine_options(const GpuSteps& steps, std::uint32_t num_pages) {
+    const KvCacheOptions pages = steps.kv_pages();
+    return {.sequences_max = 4,
+            .step_rows_max = 64,
+            .kv_bytes_max = num_pages * (steps.kv_bytes() / pages.num_pages),
+            .page_tokens = pages.page_tokens,
+            .kv_dtype = pages.dtype,
+            .step_stretch_max = 1e6};
+}
+
 // Each alone without prefixes, then together with them, in `num_pages` pages.
 EngineCounters expect_same_texts(GpuSteps& steps, ExpertBackend& experts, std::uint32_t num_pages,
                                  std::span<const GenerationRequest> requests) {
-    EngineOptions options{
-        .step_rows_max = 64,
-        .kv_bytes_max = num_pages * (steps.kv_bytes() / steps.kv_pages().num_pages),
-        .step_stretch_max = 1e6};
+    EngineOptions options = engine_options(steps, num_pages);
     options.prefix_cache = false;
     std::vector<std::vector<TokenId>> alone;
     for (const GenerationRequest& request : requests)
@@ -230,6 +268,62 @@ TEST_P(GpuStepsTest, AnEnginePreemptsAndTheTextIsTheSame) {
     const GenerationRequest requests[] = {greedy(test::random_tokens(124, 256, 9), 30),
                                           greedy(test::random_tokens(125, 256, 10), 6)};
     EXPECT_GE(expect_same_texts(*steps_, experts_, 3, requests).preempted, 1u);
+}
+
+// The same device, and the engine looks at all logits.
+class AllLogits : public StepDevice {
+  public:
+    explicit AllLogits(StepDevice& device) : device_(device) {}
+    const ModelConfig& config() const override { return device_.config(); }
+    Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
+                           std::stop_token stop) override {
+        for (const StepRows& rows : batch) EXPECT_EQ(rows.likeliest, 0u);
+        return device_.run(batch, experts, std::move(stop));
+    }
+    void recycle(StepResult&& result) override { device_.recycle(std::move(result)); }
+    ThreadPool& threads() const override { return device_.threads(); }
+    KvPageCopier page_copier() override { return device_.page_copier(); }
+
+  private:
+    StepDevice& device_;
+};
+
+// Tokens whose bit in a pattern is set may come.
+class EveryThird : public TokenMask {
+  public:
+    std::span<const std::uint64_t> allowed(std::span<const TokenId> answer,
+                                           std::uint32_t) override {
+        for (std::uint32_t id = 0; id < 256; ++id)
+            words_[id / 64] = (words_[id / 64] & ~(1ull << id % 64)) |
+                              std::uint64_t{id % 3 == answer.size() % 3} << id % 64;
+        return words_;
+    }
+
+  private:
+    std::array<std::uint64_t, 4> words_{};
+};
+
+// Those that need all logits, those whose likeliest tokens are found there, side by side.
+TEST_P(GpuStepsTest, WhatIsDrawnFromTheLikeliestTokensIsDrawnFromAllLogits) {
+    const SamplingOptions kinds[] = {{.temperature = 0},
+                                     {.temperature = 1.3, .sample_top_k = 40},
+                                     {.temperature = 0.9, .top_p = 0.7, .sample_top_k = 64},
+                                     {.temperature = 1.5, .sample_top_k = 20, .min_p = 0.1},
+                                     {.temperature = 1.1, .top_p = 0.9},
+                                     {.sample_top_k = 8, .repetition_penalty = 1.4},
+                                     {.temperature = 0, .frequency_penalty = 0.9},
+                                     {.sample_top_k = 4, .logit_bias = {{9, 4.0f}, {3, -100.0f}}},
+                                     {.temperature = 0, .mask = std::make_shared<EveryThird>()}};
+    std::vector<GenerationRequest> requests;
+    for (SamplingOptions sampling : kinds) {
+        sampling.seed = 100 + requests.size();
+        requests.push_back(greedy(test::random_tokens(5 + requests.size(), 256, 12), 6));
+        requests.back().sampling = std::move(sampling);
+    }
+    const EngineOptions options = engine_options(*steps_, 6);
+    AllLogits all(*steps_);
+    EXPECT_EQ(write_together(*steps_, experts_, options, requests).ids,
+              write_together(all, experts_, options, requests).ids);
 }
 
 TEST(GpuStepsSizeTest, AModelBeyondTheMemoryIsRefusedWithBothSizes) {

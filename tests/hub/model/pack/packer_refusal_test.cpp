@@ -183,9 +183,9 @@ TEST_F(PackerRefusalTest, UnsupportedElementType) {
 
 TEST_F(PackerRefusalTest, Configurations) {
     CheckpointBuilder builder{CheckpointOptions{}};
-    builder.config["model_type"] = "llama";
+    builder.config["model_type"] = "mistral";
     builder.write(folder_ / "in");
-    refused({"config.json", "llama", "qwen3_moe"});
+    refused({"config.json", "mistral", "qwen3_moe"});
     test::write_file(folder_ / "in/config.json", "{\"hidden_size\": 64, \"hidden_size\": 32}");
     refused({"config.json", "hidden_size", "twice"});
     test::write_file(folder_ / "in/config.json", std::string(100000, '['));
@@ -195,6 +195,14 @@ TEST_F(PackerRefusalTest, Configurations) {
     refused({"config.json", "No such file"});
     fs::create_directory(folder_ / "in/config.json");
     refused({"config.json", "not a regular file"});
+}
+
+// A model that has it is another one: without it, every answer would be wrong.
+TEST_F(PackerRefusalTest, ABiasThatTheConfigurationDoesNotKnow) {
+    CheckpointBuilder builder({.attention_bias = true});
+    builder.config["attention_bias"] = false;
+    builder.write(folder_ / "in");
+    refused({"self_attn", ".bias", "no such bias"});
 }
 
 TEST_F(PackerRefusalTest, NamedPipesAreNotWaitedFor) {

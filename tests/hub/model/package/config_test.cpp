@@ -83,6 +83,51 @@ TEST(ConfigTest, HeadDimDefaultsToHiddenOverHeads) {
     EXPECT_EQ(parse_hf_config(object)->head_dim, 96u);
 }
 
+// Without experts: each architecture's biases, norms and rotation.
+json llama3_8b() {
+    return json::parse(
+        R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "hidden_act": "silu",
+        "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 131072,
+        "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "tie_word_embeddings": false,
+        "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "vocab_size": 128256})");
+}
+
+TEST(ConfigTest, DenseArchitecturesHaveNoExperts) {
+    const auto llama = parse_hf_config(llama3_8b());
+    ASSERT_TRUE(llama.ok()) << llama.error().message;
+    EXPECT_FALSE(llama->has_experts());
+    EXPECT_EQ(llama->layer_is_moe, std::vector<std::uint8_t>(32, 0));
+    EXPECT_EQ(llama->top_k + llama->moe_intermediate_size, 0u);
+    EXPECT_EQ(llama->intermediate_size, 14336u);
+    EXPECT_EQ(llama->head_dim, 128u);
+    EXPECT_FALSE(llama->attention_bias || llama->has_o_bias() || llama->has_qk_norm());
+    EXPECT_DOUBLE_EQ(llama->rope_scaling.factor, 8);
+    EXPECT_EQ(llama->rope_scaling.original_context_tokens, 8192u);
+    const auto again = parse_model_config(to_json(*llama));
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(to_json(*again), to_json(*llama));
+
+    json object = llama3_8b();
+    object["model_type"] = "qwen2";
+    object["architectures"] = {"Qwen2ForCausalLM"};
+    const auto qwen2 = parse_hf_config(object);
+    ASSERT_TRUE(qwen2.ok()) << qwen2.error().message;
+    EXPECT_TRUE(qwen2->attention_bias);  // of q, k and v, whatever the file says
+    EXPECT_FALSE(qwen2->has_o_bias() || qwen2->has_qk_norm());
+
+    object["model_type"] = "qwen3";
+    object["architectures"] = {"Qwen3ForCausalLM"};
+    const auto qwen3 = parse_hf_config(object);
+    ASSERT_TRUE(qwen3.ok()) << qwen3.error().message;
+    EXPECT_TRUE(qwen3->has_qk_norm());
+    EXPECT_FALSE(qwen3->attention_bias);
+    object["use_sliding_window"] = true;
+    EXPECT_NE(parse_hf_config(object).error().message.find("sliding"), std::string::npos);
+}
+
 struct BadConfig {
     const char* patch;  // merged over a good one
     const char* key;    // what the message must name
@@ -108,8 +153,15 @@ TEST_P(BadConfigTest, IsRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(
     Table, BadConfigTest,
     testing::Values(
-        BadConfig{R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})", "model_type",
-                  "llama"},
+        BadConfig{R"({"model_type": "mistral", "architectures": ["MistralForCausalLM"]})",
+                  "model_type", "mistral"},
+        BadConfig{R"({"model_type": "llama"})", "architecture", "Qwen3MoeForCausalLM"},
+        BadConfig{R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})",
+                  "num_experts", "128"},
+        BadConfig{R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],)"
+                  R"("num_experts": null, "num_local_experts": 4})",
+                  "num_local_experts", "llama is a dense architecture"},
+        BadConfig{R"({"mlp_bias": true})", "mlp_bias", "true"},
         BadConfig{R"({"architectures": ["MixtralForCausalLM"]})", "architecture",
                   "MixtralForCausalLM"},
         BadConfig{R"({"model_type": null, "architectures": []})", "model_type", "not supported"},
@@ -117,7 +169,10 @@ INSTANTIATE_TEST_SUITE_P(
                   "yarn"},
         BadConfig{R"({"rope_scaling": {"type": "linear", "factor": 4.0}})", "rope_scaling",
                   "linear"},
-        BadConfig{R"({"rope_parameters": {"rope_type": "llama3"}})", "rope_parameters", "llama3"},
+        BadConfig{R"({"rope_parameters": {"rope_type": "llama3"}})", "factor", "missing"},
+        BadConfig{R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,)"
+                  R"("high_freq_factor": 4, "original_max_position_embeddings": 8192}})",
+                  "high_freq_factor", "4"},
         BadConfig{R"({"rope_parameters": {"full_attention": {"rope_type": "default", )"
                   R"("rope_theta": 1e6}}})",
                   "rope_parameters", "full_attention"},

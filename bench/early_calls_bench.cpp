@@ -1,0 +1,127 @@
+// What calls that leave before the last answers are in save: tokens a second of one sequence behind
+// answers that need so long, exact and early in turns.
+//   early_calls_bench [--model DIR] [--tokens N] [--repeats N]
+// Experts are computed here when they are asked; their round is complete so many ms after that.
+// CSV: round trip in ms, way, rounds one after the other, tok/s median, times exact.
+// example: early_calls_bench --tokens 16
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hub/engine/local_experts.h"
+#include "hub/foresight/speculation.h"
+
+namespace moex {
+namespace {
+
+constexpr int round_trips_ms[] = {0, 5, 20, 50};
+constexpr const char* ways[] = {"exact", "early:3", "early:2", "early:1"};
+
+class FarExperts : public ExpertBackend {
+  public:
+    FarExperts(ExpertBackend& experts, Duration away) : experts_(experts), away_(away) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        const TimePoint back = now_steady() + away_;
+        return std::make_unique<Round>(experts_.submit(batch), back);
+    }
+    const char* name() const override { return "far"; }
+
+  private:
+    struct Round : ExpertRound {
+        Round(std::unique_ptr<ExpertRound> of, TimePoint at) : round(std::move(of)), back(at) {}
+        Result<ExpertAnswer> wait(std::stop_token stop) override {
+            std::this_thread::sleep_until(back);
+            return round->wait(std::move(stop));
+        }
+        std::unique_ptr<ExpertRound> round;
+        TimePoint back;
+    };
+    ExpertBackend& experts_;
+    const Duration away_;
+};
+
+template <typename T>
+T must(Result<T> result) {
+    if (result.ok()) return *std::move(result);
+    std::fprintf(stderr, "early_calls_bench: %s\n", result.error().message.c_str());
+    std::exit(1);
+}
+
+double tokens_per_second(Decoder& decoder, ExpertBackend& experts, ExpertSpeculator* speculator,
+                         std::uint32_t num_tokens) {
+    KvCache cache(decoder.config(), {16, num_tokens / 16 + 2, KvDtype::f16});
+    KvCache::Sequence kv(cache);
+    TimePoint started{};
+    for (std::uint32_t i = 0; i <= num_tokens; ++i) {  // the first one warms up
+        if (i == 1) started = now_steady();
+        const TokenId token = 100 + 7 * i;
+        const StepRows rows{.kv = &kv, .tokens = {&token, 1}, .speculator = speculator};
+        decoder.recycle(must(decoder.step({&rows, 1}, experts)));
+    }
+    return num_tokens * 1000.0 / to_ms(now_steady() - started);
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
+}
+
+int run(const char* model, std::uint32_t num_tokens, int repeats) {
+    ThreadPool threads;
+    const auto package = must(ModelPackage::open(model));
+    const auto decoder = must(Decoder::create(package, threads, {.arithmetic = Arithmetic::int8}));
+    LocalExperts local(package, threads, {}, Arithmetic::int8);
+    const SpeculationSources sources{
+        .gates = std::make_shared<const RouterGates>(must(RouterGates::load(package, threads))),
+        .profile = std::make_shared<const ExpertProfile>(must(load_expert_profile(*package)))};
+
+    std::vector<std::unique_ptr<Speculator>> speculators;
+    std::vector<std::uint32_t> rounds;
+    const auto num_moe = static_cast<std::uint32_t>(sources.gates->moe_layers().size());
+    for (const char* way : ways) {
+        speculators.push_back(nullptr);
+        rounds.push_back(num_moe);
+        if (std::strcmp(way, "exact") == 0) continue;
+        const Speculation what = must(parse_speculation(way));
+        speculators.back() = must(Speculator::create(what, sources));
+        // One is saved for each layer that something stands in for, but behind the last.
+        for (std::uint32_t layer = *what.early_from; layer + 1 < num_moe; layer += 2)
+            --rounds.back();
+    }
+
+    std::printf("round_trip_ms,way,rounds_in_turn,tok_s,of_exact\n");
+    for (const int away : round_trips_ms) {
+        FarExperts experts(local, std::chrono::milliseconds(away));
+        std::vector<std::vector<double>> rates(std::size(ways)), gains(std::size(ways));
+        for (int repeat = 0; repeat < repeats; ++repeat)
+            for (std::size_t i = 0; i < std::size(ways); ++i) {
+                rates[i].push_back(
+                    tokens_per_second(*decoder, experts, speculators[i].get(), num_tokens));
+                gains[i].push_back(rates[i].back() / rates[0].back());
+            }
+        for (std::size_t i = 0; i < std::size(ways); ++i)
+            std::printf("%d,%s,%u,%.2f,%.3f\n", away, ways[i], rounds[i], median(rates[i]),
+                        median(gains[i]));
+        std::fflush(stdout);
+    }
+    return 0;
+}
+
+}  // namespace
+}  // namespace moex
+
+int main(int argc, char** argv) {
+    const char* model = "static/models/demo";
+    std::uint32_t num_tokens = 16;
+    int repeats = 5;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        const std::string name = argv[i];
+        if (name == "--model") model = argv[i + 1];
+        if (name == "--tokens") num_tokens = static_cast<std::uint32_t>(std::atoi(argv[i + 1]));
+        if (name == "--repeats") repeats = std::atoi(argv[i + 1]);
+    }
+    return moex::run(model, num_tokens, repeats);
+}

@@ -1,0 +1,208 @@
+#include "hub/commands/eval_loss.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <sstream>
+
+#include "hub/commands/calibrate.h"
+#include "hub/foresight/contest.h"
+#include "hub/foresight/gate_predictors.h"
+#include "hub/foresight/loss_trial.h"
+#include "hub/foresight/lost_calls.h"
+#include "hub/foresight/speculation.h"
+#include "hub/model/pack/whole_file.h"
+
+namespace moex {
+namespace {
+
+constexpr std::uint32_t hybrid_layers_max = 2;        // that the estimator is asked about
+constexpr std::uint32_t calibration_windows_max = 8;  // that say which
+constexpr std::uint64_t lost_seed = 1;
+
+std::vector<std::string> names_of(const std::string& ways) {
+    std::vector<std::string> names;
+    std::istringstream parts(ways);
+    for (std::string name; std::getline(parts, name, ',');) names.push_back(name);
+    return names;
+}
+
+// "lost:P": percent of calls; nullopt for other names.
+Result<std::optional<double>> lost_share(const std::string& name) {
+    constexpr std::string_view prefix = "lost:";
+    if (!name.starts_with(prefix)) return std::optional<double>();
+    double percent = 0;
+    const auto read = std::from_chars(name.data() + prefix.size(), name.data() + name.size(),
+                                      percent);
+    if (read.ec != std::errc() || read.ptr != name.data() + name.size() || !(percent > 0) ||
+        percent > 100)
+        return Error{ErrorCode::invalid_argument,
+                     text("\"", name, "\", wanted lost:P with P percent of calls")};
+    return std::optional(percent / 100);
+}
+
+// Null where the package has none.
+template <typename T>
+Result<std::shared_ptr<const T>> held(Result<T> loaded) {
+    if (!loaded.ok() && loaded.error().code == ErrorCode::not_found)
+        return std::shared_ptr<const T>();
+    if (!loaded.ok()) return loaded.error();
+    return std::make_shared<const T>(*std::move(loaded));
+}
+
+// The MoE layers, counted from 0, that the quasi-hidden state guesses worst.
+Result<std::vector<std::uint32_t>> worst_layers(LoadedModel& model,
+                                                const SpeculationSources& sources,
+                                                const EvalLossOptions& options) {
+    if (options.calibration_path.empty())
+        return Error{ErrorCode::invalid_argument,
+                     "hybrid wants --calibrate FILE, a text that says which layers are guessed "
+                     "worst"};
+    MOEX_ASSIGN(tokens, tokens_of_file(options.calibration_path, *model.tokenizer,
+                                       std::uint64_t{calibration_windows_max} *
+                                           options.perplexity.window_tokens));
+    std::vector<Contestant> contestants;
+    contestants.push_back({make_quasi_hidden_predictor(sources.gates, sources.profile), 1});
+    Contest contest(model.package->config(), std::move(contestants));
+    MOEX_TRY(walk_windows(
+        *model.decoder, *model.local, tokens,
+        {.window_tokens = options.perplexity.window_tokens, .kv_dtype = model.kv_dtype},
+        [&](const RouteView& route) { contest.watch(route); },
+        [&](std::uint32_t, std::uint32_t) { contest.end_window(); }));
+
+    std::vector<std::uint32_t> layers;
+    for (std::uint32_t i = 1; i < contest.moe_layers().size(); ++i) layers.push_back(i);
+    std::stable_sort(layers.begin(), layers.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return contest.meter(0).layer_recall(a, 0).mean() <
+               contest.meter(0).layer_recall(b, 0).mean();
+    });
+    layers.resize(std::min<std::size_t>(layers.size(), hybrid_layers_max));
+    return layers;
+}
+
+struct Way {
+    std::string name;
+    std::unique_ptr<Speculator> speculator;  // null for lost calls
+    std::unique_ptr<ExpertBackend> experts;  // null for a speculator
+};
+
+Result<std::vector<Way>> make_ways(LoadedModel& model, const EvalLossOptions& options) {
+    MOEX_ASSIGN(gates, RouterGates::load(model.package, *model.threads));
+    SpeculationSources sources{.gates = std::make_shared<const RouterGates>(std::move(gates))};
+    MOEX_ASSIGN(profile, held(load_expert_profile(*model.package)));
+    MOEX_ASSIGN(estimator, held(Estimator::load(*model.package)));
+    sources.profile = std::move(profile);
+    sources.estimator = std::move(estimator);
+
+    std::vector<Way> ways;
+    for (const std::string& name : names_of(options.ways)) {
+        Way way{.name = name};
+        MOEX_ASSIGN(share, lost_share(name));
+        if (share) {
+            if (!sources.profile)
+                return Error{ErrorCode::not_found, text(name,
+                                                        ": no default vectors; `moex-hub "
+                                                        "pack --calibrate` makes them")};
+            way.experts = make_lost_calls(*model.local, sources.profile, *share, lost_seed);
+        } else {
+            MOEX_ASSIGN(what, parse_speculation(name));
+            if (what.routes == RouteGuess::hybrid && sources.profile &&
+                sources.estimator_layers.empty()) {
+                MOEX_ASSIGN(layers, worst_layers(model, sources, options));
+                sources.estimator_layers = std::move(layers);
+            }
+            auto made = Speculator::create(what, sources);
+            if (!made.ok()) return Error{made.error().code, text(name, ": ", made.error().message)};
+            way.speculator = *std::move(made);
+        }
+        ways.push_back(std::move(way));
+    }
+    return ways;
+}
+
+std::string excess_text(const Loss& exact, const Loss& loss) {
+    char shown[64];
+    std::snprintf(shown, sizeof shown, "%+.2f %%",
+                  100 * (loss.perplexity.perplexity / exact.perplexity.perplexity - 1));
+    return shown;
+}
+
+double same_first_share(const Loss& loss) {
+    return static_cast<double>(loss.same_first) /
+           static_cast<double>(loss.perplexity.num_predictions);
+}
+
+// Mean over the MoE layers behind the first; 1 where no route was guessed.
+double mean_hit_rate(const Way& way) {
+    if (!way.speculator || way.speculator->moe_layers().size() < 2) return 1;
+    double sum = 0;
+    const auto count = static_cast<std::uint32_t>(way.speculator->moe_layers().size());
+    for (std::uint32_t i = 1; i < count; ++i) sum += way.speculator->hit_rate(i);
+    return sum / (count - 1);
+}
+
+std::string table_of(std::span<const Way> ways, std::span<const Loss> losses) {
+    std::string out =
+        "experts                 perplexity   excess    nats ± windows      KL  same first    "
+        "hit\n";
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+        const Loss& loss = losses[i];
+        char shown[160];
+        std::snprintf(shown, sizeof shown,
+                      "%-22s  %10.3f  %8s  %.4f ± %.4f  %.4f      %.4f  %.3f\n",
+                      i == 0 ? "exact" : ways[i - 1].name.c_str(), loss.perplexity.perplexity,
+                      i == 0 ? "" : excess_text(losses[0], loss).c_str(), loss.nll_excess.mean(),
+                      loss.nll_excess.deviation(), loss.mean_kl, same_first_share(loss),
+                      i == 0 ? 1.0 : mean_hit_rate(ways[i - 1]));
+        out += shown;
+    }
+    return out;
+}
+
+std::string csv_of(std::span<const Way> ways, std::span<const Loss> losses) {
+    std::string out = "experts,perplexity,excess,nats_excess,deviation,kl,same_first,hit,windows\n";
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+        const Loss& loss = losses[i];
+        char shown[192];
+        std::snprintf(shown, sizeof shown, "%s,%.4f,%.5f,%.5f,%.5f,%.5f,%.5f,%.5f,%u\n",
+                      i == 0 ? "exact" : ways[i - 1].name.c_str(), loss.perplexity.perplexity,
+                      loss.perplexity.perplexity / losses[0].perplexity.perplexity - 1,
+                      loss.nll_excess.mean(), loss.nll_excess.deviation(), loss.mean_kl,
+                      same_first_share(loss), i == 0 ? 1.0 : mean_hit_rate(ways[i - 1]),
+                      loss.perplexity.num_windows);
+        out += shown;
+    }
+    return out;
+}
+
+}  // namespace
+
+Status check_ways(const std::string& ways) {
+    for (const std::string& name : names_of(ways)) {
+        MOEX_ASSIGN(share, lost_share(name));
+        if (share) continue;
+        if (const auto what = parse_speculation(name); !what.ok()) return what.error();
+    }
+    return {};
+}
+
+Result<std::string> eval_loss(LoadedModel& model, std::span<const TokenId> tokens,
+                              const EvalLossOptions& options) {
+    MOEX_ASSIGN(ways, make_ways(model, options));
+    std::vector<LossyWay> lossy;
+    for (const Way& way : ways) lossy.push_back({way.speculator.get(), way.experts.get()});
+
+    std::vector<Loss> losses;
+    {
+        ProgressLine line(options.progress);
+        MOEX_ASSIGN(measured, measure_loss(*model.decoder, *model.local, lossy, tokens,
+                                           options.perplexity, window_progress(line, "reading")));
+        losses = std::move(measured);
+    }
+    if (!options.out_path.empty())
+        MOEX_TRY(write_whole_file(options.out_path, as_byte_view(csv_of(ways, losses))));
+    return table_of(ways, losses);
+}
+
+}  // namespace moex
