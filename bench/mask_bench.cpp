@@ -1,10 +1,11 @@
 // Grammar masks: the time that a token's mask takes, 16 schemas in one batch.
-//   mask_bench [--vocab N] [--tokens N] [--header]
+//   mask_bench [--vocab N] [--tokens N] [--header] [--each]
 // The vocabulary: the demo's 8,189 tokens, then joined pairs of them up to N, so that as many of
 // them as in a trained one lie across JSON's borders. Answers are drawn at random from the masks.
 // CSV: see the header. The first row begins with an empty cache, the second with the first's; goal
 // at 151,936: median 0.2 ms, p99 from an empty cache 2 ms. cpu: this thread's own time, which other
-// processes do not lengthen. example: mask_bench --header
+// processes do not lengthen. --each: also a line for each schema, beginning with '#', how many of
+// its masks took longer than 2 ms and its slowest one's token. example: mask_bench --header
 #include <time.h>
 
 #include <algorithm>
@@ -84,8 +85,14 @@ double thread_ms() {
 }
 
 void measure(const char* begin, const Vocabulary& vocabulary, MaskCache& cache,
-             std::uint32_t tokens) {
+             std::uint32_t tokens, bool each) {
     std::vector<double> times;
+    struct Slow {
+        int over = 0;
+        double ms = 0;
+        std::uint32_t token = 0;
+    };
+    std::vector<Slow> slow(std::size(schemas));
     TokenBits bits(vocabulary.num_words());
     std::mt19937_64 random(11);
     std::vector<GrammarState> states;
@@ -94,10 +101,14 @@ void measure(const char* begin, const Vocabulary& vocabulary, MaskCache& cache,
 
     // All of a batch in turns, as a hub's steps ask.
     for (std::uint32_t said = 0; said < tokens; ++said)
-        for (GrammarState& state : states) {
+        for (std::size_t i = 0; i < states.size(); ++i) {
+            GrammarState& state = states[i];
             const double started = thread_ms();
             fill_mask(state, tokens - said, vocabulary, cache, bits);
             times.push_back(thread_ms() - started);
+            slow[i].over += times.back() > 2;
+            if (times.back() > slow[i].ms)
+                slow[i] = {.over = slow[i].over, .ms = times.back(), .token = said};
 
             std::vector<TokenId> allowed;
             for (TokenId id = 0; id < vocabulary.size(); ++id)
@@ -105,6 +116,9 @@ void measure(const char* begin, const Vocabulary& vocabulary, MaskCache& cache,
             if (!allowed.empty()) take_token(state, vocabulary, allowed[random() % allowed.size()]);
         }
 
+    for (std::size_t i = 0; each && i < slow.size(); ++i)
+        std::printf("# %s: %d over 2 ms, slowest %.3f at token %u: %.60s\n", begin, slow[i].over,
+                    slow[i].ms, slow[i].token, schemas[i]);
     std::sort(times.begin(), times.end());
     const auto at = [&](double share) {
         return times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))];
@@ -118,11 +132,14 @@ void measure(const char* begin, const Vocabulary& vocabulary, MaskCache& cache,
 int run(int argc, char** argv) {
     std::size_t vocab_size = 151'936;
     std::uint32_t tokens = 250;
+    bool each = false;
     for (int i = 1; i < argc; ++i) {
         if (std::strcmp(argv[i], "--header") == 0)
             std::printf(
                 "cache,vocab_size,schemas,masks,ms_median,ms_p90,ms_p99,ms_max,walks,"
                 "cache_mb\n");
+        else if (std::strcmp(argv[i], "--each") == 0)
+            each = true;
         else if (std::strcmp(argv[i], "--vocab") == 0 && i + 1 < argc)
             vocab_size = std::strtoull(argv[++i], nullptr, 10);
         else if (std::strcmp(argv[i], "--tokens") == 0 && i + 1 < argc)
@@ -132,8 +149,8 @@ int run(int argc, char** argv) {
     }
     const Vocabulary vocabulary = make_vocabulary(vocab_size);
     MaskCache cache(256u << 20);
-    measure("empty", vocabulary, cache, tokens);
-    measure("filled", vocabulary, cache, tokens);
+    measure("empty", vocabulary, cache, tokens, each);
+    measure("filled", vocabulary, cache, tokens, each);
     return 0;
 }
 

@@ -4,7 +4,7 @@ import {
   workerPills,
 } from "/js/admin/words.js";
 import { getJson, postJson } from "/js/api.js";
-import { button, copyText, element, make } from "/js/dom.js";
+import { button, confirmIn, copyText, element, make } from "/js/dom.js";
 import { listenForForget } from "/js/forget.js";
 import { compact, count, ms, span } from "/js/format.js";
 import { drop, read, write } from "/js/storage.js";
@@ -228,17 +228,10 @@ async function order(path, body) {
 
 // Resolves to whether the host meant it.
 function ask(head, words, yes) {
-  const dialog = element("ask");
   element("ask-head").textContent = head;
   element("ask-words").textContent = words;
   element("ask-yes").textContent = yes;
-  element("ask-no").onclick = () => dialog.close("no");
-  element("ask-yes").onclick = () => dialog.close("yes");
-  dialog.returnValue = "no";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
-  });
+  return confirmIn(element("ask"), element("ask-yes"), element("ask-no"));
 }
 
 async function askToRevoke(one) {

@@ -2,7 +2,7 @@
 // is said in chat/words.js and tables/chat.js; here is who does what when.
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
-import { lengthLimit, samplingOf } from "/js/chat/settings.js";
+import { formOf, lengthLimit, samplingOf } from "/js/chat/settings.js";
 import { SettingsPanel } from "/js/chat/settings_panel.js";
 import { Sidebar } from "/js/chat/sidebar.js";
 import { Store } from "/js/chat/store.js";
@@ -35,6 +35,7 @@ const thread = new Thread(element("thread"), element("messages"), {
   again: (message) => answerAgain(message),
   edit: (message, text) => ask(text, message.parent),
   choose: (message) => store.choose(message),
+  results: (message) => answerWithResults(message),
 });
 const sidebar = new Sidebar(store, {
   select: (id) => go(id),
@@ -108,6 +109,16 @@ function answerAgain(message) {
   drawThread();
 }
 
+// What the tools of `message` gave is in it now: the model goes on with that.
+function answerWithResults(message) {
+  if (!canAsk()) return;
+  const { current } = store;
+  const next = store.answerAnew(message);
+  store.save(current, [message]);
+  answer(current, next);
+  drawThread();
+}
+
 // Two tabs do not write one answer. `left`: what a page before this one left of its stream.
 let lock_before = Promise.resolve();      // done when this tab's own last lock is free again
 async function answer(conversation, message, left = null) {
@@ -144,6 +155,7 @@ async function stream(conversation, message, left) {
     model: info.model,
     messages: messagesFor(conversation, message, settings.system),
     ...samplingOf(settings),
+    ...formOf(settings),
   });
   // A stream that was left is told from its first event on: the message begins again where it began then.
   const { content, reasoning, reasoning_ms, facts } = left?.from ?? message;
@@ -155,7 +167,10 @@ async function stream(conversation, message, left) {
     turn = running.turn = new Turn(message, { now_ms: performance.now(), workers: workersNow() });
   };
   store.busy = conversation;
-  if (!left) begin();
+  if (!left) {
+    begin();
+    message.is_form = formOf(settings).response_format !== undefined;
+  }
   thread.begin(message);
   store.save(conversation, [message]);
 

@@ -19,6 +19,20 @@ export function button(class_name, text, act, attributes = {}) {
   return node;
 }
 
+// Opens `dialog` and resolves to whether `yes` ended it, not `no` or Escape. Not by its event "close": that one comes
+// with a later frame, and would answer the question that was asked before that.
+export function confirmIn(dialog, yes, no) {
+  return new Promise((resolve) => {
+    const answer = (is_wanted) => () => {
+      dialog.close();
+      resolve(is_wanted);
+    };
+    yes.onclick = answer(true);
+    no.onclick = dialog.oncancel = answer(false);
+    dialog.showModal();
+  });
+}
+
 // Copies, and says so on the button for a moment.
 const labels = new WeakMap();      // what a button says else: a second click finds "Copied" on it
 export async function copyText(text, node) {

@@ -90,12 +90,28 @@ function drawHead() {
   element("worker-head").replaceChildren(...heads);
 }
 
-function workerRow(worker) {
+// Rows stay from look to look: of hundreds only the cells whose words changed are laid out again.
+const rows = new Map();      // worker id -> {row, told: what each cell says}
+function rowOf(worker) {
+  const known = rows.get(worker.id);
+  if (known) return known;
   const row = make("tr");
-  columns.forEach(([name, tell], i) => {
-    const cell = make("td", i < first_figure ? "" : "number", "", { "data-name": name });
-    cell.append(tell(worker));
-    row.append(cell);
+  columns.forEach(([name], i) => {
+    row.append(make("td", i < first_figure ? "" : "number", "", { "data-name": name }));
+  });
+  const made = { row, told: [] };
+  rows.set(worker.id, made);
+  return made;
+}
+
+function drawWorker(worker) {
+  const { row, told } = rowOf(worker);
+  columns.forEach(([, tell], i) => {
+    const value = tell(worker);
+    const words = typeof value === "string" ? value : value.outerHTML;
+    if (told[i] === words) return;
+    told[i] = words;
+    row.children[i].replaceChildren(value);
   });
   return row;
 }
@@ -103,7 +119,16 @@ function workerRow(worker) {
 function drawWorkers(workers) {
   element("no-workers").hidden = workers.length > 0;
   element("worker-table").hidden = workers.length === 0;
-  element("workers").replaceChildren(...workers.map(workerRow));
+  const here = new Set(workers.map(({ id }) => id));
+  for (const [id, { row }] of rows) {
+    if (here.has(id)) continue;
+    row.remove();
+    rows.delete(id);
+  }
+  const body = element("workers");
+  workers.map(drawWorker).forEach((row, i) => {
+    if (body.children[i] !== row) body.insertBefore(row, body.children[i] ?? null);
+  });
 }
 
 // ---- who holds which expert: drawn again when it, the width or the colours changed

@@ -36,6 +36,68 @@ test("New chat loses nothing, and a reload finds the same conversation", async (
   }, { answer: brief });
 });
 
+// Goes on with Tab until what has the focus is called so; a whole round without it is a fault.
+async function tabTo(page, name) {
+  const calledSo = () => page.evaluate((wanted) => {
+    const { activeElement: node } = document;
+    const label = node.getAttribute("aria-label") ?? node.labels?.[0]?.textContent ?? node.textContent;
+    return label.trim().startsWith(wanted);
+  }, name);
+  for (let steps = 0; steps < 120; steps += 1) {
+    if (await calledSo()) return;
+    await page.keyboard.press("Tab");
+  }
+  assert.fail(`no Tab leads to "${name}"`);
+}
+
+test("all of it goes by keyboard: ask, ask differently, choose, answer again, settle, rename, delete", async () => {
+  await story(async ({ open, scripted }) => {
+    const page = await open();
+    const { keyboard } = page;
+    const press = async (name, key = "Enter") => {
+      await tabTo(page, name);
+      await keyboard.press(key);
+    };
+    await tabTo(page, "Message");
+    await keyboard.type("A lighthouse");
+    await keyboard.press("Enter");
+    await settled(page);
+
+    await press("Edit");
+    await keyboard.press("ControlOrMeta+A");
+    await keyboard.type("A garden");
+    await keyboard.press("Enter");
+    await page.locator(".message.user", { hasText: "A garden" }).waitFor();
+    await settled(page);
+    await press("Earlier question");
+    await page.locator(".message.user", { hasText: "A lighthouse" }).waitFor();
+    await press("Again");
+    await page.locator(".message.assistant .pager", { hasText: "2 of 2" }).waitFor();
+    await settled(page);
+    assert.equal(scripted.requests.length, 3);
+
+    await press("Settings");
+    await tabTo(page, "Longest answer");
+    await keyboard.type("7");
+    await press("More of how words are chosen");
+    await tabTo(page, "Top k");
+    await keyboard.type("5");
+    await press("Python");
+    await page.locator("#snippet", { hasText: "from openai import" }).waitFor();
+    await keyboard.press("Escape");
+    assert.equal(await page.locator("#settings").isVisible(), false);
+
+    await press("Rename");
+    await keyboard.type("Roses");
+    await keyboard.press("Enter");
+    await page.locator(".conversation", { hasText: "Roses" }).waitFor();
+    await press("Delete");
+    await press("Undo");
+    await page.locator(".conversation", { hasText: "Roses" }).waitFor();
+    assert.deepEqual(page.errors, []);
+  }, { answer: brief });
+});
+
 test("conversations are renamed, searched, deleted, and brought back", async () => {
   await story(async ({ open }) => {
     const page = await open();
@@ -286,10 +348,10 @@ test("a ready system prompt and every field of sampling reach the model, and a w
     assert.equal(await page.locator("#preset option:checked").textContent(), "Speak like a sailor.");
     assert.equal(await page.locator("#drop-preset").isVisible(), true);
 
-    await page.locator(".more summary").click();
+    await page.locator("summary", { hasText: "More of how words" }).click();
     await page.locator("#top_k").fill("many");
     await page.locator("#top_k-problem", { hasText: "0 admits them all" }).waitFor();
-    await page.locator(".more summary").click();
+    await page.locator("summary", { hasText: "More of how words" }).click();
     await page.locator("#close-settings").click();
     await ask(page, "Hello");
     assert.equal(scripted.requests.length, 0, "what cannot be sent is shown, not sent");

@@ -161,6 +161,23 @@ test("finished code has colours and formulas are formulas, and neither can do an
   } });
 });
 
+test("a list of tasks shows what is done, and nothing in it can be clicked", async () => {
+  await story(async ({ open }) => {
+    const page = await open();
+    await ask(page, "What is left?");
+    await settled(page);
+    const items = page.locator(".message.assistant li");
+    assert.deepEqual((await items.allTextContents()).map((text) => text.trim()), ["☑ the lamp", "☐ the stairs"]);
+    assert.equal(await page.locator(".message.assistant input").count(), 0);
+    assert.deepEqual(page.errors, []);
+  }, {
+    answer: (stream) => {
+      stream.say("- [x] the lamp\n- [ ] the stairs\n");
+      stream.end();
+    },
+  });
+});
+
 test("a copy button copies its block while the answer goes on", async () => {
   let live;
   await story(async ({ open, context, scripted }) => {
@@ -369,3 +386,92 @@ test("an answer that ends early says why: by its limit, by the context, by Stop"
     },
   });
 });
+
+test("a call of a tool is a card that takes its result, and JSON of a schema one with its rows", async () => {
+  const schema = { type: "object", properties: { town: { type: "string" } }, required: ["town"] };
+  await story(async ({ open, scripted }) => {
+    const page = await open();
+    await page.locator("#open-settings").click();
+    await page.locator("summary", { hasText: "The form of answers" }).click();
+    await page.locator("#tools").fill('[{"name": "weather"}');
+    assert.match(await page.locator("#tools-problem").textContent(), /JSON array of tools/);
+    await page.locator("#tools").fill('[{"name": "weather"}]');
+    await page.locator("#close-settings").click();
+
+    await ask(page, "How is the weather?");
+    const card = page.locator(".card-json");
+    await page.getByLabel("What weather gave").fill("rain");
+    assert.deepEqual(scripted.requests[0].tools, [{ type: "function", function: { name: "weather" } }]);
+    assert.equal(scripted.requests[0].tool_choice, "auto");
+    assert.match(await card.textContent(), /Calls weather/);
+    assert.deepEqual(await card.locator("dt").allTextContents(), ["town", "days", "1", "2"]);
+    assert.deepEqual(await card.locator("dd > .value").allTextContents(), ["<b>Bergen</b>", "1", "2"]);
+    assert.equal(await page.locator(".ended").count(), 0);
+
+    await page.getByRole("button", { name: "Send the results" }).click();
+    await page.locator(".message.assistant", { hasText: "Take an umbrella." }).waitFor();
+    await settled(page);
+    const told = scripted.requests[1].messages;
+    assert.deepEqual(told.map(({ role }) => role), ["user", "assistant", "tool"]);
+    assert.deepEqual(told[2], { role: "tool", tool_call_id: "call_0", content: "rain" });
+    assert.equal(await card.locator(".result pre").textContent(), "rain");
+
+    await page.locator("#open-settings").click();
+    await page.locator("#tools").fill("");
+    await page.locator("#schema").fill(JSON.stringify(schema));
+    await page.locator("#close-settings").click();
+    await ask(page, "Where?");
+    const form = page.locator(".message.assistant .body .card-json");
+    await form.locator("dt").waitFor();
+    await settled(page);
+    assert.deepEqual(scripted.requests[2].response_format,
+      { type: "json_schema", json_schema: { name: "answer", schema } });
+    assert.ok(!("tools" in scripted.requests[2]));
+    assert.equal(await form.locator("dd").textContent(), "Bergen");
+
+    await reload(page);
+    await form.locator("dt").waitFor();
+    assert.equal(await page.locator(".result pre").textContent(), "rain", "kept");
+    assert.deepEqual(page.errors, []);
+  }, {
+    answer: (stream, index) => {
+      if (index === 0) {
+        stream.call(0, "", "weather");
+        stream.call(0, '{"town": "<b>Bergen</b>", ');
+        stream.call(0, '"days": [1, 2]}');
+        stream.end("tool_calls");
+        return;
+      }
+      stream.say(index === 1 ? "Take an umbrella." : '{"town": "Bergen"}');
+      stream.end();
+    },
+  });
+});
+
+const sum = { name: "add", parameters: { type: "object", additionalProperties: false, required: ["a"],
+  properties: { a: { type: "integer", maximum: 9 } } } };
+test("with a real hub a required tool is called, its result goes on to an answer", () => realStory(async ({ open }) => {
+  const page = await open();
+  await page.locator("#open-settings").click();
+  await page.locator("summary", { hasText: "The form of answers" }).click();
+  await page.locator("#tools").fill(JSON.stringify([sum]));
+  await page.locator("#tool_choice").selectOption("required");
+  await page.locator("#max_tokens").fill("120");
+  await page.locator("#close-settings").click();
+
+  await ask(page, "Add one.");
+  await settled(page);
+  const results = page.locator(".results textarea");
+  await results.first().waitFor();
+  for (const field of await results.all()) await field.fill("3");
+  await page.locator("#open-settings").click();
+  await page.locator("#tools").fill("");
+  await page.locator("#max_tokens").fill("4");
+  await page.locator("#close-settings").click();
+  await page.getByRole("button", { name: "Send the results" }).click();
+  await page.waitForFunction(() => document.querySelectorAll(".message.assistant").length === 2);
+  await settled(page);
+  const body = page.locator(".message.assistant .body").last();
+  await body.filter({ hasText: /\S/ }).waitFor();
+  assert.deepEqual(page.errors, []);
+}));

@@ -288,6 +288,12 @@ test("the chat page in every state", async () => {
     answer: (stream) => {
       const words = stream.body.messages.at(-1).content;
       if (words.startsWith("Fail")) return stream.refuse(503, { message: "no worker holds it", code: "unavailable" });
+      if (words.startsWith("Which")) {
+        stream.say("Both.");
+        const given = { town: "A town whose name is longer than others", days: [1, { of: null }] };
+        stream.call(0, JSON.stringify(given), "rain");
+        return stream.end("tool_calls");
+      }
       stream.think("A keeper, a *storm*, a lamp.\n\nThree parts will do.");
       stream.say(answer);
       if (words.startsWith("Endless")) return undefined;
@@ -320,9 +326,16 @@ test("the chat page in every state", async () => {
     await page.locator("#max_tokens").fill("99");
     await page.locator("#seed").fill("99999999999999999999");
     await picture(page, `chat-settings-${look}`);
-    await page.locator(".more summary").click();
+    await page.locator("summary", { hasText: said.more }).click();
     await page.locator("#repetition_penalty").scrollIntoViewIfNeeded();
     await picture(page, `chat-sampling-${look}`);
+    await page.locator("summary", { hasText: said.form }).click();
+    await page.locator("#tools").fill("[");
+    await page.locator("#schema").fill("{}");
+    await page.locator("#tool_choice").scrollIntoViewIfNeeded();
+    await picture(page, `chat-form-${look}`);
+    await page.locator("#tools").fill("");
+    await page.locator("#schema").fill("");
     await page.locator("#seed").fill("");
     await page.locator("#forget").click();
     await picture(page, `chat-forget-${look}`);
@@ -343,6 +356,10 @@ test("the chat page in every state", async () => {
     await page.locator(".message.user").getByRole("button", { name: said.edit }).click();
     await picture(page, `chat-edit-${look}`);
     await page.keyboard.press("Escape");
+
+    await ask("Which weather?");
+    await page.locator(".results textarea").waitFor();
+    await picture(page, `chat-call-${look}`);
     await ask("Fail, please.");
     await page.locator(".ended.bad").waitFor();
     await picture(page, `chat-failed-${look}`);

@@ -9,7 +9,7 @@ import {
   toJson, toMarkdown,
 } from "../../static/js/chat/conversation.js";
 import { splitReasoning } from "../../static/js/chat/reasoning.js";
-import { presetsOf, problemOf, samplingOf, settingsOf, withPreset } from "../../static/js/chat/settings.js";
+import { formOf, presetsOf, problemOf, samplingOf, settingsOf, withPreset } from "../../static/js/chat/settings.js";
 import { snippets } from "../../static/js/chat/snippets.js";
 import { Turn, newAnswer } from "../../static/js/chat/turn.js";
 import {
@@ -123,6 +123,49 @@ test("AContinuedThoughtIsStillAThought", () => {
 
 // ---- how answers end
 
+const called = (index, id, name, more) => (
+  { choices: [{ index: 0, delta: { tool_calls: [{ index, id, function: { name, arguments: more } }] } }] });
+
+test("CallsOfToolsGrowInPiecesAndAreNoProse", () => {
+  const message = answered([
+    think("hm"), called(0, "c1", "add", ""), called(0, undefined, undefined, '{"a": 1,'),
+    called(0, undefined, undefined, ' "b": 2}'), called(1, "c2", "now", "{}"), finish("tool_calls"),
+  ]);
+  assert.deepEqual(message.calls, [
+    { id: "c1", name: "add", arguments: '{"a": 1, "b": 2}', result: null },
+    { id: "c2", name: "now", arguments: "{}", result: null },
+  ]);
+  assert.equal(message.content, "");
+  assert.equal(message.thinking, false);
+  assert.equal(endWords(message), null);
+  const cut = answered([called(0, "c1", "add", "{}"), finish("length")], { limit: 3 });
+  assert.equal(endWords(cut).action, "", "half of the calls cannot be continued");
+});
+
+test("AModelIsToldOfCallsOnceTheirResultsAreThere", () => {
+  const calls = [{ id: "c1", name: "add", arguments: "{}", result: null }];
+  const first = { ...reply("a", "", { calls }), parent: "q" };
+  const next = { ...newAnswer("b", 0), parent: "a" };
+  const messages = [{ ...question("q", "1 + 2?"), parent: "" }, first, next];
+  const conversation = linked({ ...newConversation(0), messages });
+  assert.deepEqual(messagesFor(conversation, next, ""), [{ role: "user", content: "1 + 2?" }]);
+  assert.deepEqual(historyOf([question("q", "1 + 2?"), first]), []);
+
+  calls[0].result = "3";
+  const told = [
+    { role: "user", content: "1 + 2?" },
+    { role: "assistant", content: null,
+      tool_calls: [{ id: "c1", type: "function", function: { name: "add", arguments: "{}" } }] },
+    { role: "tool", tool_call_id: "c1", content: "3" },
+  ];
+  assert.deepEqual(messagesFor(conversation, next, ""), told);
+  assert.deepEqual(historyOf([question("q", "1 + 2?"), first, reply("b", "Three.")]),
+    [...told, { role: "assistant", content: "Three." }]);
+  assert.match(toMarkdown(conversation), /Calls add\n\n```json\n\{\}\n```\n\nResult:\n\n```\n3\n```/);
+  const [back] = fromJson(toJson([conversation]));
+  assert.deepEqual(back.messages[1].calls, calls);
+});
+
 test("EveryEarlyEndIsSaidAndHasAWayOn", () => {
   const ends = [
     [answered([say("a"), finish("length")], { limit: 16, context_tokens: 99 }), /that you set, 16 tokens/, "continue"],
@@ -176,6 +219,8 @@ test("AnAnswerSaysWhatWasCheckedOfIt", () => {
   assert.match(words({ verified: 10, proven: 0, unchecked: 86 }), /90 % of it unchecked/);
   assert.match(words({ verified: 0, proven: 96, unchecked: 0, doubted: 1 }), /1 contributor of it gave false answers/);
   assert.doesNotMatch(words({ verified: 0, proven: 0, unchecked: 0 }), /of it|record/);
+  assert.match(words({ experts: "speculative" }), /ahead .*lossy/);
+  assert.doesNotMatch(words({ experts: "exact" }), /lossy/);
 });
 
 // ---- settings
@@ -207,6 +252,25 @@ test("WhatIsLeftEmptyIsTheModelsMakersToSay", () => {
     ["frequency_penalty", "x"], ["repetition_penalty", "0"]]) {
     assert.notEqual(problemOf(name, bad), "", `${name} ${bad}`);
   }
+});
+
+test("AFormIsSentOnlyWhenItsFieldsHold", () => {
+  const schema = { type: "object" };
+  const settings = settingsOf({
+    stop_words: "END\n\n###", schema: JSON.stringify(schema), tools: '[{"name": "add"}]', tool_choice: "required" });
+  assert.deepEqual(formOf(settings), {
+    stop: ["END", "###"], response_format: { type: "json_schema", json_schema: { name: "answer", schema } },
+    tools: [{ type: "function", function: { name: "add" } }], tool_choice: "required",
+  });
+  assert.deepEqual(formOf(settingsOf({})), {});
+  assert.deepEqual(formOf(settingsOf({ tool_choice: "required" })), {}, "a choice needs tools");
+
+  for (const [name, text] of [["stop_words", "1\n2\n3\n4\n5"], ["schema", "{"], ["schema", "[]"], ["tools", "{}"],
+    ["tools", "[]"], ["tools", '[{"name": ""}]'], ["tools", "[null]"]]) {
+    assert.notEqual(problemOf(name, text), "", `${name}: ${text}`);
+  }
+  for (const name of ["stop_words", "schema", "tools"]) assert.equal(problemOf(name, " "), "");
+  assert.equal(problemOf("tools", '[{"type": "function", "function": {"name": "add"}}]'), "");
 });
 
 test("ASystemPromptOfOnesOwnIsKeptOnce", () => {

@@ -242,6 +242,36 @@ bool begins_code_point(bool escaped, TextState before, unsigned char byte) {
     return escaped && byte == '\\' ? true : (byte & 0xc0) != 0x80;
 }
 
+namespace {
+
+// How far the escape has come behind a byte that fits: of a '\\' if none had begun.
+std::uint32_t escape_after(std::uint32_t escape, unsigned char byte) {
+    const std::uint32_t digits = escape >> digits_shift & digits_mask;
+    if (digits == 0) {
+        if (!(escape & after_backslash)) return escape | after_backslash;
+        return byte == 'u' ? (escape & ~after_backslash) | 1u << digits_shift : 0;
+    }
+    const std::uint32_t digit = byte <= '9' ? byte - '0' : (byte | 0x20) - 'a' + 10u;
+    const std::uint32_t value = (escape & value_mask) << 4 | digit;
+    if (digits < 4)
+        return (escape & (pair_begun | high_mask << high_shift)) | (digits + 1) << digits_shift |
+               value;
+    const bool is_high = !(escape & pair_begun) && value >= 0xd800 && value <= 0xdbff;
+    return is_high ? pair_begun | (value - 0xd800) << high_shift : 0;
+}
+
+}  // namespace
+
+std::uint64_t code_points_in(bool escaped, TextState at, std::string_view next) {
+    std::uint64_t count = 0;
+    for (const char c : next) {
+        const auto byte = static_cast<unsigned char>(c);
+        count += begins_code_point(escaped, at, byte);
+        if (escaped && (at.escape != 0 || byte == '\\')) at.escape = escape_after(at.escape, byte);
+    }
+    return count;
+}
+
 // ---- Numbers.
 namespace {
 

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "hub/api/grammar/byte_automaton.h"
 
@@ -31,6 +32,8 @@ std::uint32_t least_text(const ByteAutomaton& texts, bool escaped, TextState at)
 std::string decoded_by(TextState before, unsigned char byte);
 // Whether the byte begins a code point of the decoded text.
 bool begins_code_point(bool escaped, TextState before, unsigned char byte);
+// How many of them begin in `next`, which is known to fit behind `at`.
+std::uint64_t code_points_in(bool escaped, TextState at, std::string_view next);
 
 __extension__ using Int128 = __int128;
 

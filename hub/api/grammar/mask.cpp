@@ -1,6 +1,7 @@
 #include "hub/api/grammar/mask.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace moex {
 
@@ -38,16 +39,18 @@ class MaskFiller {
     }
 
   private:
-    // Tokens of the nodes in [begin, end), which are children of the place where `from` stands,
-    // with all that lies below them.
-    void walk(const Readings& from, std::uint32_t begin, std::uint32_t end) {
+    // The nodes of `trie` in [begin, end), which are children of the place where `from` stands, and
+    // what lies below them: `visit` gets each that can be reached, and says whether to go deeper.
+    template <typename Visit>
+    void walk(const TokenTrie& trie, const Readings& from, std::uint32_t begin, std::uint32_t end,
+              const Visit& visit) {
         if (begin >= end || from.empty()) return;
-        const std::uint32_t base = trie_.nodes[begin].depth - 1u;
+        const std::uint32_t base = trie.nodes[begin].depth - 1u;
         std::vector<Level> levels(1);
         levels[0].readings = from;
 
         for (std::uint32_t i = begin; i < end;) {
-            const TokenTrie::Node& node = trie_.nodes[i];
+            const TokenTrie::Node& node = trie.nodes[i];
             const std::uint32_t depth = node.depth - base;
             if (levels.size() <= depth) levels.resize(depth + 1);
             Level& before = levels[depth - 1];
@@ -59,13 +62,15 @@ class MaskFiller {
             Level& here = levels[depth];
             here.is_expanded = false;
             state_.step(before.expanded, node.byte, here.readings);
-            if (here.readings.empty()) {
-                i = node.end;
-                continue;
-            }
-            allow(trie_.tokens_of(i), here.readings);
-            ++i;
+            i = !here.readings.empty() && visit(i, here.readings) ? i + 1 : node.end;
         }
+    }
+
+    void walk(const Readings& from, std::uint32_t begin, std::uint32_t end) {
+        walk(trie_, from, begin, end, [&](std::uint32_t node, const Readings& at) {
+            allow(trie_.tokens_of(node), at);
+            return true;
+        });
     }
 
     void allow(std::span<const TokenId> tokens, const Readings& readings) {
@@ -91,7 +96,10 @@ class MaskFiller {
             fill_name(reading, *kept);
         else
             fill_inside(reading, *kept);
-        fill_exits(reading, *kept);
+        if (escaped)
+            fill_tails(reading, *kept);
+        else
+            fill_exits(reading, *kept);
     }
 
     static const SharedAutomaton& any_name() {
@@ -134,15 +142,16 @@ class MaskFiller {
         const std::uint32_t room = node.max == unbounded ? unbounded
                                                          : node.max - reading.code_points;
         const bool is_free = missing == 0 && room >= vocabulary_.code_points_max();
-        // An escape that has begun counts otherwise than its bytes do.
-        if (!is_free && reading.text.escape != 0) return fill_inside_slowly(reading, behind);
+        // What an escape that has begun takes of a token does not count.
+        if (!is_free && reading.text.escape != 0) return fill_inside_each(reading, kept, behind);
 
         const std::uint32_t needed = add_least(behind, kept.least);
         const bool affordable = needed <= budget_;
         const std::uint32_t slack = affordable ? budget_ - needed : 0;
         Lengths lengths{.longest = room, .counted = !is_free};
         lengths.shortest = missing - std::min(missing, slack);
-        if (lengths.shortest > vocabulary_.rows_max()) return fill_inside_slowly(reading, behind);
+        if (lengths.shortest > vocabulary_.rows_max())
+            return fill_inside_each(reading, kept, behind);
         fill_common(kept, lengths, affordable, {});
 
         if (is_free) {
@@ -150,45 +159,44 @@ class MaskFiller {
                 allow(std::span(&id, 1), add_least(least, behind));
             return;
         }
-        for (const auto& [id, least] : kept.others) fill_one(reading, id, behind);
+        for (const auto& [id, least] : kept.others) fill_counted(reading, id, least, behind);
         for (const TokenId id : vocabulary_.uncounted())
-            if (has_bit(kept.inside, id)) fill_one(reading, id, behind);
+            if (has_bit(kept.inside, id) && !is_other(kept, id))
+                fill_counted(reading, id, kept.least, behind);
     }
 
-    struct TextPlace {
-        TextState text;
-        std::uint32_t code_points = 0;
-        bool step(const GrammarNode& node, unsigned char byte) {
-            return step_in_text(node, text, code_points, byte);
-        }
-        std::uint32_t least(const GrammarNode& node) const {
-            return least_in_text(node, text, code_points);
-        }
-    };
-
-    // A token that stays in the text, by itself.
-    void fill_one(const Reading& reading, TokenId id, std::uint32_t behind) {
-        TextPlace at{reading.text, reading.code_points};
-        for (const char c : vocabulary_.bytes(id))
-            if (!at.step(*reading.node, static_cast<unsigned char>(c))) return;
-        allow(std::span(&id, 1), add_least(at.least(*reading.node), behind));
-    }
-
-    // Each place of the trie by its own length and distance.
-    void fill_inside_slowly(const Reading& reading, std::uint32_t behind) {
-        std::vector<TextPlace> path{{reading.text, reading.code_points}};
-        for (std::uint32_t i = 1; i < trie_.nodes[0].end;) {
-            const TokenTrie::Node& node = trie_.nodes[i];
-            path.resize(node.depth);
-            TextPlace at = path.back();
-            if (!at.step(*reading.node, node.byte)) {
-                i = node.end;
-                continue;
+    // Each inside token with its bytes to the text's end.
+    template <typename Visit>
+    static void for_inside(const MaskCache::Walk& kept, const Visit& visit) {
+        auto other = kept.others.begin();
+        for (std::size_t i = 0; i < kept.inside.size(); ++i)
+            for (std::uint64_t word = kept.inside[i]; word != 0; word &= word - 1) {
+                const auto id = static_cast<TokenId>(64 * i) +
+                                static_cast<TokenId>(std::countr_zero(word));
+                while (other != kept.others.end() && other->first < id) ++other;
+                const bool is_other = other != kept.others.end() && other->first == id;
+                visit(id, is_other ? other->second : kept.least);
             }
-            path.push_back(at);
-            allow(trie_.tokens_of(i), add_least(at.least(*reading.node), behind));
-            ++i;
-        }
+    }
+
+    // Each inside token by its own length.
+    void fill_inside_each(const Reading& reading, const MaskCache::Walk& kept,
+                          std::uint32_t behind) {
+        for_inside(kept, [&](TokenId id, std::uint32_t least) {
+            fill_counted(reading, id, least, behind);
+        });
+    }
+
+    // An inside token that leaves `least` bytes to the text's end, the text's length aside.
+    void fill_counted(const Reading& reading, TokenId id, std::uint32_t least,
+                      std::uint32_t behind) {
+        const GrammarNode& node = *reading.node;
+        const std::uint64_t length =
+            reading.code_points + code_points_in(node.escaped, reading.text, vocabulary_.bytes(id));
+        if (length > node.max) return;
+        const std::uint64_t missing = node.min - std::min<std::uint64_t>(node.min, length);
+        allow(std::span(&id, 1),
+              add_least(add_least(static_cast<std::uint32_t>(missing), least), behind));
     }
 
     // A name that is a taken one needs further characters. Which of the tokens make it one is seen
@@ -203,7 +211,14 @@ class MaskFiller {
             for (std::size_t i = 0; i < bits_.size(); ++i) bits_[i] |= kept.inside[i];
             return;
         }
-        if (kept.least != 0 || name.text.escape != 0) return fill_name_slowly(name);
+        if (kept.least != 0 || name.text.escape != 0)
+            return for_inside(kept, [&](TokenId id, std::uint32_t least) {
+                const std::uint32_t needed = add_least(least, behind);
+                if (needed > budget_ || add_least(needed, detour) <= budget_)
+                    allow(std::span(&id, 1), needed);
+                else
+                    fill_name_token(name, id);
+            });
 
         for (const auto& [id, least] : kept.others)
             allow(std::span(&id, 1), add_least(add_least(least, open_detour), behind));
@@ -269,36 +284,21 @@ class MaskFiller {
         allow(std::span(&id, 1), at);
     }
 
-    void fill_name_slowly(const Reading& name) {
-        std::vector<Readings> path(1);
-        path[0] = {name};
-        for (std::uint32_t i = 1; i < trie_.nodes[0].end;) {
-            const TokenTrie::Node& node = trie_.nodes[i];
-            if (path.size() <= node.depth) path.resize(node.depth + 1u);
-            state_.step(path[node.depth - 1u], node.byte, path[node.depth]);
-            if (path[node.depth].empty()) {
-                i = node.end;
-                continue;
-            }
-            allow(trie_.tokens_of(i), path[node.depth]);
-            ++i;
-        }
+    // By its length a text may end anywhere in a token.
+    bool is_length_free(const Reading& reading) const {
+        const GrammarNode& node = *reading.node;
+        return node.min <= reading.code_points &&
+               (node.max == unbounded ||
+                node.max - reading.code_points >= vocabulary_.code_points_max());
     }
 
-    // Tokens that leave the text: at each node that may follow it, what is behind it goes on.
+    // Tokens that leave a text outside of JSON strings: at each node that may follow it, what is
+    // behind it goes on.
     void fill_exits(const Reading& reading, const MaskCache::Walk& kept) {
-        const GrammarNode& node = *reading.node;
-        const bool is_name = reading.leaf == Leaf::name;
-        const bool counts = is_name || node.min > reading.code_points ||
-                            (node.max != unbounded &&
-                             node.max - reading.code_points < vocabulary_.code_points_max());
+        const bool is_free = is_length_free(reading);
         Readings resumed, expanded, next;
         for (unsigned byte = 0; byte < 256; ++byte) {
             if (kept.begin[byte] == kept.begin[byte + 1]) continue;
-            if (is_name) {
-                fill_name_exits(reading, kept, static_cast<unsigned char>(byte));
-                continue;
-            }
             if (expanded.empty()) {
                 state_.resume(reading, resumed);
                 state_.expand(resumed, expanded);
@@ -307,8 +307,123 @@ class MaskFiller {
             if (next.empty()) continue;
             Behind behind(state_, next);
             for (std::uint32_t i = kept.begin[byte]; i < kept.begin[byte + 1]; ++i)
-                if (!counts || may_leave(reading, kept.exits[i])) leave(behind, kept.exits[i]);
+                if (is_free || may_leave(reading, kept.exits[i])) leave(behind, kept.exits[i]);
         }
+    }
+
+    // Tokens that leave a JSON string: each tail behind a closing quote is walked once, whatever
+    // the tokens say in front of it.
+    void fill_tails(const Reading& reading, const MaskCache::Walk& kept) {
+        Readings resumed, expanded, next;
+        state_.resume(reading, resumed);
+        state_.expand(resumed, expanded);
+        state_.step(expanded, '"', next);
+        if (next.empty()) return;
+        if (reading.leaf == Leaf::name) return fill_name_tails(reading, kept, next);
+
+        const QuoteTails& tails = vocabulary_.quote_tails();
+        const bool is_free = is_length_free(reading);
+        const auto may_leave_at = [&](std::uint32_t quote) {
+            return has_bit(kept.quotes, quote) &&
+                   (is_free || may_leave(reading, tails.quotes[quote]));
+        };
+        allow_tails(tails.trie.tokens_of(0), next, may_leave_at);
+        walk(tails.trie, next, 1, tails.trie.nodes[0].end,
+             [&](std::uint32_t node, const Readings& at) {
+                 allow_tails(tails.trie.tokens_of(node), at, may_leave_at);
+                 return true;
+             });
+    }
+
+    // Tokens of entries that may leave where their quote stands, and then are where `at` is.
+    template <typename MayLeave>
+    void allow_tails(std::span<const TokenId> entries, const Readings& at,
+                     const MayLeave& may_leave_at) {
+        if (entries.empty()) return;
+        const QuoteTails& tails = vocabulary_.quote_tails();
+        const bool affordable = state_.least(at) <= budget_;
+        if (!affordable && result_.by_budget) return;
+        for (const TokenId entry : entries) {
+            const auto& [token, quote] = tails.entries[entry];
+            if (!may_leave_at(quote)) continue;
+            if (affordable)
+                set_bit(bits_, token);
+            else
+                result_.by_budget = true;
+        }
+    }
+
+    // A name must not be a taken one, and it is remembered: tails that go on behind the next
+    // member's value are followed by their own tokens.
+    void fill_name_tails(const Reading& name, const MaskCache::Walk& kept, const Readings& next) {
+        const QuoteTails& tails = vocabulary_.quote_tails();
+        const TokenBits free = free_quotes(name, kept);
+        const auto may_leave_at = [&](std::uint32_t quote) {
+            const std::uint32_t exit = tails.quotes[quote];
+            return has_bit(free, quote) && (is_plain(name, exit) || is_free_by_steps(name, exit));
+        };
+        constexpr std::uint32_t nameless = 3;  // ": 1" knows of no other name
+        allow_tails(tails.trie.tokens_of(0), next, may_leave_at);
+        walk(tails.trie, next, 1, tails.trie.nodes[0].end,
+             [&](std::uint32_t node, const Readings& at) {
+                 const auto own = tails.trie.tokens_of(node);
+                 allow_tails(own, at, may_leave_at);
+                 if (tails.trie.nodes[node].depth < nameless) return true;
+                 for (const TokenId entry : tails.trie.tokens_below(node).subspan(own.size()))
+                     if (may_leave_at(tails.entries[entry].quote))
+                         follow(name, tails.entries[entry]);
+                 return false;
+             });
+    }
+
+    // A token that leaves the name at its quote, byte by byte.
+    void follow(const Reading& name, const QuoteTails::Entry& entry) {
+        const std::string_view bytes = vocabulary_.bytes(entry.token);
+        const std::uint32_t exit = vocabulary_.quote_tails().quotes[entry.quote];
+        Readings at{name}, next, expanded;
+        for (std::size_t i = 0; i < bytes.size(); ++i) {
+            const auto byte = static_cast<unsigned char>(bytes[i]);
+            if (i + 1 < trie_.nodes[exit].depth) {
+                state_.step(at, byte, next);
+            } else {
+                state_.expand(at, expanded);
+                state_.step(expanded, byte, next);
+            }
+            if (next.empty()) return;
+            at.swap(next);
+        }
+        allow(std::span(&entry.token, 1), at);
+    }
+
+    // What stands between the name and this quote is its text as it is.
+    bool is_plain(const Reading& name, std::uint32_t exit) const {
+        return name.first == name.last ||
+               (!trie_.nodes[exit].has_backslash && name.text.escape == 0);
+    }
+
+    // Where the name may end, without those places where its plain text makes it a taken one.
+    TokenBits free_quotes(const Reading& name, const MaskCache::Walk& kept) const {
+        const std::vector<std::uint32_t>& quotes = vocabulary_.quote_tails().quotes;
+        TokenBits free = kept.quotes;
+        for (std::uint32_t i = name.first; i < name.last && name.text.escape == 0; ++i) {
+            const std::string rest = (*name.frame->taken)[i]->substr(name.depth) + '"';
+            const std::uint32_t node = find_node(rest);
+            const auto at = std::lower_bound(quotes.begin(), quotes.end(), node);
+            if (at == quotes.end() || *at != node) continue;
+            const auto quote = static_cast<std::size_t>(at - quotes.begin());
+            free[quote / 64] &= ~(std::uint64_t{1} << quote % 64);
+        }
+        return free;
+    }
+
+    bool is_free_by_steps(const Reading& name, std::uint32_t exit) {
+        Readings at{name}, next;
+        for (const char c : text_before(exit)) {
+            state_.step(at, static_cast<unsigned char>(c), next);
+            if (next.empty()) return false;
+            at.swap(next);
+        }
+        return state_.may_end(at.front());
     }
 
     // What stands behind a text and one byte more, the same at many nodes.
@@ -345,62 +460,6 @@ class MaskFiller {
         }
         Readings at{reading}, next;
         for (const char c : text_before(exit)) {
-            state_.step(at, static_cast<unsigned char>(c), next);
-            if (next.empty()) return false;
-            at.swap(next);
-        }
-        return state_.may_end(at.front());
-    }
-
-    // A name must not be a taken one, and it is remembered: so each is followed by itself where it
-    // may be taken, and all others together.
-    void fill_name_exits(const Reading& reading, const MaskCache::Walk& kept, unsigned char byte) {
-        Readings resumed, expanded, next;
-        state_.resume(reading, resumed);
-        state_.expand(resumed, expanded);
-        state_.step(expanded, byte, next);
-        if (next.empty()) return;
-        const Behind behind(state_, next);
-        for (std::uint32_t i = kept.begin[byte]; i < kept.begin[byte + 1]; ++i) {
-            const std::uint32_t exit = kept.exits[i];
-            if (!is_free(reading, exit)) continue;
-            if (may_reach_next_name(exit))
-                leave_as_itself(reading, exit, byte);
-            else
-                leave(behind, exit);
-        }
-    }
-
-    // A token that goes on so far may come to the next name, where it matters what this one was.
-    bool may_reach_next_name(std::uint32_t exit) const {
-        constexpr std::uint32_t shortest = 8;  // ": 1, ""
-        const std::uint32_t deep = trie_.nodes[exit].depth + shortest;
-        for (std::uint32_t i = exit + 1; i < trie_.nodes[exit].end; ++i)
-            if (trie_.nodes[i].depth >= deep) return true;
-        return false;
-    }
-
-    void leave_as_itself(const Reading& name, std::uint32_t exit, unsigned char byte) {
-        Readings at{name}, next, expanded;
-        for (const char c : text_before(exit)) {
-            state_.step(at, static_cast<unsigned char>(c), next);
-            at.swap(next);
-        }
-        state_.expand(at, expanded);
-        state_.step(expanded, byte, next);
-        leave(Behind(state_, next), exit);
-    }
-
-    bool is_free(const Reading& name, std::uint32_t exit) {
-        const auto& taken = *name.frame->taken;
-        const std::string_view rest = text_before(exit);
-        const bool plain = !trie_.nodes[exit].has_backslash && name.text.escape == 0;
-        if (plain)
-            return std::none_of(
-                taken.begin() + name.first, taken.begin() + name.last,
-                [&](const auto& one) { return std::string_view(*one).substr(name.depth) == rest; });
-        Readings at{name}, next;
-        for (const char c : rest) {
             state_.step(at, static_cast<unsigned char>(c), next);
             if (next.empty()) return false;
             at.swap(next);

@@ -31,8 +31,10 @@ class MaskCache {
         // behind the others, each by itself.
         std::uint32_t least = 0;
         std::vector<std::pair<TokenId, std::uint32_t>> others;
-        // Nodes of the trie that may be the first behind the text, by their byte: those of byte b
-        // are exits[begin[b] ... begin[b + 1]].
+        // Inside a JSON string: of the vocabulary's quotes, those at which the text may end.
+        TokenBits quotes;
+        // Elsewhere: nodes of the trie that may be the first behind the text, by their byte: those
+        // of byte b are exits[begin[b] ... begin[b + 1]].
         std::vector<std::uint32_t> exits;
         std::uint32_t begin[257] = {};
         std::uint64_t num_bytes() const;

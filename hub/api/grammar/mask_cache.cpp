@@ -24,7 +24,8 @@ struct MaskCache::State {
 };
 
 std::uint64_t MaskCache::Walk::num_bytes() const {
-    return sizeof(Walk) + 8 * inside.size() + 8 * others.size() + 4 * exits.size() + 256;
+    return sizeof(Walk) + 8 * (inside.size() + quotes.size() + others.size()) + 4 * exits.size() +
+           256;
 }
 
 MaskCache::MaskCache(std::uint64_t bytes_max) : state_(std::make_unique<State>()) {
@@ -47,7 +48,12 @@ namespace {
 void keep_distances(const std::vector<std::pair<TokenId, std::uint32_t>>& distances,
                     MaskCache::Walk& walk) {
     std::map<std::uint32_t, std::size_t> counts;
-    for (const auto& [id, least] : distances) ++counts[least];
+    std::pair<const std::uint32_t, std::size_t>* before = nullptr;
+    for (const auto& [id, least] : distances) {
+        auto& count = before && before->first == least ? *before : *counts.try_emplace(least).first;
+        ++count.second;
+        before = &count;
+    }
     std::size_t most = 0;
     for (const auto& [least, count] : counts) {
         if (count <= most) continue;
@@ -65,6 +71,9 @@ MaskCache::Walk make_walk(const Vocabulary& vocabulary, const ByteAutomaton& tex
     const TokenTrie& trie = vocabulary.trie();
     MaskCache::Walk walk;
     walk.inside.assign(vocabulary.num_words(), 0);
+    const QuoteTails& tails = vocabulary.quote_tails();
+    if (escaped) walk.quotes.assign(tails.num_words(), 0);
+    std::uint32_t quote = 0;  // the next of the tails' that the walk may meet
     std::vector<std::pair<unsigned char, std::uint32_t>> exits;
     std::vector<std::pair<TokenId, std::uint32_t>> distances;
     std::vector<TextState> path{at};
@@ -72,8 +81,12 @@ MaskCache::Walk make_walk(const Vocabulary& vocabulary, const ByteAutomaton& tex
     for (std::uint32_t i = 1; i < trie.nodes[0].end;) {
         const TokenTrie::Node& node = trie.nodes[i];
         const TextState before = path[node.depth - 1u];
-        if ((!escaped || node.byte == '"') && may_end_text(texts, before))
+        if (escaped && node.byte == '"') {
+            while (tails.quotes[quote] < i) ++quote;
+            if (may_end_text(texts, before)) set_bit(walk.quotes, quote);
+        } else if (!escaped && may_end_text(texts, before)) {
             exits.emplace_back(node.byte, i);
+        }
         const auto next = step_text(texts, escaped, before, node.byte);
         if (!next) {
             i = node.end;

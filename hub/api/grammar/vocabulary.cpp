@@ -13,7 +13,34 @@ std::uint32_t code_points_of(std::string_view text) {
         std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
+std::vector<std::uint32_t> quotes_of(const TokenTrie& tokens) {
+    std::vector<std::uint32_t> quotes;
+    for (std::uint32_t i = 1; i < tokens.nodes[0].end; ++i)
+        if (tokens.nodes[i].byte == '"') quotes.push_back(i);
+    return quotes;
+}
+
+std::vector<QuoteTails::Entry> entries_of(const TokenTrie& tokens,
+                                          std::span<const std::uint32_t> quotes) {
+    std::vector<QuoteTails::Entry> entries;
+    for (std::uint32_t quote = 0; quote < quotes.size(); ++quote)
+        for (const TokenId token : tokens.tokens_below(quotes[quote]))
+            entries.push_back({.token = token, .quote = quote});
+    return entries;
+}
+
 }  // namespace
+
+QuoteTails::QuoteTails(const TokenTrie& tokens, std::span<const std::string> bytes)
+    : quotes(quotes_of(tokens)),
+      entries(entries_of(tokens, quotes)),
+      trie([&] {
+          std::vector<std::pair<std::string, TokenId>> tails;
+          for (const Entry& entry : entries)
+              tails.emplace_back(bytes[entry.token].substr(tokens.nodes[quotes[entry.quote]].depth),
+                                 static_cast<TokenId>(tails.size()));
+          return TokenTrie(std::move(tails));
+      }()) {}
 
 TokenTrie::TokenTrie(std::vector<std::pair<std::string, TokenId>> texts) {
     std::sort(texts.begin(), texts.end());
@@ -96,6 +123,7 @@ void Vocabulary::build(const std::vector<bool>& is_text) {
             if (lengths[id] <= most && bytes.find('\\') == std::string::npos)
                 set_bit(at_most_[most], id);
     trie_ = std::make_unique<const TokenTrie>(std::move(texts));
+    quote_tails_ = std::make_unique<const QuoteTails>(*trie_, bytes_);
 }
 
 bool Vocabulary::is_end(TokenId id) const {

@@ -47,6 +47,21 @@ struct TokenTrie {
     }
 };
 
+// What tokens say behind each '"' in them: a text inside a JSON string ends there, whatever stood
+// in front of it, and what comes then is the same for all tokens that go on alike.
+struct QuoteTails {
+    struct Entry {
+        TokenId token = 0;
+        std::uint32_t quote = 0;  // in `quotes`
+    };
+    std::vector<std::uint32_t> quotes;  // nodes of the vocabulary's trie with a '"', ascending
+    std::vector<Entry> entries;
+    TokenTrie trie;  // of the tails; its tokens are indices of entries
+
+    QuoteTails(const TokenTrie& tokens, std::span<const std::string> bytes);
+    std::size_t num_words() const { return (quotes.size() + 63) / 64; }
+};
+
 class Vocabulary {
   public:
     // `ids` is the number of logits: what lies behind the tokenizer's own is never allowed, nor is
@@ -59,6 +74,7 @@ class Vocabulary {
     std::size_t size() const { return bytes_.size(); }
     std::size_t num_words() const { return (size() + 63) / 64; }
     const TokenTrie& trie() const { return *trie_; }
+    const QuoteTails& quote_tails() const { return *quote_tails_; }
     std::string_view bytes(TokenId id) const { return bytes_[id]; }
     bool is_text(TokenId id) const { return has_bit(text_, id); }
     std::span<const TokenId> end_ids() const { return end_ids_; }
@@ -82,6 +98,7 @@ class Vocabulary {
     TokenBits text_;
     std::vector<TokenId> end_ids_, special_, uncounted_;
     std::unique_ptr<const TokenTrie> trie_;
+    std::unique_ptr<const QuoteTails> quote_tails_;
     std::vector<TokenBits> at_most_;
     std::uint32_t code_points_max_ = 0;
 };

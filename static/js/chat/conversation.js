@@ -2,7 +2,9 @@
 // one, how they leave as files and come back. Pure.
 //   conversation  {id, title, renamed_at, created_at, updated_at, model, messages, chosen}
 //   message       {id, role, content, at, rev, parent}
-//   the assistant's also {reasoning, reasoning_ms, end: {reason, words}, facts}
+//   the assistant's also {reasoning, reasoning_ms, end: {reason, words}, facts, calls, is_form}
+//   calls         of tools: [{id, name, arguments: as text, result: as text, null until somebody gave one}]
+//   is_form       the answer was asked to follow a schema
 // Messages are a tree: `parent` is the id of the one before, "" of a first question. Of the children of one message
 // `chosen` ({parent: child}) says which is shown; without a word the youngest.
 import { say } from "../tables/chat.js";
@@ -70,15 +72,32 @@ export function titleFrom(question) {
 }
 
 export const hasText = (message) => message.content.trim() !== "";
+// Calls of tools whose results are all there: only those can be told to a model.
+const isServed = ({ calls }) => calls?.length > 0 && calls.every(({ result }) => typeof result === "string");
 
-// What the model is told of the past: questions that got an answer, and the answers without the thoughts before them.
+// An answer as the model is told of it, without the thoughts before it; nothing of one that says nothing.
+function toldOf(answer) {
+  if (isServed(answer)) {
+    return [
+      {
+        role: "assistant", content: answer.content || null,
+        tool_calls: answer.calls.map(({ id, name, arguments: given }) => (
+          { id, type: "function", function: { name, arguments: given } })),
+      },
+      ...answer.calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result })),
+    ];
+  }
+  return hasText(answer) ? [{ role: "assistant", content: answer.content }] : [];
+}
+
+// What the model is told of the past: questions that got an answer, and what was answered.
 export function historyOf(messages) {
   const out = [];
   messages.forEach((message, i) => {
     if (message.role !== "user") return;
-    const answer = messages[i + 1];
-    if (answer?.role !== "assistant" || !hasText(answer)) return;
-    out.push({ role: "user", content: message.content }, { role: "assistant", content: answer.content });
+    const next = messages.findIndex(({ role }, at) => at > i && role === "user");
+    const told = messages.slice(i + 1, next < 0 ? messages.length : next).flatMap(toldOf);
+    if (told.length > 0) out.push({ role: "user", content: message.content }, ...told);
   });
   return out;
 }
@@ -87,9 +106,10 @@ export function historyOf(messages) {
 // continuation: the last message is then the assistant's, and the thoughts that led to it go along.
 export function messagesFor(conversation, answer, system) {
   const past = wayTo(conversation, answer).slice(0, -1);
-  const question = past.pop();
+  const asked = past.findLastIndex(({ role }) => role === "user");
   const out = system.trim() ? [{ role: "system", content: system }] : [];
-  out.push(...historyOf(past), { role: "user", content: question.content });
+  out.push(...historyOf(past.slice(0, asked)), { role: "user", content: past[asked].content },
+    ...past.slice(asked + 1).flatMap(toldOf));
   if (answer.content || answer.reasoning) {
     const thoughts = answer.reasoning ? { reasoning_content: answer.reasoning } : {};
     out.push({ role: "assistant", content: answer.content, ...thoughts });
@@ -172,7 +192,12 @@ export function toMarkdown(conversation) {
     if (message.reasoning) {
       parts.push(`<details><summary>${say("file_reasoning")}</summary>\n\n${message.reasoning}\n\n</details>`);
     }
-    parts.push(message.content || `*(${say("file_no_answer")})*`);
+    const calls = message.calls ?? [];
+    if (message.content || calls.length === 0) parts.push(message.content || `*(${say("file_no_answer")})*`);
+    for (const call of calls) {
+      parts.push(`### ${say("calls_tool", call.name)}`, `\`\`\`json\n${call.arguments}\n\`\`\``);
+      if (typeof call.result === "string") parts.push(`${say("result")}:\n\n\`\`\`\n${call.result}\n\`\`\``);
+    }
   }
   return `${parts.join("\n\n")}\n`;
 }
@@ -189,10 +214,16 @@ function messageFrom(kept, now_ms) {
   };
   if (message.role === "user") return message;
 
+  const calls = (Array.isArray(kept.calls) ? kept.calls : []).filter((call) => call && typeof call === "object")
+    .map((call) => ({
+      id: textOf(call.id), name: textOf(call.name), arguments: textOf(call.arguments),
+      result: typeof call.result === "string" ? call.result : null,
+    }));
   const end = kept.end ? { ...kept.end, reason: textOf(kept.end.reason), words: textOf(kept.end.words) } : null;
   return {
     ...message, reasoning: textOf(kept.reasoning), reasoning_ms: numberOf(kept.reasoning_ms, 0), thinking: false, end,
     facts: Object.fromEntries(Object.entries(kept.facts ?? {}).filter(([, value]) => typeof value !== "object")),
+    calls, is_form: kept.is_form === true,
   };
 }
 

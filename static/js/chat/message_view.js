@@ -3,11 +3,12 @@
 import { copyText, button, make } from "/js/dom.js";
 import { say } from "/js/tables/chat.js";
 import { MarkdownView, copyCodeOf, renderMarkdown } from "/js/markdown.js";
+import { CallCards, JsonCard } from "/js/chat/cards.js";
 import { endWords, factsOf, thoughtWords } from "/js/chat/words.js";
 
 export class MessageView {
   // `actions`: {continue(message), retry(message), again(message), edit(message, text) -> was it taken,
-  // choose(message)}.
+  // choose(message), results(message)}.
   constructor(message, actions) {
     this.actions = actions;
     this.root = make("article", `message ${message.role}`);
@@ -30,8 +31,9 @@ export class MessageView {
     });
     this.thoughts = this.makeThoughts();
     this.foot = make("div", "foot-rows");
+    this.cards = new CallCards(() => this.actions.results(this.message));
     this.root.prepend(this.thoughts);
-    this.root.append(this.foot);
+    this.root.append(this.cards.root, this.foot);
     this.markdown = null;      // while it streams
     this.show(message, false);
   }
@@ -114,9 +116,12 @@ export class MessageView {
     if (message.role === "user") return;
     this.is_running = is_running;
     this.markdown = null;
+    this.form = null;
     if (is_running) this.stream();
     else {
-      renderMarkdown(this.body, message.content);
+      if (message.is_form) this.paintForm();
+      else renderMarkdown(this.body, message.content);
+      this.cards.show(message.calls ?? [], false);
       this.paintThoughts();
       this.paintFoot();
     }
@@ -131,15 +136,35 @@ export class MessageView {
   }
 
   update() {
-    this.markdown ??= new MarkdownView(this.body);
-    this.markdown.update(this.message.content);
+    if (this.message.is_form) {
+      this.paintForm();
+    } else {
+      this.markdown ??= new MarkdownView(this.body);
+      this.markdown.update(this.message.content);
+    }
+    this.cards.show(this.message.calls ?? [], true);
     this.paintThoughts();
+  }
+
+  // JSON of a schema: as it comes while it does, as rows once it is whole.
+  paintForm() {
+    if (!this.form) {
+      this.form = new JsonCard(say("form_answer"));
+      this.body.replaceChildren(this.form.root);
+    }
+    this.form.root.hidden = this.message.content === "";
+    this.form.show(this.message.content, !this.is_running);
   }
 
   finish() {
     this.is_running = false;
-    this.markdown ??= new MarkdownView(this.body);
-    this.markdown.finish(this.message.content);
+    if (this.message.is_form) {
+      this.paintForm();
+    } else {
+      this.markdown ??= new MarkdownView(this.body);
+      this.markdown.finish(this.message.content);
+    }
+    this.cards.show(this.message.calls ?? [], false);
     this.body.classList.remove("cursor");
     this.paintThoughts();
     this.paintFoot();
@@ -168,10 +193,12 @@ export class MessageView {
 
     const facts = make("div", "facts");
     for (const fact of factsOf(message)) facts.append(make("span", "", fact));
-    if (message.content) {
+    if (message.content && !message.is_form) {
       const copy = button("quiet small", say("copy"), () => copyText(message.content, copy),
         { title: say("copy_answer") });
       facts.append(copy);
+    }
+    if (message.content || message.calls?.length > 0) {
       facts.append(this.makeTool(say("again"), say("again_title"), () => this.actions.again(message)));
     }
     this.foot.append(facts);

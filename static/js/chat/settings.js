@@ -3,7 +3,7 @@ import { say } from "../tables/chat.js";
 
 export const defaults = {
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
-  frequency_penalty: "", repetition_penalty: "",
+  frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
 };
 
 const within = (value, low, high, otherwise) => (
@@ -19,8 +19,9 @@ export function settingsOf(kept) {
     top_p: within(from.top_p, 0.05, 1, defaults.top_p),
     // A number is the slider of an older page, which nobody could set to "as long as it takes".
     max_tokens: typeof from.max_tokens === "string" ? from.max_tokens : defaults.max_tokens,
-    ...Object.fromEntries(["seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"]
-      .map((name) => [name, text(from[name])])),
+    ...Object.fromEntries(["seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
+      "stop_words", "schema", "tools"].map((name) => [name, text(from[name])])),
+    tool_choice: from.tool_choice === "required" ? "required" : defaults.tool_choice,
   };
 }
 
@@ -35,11 +36,41 @@ const numbers = {
   repetition_penalty: { low: 0.01, high: 100 },
 };
 
+const stops_max = 4;
+const linesOf = (text) => text.split("\n").filter((line) => line !== "");
+
+function fromText(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+// Tools as the API takes them; those written without their wrapping get it. null when they are none.
+function toolsOf(text) {
+  const given = fromText(text);
+  if (!Array.isArray(given) || given.length === 0) return null;
+  const tools = given.map((one) => (one?.function ? one : { type: "function", function: one }));
+  return tools.every((tool) => typeof tool.function?.name === "string" && tool.function.name !== "") ? tools : null;
+}
+function schemaOf(text) {
+  const schema = fromText(text);
+  return schema !== null && typeof schema === "object" && !Array.isArray(schema) ? schema : null;
+}
+const texts = {
+  stop_words: (text) => linesOf(text).length <= stops_max,
+  schema: (text) => schemaOf(text) !== null,
+  tools: (text) => toolsOf(text) !== null,
+};
+
 // A sentence when the field cannot hold `text`, "" when it can.
 export function problemOf(name, text) {
   const field = numbers[name];
   const trimmed = text.trim();
-  if (!field || trimmed === "") return "";
+  if (trimmed === "") return "";
+  if (texts[name]) return texts[name](text) ? "" : say(`bad_${name}`);
+  if (!field) return "";
   const is_number = field.is_whole ? /^\d+$/.test(trimmed) : /^-?(\d+\.?\d*|\.\d+)$/.test(trimmed);
   const value = Number(trimmed);
   const is_within = is_number && value >= field.low && value <= field.high;
@@ -58,6 +89,17 @@ export function samplingOf(settings) {
     const text = settings[name].trim();
     if (text !== "") out[name] = Number(text);
   }
+  return out;
+}
+
+// The fields of a request that say where an answer stops and which form it has. What does not hold is no field.
+export function formOf(settings) {
+  const out = {};
+  const stop = linesOf(settings.stop_words);
+  const schema = schemaOf(settings.schema), tools = toolsOf(settings.tools);
+  if (stop.length > 0) out.stop = stop;
+  if (schema) out.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  if (tools) Object.assign(out, { tools, tool_choice: settings.tool_choice });
   return out;
 }
 

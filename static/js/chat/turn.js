@@ -5,6 +5,7 @@ import { splitReasoning } from "./reasoning.js";
 export function newAnswer(id, at) {
   return {
     id, role: "assistant", at, content: "", reasoning: "", reasoning_ms: 0, thinking: false, end: null, facts: {},
+    calls: [], is_form: false,
   };
 }
 
@@ -29,6 +30,7 @@ export class Turn {
     this.finish = null;
     this.thought_ms = null;            // when the first thought came
     message.end = null;
+    message.calls = [];
     message.facts = { ...message.facts, ttft_ms: message.facts.ttft_ms ?? null };
     this.see(workers);
   }
@@ -44,12 +46,13 @@ export class Turn {
   add(chunk, now_ms) {
     const choice = chunk.choices?.[0];
     const delta = choice?.delta ?? {};
-    if (delta.reasoning_content || delta.content) {
+    if (delta.reasoning_content || delta.content || delta.tool_calls) {
       this.pieces += 1;
       this.first_ms ??= now_ms;
     }
     if (delta.reasoning_content) this.think(delta.reasoning_content, now_ms);
     if (delta.content) this.say(delta.content, now_ms);
+    for (const piece of delta.tool_calls ?? []) this.call(piece, now_ms);
 
     if (choice?.finish_reason) this.finish = choice.finish_reason;
     if (chunk.moex) this.moex = chunk.moex;
@@ -85,6 +88,15 @@ export class Turn {
     message.content = answer;
   }
 
+  // A piece of a call: its name comes first, its arguments grow.
+  call({ index, id, function: { name, arguments: more = "" } = {} }, now_ms) {
+    if (this.message.thinking) this.endThought(now_ms);
+    const call = this.message.calls[index] ??= { id: "", name: "", arguments: "", result: null };
+    if (id) call.id = id;
+    if (name) call.name = name;
+    call.arguments += more;
+  }
+
   endThought(now_ms) {
     if (this.thought_ms !== null) this.message.reasoning_ms = this.reasoning_ms_before + now_ms - this.thought_ms;
     this.message.thinking = false;
@@ -106,6 +118,7 @@ export class Turn {
       for (const name of ["calls_local", "verified", "proven", "unchecked", "doubted"]) {
         facts[name] = (before[name] ?? 0) + (this.moex[name] ?? 0);
       }
+      facts.is_lossy = before.is_lossy || this.moex.experts === "speculative";
       facts.is_told = true;
     }
   }

@@ -55,6 +55,7 @@ export function factsOf(message) {
     if (facts.workers > 0 && facts.calls_local > 0) out.push(say("with_help"));
     const checked = checkWords(facts);
     if (checked) out.push(checked);
+    if (facts.is_lossy) out.push(say("lossy"));
   } else if (facts.tokens > 0 && facts.workers_seen_max === 0) {
     out.push(say("answered_by", 0));
   } else if (facts.tokens > 0 && facts.workers_seen_max > 0) {
@@ -80,8 +81,12 @@ function checkWords({ verified = 0, proven = 0, unchecked = 0, doubted = 0 }) {
 // "continue", "retry" or "".
 export function endWords(message) {
   const { end } = message;
-  const is_empty = !message.content && !message.reasoning;
-  const action = is_empty ? "retry" : "continue";
+  const has_calls = message.calls?.length > 0;
+  const is_empty = !message.content && !message.reasoning && !has_calls;
+  if (has_calls && end?.reason === "stop") return null;
+  // JSON that was cut off has its form all the same; it cannot be gone on with.
+  const has_form = has_calls || message.is_form;
+  const action = is_empty ? "retry" : has_form ? "" : "continue";
   const plain = (text) => ({ text, kind: "", action });
   if (!end && is_empty) return plain(say("left_empty"));
   if (!end) return plain(say("left"));

@@ -141,12 +141,15 @@ export class WorkCard {
     field.minLength = passphrase_letters_min;
     field.required = wants_passphrase;
     field.disabled = !wants_passphrase;
-    element("work-dialog-no").onclick = () => dialog.close("no");
-    dialog.returnValue = "no";
-    dialog.showModal();
-    return new Promise((resolve) => {
-      dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes" ? field.value : null),
-        { once: true });
+    return new Promise((resolve) => {      // not by the event "close": see confirmIn()
+      const answer = (value) => (event) => {
+        event.preventDefault();
+        dialog.close();
+        resolve(value());
+      };
+      dialog.querySelector("form").onsubmit = answer(() => field.value);
+      element("work-dialog-no").onclick = dialog.oncancel = answer(() => null);
+      dialog.showModal();
     });
   }
 

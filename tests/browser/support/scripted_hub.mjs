@@ -45,6 +45,12 @@ export class Stream {
     this.response.write(words);
   }
   say(content) { this.send({ choices: [{ index: 0, delta: { content } }] }); }
+  // A piece of a call of a tool; the first one names it.
+  call(index, more, name) {
+    const begun = name ? { id: `call_${index}`, type: "function" } : {};
+    this.send({ choices: [{ index: 0,
+      delta: { tool_calls: [{ index, ...begun, function: { ...(name ? { name } : {}), arguments: more } }] } }] });
+  }
   think(reasoning_content) { this.send({ choices: [{ index: 0, delta: { reasoning_content } }] }); }
   // Ends as a hub does: the reason, the figures, [DONE].
   end(finish_reason = "stop", last = {}) {

@@ -56,7 +56,8 @@ TEST_F(FormTest, ASchemaHoldsForEveryChoiceGreedyOrDrawn) {
     extra["presence_penalty"] = 2;
     const auto answer = ask(chat_path, chat("Tell me of the sea", extra));
     ASSERT_EQ(answer->status(), 200u) << answer->response().body;
-    for (const Json& one : answer->json()["choices"]) expect_story(one);
+    const Json body = answer->json();
+    for (const Json& one : body["choices"]) expect_story(one);
 }
 
 TEST_F(FormTest, AStreamSaysWhatTheWholeAnswerSays) {

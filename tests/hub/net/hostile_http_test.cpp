@@ -334,5 +334,21 @@ TEST(HostileHttpTest, ApiRequestsAreRateLimited) {
     EXPECT_TRUE(hub.healthy());
 }
 
+TEST(HostileHttpTest, TextIsRateLimitedByItsBytes) {
+    TestHubOptions options;
+    options.server.rates = {
+        .text_bytes_per_minute = 60, .text_bytes_burst = 3000, .loopback_factor = 1};
+    TestHub hub(options);
+    const std::string json = "Content-Type: application/json\r\n";
+    const std::string body = "{\"content\": \"" + std::string(2000, 'a') + "\"}";
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json, body).status, 200u);
+    const RawResponse refused = fetch(hub.port(), "POST", "/tokenize", json, body);
+    EXPECT_EQ(refused.status, 429u);
+    EXPECT_NE(refused.body.find("too many bytes"), std::string::npos) << refused.body;
+    EXPECT_TRUE(refused.headers.contains("retry-after"));
+    EXPECT_EQ(fetch(hub.port(), "POST", "/tokenize", json, "{\"content\": \"a\"}").status, 200u);
+    EXPECT_TRUE(hub.healthy());
+}
+
 }  // namespace
 }  // namespace moex::net

@@ -2,6 +2,7 @@
 // a key, who may ask, what the pages and blobs carry.
 #include <gtest/gtest.h>
 
+#include <future>
 #include <set>
 
 #include <nlohmann/json.hpp>
@@ -345,6 +346,42 @@ TEST(RoutesTest, HealthSaysWhenAnExpertHasNoAnswerer) {
     const RawResponse response = fetch(hub.port(), "GET", "/health");
     EXPECT_EQ(response.status, 503u);
     EXPECT_EQ(nlohmann::json::parse(response.body)["status"], "uncovered");
+}
+
+// One client's long texts held up everybody: the threads of the sockets and the swarm read them.
+TEST(RoutesTest, TextsAreReadByThePoolOfTextsAlone) {
+    TestHubOptions options;
+    options.api.texts.jobs_per_client_max = 0;
+    TestHub hub(options);
+
+    for (const auto& [path, body] :
+         {std::pair{"/tokenize", R"({"content": "a"})"},
+          std::pair{"/detokenize", R"({"tokens": [1]})"},
+          std::pair{"/v1/completions", R"({"prompt": "a", "max_tokens": 1})"},
+          std::pair{"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "a"}]})"},
+          std::pair{"/v1/embeddings", R"({"input": "a"})"}}) {
+        SCOPED_TRACE(path);
+        const RawResponse refused = fetch(hub.port(), "POST", path, json_type, body);
+        EXPECT_EQ(refused.status, 429u);
+        EXPECT_NE(refused.body.find("text_queue_full"), std::string::npos) << refused.body;
+        EXPECT_TRUE(refused.headers.contains("retry-after"));
+    }
+    EXPECT_EQ(fetch(hub.port(), "GET", "/v1/models").status, 200u);
+}
+
+// /health waited for the swarm, and the swarm for a flood of /health: both ran on one strand.
+TEST(RoutesTest, HealthIsToldWhileTheSwarmIsBusy) {
+    TestHub hub;
+    ASSERT_TRUE(eventually([&] { return hub.healthy(); }));
+    std::promise<void> begun, let_go;
+    hub.server().swarm_host().post([&] {
+        begun.set_value();
+        let_go.get_future().wait();
+    });
+    begun.get_future().wait();
+
+    EXPECT_EQ(fetch(hub.port(), "GET", "/health").status, 200u);
+    let_go.set_value();
 }
 
 TEST(RoutesTest, AnOpenAddressWantsTls) {

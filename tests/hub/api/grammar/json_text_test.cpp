@@ -75,6 +75,27 @@ TEST(JsonTextTest, TheLeastDistanceOfAStringIsKept) {
     }
 }
 
+TEST(JsonTextTest, CodePointsAreCountedFromAnyPlaceOfAnEscape) {
+    const ByteAutomaton& texts = *any_text();
+    for (const std::string_view words :
+         {"plain", "\xc3\xa9 and \xf0\x9f\x98\x80", "\\n\\t\\\"\\\\u00e9", "a\\u0041b\\u00fFc",
+          "\\uD83D\\uDE00\\ud83d\\ude00x", "\\ue000\\\\u0041"})
+        for (std::size_t from = 0; from <= words.size(); ++from)
+            for (std::size_t end = from; end <= words.size(); ++end) {
+                const TextState begin = *run_text(texts, words.substr(0, from));
+                TextState at = begin;
+                std::uint64_t count = 0;
+                for (const char c : words.substr(from, end - from)) {
+                    const auto byte = static_cast<unsigned char>(c);
+                    count += begins_code_point(true, at, byte);
+                    at = *step_text(texts, true, at, byte);
+                }
+                ASSERT_EQ(code_points_in(true, begin, words.substr(from, end - from)), count)
+                    << words << " from " << from << " to " << end;
+            }
+    EXPECT_EQ(code_points_in(false, {}, "\\u0041"), 6u) << "no escape outside of a JSON string";
+}
+
 bool is_number(const NumberRule& rule, std::string_view bytes) {
     std::optional<NumberState> at = NumberState{};
     for (const char c : bytes) {

@@ -5,7 +5,7 @@
 #include <random>
 #include <string>
 
-#include "hub/base/json_fields.h"
+#include "hub/model/json_fields.h"
 
 namespace moex::test {
 

@@ -1,11 +1,13 @@
 // Answers for another validator to judge: tests/hub/api/grammar/ajv_schemas.test.mjs reads them.
-//   schema_instances [--schemas N] [--first SEED] [--vocab N]
-// A line of JSON for each schema of the seeded generator:
+//   schema_instances [--schemas N] [--first SEED] [--step N] [--vocab N] [--model DIR]
+// A line of JSON for each schema of the seeded generator, of each --step'th seed from --first on
+// below --schemas:
 //   {"seed", "schema", "least": of its shortest answer, "answers": [...], "instances": [...]}
 // Answers: the engine's sampler draws from random logits at temperature 1 under the schema's mask,
 // with max_tokens of the minimum, twice that, and 400; parsed here too, because JSON.parse passes
 // over a name that comes twice. Instances: 20 valid ones in the stated form, each admitted by the
-// mask token by token, in the demo's tokens or, with --vocab, in as many joined ones.
+// mask token by token, in the demo's tokens or, with --vocab, in as many joined ones. --model is
+// where the demo's tokenizer lies, for a machine without these sources.
 // Exits with 1 and a sentence where an answer does not parse or an instance is not admitted.
 #include <cstdio>
 #include <cstdlib>
@@ -31,9 +33,9 @@ namespace {
     std::exit(1);
 }
 
-std::string read_file(const char* name) {
-    std::ifstream file(std::string(MOEX_SOURCE_DIR "/static/models/demo/") + name,
-                       std::ios::binary);
+std::string read_file(const std::string& name) {
+    std::ifstream file(name, std::ios::binary);
+    if (!file) fail(name + " cannot be read");
     return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
@@ -58,10 +60,10 @@ std::vector<std::string> joined_tokens(const Tokenizer& tokenizer, std::size_t s
 // How a text becomes tokens: the demo's own way, or the longest that fits, one after the other.
 class Words {
   public:
-    explicit Words(std::size_t vocab_size)
-        : tokenizer_(
-              Tokenizer::load(read_file("tokenizer.json"), read_file("tokenizer_config.json"))
-                  .value()) {
+    Words(const std::string& model, std::size_t vocab_size)
+        : tokenizer_(Tokenizer::load(read_file(model + "/tokenizer.json"),
+                                     read_file(model + "/tokenizer_config.json"))
+                         .value()) {
         if (vocab_size <= tokenizer_->vocab_size()) return;
         tokens_ = joined_tokens(*tokenizer_, vocab_size);
         for (TokenId id = 0; id + 1 < tokens_.size(); ++id) {
@@ -147,18 +149,37 @@ void check_admitted(const std::shared_ptr<const Grammar>& grammar, MaskMaker& ma
     if (said != instance || !state.may_end()) fail(text(instance, " may not end"));
 }
 
-int run(int argc, char** argv) {
-    std::uint64_t num_schemas = 200, first = 0, vocab_size = 0;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        std::uint64_t& value = std::strcmp(argv[i], "--schemas") == 0 ? num_schemas
-                               : std::strcmp(argv[i], "--first") == 0 ? first
-                                                                      : vocab_size;
-        value = std::strtoull(argv[i + 1], nullptr, 10);
-    }
+struct Options {
+    std::uint64_t num_schemas = 200, first = 0, step = 1, vocab_size = 0;
+    std::string model = MOEX_SOURCE_DIR "/static/models/demo";
+};
 
-    const Words words(vocab_size);
+Options read_options(int argc, char** argv) {
+    Options options;
+    for (int i = 1; i < argc; i += 2) {
+        const std::string name = argv[i];
+        if (i + 1 == argc) fail(name + " lacks its value");
+        if (name == "--model") {
+            options.model = argv[i + 1];
+            continue;
+        }
+        std::uint64_t* const value = name == "--schemas" ? &options.num_schemas
+                                     : name == "--first" ? &options.first
+                                     : name == "--step"  ? &options.step
+                                     : name == "--vocab" ? &options.vocab_size
+                                                         : nullptr;
+        if (!value) fail(name + " is no option");
+        *value = std::strtoull(argv[i + 1], nullptr, 10);
+    }
+    if (options.step == 0) fail("--step 0 goes nowhere");
+    return options;
+}
+
+int run(int argc, char** argv) {
+    const Options options = read_options(argc, argv);
+    const Words words(options.model, options.vocab_size);
     const auto maker = std::make_shared<MaskMaker>(words.vocabulary());
-    for (std::uint64_t seed = first; seed < first + num_schemas; ++seed) {
+    for (std::uint64_t seed = options.first; seed < options.num_schemas; seed += options.step) {
         SchemaGenerator generator(seed);
         const OrderedJson schema = generator.document();
         const auto grammar = grammar_of_schema(schema, "schema");
