@@ -1,10 +1,19 @@
 // Everything that this site keeps in a browser, and its end: conversations, settings, keys, the join token, weights.
 // Other tabs of this site hear of it, drop what only they can reach, and begin anew.
+import { confirmIn, element } from "/js/dom.js";
 import { say } from "/js/tables/shared.js";
 
 const channel_name = "moex-forget";
 const databases = ["moex-chat", "moex-identity"];
 const told_as = "moex-forgotten";
+
+// One a page: a channel hears what another channel of the same page says, and the page that forgets would leave before
+// it has forgotten.
+let channel = null;
+const channelOfPage = () => {
+  if (!channel && globalThis.BroadcastChannel) channel = new BroadcastChannel(channel_name);
+  return channel;
+};
 
 function dropTab() {
   try { sessionStorage.clear(); } catch { /* nothing was kept */ }
@@ -12,8 +21,8 @@ function dropTab() {
 
 // Call once per page. `onForget()` runs in the other tabs before they reload.
 export function listenForForget(onForget = () => {}) {
-  if (!globalThis.BroadcastChannel) return;
-  new BroadcastChannel(channel_name).onmessage = () => {
+  if (!channelOfPage()) return;
+  channelOfPage().onmessage = () => {
     onForget();
     dropTab();
     location.replace(location.pathname);
@@ -29,7 +38,7 @@ const dropDatabase = (name) => new Promise((resolve) => {
 
 // Resolves to whether all of it is gone.
 export async function forgetEverything() {
-  if (globalThis.BroadcastChannel) new BroadcastChannel(channel_name).postMessage("forget");
+  channelOfPage()?.postMessage("forget");
   dropTab();
   try { localStorage.clear(); } catch { /* nothing was kept */ }
 
@@ -42,15 +51,8 @@ export async function forgetEverything() {
 
 // The question before it, in a page that has the dialog's markup: `what` is what goes. Resolves to whether it may.
 export function askToForget(what) {
-  const dialog = document.getElementById("forget-dialog");
-  document.getElementById("forget-what").textContent = what;
-  document.getElementById("forget-no").onclick = () => dialog.close("keep");
-  document.getElementById("forget-yes").onclick = () => dialog.close("forget");
-  dialog.returnValue = "keep";
-  dialog.showModal();
-  return new Promise((resolve) => {
-    dialog.addEventListener("close", () => resolve(dialog.returnValue === "forget"), { once: true });
-  });
+  element("forget-what").textContent = what;
+  return confirmIn(element("forget-dialog"), element("forget-yes"), element("forget-no"));
 }
 
 // After it the page begins anew, and says once what became of it.
