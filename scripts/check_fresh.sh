@@ -43,6 +43,7 @@ mapfile -t commands < <(awk '/^## Try it/ { on = 1 } on && /^```/ { if (inside) 
                              inside { sub(/ *#.*/, ""); print }' "$here/README.md")
 [ "${#commands[@]}" = 2 ] || fail "README.md's \"Try it\" has ${#commands[@]} commands, want 2"
 
+commit=$(git -C "$here" rev-parse HEAD)     # both roots try the same one, whatever lands meanwhile
 now() { date +%s.%N; }
 took() { awk -v from="$1" -v to="$2" 'BEGIN { printf "%.1f s", to - from }'; }
 
@@ -50,6 +51,7 @@ took() { awk -v from="$1" -v to="$2" 'BEGIN { printf "%.1f s", to - from }'; }
 make_root() {
   make_bare_root "$work/$1" "$suite"
   git clone --quiet --no-hardlinks "$here" "$work/$1/moex"
+  git -C "$work/$1/moex" checkout --quiet --detach "$commit"
 }
 
 # inside NAME COMMAND
@@ -114,4 +116,4 @@ try_test() {
 
 [ "$run" = 0 ] || try_run
 [ "$test" = 0 ] || try_test
-say "green at $(git -C "$here" rev-parse --short HEAD)"
+say "green at ${commit:0:7}"

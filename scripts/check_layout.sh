@@ -6,12 +6,13 @@
 #   hub/engine <- hub/foresight, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
 #   web-worker/gpu <- web-worker/decoder;   both <- hub/commands/gpu, which links them.
-#   Inside hub/model: tokenizer <- jinja <- chat_template;   package <- pack, and only commands see pack.
+#   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
+#   and which web-worker/local sees;   package <- pack, and only commands see pack.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -u
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,11p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -26,6 +27,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
   function room(path) {
     if (path ~ /^protocol\//) return "protocol"
     if (path ~ /^hub\/base\//) return "base"
+    if (path ~ /^hub\/model\/(strict_json|json_fields)\./) return "strict_json"
     if (path ~ /^hub\/model\/tokenizer\//) return "tokenizer"
     if (path ~ /^hub\/model\/jinja\//) return "jinja"
     if (path ~ /^hub\/model\/package\//) return "package"
@@ -45,17 +47,20 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\//) return "main"
     if (path ~ /^web-worker\/gpu\//) return "gpu"
     if (path ~ /^web-worker\/decoder\//) return "gpu_decoder"
+    if (path ~ /^web-worker\/local\//) return "local"
     if (path ~ /^web-worker\//) return "worker"
     return "none"
   }
   BEGIN {
-    model = " protocol base model tokenizer jinja package chat_template "
+    text = " protocol strict_json tokenizer jinja chat_template "
+    model = text "base model package "
     sees["protocol"] = " protocol "
     sees["base"] = " protocol base "
-    sees["model"] = " protocol base model "
-    sees["tokenizer"] = sees["model"] "tokenizer "
+    sees["strict_json"] = " protocol strict_json "
+    sees["tokenizer"] = " protocol strict_json tokenizer "
     sees["jinja"] = sees["tokenizer"] "jinja "
-    sees["chat_template"] = sees["jinja"] "chat_template "
+    sees["chat_template"] = text
+    sees["model"] = " protocol base strict_json model "
     sees["package"] = sees["model"] "package "
     sees["pack"] = model "pack "
     sees["registry"] = " protocol base registry "
@@ -72,6 +77,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "
+    sees["local"] = text "local "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

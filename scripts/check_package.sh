@@ -6,8 +6,9 @@
 #     --keep   leave the roots where they are and say where
 #     --suite  the Debian release of the roots                                                          [bookworm]
 #   example: sudo scripts/check_package.sh build/moex_0.1.0_amd64.deb
-# Where systemd is process 1 it runs the unit, in the root; elsewhere tests/support/unit_launcher applies what the unit
-# says of system calls, capabilities and files. The output says which. The roots lie under ${TMPDIR:-/var/tmp}.
+# Where systemd is process 1 it runs the unit, in the root. Elsewhere tests/support/unit_launcher applies what the unit
+# says of system calls, capabilities and files; then the root's own systemd runs it as process 1 of namespaces of its
+# own, where the kernel grants those. The output says which. The roots lie under ${TMPDIR:-/var/tmp}.
 set -euo pipefail
 keep=0 suite=bookworm package='' arguments=("$@")
 while [ $# -gt 0 ]; do
@@ -25,7 +26,7 @@ say() { printf 'check_package: %s\n' "$*"; }
 fail() { printf 'check_package: %s\n' "$*" >&2; exit 1; }
 # shellcheck source=scripts/bare_root.sh
 . "$here/scripts/bare_root.sh"
-need_tools curl g++ dpkg-deb
+need_tools curl g++ dpkg-deb nsenter pgrep
 if [ -z "$package" ]; then
   package=$("$here/scripts/package.sh" --yes)
   arguments+=("$package")
@@ -56,7 +57,7 @@ chat() {   # chat HOW URL
   answer=$(curl -sS --max-time 120 "$2/v1/chat/completions" -H 'Content-Type: application/json' \
     -d '{"model": "moex-demo", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 16}')
   grep -q '"finish_reason":"length"' <<< "$answer" || { cat "$log" >&2; fail "$1: no whole answer: $answer"; }
-  [ "$(curl -sS "$2/" | grep -c '<title>')" = 1 ] || fail "$1: no chat page"
+  [ "$(curl -sS "$2/" | grep -c '<title')" = 1 ] || fail "$1: no chat page"
   say "$1: a chat and its page are served"
 }
 wait_for() {   # wait_for ID WORDS
@@ -98,6 +99,64 @@ serve_under_systemd() {
   systemctl stop moex-package-check
 }
 
+# Run by unshare in the place of process 1: an overlay of the root becomes the root, so that what systemd writes down is
+# gone with it. No chroot: from inside one nobody may make the unit's user namespace.
+# shellcheck disable=SC2016  # its arguments are the inner shell's
+begin_systemd='
+  set -euo pipefail
+  mount -t tmpfs tmpfs "$2"
+  mkdir "$2/upper" "$2/work" "$2/root"
+  mount -t overlay overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" "$2/root"
+  cd "$2/root"
+  rm -rf var/lib/moex var/lib/private    # what the launcher left; an overlay moves no folder to where systemd wants it
+  mount -t proc proc proc
+  mount -t sysfs sysfs sys
+  mount -t cgroup2 cgroup2 sys/fs/cgroup
+  mount --rbind --make-rslave /dev dev
+  mount -t tmpfs tmpfs run
+  printf "[Unit]\nDefaultDependencies=no\nRequires=moex-hub.service\n" > etc/systemd/system/moex-check.target
+  mkdir run/before
+  pivot_root . run/before
+  umount --lazy /run/before
+  exec env -i container=moex-check PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    /lib/systemd/systemd --system --unit=moex-check.target --show-status=0 < /dev/null'
+
+serve_under_own_systemd() {
+  local id first='' restarts group=$work/cgroup/moex-check.$$
+  mkdir -p "$work/cgroup" "$work/systemd"
+  if ! mount -t cgroup2 cgroup2 "$work/cgroup" 2> "$log" || ! mkdir "$group" 2> "$log"; then
+    say "systemd cannot be process 1 of a namespace here: $(tail -1 "$log")"
+    return
+  fi
+  : > "$log"
+  (echo "$BASHPID" > "$group/cgroup.procs"
+    exec unshare --mount --pid --fork --kill-child --uts --ipc --cgroup --propagation private \
+      bash -c "$begin_systemd" begin "$root" "$work/systemd") > "$log" 2>&1 & id=$!
+  until [ -n "$first" ]; do
+    kill -0 "$id" 2> /dev/null || { cat "$log" >&2; fail "systemd did not begin (above)"; }
+    first=$(pgrep -P "$id" -f '^/lib/systemd/systemd') || sleep 0.2
+  done
+
+  in_it() { timeout 60 nsenter --target "$first" --mount --pid --uts --ipc --cgroup -- "$@"; }
+  until in_it systemctl is-active --quiet moex-hub 2> /dev/null; do
+    restarts=$(in_it systemctl show moex-hub -p NRestarts --value 2> /dev/null || true)
+    if ! kill -0 "$id" 2> /dev/null || [ "${restarts:-0}" -gt 0 ]; then
+      in_it journalctl --no-pager -u moex-hub >&2 || true
+      fail "systemd could not start the hub (above)"
+    fi
+    sleep 0.2
+  done
+  chat "under systemd as process 1 of a namespace" http://127.0.0.1:8080
+  say "it runs as $(in_it systemctl show moex-hub -p DynamicUser,PrivateUsers,ProtectSystem,MemoryDenyWriteExecute \
+    | tr '\n' ' ')"
+  quietly in_it systemctl stop moex-hub
+  [ "$(in_it systemctl show moex-hub -p Result --value)" = success ] || fail "systemd did not see it end well"
+  kill -KILL "$first"
+  wait "$id" 2> /dev/null || true
+  find "$group" -depth -type d -exec rmdir {} + 2> /dev/null || true
+  umount "$work/cgroup"
+}
+
 try_package() {
   local depends
   make_bare_root "$root" "$suite"
@@ -121,7 +180,7 @@ try_package() {
   inside moex-worker --version | sed 's/^/check_package: /'
   inside moex-hub doctor --config /etc/moex/hub.toml > "$log" || { cat "$log" >&2; fail "doctor finds faults (above)"; }
   say "doctor: $(tail -1 "$log")"
-  if [ -d /run/systemd/system ]; then serve_under_systemd; else serve_under_launcher; fi
+  if [ -d /run/systemd/system ]; then serve_under_systemd; else serve_under_launcher; serve_under_own_systemd; fi
 
   say "removal"
   quietly inside dpkg --remove moex

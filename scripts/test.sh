@@ -73,7 +73,9 @@ else
 fi
 cd "$build"
 status=0
-timed "tests" ctest --parallel 2 --output-on-failure --output-junit "$build/tests.xml" "${rest[@]}" || status=$?
+# One more than cores: a story waits for its browser most of the time.
+timed "tests" ctest --parallel $(($(nproc) + 1)) --output-on-failure --output-junit "$build/tests.xml" "${rest[@]}" \
+  || status=$?
 
 # ctest's report, one line a test: seconds, name, and run, fail or notrun (skipped, or a program that was not built).
 report() {

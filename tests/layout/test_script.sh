@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # scripts/test.sh ends as its tests do: with a failed one it exits with 1 and counts it; a build that failed runs none.
+# --sanitize builds with g++'s sanitizers and runs the GoogleTest programs alone.
 #   usage: tests/layout/test_script.sh SCRATCH_FOLDER
 # dpkg-query, cmake and ctest are played by scripts of three lines: nothing is installed, built or run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
-case "${1:-}" in ''|-h|--help) sed -n '2,4p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;; esac
+case "${1:-}" in ''|-h|--help) sed -n '2,5p' "$0" | sed 's/^# \{0,1\}//'; exit 2 ;; esac
 rm -rf "$1"
 mkdir -p "$1/bin" "$1/build"
 scratch=$(cd "$1" && pwd)
@@ -13,8 +14,8 @@ complain() { echo "test_script: $*"; bad=1; }
 
 play() { printf '#!/bin/sh\n%s\n' "$2" > "$scratch/bin/$1"; chmod +x "$scratch/bin/$1"; }
 play dpkg-query 'echo installed'
-play cmake 'exit "${CMAKE_CODE:-0}"'
-play ctest 'cp "$REPORT" tests.xml; exit "$CTEST_CODE"'
+play cmake 'echo "$*" >> "$CALLS"; exit "${CMAKE_CODE:-0}"'
+play ctest 'echo "ctest $*" >> "$CALLS"; cp "$REPORT" tests.xml; exit "$CTEST_CODE"'
 cat > "$scratch/report.xml" <<'XML'
 <?xml version="1.0" encoding="UTF-8"?>
 <testsuite name="Linux-c++" tests="3" failures="1" disabled="0" skipped="1">
@@ -28,10 +29,11 @@ cat > "$scratch/report.xml" <<'XML'
   </testcase>
 </testsuite>
 XML
-run() {   # run CTEST_CODE CMAKE_CODE: test.sh's exit status in `code`, what it said in `said`
+run() {   # run CTEST_CODE CMAKE_CODE ARGUMENTS...: test.sh's exit status in `code`, what it said in `said`
   code=0
+  : > "$scratch/calls"
   said=$(env PATH="$scratch/bin:$PATH" REPORT="$scratch/report.xml" CTEST_CODE="$1" CMAKE_CODE="$2" \
-    MOEX_BUILD="$scratch/build" "$here/scripts/test.sh" 2>&1) || code=$?
+    CALLS="$scratch/calls" MOEX_BUILD="$scratch/build" "$here/scripts/test.sh" "${@:3}" 2>&1) || code=$?
 }
 
 run 8 0
@@ -41,6 +43,12 @@ grep -qx '  A.IsSkipped' <<< "$said" || complain "what was skipped is not named"
 
 run 0 0
 [ "$code" = 0 ] || complain "tests that pass leave exit status $code"
+
+run 0 0 --sanitize address,undefined -R Protocol
+[ "$code" = 0 ] || complain "tests that pass under sanitizers leave exit status $code"
+grep -q -- '-DMOEX_SANITIZE=address,undefined ' "$scratch/calls" || complain "--sanitize builds without sanitizers"
+grep -q '^ctest .*--label-regex ^gtest\$ -R Protocol$' "$scratch/calls" \
+  || complain "--sanitize runs: $(tail -1 "$scratch/calls")"
 
 rm "$scratch/build/tests.xml"
 run 0 1
