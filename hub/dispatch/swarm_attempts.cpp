@@ -18,12 +18,12 @@ std::uint64_t answer_frame_bytes(const GroupShape& shape) {
 }
 }  // namespace
 
-Attempt* SwarmCore::State::find_attempt(AttemptId id) {
+Attempt* SwarmState::find_attempt(AttemptId id) {
     const auto found = attempts.find(id);
     return found == attempts.end() ? nullptr : found->second.get();
 }
 
-Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
+Attempt& SwarmState::new_attempt(Round& round, WorkerId worker) {
     std::unique_ptr<Attempt> fresh;
     if (attempt_reserve.empty()) {
         fresh = std::make_unique<Attempt>();
@@ -46,14 +46,14 @@ Attempt& SwarmCore::State::new_attempt(Round& round, WorkerId worker) {
     return attempt;
 }
 
-void SwarmCore::State::erase_attempt(AttemptId id) {
+void SwarmState::erase_attempt(AttemptId id) {
     auto node = attempts.extract(id);
     if (node && attempt_reserve.size() < reserve_max)
         attempt_reserve.push_back(std::move(node.mapped()));
 }
 
-void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
-                                    std::span<const std::uint32_t> pieces, bool hedge) {
+void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
+                              std::span<const std::uint32_t> pieces, bool hedge) {
     Attempt& attempt = new_attempt(round, worker.id);
     attempt.hedge = hedge;
     attempt.pieces.assign(pieces.begin(), pieces.end());
@@ -116,8 +116,7 @@ void SwarmCore::State::send_attempt(Turn& turn, Round& round, Worker& worker,
     }
 }
 
-void SwarmCore::State::compute_locally(Turn& turn, Round& round,
-                                       std::vector<std::uint32_t> pieces) {
+void SwarmState::compute_locally(Turn& turn, Round& round, std::vector<std::uint32_t> pieces) {
     std::sort(pieces.begin(), pieces.end(), [&](std::uint32_t a, std::uint32_t b) {
         return std::tuple(round.pieces[a].expert, a) < std::tuple(round.pieces[b].expert, b);
     });
@@ -153,7 +152,7 @@ void SwarmCore::State::compute_locally(Turn& turn, Round& round,
     turn.out.push_back(std::move(call));
 }
 
-void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failure) {
+void SwarmState::drop_attempt(Turn& turn, Attempt& attempt, Failure failure) {
     Round& round = *find_round(attempt.round);
     Worker* worker = pool.find(attempt.worker);
 
@@ -185,7 +184,7 @@ void SwarmCore::State::drop_attempt(Turn& turn, Attempt& attempt, Failure failur
 
 // Many work on one frame after the other. While what was sent before this one is being answered its
 // time has not begun; who answers nothing is late with all of it at once.
-bool SwarmCore::State::waits_its_turn(Turn& turn, Attempt& attempt) {
+bool SwarmState::waits_its_turn(Turn& turn, Attempt& attempt) {
     const Worker& worker = *pool.find(attempt.worker);
     if (worker.answered_at <= attempt.sent_at || worker.answered_sent_at > attempt.sent_at)
         return false;
@@ -200,7 +199,7 @@ bool SwarmCore::State::waits_its_turn(Turn& turn, Attempt& attempt) {
 
 // Its time is over. What it was asked goes to somebody else as well, and whoever answers first
 // is believed: a slow worker is no dead one.
-void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
+void SwarmState::on_attempt_late(Turn& turn, Attempt& attempt) {
     if (attempt.check != 0) return;  // it is not the worker that takes its time
     if (waits_its_turn(turn, attempt)) return;
     Round& round = *find_round(attempt.round);
@@ -216,7 +215,7 @@ void SwarmCore::State::on_attempt_late(Turn& turn, Attempt& attempt) {
     if (Round* open = find_round(round_id)) dispatch(turn, *open);
 }
 
-void SwarmCore::State::on_hedge_time(Turn& turn, Attempt& attempt) {
+void SwarmState::on_hedge_time(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
     if (attempt.late || attempt.check != 0 || dark || !policy.affords(turn.now)) return;
 
@@ -237,8 +236,8 @@ void SwarmCore::State::on_hedge_time(Turn& turn, Attempt& attempt) {
 }
 
 // Nobody is idle who holds it: the local backend, once the attempt has taken as long as that will.
-bool SwarmCore::State::compute_beside(Turn& turn, Round& round, const Attempt& attempt,
-                                      std::span<const std::uint32_t> pieces) {
+bool SwarmState::compute_beside(Turn& turn, Round& round, const Attempt& attempt,
+                                std::span<const std::uint32_t> pieces) {
     std::uint32_t num_pairs = 0;
     for (const std::uint32_t i : pieces) num_pairs += round.pieces[i].num_pairs();
     const std::optional<Duration> here = local_time(num_pairs);
@@ -251,7 +250,7 @@ bool SwarmCore::State::compute_beside(Turn& turn, Round& round, const Attempt& a
 
 // It ends without an answer, which would have taken longer. A late one was a failure already: what
 // hangs is not slow.
-void SwarmCore::State::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {
+void SwarmState::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {
     if (2 * (now - attempt.sent_at) <= 3 * attempt.predicted) return;
     // most likely it is busy with that one still, cancelled or not
     constexpr Duration stall_min = 50ms, stall_max = 2s;
@@ -262,7 +261,7 @@ void SwarmCore::State::learn_unanswered(TimePoint now, const Attempt& attempt, W
     if (attempt.late && !attempt.hedge) policy.on_end(now - attempt.sent_at, attempt.predicted);
 }
 
-void SwarmCore::State::learn_latency(TimePoint now, const Attempt& attempt, Worker& worker) {
+void SwarmState::learn_latency(TimePoint now, const Attempt& attempt, Worker& worker) {
     const Duration took = now - attempt.sent_at;
     worker.record_latency(took, attempt.num_pairs, now);
     latency[size_class_of(attempt.num_pairs)].record(took, now);
@@ -270,7 +269,7 @@ void SwarmCore::State::learn_latency(TimePoint now, const Attempt& attempt, Work
 }
 
 // The attempt is not needed any more.
-void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
+void SwarmState::cancel_attempt(Turn& turn, Attempt& attempt) {
     Round& round = *find_round(attempt.round);
     if (attempt.check != 0) {
         // The worker has done its part: the verdict on it comes all the same.
@@ -305,8 +304,8 @@ void SwarmCore::State::cancel_attempt(Turn& turn, Attempt& attempt) {
     erase_attempt(attempt.id);
 }
 
-void SwarmCore::State::accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y,
-                                     bool unsummed, Proof proof) {
+void SwarmState::accept_answer(Turn& turn, Attempt& attempt, std::vector<float> y, bool unsummed,
+                               Proof proof) {
     Round& round = *find_round(attempt.round);
     const std::uint32_t num_new = round.accept(attempt, std::move(y), unsummed, proof);
     if (attempt.hedge && num_new > 0) ++counts.hedges_won;

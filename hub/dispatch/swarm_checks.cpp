@@ -36,8 +36,8 @@ void each_pair(const Round& round, const Attempt& attempt, bool unsummed, const 
 }  // namespace
 
 // Larger than what was ever right for these experts, or nothing at all.
-bool SwarmCore::State::is_odd(const Round& round, const Attempt& attempt, std::span<const float> y,
-                              bool unsummed) const {
+bool SwarmState::is_odd(const Round& round, const Attempt& attempt, std::span<const float> y,
+                        bool unsummed) const {
     const std::size_t hidden = round.hidden_size;
     std::vector<double> bounds(y.size() / hidden);
     each_pair(round, attempt, unsummed,
@@ -54,10 +54,10 @@ bool SwarmCore::State::is_odd(const Round& round, const Attempt& attempt, std::s
 }
 
 // The rows of the answer named by `rows`, with what they must be computed from.
-AnswerSample SwarmCore::State::sample_of(const Round& round, const Attempt& attempt,
-                                         std::span<const float> y, bool unsummed,
-                                         std::span<const std::uint32_t> rows,
-                                         std::vector<std::uint32_t>& units) const {
+AnswerSample SwarmState::sample_of(const Round& round, const Attempt& attempt,
+                                   std::span<const float> y, bool unsummed,
+                                   std::span<const std::uint32_t> rows,
+                                   std::vector<std::uint32_t>& units) const {
     const std::size_t hidden = round.hidden_size;
     AnswerSample sample{.layer = round.layer,
                         .hidden_size = round.hidden_size,
@@ -92,8 +92,8 @@ AnswerSample SwarmCore::State::sample_of(const Round& round, const Attempt& atte
     return sample;
 }
 
-void SwarmCore::State::receive_answer(Turn& turn, Worker& worker, Attempt& attempt,
-                                      std::vector<float> y, bool unsummed) {
+void SwarmState::receive_answer(Turn& turn, Worker& worker, Attempt& attempt, std::vector<float> y,
+                                bool unsummed) {
     if (attempt.witness_of != 0) {
         on_witness(turn, worker, attempt, std::move(y), unsummed);
         return;
@@ -141,7 +141,7 @@ void SwarmCore::State::receive_answer(Turn& turn, Worker& worker, Attempt& attem
     check.unsummed = unsummed;
 }
 
-void SwarmCore::State::on_judgement(Turn& turn, std::uint64_t id, const Judgement& judgement) {
+void SwarmState::on_judgement(Turn& turn, std::uint64_t id, const Judgement& judgement) {
     auto node = checks.extract(id);
     if (!node) return;
     PendingCheck& check = node.mapped();
@@ -186,12 +186,12 @@ void SwarmCore::State::on_judgement(Turn& turn, std::uint64_t id, const Judgemen
     }
 }
 
-std::string SwarmCore::State::wrong_rows(const CheckPlan& plan) {
+std::string SwarmState::wrong_rows(const CheckPlan& plan) {
     return text(plan.rows.size(), " rows of an answer, computed again, are not that");
 }
 
 // The record is written; what remains is to tell, and to put out whom it bans.
-void SwarmCore::State::on_lie(Turn& turn, WorkerId liar, const std::string& what, bool banned) {
+void SwarmState::on_lie(Turn& turn, WorkerId liar, const std::string& what, bool banned) {
     ++counts.bad_answers;
     Worker* worker = pool.find(liar);
     if (worker == nullptr) return;
@@ -211,7 +211,7 @@ void SwarmCore::State::on_lie(Turn& turn, WorkerId liar, const std::string& what
 }
 
 // Drops the answers of a worker that wait for the judge; the rounds that have to ask others.
-void SwarmCore::State::drop_held(Turn& turn, WorkerId worker, std::vector<RoundId>& touched) {
+void SwarmState::drop_held(Turn& turn, WorkerId worker, std::vector<RoundId>& touched) {
     std::vector<AttemptId> held;
     for (const auto& [id, check] : checks)
         if (check.worker == worker && check.attempt != 0) held.push_back(check.attempt);
@@ -222,7 +222,7 @@ void SwarmCore::State::drop_held(Turn& turn, WorkerId worker, std::vector<RoundI
     }
 }
 
-std::optional<Error> SwarmCore::State::closed(TimePoint now, std::string_view worker_key) const {
+std::optional<Error> SwarmState::closed(TimePoint now, std::string_view worker_key) const {
     if (worker_key.empty()) return std::nullopt;
     const Duration left = options.closed_for ? options.closed_for(worker_key)
                                              : trust.banned_for(worker_key, now);
@@ -233,7 +233,7 @@ std::optional<Error> SwarmCore::State::closed(TimePoint now, std::string_view wo
                       "said so")};
 }
 
-WorkerView SwarmCore::State::view_of(const Worker& worker) const {
+WorkerView SwarmState::view_of(const Worker& worker) const {
     WorkerView view = worker.view();
     view.pairs_credited = worker.pairs_answered;
     view.drained = drained.contains(ring_key_of(worker));

@@ -54,7 +54,7 @@ bool is_loopback(std::string_view address) {
 }
 }  // namespace
 
-SwarmCore::State::State(SwarmOptions given)
+SwarmState::SwarmState(SwarmOptions given)
     : options(std::move(given)),
       trust(options.checks),
       gains(std::size_t{num_moe_layers(options)} * options.limits.num_experts),
@@ -74,29 +74,28 @@ SwarmCore::State::State(SwarmOptions given)
                         std::min<std::uint64_t>(directory.num_units(), 65535) * sizeof(Unit);
 }
 
-void SwarmCore::State::Turn::send(Worker& worker, Bytes frame) {
+void SwarmState::Turn::send(Worker& worker, Bytes frame) {
     worker.bytes_sent += frame.size();
     state.counts.bytes_sent += frame.size();
     ++state.counts.frames_sent;
     out.push_back(SendFrame{.worker = worker.id, .frame = std::move(frame)});
 }
 
-void SwarmCore::State::tell_frame_limit(Turn& turn, Worker& worker) {
+void SwarmState::tell_frame_limit(Turn& turn, Worker& worker) {
     const std::uint64_t bytes = std::max(control_bytes_max, worker.ids.answer_bytes_max());
     if (!worker.welcomed() || std::exchange(worker.frame_limit, bytes) == bytes) return;
     turn.out.push_back(SetFrameLimit{.worker = worker.id, .bytes = bytes});
 }
 
-void SwarmCore::State::Turn::event(const Worker& worker, WorkerEvent::Kind kind,
-                                   std::string detail) {
+void SwarmState::Turn::event(const Worker& worker, WorkerEvent::Kind kind, std::string detail) {
     out.push_back(WorkerEvent{.kind = kind,
                               .worker = worker.id,
                               .detail = std::move(detail),
                               .view = std::make_shared<const WorkerView>(state.view_of(worker))});
 }
 
-void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind,
-                                     std::string reason, std::optional<CloseCode> code) {
+void SwarmState::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind, std::string reason,
+                               std::optional<CloseCode> code) {
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
     set_pairs_max(*worker, std::numeric_limits<std::uint32_t>::max());
@@ -140,14 +139,13 @@ void SwarmCore::State::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind 
     capacity_freed = true;
 }
 
-void SwarmCore::State::send_heartbeat(Turn& turn, Worker& worker,
-                                      std::vector<std::uint32_t> units) {
+void SwarmState::send_heartbeat(Turn& turn, Worker& worker, std::vector<std::uint32_t> units) {
     const std::uint32_t id = worker.next_heartbeat_id++;
     worker.heartbeats.push_back({.id = id, .sent_at = turn.now, .units = std::move(units)});
     turn.send(worker, encode_heartbeat(id));
 }
 
-void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
+void SwarmState::on_heartbeat_time(Turn& turn, Worker& worker) {
     worker.ids.expire(turn.now);
 
     tell_frame_limit(turn, worker);
@@ -176,13 +174,13 @@ void SwarmCore::State::on_heartbeat_time(Turn& turn, Worker& worker) {
     turn.set_timer(turn.now + options.heartbeat_every, TimerKind::heartbeat, worker.id);
 }
 
-void SwarmCore::State::on_silence(Turn& turn, Worker& worker) {
+void SwarmState::on_silence(Turn& turn, Worker& worker) {
     if (!worker.health.on(HealthEvent::silence, turn.now)) return;
     turn.event(worker, WorkerEvent::Kind::unhealthy,
                text(worker.heartbeats_missed, " heartbeats missed"));
 }
 
-void SwarmCore::State::on_sign_of_work(Turn& turn, Worker& worker, TimePoint sent_at) {
+void SwarmState::on_sign_of_work(Turn& turn, Worker& worker, TimePoint sent_at) {
     worker.answered_at = turn.now;
     worker.answered_sent_at = sent_at;
     worker.busy_in_row = 0;
@@ -196,7 +194,7 @@ void SwarmCore::State::on_sign_of_work(Turn& turn, Worker& worker, TimePoint sen
 
 // Where there is no local backend half of the swarm goes on being asked whatever it does: that all
 // are broken is less likely than that what they were asked is.
-bool SwarmCore::State::may_eject_one_more() const {
+bool SwarmState::may_eject_one_more() const {
     if (options.local_fallback) return true;
     std::size_t num_out = 1, num_loaded = 0;
     for (const auto& [id, worker] : pool.all()) {
@@ -207,7 +205,7 @@ bool SwarmCore::State::may_eject_one_more() const {
     return 2 * num_out <= num_loaded;
 }
 
-void SwarmCore::State::add_failure(Turn& turn, Worker& worker, const char* why) {
+void SwarmState::add_failure(Turn& turn, Worker& worker, const char* why) {
     const bool changed = worker.health.failed(turn.now, may_eject_one_more(), options.health);
     if (!changed || worker.health.state() != Health::ejected) return;
 
@@ -220,7 +218,7 @@ void SwarmCore::State::add_failure(Turn& turn, Worker& worker, const char* why) 
 
 // One worker that is silent is slow or gone. Three at once, or all that there are, of which
 // nothing was heard since they were asked, and nothing of anybody else: the network is gone.
-void SwarmCore::State::watch_for_darkness(Turn& turn, const Attempt& late) {
+void SwarmState::watch_for_darkness(Turn& turn, const Attempt& late) {
     constexpr std::size_t enough = 3;
     if (!options.local_fallback || dark || late.sent_at < heard_at) return;
     if (std::find(unheard.begin(), unheard.end(), late.worker) == unheard.end())
@@ -240,7 +238,7 @@ void SwarmCore::State::watch_for_darkness(Turn& turn, const Attempt& late) {
         if (Round* round = find_round(id)) dispatch(turn, *round);
 }
 
-void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
+void SwarmState::on_timer(Turn& turn, const Timer& timer) {
     switch (timer.kind) {
         case TimerKind::hello:
             if (Worker* worker = pool.find(timer.id); worker != nullptr && !worker->welcomed())
@@ -301,7 +299,7 @@ void SwarmCore::State::on_timer(Turn& turn, const Timer& timer) {
     }
 }
 
-void SwarmCore::State::close_drained(Turn& turn) {
+void SwarmState::close_drained(Turn& turn) {
     settle_without_witness(turn);
     std::erase_if(leavers, [&](WorkerId id) {
         const Worker* worker = pool.find(id);
@@ -329,13 +327,13 @@ SwarmOptions with_frames_that_fit(SwarmOptions options) {
 }  // namespace
 
 SwarmCore::SwarmCore(SwarmOptions options)
-    : state_(std::make_unique<State>(with_frames_that_fit(std::move(options)))) {}
+    : state_(std::make_unique<SwarmState>(with_frames_that_fit(std::move(options)))) {}
 SwarmCore::~SwarmCore() = default;
 
 WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authorized,
                                std::vector<SwarmAction>& actions) {
-    State& state = *state_;
-    State::Turn turn{state, now, actions};
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
     const WorkerId id = ++state.last_worker;
     Worker& worker = state.pool.add(id, state.options.first_sequence_id);
 
@@ -356,15 +354,15 @@ WorkerId SwarmCore::on_connect(TimePoint now, std::string address, bool authoriz
                                                   " workers; try again later")},
                      CloseCode::going_away);
     else
-        turn.set_timer(now + state.options.hello_within, State::TimerKind::hello, id);
+        turn.set_timer(now + state.options.hello_within, SwarmState::TimerKind::hello, id);
 
     return id;
 }
 
 void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
                          std::vector<SwarmAction>& actions) {
-    State& state = *state_;
-    State::Turn turn{state, now, actions};
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
     Worker* worker = state.pool.find(id);
     if (worker == nullptr) return;  // closed meanwhile
 
@@ -378,15 +376,15 @@ void SwarmCore::on_frame(TimePoint now, WorkerId id, ByteView frame,
 }
 
 void SwarmCore::on_disconnect(TimePoint now, WorkerId worker, std::vector<SwarmAction>& actions) {
-    State::Turn turn{*state_, now, actions};
+    SwarmState::Turn turn{*state_, now, actions};
     state_->remove_worker(turn, worker, WorkerEvent::Kind::left, "disconnected", std::nullopt);
     state_->close_drained(turn);
 }
 
 RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
                             std::vector<SwarmAction>& actions) {
-    State& state = *state_;
-    State::Turn turn{state, now, actions};
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
 
     MOEX_CHECK(batch.layer < state.moe_index.size() && state.moe_index[batch.layer] >= 0,
                text("layer ", batch.layer, " has no experts"));
@@ -430,13 +428,13 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
         called[piece.expert] = true;
     }
 
-    turn.set_timer(round.deadline, State::TimerKind::round, id);
+    turn.set_timer(round.deadline, SwarmState::TimerKind::round, id);
     state.dispatch(turn, round);
     return id;
 }
 
 void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmAction>& actions) {
-    State::Turn turn{*state_, now, actions};
+    SwarmState::Turn turn{*state_, now, actions};
     Round* round = state_->find_round(id);
     if (round == nullptr) return;
 
@@ -446,8 +444,8 @@ void SwarmCore::on_cancel_round(TimePoint now, RoundId id, std::vector<SwarmActi
 
 void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
                          Result<std::vector<float>> y, std::vector<SwarmAction>& actions) {
-    State& state = *state_;
-    State::Turn turn{state, now, actions};
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
     Attempt* attempt = state.find_attempt(attempt_id);
     if (attempt == nullptr || attempt->worker != 0) return;  // its round has ended
 
@@ -476,14 +474,14 @@ void SwarmCore::on_local(TimePoint now, RoundId, std::uint64_t attempt_id,
 
 void SwarmCore::on_judgement(TimePoint now, std::uint64_t sample, const Judgement& judgement,
                              std::vector<SwarmAction>& actions) {
-    State::Turn turn{*state_, now, actions};
+    SwarmState::Turn turn{*state_, now, actions};
     state_->on_judgement(turn, sample, judgement);
     state_->close_drained(turn);
 }
 
 void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmAction>& actions) {
-    State& state = *state_;
-    State::Turn turn{state, now, actions};
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
 
     state.draining = true;
     state.drain_at = now + deadline;
@@ -495,17 +493,17 @@ void SwarmCore::on_drain(TimePoint now, Duration deadline, std::vector<SwarmActi
             turn.send(*worker, encode_drain(deadline_ms));
 
     if (deadline > Duration::zero()) {
-        turn.set_timer(state.drain_at, State::TimerKind::drain, 0);
+        turn.set_timer(state.drain_at, SwarmState::TimerKind::drain, 0);
     } else {
-        state.on_timer(turn, {now, State::TimerKind::drain, 0});
+        state.on_timer(turn, {now, SwarmState::TimerKind::drain, 0});
     }
 }
 
 void SwarmCore::on_tick(TimePoint now, std::vector<SwarmAction>& actions) {
-    State& state = *state_;
-    State::Turn turn{state, now, actions};
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
     while (!state.timers.empty() && state.timers.top().at <= now) {
-        const State::Timer timer = state.timers.top();
+        const SwarmState::Timer timer = state.timers.top();
         state.timers.pop();
         state.on_timer(turn, timer);
     }
@@ -517,11 +515,11 @@ std::optional<TimePoint> SwarmCore::next_deadline() const {
     // so that a swarm at rest does not wake its driver.
     auto& timers = state_->timers;
     while (!timers.empty()) {
-        const State::Timer& timer = timers.top();
-        const bool dead = timer.kind == State::TimerKind::attempt ||
-                                  timer.kind == State::TimerKind::hedge
+        const SwarmState::Timer& timer = timers.top();
+        const bool dead = timer.kind == SwarmState::TimerKind::attempt ||
+                                  timer.kind == SwarmState::TimerKind::hedge
                               ? state_->find_attempt(timer.id) == nullptr
-                          : timer.kind == State::TimerKind::round
+                          : timer.kind == SwarmState::TimerKind::round
                               ? state_->find_round(timer.id) == nullptr
                               : false;
         if (!dead) return timer.at;

@@ -19,6 +19,8 @@
 
 namespace moex {
 
+struct SwarmState;  // in swarm_state.h, for this room alone
+
 class SwarmCore {
   public:
     explicit SwarmCore(SwarmOptions options);
@@ -77,10 +79,8 @@ class SwarmCore {
     const SwarmOptions& options() const;        // as they stand now
     void set_local_fallback(bool on);
 
-    struct State;  // in swarm_state.h, for this room alone
-
   private:
-    std::unique_ptr<State> state_;
+    std::unique_ptr<SwarmState> state_;
 };
 
 }  // namespace moex

@@ -13,37 +13,37 @@ constexpr Duration retry_after = 20ms;
 constexpr std::size_t reserve_max = 64;  // rounds kept for reuse
 }  // namespace
 
-Round* SwarmCore::State::find_round(RoundId id) {
+Round* SwarmState::find_round(RoundId id) {
     const auto found = rounds.find(id);
     return found == rounds.end() ? nullptr : found->second.get();
 }
 
-bool SwarmCore::State::eligible(const Worker& worker, TimePoint now) const {
+bool SwarmState::eligible(const Worker& worker, TimePoint now) const {
     return worker.num_ready > 0 && worker.health.serves_in_need() &&
            worker.ids.num_live() < worker.queue_depth && worker.busy_until <= now &&
            worker.cancels_since_heard < worker.cancels_since_heard_max() &&
            !worker.loading_in_order();
 }
 
-bool SwarmCore::State::in_need(std::uint32_t unit) const {
+bool SwarmState::in_need(std::uint32_t unit) const {
     return !options.local_fallback &&
            std::ranges::none_of(directory.ready(unit), [](const UnitHolder* holder) {
                return worker_of(holder).health.serves();
            });
 }
 
-bool SwarmCore::State::is_local(const Piece& piece) {
+bool SwarmState::is_local(const Piece& piece) {
     return !piece.live.empty() && find_attempt(piece.live.back())->worker == 0;
 }
 
-std::optional<Duration> SwarmCore::State::local_time(std::uint32_t num_pairs) const {
+std::optional<Duration> SwarmState::local_time(std::uint32_t num_pairs) const {
     const LatencyEstimate& here = local_latency[size_class_of(num_pairs)];
     if (!options.local_fallback || here.num_samples == 0) return std::nullopt;
     return Duration(static_cast<std::int64_t>(1e6 * here.mean_ms));
 }
 
 // When it can be asked again, as far as is known. Never before now.
-TimePoint SwarmCore::State::free_at(const Worker& worker, TimePoint now) {
+TimePoint SwarmState::free_at(const Worker& worker, TimePoint now) {
     TimePoint at = worker.busy_until;
     if (worker.ids.num_live() >= worker.queue_depth) {
         TimePoint first = TimePoint::max();
@@ -59,8 +59,8 @@ TimePoint SwarmCore::State::free_at(const Worker& worker, TimePoint now) {
 // With a local backend at hand a piece waits for a worker only where one that could take it will
 // be free before the round's patience ends, and where not too many rounds wait already. `here`:
 // how long the local backend would take; an answer that is expected later is not waited for.
-bool SwarmCore::State::has_worker_worth_waiting_for(const Round& round, const Piece& piece,
-                                                    TimePoint now, std::optional<Duration> here) {
+bool SwarmState::has_worker_worth_waiting_for(const Round& round, const Piece& piece, TimePoint now,
+                                              std::optional<Duration> here) {
     if (round.wait_until && now >= *round.wait_until) return false;
     if (!round.waiting && waiting.size() >= options.rounds_waiting_max) return false;
 
@@ -78,9 +78,8 @@ bool SwarmCore::State::has_worker_worth_waiting_for(const Round& round, const Pi
 
 // What nobody is worth waiting for goes to `local`; for the rest a round waits as long as computing
 // it here takes, so that it never takes more than twice that.
-void SwarmCore::State::keep_what_may_wait(Turn& turn, Round& round,
-                                          std::vector<std::uint32_t>& open,
-                                          std::vector<std::uint32_t>& local) {
+void SwarmState::keep_what_may_wait(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
+                                    std::vector<std::uint32_t>& local) {
     if (open.empty()) return;
     std::uint32_t num_pairs = 0;
     for (const std::uint32_t i : open) num_pairs += round.pieces[i].num_pairs();
@@ -98,7 +97,7 @@ void SwarmCore::State::keep_what_may_wait(Turn& turn, Round& round,
 }
 
 // Whether somebody who holds its unit, or loads it or will soon, takes pieces of this size.
-bool SwarmCore::State::has_taker(const Piece& piece) const {
+bool SwarmState::has_taker(const Piece& piece) const {
     if (directory.holders(piece.unit).empty()) return directory.is_awaited(piece.unit);
     return std::ranges::any_of(directory.holders(piece.unit), [&](const UnitHolder* holder) {
         return piece.num_pairs() <= worker_of(holder).pairs_max;
@@ -107,7 +106,7 @@ bool SwarmCore::State::has_taker(const Piece& piece) const {
 
 // The most pairs of each of a layer's experts that a worker who holds it takes in one group. A
 // weak one gets pieces that are small enough, and cuts nobody else's. Empty without weak ones.
-std::span<const std::uint32_t> SwarmCore::State::piece_pairs_max(std::uint32_t layer) {
+std::span<const std::uint32_t> SwarmState::piece_pairs_max(std::uint32_t layer) {
     if (num_weak == 0) return {};
 
     pairs_max_of.assign(options.limits.num_experts, WorkerPool::piece_pairs_min);
@@ -117,7 +116,7 @@ std::span<const std::uint32_t> SwarmCore::State::piece_pairs_max(std::uint32_t l
     return pairs_max_of;
 }
 
-void SwarmCore::State::set_pairs_max(Worker& worker, std::uint32_t pairs) {
+void SwarmState::set_pairs_max(Worker& worker, std::uint32_t pairs) {
     constexpr std::uint32_t no_bound = std::numeric_limits<std::uint32_t>::max();
     num_weak -= worker.pairs_max != no_bound;
     worker.pairs_max = pairs;
@@ -126,7 +125,7 @@ void SwarmCore::State::set_pairs_max(Worker& worker, std::uint32_t pairs) {
 
 // Gives out every piece that nobody works on. Called when a round
 // opens, when an attempt failed, and when a worker became free.
-void SwarmCore::State::dispatch(Turn& turn, Round& round) {
+void SwarmState::dispatch(Turn& turn, Round& round) {
     std::vector<std::uint32_t> open;
     for (std::uint32_t i = 0; i < round.pieces.size(); ++i)
         if (round.pieces[i].is_open() ||
@@ -172,7 +171,7 @@ void SwarmCore::State::dispatch(Turn& turn, Round& round) {
 
 // Half-open: each worker whose ejection is over gets a copy of something that others compute. It
 // serves again when it has answered, and is ejected for longer when it has not in time.
-void SwarmCore::State::send_probes(Turn& turn, Round& round) {
+void SwarmState::send_probes(Turn& turn, Round& round) {
     constexpr Duration probe_within = 5s;
     const std::vector<WorkerId> ids = probing;
     for (const WorkerId id : ids) {
@@ -188,7 +187,7 @@ void SwarmCore::State::send_probes(Turn& turn, Round& round) {
     }
 }
 
-bool SwarmCore::State::send_probe(Turn& turn, Round& round, Worker& worker) {
+bool SwarmState::send_probe(Turn& turn, Round& round, Worker& worker) {
     std::vector<std::uint32_t> pieces;
     for (const AttemptId id : round.attempts) {
         pieces.clear();
@@ -217,7 +216,7 @@ bool SwarmCore::State::send_probe(Turn& turn, Round& round, Worker& worker) {
 
 // A storm of errors is not answered with a storm of questions: what failed is asked again at once
 // while the budget has room, and later where it has not.
-void SwarmCore::State::pay_for_retries(Turn& turn, Round& round) {
+void SwarmState::pay_for_retries(Turn& turn, Round& round) {
     constexpr Duration later = 100ms;
     if (round.num_unpaid == 0 || (round.retry_at && *round.retry_at > turn.now)) return;
     if (policy.affords(turn.now)) {
@@ -228,8 +227,7 @@ void SwarmCore::State::pay_for_retries(Turn& turn, Round& round) {
     }
 }
 
-void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
-                                        std::vector<std::uint32_t>& open) {
+void SwarmState::wait_for_workers(Turn& turn, Round& round, std::vector<std::uint32_t>& open) {
     if (open.empty()) {
         if (round.waiting) std::erase(waiting, round.id);
         round.waiting = false;
@@ -257,8 +255,8 @@ void SwarmCore::State::wait_for_workers(Turn& turn, Round& round,
 }
 
 // A piece that became too large for all who hold it is cut finer by a new round.
-bool SwarmCore::State::fail_what_nobody_takes(Turn& turn, Round& round,
-                                              std::span<const std::uint32_t> open) {
+bool SwarmState::fail_what_nobody_takes(Turn& turn, Round& round,
+                                        std::span<const std::uint32_t> open) {
     for (const std::uint32_t i : open) {
         const Piece& piece = round.pieces[i];
         if (piece.num_pairs() <= WorkerPool::piece_pairs_min ||
@@ -275,8 +273,8 @@ bool SwarmCore::State::fail_what_nobody_takes(Turn& turn, Round& round,
 }
 
 // Those who load a unit are worth the round's deadline; one that nobody even loads is not.
-bool SwarmCore::State::fail_what_nobody_holds(Turn& turn, Round& round,
-                                              std::span<const std::uint32_t> open) {
+bool SwarmState::fail_what_nobody_holds(Turn& turn, Round& round,
+                                        std::span<const std::uint32_t> open) {
     std::optional<TimePoint> give_up_at;
     for (const std::uint32_t i : open) {
         Piece& piece = round.pieces[i];
@@ -306,7 +304,7 @@ bool SwarmCore::State::fail_what_nobody_holds(Turn& turn, Round& round,
 
 // Those that failed get another chance, after a breath that is longer each time. So do those who
 // may answer still, later: a question or an answer may have been lost.
-void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open) {
+void SwarmState::forgive(Turn& turn, Round& round, std::span<const std::uint32_t> open) {
     if (round.retry_at && *round.retry_at > turn.now) return;
 
     bool any_forgiven = false;
@@ -339,7 +337,7 @@ void SwarmCore::State::forgive(Turn& turn, Round& round, std::span<const std::ui
 
 // Three times what it had, at most two seconds more, and twice as long with every try: an answer
 // that takes its time is not to be asked for again and again.
-TimePoint SwarmCore::State::ask_again_at(const Piece& piece, WorkerId worker) {
+TimePoint SwarmState::ask_again_at(const Piece& piece, WorkerId worker) {
     constexpr Duration more_max = 2s;
     constexpr std::uint32_t doublings_max = 3;
     TimePoint at{};
@@ -356,7 +354,7 @@ TimePoint SwarmCore::State::ask_again_at(const Piece& piece, WorkerId worker) {
 }
 
 // Whose every place is taken by something overdue is asked again in place of the oldest.
-void SwarmCore::State::make_room(Turn& turn, Worker& worker) {
+void SwarmState::make_room(Turn& turn, Worker& worker) {
     if (worker.ids.num_live() < worker.queue_depth) return;
     const auto& live = worker.ids.live();
     if (std::any_of(live.begin(), live.end(),
@@ -365,14 +363,14 @@ void SwarmCore::State::make_room(Turn& turn, Worker& worker) {
     cancel_attempt(turn, *find_attempt(live.front().attempt));
 }
 
-bool SwarmCore::State::can_take(const Worker& worker, const Piece& piece) const {
+bool SwarmState::can_take(const Worker& worker, const Piece& piece) const {
     return piece.num_pairs() <= worker.pairs_max && worker.accepts(piece.dtype) &&
            !piece.was_tried(worker.id) && (worker.health.serves() || in_need(piece.unit));
 }
 
 // Its number in the router; nullopt: it may not be asked now.
-std::optional<std::uint32_t> SwarmCore::State::route_of(Worker& worker, Dtype dtype, bool idle_only,
-                                                        TimePoint now) {
+std::optional<std::uint32_t> SwarmState::route_of(Worker& worker, Dtype dtype, bool idle_only,
+                                                  TimePoint now) {
     if (worker.mark == mark) return worker.route;
     if (!eligible(worker, now) || !worker.accepts(dtype)) return std::nullopt;
     if (idle_only && worker.ids.num_live() > 0) return std::nullopt;
@@ -389,14 +387,14 @@ std::optional<std::uint32_t> SwarmCore::State::route_of(Worker& worker, Dtype dt
 }
 
 // Leaves out takers without a record where one with a record could do it.
-void SwarmCore::State::prefer_proven() {
+void SwarmState::prefer_proven() {
     const auto is_proven = [&](std::uint32_t number) { return routed[number]->is_proven; };
     if (std::any_of(takers.begin(), takers.end(), is_proven))
         std::erase_if(takers, [&](std::uint32_t number) { return !is_proven(number); });
 }
 
-void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
-                                  bool hedge) {
+void SwarmState::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
+                            bool hedge) {
     ++mark;
     router.begin();
     routed.clear();
@@ -431,9 +429,9 @@ void SwarmCore::State::plan_cover(Turn& turn, Round& round, std::vector<std::uin
 
 // Cuts a group by the wire's limits into frames; what the
 // worker's queue has no room for goes back to `unsent`.
-void SwarmCore::State::send_group(Turn& turn, Round& round, Worker& worker,
-                                  std::vector<std::uint32_t> pieces, bool hedge,
-                                  std::vector<std::uint32_t>& unsent) {
+void SwarmState::send_group(Turn& turn, Round& round, Worker& worker,
+                            std::vector<std::uint32_t> pieces, bool hedge,
+                            std::vector<std::uint32_t>& unsent) {
     std::sort(pieces.begin(), pieces.end());  // by block, then expert
     const std::uint32_t pairs_max = std::min(options.limits.num_pairs_max, worker.pairs_max);
 
@@ -464,7 +462,7 @@ void SwarmCore::State::send_group(Turn& turn, Round& round, Worker& worker,
     unsent.insert(unsent.end(), pieces.begin() + static_cast<std::ptrdiff_t>(begin), pieces.end());
 }
 
-void SwarmCore::State::finish_round(Turn& turn, Round& round) {
+void SwarmState::finish_round(Turn& turn, Round& round) {
     RoundDone done{.round = round.id, .answer = ExpertAnswer{}};
     round.finish(done.y, *done.answer);
     done.answer->waited = turn.now - round.started;
@@ -489,7 +487,7 @@ void SwarmCore::State::finish_round(Turn& turn, Round& round) {
     turn.out.push_back(std::move(done));
 }
 
-void SwarmCore::State::fail_round(Turn& turn, Round& round, Error error) {
+void SwarmState::fail_round(Turn& turn, Round& round, Error error) {
     ++counts.rounds_failed;
     RoundDone done{.round = round.id, .answer = std::move(error)};
 
@@ -497,7 +495,7 @@ void SwarmCore::State::fail_round(Turn& turn, Round& round, Error error) {
     turn.out.push_back(std::move(done));
 }
 
-void SwarmCore::State::close_round(Turn& turn, Round& round) {
+void SwarmState::close_round(Turn& turn, Round& round) {
     const std::vector<AttemptId> live = round.attempts;
     for (const AttemptId id : live) cancel_attempt(turn, *find_attempt(id));
 
@@ -508,7 +506,7 @@ void SwarmCore::State::close_round(Turn& turn, Round& round) {
     if (round_reserve.size() < reserve_max) round_reserve.push_back(std::move(node.mapped()));
 }
 
-void SwarmCore::State::on_round_time(Turn& turn, Round& round) {
+void SwarmState::on_round_time(Turn& turn, Round& round) {
     if (turn.now < round.deadline) {
         dispatch(turn, round);  // its wait or its pause is over
         return;
@@ -543,7 +541,7 @@ void SwarmCore::State::on_round_time(Turn& turn, Round& round) {
     if (!open.empty()) compute_locally(turn, round, std::move(open));
 }
 
-void SwarmCore::State::serve_waiting(Turn& turn) {
+void SwarmState::serve_waiting(Turn& turn) {
     if (!std::exchange(capacity_freed, false) || waiting.empty()) return;
 
     const std::vector<RoundId> order = waiting;

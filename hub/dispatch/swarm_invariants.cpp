@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "hub/dispatch/swarm_core.h"
 #include "hub/dispatch/swarm_state.h"
 
 namespace moex {
@@ -21,7 +22,7 @@ bool apart_or_within(const Attempt& a, const Attempt& b) {
 
 }  // namespace
 
-void SwarmCore::State::check_round(const Round& round, Broken& broken) {
+void SwarmState::check_round(const Round& round, Broken& broken) {
     const auto wrong = [&](auto&&... what) {
         broken.push_back(text("round ", round.id, ": ", what...));
     };
@@ -68,13 +69,13 @@ void SwarmCore::State::check_round(const Round& round, Broken& broken) {
         wrong("it says waiting ", round.waiting, ", the list does not");
 }
 
-void SwarmCore::State::check_worker(const Worker& worker, Broken& broken) {
+void SwarmState::check_worker(const Worker& worker, Broken& broken) {
     for (const std::string& what : directory.check(worker, !draining))
         broken.push_back(text("worker ", worker.id, ": ", what));
 }
 
 std::vector<std::string> SwarmCore::check_invariants(bool whole) const {
-    State& state = *state_;
+    SwarmState& state = *state_;
     Broken broken;
 
     if (state.waiting.size() > state.options.rounds_waiting_max)

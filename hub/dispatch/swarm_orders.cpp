@@ -6,13 +6,13 @@ namespace moex {
 
 Status SwarmCore::on_order(TimePoint now, WorkerId id, WorkerOrder order,
                            std::vector<SwarmAction>& actions) {
-    State& state = *state_;
-    State::Turn turn{state, now, actions};
+    SwarmState& state = *state_;
+    SwarmState::Turn turn{state, now, actions};
     Worker* const worker = state.pool.find(id);
     if (worker == nullptr || !worker->welcomed())
         return Error{ErrorCode::not_found, text("no worker ", id, " is connected")};
 
-    const std::uint64_t ring_key = State::ring_key_of(*worker);
+    const std::uint64_t ring_key = SwarmState::ring_key_of(*worker);
     switch (order) {
         case WorkerOrder::drain:
         case WorkerOrder::use:

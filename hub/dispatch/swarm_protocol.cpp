@@ -47,7 +47,7 @@ std::optional<WorkerArithmetic> arithmetic_asked(const SwarmOptions& options) {
 }
 }  // namespace
 
-bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const {
+bool SwarmState::retry_in_bf16(Round& round, const Attempt& attempt) const {
     // deterministic: rounded to the wire's dtype, whoever answers
     if (attempt.shape.dtype != Dtype::f16 || options.rounding.deterministic) return false;
 
@@ -66,7 +66,7 @@ bool SwarmCore::State::retry_in_bf16(Round& round, const Attempt& attempt) const
     return true;
 }
 
-void SwarmCore::State::refuse(Turn& turn, Worker& worker, const Error& error, CloseCode code) {
+void SwarmState::refuse(Turn& turn, Worker& worker, const Error& error, CloseCode code) {
     if (!worker.published_peer)
         turn.send(worker, encode_error({.code = error_code_name(error.code),
                                         .found = error.message,
@@ -74,7 +74,7 @@ void SwarmCore::State::refuse(Turn& turn, Worker& worker, const Error& error, Cl
     remove_worker(turn, worker.id, WorkerEvent::Kind::removed, error.message, code);
 }
 
-void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_frame(Turn& turn, Worker& worker, ByteView frame) {
     const Result<FrameHeader> header = decode_frame_header(frame);
     if (!header.ok()) {
         ++counts.bad_frames;
@@ -140,8 +140,8 @@ void SwarmCore::State::on_frame(Turn& turn, Worker& worker, ByteView frame) {
            CloseCode::protocol_error);
 }
 
-void SwarmCore::State::on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header,
-                                      ByteView frame) {
+void SwarmState::on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header,
+                                ByteView frame) {
     if ((header.type == FrameType::hello || header.type == FrameType::heartbeat) &&
         frame.size() > hello_bytes_max) {
         ++counts.bad_frames;
@@ -164,8 +164,7 @@ void SwarmCore::State::on_first_frame(Turn& turn, Worker& worker, const FrameHea
 
 // Why one more worker may not join: told before its WELCOME, so that no placement moves
 // for it. One that comes back while its old connection still stands takes that one's place.
-std::optional<Error> SwarmCore::State::no_place_for(const Worker& worker,
-                                                    const std::string& worker_key) {
+std::optional<Error> SwarmState::no_place_for(const Worker& worker, const std::string& worker_key) {
     if (auto shut = closed(worker.connected_at, worker_key)) return shut;
     if (options.limits.num_experts == 0)
         return Error{ErrorCode::unsupported,
@@ -185,7 +184,7 @@ std::optional<Error> SwarmCore::State::no_place_for(const Worker& worker,
     return std::nullopt;
 }
 
-void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
     const Result<Hello> hello = decode_hello(frame);
     if (!hello.ok()) {
         ++counts.bad_frames;
@@ -260,7 +259,7 @@ void SwarmCore::State::on_hello(Turn& turn, Worker& worker, ByteView frame) {
 
 // A peer with the five published messages: its token came with
 // the upgrade, its capabilities come in its first HEARTBEAT.
-void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_published_peer(Turn& turn, Worker& worker, ByteView frame) {
     if (!worker.authorized) {
         refuse(turn, worker,
                {ErrorCode::unauthorized,
@@ -320,7 +319,7 @@ void SwarmCore::State::on_published_peer(Turn& turn, Worker& worker, ByteView fr
     welcome(turn, worker);
 }
 
-void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
+void SwarmState::welcome(Turn& turn, Worker& worker) {
     worker.health.on(HealthEvent::welcome, turn.now);
     worker.trust_key = worker.worker_key.empty() ? text('#', worker.id) : worker.worker_key;
     worker.is_proven = trust.trust(worker.trust_key, turn.now) == Trust::proven;
@@ -352,7 +351,7 @@ void SwarmCore::State::welcome(Turn& turn, Worker& worker) {
         place(turn, worker, {});
 }
 
-std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
+std::uint32_t SwarmState::capacity_of(const Worker& worker) const {
     if (drained.contains(ring_key_of(worker))) return 0;
     if (options.expert_blob_bytes == 0) return directory.num_units();
     return static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -361,7 +360,7 @@ std::uint32_t SwarmCore::State::capacity_of(const Worker& worker) const {
 
 // Another memory limit on a connection that serves. What the worker let go of is asked of it no
 // more from here on; the placement keeps the rest where it is.
-void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_budget(Turn& turn, Worker& worker, ByteView frame) {
     const Result<Budget> budget = decode_budget(frame, options.limits);
     if (!budget.ok()) {
         ++counts.bad_frames;
@@ -377,7 +376,7 @@ void SwarmCore::State::on_budget(Turn& turn, Worker& worker, ByteView frame) {
     carry_out_orders(turn);
 }
 
-void SwarmCore::State::on_power(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_power(Turn& turn, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> percent = decode_power(frame);
     if (!percent.ok()) {
         ++counts.bad_frames;
@@ -387,7 +386,7 @@ void SwarmCore::State::on_power(Turn& turn, Worker& worker, ByteView frame) {
     worker.power = *percent / 100.0;
 }
 
-void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {
+void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {
     const auto echoed = std::find_if(
         worker.heartbeats.begin(), worker.heartbeats.end(),
         [&](const auto& beat) { return beat.id == header.sequence_id; });
@@ -411,8 +410,7 @@ void SwarmCore::State::on_heartbeat(Turn& turn, Worker& worker, const FrameHeade
     capacity_freed = true;  // its silence is over
 }
 
-void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& header,
-                                 ByteView frame) {
+void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame) {
     const AttemptId* live = worker.ids.find_live(header.sequence_id);
     if (live == nullptr) return on_unawaited_result(turn, worker, header.sequence_id);
 
@@ -461,7 +459,7 @@ void SwarmCore::State::on_result(Turn& turn, Worker& worker, const FrameHeader& 
 }
 
 // Of an attempt that was cancelled, or of none at all.
-void SwarmCore::State::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id) {
+void SwarmState::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id) {
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
         // late, but it tells how long such work takes
         worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
@@ -481,10 +479,9 @@ void SwarmCore::State::on_unawaited_result(Turn& turn, Worker& worker, std::uint
     capacity_freed = true;
 }
 
-SwarmCore::State::ReadAnswer SwarmCore::State::read_answer(const Worker& worker,
-                                                           const Attempt& attempt,
-                                                           const Round& round, FrameType type,
-                                                           ByteView frame) const {
+SwarmState::ReadAnswer SwarmState::read_answer(const Worker& worker, const Attempt& attempt,
+                                               const Round& round, FrameType type,
+                                               ByteView frame) const {
     constexpr const char* another_shape = "the answer's shape is not the question's";
     ReadAnswer read{.unsummed = worker.published_peer || round.unsummed};
 
@@ -515,8 +512,8 @@ SwarmCore::State::ReadAnswer SwarmCore::State::read_answer(const Worker& worker,
 }
 
 // A lie that need not be computed again to be seen as one.
-void SwarmCore::State::on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt,
-                                       const std::string& wrong) {
+void SwarmState::on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt,
+                                 const std::string& wrong) {
     const RoundId round_id = attempt.round;
     worker.ids.release(attempt.sequence_id);
     drop_attempt(turn, attempt, Failure::bad_answer);
@@ -533,8 +530,7 @@ void SwarmCore::State::on_wrong_answer(Turn& turn, Worker& worker, Attempt& atte
     if (Round* open = find_round(round_id)) dispatch(turn, *open);
 }
 
-void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& header,
-                               ByteView frame) {
+void SwarmState::on_busy(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame) {
     const Result<std::uint32_t> retry_ms = decode_busy(frame);
     if (!retry_ms.ok()) {
         ++counts.bad_frames;
@@ -562,7 +558,7 @@ void SwarmCore::State::on_busy(Turn& turn, Worker& worker, const FrameHeader& he
     dispatch(turn, round);
 }
 
-void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_error(Turn& turn, Worker& worker, ByteView frame) {
     const Result<ErrorMessage> error = decode_error(frame);
     if (!error.ok()) {
         ++counts.bad_frames;
@@ -614,7 +610,7 @@ void SwarmCore::State::on_error(Turn& turn, Worker& worker, ByteView frame) {
 
 // It leaves: what it holds goes to others now; what it was asked
 // it may answer. close_drained() closes the connection after that.
-void SwarmCore::State::on_worker_drain(Turn& turn, Worker& worker, ByteView frame) {
+void SwarmState::on_worker_drain(Turn& turn, Worker& worker, ByteView frame) {
     const Result<std::uint32_t> deadline_ms = decode_drain(frame);
     if (!deadline_ms.ok()) {
         ++counts.bad_frames;

@@ -15,15 +15,14 @@
 #include "hub/dispatch/attempt_policy.h"
 #include "hub/dispatch/round.h"
 #include "hub/dispatch/router.h"
-#include "hub/dispatch/swarm_core.h"
 #include "hub/dispatch/unit_directory.h"
 #include "hub/dispatch/worker_pool.h"
 
 namespace moex {
 
-struct SwarmCore::State {
+struct SwarmState {
     using Actions = std::vector<SwarmAction>;
-    explicit State(SwarmOptions given);
+    explicit SwarmState(SwarmOptions given);
 
     // ---- swarm_core.cpp: sessions and time
     enum class TimerKind : std::uint8_t {
@@ -49,7 +48,7 @@ struct SwarmCore::State {
 
     // One event as it is handled: when it came, and the actions that follow from it.
     struct Turn {
-        State& state;
+        SwarmState& state;
         TimePoint now;
         Actions& out;
 

@@ -12,28 +12,28 @@ constexpr std::size_t sync_units_max = 16;
 constexpr std::size_t release_units_max = 4096;
 }  // namespace
 
-std::uint32_t SwarmCore::State::unit_of(std::uint32_t layer, std::uint32_t expert) const {
+std::uint32_t SwarmState::unit_of(std::uint32_t layer, std::uint32_t expert) const {
     return static_cast<std::uint32_t>(moe_index[layer]) * options.limits.num_experts + expert;
 }
 
-Unit SwarmCore::State::wire_unit(std::uint32_t unit) const {
+Unit SwarmState::wire_unit(std::uint32_t unit) const {
     return {.layer = static_cast<std::uint16_t>(moe_layers[unit / options.limits.num_experts]),
             .expert = static_cast<std::uint16_t>(unit % options.limits.num_experts)};
 }
 
-bool SwarmCore::State::is_unit(const Unit& unit) const {
+bool SwarmState::is_unit(const Unit& unit) const {
     return unit.layer < moe_index.size() && moe_index[unit.layer] >= 0 &&
            unit.expert < options.limits.num_experts;
 }
 
-std::vector<std::uint32_t> SwarmCore::State::units_of(const std::vector<Unit>& named) const {
+std::vector<std::uint32_t> SwarmState::units_of(const std::vector<Unit>& named) const {
     std::vector<std::uint32_t> units;
     for (const Unit& unit : named)
         if (is_unit(unit)) units.push_back(unit_of(unit.layer, unit.expert));
     return units;
 }
 
-void SwarmCore::State::carry_out_orders(Turn& turn) {
+void SwarmState::carry_out_orders(Turn& turn) {
     for (const UnitOrder& order : directory.take_orders()) {
         Worker* worker = pool.find(order.worker);
         if (worker == nullptr) continue;
@@ -49,8 +49,7 @@ void SwarmCore::State::carry_out_orders(Turn& turn) {
     turn.set_timer(*wake_at, TimerKind::units, 0);
 }
 
-void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
-                                   std::span<const std::uint32_t> units) {
+void SwarmState::send_assign(Turn& turn, Worker& worker, std::span<const std::uint32_t> units) {
     std::vector<AssignedUnit> frame;
     std::vector<std::uint32_t> synced;
     auto num_later = static_cast<std::uint32_t>(worker.num_later + units.size());
@@ -83,8 +82,7 @@ void SwarmCore::State::send_assign(Turn& turn, Worker& worker,
 }
 
 // No message of the five takes a unit back: a published peer is not asked for it any more.
-void SwarmCore::State::send_release(Turn& turn, Worker& worker,
-                                    std::span<const std::uint32_t> units) {
+void SwarmState::send_release(Turn& turn, Worker& worker, std::span<const std::uint32_t> units) {
     if (worker.published_peer) return;
     std::vector<Unit> frame;
     for (const std::uint32_t unit : units) {
@@ -95,11 +93,11 @@ void SwarmCore::State::send_release(Turn& turn, Worker& worker,
     if (!frame.empty()) turn.send(worker, encode_release(frame));
 }
 
-std::uint64_t SwarmCore::State::ring_key_of(const Worker& worker) {
+std::uint64_t SwarmState::ring_key_of(const Worker& worker) {
     return worker.worker_key.empty() ? mix_hash(0, worker.id) : text_hash(worker.worker_key);
 }
 
-void SwarmCore::State::place(Turn& turn, Worker& worker, std::span<const std::uint32_t> held) {
+void SwarmState::place(Turn& turn, Worker& worker, std::span<const std::uint32_t> held) {
     if (worker.leaving() || !worker.units.empty()) return;
 
     PlacementMember member{.worker = worker.id,
@@ -114,8 +112,7 @@ void SwarmCore::State::place(Turn& turn, Worker& worker, std::span<const std::ui
     carry_out_orders(turn);
 }
 
-void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
-                                  std::span<const std::uint32_t> units) {
+void SwarmState::mark_ready(Turn& turn, Worker& worker, std::span<const std::uint32_t> units) {
     const std::uint32_t before = worker.num_ready;
     if (!directory.on_ready(worker, units, turn.now)) return;
 
@@ -133,8 +130,8 @@ void SwarmCore::State::mark_ready(Turn& turn, Worker& worker,
 // The worker does not hold something of this attempt: nothing of it is asked
 // there until READY names it again. It is assigned anew, so that a worker that
 // lost its weights fetches them; one that goes on saying so is left alone.
-void SwarmCore::State::on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt,
-                                        const Round& round) {
+void SwarmState::on_missing_units(Turn& turn, Worker& worker, const Attempt& attempt,
+                                  const Round& round) {
     constexpr std::uint64_t errors_max = 16;
     std::vector<std::uint32_t> units;
     for (const std::uint32_t piece : attempt.pieces) units.push_back(round.pieces[piece].unit);
@@ -144,13 +141,13 @@ void SwarmCore::State::on_missing_units(Turn& turn, Worker& worker, const Attemp
 }
 
 // A published peer loads in order and in silence; loading_silence_max bounds that.
-void SwarmCore::State::check_loading(Turn& turn, Worker& worker) {
+void SwarmState::check_loading(Turn& turn, Worker& worker) {
     if (worker.leaving() || worker.published_peer) return;
     directory.check_loading(worker, capacity_of(worker), turn.now);
     carry_out_orders(turn);
 }
 
-Duration SwarmCore::State::holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const {
+Duration SwarmState::holder_wait_of(std::uint32_t unit, TimePoint unheld_since) const {
     const TimePoint held_until = directory.held_until(unit);
     const bool seen = held_until != TimePoint{} &&
                       unheld_since - held_until <= options.holder_seen_within;

@@ -1,6 +1,7 @@
 // What others are told of the core's state: counters, workers, who holds what.
 #include <algorithm>
 
+#include "hub/dispatch/swarm_core.h"
 #include "hub/dispatch/swarm_state.h"
 
 namespace moex {
@@ -35,7 +36,7 @@ std::optional<WorkerView> SwarmCore::worker(WorkerId id) const {
 }
 
 std::vector<std::uint16_t> SwarmCore::replicas() const {
-    const State& state = *state_;
+    const SwarmState& state = *state_;
     std::vector<std::uint16_t> counts(std::size_t{state.options.limits.num_layers} *
                                       state.options.limits.num_experts);
     for (std::uint32_t unit = 0; unit < state.directory.num_units(); ++unit) {
@@ -51,7 +52,7 @@ std::vector<std::uint16_t> SwarmCore::replicas() const {
 }
 
 Coverage SwarmCore::coverage() const {
-    const State& state = *state_;
+    const SwarmState& state = *state_;
     Coverage coverage;
     const std::vector<std::uint16_t> counts = replicas();
     std::uint64_t total = 0;

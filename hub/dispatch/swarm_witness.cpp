@@ -8,8 +8,8 @@
 
 namespace moex {
 
-void SwarmCore::State::hold_for_witness(Turn& turn, Worker& worker, Attempt& attempt,
-                                        CheckPlan plan, std::vector<float> y, bool unsummed) {
+void SwarmState::hold_for_witness(Turn& turn, Worker& worker, Attempt& attempt, CheckPlan plan,
+                                  std::vector<float> y, bool unsummed) {
     const std::uint64_t id = ++last_check;
     checks[id] = {.worker = worker.id,
                   .key = worker.trust_key,
@@ -32,8 +32,8 @@ void SwarmCore::State::hold_for_witness(Turn& turn, Worker& worker, Attempt& att
 }
 
 // Somebody else, elsewhere, who holds all of it: with a record before one without.
-Worker* SwarmCore::State::find_witness(TimePoint now, const Round& round, const Attempt& attempt,
-                                       const PendingCheck& check) {
+Worker* SwarmState::find_witness(TimePoint now, const Round& round, const Attempt& attempt,
+                                 const PendingCheck& check) {
     const auto may = [&](const Worker& worker) {
         if (!eligible(worker, now) || !worker.health.serves() || worker.published_peer ||
             worker.trust_key == check.key || worker.trust_key == check.dissenter ||
@@ -60,7 +60,7 @@ Worker* SwarmCore::State::find_witness(TimePoint now, const Round& round, const 
     return best;
 }
 
-bool SwarmCore::State::ask_witness(Turn& turn, std::uint64_t id) {
+bool SwarmState::ask_witness(Turn& turn, std::uint64_t id) {
     const PendingCheck& check = checks.at(id);
     const Attempt& held = *find_attempt(check.attempt);
     Round& round = *find_round(held.round);
@@ -87,8 +87,8 @@ bool SwarmCore::State::ask_witness(Turn& turn, std::uint64_t id) {
     return true;
 }
 
-void SwarmCore::State::on_witness(Turn& turn, Worker& witness, Attempt& attempt,
-                                  std::vector<float> y, bool unsummed) {
+void SwarmState::on_witness(Turn& turn, Worker& witness, Attempt& attempt, std::vector<float> y,
+                            bool unsummed) {
     const std::uint64_t id = attempt.witness_of;
     const auto found = checks.find(id);
     if (found == checks.end() || found->second.attempt == 0) {
@@ -150,13 +150,13 @@ void SwarmCore::State::on_witness(Turn& turn, Worker& witness, Attempt& attempt,
 }
 
 // It has said what it was asked for.
-void SwarmCore::State::end_witness(Round& round, Attempt& attempt) {
+void SwarmState::end_witness(Round& round, Attempt& attempt) {
     round.end(attempt);
     erase_attempt(attempt.id);
 }
 
 // Two answers that differ and nobody to ask: who has a record is believed against who has none.
-void SwarmCore::State::settle_dissent(Turn& turn, std::uint64_t id) {
+void SwarmState::settle_dissent(Turn& turn, std::uint64_t id) {
     PendingCheck settled = std::move(checks.extract(id).mapped());
     Attempt& held = *find_attempt(settled.attempt);
     held.check = 0;
@@ -176,7 +176,7 @@ void SwarmCore::State::settle_dissent(Turn& turn, std::uint64_t id) {
 }
 
 // The witness will say nothing in time: what is held counts as it is.
-void SwarmCore::State::settle_without_witness(Turn& turn) {
+void SwarmState::settle_without_witness(Turn& turn) {
     while (!witnesses_lost.empty()) {
         const std::uint64_t id = witnesses_lost.back();
         witnesses_lost.pop_back();
@@ -195,13 +195,13 @@ void SwarmCore::State::settle_without_witness(Turn& turn) {
     }
 }
 
-void SwarmCore::State::renew_trust(TimePoint now) {
+void SwarmState::renew_trust(TimePoint now) {
     for (const auto& [id, worker] : pool.all())
         worker->is_proven = trust.trust(worker->trust_key, now) == Trust::proven;
 }
 
 // It stood alone against two.
-void SwarmCore::State::punish(Turn& turn, const std::string& key, const CheckPlan& plan) {
+void SwarmState::punish(Turn& turn, const std::string& key, const CheckPlan& plan) {
     WorkerId liar = 0;
     std::uint64_t address = 0;
     for (const auto& [id, worker] : pool.all())
