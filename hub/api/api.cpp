@@ -47,6 +47,7 @@ ParamLimits Api::State::limits() const {
     return {.n_max = options.n_max,
             .body_bytes_max = options.body_bytes_max,
             .vocab_size = package->config().vocab_size,
+            .tokenizer = tokenizer.get(),
             .defaults = package->generation_defaults(),
             .prefer_greedy = options.prefer_greedy,
             .seed = random_seed()};

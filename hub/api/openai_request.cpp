@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "hub/api/body_fields.h"
+#include "hub/api/logit_bias.h"
 #include "hub/model/strict_json.h"
 
 namespace moex {
@@ -35,31 +36,6 @@ void read_stop(BodyFields& fields, std::vector<std::string>& out) {
             return fields.refuse(
                 text("Invalid value for 'stop': longer than ", stop_bytes_max, " bytes."),
                 "invalid_value", "stop");
-}
-
-void read_logit_bias(BodyFields& fields, std::size_t vocab_size, std::map<TokenId, float>& out) {
-    const OrderedJson* bias = fields.find("logit_bias");
-    if (!bias) return;
-    if (!bias->is_object())
-        return fields.wrong("logit_bias", "an object of token ids and biases", *bias);
-
-    for (const auto& [key, value] : bias->items()) {
-        std::uint64_t id = 0;
-        bool digits = !key.empty() && key.size() <= 9;
-        for (const char c : key) {
-            digits = digits && c >= '0' && c <= '9';
-            id = id * 10 + static_cast<std::uint64_t>(c - '0');
-        }
-
-        if (!digits || id >= vocab_size)
-            return fields.refuse(text("Invalid key in 'logit_bias': wanted a token id below ",
-                                      vocab_size, ", found ", json_excerpt(OrderedJson(key)), "."),
-                                 "invalid_value", "logit_bias");
-
-        if (!value.is_number() || !(value.get<double>() >= -100 && value.get<double>() <= 100))
-            return fields.wrong("logit_bias", "biases from -100 to 100", value);
-        out[static_cast<TokenId>(id)] = value.get<float>();
-    }
 }
 
 // What a request may carry and we cannot do. `harmless` values are what clients send by default.
@@ -205,7 +181,7 @@ void read_common(BodyFields& fields, const ParamLimits& limits, CompletionParams
     fields.string("user", user);
     read_stop(fields, out.stop);
     read_form(fields, out);
-    read_logit_bias(fields, limits.vocab_size, sampling.logit_bias);
+    sampling.logit_bias = read_logit_bias(fields, limits.vocab_size, limits.tokenizer);
     refuse_unsupported(fields, out.is_chat);
 }
 

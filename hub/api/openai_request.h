@@ -78,7 +78,8 @@ struct CompletionParams {
 struct ParamLimits {
     std::uint32_t n_max = 8;
     std::uint32_t body_bytes_max = 1u << 20;
-    std::size_t vocab_size = 0;  // for logit_bias and prompts of ids
+    std::size_t vocab_size = 0;            // for logit_bias and prompts of ids
+    const Tokenizer* tokenizer = nullptr;  // for logit_bias by text; null refuses it by name
     GenerationDefaults defaults;
     bool prefer_greedy = false;
     std::uint64_t seed = 0;  // where the request names none

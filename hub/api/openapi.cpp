@@ -28,7 +28,14 @@ constexpr const char* sampling_fields = R"json({
   "seed": {"type": "integer"},
   "stop": {"oneOf": [{"type": "string"},
                      {"type": "array", "items": {"type": "string"}, "maxItems": 4}]},
-  "logit_bias": {"type": "object", "additionalProperties": {"type": "number"}},
+  "logit_bias": {
+    "description": "A text stands for each token that it is made of alone, wherever those come.",
+    "oneOf": [
+      {"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Bias"},
+       "description": "By token id; a key that is no number is a text."},
+      {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2,
+         "prefixItems": [{"type": ["integer", "string"]}, {"$ref": "#/components/schemas/Bias"}]},
+       "description": "Pairs of token id or text, and bias; the last to name a token counts."}]},
   "prompt_logprobs": {"type": "integer", "minimum": 0, "maximum": 20,
     "description": "Scores the prompt, with so many likeliest tokens a place; not in a stream."},
   "response_format": {"type": "object", "required": ["type"], "properties": {
@@ -77,6 +84,8 @@ constexpr const char* completion_fields = R"json({
 })json";
 
 constexpr const char* other_schemas = R"json({
+  "Bias": {"oneOf": [{"type": "number", "minimum": -100, "maximum": 100}, {"const": false}],
+    "description": "Added to the logit; false is -100. A special token's text names that token."},
   "Message": {"type": "object", "required": ["role"], "properties": {
     "role": {"type": "string", "enum": ["system", "developer", "user", "assistant", "tool"]},
     "content": {"oneOf": [{"type": "string"}, {"type": "null"},

@@ -269,6 +269,62 @@ TEST_F(ApiTest, ABiasCanForceAToken) {
     EXPECT_EQ(body["choices"][0]["text"], " ship ship");
 }
 
+// The same answer, however the tokens are named.
+TEST_F(ApiTest, ABiasNamesTokensByTextToo) {
+    const auto text_with = [&](const Json& bias) {
+        const auto answer = ask(text_path, {{"prompt", "The sea was"},
+                                            {"max_tokens", 2},
+                                            {"temperature", 0},
+                                            {"logit_bias", bias}});
+        EXPECT_EQ(answer->status(), 200u) << answer->response().body;
+        return answer->json()["choices"][0].value("text", "");
+    };
+    const auto pairs = [](std::initializer_list<Json> all) { return Json::array_t(all); };
+    const auto pair = [](const Json& named, const Json& bias) {
+        return Json(Json::array_t{named, bias});
+    };
+    const TokenId ship = model_.tokenizer->encode(" ship", SpecialTokens::parse).at(0);
+
+    EXPECT_EQ(text_with({{" ship", 100}}), " ship ship");
+    EXPECT_EQ(text_with(pairs({pair(" ship", 100)})), " ship ship");
+    EXPECT_EQ(text_with(pairs({pair(ship, 100)})), " ship ship");
+    EXPECT_EQ(text_with(pairs({pair(" ship", -100), pair(ship, 100)})), " ship ship")
+        << "the last to name a token counts";
+
+    const std::string free = text_with(Json::object());
+    EXPECT_EQ(text_with(pairs({})), free);
+    for (const Json& never : {Json(-100), Json(false)})
+        EXPECT_EQ(text_with(pairs({pair(free, never)})).find(free), std::string::npos) << never;
+
+    // Digits are an id in an object, and text in a list.
+    const auto digit = model_.tokenizer->encode("7", SpecialTokens::parse);
+    ASSERT_EQ(digit.size(), 1u);
+    ASSERT_NE(digit[0], 7u);
+    EXPECT_EQ(text_with(pairs({pair("7", 100)})), "77");
+    EXPECT_EQ(text_with({{std::to_string(digit[0]), 100}}), "77");
+}
+
+// Each token of a text, wherever it may come; and special tokens by what they are called.
+TEST_F(ApiTest, ABiasOfATextIsThatOfEachOfItsTokens) {
+    const std::string words = " lighthouse keeper", end = "<|im_end|>";
+    const auto ids = model_.tokenizer->encode(words, SpecialTokens::parse);
+    ASSERT_GT(ids.size(), 1u);
+    Json by_id = Json::object();
+    for (const TokenId id : ids) by_id[std::to_string(id)] = 9.5;
+
+    Json body{{"prompt", "The sea was"}, {"max_tokens", 12}, {"temperature", 0}};
+    const auto text_with = [&](const Json& bias) {
+        body["logit_bias"] = bias;
+        return ask(text_path, body)->json()["choices"][0]["text"];
+    };
+    EXPECT_EQ(text_with({{words, 9.5}}), text_with(by_id));
+
+    body["logit_bias"] = {{end, 100}};
+    const Json ended = ask(text_path, body)->json()["choices"][0];
+    EXPECT_EQ(ended["text"], "");
+    EXPECT_EQ(ended["finish_reason"], "stop");
+}
+
 TEST_F(ApiTest, EchoPutsThePromptInFront) {
     const Json body =
         ask(text_path,
