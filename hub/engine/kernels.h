@@ -28,7 +28,7 @@ float log_sum_exp(std::span<const float> x);
 
 // Attention over one stretch of cached rows for queries that share one kv head: heads of one token,
 // or of several. Rows of fewer bits are widened value by value as they are read, exactly, so that
-// they give the bits of load_kv_head() and f32.
+// they give the bits of load_kv_head() (kv_head.h) and f32.
 // scores[r · scores_stride + t] = scale · q[r] · k[t]; q [num_rows, head_dim].
 void attention_scores(RowsOut scores, RowsIn q, const KvRows& k, std::uint32_t num_tokens,
                       std::uint32_t head_dim, float scale);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "hub/engine/kv_dtype.h"
+#include "hub/engine/kv_head.h"
 #include "hub/engine/prefix_index.h"
 #include "hub/model/config.h"
 #include "protocol/bytes.h"

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string_view>
 
 namespace moex {
@@ -29,11 +28,5 @@ struct KvRows {
 
 const char* kv_dtype_name(KvDtype dtype);
 std::optional<KvDtype> parse_kv_dtype(std::string_view name);
-
-// Of one head of one token; a multiple of 4.
-std::size_t kv_head_bytes(KvDtype dtype, std::uint32_t head_dim);
-// `to` has kv_head_bytes(), at a multiple of 4.
-void store_kv_head(std::byte* to, KvDtype dtype, std::span<const float> values);
-void load_kv_head(std::span<float> values, KvDtype dtype, const std::byte* from);
 
 }  // namespace moex

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "hub/engine/kernels/integer_paths.h"
 #include "protocol/check.h"
 #include "protocol/half.h"
 
@@ -160,95 +159,6 @@ void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
                 }
             }
     }
-}
-
-QuantizedRows QuantizedRows::rows(std::uint32_t first, std::uint32_t count) const {
-    QuantizedRows part = *this;
-    part.num_rows = count;
-    if (row_index) {
-        part.row_index += first;
-    } else {
-        part.codes = row_codes(first);
-        part.scales = row_scales(first);
-        part.sums = row_sums(first);
-    }
-    return part;
-}
-
-void QuantizedBuffer::resize(std::uint32_t num_rows, std::uint32_t num_in,
-                             std::uint32_t group_size) {
-    num_rows_ = num_rows;
-    num_groups_ = (num_in + group_size - 1) / group_size;
-    group_size_ = group_size;
-
-    const std::size_t groups = std::size_t{num_rows} * num_groups_;
-    if (codes_.size() < groups * group_size) codes_.resize(groups * group_size);
-    if (scales_.size() < groups) {
-        scales_.resize(groups);
-        sums_.resize(groups);
-    }
-}
-
-QuantizedRows QuantizedBuffer::rows() const {
-    return {codes_.data(), scales_.data(), sums_.data(), num_rows_,
-            num_groups_,   group_size_,    nullptr};
-}
-
-void QuantizedBuffer::quantize_row(std::uint32_t row, std::span<const float> x) {
-    const std::size_t first = std::size_t{row} * num_groups_;
-    for (std::uint32_t group = 0; group < num_groups_; ++group) {
-        const std::size_t begin = std::size_t{group} * group_size_;
-        const std::size_t count = std::min<std::size_t>(group_size_, x.size() - begin);
-
-        const float* from = x.data() + begin;
-        float padded[128] = {};
-        if (count < group_size_) {
-            std::copy_n(from, count, padded);
-            from = padded;
-        }
-        const QuantizedGroup done = quantize_group(codes_.data() + (first + group) * group_size_,
-                                                   from, group_size_);
-        scales_[first + group] = done.scale;
-        sums_[first + group] = static_cast<float>(done.sum);
-    }
-}
-
-std::span<const IntegerPathChoice> integer_paths() {
-    static const std::vector<IntegerPathChoice> paths = [] {
-        std::vector<IntegerPathChoice> found;
-#if defined(__x86_64__)
-        found = {{&integer_amx(), integer_amx_supported()},
-                 {&integer_avx512_vnni(), integer_avx512_vnni_supported()},
-                 {&integer_avx_vnni(), integer_avx_vnni_supported()},
-                 {&integer_avx2(), integer_avx2_supported()}};
-#endif
-#if defined(__wasm_simd128__)
-        found = {{&integer_wasm(), true}};
-#endif
-        found.push_back({&integer_portable(), true});
-        return found;
-    }();
-    return paths;
-}
-
-const IntegerPath& integer_path() {
-    static const IntegerPath& best = *std::find_if(integer_paths().begin(), integer_paths().end(),
-                                                   [](const IntegerPathChoice& choice) {
-                                                       return choice.supported;
-                                                   })
-                                          ->path;
-    return best;
-}
-
-void multiply(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
-              std::uint32_t panel_begin, std::uint32_t panel_end) {
-    MOEX_DCHECK(x.group_size == weights.group_size && x.num_groups == weights.num_groups(),
-                "rows were quantised for another matrix");
-    const IntegerPath& path = integer_path();
-    const bool is_int4 = weights.dtype == PackedDtype::int4;
-    const IntegerProduct product = x.num_rows == 1 ? (is_int4 ? path.gemv_int4 : path.gemv_int8)
-                                                   : (is_int4 ? path.gemm_int4 : path.gemm_int8);
-    product(out, weights, x, panel_begin, panel_end);
 }
 
 }  // namespace moex

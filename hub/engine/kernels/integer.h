@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "hub/engine/kernels/matrix.h"
+#include "hub/engine/kernels/quantized_rows.h"
 #include "protocol/result.h"
 
 namespace moex {
@@ -73,40 +73,6 @@ void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& fro
 // The same codes, scales and zeros in another order.
 void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
-
-// Activations: row r, or row_index[r] where there is an index, has its codes
-// at codes + row · num_groups() · group_size.
-struct QuantizedRows {
-    const std::int8_t* codes = nullptr;
-    const float* scales = nullptr;  // [rows, num_groups]
-    const float* sums = nullptr;    // [rows, num_groups]: a group's codes, added up
-    std::uint32_t num_rows = 0, num_groups = 0, group_size = 0;
-    const std::uint32_t* row_index = nullptr;  // [num_rows]
-
-    std::size_t row(std::uint32_t r) const { return row_index ? row_index[r] : r; }
-    const std::int8_t* row_codes(std::uint32_t r) const {
-        return codes + row(r) * num_groups * group_size;
-    }
-    const float* row_scales(std::uint32_t r) const { return scales + row(r) * num_groups; }
-    const float* row_sums(std::uint32_t r) const { return sums + row(r) * num_groups; }
-    // Rows [first, first + count).
-    QuantizedRows rows(std::uint32_t first, std::uint32_t count) const;
-};
-
-// Room for quantised rows; grows only. Rows are written by quantize_row(), in any order.
-class QuantizedBuffer {
-  public:
-    void resize(std::uint32_t num_rows, std::uint32_t num_in, std::uint32_t group_size);
-    QuantizedRows rows() const;
-    // Per group scale = max|x| / 127 (0 where that is tiny), code = round(x · (127 / max|x|)),
-    // ties to even. A value that is not finite makes the group's scale so. `x` [num_in].
-    void quantize_row(std::uint32_t row, std::span<const float> x);
-
-  private:
-    std::vector<std::int8_t> codes_;
-    std::vector<float> scales_, sums_;
-    std::uint32_t num_rows_ = 0, num_groups_ = 0, group_size_ = 0;
-};
 
 // The steps of an expert beside its products, as fixed as these: none is fused.
 // out = gate / (1 + e^−gate) · up; out may be gate or up. The exponential is that of PROTOCOL.md.

@@ -1,19 +1,9 @@
-// What the paths of integer.h are made of; each is a file of its own, compiled for its
-// instruction set alone.
+// The instruction sets of integer.h; each is a file of its own, compiled for its set alone.
 #pragma once
 
 #include "hub/engine/kernels/integer.h"
 
 namespace moex {
-
-// group_size values of x to codes; the scale and the sum of the codes.
-struct QuantizedGroup {
-    float scale = 0;
-    std::int32_t sum = 0;
-};
-QuantizedGroup quantize_group(std::int8_t* codes, const float* x, std::uint32_t group_size);
-// Its twin in plain loops.
-QuantizedGroup quantize_group_plain(std::int8_t* codes, const float* x, std::uint32_t group_size);
 
 const IntegerPath& integer_portable();
 

@@ -1,5 +1,5 @@
 // Activations to codes of 8 bits, by Highway; twin: quantize_group_plain().
-#include "hub/engine/kernels/integer_paths.h"
+#include "hub/engine/kernels/quantized_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "hub/engine/kernels/integer_quantize.cpp"
