@@ -32,7 +32,7 @@ const char* finish_reason_name(FinishReason reason) {
     return "error";
 }
 
-Engine::State::State(StepDevice& with, ExpertBackend& by, EngineOptions given)
+EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions given)
     : device(with),
       experts(by),
       options(given),
@@ -42,13 +42,13 @@ Engine::State::State(StepDevice& with, ExpertBackend& by, EngineOptions given)
     counters.kv_pages = num_pages;
 }
 
-void Engine::State::make_cache() {
+void EngineState::make_cache() {
     cache.emplace(device.config(), KvCacheOptions{options.page_tokens, num_pages, options.kv_dtype,
                                                   device.page_copier()});
 }
 
 Engine::Engine(StepDevice& device, ExpertBackend& experts, EngineOptions options)
-    : state_(std::make_unique<State>(device, experts, options)) {
+    : state_(std::make_unique<EngineState>(device, experts, options)) {
     state_->thread = std::thread([state = state_.get()] { state->run(); });
     state_->watcher = std::thread([state = state_.get()] { state->watch_cancels(); });
 }
@@ -65,7 +65,7 @@ Engine::~Engine() {
 }
 
 Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink sink) {
-    State& state = *state_;
+    EngineState& state = *state_;
     const ModelConfig& config = state.device.config();
 
     if (request.prompt.empty())
@@ -128,7 +128,7 @@ Result<GenerationId> Engine::submit(GenerationRequest request, GenerationSink si
 }
 
 void Engine::cancel(GenerationId id) {
-    State& state = *state_;
+    EngineState& state = *state_;
     {
         const std::lock_guard lock(state.mutex);
         auto found = state.waiting.take_if([&](const Generation& one) { return one.id == id; });
@@ -163,7 +163,7 @@ bool Engine::idle() const {
     return state_->open == 0;
 }
 
-void Engine::State::run() {
+void EngineState::run() {
     while (begin_step()) step();
     for (auto& generation : running) end(std::move(generation), FinishReason::cancelled);
     running.clear();
@@ -186,7 +186,7 @@ void Engine::State::run() {
 
 // Stops the step in progress when the engine ends, or when a member
 // was cancelled and the step takes too long to wait for its end.
-void Engine::State::watch_cancels() {
+void EngineState::watch_cancels() {
     std::unique_lock lock(mutex);
 
     const auto wanted = [&] {
@@ -208,7 +208,7 @@ void Engine::State::watch_cancels() {
 }
 
 // Waits for work, ends what was cancelled and admits what fits. False: stop.
-bool Engine::State::begin_step() {
+bool EngineState::begin_step() {
     for (;;) {
         std::vector<std::unique_ptr<Generation>> ended;
         {
@@ -246,7 +246,7 @@ bool Engine::State::begin_step() {
 }
 
 // Whose turn it is comes first: one that does not fit yet holds back those behind it.
-void Engine::State::admit() {
+void EngineState::admit() {
     while (!waiting.empty() && running.size() < options.sequences_max) {
         Generation& next = waiting.front();
         const GenerationStats stats = next.stats;
@@ -277,7 +277,7 @@ void Engine::State::admit() {
 
 // Room for what it has and one page for each that runs already is enough to begin with: an answer
 // rarely becomes as long as it may. One that follows another takes its pages when they are there.
-bool Engine::State::has_room(const Generation& next) {
+bool EngineState::has_room(const Generation& next) {
     const std::uint32_t tokens = std::min(static_cast<std::uint32_t>(next.tokens.size()) + 1,
                                           next.tokens_max());
     const std::uint32_t missing = cache->pages_for(tokens) - cache->pages_for(next.follow_tokens);
@@ -286,7 +286,7 @@ bool Engine::State::has_room(const Generation& next) {
     return true;
 }
 
-void Engine::State::publish_gauges() {
+void EngineState::publish_gauges() {
     const std::lock_guard lock(mutex);
     counters.running = static_cast<std::uint32_t>(running.size());
     counters.running_max = std::max(counters.running_max, counters.running);
@@ -295,7 +295,7 @@ void Engine::State::publish_gauges() {
     counters.kv_pages_cached = cache->pages_cached();
 }
 
-void Engine::State::end_running(GenerationId id, FinishReason reason, Error error) {
+void EngineState::end_running(GenerationId id, FinishReason reason, Error error) {
     const auto found = std::find_if(running.begin(), running.end(),
                                     [&](const auto& one) { return one->id == id; });
 
@@ -307,7 +307,7 @@ void Engine::State::end_running(GenerationId id, FinishReason reason, Error erro
     end(std::move(generation), reason, std::move(error));
 }
 
-void Engine::State::end(std::unique_ptr<Generation> generation, FinishReason reason, Error error) {
+void EngineState::end(std::unique_ptr<Generation> generation, FinishReason reason, Error error) {
     std::vector<float> mean;
     for (const double sum : generation->hidden_sum)
         mean.push_back(static_cast<float>(sum / generation->hidden_rows));

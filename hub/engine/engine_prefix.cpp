@@ -31,7 +31,7 @@ std::uint32_t common_tokens(const Generation& a, const Generation& b, std::uint3
 
 }  // namespace
 
-void Engine::State::forget(std::span<const std::uint64_t> workers) {
+void EngineState::forget(std::span<const std::uint64_t> workers) {
     for (const std::uint64_t worker : workers) {
         cache->forget_worker(worker);
         for (auto& generation : running)
@@ -42,7 +42,7 @@ void Engine::State::forget(std::span<const std::uint64_t> workers) {
 }
 
 // Takes over what is known of its tokens. The last is always computed: its logits are wanted.
-void Engine::State::take_prefix(Generation& generation) {
+void EngineState::take_prefix(Generation& generation) {
     if (!options.prefix_cache || !may_share(generation)) return;
 
     generation.kv->adopt(
@@ -59,7 +59,7 @@ void Engine::State::take_prefix(Generation& generation) {
 }
 
 // Another that runs, before the given place, and computes the beginning that this one wants.
-void Engine::State::choose_leader(Generation& generation, std::size_t before) {
+void EngineState::choose_leader(Generation& generation, std::size_t before) {
     generation.follows = 0;
     generation.follow_tokens = generation.kv->num_tokens();
     if (!options.prefix_cache || !may_share(generation)) return;
@@ -74,7 +74,7 @@ void Engine::State::choose_leader(Generation& generation, std::size_t before) {
     }
 }
 
-bool Engine::State::waits_for_leader(std::size_t index) {
+bool EngineState::waits_for_leader(std::size_t index) {
     Generation& generation = *running[index];
     if (generation.follows == 0) return false;
 
@@ -96,8 +96,8 @@ bool Engine::State::waits_for_leader(std::size_t index) {
 }
 
 // The pages that the step filled, for those who come later.
-void Engine::State::offer_pages(Generation& generation, const StepResult& result,
-                                std::size_t first_row) {
+void EngineState::offer_pages(Generation& generation, const StepResult& result,
+                              std::size_t first_row) {
     if (!options.prefix_cache) return;
     const std::uint32_t end = generation.kv->num_tokens(), first = end - generation.step_tokens;
     generation.page_workers.resize(cache->pages_for(end));

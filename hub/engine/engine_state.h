@@ -12,9 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "hub/engine/engine.h"
+#include "hub/engine/engine_types.h"
 #include "hub/engine/generation.h"
 #include "hub/engine/step_cost.h"
+#include "hub/engine/step_device.h"
 #include "hub/engine/turn_queue.h"
 
 namespace moex {
@@ -81,8 +82,8 @@ struct DueToken {
 // again makes the others wait at most twice as long as the step they need.
 inline constexpr Duration patience_min = 40ms;
 
-struct Engine::State {
-    State(StepDevice& with, ExpertBackend& by, EngineOptions given);
+struct EngineState {
+    EngineState(StepDevice& with, ExpertBackend& by, EngineOptions given);
 
     StepDevice& device;
     ExpertBackend& experts;

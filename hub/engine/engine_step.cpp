@@ -18,7 +18,7 @@ constexpr std::uint32_t short_prompt_tokens = 64;
 }  // namespace
 
 // One row for every sequence that decodes; the rest of the step is for the prompts.
-void Engine::State::share_rows() {
+void EngineState::share_rows() {
     std::uint32_t rows_left = std::max(1u, options.step_rows_max);
     for (auto& generation : running) generation->step_tokens = 0;
 
@@ -49,8 +49,8 @@ void Engine::State::share_rows() {
 // shortest first, and what that leaves of its share goes to the next. Side by side these are done
 // late but together, and cost less: until then nobody decodes beside them, and the fewer rows a
 // chunk has the dearer is each. Time is bounded where somebody waits for a next token.
-void Engine::State::share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
-                                      const StepShape& shape) {
+void EngineState::share_prompt_rows(std::vector<Generation*> prompts, std::uint32_t rows_left,
+                                    const StepShape& shape) {
     const bool is_timed = shape.decode_rows > 0;
     if (prompts.empty() || (is_timed && cost.wants_plain_step(shape.decode_rows))) return;
 
@@ -101,7 +101,7 @@ void Engine::State::share_prompt_rows(std::vector<Generation*> prompts, std::uin
     }
 }
 
-StepShape Engine::State::shape_of_step() const {
+StepShape EngineState::shape_of_step() const {
     StepShape shape;
     for (const auto& generation : running) {
         const std::uint64_t rows = generation->step_tokens, first = generation->kv->num_tokens();
@@ -120,7 +120,7 @@ StepShape Engine::State::shape_of_step() const {
 // Pages for the rows of this step. When they run out, the one admitted
 // last is preempted: back in the queue it keeps its tokens and loses its cache.
 // The first always goes on: no request is taken that the whole budget could not hold.
-void Engine::State::grow_pages() {
+void EngineState::grow_pages() {
     for (std::size_t i = 0; i < running.size(); ++i) {
         while (i < running.size() &&
                !running[i]->kv->reserve(running[i]->kv->num_tokens() + running[i]->step_tokens)) {
@@ -137,7 +137,7 @@ void Engine::State::grow_pages() {
 }
 
 // Whose rows the next step has, in its order: those that take guesses for true come last.
-std::vector<Generation*> Engine::State::members_of_step() {
+std::vector<Generation*> EngineState::members_of_step() {
     share_rows();
     grow_pages();
 
@@ -149,7 +149,7 @@ std::vector<Generation*> Engine::State::members_of_step() {
     return members;
 }
 
-std::vector<StepRows> Engine::State::compose(std::span<Generation* const> members) const {
+std::vector<StepRows> EngineState::compose(std::span<Generation* const> members) const {
     std::vector<StepRows> batch;
     for (const Generation* generation : members) {
         StepRows rows{.kv = generation->kv.get()};
@@ -170,14 +170,13 @@ std::vector<StepRows> Engine::State::compose(std::span<Generation* const> member
 }
 
 // How many tokens its sampler needs of a device that finds them; 0: it needs the logits.
-std::uint32_t Engine::State::likeliest_of(const Generation& generation) const {
+std::uint32_t EngineState::likeliest_of(const Generation& generation) const {
     if (generation.request.logprobs) return 0;
     const std::uint32_t wanted = generation.sampler.num_likeliest();
     return wanted <= device.likeliest_max() ? wanted : 0;
 }
 
-Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch,
-                                           const StepShape& shape) {
+Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const StepShape& shape) {
     std::stop_token stop;
     const TimePoint started = now_steady(), cost_from = options.clock();
 
@@ -216,7 +215,7 @@ Result<StepResult> Engine::State::run_step(std::span<const StepRows> batch,
 }
 
 // Ends the members of a step that failed for good; one that was stopped is begun anew.
-void Engine::State::on_failed_step(const Error& error, std::span<Generation* const> members) {
+void EngineState::on_failed_step(const Error& error, std::span<Generation* const> members) {
     // Stopped for the sake of one that was cancelled: the next step begins without it.
     if (error.code == ErrorCode::cancelled && step_stop.stop_requested()) {
         const std::lock_guard lock(mutex);
@@ -239,7 +238,7 @@ void Engine::State::on_failed_step(const Error& error, std::span<Generation* con
 
 // All keys and values are gone with their device. Everybody steps back into the queue with the
 // tokens that were written, in order of admission, and the device that comes computes them again.
-void Engine::State::begin_anew() {
+void EngineState::begin_anew() {
     for (auto& generation : running) {
         generation->kv.reset();
         generation->step_tokens = 0;
@@ -254,7 +253,7 @@ void Engine::State::begin_anew() {
     for (; !running.empty(); running.pop_back()) waiting.push_returned(std::move(running.back()));
 }
 
-void Engine::State::step() {
+void EngineState::step() {
     const TraceSpan span(Trace::Row::engine, "step", {"sequences", running.size()});
     const std::vector<Generation*> members = members_of_step();
     const std::vector<StepRows> batch = compose(members);
@@ -284,9 +283,9 @@ void Engine::State::step() {
 }
 
 // What each member's rows gave; returns those that have all they need for their next token.
-std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch,
-                                                 std::span<Generation* const> members,
-                                                 const StepResult& result) {
+std::vector<DueToken> EngineState::take_result(std::span<const StepRows> batch,
+                                               std::span<Generation* const> members,
+                                               const StepResult& result) {
     const std::size_t vocab_size = device.config().vocab_size,
                       hidden_size = device.config().hidden_size;
     std::size_t logits_at = 0, row_at = 0, hidden_at = 0, likeliest_at = 0;
@@ -322,7 +321,7 @@ std::vector<DueToken> Engine::State::take_result(std::span<const StepRows> batch
     return due;
 }
 
-void Engine::State::add_hidden(Generation& generation, std::span<const float> rows) {
+void EngineState::add_hidden(Generation& generation, std::span<const float> rows) {
     const std::size_t hidden_size = rows.size() / generation.step_tokens;
     generation.hidden_sum.resize(hidden_size);
     std::uint32_t position = generation.kv->num_tokens() - generation.step_tokens;
@@ -333,7 +332,7 @@ void Engine::State::add_hidden(Generation& generation, std::span<const float> ro
     }
 }
 
-void Engine::State::score_prompt(Generation& generation, std::span<const float> logits) const {
+void EngineState::score_prompt(Generation& generation, std::span<const float> logits) const {
     const std::size_t vocab_size = device.config().vocab_size;
     const std::vector<TokenId>& prompt = generation.request.prompt;
     const std::uint32_t first = generation.kv->num_tokens() - generation.step_tokens;
@@ -349,7 +348,7 @@ void Engine::State::score_prompt(Generation& generation, std::span<const float> 
 }
 
 // Each sampler is its sequence's own, so that nobody's token depends on who is sampled beside it.
-void Engine::State::sample(std::span<DueToken> due) const {
+void EngineState::sample(std::span<DueToken> due) const {
     device.threads().parallel_for(due.size(), 1, [&](std::size_t begin, std::size_t end) {
         for (DueToken& one : due.subspan(begin, end - begin)) {
             const GenerationRequest& request = one.generation->request;
@@ -363,8 +362,8 @@ void Engine::State::sample(std::span<DueToken> due) const {
 }
 
 // Counts what one sequence's rows in the step cost and who answered them.
-void Engine::State::take_rows(Generation& generation, const StepResult& result,
-                              std::size_t first_row) {
+void EngineState::take_rows(Generation& generation, const StepResult& result,
+                            std::size_t first_row) {
     GenerationStats& stats = generation.stats;
     for (std::size_t row = first_row; row < first_row + generation.step_tokens; ++row) {
         stats.pairs_remote += result.rows[row].pairs_remote;
@@ -392,7 +391,7 @@ void Engine::State::take_rows(Generation& generation, const StepResult& result,
 }
 
 // Hands a sequence's next token on; the reason when that was its end.
-std::optional<FinishReason> Engine::State::take_token(Generation& generation, SampledToken token) {
+std::optional<FinishReason> EngineState::take_token(Generation& generation, SampledToken token) {
     const TimePoint now = now_steady();
 
     const GenerationRequest& request = generation.request;

@@ -1,0 +1,46 @@
+// What an engine is told, and what it counts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "hub/base/clock.h"
+#include "hub/engine/kv_dtype.h"
+
+namespace moex {
+
+class ExpertSpeculator;
+
+struct EngineOptions {
+    std::uint32_t sequences_max = 16;   // running at once
+    std::uint32_t queue_max = 64;       // waiting; beyond it submit() answers overloaded
+    std::uint32_t step_rows_max = 256;  // rows of a step, prefill chunks included
+    std::uint64_t kv_bytes_max = 512ull << 20;
+    std::uint32_t page_tokens = 16;
+    KvDtype kv_dtype = KvDtype::f32;
+    // A step in which somebody decodes takes prompt rows until it lasts about this many times what
+    // it would last without; prompts alone fill the step.
+    double step_stretch_max = 2.0;
+    std::function<TimePoint()> clock = now_steady;  // of that measurement
+    // Pages of the KV cache outlive their sequence, and those of a common beginning are shared.
+    bool prefix_cache = true;
+    // Of generations that ask for it; outlives the engine. Null: they are refused. Only a Decoder
+    // knows what to do with one.
+    ExpertSpeculator* speculator = nullptr;
+};
+
+struct EngineCounters {  // all monotonic but running, waiting and the pages
+    std::uint64_t steps = 0, steps_multi_sequence = 0, rows = 0, prompt_tokens = 0,
+                  generated_tokens = 0;
+    // by a cancel, to be begun again without the cancelled one
+    std::uint64_t steps_stopped = 0;
+    // sequences that lost their pages to an older one, for a while
+    std::uint64_t preempted = 0;
+    std::uint64_t cached_tokens = 0;  // of prompts, taken over instead of computed
+    // kv_pages_cached: kept for their beginning of a text, and held by no sequence
+    std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
+                  kv_pages_cached = 0;
+    Duration step_time{}, experts_waited{};
+};
+
+}  // namespace moex
