@@ -1,4 +1,5 @@
 // The minutes of the last week.
+#include "hub/registry/registry.h"
 #include "hub/registry/registry_state.h"
 
 namespace moex {
@@ -10,7 +11,7 @@ constexpr std::size_t minutes_waiting_max = 60;
 }  // namespace
 
 // A minute in which the hub was started again has two parts.
-Status Registry::State::write_minute(const HistoryMinute& minute) {
+Status RegistryState::write_minute(const HistoryMinute& minute) {
     {
         Statement add(*database,
                       "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "

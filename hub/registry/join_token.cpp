@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "hub/registry/registry.h"
 #include "hub/registry/registry_state.h"
 
 namespace moex {
@@ -34,7 +35,7 @@ Result<std::string> read_token(const fs::path& file) {
 }  // namespace
 
 // Written beside and renamed: a crash leaves no half token.
-Status Registry::State::write_join_token(const std::string& token) const {
+Status RegistryState::write_join_token(const std::string& token) const {
     const fs::path file = directory / "join_token", fresh = directory / "join_token.new";
     const int descriptor = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     const std::string line = token + "\n";
@@ -50,7 +51,7 @@ Status Registry::State::write_join_token(const std::string& token) const {
     return {};
 }
 
-Result<std::string> Registry::State::load_join_token() {
+Result<std::string> RegistryState::load_join_token() {
     if (!join_token.empty()) return join_token;
 
     MOEX_ASSIGN(token, read_token(directory / "join_token"));

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "hub/base/log.h"
+#include "hub/registry/registry.h"
 #include "hub/registry/registry_state.h"
 
 namespace moex {
@@ -58,7 +59,7 @@ Result<std::string> random_key(std::string_view prefix) {
     return key;
 }
 
-Status Registry::State::load_keys() {
+Status RegistryState::load_keys() {
     std::vector<StoredKey> loaded;
     Statement select(*database,
                      "SELECT key_sha256, role, name, created_s, tokens_per_minute, expires_s, "
@@ -86,7 +87,7 @@ Status Registry::State::load_keys() {
     return {};
 }
 
-void Registry::State::say_keys_changed() {
+void RegistryState::say_keys_changed() {
     {
         const std::lock_guard lock(pending_mutex);
         keys_changed = true;
@@ -94,7 +95,7 @@ void Registry::State::say_keys_changed() {
     wake.notify_all();
 }
 
-Status Registry::State::insert_key(const KeyHash& hash, const KeyWish& wish) {
+Status RegistryState::insert_key(const KeyHash& hash, const KeyWish& wish) {
     MOEX_TRY(check_name(wish.name));
     {
         const std::lock_guard lock(database_mutex);
@@ -118,7 +119,7 @@ Status Registry::State::insert_key(const KeyHash& hash, const KeyWish& wish) {
 }
 
 // Of the keys of that role and name only `hash` opens from now on.
-Status Registry::State::end_others(const KeyHash& hash, Role role, std::string_view name) {
+Status RegistryState::end_others(const KeyHash& hash, Role role, std::string_view name) {
     {
         const std::lock_guard lock(database_mutex);
         {
@@ -145,7 +146,7 @@ Result<MadeKey> Registry::make_key(const KeyWish& wish) {
     return state_->make_key(wish);
 }
 
-Result<MadeKey> Registry::State::make_key(const KeyWish& wish) {
+Result<MadeKey> RegistryState::make_key(const KeyWish& wish) {
     for (;;) {
         MOEX_ASSIGN(key, random_key(text("moex-", role_name(wish.role), "-")));
         const KeyHash hash = hash_key(key);
@@ -296,7 +297,7 @@ void Registry::watch_keys(std::function<void()> watcher) {
 }
 
 // What other processes did to the keys, and which expired since the last look.
-void Registry::State::look_at_keys() {
+void RegistryState::look_at_keys() {
     bool changed = false;
     {
         const std::lock_guard lock(database_mutex);

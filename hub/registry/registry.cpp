@@ -26,7 +26,7 @@ std::int64_t day_of(std::int64_t time_s) { return time_s - time_s % 86'400; }
 
 std::int64_t unix_now_s() { return std::time(nullptr); }
 
-Status Registry::State::prepare() {
+Status RegistryState::prepare() {
     MOEX_TRY(
         database->execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA "
                           "foreign_keys=ON; PRAGMA trusted_schema=OFF;"));
@@ -39,7 +39,7 @@ Status Registry::State::prepare() {
     return load_keys();
 }
 
-Status Registry::State::write_pending(const Pending& pending) {
+Status RegistryState::write_pending(const Pending& pending) {
     Transaction transaction(*database);
     for (const auto& [name, delta] : pending.counters) {
         Statement add(*database,
@@ -73,7 +73,7 @@ Status Registry::State::write_pending(const Pending& pending) {
     return transaction.commit();
 }
 
-Status Registry::State::write_worker(const std::string& key, const WorkerRecord& delta) {
+Status RegistryState::write_worker(const std::string& key, const WorkerRecord& delta) {
     Statement add(*database,
                   "INSERT INTO workers VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
                   "(worker_key) DO UPDATE SET nickname = excluded.nickname, "
@@ -94,7 +94,7 @@ Status Registry::State::write_worker(const std::string& key, const WorkerRecord&
         .run();
 }
 
-void Registry::State::commit_pending() {
+void RegistryState::commit_pending() {
     const std::lock_guard database_lock(database_mutex);
     Pending taken;
     {
@@ -114,15 +114,15 @@ void Registry::State::commit_pending() {
 }
 
 // With pending_mutex held.
-void Registry::State::add_use(const std::pair<std::string, std::int64_t>& key_and_day,
-                              const TokenUse& use) {
+void RegistryState::add_use(const std::pair<std::string, std::int64_t>& key_and_day,
+                            const TokenUse& use) {
     TokenUse& sum = pending.token_use[key_and_day];
     sum.requests += use.requests;
     sum.prompt_tokens += use.prompt_tokens;
     sum.answer_tokens += use.answer_tokens;
 }
 
-void Registry::State::serve() {
+void RegistryState::serve() {
     for (std::uint32_t look = 1;; ++look) {
         {
             std::unique_lock lock(pending_mutex);
@@ -134,7 +134,7 @@ void Registry::State::serve() {
     }
 }
 
-Registry::Registry() : state_(std::make_unique<State>()) {}
+Registry::Registry() : state_(std::make_unique<RegistryState>()) {}
 
 Registry::~Registry() {
     if (state_->thread.joinable()) {
@@ -154,7 +154,7 @@ Result<std::unique_ptr<Registry>> Registry::open(const fs::path& directory) {
 
     MOEX_ASSIGN(database, Database::open(directory / "moex.sqlite"));
     std::unique_ptr<Registry> registry(new Registry());
-    State& state = *registry->state_;
+    RegistryState& state = *registry->state_;
     state.directory = directory;
     state.database = std::move(database);
     if (const Status prepared = state.prepare(); !prepared)

@@ -9,14 +9,20 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "hub/base/sha256.h"
+#include "hub/registry/bans.h"
+#include "hub/registry/contributions.h"
 #include "hub/registry/database.h"
-#include "hub/registry/registry.h"
+#include "hub/registry/nonces.h"
+#include "hub/registry/records.h"
 
 namespace moex {
 
@@ -63,7 +69,7 @@ struct Pending {
     }
 };
 
-struct Registry::State {
+struct RegistryState {
     std::filesystem::path directory;
     const Nonces nonces;
     std::unique_ptr<BanBook> bans;

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 
+#include "hub/registry/registry.h"
 #include "hub/registry/registry_state.h"
 
 namespace moex {

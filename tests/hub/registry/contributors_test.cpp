@@ -1,9 +1,9 @@
 // What contributors did: counted by day, ranked, forgotten; and what is given to be signed.
-#include "hub/registry/contributors.h"
 
 #include <gtest/gtest.h>
 
 #include "hub/registry/database.h"
+#include "hub/registry/nonces.h"
 #include "hub/registry/registry.h"
 
 namespace moex {

@@ -1,13 +1,11 @@
-// What contributors did, by the key that each of them keeps (protocol/identity.h), and what a
-// worker is given to sign. Part of the Registry, which counts and answers.
+// What contributors did, by the key that each of them keeps (protocol/identity.h). The Registry
+// counts and answers.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include "protocol/identity.h"
 
 namespace moex {
 
@@ -50,23 +48,5 @@ struct Contributions {
     std::vector<BoardRow> board;     // the most work first
     std::optional<ContributorTotals> mine;
 };
-
-// What is signed once: by a worker for its connection, by its owner to be forgotten. Made from a
-// secret of this process and what it is for, so that nothing has to be kept.
-class Nonces {
-  public:
-    Nonces();
-    std::string for_worker(std::uint64_t worker_id) const;
-    // Fits for five to ten minutes.
-    std::string to_forget(std::int64_t now_s) const;
-    bool fits_to_forget(std::string_view challenge, std::int64_t now_s) const;
-
-  private:
-    std::string of(std::string_view purpose, std::uint64_t number) const;
-    std::string secret_;
-};
-
-// RFC 8032. False as well for bytes that are no key.
-bool signature_fits(const PublicKey& key, const Signature& signature, std::string_view text);
 
 }  // namespace moex
