@@ -19,7 +19,7 @@ const resolve = (reference) => {
 
 const typeNames = ['object', 'array', 'string', 'number', 'integer', 'boolean', 'null'];
 const schemaKeys = ['$ref', 'type', 'properties', 'required', 'items', 'enum', 'const', 'oneOf', 'description',
-  'default', 'minimum', 'maximum', 'minItems', 'maxItems', 'additionalProperties'];
+  'default', 'minimum', 'maximum', 'minItems', 'maxItems', 'prefixItems', 'additionalProperties'];
 
 // A schema within the words of JSON Schema that we use; a word that is not among them is a slip of the pen.
 function checkSchema(schema, where) {
@@ -31,7 +31,7 @@ function checkSchema(schema, where) {
     assert.ok(schema.properties[name], `${where}: requires ${name}, which it does not describe`);
   if (schema.items) checkSchema(schema.items, `${where}[]`);
   if (typeof schema.additionalProperties === 'object') checkSchema(schema.additionalProperties, `${where}{}`);
-  for (const one of schema.oneOf ?? []) checkSchema(one, where);
+  for (const one of [...schema.oneOf ?? [], ...schema.prefixItems ?? []]) checkSchema(one, where);
 }
 
 const typeOf = (value) => value === null ? 'null' : Array.isArray(value) ? 'array' : typeof value;
@@ -51,7 +51,10 @@ function problems(value, schema, where, closed) {
   if (types.length > 0 && !types.some((type) => fitsType(value, type))) return [`${where} is of type ${typeOf(value)}`];
 
   if (typeOf(value) === 'array')
-    return value.flatMap((one, i) => schema.items ? problems(one, schema.items, `${where}[${i}]`, closed) : []);
+    return value.flatMap((one, i) => {
+      const item = schema.prefixItems?.[i] ?? schema.items;
+      return item ? problems(one, item, `${where}[${i}]`, closed) : [];
+    });
   if (typeOf(value) !== 'object') return [];
   const missing = (schema.required ?? []).filter((name) => !(name in value))
     .map((name) => `${where}.${name} is missing`);
