@@ -66,6 +66,10 @@ Result<std::shared_ptr<const Grammar>> build(const AnswerWish& wish, const Reaso
         MOEX_ASSIGN(form, add_form(nodes, wish.form, vocabulary));
         said = form;
     }
+    if (wish.channels) {
+        MOEX_ASSIGN(root, add_channel_answer(nodes, wish.calls, *wish.channels, said, vocabulary));
+        return Grammar::build(std::move(nodes), root);
+    }
     const bool calls = wish.calls.mode != ToolChoice::Mode::none;
     MOEX_ASSIGN(answer, calls ? add_tool_answer(nodes, wish.calls, wish.syntax, said)
                               : Result<NodeId>(*said));
@@ -100,7 +104,8 @@ Checked<std::shared_ptr<const Grammar>> grammar_of_answer(const AnswerWish& wish
                        "unsupported_parameter", param};
 
     std::string key = text(static_cast<int>(wish.form.kind), tags.possible, tags.begun,
-                           static_cast<int>(wish.calls.mode), wish.calls.parallel, ' ',
+                           static_cast<int>(wish.calls.mode), wish.calls.parallel,
+                           wish.channels ? static_cast<int>(*wish.channels) : -1, ' ',
                            wish.calls.name, ' ', wish.form.schema.dump(), ' ', wish.form.grammar);
     for (const Tool& tool : wish.calls.tools) key += ' ' + tool.name + ' ' + tool.parameters.dump();
     auto grammar = masks.grammar(key, [&] { return build(wish, tags, masks.vocabulary()); });

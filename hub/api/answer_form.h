@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "hub/api/answer_mask.h"
+#include "hub/api/channels.h"
 #include "hub/api/openai_request.h"
 #include "hub/api/refusal.h"
 #include "hub/api/tool_calls.h"
@@ -25,6 +26,7 @@ struct AnswerWish {
     const AnswerForm& form;
     const ToolChoice& calls;
     const CallSyntax& syntax;
+    std::optional<ChannelBegin> channels = {};  // where an answer in channels begins
     bool is_free() const {
         return form.kind == AnswerForm::Kind::free && calls.mode == ToolChoice::Mode::none;
     }

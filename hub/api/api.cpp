@@ -127,6 +127,10 @@ Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& par
     MOEX_ADMIT(add_effort(params.reasoning_effort, *chat_template, variables));
     variables["add_generation_prompt"] = params.add_generation_prompt;
     OrderedJson messages = params.messages;
+    if (call_syntax.has_channels)  // whose templates call them so
+        for (OrderedJson& message : messages)
+            if (message.contains("reasoning_content"))
+                message["thinking"] = message["reasoning_content"];
     if (chat_template->mentions("tools"))
         variables["tools"] = params.tools;
     else
@@ -182,6 +186,17 @@ Checked<std::vector<TokenId>> Api::State::encode_input(TextInput input, const ch
     return tokenizer->encode_prompt(words);
 }
 
+namespace {
+
+// The end of a prompt, special tokens and all.
+std::string tail_of(const std::vector<TokenId>& prompt, const Tokenizer& tokenizer) {
+    constexpr std::size_t tail_tokens = 16;  // more than a tag and the line ends behind it take
+    const std::size_t tail = std::min(prompt.size(), tail_tokens);
+    return tokenizer.decode(std::span(prompt).last(tail), false);
+}
+
+}  // namespace
+
 // Whether the first token is a thought: in a block that the template opened, or one that the
 // continued message did not close.
 bool Api::State::begins_in_reasoning(const CompletionParams& params,
@@ -193,9 +208,14 @@ bool Api::State::begins_in_reasoning(const CompletionParams& params,
         return content.empty() ||
                (open != std::string::npos && content.find(think_close, open) == std::string::npos);
     }
-    constexpr std::size_t tail_tokens = 16;  // more than a tag and the line ends behind it take
-    const std::size_t tail = std::min(prompt.size(), tail_tokens);
-    return ends_in_open_block(tokenizer->decode(std::span(prompt).last(tail), false));
+    return ends_in_open_block(tail_of(prompt, *tokenizer));
+}
+
+ChannelBegin Api::State::begins_in_channel(const CompletionParams& params,
+                                           const std::vector<TokenId>& prompt) const {
+    if (!params.continues) return channel_begin(tail_of(prompt, *tokenizer));
+    const bool has_words = !params.messages.back()["content"].get_ref<const std::string&>().empty();
+    return has_words ? ChannelBegin::words : ChannelBegin::thoughts;
 }
 
 Checked<void> Api::State::check_fits(const std::vector<TokenId>& prompt, const char* source) const {
@@ -237,13 +257,14 @@ Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
     ReasoningTags tags{.possible = params.is_chat && reasons && !params.continues,
                        .begun = inputs.begins_in_reasoning};
     if (tags.possible || tags.begun) tags.find(*tokenizer);
-    const AnswerWish wish{params.form, params.calls, call_syntax};
+    const AnswerWish wish{params.form, params.calls, call_syntax, inputs.channels};
     MOEX_OR_REFUSE(grammar, grammar_of_answer(wish, tags, *masks));
 
     std::vector<std::shared_ptr<AnswerMask>> made;
     for (std::size_t i = 0; i < inputs.prompts.size() * params.n; ++i) {
         GrammarState state(grammar);
-        if (params.continues && !tags.begun &&
+        const bool in_words = !tags.begun && inputs.channels != ChannelBegin::thoughts;
+        if (params.continues && in_words &&
             !state.take(params.messages.back()["content"].get_ref<const std::string&>()))
             return Refusal{400,
                            text("The begun answer does not fit '", wish.param(),
@@ -318,7 +339,9 @@ Checked<Api::State::Prepared> Api::State::prepare(const HttpRequest& request,
         params.max_tokens = options.default_max_tokens > 0 ? options.default_max_tokens
                                                            : context_tokens;
 
-    if (is_chat && reasons) {
+    if (is_chat && call_syntax.has_channels) {
+        inputs.channels = begins_in_channel(params, prompts[0]);
+    } else if (is_chat && reasons) {
         inputs.splits_reasoning = params.splits_reasoning;
         inputs.begins_in_reasoning = begins_in_reasoning(params, prompts[0]);
     }
@@ -405,13 +428,20 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
                           knows_reasoning(*state_->tokenizer, *state_->chat_template);
         if (state_->chat_template) {
             state_->call_syntax = call_syntax(*state_->chat_template, *state_->tokenizer);
-            if (!state_->call_syntax.is_known)
+            if (state_->call_syntax.is_known)
+                log_info("api: tool calls are written as the chat template has them",
+                         kv("syntax", state_->call_syntax.name));
+            else
                 log_info("api: the chat template has no tool calls: they are written as a default",
                          kv("syntax", state_->call_syntax.name));
         }
     }
     for (const std::uint32_t id : state_->package->generation_defaults().eos_token_ids)
         state_->stop_ids.push_back(id);
+    if (state_->call_syntax.has_channels)
+        for (const TokenId id : channel_stops(*state_->tokenizer))
+            if (std::ranges::find(state_->stop_ids, id) == state_->stop_ids.end())
+                state_->stop_ids.push_back(id);
     state_->started_s = std::chrono::duration_cast<std::chrono::seconds>(
                             std::chrono::system_clock::now().time_since_epoch())
                             .count();

@@ -66,6 +66,8 @@ struct Api::State {
     Checked<void> check_bytes(std::uint64_t bytes, const char* source) const;
     bool begins_in_reasoning(const CompletionParams& params,
                              const std::vector<TokenId>& prompt) const;
+    ChannelBegin begins_in_channel(const CompletionParams& params,
+                                   const std::vector<TokenId>& prompt) const;
     Checked<std::vector<std::shared_ptr<AnswerMask>>> make_masks(const ApiJobInputs& inputs) const;
     Checked<void> check_model(const std::string& name) const;
     Checked<void> check_fits(const std::vector<TokenId>& prompt, const char* source) const;

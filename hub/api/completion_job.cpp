@@ -18,16 +18,20 @@ ApiJob::ApiJob(ApiJobInputs inputs, std::shared_ptr<HttpResponder> responder)
       responder_(std::move(responder)) {
     const CompletionParams& params = inputs_.params;
     // A string may hold anything: stops do not act inside an answer that has a form.
-    const auto& stops = inputs_.masks.empty() ? params.stop : std::vector<std::string>();
-    const bool calls = inputs_.call_syntax.has_value();
+    const bool calls = inputs_.call_syntax.has_value(), channels = inputs_.channels.has_value();
+    const bool stops_anywhere = inputs_.masks.empty() && !channels;
+    const auto& stops = stops_anywhere ? params.stop : std::vector<std::string>();
     // An opening may be a special token.
     for (std::size_t i = 0; i < inputs_.prompts.size() * params.n; ++i)
-        choices_.push_back(
-            {.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs, calls)});
-    if (calls)
+        choices_.push_back({.text = AnswerText(inputs_.tokenizer.get(), stops, params.logprobs,
+                                               calls || channels)});
+    if (calls || channels)
         for (Choice& choice : choices_) {
-            choice.calls.emplace(*inputs_.call_syntax,
-                                 params.calls.mode == ToolChoice::Mode::required);
+            if (channels)
+                choice.channels.emplace(*inputs_.channels, calls);
+            else
+                choice.calls.emplace(*inputs_.call_syntax,
+                                     params.calls.mode == ToolChoice::Mode::required);
             if (params.form.kind == AnswerForm::Kind::free) choice.stops.emplace(params.stop);
         }
     if (inputs_.splits_reasoning)
@@ -215,7 +219,7 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
     AnswerChoice& answer = choice.answer;
     answer.finish_reason = is_length ? "length" : "stop";
     answer.stop = choice.stops ? choice.stops->stop() : choice.text.stop();
-    const bool stops_at_calls = !is_length && !choice.cancelling && choice.calls;
+    const bool stops_at_calls = !is_length && !choice.cancelling;
     choice.cached_tokens = end.stats.cached_tokens;
     if (echoes_scores()) answer.prompt_tokens = prompt_texts(index, end.prompt_logprobs);
     if (const auto& count = inputs_.params.prompt_logprobs)
@@ -223,7 +227,10 @@ void ApiJob::on_end(std::size_t index, const GenerationEnd& end) {
             answer.prompt_scores.push_back(with_top(scored, *count));
     add_totals(end.stats);
     show(index, choice.text.finish(), true);
-    if (stops_at_calls && choice.calls->num_calls() > 0) answer.finish_reason = "tool_calls";
+    const std::uint32_t num_calls = choice.channels ? choice.channels->num_calls()
+                                    : choice.calls  ? choice.calls->num_calls()
+                                                    : 0;
+    if (stops_at_calls && num_calls > 0) answer.finish_reason = "tool_calls";
 
     const bool is_last = ++num_ended_ == choices_.size();
     if (inputs_.params.stream) {
@@ -331,22 +338,47 @@ void ApiJob::observe_latency() const {
 }
 
 // Blanks in front of the answer may turn out to stand in front of a block.
-void ApiJob::count_reasoning(Choice& choice) const {
-    if (!choice.splitter) return;
-    if (choice.splitter->undecided()) {
+template <class Splitter>
+void ApiJob::count_reasoning(Choice& choice, const Splitter& splitter) const {
+    if (splitter.undecided()) {
         ++choice.undecided_tokens;
-    } else if (choice.splitter->in_reasoning()) {
+    } else if (splitter.in_reasoning()) {
         choice.reasoning_tokens += std::exchange(choice.undecided_tokens, 0) + 1;
+    } else {
+        choice.undecided_tokens = 0;
     }
+}
+
+void ApiJob::say_until_stop(Choice& choice, std::string& content, bool is_last) const {
+    if (!choice.stops) return;
+    content = choice.stops->push(content);
+    if (is_last) content += choice.stops->finish();
+}
+
+ReasonedText ApiJob::split_channels(Choice& choice, std::string_view text, bool is_last,
+                                    std::vector<CallPiece>& calls) const {
+    ChannelText parts = choice.channels->push(text);
+    if (is_last) {
+        ChannelText rest = choice.channels->finish();
+        parts.reasoning += rest.reasoning;
+        parts.content += rest.content;
+        std::move(rest.calls.begin(), rest.calls.end(), std::back_inserter(parts.calls));
+    } else {
+        count_reasoning(choice, *choice.channels);
+    }
+    calls = std::move(parts.calls);
+    say_until_stop(choice, parts.content, is_last);
+    return {std::move(parts.reasoning), std::move(parts.content)};
 }
 
 // Thoughts, words and calls.
 ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
                            std::vector<CallPiece>& calls) {
+    if (choice.channels) return split_channels(choice, text, is_last, calls);
     ReasonedText parts;
     if (choice.splitter) {
         parts = choice.splitter->push(text);
-        if (!is_last) count_reasoning(choice);
+        if (!is_last) count_reasoning(choice, *choice.splitter);
         if (is_last) {
             ReasonedText rest = choice.splitter->finish();
             parts.reasoning += rest.reasoning;
@@ -361,10 +393,7 @@ ReasonedText ApiJob::split(Choice& choice, std::string text, bool is_last,
     calls = std::move(called.calls);
     if (is_last) called.content += choice.calls->finish().content;
     parts.content = std::move(called.content);
-    if (choice.stops) {
-        parts.content = choice.stops->push(parts.content);
-        if (is_last) parts.content += choice.stops->finish();
-    }
+    say_until_stop(choice, parts.content, is_last);
     return parts;
 }
 
@@ -458,7 +487,7 @@ Usage ApiJob::usage() const {
     }
     for (const Choice& choice : choices_) {
         usage.completion_tokens += choice.text.num_tokens();
-        if (choice.splitter)
+        if (choice.splitter || choice.channels)
             usage.reasoning_tokens = usage.reasoning_tokens.value_or(0) + choice.reasoning_tokens;
     }
     return usage;

@@ -15,6 +15,7 @@
 #include "hub/api/answer_mask.h"
 #include "hub/api/answer_text.h"
 #include "hub/api/api.h"
+#include "hub/api/channels.h"
 #include "hub/api/reasoning.h"
 #include "hub/api/reply_writer.h"
 #include "hub/api/tool_calls.h"
@@ -34,6 +35,7 @@ struct ApiJobInputs {
     bool speculative = false;
     std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
     std::optional<CallSyntax> call_syntax;           // where tools may be called
+    std::optional<ChannelBegin> channels;            // where an answer in channels begins
     bool splits_reasoning = false;     // the answer's <think> block is told apart from the rest
     bool begins_in_reasoning = false;  // the prompt ends inside such a block
     std::string client;                // who takes turns as one
@@ -52,8 +54,9 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     struct Choice {
         AnswerText text;
         std::optional<ReasoningSplitter> splitter;
-        std::optional<CallSplitter> calls;  // where tools may be called, and then
-        std::optional<StopFilter> stops;    // the stops of what is said beside the calls
+        std::optional<ChannelSplitter> channels;  // in place of the two around it
+        std::optional<CallSplitter> calls;        // where tools may be called, and then
+        std::optional<StopFilter> stops;          // the stops of what is said beside the calls
         AnswerChoice answer;
         std::uint64_t reasoning_tokens = 0, undecided_tokens = 0;
         std::uint32_t cached_tokens = 0;
@@ -81,7 +84,11 @@ class ApiJob : public std::enable_shared_from_this<ApiJob> {
     void show_calls(std::size_t index, std::vector<CallPiece> pieces);
     ReasonedText split(Choice& choice, std::string text, bool is_last,
                        std::vector<CallPiece>& calls);
-    void count_reasoning(Choice& choice) const;
+    ReasonedText split_channels(Choice& choice, std::string_view text, bool is_last,
+                                std::vector<CallPiece>& calls) const;
+    void say_until_stop(Choice& choice, std::string& content, bool is_last) const;
+    template <class Splitter>
+    void count_reasoning(Choice& choice, const Splitter& splitter) const;
     std::uint64_t prompt_tokens() const;
     // What the client had not been sent of choice `index`, for the account once it has left.
     std::function<void()> counts_on_sent(std::size_t index);

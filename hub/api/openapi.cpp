@@ -60,7 +60,7 @@ constexpr const char* chat_fields = R"json({
     "description": "Default: whether the last message is the assistant's."},
   "add_generation_prompt": {"type": "boolean"},
   "reasoning_format": {"type": "string", "enum": ["auto", "deepseek", "none"],
-    "description": "none leaves <think> blocks in content."},
+    "description": "none leaves <think> blocks in content; channels are always apart."},
   "tools": {"type": "array", "maxItems": 128, "items": {"$ref": "#/components/schemas/Tool"}},
   "tool_choice": {"oneOf": [{"type": "string", "enum": ["none", "auto", "required"]},
     {"type": "object", "required": ["type", "function"], "properties": {

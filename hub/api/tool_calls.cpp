@@ -50,7 +50,15 @@ CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& token
                       .before_arguments = before_arguments,
                       .behind = "}\n</tool_call>",
                       .between = "\n<tool_call>"};
-    if (chat_template.mentions("[TOOL_CALLS]")) {
+    if (chat_template.mentions("<|channel|>") && chat_template.mentions("<|message|>")) {
+        syntax = {.name = "gpt-oss",
+                  .is_known = chat_template.mentions("functions."),
+                  .opens = "<|channel|>commentary to=functions.",
+                  .before_arguments = " <|constrain|>json<|message|>",
+                  .behind = "<|call|>",
+                  .is_single = true,
+                  .has_channels = true};
+    } else if (chat_template.mentions("[TOOL_CALLS]")) {
         syntax = {.name = "mistral",
                   .opens = "[TOOL_CALLS]",
                   .before_name = "{\"name\": \"",

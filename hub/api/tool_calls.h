@@ -1,7 +1,7 @@
 // How a model writes tool calls, and how they are told apart from what it says.
 // The syntax follows from the chat template's own words: Qwen's and Hermes' <tool_call> blocks,
-// Mistral's [TOOL_CALLS] list, Llama 3's one object. A template that names none of these gets
-// <tool_call> blocks, too.
+// Mistral's [TOOL_CALLS] list, Llama 3's one object, GPT-OSS' channels (channels.h). A template
+// that names none of these gets <tool_call> blocks, too.
 #pragma once
 
 #include <optional>
@@ -23,6 +23,7 @@ struct CallSyntax {
     // ⟨between⟩, and `closes` at the end.
     std::string opens, before_name, before_arguments, behind, between, closes;
     bool is_single = false;                   // never more than one call
+    bool has_channels = false;                // channels.h reads and writes its answers
     std::optional<TokenId> opens_token = {};  // where `opens` is a token of its own
 };
 CallSyntax call_syntax(const ChatTemplate& chat_template, const Tokenizer& tokenizer);

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "hub/api/channels.h"
 #include "hub/api/tool_calls.h"
 
 namespace moex::test {
@@ -22,10 +23,13 @@ const Json weather_tool{{"type", "function"},
                             {"additionalProperties", false}}}}}};
 const Json clock_tool{{"type", "function"}, {"function", {{"name", "clock"}}}};
 
-CallSyntax syntax_of(const char* file) {
+std::shared_ptr<const ChatTemplate> template_of(const char* file) {
     std::ifstream in(std::string(MOEX_SOURCE_DIR "/tests/golden/templates/") + file);
     const std::string source(std::istreambuf_iterator<char>(in), {});
-    return call_syntax(*ChatTemplate::parse(source).value(), *DemoModel::get().tokenizer);
+    return ChatTemplate::parse(source).value();
+}
+CallSyntax syntax_of(const char* file) {
+    return call_syntax(*template_of(file), *DemoModel::get().tokenizer);
 }
 
 TEST(ToolCallsTest, TheSyntaxIsFoundInTheTemplate) {
@@ -33,7 +37,11 @@ TEST(ToolCallsTest, TheSyntaxIsFoundInTheTemplate) {
     EXPECT_TRUE(syntax_of("qwen3.jinja").is_known);
     EXPECT_STREQ(syntax_of("mistral.jinja").name, "mistral");
     EXPECT_STREQ(syntax_of("llama3.jinja").name, "llama3");
+    EXPECT_STREQ(syntax_of("gptoss.jinja").name, "gpt-oss");
+    EXPECT_TRUE(syntax_of("gptoss.jinja").is_known);
+    EXPECT_TRUE(syntax_of("gptoss.jinja").has_channels);
     EXPECT_STREQ(syntax_of("chatml.jinja").name, "hermes");
+    EXPECT_FALSE(syntax_of("chatml.jinja").has_channels);
     EXPECT_FALSE(syntax_of("chatml.jinja").is_known) << "the default";
 }
 
@@ -224,6 +232,212 @@ TEST_F(ToolTest, WhatMakesNoSenseIsRefusedByName) {
         EXPECT_EQ(answer->json()["error"]["param"], param) << answer->response().body;
     }
 }
+
+struct Heard {
+    std::string reasoning;
+    Told told;
+    std::uint32_t num_calls = 0;
+    bool operator==(const Heard&) const = default;
+};
+Heard hear(std::initializer_list<std::string_view> pieces, ChannelBegin begin, bool calls) {
+    ChannelSplitter splitter(begin, calls);
+    Heard heard;
+    const auto take = [&](ChannelText part) {
+        heard.reasoning += part.reasoning;
+        heard.told.take({std::move(part.content), std::move(part.calls)});
+    };
+    for (const std::string_view piece : pieces) take(splitter.push(piece));
+    take(splitter.finish());
+    heard.num_calls = splitter.num_calls();
+    return heard;
+}
+
+TEST(ToolChannelsTest, MessagesAreToldApartWhereverTheTextIsCut) {
+    const std::string thoughts =
+        "<|channel|>analysis<|message|>A < b, <|or so.<|end|>"
+        "<|start|>assistant";
+    const std::string arguments = R"({"a": "<|b", "c": [{}]})";
+    const Heard called{"A < b, <|or so.", {"", {{"get_weather", arguments}}}, 1};
+    const struct {
+        std::string text;
+        ChannelBegin begin;
+        bool calls;
+        Heard heard;
+    } cases[] = {
+        {thoughts + "<|channel|>final<|message|>Yes <|.",
+         ChannelBegin::header,
+         true,
+         {"A < b, <|or so.", {"Yes <|.", {}}, 0}},
+        {thoughts + "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>" +
+             arguments + "<|call|>",
+         ChannelBegin::header, true, called},
+        {thoughts + " to=functions.get_weather<|channel|>commentary json<|message|>" + arguments,
+         ChannelBegin::header, true, called},
+        {"<|channel|>commentary<|message|>I look.<|end|><|start|>assistant"
+         "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}",
+         ChannelBegin::header,
+         true,
+         {"", {"I look.", {{"f", "{}"}}}, 1}},
+        {"and so on.<|end|><|start|>assistant<|channel|>final<|message|>So.",
+         ChannelBegin::thoughts,
+         false,
+         {"and so on.", {"So.", {}}, 0}},
+        {" the rest", ChannelBegin::words, true, {"", {" the rest", {}}, 0}},
+        {"Plain words to you", ChannelBegin::header, true, {"", {"Plain words to you", {}}, 0}},
+        {"<|channel|>anal", ChannelBegin::header, true, {"", {"", {}}, 0}},
+        {"<|channel|>commentary to=functions.f json<|message|>{}<|call|>",
+         ChannelBegin::header,
+         false,
+         {"", {"{}", {}}, 0}},
+    };
+    for (const auto& one : cases) {
+        const std::string_view text = one.text;
+        for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+            const Heard heard = hear({text.substr(0, cut), text.substr(cut)}, one.begin, one.calls);
+            EXPECT_EQ(heard, one.heard)
+                << text << " at " << cut << ": " << heard.reasoning << " / " << heard.told.content;
+        }
+    }
+}
+
+TEST(ToolChannelsTest, APromptSaysWhereItsAnswerBegins) {
+    EXPECT_EQ(channel_begin("<|end|><|start|>assistant"), ChannelBegin::header);
+    EXPECT_EQ(channel_begin("<|start|>assistant<|channel|>analysis<|message|>"),
+              ChannelBegin::thoughts);
+    EXPECT_EQ(channel_begin("<|start|>assistant<|channel|>final<|message|>\n"),
+              ChannelBegin::words);
+}
+
+// The demo model under a template with channels. Its marks are characters to its own tokenizer, and
+// tokens to one that takes seven of the vocabulary for them.
+class ToolChannelTest : public ToolTest, public testing::WithParamInterface<bool> {
+  protected:
+    void SetUp() override {
+        tokenizer_ = GetParam() ? with_marks() : model_.tokenizer;
+        engine_ = std::make_unique<Engine>(*model_.decoder, experts_, EngineOptions{});
+        api_ = std::make_unique<Api>(model_.package, tokenizer_, template_of("gptoss.jinja"),
+                                     *engine_, ApiOptions{}, ApiObserver{});
+    }
+    std::shared_ptr<const Tokenizer> with_marks() const {
+        Json config = Json::parse(model_.package->tokenizer_file("tokenizer_config.json").value());
+        TokenId id = 7000;
+        for (const char* mark : {"<|start|>", "<|channel|>", "<|message|>", "<|end|>",
+                                 "<|constrain|>", "<|call|>", "<|return|>"})
+            config["added_tokens_decoder"][std::to_string(id++)] = {
+                {"content", mark},     {"lstrip", false},      {"rstrip", false},
+                {"normalized", false}, {"single_word", false}, {"special", true}};
+        return Tokenizer::load(model_.package->tokenizer_file("tokenizer.json").value(),
+                               config.dump())
+            .value();
+    }
+    static Json named_call(Json extra = Json::object()) {
+        Json body = with_tools(
+            {{"tool_choice", {{"type", "function"}, {"function", {{"name", "get_weather"}}}}},
+             {"max_tokens", 300}});
+        body.update(extra);
+        return body;
+    }
+    std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+TEST_P(ToolChannelTest, ARequiredCallIsMadeAndAStreamJoinsToIt) {
+    Json body = named_call();
+    const Json whole = choice(body);
+    ASSERT_EQ(whole["message"]["tool_calls"].size(), 1u) << whole;
+    EXPECT_EQ(whole["message"]["content"], nullptr);
+    const Json& call = whole["message"]["tool_calls"][0];
+    expect_call(call);
+    EXPECT_EQ(call["function"]["name"], "get_weather");
+
+    body["stream"] = true;
+    std::string reasoning, name, arguments, content;
+    for (const Json& chunk : ask(chat_path, body)->chunks()) {
+        const Json& delta = chunk["choices"][0]["delta"];
+        if (delta.contains("reasoning_content"))
+            reasoning += delta["reasoning_content"].get<std::string>();
+        if (delta.contains("content") && delta["content"].is_string())
+            content += delta["content"].get<std::string>();
+        if (!delta.contains("tool_calls")) continue;
+        const Json& piece = delta["tool_calls"][0]["function"];
+        name += piece.value("name", "");
+        arguments += piece["arguments"].get<std::string>();
+    }
+    EXPECT_EQ(name, "get_weather");
+    EXPECT_EQ(arguments, call["function"]["arguments"]);
+    EXPECT_EQ(reasoning, whole["message"].value("reasoning_content", ""));
+    EXPECT_EQ(content, "");
+}
+
+TEST_P(ToolChannelTest, ASchemaHoldsInTheFinalChannelAndNoMarkIsShown) {
+    const Json schema{{"type", "object"},
+                      {"properties", {{"sea", {{"enum", {"calm", "rough"}}}}}},
+                      {"required", {"sea"}},
+                      {"additionalProperties", false}};
+    for (const int max_tokens : {160, 400}) {
+        const Json one = choice(
+            chat("How is the sea?",
+                 {{"json_schema", schema}, {"temperature", 1}, {"max_tokens", max_tokens}}));
+        const std::string content = one["message"]["content"].get<std::string>();
+        EXPECT_EQ(Json::parse(content).size(), 1u) << content;
+        EXPECT_EQ(one["message"].value("reasoning_content", "").find("<|end|>"), std::string::npos);
+    }
+    // Without a form nothing holds the model to a header: what it says is its words.
+    const Json free = choice(chat("How is the sea?"));
+    EXPECT_FALSE(free["message"]["content"].get<std::string>().empty());
+}
+
+TEST_P(ToolChannelTest, AutoIsWordsOrACallAndThoughtsAreApart) {
+    const Json one = choice(with_tools({{"max_tokens", 400}}));
+    const Json& message = one["message"];
+    const std::string shown =
+        message.value("reasoning_content", "") +
+        (message["content"].is_string() ? message["content"] : Json("")).get<std::string>();
+    for (const char* mark : {"<|channel|>", "<|message|>", "<|start|>", "<|end|>"})
+        EXPECT_EQ(shown.find(mark), std::string::npos) << one;
+    if (message.contains("tool_calls")) expect_call(message["tool_calls"][0]);
+}
+
+TEST_P(ToolChannelTest, AResultGoesBackThroughTheTemplate) {
+    Json body = named_call();
+    const Json first = choice(body)["message"];
+    const auto rendered = [&] {
+        const auto answer = ask(&Api::apply_template, body);
+        EXPECT_EQ(answer->status(), 200u) << answer->response().body;
+        return answer->json()["prompt"].get<std::string>();
+    };
+    Json turn = first;
+    turn["reasoning_content"] = "It asks for the weather.";
+    body["messages"].push_back(turn);
+    body["messages"].push_back({{"role", "tool"},
+                                {"tool_call_id", first["tool_calls"][0]["id"]},
+                                {"content", "It rains."}});
+    const std::string arguments = first["tool_calls"][0]["function"]["arguments"];
+    const std::string wanted =
+        "<|start|>assistant<|channel|>analysis<|message|>It asks for the weather.<|end|>"
+        "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>" +
+        arguments +
+        "<|call|><|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>"
+        "\"It rains.\"<|end|><|start|>assistant";
+    EXPECT_TRUE(rendered().ends_with(wanted)) << rendered();
+    body["tool_choice"] = "auto";
+    choice(body);
+
+    body["messages"] = Json::array({{{"role", "tool"}, {"content", "It rains."}}});
+    EXPECT_EQ(ask(chat_path, body)->json()["error"]["param"], "messages")
+        << "a result without a call";
+}
+
+TEST_P(ToolChannelTest, AnEffortGoesToTheTemplateAndABudgetBelowTheLeastIsRefused) {
+    Json body = chat("Hi", {{"reasoning_effort", "high"}, {"max_tokens", 1}});
+    EXPECT_EQ(ask(chat_path, body)->status(), 200u);
+
+    const auto short_one = ask(chat_path, named_call({{"max_tokens", 10}}));
+    EXPECT_EQ(short_one->status(), 400u);
+    EXPECT_EQ(short_one->json()["error"]["param"], "max_tokens");
+}
+
+INSTANTIATE_TEST_SUITE_P(Marks, ToolChannelTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "AsTokens" : "AsCharacters"; });
 
 }  // namespace
 }  // namespace moex::test
