@@ -139,8 +139,20 @@ class RoundBench {
 
         actions_.clear();
         core_.on_tick(now_, actions_);
-        actions_.clear();
+        echo_heartbeats();
         return spent;
+    }
+
+    // Lest a long run be of workers that have fallen silent.
+    void echo_heartbeats() {
+        Replies echoes;
+        for (SwarmAction& action : actions_)
+            if (auto* sent = std::get_if<SendFrame>(&action))
+                if (const auto header = decode_frame_header(sent->frame);
+                    header->type == FrameType::heartbeat)
+                    echoes.emplace_back(sent->worker, encode_heartbeat(header->sequence_id));
+        for (auto& [worker, frame] : echoes) core_.on_frame(now_, worker, frame, actions_);
+        actions_.clear();
     }
 
     // What workers say to the groups that were sent.

@@ -330,6 +330,11 @@ ByteView frame_group_result(std::span<std::byte> frame, std::uint32_t sequence_i
 }
 
 Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits) {
+    return decode_group_result(frame, limits, {});
+}
+
+Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits,
+                                        std::vector<float> memory) {
     MOEX_ASSIGN(header, decode_group_header(frame, FrameType::group_result, limits));
     const GroupShape& shape = header.shape;
     const std::uint64_t num_rows = result_rows(shape);
@@ -349,7 +354,10 @@ Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits
 
     message.sequence_id = header.sequence_id;
     message.shape = shape;
-    message.y.resize(num_rows * shape.hidden_dim);
+    const std::size_t num_values = num_rows * shape.hidden_dim;
+    if (memory.capacity() < num_values) memory.clear();  // nothing of it is worth a copy
+    memory.resize(num_values);
+    message.y = std::move(memory);
 
     if (!decode_rows(shape.dtype, raw, shape.hidden_dim, message.y))
         return Error{ErrorCode::non_finite, "GROUP_RESULT holds a value that is not finite"};

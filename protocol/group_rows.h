@@ -1,7 +1,9 @@
-// The x of one round in wire form, made once for all the groups that it travels in.
+// What a round's groups share: x in wire form, made once for all that it travels in, and memory
+// for their answers.
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "protocol/messages.h"
 
@@ -17,5 +19,10 @@ struct WireRows {
 // `tokens` of `from`; message.x is not looked at. `from` is of the dtype that its x travels in.
 Bytes encode_group_dispatch(const GroupDispatch& message, const WireRows& from,
                             std::span<const std::uint32_t> tokens, bool lz4);
+
+// The same message as without `memory`, into which y is written if it has room; what it holds is
+// of no matter.
+Result<GroupResult> decode_group_result(ByteView frame, const WireLimits& limits,
+                                        std::vector<float> memory);
 
 }  // namespace moex

@@ -157,6 +157,7 @@ struct Round {
     Status take_rows(const ExpertBatch& batch, const ExpertRounding& rounding);
     void cut_block(const ExpertBatch& batch, const SwarmOptions& options, const Block& block,
                    std::uint32_t unit_base, std::span<const std::uint32_t> piece_pairs_max);
+    void name_workers(ExpertAnswer& provenance) const;
 };
 
 // |y| of each row against what x allows: every rms(y) <= norm_bound * max(1, rms of its x).

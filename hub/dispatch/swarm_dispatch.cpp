@@ -502,6 +502,9 @@ void SwarmState::close_round(Turn& turn, Round& round) {
     if (round.waiting) std::erase(waiting, round.id);
     round.waiting = false;
 
+    for (RoundAnswer& answer : round.answers) answer_memory.give(std::move(answer.y));
+    round.answers.clear();
+
     auto node = rounds.extract(round.id);
     if (round_reserve.size() < reserve_max) round_reserve.push_back(std::move(node.mapped()));
 }

@@ -480,8 +480,7 @@ void SwarmState::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t s
 }
 
 SwarmState::ReadAnswer SwarmState::read_answer(const Worker& worker, const Attempt& attempt,
-                                               const Round& round, FrameType type,
-                                               ByteView frame) const {
+                                               const Round& round, FrameType type, ByteView frame) {
     constexpr const char* another_shape = "the answer's shape is not the question's";
     ReadAnswer read{.unsummed = worker.published_peer || round.unsummed};
 
@@ -499,7 +498,8 @@ SwarmState::ReadAnswer SwarmState::read_answer(const Worker& worker, const Attem
         else
             read.y = std::move(answer->y);
     } else {
-        Result<GroupResult> answer = decode_group_result(frame, options.limits);
+        Result<GroupResult> answer = decode_group_result(frame, options.limits,
+                                                         answer_memory.take());
         if (!answer.ok())
             read.broken = answer.error();
         else if (!(answer->shape == attempt.shape))

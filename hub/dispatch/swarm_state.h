@@ -11,6 +11,7 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "hub/dispatch/answer_memory.h"
 #include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/attempt_policy.h"
 #include "hub/dispatch/round.h"
@@ -101,7 +102,7 @@ struct SwarmState {
         std::string wrong;
     };
     ReadAnswer read_answer(const Worker& worker, const Attempt& attempt, const Round& round,
-                           FrameType type, ByteView frame) const;
+                           FrameType type, ByteView frame);
     void on_wrong_answer(Turn& turn, Worker& worker, Attempt& attempt, const std::string& wrong);
     void on_busy(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     void on_error(Turn& turn, Worker& worker, ByteView frame);
@@ -275,6 +276,7 @@ struct SwarmState {
     std::unordered_map<AttemptId, std::unique_ptr<Attempt>> attempts;
     std::vector<std::unique_ptr<Round>> round_reserve;  // for reuse, with their vectors
     std::vector<std::unique_ptr<Attempt>> attempt_reserve;
+    AnswerMemory answer_memory;
     RoundId last_round = 0;
     AttemptId last_attempt = 0;
     std::vector<RoundId> waiting;  // in order of arrival

@@ -33,9 +33,24 @@ std::size_t SizeCounts::class_of(std::uint64_t bytes) {
     return std::min(4 * (width - 3) + quarter, num_classes - 1);
 }
 
+void SizeCounts::add(std::uint64_t bytes) {
+    const std::size_t i = class_of(bytes);
+    ++counts_[i];
+    present_[i / word_bits] |= std::uint64_t{1} << i % word_bits;
+}
+
+void SizeCounts::remove(std::uint64_t bytes) {
+    const std::size_t i = class_of(bytes);
+    if (--counts_[i] == 0) present_[i / word_bits] &= ~(std::uint64_t{1} << i % word_bits);
+}
+
 std::uint64_t SizeCounts::max() const {
-    for (std::size_t i = num_classes; i-- > 0;)
-        if (counts_[i] > 0) return ((std::uint64_t{4} + i % 4 + 1) << (i / 4)) - 1;
+    for (std::size_t word = present_.size(); word-- > 0;) {
+        if (present_[word] == 0) continue;
+        const auto i = word * word_bits + static_cast<std::size_t>(std::bit_width(present_[word])) -
+                       1;
+        return ((std::uint64_t{4} + i % 4 + 1) << (i / 4)) - 1;
+    }
     return 0;
 }
 
@@ -130,8 +145,8 @@ bool Worker::takes_turn(std::uint64_t turn) const {
 }
 
 bool Worker::loading_in_order() const {
-    return std::any_of(heartbeats.begin(), heartbeats.end(),
-                       [](const Heartbeat& beat) { return !beat.units.empty(); });
+    return published_peer && std::any_of(heartbeats.begin(), heartbeats.end(),
+                                         [](const Heartbeat& beat) { return !beat.units.empty(); });
 }
 
 void LatencyEstimate::record(Duration latency, TimePoint now) {

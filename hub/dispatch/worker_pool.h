@@ -42,13 +42,14 @@ using LatencyEstimates = std::array<LatencyEstimate, num_size_classes>;
 // two: O(1) however many there are, and what it says is at most a quarter too large.
 class SizeCounts {
   public:
-    void add(std::uint64_t bytes) { ++counts_[class_of(bytes)]; }
-    void remove(std::uint64_t bytes) { --counts_[class_of(bytes)]; }
+    void add(std::uint64_t bytes);
+    void remove(std::uint64_t bytes);
     std::uint64_t max() const;  // 0 without sizes
 
   private:
-    static constexpr std::size_t num_classes = 4 * 40;  // up to 2^40
+    static constexpr std::size_t num_classes = 4 * 40, word_bits = 64;  // up to 2^40
     static std::size_t class_of(std::uint64_t bytes);
+    std::array<std::uint64_t, (num_classes + word_bits - 1) / word_bits> present_{};  // counts > 0
     std::array<std::uint32_t, num_classes> counts_{};
 };
 
@@ -104,45 +105,56 @@ struct Worker : UnitHolder {
         : UnitHolder{.id = worker_id},
           ids(first_sequence_id) {}
 
+    // What every cover asks of every holder stands here, together: with 1,000 workers each line of
+    // memory more is one that is waited for.
+    WorkerHealth health;
+    std::uint32_t queue_depth = 2;
+    // of one group; less once it said that a group was too large
+    std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
+    std::uint32_t cancels_since_heard = 0;  // attempts cancelled since its last sign of life
+    std::uint8_t dtypes = 0;                // bit per Dtype
+    bool is_proven = false;                 // its answers are checked at a rate
+    bool published_peer = false;
+    TimePoint busy_until{};
+    // It was overdue and has answered nothing since: asked last until then, for longer each time.
+    TimePoint stalls_until{};
+    // Work given lately (half as much counts after ten seconds), weighted by its own latency: ties
+    // between workers go to the smaller, so that fast ones get more.
+    double work = 0;
+    TimePoint work_at{};
+    // The share of what it could do that it wants to be asked for.
+    double power = 1;
+    // Scratch: its number in the router, in the pass of that mark.
+    std::uint64_t mark = 0;
+    std::uint32_t route = 0;
+    SequenceIds ids;
+    LatencyEstimates estimates;
+
     std::string address;
     std::uint64_t prefix = 0, owner = 0;  // see address_prefix(), address_owner()
-    bool authorized = false, published_peer = false;
+    bool authorized = false;
     bool lz4 = false;
+    bool x_int8 = false;
     bool tells_held = false;                                // its first READY says what it has
-    std::uint8_t dtypes = 0;                                // bit per Dtype
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers
     DeviceInfo device;
     std::string nickname, client, worker_key;
     // Of its record: the key, or this connection where it has none; 0 for loopback.
     std::string trust_key;
     std::uint64_t trust_address = 0;
-    bool is_proven = false;                   // its answers are checked at a rate
     std::uint64_t pairs_credited_before = 0;  // of its key, by earlier connections
-    TimePoint connected_at{}, joined_at{}, busy_until{}, heard_at{};
+    TimePoint connected_at{}, joined_at{}, heard_at{};
 
     std::deque<Heartbeat> heartbeats;  // sent, not echoed
     std::uint32_t next_heartbeat_id = 1, heartbeats_missed = 0;
 
-    SequenceIds ids;
-    std::uint32_t queue_depth = 2;
     std::uint64_t frame_limit = 0;  // as it was told to the connection
-    // of one group; less once it said that a group was too large
-    std::uint32_t pairs_max = std::numeric_limits<std::uint32_t>::max();
-    std::uint32_t cancels_since_heard = 0;  // attempts cancelled since its last sign of life
-    WorkerHealth health;
     std::uint32_t busy_in_row = 0;
     // Its latest answer, and when it had been asked for that: what was sent since is behind it.
     TimePoint answered_at{}, answered_sent_at{};
     // half-open: when it was last sent a duplicate that it has not answered
     std::optional<TimePoint> probed_at;
-    // Work given lately (half as much counts after ten seconds), weighted by its own latency: ties
-    // between workers go to the smaller, so that fast ones get more.
-    double work = 0;
-    TimePoint work_at{};
-    LatencyEstimates estimates;
-    // It was overdue and has answered nothing since: asked last until then, for longer each time.
-    TimePoint stalls_until{};
-    Duration stalls_for{};
+    Duration stalls_for{};  // see stalls_until
 
     std::array<std::unique_ptr<LatencyHistogram>, num_size_classes> latency;  // made at first use
     std::uint64_t groups_sent = 0, groups_answered = 0, pairs_answered = 0, timeouts = 0,
@@ -151,17 +163,10 @@ struct Worker : UnitHolder {
     RoundSplit split;
     SpeedProfile speed;
 
-    // Scratch: its number in the router, in the pass of that mark.
-    std::uint64_t mark = 0;
-    std::uint32_t route = 0;
-
     WorkerState state() const;
     bool welcomed() const { return health.state() != Health::connecting; }
     // it sent DRAIN: holds nothing any more, ends when its attempts are answered
     bool leaving() const { return health.state() == Health::draining; }
-    // The share of what it could do that it wants to be asked for.
-    double power = 1;
-    bool x_int8 = false;
     // Whether rows that are of `dtype` otherwise go to it as int8.
     bool takes_x_int8(Dtype dtype) const { return x_int8 && dtype == Dtype::f16; }
     bool accepts(Dtype dtype) const { return (dtypes >> static_cast<unsigned>(dtype)) & 1; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "protocol/group_rows.h"
 #include "tests/protocol/frame_samples.h"
 
 namespace moex {
@@ -225,6 +226,16 @@ TEST(GroupResultTest, BadResultsAreRefused) {
     EXPECT_EQ(verdict(decode(with_byte(frame, 26, 5))), "payload_size");
     EXPECT_EQ(verdict(decode(with_u32(frame, 28, 21))), "bad_field");
     EXPECT_EQ(verdict(decode(resized(frame, 2))), "payload_size");
+}
+
+TEST(GroupResultTest, WhatItsMemoryHeldIsOfNoMatter) {
+    const GroupResult sent{5, sample_group().shape, exact_rows(3 * 32), {}};
+    const Bytes frame = encode_group_result(sent, false);
+    for (const std::size_t held : {0, 1, 3 * 32, 1000}) {
+        const auto got = decode_group_result(frame, small_limits(), std::vector<float>(held, 7.0f));
+        ASSERT_TRUE(got.ok()) << got.error().message;
+        EXPECT_EQ(got->y, sent.y) << held;
+    }
 }
 
 TEST(GroupResultTest, TimesRideAtItsEndWhetherItIsCompressedOrNot) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "hub/dispatch/answer_memory.h"
 #include "hub/dispatch/hedge_policy.h"
 #include "hub/dispatch/worker_pool.h"
 
@@ -59,6 +60,22 @@ TEST(SequenceIdsTest, TheLongestAnswerIsThatOfTheIdsWhichMayStillBeAnswered) {
     ids.cancel(small, start, 8, start);
     ids.release_cancelled(small);
     EXPECT_EQ(ids.answer_bytes_max(), 0u);
+}
+
+TEST(AnswerMemoryTest, GivesBackWhatItWasGivenLastAndKeepsNoMoreThanItsBound) {
+    AnswerMemory memory;
+    EXPECT_EQ(memory.take().capacity(), 0u);
+    memory.give({});
+    memory.give(std::vector<float>(100));
+    memory.give(std::vector<float>(200));
+    EXPECT_EQ(memory.bytes(), 300 * sizeof(float));
+    EXPECT_EQ(memory.take().capacity(), 200u);
+    EXPECT_EQ(memory.take().capacity(), 100u);
+    EXPECT_EQ(memory.take().capacity(), 0u);
+
+    constexpr std::size_t third = AnswerMemory::bytes_max / sizeof(float) / 3;
+    for (int i = 0; i < 5; ++i) memory.give(std::vector<float>(third));
+    EXPECT_EQ(memory.bytes(), 3 * third * sizeof(float));
 }
 
 TEST(SizeCountsTest, NoSizeIsAboveWhatItSays) {

@@ -1,0 +1,43 @@
+// The memory of answers, kept for those to come: some megabytes a layer, and to ask the system for
+// their pages each time costs more than what is done with them.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace moex {
+
+class AnswerMemory {
+  public:
+    // Of any size, with anything in it; the last that was given, which a cache still has.
+    std::vector<float> take() {
+        if (kept_.empty()) return {};
+
+        std::vector<float> memory = std::move(kept_.back());
+        kept_.pop_back();
+        bytes_ -= bytes_of(memory);
+        return memory;
+    }
+
+    void give(std::vector<float> memory) {
+        const std::size_t bytes = bytes_of(memory);
+        if (bytes == 0 || bytes_ + bytes > bytes_max) return;
+
+        bytes_ += bytes;
+        kept_.push_back(std::move(memory));
+    }
+
+    std::size_t bytes() const { return bytes_; }
+    static constexpr std::size_t bytes_max = 32 << 20;
+
+  private:
+    static std::size_t bytes_of(const std::vector<float>& memory) {
+        return memory.capacity() * sizeof(float);
+    }
+
+    std::vector<std::vector<float>> kept_;
+    std::size_t bytes_ = 0;
+};
+
+}  // namespace moex
