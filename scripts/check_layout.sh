@@ -5,14 +5,15 @@
 #   hub/engine/expert_backend.h <- hub/dispatch;   {hub/model, hub/engine} <- hub/api;
 #   hub/engine <- hub/foresight, which only commands see;
 #   all of these <- hub/net <- {hub/options, hub/commands, hub/main};   {protocol, hub/engine/kernels} <- web-worker.
-#   web-worker/gpu <- web-worker/decoder;   both <- hub/commands/gpu, which links them.
+#   web-worker/gpu <- web-worker/decoder;   {decoder, hub/model/package} <- web-worker/package;
+#   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
-#   and which web-worker/local sees;   package <- pack, and only commands see pack.
+#   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -u
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -47,6 +48,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\//) return "main"
     if (path ~ /^web-worker\/gpu\//) return "gpu"
     if (path ~ /^web-worker\/decoder\//) return "gpu_decoder"
+    if (path ~ /^web-worker\/package\//) return "gpu_package"
     if (path ~ /^web-worker\/local\//) return "local"
     if (path ~ /^web-worker\//) return "worker"
     return "none"
@@ -72,12 +74,13 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["api"] = model "backend kernels engine api "
     sees["http"] = " protocol base api http "
     sees["net"] = model "registry backend kernels engine dispatch api http net "
-    sees["hub_gpu"] = model "backend kernels engine gpu gpu_decoder hub_gpu "
+    sees["hub_gpu"] = model "backend kernels engine gpu gpu_decoder gpu_package hub_gpu "
     sees["main"] = sees["net"] "pack foresight main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "
-    sees["local"] = text "local "
+    sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
+    sees["local"] = text "model package gpu gpu_decoder gpu_package local "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

@@ -1,12 +1,15 @@
 #include "web-worker/decoder/decoder_ops.h"
 
-#include <bit>
-
 #include "protocol/text.h"
 #include "web-worker/decoder/step_rows.h"
 
 namespace moex {
 namespace {
+
+// (std::bit_cast is missing where tabs are built.)
+std::uint32_t epsilon_bits(const DecoderModel& model) {
+    return __builtin_bit_cast(std::uint32_t, static_cast<float>(model.rms_norm_eps));
+}
 
 namespace kernels = gpu::kernels;
 
@@ -66,18 +69,17 @@ std::uint32_t DecoderOps::addends_of(std::uint32_t layer) const {
 
 const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, std::uint32_t num_addends,
                                            bool for_head) {
-    return add(
-        "add_norm",
-        {{"hidden_size", model_.hidden_size},
-         {"num_addends", num_addends},
-         {"for_head", for_head ? 1u : 0u},
-         {"epsilon_bits", std::bit_cast<std::uint32_t>(static_cast<float>(model_.rms_norm_eps))}},
-        {{memory_.rows},
-         {memory_.x},
-         {memory_.addends},
-         weight,
-         {memory_.y},
-         {memory_.y_transposed}});
+    return add("add_norm",
+               {{"hidden_size", model_.hidden_size},
+                {"num_addends", num_addends},
+                {"for_head", for_head ? 1u : 0u},
+                {"epsilon_bits", epsilon_bits(model_)}},
+               {{memory_.rows},
+                {memory_.x},
+                {memory_.addends},
+                weight,
+                {memory_.y},
+                {memory_.y_transposed}});
 }
 
 DecoderOps::MatrixRef DecoderOps::matrix(gpu::BufferId buffer, WeightKind kind,
@@ -123,20 +125,19 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
     layer.qkv = add_product(matrix(memory.qkv, kind, model_.qkv_size(), model_.hidden_size,
                                    model_.qkv_bias ? &memory.qkv_bias : nullptr),
                             input_for(kind), {memory_.qkv}, model_.qkv_size());
-    layer.rope = add(
-        kv_kernel("rope_store", sizes_.kv_kind),
-        {{"num_heads", model_.num_heads},
-         {"num_kv_heads", model_.num_kv_heads},
-         {"head_dim", model_.head_dim},
-         {"has_qk_norm", model_.qk_norm ? 1u : 0u},
-         {"epsilon_bits", std::bit_cast<std::uint32_t>(static_cast<float>(model_.rms_norm_eps))}},
-        {{memory_.rows},
-         {memory_.qkv},
-         memory.qk_norms,
-         {memory_.cos_sin},
-         {memory_.page_table},
-         {memory_.q},
-         {memory.kv}});
+    layer.rope = add(kv_kernel("rope_store", sizes_.kv_kind),
+                     {{"num_heads", model_.num_heads},
+                      {"num_kv_heads", model_.num_kv_heads},
+                      {"head_dim", model_.head_dim},
+                      {"has_qk_norm", model_.qk_norm ? 1u : 0u},
+                      {"epsilon_bits", epsilon_bits(model_)}},
+                     {{memory_.rows},
+                      {memory_.qkv},
+                      memory.qk_norms,
+                      {memory_.cos_sin},
+                      {memory_.page_table},
+                      {memory_.q},
+                      {memory.kv}});
     layer.attend_page = add(kv_kernel("attend_page", sizes_.kv_kind),
                             {{"num_heads", model_.num_heads},
                              {"num_kv_heads", model_.num_kv_heads},

@@ -1,56 +1,49 @@
-// A package's weights as the GPU's decoder asks for them.
+// A package's weights as the GPU's decoder asks for them, from the files that a hub maps.
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "hub/model/package/package.h"
-#include "web-worker/decoder/decoder_model.h"
+#include "web-worker/package/named_weights.h"
 
 namespace moex {
 
-// What `package` is to the GPU. Matrices stay bf16 where all of their kind are; others are f32.
+// What `package` is to the GPU.
 Result<DecoderModel> decoder_model_of(const ModelPackage& package);
+
+// Nothing is copied: a tensor, and a blob, is one stretch.
+class MappedFiles : public PackageFiles {
+  public:
+    explicit MappedFiles(const ModelPackage& package) : package_(package) {}
+    const ModelConfig& config() const override { return package_.config(); }
+    ExpertDtype expert_dtype() const override { return package_.expert_dtype(); }
+    std::uint32_t group_size() const override { return package_.expert_shape().group_size; }
+    Result<Tensor> tensor(const std::string& name) const override;
+    Status read_tensor(const std::string& name, std::uint64_t first_byte, std::uint64_t size_bytes,
+                       const AppendBytes& append) const override;
+    Status read_expert(std::uint32_t layer, std::uint32_t expert,
+                       const AppendBytes& append) const override;
+
+  private:
+    const ModelPackage& package_;
+};
 
 class PackageWeights : public WeightSource {
   public:
-    explicit PackageWeights(std::shared_ptr<const ModelPackage> package, const DecoderModel& model)
+    PackageWeights(std::shared_ptr<const ModelPackage> package, const DecoderModel& model)
         : package_(std::move(package)),
-          model_(model) {}
-    Status read(const WeightPart& part, const std::function<void(ByteView)>& append) override;
-
-  private:
-    using Append = std::function<void(ByteView)>;
-    Status rows(const std::string& name, WeightKind kind, std::uint64_t first_row,
-                std::uint64_t num_rows, const Append& append) const;
-    Status whole(const std::string& name, WeightKind kind, const Append& append) const;
-    Status ffn(const WeightPart& part, const std::string& layer, const Append& append) const;
-
-    std::shared_ptr<const ModelPackage> package_;
-    DecoderModel model_;
-};
-
-// Hears how many bytes of all were given.
-using WeightProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)>;
-
-// Another source's weights, and who asks is told how far they are.
-class CountedWeights : public WeightSource {
-  public:
-    CountedWeights(WeightSource& source, std::uint64_t all_bytes, WeightProgress progress)
-        : source_(source),
-          all_bytes_(all_bytes),
-          progress_(std::move(progress)) {}
-    Status read(const WeightPart& part, const std::function<void(ByteView)>& append) override {
-        return source_.read(part, [&](ByteView bytes) {
-            append(bytes);
-            done_bytes_ += bytes.size();
-            if (progress_) progress_(std::min(done_bytes_, all_bytes_), all_bytes_);
-        });
+          files_(*package_),
+          weights_(files_, model) {}
+    PackageWeights(const PackageWeights&) = delete;
+    Status read(const WeightPart& part, const AppendBytes& append) override {
+        return weights_.read(part, append);
     }
 
   private:
-    WeightSource& source_;
-    std::uint64_t all_bytes_, done_bytes_ = 0;
-    WeightProgress progress_;
+    std::shared_ptr<const ModelPackage> package_;
+    MappedFiles files_;
+    NamedWeights weights_;
 };
 
 }  // namespace moex

@@ -1,0 +1,162 @@
+#include "web-worker/package/named_weights.h"
+
+#include <algorithm>
+
+namespace moex {
+namespace {
+
+std::string layer_name(std::uint32_t layer) { return text("model.layers.", layer, "."); }
+
+// bf16 where all of them are, otherwise f32.
+Result<WeightKind> kind_of(const PackageFiles& files, const std::vector<std::string>& names) {
+    WeightKind kind = WeightKind::bf16;
+    for (const std::string& name : names) {
+        MOEX_ASSIGN(tensor, files.tensor(name));
+        if (tensor.dtype != TensorDtype::bf16) kind = WeightKind::f32;
+    }
+    return kind;
+}
+
+WeightKind kind_of(ExpertDtype dtype) {
+    return dtype == ExpertDtype::int4   ? WeightKind::int4
+           : dtype == ExpertDtype::bf16 ? WeightKind::bf16
+                                        : WeightKind::f32;
+}
+
+Status find_kinds(const PackageFiles& files, DecoderModel& model) {
+    std::vector<std::string> tables = {"model.embed_tokens.weight"}, attention, routers, dense;
+    if (!model.tied_embeddings) tables.push_back("lm_head.weight");
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
+        const std::string at = layer_name(layer);
+        for (const char* name : {"q_proj", "k_proj", "v_proj", "o_proj"})
+            attention.push_back(text(at, "self_attn.", name, ".weight"));
+        if (model.is_moe(layer)) {
+            routers.push_back(at + "mlp.gate.weight");
+            continue;
+        }
+        for (const char* name : {"gate_proj", "up_proj", "down_proj"})
+            dense.push_back(text(at, "mlp.", name, ".weight"));
+    }
+    MOEX_ASSIGN(table_kind, kind_of(files, tables));
+    MOEX_ASSIGN(attention_kind, kind_of(files, attention));
+    MOEX_ASSIGN(router_kind, kind_of(files, routers));
+    MOEX_ASSIGN(dense_kind, kind_of(files, dense));
+    model.table_kind = table_kind;
+    model.attention_kind = attention_kind;
+    model.router_kind = router_kind;
+    model.dense_kind = dense_kind;
+    return {};
+}
+
+}  // namespace
+
+Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
+    const ModelConfig& config = files.config();
+    DecoderModel model;
+    model.hidden_size = config.hidden_size;
+    model.num_layers = config.num_layers;
+    model.num_heads = config.num_heads;
+    model.num_kv_heads = config.num_kv_heads;
+    model.head_dim = config.head_dim;
+    model.vocab_size = config.vocab_size;
+    model.context_tokens = config.context_tokens;
+    model.num_experts = config.num_experts;
+    model.top_k = config.top_k;
+    model.moe_intermediate_size = config.moe_intermediate_size;
+    model.intermediate_size = config.intermediate_size;
+    model.layer_is_moe = config.layer_is_moe;
+    model.norm_topk_prob = config.norm_topk_prob;
+    model.qk_norm = config.has_qk_norm();
+    model.qkv_bias = config.attention_bias;
+    model.o_bias = config.has_o_bias();
+    model.tied_embeddings = config.tied_embeddings;
+    model.rms_norm_eps = config.rms_norm_eps;
+    model.rope_theta = config.rope_theta;
+    model.rope_scaling = config.rope_scaling;
+    model.expert_kind = kind_of(files.expert_dtype());
+    model.group_size = files.group_size();
+    MOEX_TRY(find_kinds(files, model));
+    return model;
+}
+
+Status NamedWeights::rows(const std::string& name, WeightKind kind, std::uint64_t first_row,
+                          std::uint64_t num_rows, const AppendBytes& append) const {
+    MOEX_ASSIGN(tensor, files_.tensor(name));
+    const std::uint64_t row_size = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+    const std::uint64_t element_bytes = tensor_dtype_bytes(tensor.dtype);
+    const std::uint64_t first_byte = first_row * row_size * element_bytes,
+                        size_bytes = num_rows * row_size * element_bytes;
+    const bool as_it_is = (kind == WeightKind::bf16) == (tensor.dtype == TensorDtype::bf16) &&
+                          tensor.dtype != TensorDtype::f16;
+    if (as_it_is) return files_.read_tensor(name, first_byte, size_bytes, append);
+
+    constexpr std::size_t converted_at_once = 1u << 20;
+    std::vector<float> part;
+    return files_.read_tensor(name, first_byte, size_bytes, [&](ByteView bytes) {
+        const std::size_t num_elements = bytes.size() / element_bytes;
+        for (std::size_t at = 0; at < num_elements; at += part.size()) {
+            part.resize(std::min(converted_at_once, num_elements - at));
+            elements_to_float(tensor.dtype, bytes.data() + at * element_bytes, part);
+            append(std::as_bytes(std::span(part)));
+        }
+    });
+}
+
+Status NamedWeights::whole(const std::string& name, WeightKind kind,
+                           const AppendBytes& append) const {
+    MOEX_ASSIGN(tensor, files_.tensor(name));
+    return rows(name, kind, 0, tensor.shape[0], append);
+}
+
+// A dense layer's matrices as a blob; an expert is one already.
+Status NamedWeights::ffn(const WeightPart& part, const std::string& layer,
+                         const AppendBytes& append) const {
+    if (model_.is_moe(part.layer)) return files_.read_expert(part.layer, part.expert, append);
+
+    const ExpertBlobLayout layout = expert_blob_layout(model_.ffn_shape(part.layer),
+                                                       expert_dtype_of(model_.dense_kind));
+    const auto pad = [&](std::uint64_t from, std::uint64_t to) {
+        if (to > from) append(Bytes(to - from));
+    };
+    for (const char* name : {"gate_proj", "up_proj"})
+        MOEX_TRY(whole(text(layer, "mlp.", name, ".weight"), model_.dense_kind, append));
+    pad(layout.gate_up_codes.size_bytes, layout.down_codes.offset_bytes);
+    MOEX_TRY(whole(layer + "mlp.down_proj.weight", model_.dense_kind, append));
+    pad(layout.down_codes.offset_bytes + layout.down_codes.size_bytes, layout.size_bytes);
+    return {};
+}
+
+Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
+    using Name = WeightPart::Name;
+    const std::string layer = layer_name(part.layer), attention = layer + "self_attn.";
+    const auto qkv = [&](const char* what, WeightKind kind) -> Status {
+        for (const char* name : {"q_proj", "k_proj", "v_proj"})
+            MOEX_TRY(whole(text(attention, name, what), kind, append));
+        return {};
+    };
+    const auto vector = [&](const std::string& name) {
+        return whole(name, WeightKind::f32, append);
+    };
+
+    switch (part.name) {
+        case Name::embedding_rows:
+            return rows("model.embed_tokens.weight", model_.table_kind, part.first_row,
+                        part.num_rows, append);
+        case Name::head_rows:
+            return rows("lm_head.weight", model_.table_kind, part.first_row, part.num_rows, append);
+        case Name::qkv: return qkv(".weight", model_.attention_kind);
+        case Name::o: return whole(attention + "o_proj.weight", model_.attention_kind, append);
+        case Name::router: return whole(layer + "mlp.gate.weight", model_.router_kind, append);
+        case Name::ffn: return ffn(part, layer, append);
+        case Name::final_norm: return vector("model.norm.weight");
+        case Name::input_norm: return vector(layer + "input_layernorm.weight");
+        case Name::post_attention_norm: return vector(layer + "post_attention_layernorm.weight");
+        case Name::q_norm: return vector(attention + "q_norm.weight");
+        case Name::k_norm: return vector(attention + "k_norm.weight");
+        case Name::qkv_bias: return qkv(".bias", WeightKind::f32);
+        case Name::o_bias: return vector(attention + "o_proj.bias");
+    }
+    return Error{ErrorCode::internal, "no such part"};
+}
+
+}  // namespace moex

@@ -1,0 +1,59 @@
+// A package as the GPU's decoder asks for it: what kind of model it is, and its weights by name.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "web-worker/decoder/decoder_model.h"
+#include "web-worker/package/package_files.h"
+
+namespace moex {
+
+// Matrices stay bf16 where all of their kind are; others are f32.
+Result<DecoderModel> decoder_model_of(const PackageFiles& files);
+
+// `files` outlives it.
+class NamedWeights : public WeightSource {
+  public:
+    NamedWeights(const PackageFiles& files, const DecoderModel& model)
+        : files_(files),
+          model_(model) {}
+    Status read(const WeightPart& part, const AppendBytes& append) override;
+
+  private:
+    Status rows(const std::string& name, WeightKind kind, std::uint64_t first_row,
+                std::uint64_t num_rows, const AppendBytes& append) const;
+    Status whole(const std::string& name, WeightKind kind, const AppendBytes& append) const;
+    Status ffn(const WeightPart& part, const std::string& layer, const AppendBytes& append) const;
+
+    const PackageFiles& files_;
+    DecoderModel model_;
+};
+
+// Hears how many bytes of all were given.
+using WeightProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)>;
+
+// Another source's weights, and who asks is told how far they are.
+class CountedWeights : public WeightSource {
+  public:
+    CountedWeights(WeightSource& source, std::uint64_t all_bytes, WeightProgress progress)
+        : source_(source),
+          all_bytes_(all_bytes),
+          progress_(std::move(progress)) {}
+    Status read(const WeightPart& part, const AppendBytes& append) override {
+        return source_.read(part, [&](ByteView bytes) {
+            append(bytes);
+            done_bytes_ += bytes.size();
+            if (progress_) progress_(std::min(done_bytes_, all_bytes_), all_bytes_);
+        });
+    }
+
+  private:
+    WeightSource& source_;
+    std::uint64_t all_bytes_, done_bytes_ = 0;
+    WeightProgress progress_;
+};
+
+}  // namespace moex

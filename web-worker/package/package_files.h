@@ -1,0 +1,43 @@
+// A package's weights, wherever they lie: mapped by a hub, or in a tab's files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hub/model/config.h"
+#include "hub/model/package/tensor.h"
+#include "protocol/bytes.h"
+#include "protocol/result.h"
+#include "protocol/tensor_format.h"
+
+namespace moex {
+
+// Stretches of bytes in their order; they are not looked at after the call.
+using AppendBytes = std::function<void(ByteView)>;
+
+class PackageFiles {
+  public:
+    struct Tensor {
+        TensorDtype dtype = TensorDtype::f32;
+        std::vector<std::uint64_t> shape;
+    };
+
+    virtual ~PackageFiles() = default;
+    virtual const ModelConfig& config() const = 0;
+    virtual ExpertDtype expert_dtype() const = 0;
+    virtual std::uint32_t group_size() const = 0;  // 0 unless int4
+
+    // A hub tensor by its Hugging Face name; not_found when absent.
+    virtual Result<Tensor> tensor(const std::string& name) const = 0;
+    // Bytes [first_byte, first_byte + size_bytes) of it, in stretches of whole elements, each a
+    // multiple of 4 bytes but for the last.
+    virtual Status read_tensor(const std::string& name, std::uint64_t first_byte,
+                               std::uint64_t size_bytes, const AppendBytes& append) const = 0;
+    // The blob of an expert, in stretches of multiples of 4 bytes.
+    virtual Status read_expert(std::uint32_t layer, std::uint32_t expert,
+                               const AppendBytes& append) const = 0;
+};
+
+}  // namespace moex
