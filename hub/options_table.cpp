@@ -92,6 +92,8 @@ const Setting door_settings[] = {
     {"require-key", flag, command_serve, "", "off", "ask for an API key on loopback too"},
     {"any-model-name", flag, command_serve, "", "off",
      "answer requests for any model name with the one that is served"},
+    {"give-model", on_off, command_serve, "on|off", "on",
+     "browsers that may use the API may load the whole model and answer on their own device"},
     {"cors-origin", list, command_serve, "ORIGIN", "",
      "web origin that may call the API; repeatable", 0, 0, "", check_origin},
     {"host", list, command_serve | command_cert, "NAME", "",

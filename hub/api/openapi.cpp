@@ -208,7 +208,16 @@ constexpr const char* other_schemas = R"json({
     "properties": {
       "name": {"type": "string"}, "version": {"type": "string"}, "model": {"type": "string"},
       "context_tokens": {"type": "integer"}, "api_key_required": {"type": "boolean"},
+      "gives_model": {"type": "boolean", "description": "Whether /api/package answers."},
       "join_path": {"type": "string"}}},
+  "Package": {"type": "object", "required": ["name", "sha256", "bytes", "files"], "properties": {
+    "name": {"type": "string"},
+    "sha256": {"type": "string", "description": "Of manifest.json; names the package."},
+    "bytes": {"type": "integer", "description": "Of all files."},
+    "files": {"type": "array", "items": {"type": "object",
+      "required": ["name", "sha256", "bytes"], "properties": {
+        "name": {"type": "string"}, "sha256": {"type": "string"},
+        "bytes": {"type": "integer"}}}}}},
   "Status": {"type": "object",
     "required": ["version", "uptime_s", "model", "health", "coverage", "engine", "calls",
                  "workers"],

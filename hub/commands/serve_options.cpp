@@ -69,6 +69,7 @@ net::ServerOptions server_options_of(const Settings& settings) {
     options.hosts = settings.list("host");
     options.trusted_proxies = settings.list("trusted-proxy");
     options.static_directory = settings.text("static");
+    options.give_model = settings.on("give-model");
     options.test_routes = settings.on("test-routes");
 
     options.access_log = settings.text("access-log");

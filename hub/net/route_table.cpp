@@ -56,6 +56,12 @@ constexpr Route route_table[] = {
     get("/api/history", &Routes::serve_history, Role::api)
         .says("The last hour, day or week (?span=1h, 24h or 7d).", "History"),
     get("/api/info", &Routes::serve_info, open_to_all).says("What the pages ask first.", "Info"),
+    get("/api/package", &Routes::list_package, Role::api)
+        .says("The files of the model's package: who has them all can compute it elsewhere.",
+              "Package"),
+    get("/api/package/*", &Routes::serve_package_file, Role::api)
+        .says("One of them, by its SHA-256; ranges and ETag.")
+        .with_rest("sha256"),
     get("/openapi.json", &Routes::serve_openapi, open_to_all).says("This description."),
 
     get("/v1/models", &Routes::ask_api<&Api::models>, open_to_all)

@@ -332,16 +332,65 @@ void Routes::serve_blob(HttpRequest request, Responder responder) const {
     if (!hash || to_hex(*hash) != name || !hub_.package->has_blob(*hash))
         return responder->refuse({404, "no such blob", "not_found", ""});
 
-    const Result<ByteView> blob = hub_.package->blob(*hash);
-    if (!blob) {
-        log_error("http: a blob cannot be read", kv("blob", name), kv("why", blob.error().message));
-        return responder->refuse({500, "the blob cannot be read", "io_error", ""});
+    answer_range(request, hub_.package->blob(*hash), Keeps::anybody, *responder);
+}
+
+// `bytes` are borrowed from the package; what the request names is their hash.
+void Routes::answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
+                          WireResponder& responder) const {
+    const std::string& name = request.rest;
+    if (!bytes) {
+        log_error("http: a blob cannot be read", kv("blob", name),
+                  kv("why", bytes.error().message));
+        return responder.refuse({500, "the blob cannot be read", "io_error", ""});
     }
-    BlobAnswer answer = answer_blob(request, blob->size(), text('"', name, '"'));
+    BlobAnswer answer = answer_blob(request, bytes->size(), text('"', name, '"'));
+    if (keeps == Keeps::reader)
+        answer.head.set_header("Cache-Control", "private, max-age=31536000, immutable");
     if (answer.head.status == 416 || answer.head.status == 304)
-        return responder->respond(std::move(answer.head));
-    responder->respond_bytes(std::move(answer.head), blob->subspan(answer.offset, answer.size),
-                             hub_.package);
+        return responder.respond(std::move(answer.head));
+    responder.respond_bytes(std::move(answer.head), bytes->subspan(answer.offset, answer.size),
+                            hub_.package);
+}
+
+Checked<void> Routes::check_gives_model() const {
+    if (!hub_.options.give_model)
+        return Refusal{404, "this hub gives its model to nobody (--give-model off)",
+                       "model_not_given", ""};
+    if (!hub_.package->holds_all_blobs())
+        return Refusal{404, "the hub itself lacks experts of its model", "package_incomplete", ""};
+    return {};
+}
+
+void Routes::list_package(HttpRequest, Responder responder) const {
+    if (const auto gives = check_gives_model(); !gives.ok())
+        return responder->refuse(gives.refusal());
+
+    nlohmann::json files = nlohmann::json::array();
+    std::uint64_t all_bytes = 0;
+    for (const ModelPackage::File& file : hub_.package->files()) {
+        files.push_back(
+            {{"name", file.name}, {"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}});
+        all_bytes += file.size_bytes;
+    }
+    responder->respond(json_answer({{"name", hub_.package->name()},
+                                    {"sha256", hub_.package->manifest_sha256()},
+                                    {"bytes", all_bytes},
+                                    {"files", std::move(files)}}));
+}
+
+void Routes::serve_package_file(HttpRequest request, Responder responder) const {
+    if (const auto gives = check_gives_model(); !gives.ok())
+        return responder->refuse(gives.refusal());
+
+    const std::string& name = request.rest;
+    const Result<Sha256> hash = parse_sha256(name);
+    if (!hash || to_hex(*hash) != name)
+        return responder->refuse({404, "no such file", "not_found", ""});
+    const Result<ByteView> bytes = hub_.package->file(*hash);
+    if (!bytes && bytes.error().code == ErrorCode::not_found)
+        return responder->refuse({404, "no such file", "not_found", ""});
+    answer_range(request, bytes, Keeps::reader, *responder);
 }
 
 void Routes::serve_health(HttpRequest, Responder responder) const {
@@ -384,6 +433,7 @@ void Routes::serve_info(HttpRequest, Responder responder) const {
         {"model", hub_.package->name()},
         {"context_tokens", hub_.package->config().context_tokens},
         {"api_key_required", hub_.keys_required},
+        {"gives_model", check_gives_model().ok()},
         {"join_path",
          "/join.html"}}.dump();
     responder->respond(std::move(response));

@@ -61,6 +61,8 @@ class Routes {
     using Responder = std::shared_ptr<WireResponder>;
     void serve_asset(HttpRequest request, Responder responder) const;
     void serve_blob(HttpRequest request, Responder responder) const;
+    void list_package(HttpRequest request, Responder responder) const;
+    void serve_package_file(HttpRequest request, Responder responder) const;
     void serve_health(HttpRequest request, Responder responder) const;
     void serve_lend(HttpRequest request, Responder responder) const;
     void serve_contributors(HttpRequest request, Responder responder) const;
@@ -102,7 +104,11 @@ class Routes {
     Checked<void> check_host(const HttpRequest& request, const Route& route) const;
     Checked<void> check_join_token(const HttpRequest& request) const;
     Checked<void> check_own_page(const HttpRequest& request) const;
+    Checked<void> check_gives_model() const;
     Checked<void> slow_down(const HttpRequest& request, Refusal refusal) const;
+    enum class Keeps { anybody, reader };  // a cache between may keep the answer, or may not
+    void answer_range(const HttpRequest& request, const Result<ByteView>& bytes, Keeps keeps,
+                      WireResponder& responder) const;
     bool may_see_join_link(const HttpRequest& request) const;
     template <class Answer>
     void answer_from_disk(Responder responder, Answer answer) const;

@@ -55,6 +55,7 @@ struct ServerOptions {
     std::uint32_t workers_per_address_max = 16;
     Duration drain_within = 30s;
     bool test_routes = false;
+    bool give_model = true;     // the whole package, to whoever may use the API
     bool require_keys = false;  // API keys on loopback too; always on elsewhere
     // In run(): SIGINT and SIGTERM stop, SIGHUP reads the certificate again (its names stay those
     // of the start), opens the access log anew and calls on_reload.

@@ -54,6 +54,8 @@ void require_same(const std::filesystem::path& path, const FileStamp& before,
 struct ModelPackage::State {
     PackageManifest manifest;
     std::filesystem::path directory;
+    std::string manifest_text;
+    Sha256 manifest_hash{};
     std::string manifest_sha256;
     ExpertShape expert_shape;
     std::uint64_t blob_bytes = 0;
@@ -183,7 +185,9 @@ Result<std::shared_ptr<const ModelPackage>> ModelPackage::open(
     State& state = *package->state_;
     state.manifest = std::move(manifest);
     state.directory = directory;
-    state.manifest_sha256 = to_hex(sha256(as_byte_view(*manifest_text)));
+    state.manifest_text = *std::move(manifest_text);
+    state.manifest_hash = sha256(as_byte_view(state.manifest_text));
+    state.manifest_sha256 = to_hex(state.manifest_hash);
     state.expert_shape = state.manifest.expert_shape();
     state.blob_bytes =
         expert_blob_layout(state.expert_shape, state.manifest.expert_dtype).size_bytes;
@@ -269,6 +273,29 @@ Result<ByteView> ModelPackage::blob(const Sha256& hash) const {
     const std::lock_guard lock(state_->mutex);
     require_same(*state_->mapped_blobs[found->second]);
     return bytes;
+}
+
+std::vector<ModelPackage::File> ModelPackage::files() const {
+    const PackageManifest& manifest = state_->manifest;
+    std::vector<File> all = {{"manifest.json", state_->manifest_hash, state_->manifest_text.size()},
+                             {"hub.safetensors", manifest.hub.sha256, manifest.hub.size_bytes}};
+    for (const auto& [name, record] : manifest.files)
+        all.push_back({name, record.sha256, record.size_bytes});
+    for (const auto& [hash, blob_index] : state_->blob_indices)
+        all.push_back({text("weights/", to_hex(hash)), hash, expert_blob_bytes()});
+    return all;
+}
+
+Result<ByteView> ModelPackage::file(const Sha256& hash) const {
+    const PackageManifest& manifest = state_->manifest;
+    if (hash == state_->manifest_hash) return as_byte_view(state_->manifest_text);
+    if (hash == manifest.hub.sha256) {
+        require_same(*state_->hub);
+        return state_->hub->bytes();
+    }
+    for (const auto& [name, record] : manifest.files)
+        if (hash == record.sha256) return as_byte_view(state_->texts.find(name)->second);
+    return blob(hash);
 }
 
 void ModelPackage::release_blob(std::uint32_t layer, std::uint32_t expert) const {

@@ -63,6 +63,17 @@ class ModelPackage {
     Result<ByteView> blob(std::uint32_t layer, std::uint32_t expert) const;
     Result<ByteView> blob(const Sha256& hash) const;
 
+    // What somebody needs who computes the whole model elsewhere: manifest.json first, then
+    // hub.safetensors, the checkpoint's text files, and each blob once ("weights/<sha256>").
+    struct File {
+        std::string name;
+        Sha256 sha256{};
+        std::uint64_t size_bytes = 0;
+    };
+    std::vector<File> files() const;
+    // One of them by its hash, borrowed from the package; not_found for any other.
+    Result<ByteView> file(const Sha256& hash) const;
+
     // The pages of a blob, or of hub.safetensors, leave this process's memory: for who has made a
     // copy in another form. Views stay valid, and reading on brings pages back from the file.
     void release_blob(std::uint32_t layer, std::uint32_t expert) const;

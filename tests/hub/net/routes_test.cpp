@@ -21,6 +21,7 @@ std::string example_of(const RouteInfo& route, const ModelPackage& package) {
     if (route.path == "/*") return "/favicon.svg";
     if (route.path == "/api/history") return "/api/history?span=24h";
     if (route.path == "/weights/*") return "/weights/" + to_hex(package.blob_hash(0, 0));
+    if (route.path == "/api/package/*") return "/api/package/" + package.manifest_sha256();
     if (route.path == "/v1/models/*") return "/v1/models/" + package.name();
     return route.path;
 }
@@ -293,6 +294,55 @@ TEST(RoutesTest, BlobsComeWholeInPartsAndUnderConditions) {
     EXPECT_EQ(head.status, 200u);
     EXPECT_EQ(head.headers.at("content-length"), size);
     EXPECT_EQ(fetch(hub.port(), "GET", "/weights/" + std::string(64, '0')).status, 404u);
+}
+
+TEST(RoutesTest, ThePackageComesFileByFile) {
+    TestHub hub;
+    const nlohmann::json list = nlohmann::json::parse(
+        fetch(hub.port(), "GET", "/api/package").body);
+    EXPECT_EQ(list["name"], hub.package().name());
+    EXPECT_EQ(list["sha256"], hub.package().manifest_sha256());
+
+    std::uint64_t all_bytes = 0;
+    std::vector<std::string> names;
+    for (const nlohmann::json& file : list["files"]) {
+        const std::string hash = file["sha256"];
+        SCOPED_TRACE(file["name"]);
+        const RawResponse whole = fetch(hub.port(), "GET", "/api/package/" + hash);
+        ASSERT_EQ(whole.status, 200u);
+        EXPECT_EQ(to_hex(sha256(as_byte_view(whole.body))), hash);
+        EXPECT_EQ(whole.body.size(), file["bytes"]);
+        EXPECT_EQ(whole.headers.at("cache-control"), "private, max-age=31536000, immutable");
+        all_bytes += whole.body.size();
+        names.push_back(file["name"]);
+    }
+    EXPECT_EQ(list["bytes"], all_bytes);
+    ASSERT_GE(names.size(), 2u + hub.package().num_blobs());
+    EXPECT_EQ(names[0], "manifest.json");
+    EXPECT_EQ(names[1], "hub.safetensors");
+
+    const std::string hub_file = list["files"][1]["sha256"];
+    const RawResponse part = fetch(hub.port(), "GET", "/api/package/" + hub_file,
+                                   "Range: bytes=8-15\r\n");
+    EXPECT_EQ(part.status, 206u);
+    EXPECT_EQ(part.body.size(), 8u);
+    for (const std::string& other : {std::string(64, '0'), std::string("manifest.json")})
+        EXPECT_EQ(fetch(hub.port(), "GET", "/api/package/" + other).status, 404u);
+    EXPECT_EQ(fetch(hub.port(), "GET", "/weights/" + hub_file).status, 404u);
+    EXPECT_TRUE(nlohmann::json::parse(fetch(hub.port(), "GET", "/api/info").body)["gives_model"]);
+}
+
+TEST(RoutesTest, AHubMayKeepItsModelToItself) {
+    TestHubOptions options;
+    options.server.give_model = false;
+    TestHub hub(options);
+    EXPECT_FALSE(nlohmann::json::parse(fetch(hub.port(), "GET", "/api/info").body)["gives_model"]);
+    const std::string manifest = "/api/package/" + hub.package().manifest_sha256();
+    for (const std::string& path : {std::string("/api/package"), manifest}) {
+        const RawResponse refused = fetch(hub.port(), "GET", path);
+        EXPECT_EQ(refused.status, 404u);
+        EXPECT_EQ(nlohmann::json::parse(refused.body)["error"]["code"], "model_not_given");
+    }
 }
 
 TEST(RoutesTest, StatusHealthInfoAndMetrics) {
