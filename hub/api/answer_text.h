@@ -11,25 +11,10 @@
 #include <vector>
 
 #include "hub/engine/sampler.h"
+#include "hub/model/tokenizer/stop_filter.h"
 #include "hub/model/tokenizer/tokenizer.h"
 
 namespace moex {
-
-// Ends a text at the first of several strings, which may lie across pieces.
-class StopFilter {
-  public:
-    explicit StopFilter(std::vector<std::string> stops);
-    // what can be shown now; nothing more once stopped()
-    std::string push(std::string_view piece);
-    std::string finish();  // what was held back
-    bool stopped() const { return stopped_; }
-    const std::string& stop() const { return stop_; }  // that it ended at; else empty
-
-  private:
-    std::vector<std::string> stops_;
-    std::string held_, stop_;
-    bool stopped_ = false;
-};
 
 // One token of the answer with its log-probability. The texts of
 // all entries join to the answer's text: a token that ends inside a

@@ -3,6 +3,8 @@
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
 import { formOf, lengthLimit, samplingOf } from "/js/chat/settings.js";
+import { ThisDevice } from "/js/chat/device.js";
+import { DevicePanel } from "/js/chat/device_panel.js";
 import { SettingsPanel } from "/js/chat/settings_panel.js";
 import { Sidebar } from "/js/chat/sidebar.js";
 import { Store } from "/js/chat/store.js";
@@ -28,7 +30,16 @@ let running = null;          // {controller, conversation, message, turn} of the
 const apiKey = () => element("api-key").value.trim();
 speakIn(table, element("language"), drawAnew);
 const store = await Store.open(onStore);
-const panel = new SettingsPanel();
+const panel = new SettingsPanel(choosePlace);
+const device = new ThisDevice({ apiKey, onChange: drawDevice });
+const device_panel = new DevicePanel({
+  load: () => device.load(),
+  stop: () => {
+    device.end();
+    device.begin();      // it asks again, for what is left
+  },
+  again: () => device.begin(),
+});
 const thread = new Thread(element("thread"), element("messages"), {
   continue: (message) => answer(store.current, message),
   retry: (message) => answer(store.current, message),
@@ -87,7 +98,35 @@ function canAsk() {
   if (running) return false;
   const field = panel.wrongField();
   if (field) panel.open(element(field));
-  return field === null;
+  if (field !== null) return false;
+  if (isHere() && !device.ready) {
+    panel.open(device_panel.focus());
+    toast(say("device_not_ready"));
+    return false;
+  }
+  return true;
+}
+
+// ---- where answers are computed
+
+function isHere() { return panel.settings.place === "device"; }
+
+// The hub's line is free of the model then, and the other way round.
+function choosePlace() {
+  if (isHere()) device.begin();
+  else device.end();
+}
+
+function drawDevice(state) {
+  device_panel.draw(state);
+  drawPool();
+}
+
+// The words of an answer that this device computes, as streamChat() gives those of the hub.
+function answerHere(request, how) {
+  const { response_format, tools } = request;
+  if (response_format || tools) throw new ApiError(400, { code: "no_form", message: say("device_no_form") });
+  return device.answer(request, how);
 }
 
 // After `parent`, the last message that is shown if none is given.
@@ -160,10 +199,12 @@ async function stream(conversation, message, left) {
   // A stream that was left is told from its first event on: the message begins again where it began then.
   const { content, reasoning, reasoning_ms, facts } = left?.from ?? message;
   const from = { content, reasoning, reasoning_ms, facts: { ...facts } };
+  const place = isHere() && !left ? "device" : "hub";
   let turn = null, stream_id = left?.id ?? "";
   const begin = () => {
     if (turn) return;
     Object.assign(message, from, { facts: { ...from.facts, ttft_ms: message.facts.ttft_ms ?? null } });
+    message.facts.place = content && from.facts.place === "hub" && place === "device" ? "both" : place;
     turn = running.turn = new Turn(message, { now_ms: performance.now(), workers: workersNow() });
   };
   store.busy = conversation;
@@ -193,7 +234,8 @@ async function stream(conversation, message, left) {
     },
   };
   try {
-    await (left ? resumeChat(left.id, how) : streamChat(requestFor(), how));
+    const answerFrom = place === "device" ? answerHere : streamChat;
+    await (left ? resumeChat(left.id, how) : answerFrom(requestFor(), how));
   } catch (error) {
     reason = error.name === "AbortError" ? "stopped" : "failed";
     if (reason === "failed") words = error instanceof ApiError ? errorWords(error) : unreachable();
@@ -313,11 +355,13 @@ element("import-file").addEventListener("change", async () => {
 element("forget").addEventListener("click", async () => {
   if (!await askToForget(say("forget_what", store.conversations.size))) return;
   running?.controller.abort();
+  device.end();
   store.keeper.close();
   startAnew(await forgetEverything());
 });
 listenForForget(() => {
   running?.controller.abort();
+  device.end();
   store.keeper.close();
 });
 
@@ -342,13 +386,16 @@ async function look() {
 }
 
 function drawPool() {
-  const { kind, text, short } = poolWords(health);
+  if (health === undefined && !device.ready) return;
+  const is_here = isHere() && device.ready;
+  const { kind, text, short } = is_here
+    ? { kind: "good", text: say("device_pill"), short: say("device_pill") } : poolWords(health);
   element("pool").className = `pill ${kind}`;
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;
-  element("welcome-words").textContent = welcomeWords(health);
+  element("welcome-words").textContent = is_here ? say("device_welcome") : welcomeWords(health);
 
-  const words = bannerWords(health, health_status);
+  const words = is_here ? null : bannerWords(health, health_status);
   const banner = element("banner");
   banner.hidden = words === null;
   if (!words || banner.dataset.words === words.text) return;
@@ -368,7 +415,7 @@ function drawAnew() {
   sidebar.draw();
   panel.draw();
   panel.drawKnown();
-  if (health !== undefined) drawPool();
+  drawDevice(device.state);
 }
 
 // ---- begin
@@ -389,6 +436,7 @@ async function start() {
   if (ok) info = { ...info, ...body };
   element("model").textContent = info.model;
   panel.know(info);
+  choosePlace();
   element("api-key").addEventListener("input", () => write("moex-key", apiKey()));
 
   const status = await getJson("/api/status", apiKey()).catch(() => ({ ok: false }));

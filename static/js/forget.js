@@ -4,6 +4,7 @@ import { confirmIn, element } from "/js/dom.js";
 import { say } from "/js/tables/shared.js";
 
 const channel_name = "moex-forget";
+const folders = ["moex-models"];      // of files: what "this device" computes with
 const databases = ["moex-chat", "moex-identity"];
 const told_as = "moex-forgotten";
 
@@ -36,6 +37,22 @@ const dropDatabase = (name) => new Promise((resolve) => {
   request.onblocked = () => {};      // a tab that still holds it lets go in a moment
 });
 
+// A tab that loads a model just now holds a file: it hears of this, lets go, and the folder is asked for once more.
+async function dropFolder(name) {
+  const root = await navigator.storage?.getDirectory?.();
+  for (let attempts = 20; root; attempts -= 1) {
+    try {
+      await root.removeEntry(name, { recursive: true });
+      return true;
+    } catch (error) {
+      if (error.name === "NotFoundError") return true;
+      if (attempts === 0) return false;
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+  }
+  return true;
+}
+
 // Resolves to whether all of it is gone.
 export async function forgetEverything() {
   channelOfPage()?.postMessage("forget");
@@ -44,6 +61,7 @@ export async function forgetEverything() {
 
   const results = await Promise.allSettled([
     ...databases.map(dropDatabase),
+    ...folders.map(dropFolder),
     ...await window.caches?.keys().then((names) => names.map((name) => caches.delete(name))).catch(() => []) ?? [],
   ]);
   return results.every(({ status, value }) => status === "fulfilled" && value !== false);

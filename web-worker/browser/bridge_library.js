@@ -48,6 +48,17 @@ var MoexBridge = {
   },
   mx_cancel_fetches: function() { Module['mx'].cancelFetches(); },
 
+  // ---- files of a model, by hash
+  mx_file_size: function(hex) {
+    hex = hex >>> 0;
+    return Module['mx'].fileSize(HEAPU8.slice(hex, hex + 64));
+  },
+  mx_file_read: function(hex, offset, size, to) {
+    hex = hex >>> 0;
+    to = to >>> 0;
+    return Module['mx'].readFile(HEAPU8.slice(hex, hex + 64), offset, HEAPU8.subarray(to, to + size));
+  },
+
   // ---- time and people
   mx_now_ms: function() { return performance.now(); },
   mx_random: function() { return Math.random(); },

@@ -45,9 +45,10 @@ export class Host {
     };
   }
 
-  // Resolves when the program that `createModule` loads from beside `url` is ready to be called.
-  async load(createModule, url) {
-    this.wasm = await createModule({ mx: this.mx, locateFile: (name) => new URL(name, url).href });
+  // Resolves when the program that `createModule` loads from beside `url` is ready to be called. `more`: what else it
+  // asks of JavaScript.
+  async load(createModule, url, more = {}) {
+    this.wasm = await createModule({ mx: this.mx, locateFile: (name) => new URL(name, url).href, ...more });
     this.wasm._mx_init();
   }
 

@@ -192,6 +192,11 @@ export class MessageView {
     if (end) this.foot.append(this.makeEnd(end));
 
     const facts = make("div", "facts");
+    const { place } = message.facts ?? {};
+    if (place) {
+      const title = say(`place_${place}_title`);
+      facts.append(make("span", `place ${place}`, say(`place_${place}`), { title }));
+    }
     for (const fact of factsOf(message)) facts.append(make("span", "", fact));
     if (message.content && !message.is_form) {
       const copy = button("quiet small", say("copy"), () => copyText(message.content, copy),

@@ -2,6 +2,7 @@
 import { say } from "../tables/chat.js";
 
 export const defaults = {
+  place: "hub",      // of computation, or "device"
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
 };
@@ -14,6 +15,7 @@ export function settingsOf(kept) {
   const from = kept && typeof kept === "object" ? kept : {};
   const text = (value) => (typeof value === "number" || typeof value === "string" ? String(value) : "");
   return {
+    place: from.place === "device" ? "device" : defaults.place,
     system: typeof from.system === "string" ? from.system : defaults.system,
     temperature: within(from.temperature, 0, 2, defaults.temperature),
     top_p: within(from.top_p, 0.05, 1, defaults.top_p),

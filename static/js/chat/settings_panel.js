@@ -15,7 +15,9 @@ function kept(name) {
 }
 
 export class SettingsPanel {
-  constructor() {
+  // `onPlace()` hears that answers are to be computed elsewhere.
+  constructor(onPlace) {
+    this.onPlace = onPlace;
     this.settings = settingsOf(kept(kept_as));
     this.own_presets = presetsOf(kept(presets_kept_as));
     this.context_tokens = null;
@@ -27,6 +29,7 @@ export class SettingsPanel {
       this.settings = { ...defaults };
       this.keep();
       this.draw();
+      this.onPlace();
     });
     for (const tab of element("snippet-tabs").children) {
       tab.addEventListener("click", () => {
@@ -62,6 +65,7 @@ export class SettingsPanel {
     this.settings[name] = typeof defaults[name] === "number" ? Number(element(name).value) : element(name).value;
     this.keep();
     this.drawField(name);
+    if (name === "place") this.onPlace();
   }
 
   // The first field that holds what cannot be sent.
@@ -75,6 +79,7 @@ export class SettingsPanel {
     this.info = info;
     this.context_tokens = info.context_tokens ?? null;
     element("key-field").hidden = !info.api_key_required;
+    element("place-field").hidden = !info.gives_model && this.settings.place === "hub";
     this.drawKnown();
   }
   drawKnown() {

@@ -1,5 +1,5 @@
 // What the chat page says: the pool, how an answer ended, who computed it, what went wrong. Pure.
-import { ms, tenths, whole } from "../format.js";
+import { bytes, ms, tenths, whole } from "../format.js";
 import { say } from "../tables/chat.js";
 
 // ---- who is there, from /health: {status, workers} or null when the hub does not answer
@@ -39,6 +39,29 @@ export function bannerWords(health, http_status) {
   return { text: units > 0 ? say("missing", units - covered, units) : say("parts_missing"), wants_join: true };
 }
 
+// ---- this device: {phase, ...} as in chat/device.js
+
+export function deviceWords({ phase, code, message, ...state }) {
+  switch (phase) {
+    case "looking": return say("device_looking");
+    case "asking": return say("device_asking", bytes(state.bytes));
+    case "fetching": return say("device_fetching", bytes(state.done_bytes), bytes(state.all_bytes));
+    case "warming": return say("device_warming");
+    case "ready": return say(state.software ? "device_ready_software" : "device_ready", state.adapter);
+    case "failed": return deviceTrouble(code, message);
+    default: return "";
+  }
+}
+
+function deviceTrouble(code, message) {
+  const why = message.replace(/\.$/, "");
+  if (code === "no_webgpu") return say("device_no_webgpu");
+  if (code === "no_space") return say("device_no_space", why);
+  if (code === "unauthorized") return say("key_wanted");
+  if (code === "device_lost") return say("device_lost", why);
+  return say("device_failed", why);
+}
+
 // ---- an answer that has ended
 
 export function factsOf(message) {
@@ -50,6 +73,7 @@ export function factsOf(message) {
     out.push(say("first_token", seconds < 1 ? ms(Math.round(facts.ttft_ms)) : say("seconds", tenths.format(seconds))));
   }
 
+  if (facts.place === "device") return out;
   if (facts.is_told) {
     out.push(say("answered_by", facts.workers ?? 0));
     if (facts.workers > 0 && facts.calls_local > 0) out.push(say("with_help"));
@@ -117,6 +141,8 @@ export function thoughtWords(message) {
 
 // ---- what went wrong, in words of the person who asked. `error`: {status, code, message}; status 0: the line broke.
 export function errorWords(error) {
+  if (error.code === "device_off") return say("device_not_ready");
+  if (error.code?.startsWith("device_")) return deviceTrouble(error.code.slice("device_".length), error.message);
   if (error.status === 0) return say("line_broke");
   if (error.status === 401) return say("key_wanted");
   if (error.status === 403) return say("key_wrong");

@@ -1,5 +1,5 @@
 // What the chat page says.
-import { count, whole } from "../format.js";
+import { bytes, count, whole } from "../format.js";
 import { sayFrom } from "../language.js";
 
 export const table = {
@@ -141,6 +141,38 @@ export const table = {
       + "GPU.",
     hub_failed: (why) => `The hub failed: ${why}.`,
     unreachable: "The hub cannot be reached. Is it still running?",
+
+    // this device
+    place: "Answers are computed",
+    place_by_hub: "by the hub",
+    place_by_device: "on this device",
+    place_hub: "hub",
+    place_hub_title: "This answer came from the hub and its contributors",
+    place_device: "this device",
+    place_device_title: "This answer was computed in this browser; nothing of it left the device",
+    place_both: "hub, then this device",
+    place_both_title: "Parts of this answer were computed in either place",
+    device_progress: "The model on its way",
+    device_looking: "Looking what there is to load.",
+    device_asking: (size) => `The model has ${size}. It is loaded from the hub once and kept in this browser. Then `
+      + "answers are computed here, also while the hub is away, and what you write stays on this device.",
+    device_load: (size) => `Load ${bytes(size)}`,
+    device_fetching: (done, all) => `Loading: ${done} of ${all}.`,
+    device_warming: "The model goes to the GPU.",
+    device_ready: (adapter) => `Ready${adapter ? `, on ${adapter}` : ""}. The likeliest word is always taken: `
+      + "temperature, seed and penalties do not count here.",
+    device_ready_software: (adapter) => `Ready, but slow: this browser computes without a GPU${adapter
+      ? ` (${adapter})` : ""}. The likeliest word is always taken: temperature, seed and penalties do not count here.`,
+    device_pill: "this device",
+    device_welcome: "Answers are computed on this device; what you write does not leave it.",
+    device_not_ready: "The model is not on this device yet. The settings say how far it is.",
+    device_no_form: "This device gives plain text only: empty the JSON schema and the tools in the settings, or let "
+      + "the hub answer.",
+    device_no_webgpu: "This browser has no WebGPU on this page, so nothing can be computed here. Use a current "
+      + "browser, over https or on the hub's own machine.",
+    device_no_space: (why) => `The model does not fit this device: ${why}.`,
+    device_lost: (why) => `The GPU was lost: ${why}.`,
+    device_failed: (why) => `This device cannot answer: ${why}.`,
 
     // settings
     settings: "Settings",
@@ -360,6 +392,40 @@ export const table = {
       + "oder leihe eine GPU.",
     hub_failed: (why) => `Beim Hub ging etwas schief: ${why}.`,
     unreachable: "Der Hub ist nicht zu erreichen. Läuft er noch?",
+
+    // dieses Gerät
+    place: "Antworten werden berechnet",
+    place_by_hub: "vom Hub",
+    place_by_device: "auf diesem Gerät",
+    place_hub: "Hub",
+    place_hub_title: "Diese Antwort kam vom Hub und seinen Helfern",
+    place_device: "dieses Gerät",
+    place_device_title: "Diese Antwort wurde in diesem Browser berechnet; nichts davon hat das Gerät verlassen",
+    place_both: "Hub, dann dieses Gerät",
+    place_both_title: "Teile dieser Antwort wurden an beiden Orten berechnet",
+    device_progress: "Das Modell auf seinem Weg",
+    device_looking: "Schaut, was zu laden ist.",
+    device_asking: (size) => `Das Modell hat ${size}. Es wird einmal vom Hub geladen und in diesem Browser behalten. `
+      + "Dann werden Antworten hier berechnet, auch während der Hub fort ist, und was du schreibst, bleibt auf diesem "
+      + "Gerät.",
+    device_load: (size) => `${bytes(size)} laden`,
+    device_fetching: (done, all) => `Lädt: ${done} von ${all}.`,
+    device_warming: "Das Modell kommt auf die GPU.",
+    device_ready: (adapter) => `Bereit${adapter ? `, auf ${adapter}` : ""}. Es wird immer das wahrscheinlichste Wort `
+      + "genommen: Temperatur, Startwert und Abzüge zählen hier nicht.",
+    device_ready_software: (adapter) => `Bereit, aber langsam: dieser Browser rechnet ohne GPU${adapter
+      ? ` (${adapter})` : ""}. Es wird immer das wahrscheinlichste Wort genommen: Temperatur, Startwert und Abzüge `
+      + "zählen hier nicht.",
+    device_pill: "dieses Gerät",
+    device_welcome: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht.",
+    device_not_ready: "Das Modell ist noch nicht auf diesem Gerät. Wie weit es ist, sagen die Einstellungen.",
+    device_no_form: "Dieses Gerät gibt nur einfachen Text: leere JSON-Schema und Werkzeuge in den Einstellungen, oder "
+      + "lass den Hub antworten.",
+    device_no_webgpu: "Dieser Browser hat auf dieser Seite kein WebGPU, also kann hier nichts berechnet werden. Nimm "
+      + "einen aktuellen Browser, über https oder auf dem Rechner des Hubs.",
+    device_no_space: (why) => `Das Modell passt nicht auf dieses Gerät: ${why}.`,
+    device_lost: (why) => `Die GPU ging verloren: ${why}.`,
+    device_failed: (why) => `Dieses Gerät kann nicht antworten: ${why}.`,
 
     settings: "Einstellungen",
     close_settings: "Einstellungen schließen",

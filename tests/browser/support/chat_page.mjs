@@ -67,7 +67,7 @@ export const brief = (stream) => {
 };
 
 // What the browser keeps: the conversations, and the name of the stream that this tab would go on with.
-const keptNow = (page) => page.evaluate(() => new Promise((resolve) => {
+export const keptNow = (page) => page.evaluate(() => new Promise((resolve) => {
   const request = indexedDB.open("moex-chat");
   request.onsuccess = () => {
     const all = request.result.transaction("conversations").objectStore("conversations").getAll();

@@ -1,0 +1,37 @@
+// The place of computation in the settings: "hub" or "this device", and how far the device is.
+import { element } from "/js/dom.js";
+import { deviceWords } from "/js/chat/words.js";
+import { say } from "/js/tables/chat.js";
+
+export class DevicePanel {
+  // `actions`: {load(), stop(), again()}.
+  constructor(actions) {
+    element("device-load").addEventListener("click", () => actions.load());
+    element("device-stop").addEventListener("click", () => actions.stop());
+    element("device-again").addEventListener("click", () => actions.again());
+  }
+
+  // `state` is ThisDevice's.
+  draw(state) {
+    const { phase, done_bytes = 0, all_bytes = 0 } = state;
+    const is_loading = phase === "fetching" || phase === "warming";
+    element("device-box").hidden = phase === "off";
+    element("device-words").textContent = deviceWords(state);
+    element("device-words").className = phase === "failed" ? "problem" : "muted small";
+    const progress = element("device-progress");
+    progress.hidden = !is_loading;
+    progress.max = Math.max(1, all_bytes);
+    progress.value = done_bytes;
+    progress.setAttribute("aria-label", say("device_progress"));
+    element("device-load").hidden = phase !== "asking";
+    element("device-load").textContent = say("device_load", state.missing_bytes ?? 0);
+    element("device-stop").hidden = !is_loading;
+    element("device-again").hidden = phase !== "failed";
+  }
+
+  // What stands in the way of an answer.
+  focus() {
+    const next = ["device-load", "device-again", "device-stop"].map(element).find((node) => !node.hidden);
+    return next ?? element("place");
+  }
+}

@@ -1,0 +1,228 @@
+// "This device" in the chat page, in a real Chromium on the software adapter: the model comes from the hub once, then
+// the page answers by itself, also while there is no hub.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { ask, keptNow, settled } from "./support/chat_page.mjs";
+import { Hub, chat } from "./support/hub.mjs";
+import { launch } from "./support/tab.mjs";
+
+const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
+const max_tokens = 24;
+let browser;
+
+before(async () => { browser = await launch(); });
+after(async () => { await browser?.close(); });
+
+async function openChat(context, hub) {
+  context.setDefaultTimeout(0);      // the test's own limit counts
+  const page = await context.newPage();
+  page.errors = [];
+  page.on("pageerror", (error) => page.errors.push(String(error)));
+  await page.goto(hub.url);
+  await page.waitForFunction(() => document.getElementById("model").textContent !== "");
+  return page;
+}
+
+async function set(page, fields) {
+  await page.locator("#open-settings").click();
+  for (const [name, value] of Object.entries(fields)) {
+    if (name === "place") await page.locator("#place").selectOption(value);
+    else await page.locator(`#${name}`).evaluate((node, text) => {
+      node.value = text;
+      node.dispatchEvent(new Event("input"));
+    }, value);
+  }
+  await page.locator("#close-settings").click();
+}
+
+// Until the model is on the GPU, or the sentence that it will not be.
+async function deviceSettled(page) {
+  await page.waitForFunction(() => {
+    const words = document.getElementById("device-words");
+    return words.className === "problem" || /^Ready/.test(words.textContent);
+  });
+  return page.locator("#device-words").textContent();
+}
+
+async function chooseDevice(page) {
+  await page.locator("#open-settings").click();
+  await page.locator("#place").selectOption("device");
+  await page.locator("#device-load").click();
+  const words = await deviceSettled(page);
+  await page.locator("#close-settings").click();
+  assert.match(words, /^Ready/, words);
+}
+
+// The last answer as it is kept, whole.
+async function lastAnswer(page) {
+  await settled(page);
+  for (;;) {
+    const { conversations } = await keptNow(page);
+    const message = conversations.flatMap(({ messages }) => messages).filter(({ role }) => role === "assistant")
+      .sort((a, b) => a.at - b.at).at(-1);
+    if (message?.end) return message;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+async function answerTo(page, words) {
+  await page.locator("#new-chat").evaluate((node) => node.click());
+  await ask(page, words);
+  return lastAnswer(page);
+}
+
+const greedy = (hub, words) => chat(hub, {
+  model: "moex-demo", messages: [{ role: "user", content: words }], temperature: 0, max_tokens,
+});
+const filesOf = (page) => page.evaluate(async () => {
+  const names = [];
+  for await (const name of (await navigator.storage.getDirectory()).keys()) names.push(name);
+  return names;
+});
+
+test("an empty store, consent, the hub's own words, and on without the hub", async (t) => {
+  const hub = await Hub.start(["--backend", "local"]);
+  t.after(() => hub.remove());
+  const expected = await greedy(hub, prompt);
+  const other = "What is in the box?";
+  const expected_other = await greedy(hub, other);
+  assert.equal(expected.error, null);
+
+  const page = await openChat(await browser.newContext(), hub);
+  const asked = [];
+  page.on("request", (request) => asked.push(new URL(request.url()).pathname));
+  await page.locator("#open-settings").click();
+  await page.locator("#place").selectOption("device");
+  await page.locator("#device-load").waitFor();
+  assert.match(await page.locator("#device-load").textContent(), /^Load \d+ MB$/);
+  assert.match(await page.locator("#device-words").textContent(), /^The model has \d+ MB\./);
+  assert.ok(!asked.some((path) => path.startsWith("/api/package/")), "nothing is loaded before consent");
+
+  await page.locator("#device-load").click();
+  assert.match(await deviceSettled(page), /^Ready/);
+  await page.locator("#close-settings").click();
+  await set(page, { max_tokens: String(max_tokens) });
+  const first = await answerTo(page, prompt);
+  assert.equal(first.content, expected.text);
+  assert.equal(first.facts.place, "device");
+  assert.equal(first.facts.tokens, max_tokens);
+  assert.equal(await page.locator(".facts .place").last().textContent(), "this device");
+  assert.ok(!asked.includes("/v1/chat/completions"), "the hub was not asked");
+
+  // Another place, another badge.
+  await set(page, { place: "hub" });
+  assert.equal((await answerTo(page, other)).facts.place, "hub");
+  assert.equal(await page.locator(".facts .place").last().textContent(), "hub");
+
+  // What is here already needs no consent.
+  await page.locator("#open-settings").click();
+  const fetched_before = asked.filter((path) => path.startsWith("/api/package/")).length;
+  await page.locator("#place").selectOption("device");
+  assert.match(await deviceSettled(page), /^Ready/);
+  await page.locator("#close-settings").click();
+  assert.equal(asked.filter((path) => path.startsWith("/api/package/")).length, fetched_before);
+
+  await hub.stop();
+  const alone = await answerTo(page, other);
+  assert.equal(alone.end.reason, "length");
+  assert.equal(alone.content, expected_other.text);
+  assert.deepEqual(page.errors, []);
+});
+
+test("cancel, stop words, and a continuation", async (t) => {
+  const hub = await Hub.start(["--backend", "local"]);
+  t.after(() => hub.remove());
+  const { text } = await greedy(hub, prompt);
+  const page = await openChat(await browser.newContext(), hub);
+  await chooseDevice(page);
+
+  await ask(page, prompt);
+  await page.waitForFunction(() => document.querySelector(".message.assistant .body")?.textContent.length > 10);
+  await page.locator("#stop").click();
+  const stopped = await lastAnswer(page);
+  assert.equal(stopped.end.reason, "stopped");
+  assert.ok(text.startsWith(stopped.content.slice(0, text.length)), "what came is the hub's beginning");
+
+  const stop = text.slice(20, 26);
+  await set(page, { max_tokens: String(max_tokens), stop_words: stop });
+  const ended = await answerTo(page, prompt);
+  assert.equal(ended.end.reason, "stop");
+  assert.equal(ended.content, text.slice(0, text.indexOf(stop)));
+
+  await set(page, { max_tokens: "8", stop_words: "" });
+  const begun = await answerTo(page, prompt);
+  assert.equal(begun.end.reason, "length");
+  await set(page, { max_tokens: String(max_tokens - 8) });
+  await page.locator(".ended .button").last().click();
+  await page.waitForFunction((before) => (
+    document.querySelector(".message.assistant .body").textContent.length > before), begun.content.length);
+  assert.equal((await lastAnswer(page)).content, text);
+  assert.deepEqual(page.errors, []);
+});
+
+test("a GPU that is lost in mid-answer gives the same words", async (t) => {
+  const hub = await Hub.start(["--backend", "local"]);
+  t.after(() => hub.remove());
+  const { text } = await greedy(hub, prompt);
+  const page = await openChat(await browser.newContext(), hub);
+  await chooseDevice(page);
+  await set(page, { max_tokens: String(max_tokens) });
+  await ask(page, prompt);
+  await page.waitForFunction(() => document.querySelector(".message.assistant .body")?.textContent.length > 10);
+
+  const session = await browser.newBrowserCDPSession();
+  const { processInfo } = await session.send("SystemInfo.getProcessInfo");
+  await session.detach();
+  process.kill(processInfo.find(({ type }) => type === "GPU").id, "SIGKILL");
+  const answer = await lastAnswer(page);
+  assert.equal(answer.end.words, "");
+  assert.equal(answer.content, text);
+  assert.deepEqual(page.errors, []);
+});
+
+test("forgetting drops the model; what does not fit, and a hub that keeps its model, are told", async (t) => {
+  const hub = await Hub.start(["--backend", "local"]);
+  t.after(() => hub.remove());
+  const context = await browser.newContext();
+  const page = await openChat(context, hub);
+  await chooseDevice(page);
+  assert.deepEqual(await filesOf(page), ["moex-models"]);
+  await page.locator("#open-settings").click();
+  await page.locator("#forget").click();
+  await page.locator("#forget-yes").click();
+  await page.locator("#toast").getByText("Everything").waitFor();
+  assert.deepEqual(await filesOf(page), []);
+
+  const session = await context.newCDPSession(page);
+  await session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize: 1 << 20 });
+  await page.locator("#open-settings").click();
+  await page.locator("#place").selectOption("device");
+  await page.locator("#device-load").click();
+  assert.match(await deviceSettled(page), /^The model does not fit this device: /);
+  await page.locator("#prompt").fill(prompt);
+  await page.locator("#prompt").press("Enter");
+  await page.locator("#toast").getByText("not on this device yet").waitFor();
+  assert.equal(await page.locator(".message").count(), 0, "nothing is asked of the hub instead");
+  assert.deepEqual(page.errors, []);
+
+  const closed = await Hub.start(["--backend", "local", "--give-model", "off"]);
+  t.after(() => closed.remove());
+  const other = await openChat(await browser.newContext(), closed);
+  await other.locator("#open-settings").click();
+  assert.equal(await other.locator("#place").isVisible(), false);
+});
+
+test("a browser without WebGPU says so", async (t) => {
+  const hub = await Hub.start(["--backend", "local"]);
+  t.after(() => hub.remove());
+  const blind = await launch([], { webgpu: false });
+  t.after(() => blind.close());
+  const page = await openChat(await blind.newContext(), hub);
+  await page.locator("#open-settings").click();
+  await page.locator("#place").selectOption("device");
+  await page.waitForFunction(() => (
+    !document.getElementById("device-load").hidden || document.getElementById("device-words").className === "problem"));
+  if (await page.locator("#device-load").isVisible()) await page.locator("#device-load").click();
+  assert.match(await deviceSettled(page), /WebGPU/);
+});

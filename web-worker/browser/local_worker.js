@@ -1,0 +1,77 @@
+// The Dedicated Worker behind "this device" in the chat page: fetches the hub's model into the browser's files, gives
+// it to the GPU, and answers.
+// Messages in:  {type: "look" | "load", key} | {type: "ask", body} | {type: "cancel"}
+// Messages out: {looked: {name, bytes, missing_bytes}}, {fetched: {done_bytes, all_bytes}}, and what local_tab.cpp
+//               reports: {progress}, {ready}, {text}, {ended}, {refused}, {failed: {code, message}}
+import createModule from "./moex-local.js";
+import { FileStore, StoreError } from "./file_store.js";
+import { Host } from "./host.js";
+import { BrowserText } from "./text.js";
+
+const context_tokens_max = 4096;     // room for keys and values, on whatever GPU this is
+const decoder = new TextDecoder();
+const host = new Host();
+let store = null;
+let listed = null;       // of /api/package
+
+Object.assign(host.mx, {
+  fileSize: (hex) => store.size(decoder.decode(hex)),
+  readFile: (hex, offset, to) => store.read(decoder.decode(hex), offset, to),
+  report(json) {
+    const message = JSON.parse(decoder.decode(json));
+    if (message.ready || message.failed) store?.closeAll();
+    self.postMessage(message);
+  },
+});
+
+async function list(key) {
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  const response = await fetch("/api/package", { headers, cache: "no-store" }).catch((error) => {
+    throw new StoreError("unavailable", error.message);
+  });
+  const body = await response.json().catch(() => null);
+  if (response.ok) return body;
+  throw new StoreError(response.status === 401 || response.status === 403 ? "unauthorized" : "unavailable",
+    body?.error?.message ?? `the hub answered ${response.status}`);
+}
+
+async function look({ key }) {
+  listed = await list(key);
+  store ??= await FileStore.open();
+  const { bytes } = await store.missing(listed.files);
+  self.postMessage({ looked: { name: listed.name, bytes: listed.bytes, missing_bytes: bytes } });
+}
+
+async function load({ key }) {
+  const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
+  loading.catch(() => {});       // heard below, after the files
+  let done_bytes = listed.bytes - (await store.missing(listed.files)).bytes;
+  await store.fetchAll(listed.files, {
+    url: "/api/package/", key,
+    progress(bytes) {
+      done_bytes += bytes;
+      self.postMessage({ fetched: { done_bytes, all_bytes: listed.bytes } });
+    },
+  });
+  await store.keepOnly(listed.files);
+  await store.openAll(listed.files);
+  await loading;
+  host.withText(listed.sha256, (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max));
+}
+
+function fail(error) {
+  store?.closeAll();
+  const code = error.code === undefined || typeof error.code === "number" ? "internal" : error.code;
+  const is_full = error.name === "QuotaExceededError";
+  self.postMessage({ failed: { code: is_full ? "no_space" : code, message: error.message ?? String(error) } });
+}
+
+self.onmessage = ({ data }) => {
+  if (data.type === "look") look(data).catch(fail);
+  else if (data.type === "load") load(data).catch(fail);
+  else if (data.type === "ask") {
+    host.withText(JSON.stringify(data.body), (address, size) => host.wasm._mx_local_ask(address, size));
+  } else if (data.type === "cancel") host.wasm._mx_local_cancel();
+};
+// What breaks inside a promise would leave a page that waits for ever.
+self.addEventListener("unhandledrejection", ({ reason }) => fail(reason ?? new Error("it stopped")));

@@ -1,0 +1,132 @@
+#include "web-worker/local/local_model.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moex {
+namespace {
+
+// Where the generation goes on: the words of the last message, or its thoughts before any word.
+std::string last_words(const nlohmann::ordered_json& message) {
+    const std::string content = message.value("content", "");
+    return content.empty() ? message.value("reasoning_content", "") : content;
+}
+
+}  // namespace
+
+void LocalModel::open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
+                      std::uint32_t context_tokens_max, WeightProgress progress,
+                      std::function<void(Result<std::unique_ptr<LocalModel>>)> done) {
+    std::unique_ptr<LocalModel> opened(new LocalModel);
+    if (const Status read = opened->read_text(words); !read.ok()) return done(read.error());
+    auto model = decoder_model_of(files);
+    if (!model.ok()) return done(model.error());
+
+    const GpuDecoderOptions options{
+        .context_tokens = std::min(model->context_tokens, context_tokens_max)};
+    const DecoderSizes sizes = GpuDecoder::sizes_of(device.adapter(), *model, options);
+    NamedWeights weights(files, *model);
+    CountedWeights counted(weights, DecoderMemory::needs_of(*model, sizes).weights,
+                           std::move(progress));
+    const auto held = std::make_shared<std::unique_ptr<LocalModel>>(std::move(opened));
+    GpuDecoder::create(device, *model, options, counted,
+                       [held, done = std::move(done)](Result<std::unique_ptr<GpuDecoder>> made) {
+                           if (!made.ok()) return done(made.error());
+                           (*held)->decoder_ = *std::move(made);
+                           done(std::move(*held));
+                       });
+}
+
+Status LocalModel::read_text(const LocalText& words) {
+    MOEX_ASSIGN(tokenizer, Tokenizer::load(words.tokenizer_json, words.tokenizer_config_json));
+    MOEX_ASSIGN(chat_template, ChatTemplate::from_tokenizer_config(words.tokenizer_config_json));
+    tokenizer_ = std::move(tokenizer);
+    chat_template_ = std::move(chat_template);
+    stop_ids_ = words.stop_ids;
+    return {};
+}
+
+Result<std::vector<TokenId>> LocalModel::prompt_of(const LocalQuestion& question) const {
+    nlohmann::ordered_json messages = question.messages;
+    if (!messages.is_array() || messages.empty())
+        return Error{ErrorCode::invalid_argument, "no messages"};
+    const bool continues = messages.back().value("role", "") == "assistant";
+    const nlohmann::ordered_json variables = {{"add_generation_prompt", !continues}};
+    if (!continues) return chat_template_->render_ids(messages, variables, *tokenizer_);
+    return chat_template_->render_open_ids(messages, variables, last_words(messages.back()),
+                                           *tokenizer_);
+}
+
+Status LocalModel::ask(const LocalQuestion& question, Events events) {
+    MOEX_ASSIGN(prompt, prompt_of(question));
+    const std::uint32_t context = context_tokens();
+    if (prompt.empty()) return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};
+    if (prompt.size() >= context)
+        return Error{ErrorCode::overloaded,
+                     text("the prompt has ", prompt.size(), " tokens, the context ", context)};
+
+    events_ = std::move(events);
+    end_ = {.prompt_tokens = static_cast<std::uint32_t>(prompt.size())};
+    bytes_.emplace(*tokenizer_);
+    filter_.emplace(question.stops);
+
+    // The last token is fed at any rate: its logits are wanted.
+    const std::size_t common_max = std::min(held_.size(), prompt.size() - 1);
+    const auto common = static_cast<std::size_t>(
+        std::mismatch(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(common_max),
+                      prompt.begin())
+            .first -
+        held_.begin());
+    decoder_->rewind(static_cast<std::uint32_t>(common));
+    held_.assign(prompt.begin(), prompt.end());
+
+    const auto room = static_cast<std::uint32_t>(context - prompt.size());
+    GreedyOptions options{.max_tokens = std::min(question.max_tokens.value_or(room), room),
+                          .stop_ids = stop_ids_};
+    loop_ = std::make_unique<GreedyLoop>(
+        *decoder_, std::move(options),
+        GreedyLoop::Events{
+            .on_tokens = [this](std::span<const std::uint32_t> ids) { on_tokens(ids); },
+            .on_end = [this](Result<GreedyEnd> how) { on_end(std::move(how)); }});
+    loop_->start(std::span(held_).subspan(common));
+    return {};
+}
+
+void LocalModel::cancel() {
+    if (loop_) loop_->cancel();
+}
+
+void LocalModel::show(const std::string& text) {
+    if (!text.empty()) events_.on_text(text);
+}
+
+void LocalModel::on_tokens(std::span<const std::uint32_t> ids) {
+    held_.insert(held_.end(), ids.begin(), ids.end());
+    last_at_ = std::chrono::steady_clock::now();
+    if (end_.completion_tokens == 0) first_at_ = last_at_;
+
+    std::string shown;
+    for (const std::uint32_t id : ids) {
+        if (filter_->stopped()) break;
+        ++end_.completion_tokens;
+        shown += filter_->push(bytes_->push(id));
+    }
+    if (filter_->stopped()) loop_->cancel();
+    show(shown);
+}
+
+void LocalModel::on_end(Result<GreedyEnd> how) {
+    held_.resize(how.ok() ? std::min<std::size_t>(held_.size(), decoder_->num_tokens()) : 0);
+    if (!how.ok()) return events_.on_end(how.error());
+
+    const bool by_words = filter_->stopped();
+    if (!by_words) show(filter_->push(bytes_->finish()));
+    if (!filter_->stopped()) show(filter_->finish());
+    end_.how = by_words ? GreedyEnd::stop : *how;
+    const std::chrono::duration<double> took = last_at_ - first_at_;
+    if (end_.completion_tokens > 1 && took.count() > 0)
+        end_.tokens_per_s = (end_.completion_tokens - 1) / took.count();
+    events_.on_end(end_);
+}
+
+}  // namespace moex

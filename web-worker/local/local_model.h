@@ -1,0 +1,86 @@
+// A whole model that answers its own user: text in, text out, greedy, one answer after the other.
+// What an answer has in common with the one before it is not computed again.
+// On the device's one thread.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "hub/model/chat_template.h"
+#include "hub/model/tokenizer/stop_filter.h"
+#include "hub/model/tokenizer/tokenizer.h"
+#include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/decoder/greedy_loop.h"
+#include "web-worker/package/named_weights.h"
+
+namespace moex {
+
+// What a package says in text, and where it stops.
+struct LocalText {
+    std::string tokenizer_json, tokenizer_config_json;
+    std::vector<std::uint32_t> stop_ids;
+};
+
+struct LocalQuestion {
+    // [{role, content}, ...]; a last one of the assistant's is gone on with.
+    nlohmann::ordered_json messages;
+    std::optional<std::uint32_t> max_tokens;  // none: as the context allows
+    std::vector<std::string> stops;
+};
+
+struct LocalEnd {
+    GreedyEnd how = GreedyEnd::stop;
+    std::uint32_t prompt_tokens = 0, completion_tokens = 0;
+    double tokens_per_s = 0;  // behind the first; 0 where there are too few
+};
+
+class LocalModel {
+  public:
+    // `device` outlives the model; `files` are read during the call alone. no_space: a buffer is
+    // larger than the device binds.
+    static void open(gpu::Device& device, const PackageFiles& files, const LocalText& words,
+                     std::uint32_t context_tokens_max, WeightProgress progress,
+                     std::function<void(Result<std::unique_ptr<LocalModel>>)> done);
+
+    std::uint32_t context_tokens() const { return decoder_->context_tokens(); }
+
+    struct Events {
+        std::function<void(std::string_view text)> on_text;  // whole UTF-8, never empty
+        std::function<void(Result<LocalEnd>)> on_end;        // once, last
+    };
+    // One at a time. invalid_argument: the template refuses the messages; overloaded: the context
+    // is too small for them.
+    Status ask(const LocalQuestion& question, Events events);
+    void cancel();  // on_end follows
+
+  private:
+    LocalModel() = default;
+    Status read_text(const LocalText& words);
+    Result<std::vector<TokenId>> prompt_of(const LocalQuestion& question) const;
+    void on_tokens(std::span<const std::uint32_t> ids);
+    void on_end(Result<GreedyEnd> how);
+    void show(const std::string& text);
+
+    std::unique_ptr<GpuDecoder> decoder_;
+    std::shared_ptr<const Tokenizer> tokenizer_;
+    std::shared_ptr<const ChatTemplate> chat_template_;
+    std::vector<std::uint32_t> stop_ids_;
+    std::vector<std::uint32_t> held_;  // tokens whose keys and values the decoder has
+
+    // Of the answer that runs.
+    Events events_;
+    LocalEnd end_;
+    std::optional<StreamDecoder> bytes_;
+    std::optional<StopFilter> filter_;
+    std::chrono::steady_clock::time_point first_at_, last_at_;
+    std::unique_ptr<GreedyLoop> loop_;
+};
+
+}  // namespace moex

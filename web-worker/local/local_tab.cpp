@@ -1,0 +1,137 @@
+// The WASM side of "this device" in the chat page: one LocalModel over the browser's GPU and the
+// tab's files. JSON comes in by the exports and goes out by mx_report():
+//   {"progress": {"done_bytes", "all_bytes"}}, then {"ready": {"adapter", "software",
+//   "context_tokens"}}; of an answer {"text"}, ..., {"ended": {"finish_reason", ...}} or
+//   {"refused": {"code", "message"}};   {"failed": {"code", "message"}} when all of it is over.
+#include <emscripten.h>
+
+#include <memory>
+
+#include "web-worker/gpu/webgpu/webgpu_device.h"
+#include "web-worker/local/file_bridge.h"
+#include "web-worker/local/local_model.h"
+#include "web-worker/local/tab_files.h"
+
+namespace moex {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct LocalTab {
+    std::unique_ptr<gpu::Device> device;
+    std::unique_ptr<LocalModel> model;
+};
+LocalTab& tab() {
+    static LocalTab instance;
+    return instance;
+}
+
+void report(const Json& message) {
+    const std::string json = message.dump(-1, ' ', false, Json::error_handler_t::replace);
+    mx_report(json.data(), static_cast<int>(json.size()));
+}
+void report(const char* what, const Error& error) {
+    report({{what, {{"code", error_code_name(error.code)}, {"message", error.message}}}});
+}
+
+// Every so many bytes: a message each would be more work than the bytes.
+WeightProgress tell_progress() {
+    constexpr std::uint64_t told_every_bytes = 8u << 20;
+    return [told = std::uint64_t{0}](std::uint64_t done, std::uint64_t all) mutable {
+        if (done < told + told_every_bytes && done < all) return;
+        told = done;
+        report({{"progress", {{"done_bytes", done}, {"all_bytes", all}}}});
+    };
+}
+
+void on_model(Result<std::unique_ptr<LocalModel>> opened) {
+    if (!opened.ok()) return report("failed", opened.error());
+    tab().model = *std::move(opened);
+    const gpu::AdapterInfo& adapter = tab().device->adapter();
+    report({{"ready",
+             {{"adapter", adapter.description.empty() ? adapter.architecture : adapter.description},
+              {"software", adapter.software},
+              {"context_tokens", tab().model->context_tokens()}}}});
+}
+
+Status load(const std::string& manifest_sha256, std::uint32_t context_tokens_max) {
+    MOEX_ASSIGN(files, TabFiles::open(manifest_sha256));
+    LocalText words;
+    MOEX_ASSIGN(tokenizer, files->text_file("tokenizer.json"));
+    MOEX_ASSIGN(config, files->text_file("tokenizer_config.json"));
+    words.tokenizer_json = std::move(tokenizer);
+    words.tokenizer_config_json = std::move(config);
+    words.stop_ids = files->manifest().generation.eos_token_ids;
+    LocalModel::open(*tab().device, *files, words, context_tokens_max, tell_progress(), on_model);
+    return {};
+}
+
+Json ended(const LocalEnd& end) {
+    const char* const reason = end.how == GreedyEnd::length      ? "length"
+                               : end.how == GreedyEnd::cancelled ? "cancelled"
+                                                                 : "stop";
+    return {{"ended",
+             {{"finish_reason", reason},
+              {"prompt_tokens", end.prompt_tokens},
+              {"completion_tokens", end.completion_tokens},
+              {"tokens_per_s", end.tokens_per_s}}}};
+}
+
+LocalQuestion question_of(const Json& body) {
+    LocalQuestion question;
+    question.messages = body.value("messages", Json::array());
+    if (body.contains("max_tokens")) question.max_tokens = body.value("max_tokens", 1u);
+    question.stops = body.value("stop", std::vector<std::string>());
+    return question;
+}
+
+}  // namespace
+
+extern "C" {
+
+void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the heap
+
+EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
+
+// `hex`: the SHA-256 of the package's manifest, 64 digits.
+EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_bytes,
+                                        std::uint32_t context_tokens_max) {
+    const std::string manifest_sha256(hex, size_bytes);
+    gpu::open_webgpu_device([=](Result<std::unique_ptr<gpu::Device>> opened) {
+        if (!opened.ok()) return report("failed", opened.error());
+        tab().device = *std::move(opened);
+        tab().device->on_lost([](gpu::Loss loss) {
+            const bool is_memory = loss.kind == gpu::LossKind::out_of_memory;
+            report("failed",
+                   {is_memory ? ErrorCode::no_space : ErrorCode::device_lost, loss.reason});
+        });
+        if (const Status loaded = load(manifest_sha256, context_tokens_max); !loaded.ok())
+            report("failed", loaded.error());
+    });
+}
+
+// `json`: {"messages", "max_tokens"?, "stop"?}. One answer at a time.
+EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_bytes) {
+    const Json body = Json::parse(std::string_view(json, size_bytes), nullptr, false);
+    if (!tab().model || !body.is_object())
+        return report("refused", {ErrorCode::internal, "the model is not loaded"});
+    const Status asked = tab().model->ask(question_of(body),
+                                          {.on_text =
+                                               [](std::string_view text) {
+                                                   report({{"text", text}});
+                                               },
+                                           .on_end =
+                                               [](Result<LocalEnd> end) {
+                                                   if (!end.ok())
+                                                       return report("failed", end.error());
+                                                   report(ended(*end));
+                                               }});
+    if (!asked.ok()) report("refused", asked.error());
+}
+EMSCRIPTEN_KEEPALIVE void mx_local_cancel() {
+    if (tab().model) tab().model->cancel();
+}
+
+}  // extern "C"
+
+}  // namespace moex
