@@ -243,7 +243,7 @@ async function stream(conversation, message, left) {
   }
   if (reason === "stopped" && stream_id) stopChat(stream_id, apiKey());
 
-  const { context_tokens } = info;
+  const { context_tokens } = place === "device" && device.ready ? device.state : info;
   turn?.see(workersNow());
   turn?.end(reason, { now_ms: performance.now(), words, limit: lengthLimit(settings), context_tokens });
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
@@ -389,7 +389,7 @@ function drawPool() {
   if (health === undefined && !device.ready) return;
   const is_here = isHere() && device.ready;
   const { kind, text, short } = is_here
-    ? { kind: "good", text: say("device_pill"), short: say("device_pill") } : poolWords(health);
+    ? { kind: "good", text: say("device_pill"), short: say("device_pill_short") } : poolWords(health);
   element("pool").className = `pill ${kind}`;
   element("pool-text").textContent = text;
   element("pool-short").textContent = short;

@@ -13,7 +13,7 @@ import { formOf, presetsOf, problemOf, samplingOf, settingsOf, withPreset } from
 import { snippets } from "../../static/js/chat/snippets.js";
 import { Turn, newAnswer } from "../../static/js/chat/turn.js";
 import {
-  bannerWords, endWords, errorWords, factsOf, poolWords, thoughtWords, welcomeWords,
+  bannerWords, deviceWords, endWords, errorWords, factsOf, poolWords, thoughtWords, welcomeWords,
 } from "../../static/js/chat/words.js";
 
 globalThis.crypto ??= webcrypto;      // Node 18 has no global one; browsers have
@@ -239,6 +239,23 @@ test("TheLongestAnswerIsTheContextUnlessSomebodySaysOtherwise", () => {
   assert.notEqual(problemOf("max_tokens", "0"), "");
   assert.equal(settingsOf({ max_tokens: 256, seed: 7, temperature: 9 }).max_tokens, "");
   assert.equal(settingsOf({ temperature: 9 }).temperature, 0.8);
+});
+
+test("ThePlaceIsTheHubUnlessSomebodyChoseThisDevice", () => {
+  assert.equal(settingsOf(null).place, "hub");
+  assert.equal(settingsOf({ place: "moon" }).place, "hub");
+  assert.equal(settingsOf({ place: "device" }).place, "device");
+  const facts = { place: "device", tokens: 9, tokens_per_s: 3, workers_seen_min: 2, workers_seen_max: 2 };
+  assert.deepEqual(factsOf({ facts }), ["3.0 tokens/s"], "no contributor had a part in it");
+});
+
+test("AMissingModelIsToldInWordsOfTheReader", () => {
+  const failed = (code, message) => deviceWords({ phase: "failed", code, message });
+  assert.match(failed("no_space", "2 bytes are wanted, 1 are free."), /does not fit this device: 2 bytes .* free\.$/);
+  assert.match(failed("no_webgpu", ""), /no WebGPU/);
+  assert.match(failed("unavailable", "the hub answered 404"), /cannot answer: the hub answered 404\.$/);
+  assert.match(errorWords({ status: 400, code: "device_device_lost", message: "gone" }), /GPU was lost: gone\./);
+  assert.match(deviceWords({ phase: "fetching", done_bytes: 5e6, all_bytes: 20e6 }), /5\.0 MB of 20 MB/);
 });
 
 test("WhatIsLeftEmptyIsTheModelsMakersToSay", () => {

@@ -101,7 +101,8 @@ export class FileStore {
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return have;
-      handle.write(value, { at: have });
+      const written = handle.write(value, { at: have });      // at the end of the quota not all of it
+      if (written !== value.length) throw new StoreError("no_space", `the browser keeps no more bytes of ${name}`);
       have += value.length;
       progress(value.length);
     }

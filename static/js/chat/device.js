@@ -37,7 +37,7 @@ export class ThisDevice {
     this.worker.onmessage = ({ data }) => this.hear(data);
     this.worker.onerror = (event) => {
       event.preventDefault();
-      this.fail({ code: "unavailable", message: event.message ?? "" });
+      this.fail({ code: "unavailable", message: event.message || "its program did not load" });
     };
     this.set({ phase: "looking" });
     this.worker.postMessage({ type: "look", key: this.apiKey() });
@@ -141,8 +141,9 @@ export class ThisDevice {
     answering?.free();
   }
 
-  // When it is ready, or will not be.
+  // When it is ready, or wants somebody to decide.
   async settled() {
-    while (this.worker && !this.ready) await new Promise((resolve) => { this.waiting.push(resolve); });
+    const isUnderWay = () => ["looking", "fetching", "warming"].includes(this.state.phase);
+    while (isUnderWay()) await new Promise((resolve) => { this.waiting.push(resolve); });
   }
 }

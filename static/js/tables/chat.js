@@ -164,6 +164,7 @@ export const table = {
     device_ready_software: (adapter) => `Ready, but slow: this browser computes without a GPU${adapter
       ? ` (${adapter})` : ""}. The likeliest word is always taken: temperature, seed and penalties do not count here.`,
     device_pill: "this device",
+    device_pill_short: "here",
     device_welcome: "Answers are computed on this device; what you write does not leave it.",
     device_not_ready: "The model is not on this device yet. The settings say how far it is.",
     device_no_form: "This device gives plain text only: empty the JSON schema and the tools in the settings, or let "
@@ -417,6 +418,7 @@ export const table = {
       ? ` (${adapter})` : ""}. Es wird immer das wahrscheinlichste Wort genommen: Temperatur, Startwert und Abzüge `
       + "zählen hier nicht.",
     device_pill: "dieses Gerät",
+    device_pill_short: "hier",
     device_welcome: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht.",
     device_not_ready: "Das Modell ist noch nicht auf diesem Gerät. Wie weit es ist, sagen die Einstellungen.",
     device_no_form: "Dieses Gerät gibt nur einfachen Text: leere JSON-Schema und Werkzeuge in den Einstellungen, oder "
