@@ -570,6 +570,10 @@ void Api::stop_stream(HttpRequest request, Responder responder) {
     responder->respond(json_response({{"id", (*stream)->id()}, {"stopped", true}}));
 }
 
+bool Api::has_reasoning_effort() const {
+    return state_->chat_template && state_->chat_template->mentions("reasoning_effort");
+}
+
 void Api::sweep_streams() { state_->streams->sweep(); }
 
 void Api::ollama_embed(HttpRequest request, Responder responder) {

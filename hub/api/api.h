@@ -79,6 +79,9 @@ class Api {
     void models(HttpRequest request, Responder responder);
     void model(HttpRequest request, Responder responder);  // `request.rest` is its id
 
+    // Whether the chat template has a level of thinking. Any thread.
+    bool has_reasoning_effort() const;
+
     // Once a second: ends streams to which nobody came back.
     void sweep_streams();
 

@@ -209,6 +209,7 @@ constexpr const char* other_schemas = R"json({
       "name": {"type": "string"}, "version": {"type": "string"}, "model": {"type": "string"},
       "context_tokens": {"type": "integer"}, "api_key_required": {"type": "boolean"},
       "gives_model": {"type": "boolean", "description": "Whether /api/package answers."},
+      "reasoning_effort": {"type": "boolean"},
       "join_path": {"type": "string"}}},
   "Package": {"type": "object", "required": ["name", "sha256", "bytes", "files"], "properties": {
     "name": {"type": "string"},

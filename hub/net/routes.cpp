@@ -426,6 +426,7 @@ void Routes::serve_metrics(HttpRequest, Responder responder) const {
 }
 
 void Routes::serve_info(HttpRequest, Responder responder) const {
+    const Api* const api = hub_.api;  // null while the model loads
     HttpResponse response;
     response.body = nlohmann::json{
         {"name", "moex-hub"},
@@ -434,6 +435,7 @@ void Routes::serve_info(HttpRequest, Responder responder) const {
         {"context_tokens", hub_.package->config().context_tokens},
         {"api_key_required", hub_.keys_required},
         {"gives_model", check_gives_model().ok()},
+        {"reasoning_effort", api && api->has_reasoning_effort()},
         {"join_path",
          "/join.html"}}.dump();
     responder->respond(std::move(response));

@@ -448,6 +448,44 @@ test("a call of a tool is a card that takes its result, and JSON of a schema one
   });
 });
 
+test("bias, effort and grammar of the settings are asked for; an effort only where the template has one", async () => {
+  const set = async (page) => {
+    await page.locator("#open-settings").click();
+    await page.locator("summary", { hasText: "More of how words are chosen" }).click();
+    await page.locator("#logit_bias").fill('[[" sea", 400]]');
+    assert.match(await page.locator("#logit_bias-problem").textContent(), /from -100 to 100/);
+    await page.locator("#logit_bias").fill('[[" sea", 4]]');
+    await page.locator("summary", { hasText: "The form of answers" }).click();
+    await page.locator("#grammar").fill('root ::= "yes" | "no"');
+  };
+  const answer = (stream) => {
+    stream.say("yes");
+    stream.end();
+  };
+  const asked = (page) => page.locator("#close-settings").click()
+    .then(() => ask(page, "Is it?")).then(() => settled(page));
+  await story(async ({ open, scripted }) => {
+    const page = await open();
+    await set(page);
+    await page.locator("#effort-field").waitFor({ state: "hidden" });
+    await asked(page);
+    const [{ logit_bias, grammar, ...rest }] = scripted.requests;
+    assert.deepEqual(logit_bias, [[" sea", 4]]);
+    assert.equal(grammar, 'root ::= "yes" | "no"');
+    assert.ok(!("reasoning_effort" in rest));
+
+    // Another model serves here: its template has levels.
+    scripted.routes["/api/info"] = (response) => response.end(JSON.stringify(
+      { model: "thinker", context_tokens: 512, api_key_required: false, reasoning_effort: true }));
+    await reload(page);
+    await page.locator("#open-settings").click();
+    await page.locator("#reasoning_effort").selectOption("high");
+    await asked(page);
+    assert.equal(scripted.requests[1].reasoning_effort, "high");
+    assert.deepEqual(page.errors, []);
+  }, { answer });
+});
+
 const sum = { name: "add", parameters: { type: "object", additionalProperties: false, required: ["a"],
   properties: { a: { type: "integer", maximum: 9 } } } };
 test("with a real hub a required tool is called, its result goes on to an answer", () => realStory(async ({ open }) => {

@@ -290,6 +290,27 @@ test("AFormIsSentOnlyWhenItsFieldsHold", () => {
   assert.equal(problemOf("tools", '[{"type": "function", "function": {"name": "add"}}]'), "");
 });
 
+test("BiasEffortAndGrammarAreSentAsTheApiTakesThem", () => {
+  const pairs = '[[" sea", 4], [7, false]]';
+  const sampling = samplingOf(settingsOf({ logit_bias: pairs, reasoning_effort: "low" }));
+  assert.deepEqual(sampling.logit_bias, [[" sea", 4], [7, false]]);
+  assert.equal(sampling.reasoning_effort, "low");
+  assert.ok(!("logit_bias" in samplingOf(settingsOf({ logit_bias: '{"": 1}' }))), "what does not hold is no field");
+  assert.equal(settingsOf({ reasoning_effort: "very" }).reasoning_effort, "");
+
+  const grammar = 'root ::= "yes" | "no"\n';
+  assert.deepEqual(formOf(settingsOf({ grammar })), { grammar });
+  assert.ok(!("grammar" in formOf(settingsOf({ grammar, schema: "{}" }))), "a schema counts before it");
+
+  for (const [name, text] of [["logit_bias", "sea: 4"], ["logit_bias", "[]"], ["logit_bias", '{"sea": 101}'],
+    ["logit_bias", '[["sea"]]'], ["logit_bias", '[["", 1]]'], ["logit_bias", "[[-1, 1]]"], ["logit_bias", "3"],
+    ["logit_bias", '{"sea": true}'], ["grammar", "yes or no"]]) {
+    assert.notEqual(problemOf(name, text), "", `${name}: ${text}`);
+  }
+  for (const name of ["logit_bias", "grammar"]) assert.equal(problemOf(name, " "), "");
+  assert.equal(problemOf("logit_bias", '{" sea": -100}'), "");
+});
+
 test("ASystemPromptOfOnesOwnIsKeptOnce", () => {
   const long = "Speak like a sailor who has seen every sea there is.\nNever lie.";
   const own = withPreset([], ` ${long} `);

@@ -5,7 +5,9 @@ export const defaults = {
   place: "hub",      // of computation, or "device"
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
+  logit_bias: "", grammar: "", reasoning_effort: "",
 };
+export const efforts = ["", "none", "low", "medium", "high"];
 
 const within = (value, low, high, otherwise) => (
   typeof value === "number" && value >= low && value <= high ? value : otherwise);
@@ -22,8 +24,9 @@ export function settingsOf(kept) {
     // A number is the slider of an older page, which nobody could set to "as long as it takes".
     max_tokens: typeof from.max_tokens === "string" ? from.max_tokens : defaults.max_tokens,
     ...Object.fromEntries(["seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
-      "stop_words", "schema", "tools"].map((name) => [name, text(from[name])])),
+      "stop_words", "schema", "tools", "logit_bias", "grammar"].map((name) => [name, text(from[name])])),
     tool_choice: from.tool_choice === "required" ? "required" : defaults.tool_choice,
+    reasoning_effort: efforts.includes(from.reasoning_effort) ? from.reasoning_effort : defaults.reasoning_effort,
   };
 }
 
@@ -60,10 +63,23 @@ function schemaOf(text) {
   const schema = fromText(text);
   return schema !== null && typeof schema === "object" && !Array.isArray(schema) ? schema : null;
 }
+// Pairs of text or token id and bias, as a list or an object; null when they are none.
+function biasOf(text) {
+  const given = fromText(text);
+  if (given === null || typeof given !== "object") return null;
+  const is_bias = (value) => value === false || (typeof value === "number" && value >= -100 && value <= 100);
+  const is_named = (name) => (typeof name === "string" && name !== "") || (Number.isInteger(name) && name >= 0);
+  const pairs = Array.isArray(given) ? given : Object.entries(given);
+  const holds = pairs.every((pair) => Array.isArray(pair) && pair.length === 2 && is_named(pair[0])
+    && is_bias(pair[1]));
+  return holds && pairs.length > 0 ? given : null;
+}
 const texts = {
   stop_words: (text) => linesOf(text).length <= stops_max,
   schema: (text) => schemaOf(text) !== null,
   tools: (text) => toolsOf(text) !== null,
+  logit_bias: (text) => biasOf(text) !== null,
+  grammar: (text) => /(^|\n)\s*root\s*::=/.test(text),
 };
 
 // A sentence when the field cannot hold `text`, "" when it can.
@@ -91,16 +107,21 @@ export function samplingOf(settings) {
     const text = settings[name].trim();
     if (text !== "") out[name] = Number(text);
   }
+  const bias = biasOf(settings.logit_bias);
+  if (bias) out.logit_bias = bias;
+  if (settings.reasoning_effort !== "") out.reasoning_effort = settings.reasoning_effort;
   return out;
 }
 
-// The fields of a request that say where an answer stops and which form it has. What does not hold is no field.
+// The fields of a request that say where an answer stops and which form it has. What does not hold is no field; a
+// schema counts before a grammar.
 export function formOf(settings) {
   const out = {};
   const stop = linesOf(settings.stop_words);
   const schema = schemaOf(settings.schema), tools = toolsOf(settings.tools);
   if (stop.length > 0) out.stop = stop;
   if (schema) out.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
+  else if (texts.grammar(settings.grammar)) out.grammar = settings.grammar;
   if (tools) Object.assign(out, { tools, tool_choice: settings.tool_choice });
   return out;
 }

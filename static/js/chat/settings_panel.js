@@ -80,6 +80,9 @@ export class SettingsPanel {
     this.context_tokens = info.context_tokens ?? null;
     element("key-field").hidden = !info.api_key_required;
     element("place-field").hidden = !info.gives_model && this.settings.place === "hub";
+    element("effort-field").hidden = !info.reasoning_effort;
+    // A model without it would refuse what was chosen for another.
+    if (!info.reasoning_effort) this.settings.reasoning_effort = defaults.reasoning_effort;
     this.drawKnown();
   }
   drawKnown() {
