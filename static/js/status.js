@@ -3,17 +3,20 @@ import uPlot from "/vendor/uPlot.esm.js";
 import { getJson } from "/js/api.js";
 import { copyText, element, make } from "/js/dom.js";
 import { listenForForget } from "/js/forget.js";
-import { bytes, compact, count, ms, number, span, whole } from "/js/format.js";
+import { bytes, compact, ms, number, span, whole } from "/js/format.js";
+import { speakIn } from "/js/language.js";
 import { drawLayer, heatWords, holderKind } from "/js/status/heat.js";
-import { showHistory } from "/js/status/history.js";
+import { sayHistoryAnew, showHistory } from "/js/status/history.js";
 import { splitWords } from "/js/status/split.js";
 import { read, write } from "/js/storage.js";
+import { say, table } from "/js/tables/status.js";
 
 const history_s = 120;
 const series = { time: [], tokens: [], calls: [] };
 let previous = null;
 let charts = null;
 let key = read("moex-key", "");
+let shown = null;      // the last status
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -26,15 +29,15 @@ function figuresOf({ engine, calls, coverage, workers }) {
   const is_round = share === 0 || share > 0.9995;
   const tokens = engine.generated_tokens + engine.prompt_tokens;
   return [
-    [active, active === 1 ? "contributor serving" : "contributors serving"],
-    [`${whole.format(coverage.covered)} / ${whole.format(coverage.units)}`, "experts that are computed"],
-    [number.format(series.tokens.at(-1) ?? 0), "tokens per second"],
-    [`${engine.running} + ${engine.waiting}`, "answers running + waiting"],
-    [share === null ? "–" : `${(share * 100).toFixed(is_round ? 0 : 1)} %`, "of calls by contributors"],
-    [checkedShare(calls), "of that computed again or by record"],
-    [ms(calls.p50_ms), calls.p99_ms > 0 ? `per call, 1 in 100 over ${ms(calls.p99_ms)}` : "per call"],
-    [compact.format(engine.generated_tokens), "tokens written"],
-    [tokens > 0 ? bytes((calls.bytes_sent + calls.bytes_received) / tokens) : "–", "on the wire per token"],
+    [active, say("serving_figure", active)],
+    [`${whole.format(coverage.covered)} / ${whole.format(coverage.units)}`, say("experts_computed")],
+    [number.format(series.tokens.at(-1) ?? 0), say("tokens_per_second")],
+    [`${engine.running} + ${engine.waiting}`, say("answers_running")],
+    [share === null ? "–" : `${(share * 100).toFixed(is_round ? 0 : 1)} %`, say("by_contributors")],
+    [checkedShare(calls), say("checked")],
+    [ms(calls.p50_ms), calls.p99_ms > 0 ? say("per_call_slow", ms(calls.p99_ms)) : say("per_call")],
+    [compact.format(engine.generated_tokens), say("tokens_written")],
+    [tokens > 0 ? bytes((calls.bytes_sent + calls.bytes_received) / tokens) : "–", say("wire")],
   ];
 }
 
@@ -64,29 +67,32 @@ function drawFigures(status) {
 const state_kinds = { active: "good", loading: "warn", connecting: "warn", draining: "warn", unhealthy: "bad" };
 
 function gpuOf(worker) {
-  const name = [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend || "unknown";
+  const name = [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend || say("unknown_gpu");
   const short = name.length > 28 ? `${name.slice(0, 27)}…` : name;
-  return worker.software ? `${short} (software)` : short;
+  return worker.software ? say("software", short) : short;
 }
+
+// A name of the hub's in the page's language; a new one stays as it is.
+const word = (kind, name) => say(`${kind}_${name}`) ?? name;
 
 // What each column says of a worker: on a phone its head stands before it.
 const columns = [
-  ["Name", (worker) => worker.nickname || `#${worker.id}`],
-  ["State", (worker) => make("span", `pill ${state_kinds[worker.state] ?? ""}`, worker.state)],
-  ["GPU", gpuOf],
-  ["Experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`],
-  ["Answered", (worker) => compact.format(worker.pairs_answered)],
-  ["Record", (worker) => worker.trust ?? "–"],
-  ["Per call", (worker) => ms(worker.p50_ms)],
-  ["Slowest 1 %", (worker) => ms(worker.p99_ms)],
-  ["Timeouts", (worker) => String(worker.timeouts)],
-  ["Up / down", (worker) => `${bytes(worker.bytes_received)} / ${bytes(worker.bytes_sent)}`],
-  ["For", (worker) => span(worker.connected_s)],
+  ["name", (worker) => worker.nickname || `#${worker.id}`],
+  ["state", ({ state }) => make("span", `pill ${state_kinds[state] ?? ""}`, word("state", state))],
+  ["gpu", gpuOf],
+  ["experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`],
+  ["answered", (worker) => compact.format(worker.pairs_answered)],
+  ["record", (worker) => (worker.trust ? word("trust", worker.trust) : "–")],
+  ["call", (worker) => ms(worker.p50_ms)],
+  ["slowest", (worker) => ms(worker.p99_ms)],
+  ["timeouts", (worker) => String(worker.timeouts)],
+  ["up", (worker) => `${bytes(worker.bytes_received)} / ${bytes(worker.bytes_sent)}`],
+  ["for", (worker) => span(worker.connected_s)],
 ];
 const first_figure = 3;
 
 function drawHead() {
-  const heads = columns.map(([name], i) => make("th", i < first_figure ? "" : "number", name));
+  const heads = columns.map(([name], i) => make("th", i < first_figure ? "" : "number", say(`column_${name}`)));
   element("worker-head").replaceChildren(...heads);
 }
 
@@ -97,7 +103,7 @@ function rowOf(worker) {
   if (known) return known;
   const row = make("tr");
   columns.forEach(([name], i) => {
-    row.append(make("td", i < first_figure ? "" : "number", "", { "data-name": name }));
+    row.append(make("td", i < first_figure ? "" : "number", "", { "data-name": say(`column_${name}`) }));
   });
   const made = { row, told: [] };
   rows.set(worker.id, made);
@@ -152,7 +158,7 @@ function drawHeat(replicas, hub_computes) {
     canvas.addEventListener("pointermove", (event) => {
       const expert = Math.floor(event.offsetY / height_px) * across + Math.floor(event.offsetX / cell_px);
       const who = holderWords(experts[expert], hub_computes);
-      canvas.title = experts[expert] === undefined ? "" : `layer ${layer}, expert ${expert}: ${who}`;
+      canvas.title = experts[expert] === undefined ? "" : say("place", layer, expert, who);
     });
     row.append(make("span", "", String(layer)), canvas);
     return row;
@@ -163,8 +169,8 @@ function drawHeat(replicas, hub_computes) {
   for (const kind of kinds) element(`legend-${kind}`).hidden = !seen.has(kind);
 }
 function holderWords(replicas, hub_computes) {
-  if (replicas > 0) return count(replicas, "contributor");
-  return hub_computes ? "the hub itself" : "nobody";
+  if (replicas > 0) return say("holder_count", replicas);
+  return say(hub_computes ? "hub_itself" : "nobody");
 }
 
 // ---- charts
@@ -181,7 +187,7 @@ function chart(id, values, label) {
       {
         stroke: colour("--muted"), grid: { show: false }, ticks: { show: false }, size: 30,
         splits: [-90, -60, -30, 0],
-        values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "now" : `${-tick} s ago`)),
+        values: (_, ticks) => ticks.map((tick) => (tick === 0 ? say("now") : say("ago", -tick))),
       },
       { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 46 },
     ],
@@ -194,7 +200,8 @@ function chart(id, values, label) {
 function drawCharts() {
   const now = series.time.at(-1) ?? 0;
   const ages = series.time.map((time) => time - now);
-  charts ??= [chart("tokens-chart", series.tokens, "tokens/s"), chart("calls-chart", series.calls, "calls/s")];
+  charts ??= [
+    chart("tokens-chart", series.tokens, say("tokens_unit")), chart("calls-chart", series.calls, say("calls_unit"))];
   charts[0].setData([ages, series.tokens]);
   charts[1].setData([ages, series.calls]);
 }
@@ -223,27 +230,24 @@ function remember(status) {
 // ---- the page
 
 const health_words = {
-  ok: ["good", "serving"], uncovered: ["warn", "needs contributors"], draining: ["warn", "shutting down"],
+  ok: ["good", "serving"], uncovered: ["warn", "needs_contributors"], draining: ["warn", "shutting_down"],
 };
 
 function draw(status) {
   const { model, options } = status;
+  shown = status;
   element("model").textContent = model.name;
-  const [kind, word] = health_words[status.health] ?? ["bad", status.health];
+  const [kind, health] = health_words[status.health] ?? ["bad", ""];
   element("health").className = `pill ${kind}`;
-  element("health").textContent = word;
-  element("summary").textContent = `${count(model.num_moe_layers, "layer")} of ${count(model.num_experts, "expert")}, `
-    + `${model.top_k} asked per token; a context of ${count(model.context_tokens, "token")}`;
+  element("health").textContent = health ? say(health) : status.health;
+  element("summary").textContent = say(
+    "summary", model.num_moe_layers, model.num_experts, model.top_k, model.context_tokens);
 
   const missing = status.coverage.units - status.coverage.covered;
   element("notice").className = "notice";
   element("notice").hidden = missing === 0;
-  if (missing > 0) {
-    element("notice").textContent = `${count(missing, "expert has", "experts have")} nobody to compute them. `
-      + "The hub needs more contributors, or more memory lent by those who are here.";
-  }
+  if (missing > 0) element("notice").textContent = say("missing", missing);
 
-  remember(status);
   const is_first = element("dashboard").hidden;
   element("dashboard").hidden = false;
   if (is_first) showHistory(() => key);
@@ -266,23 +270,23 @@ function drawJoin(join_url) {
 
 function footWords({ version, uptime_s, options, calls }) {
   const wanted = [
-    `Hedging ${options.hedge}`,
-    `${count(options.replicas, "replica")} wanted`,
-    options.local_fallback ? "the hub computes what nobody else does" : "the hub computes no expert itself",
-    ...(options.deterministic ? ["deterministic"] : []),
+    say("hedging", word("hedge", options.hedge)),
+    say("replicas", options.replicas),
+    say(options.local_fallback ? "hub_computes_rest" : "hub_computes_none"),
+    ...(options.deterministic ? [say("deterministic")] : []),
   ];
   const seen = [
-    `${count(calls.hedges_sent, "hedge")} sent, ${whole.format(calls.hedges_won)} won`,
-    count(calls.timeouts, "timeout"),
-    count(calls.late, "late answer"),
-    count(calls.bad_answers, "bad answer"),
-    ...(calls.rows_checked > 0 ? [`${whole.format(calls.rows_checked)} rows computed again`] : []),
-    ...(calls.lies > 0 ? [`${count(calls.lies, "lie")} seen, ${whole.format(calls.bans)} banned`] : []),
+    say("hedges", calls.hedges_sent, calls.hedges_won),
+    say("timeouts", calls.timeouts),
+    say("late", calls.late),
+    say("bad", calls.bad_answers),
+    ...(calls.rows_checked > 0 ? [say("again", calls.rows_checked)] : []),
+    ...(calls.lies > 0 ? [say("lies", calls.lies, calls.bans)] : []),
   ];
-  return `MoEx ${version}, up ${span(uptime_s)}. ${wanted.join(", ")}. ${seen.join("; ")}.`;
+  return say("foot", version, span(uptime_s), wanted.join(", "), seen.join("; "));
 }
 
-function say(kind, word, sentence) {
+function tell(kind, word, sentence) {
   element("health").className = `pill ${kind}`;
   element("health").textContent = word;
   element("notice").className = `notice ${kind}`;
@@ -290,30 +294,42 @@ function say(kind, word, sentence) {
   element("notice").textContent = sentence;
 }
 
-const by_itself = "This page goes on by itself.";
 function refusal(status, message) {
-  if (status === 401) return ["warn", "key needed", key ? "The hub does not know this key." : ""];
-  if (status === 403) {
-    return ["warn", "not allowed", `The hub does not show its status here: ${message ?? "forbidden"}.`];
-  }
-  if (status === 429) {
-    return ["warn", "too many requests", `The hub gets too many requests from this address. ${by_itself}`];
-  }
-  if (status === 503) return ["warn", "not ready", `The hub is not ready: ${message ?? "loading"}. ${by_itself}`];
-  return ["bad", "error", `The hub answered ${status}: ${message ?? "no reason given"}.`];
+  if (status === 401) return ["warn", say("key_needed"), key ? say("key_unknown") : ""];
+  const why = message ?? say("no_reason");
+  if (status === 403) return ["warn", say("not_allowed"), say("forbidden", why)];
+  if (status === 429) return ["warn", say("too_many"), say("too_often")];
+  if (status === 503) return ["warn", say("not_ready"), say("not_ready_why", why)];
+  return ["bad", say("error"), say("answered", status, why)];
 }
 
 async function refresh() {
   try {
     const { ok, status, body } = await getJson("/api/status", key);
     element("key-form").hidden = status !== 401 && status !== 403;
-    if (ok) draw(body);
-    else say(...refusal(status, body?.error?.message));
+    if (ok) {
+      remember(body);
+      draw(body);
+    } else tell(...refusal(status, body?.error?.message));
   } catch {
-    say("bad", "hub offline", "The hub does not answer. This page goes on by itself when it is back.");
+    tell("bad", say("hub_offline"), say("no_answer"));
     previous = null;
   }
   setTimeout(refresh, 1000);
+}
+
+// In another language.
+function drawAnew() {
+  drawHead();
+  for (const { row, told } of rows.values()) {
+    told.length = 0;
+    columns.forEach(([name], i) => row.children[i].setAttribute("data-name", say(`column_${name}`)));
+  }
+  if (!shown) return;
+  heat_drawn = "";      // its places say who holds them
+  draw(shown);
+  resetCharts();
+  sayHistoryAnew();
 }
 
 element("key-form").addEventListener("submit", (event) => {
@@ -323,5 +339,6 @@ element("key-form").addEventListener("submit", (event) => {
 });
 element("copy-join").addEventListener("click", () => copyText(element("join-url").textContent, element("copy-join")));
 listenForForget();
+speakIn(table, element("language"), drawAnew);
 drawHead();
 refresh();

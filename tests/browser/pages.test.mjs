@@ -2,6 +2,7 @@
 // on when storage is full.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { table as status_table } from "../../static/js/tables/status.js";
 import { Hub } from "./support/hub.mjs";
 import { launch, openTab } from "./support/tab.mjs";
 
@@ -139,6 +140,41 @@ test("a tab whose storage is full goes on chatting", async () => {
     assert.equal(await page.locator(".message.assistant .facts").count(), 2);
     await page.locator("#open-settings").click();
     await page.locator("#system").fill("Be brief.");
+    assert.deepEqual(page.errors, []);
+  } finally {
+    await context.close();
+    await hub.remove();
+  }
+});
+
+// What stands on a page in words of `other` that `own` would say otherwise.
+function foreignWords(words, own, other) {
+  const sentences = Object.keys(other).filter((key) => typeof other[key] === "string" && other[key] !== own[key]);
+  const heard = words.split("\n").map((line) => line.trim());
+  return sentences.map((key) => other[key]).filter((sentence) => heard.includes(sentence));
+}
+// Of a page for readers of German: its words in both languages, with nothing left over from the other one.
+async function hearBoth(page, table, shown) {
+  await page.locator(shown).waitFor();
+  for (const [name, other] of [["de", "en"], ["en", "de"], ["de", "en"]]) {
+    await page.locator("#language").selectOption(name);
+    assert.equal(await page.evaluate(() => document.documentElement.lang), name);
+    const words = await page.locator("main").innerText();
+    assert.deepEqual(foreignWords(words, table[name], table[other]), [], name);
+  }
+  await page.reload();
+  await page.locator(shown).waitFor();
+  assert.equal(await page.evaluate(() => document.documentElement.lang), "de", "the choice is kept");
+}
+
+test("the dashboard speaks its reader's language, and another at once", async () => {
+  const hub = await Hub.start(["--backend", "local"]);
+  const context = await browser.newContext({ locale: "de-AT" });
+  try {
+    const page = await openPage(context, `${hub.url}/status.html`);
+    await page.locator("#heat-words", { hasText: "Der Hub berechnet alle Experten selbst." }).waitFor();
+    await hearBoth(page, status_table, "#dashboard");
+    await page.locator("#foot", { hasText: "läuft seit" }).waitFor();
     assert.deepEqual(page.errors, []);
   } finally {
     await context.close();

@@ -11,6 +11,7 @@ import { stageWords, hubWords, shareWords } from "../../static/js/join/words.js"
 import { lendWords } from "../../static/js/join/work_words.js";
 import { detailWords, table as join_table } from "../../static/js/tables/join.js";
 import { table as chat_table } from "../../static/js/tables/chat.js";
+import { table as status_table } from "../../static/js/tables/status.js";
 import { table as shared_table } from "../../static/js/tables/shared.js";
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "../../static");
@@ -22,6 +23,7 @@ const scriptsOf = (name) => [
   `js/${name}.js`, ...readdirSync(join(root, `js/${name}`)).map((one) => `js/${name}/${one}`)];
 const pages = [
   { document: "join.html", table: join_table, scripts: scriptsOf("join") },
+  { document: "status.html", table: status_table, scripts: scriptsOf("status") },
   {
     document: "index.html", table: chat_table,
     scripts: [...scriptsOf("chat"), "js/api.js", "js/dom.js", "js/forget.js", "js/markdown.js"],

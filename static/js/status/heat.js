@@ -1,5 +1,5 @@
 // Who holds which expert, as cells that can be told apart. Pure but for drawHeat.
-import { count, whole } from "../format.js";
+import { say } from "../tables/status.js";
 
 const cell_min_px = 7;       // with its gap; narrower, and a layer takes several rows
 const cell_max_px = 18;
@@ -28,12 +28,9 @@ export function heatWords(replicas, hub_computes) {
   const all = replicas.flat();
   const lent = all.filter((one) => one > 0).length;
   if (all.length === 0) return "";
-  if (lent === all.length) return `Contributors hold all ${whole.format(all.length)} experts.`;
-  const rest = hub_computes ? "the hub computes the rest itself" : "nobody computes the rest";
-  if (lent === 0) {
-    return hub_computes ? "No contributor holds one: the hub computes all experts itself." : "Nobody holds an expert.";
-  }
-  return `Contributors hold ${whole.format(lent)} of ${count(all.length, "expert")}, ${rest}.`;
+  if (lent === all.length) return say("all_held", all.length);
+  if (lent === 0) return say(hub_computes ? "all_hub" : "all_nobody");
+  return say("held", lent, all.length, say(hub_computes ? "hub_rest" : "nobody_rest"));
 }
 
 // Draws one layer; `colours` by kind.

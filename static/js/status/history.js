@@ -3,26 +3,28 @@ import uPlot from "/vendor/uPlot.esm.js";
 import { getJson } from "/js/api.js";
 import { element, make } from "/js/dom.js";
 import { number } from "/js/format.js";
+import { dateLocale } from "/js/language.js";
 import { historySeries, historyWords } from "/js/status/series.js";
 import { read, write } from "/js/storage.js";
+import { say } from "/js/tables/status.js";
 
-const spans = [["1h", "1 hour"], ["24h", "24 hours"], ["7d", "7 days"]];
+const spans = [["1h", "hour"], ["24h", "day"], ["7d", "week"]];
 const refresh_ms = 60000;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// id of the box: [[key of the series, label, colour, scale]]
+// id of the box: [[key of the series, key of its label, colour, scale]]
 const charts = {
-  "history-tokens": [["tokens", "tokens/s", "--accent", "y"]],
-  "history-first": [["first_token", "ms", "--accent", "y"]],
-  "history-calls": [["p50", "half within", "--good", "y"], ["p99", "99 of 100 within", "--accent", "y"]],
-  "history-workers": [["workers", "contributors", "--accent", "y"], ["coverage", "experts covered", "--good", "%"]],
+  "history-tokens": [["tokens", "tokens_unit", "--accent", "y"]],
+  "history-first": [["first_token", "first_token_ms", "--accent", "y"]],
+  "history-calls": [["p50", "half_within", "--good", "y"], ["p99", "most_within", "--accent", "y"]],
+  "history-workers": [["workers", "line_workers", "--accent", "y"], ["coverage", "line_coverage", "--good", "%"]],
 };
 
 // "14:05", and in a week "Sun 22".
 function tickWords(time_s) {
   const time = new Date(time_s * 1000);
-  if (span !== "7d") return time.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
-  return time.toLocaleDateString("en-GB", { weekday: "short", day: "numeric" });
+  if (span !== "7d") return time.toLocaleTimeString(dateLocale(), { hour: "2-digit", minute: "2-digit" });
+  return time.toLocaleDateString(dateLocale(), { weekday: "short", day: "numeric" });
 }
 
 const sideAxis = (more) => ({
@@ -65,7 +67,7 @@ function draw() {
         })] : []),
       ],
       series: [{}, ...lines.map(([, label, name, scale]) => ({
-        label, scale, stroke: colour(name), width: 1.5, dash: scale === "%" ? [4, 3] : undefined,
+        label: say(label), scale, stroke: colour(name), width: 1.5, dash: scale === "%" ? [4, 3] : undefined,
         points: { size: 4 }, spanGaps: false,
       }))],
     }, [series.times, ...lines.map(([name]) => series[name])], target));
@@ -90,14 +92,24 @@ function choose(name) {
   refresh();
 }
 
+// In another language.
+export function sayHistoryAnew() {
+  spans.forEach(([, words], i) => {
+    const one = element("history-spans").children[i];
+    if (one) one.textContent = say(words);
+  });
+  draw();
+}
+
 // Once, when the dashboard is to be seen; `current_key()` is the key that the page has.
 export function showHistory(current_key) {
   key_of = current_key;
-  element("history-spans").replaceChildren(...spans.map(([name, words]) => {
-    const one = make("button", "button small", words, { type: "button", "data-span": name });
+  element("history-spans").replaceChildren(...spans.map(([name]) => {
+    const one = make("button", "button small", "", { type: "button", "data-span": name });
     one.addEventListener("click", () => choose(name));
     return one;
   }));
+  sayHistoryAnew();
   addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   choose(spans.some(([name]) => name === span) ? span : "1h");

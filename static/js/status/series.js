@@ -1,5 +1,5 @@
 // The answer of /api/history as lines to draw. Pure.
-import { count, number, whole } from "../format.js";
+import { say } from "../tables/status.js";
 
 // {times, tokens, first_token, p50, p99, workers, coverage}: one entry for each step of the span, null where the
 // hub did not run or there is no such figure; coverage in per cent.
@@ -22,14 +22,11 @@ export function historySeries({ now_s, span_s, step_s, points }) {
 
 // What the charts hold, for those who do not see them.
 export function historyWords({ points, step_s }) {
-  if (points.length === 0) return "Nothing yet: the first minute is on its way.";
+  if (points.length === 0) return say("no_history");
   const tokens = points.map((point) => point.tokens_per_s);
   const mean = tokens.reduce((sum, one) => sum + one, 0) / points.length;
   const most = Math.max(...points.map((point) => point.workers));
   const partly = points.filter((point) => point.covered < point.units).length;
-  const gaps = partly > 0
-    ? `in ${count(partly, "step")} of ${whole.format(points.length)} an expert had nobody`
-    : "every expert had somebody all the time";
-  return `Steps of ${step_s / 60} min in which the hub ran: ${number.format(mean)} tokens per second on average, `
-    + `${count(most, "contributor")} at most, ${gaps}.`;
+  const gaps = partly > 0 ? say("gaps", partly, points.length) : say("no_gaps");
+  return say("history_words", step_s / 60, mean, most, gaps);
 }
