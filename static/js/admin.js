@@ -1,58 +1,61 @@
 // The host's page: keys, the join link, contributors, settings. The admin key goes as Bearer, from this tab alone.
 import {
-  banWords, bannedName, inOrder, keyStates, limitWords, mayRevoke, qrPath, roleWords, termWords, usedWords, workerName,
+  banWords, bannedName, inOrder, keyState, limitWords, mayRevoke, qrPath, termWords, usedWords, workerName,
   workerPills,
 } from "/js/admin/words.js";
 import { getJson, postJson } from "/js/api.js";
 import { button, confirmIn, copyText, element, make } from "/js/dom.js";
 import { listenForForget } from "/js/forget.js";
-import { compact, count, ms, span } from "/js/format.js";
+import { compact, ms, span } from "/js/format.js";
+import { speakIn } from "/js/language.js";
 import { drop, read, write } from "/js/storage.js";
+import { say, table, word } from "/js/tables/admin.js";
 
 const refresh_ms = 2000;
 const key_name = "moex-admin-key";
 let key = read(key_name, "");
 let settings = [];
 let timer = 0;
+let shown = null;      // {keys, status, bans} of the last look
 
-// ---- tables: [head, cell of a row, class]; `acts` holds buttons, whose head is for those who hear it
+// ---- tables: [name of the head, cell of a row, class]; `acts` holds buttons, whose head is for those who hear it
 
 const pill = ([kind, word]) => make("span", `pill ${kind}`, word);
 
 const key_columns = [
-  ["Name", (one) => one.name, "name"],
-  ["State", (one) => pill(keyStates[one.state] ?? ["bad", one.state])],
-  ["May", (one) => roleWords[one.role] ?? one.role],
-  ["Id", (one) => make("code", "", one.id)],
-  ["Limit", limitWords, "number"],
-  ["Tokens today", (one) => usedWords(one.today), "number"],
-  ["In all", (one) => usedWords(one.all), "number"],
-  ["Term", (one, now_s) => termWords(one, now_s)],
-  ["Actions", (one) => (mayRevoke(one) ? act("danger", "Revoke", one.id, () => askToRevoke(one)) : ""), "acts"],
+  ["name", (one) => one.name, "name"],
+  ["state", (one) => pill(keyState(one.state))],
+  ["may", (one) => word("role", one.role)],
+  ["id", (one) => make("code", "", one.id)],
+  ["limit", limitWords, "number"],
+  ["today", (one) => usedWords(one.today), "number"],
+  ["all", (one) => usedWords(one.all), "number"],
+  ["term", (one, now_s) => termWords(one, now_s)],
+  ["actions", (one) => (mayRevoke(one) ? act("danger", "revoke", one.id, () => askToRevoke(one)) : ""), "acts"],
 ];
 const worker_columns = [
-  ["Name", workerName, "name"],
-  ["State", (worker) => group("pills", workerPills(worker).map(pill))],
-  ["GPU", (worker) => [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend, "name"],
-  ["Experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`, "number"],
-  ["Answered", (worker) => compact.format(worker.pairs_answered), "number"],
-  ["Per call", (worker) => ms(worker.p50_ms), "number"],
-  ["Late / wrong", (worker) => `${worker.timeouts} / ${worker.bad_answers}`, "number"],
-  ["For", (worker) => span(worker.connected_s), "number"],
-  ["Actions", workerButtons, "acts"],
+  ["name", workerName, "name"],
+  ["state", (worker) => group("pills", workerPills(worker).map(pill))],
+  ["gpu", (worker) => [worker.vendor, worker.description].filter(Boolean).join(" ") || worker.backend, "name"],
+  ["experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`, "number"],
+  ["answered", (worker) => compact.format(worker.pairs_answered), "number"],
+  ["call", (worker) => ms(worker.p50_ms), "number"],
+  ["wrong", (worker) => `${worker.timeouts} / ${worker.bad_answers}`, "number"],
+  ["for", (worker) => span(worker.connected_s), "number"],
+  ["actions", workerButtons, "acts"],
 ];
 const ban_columns = [
-  ["Worker", bannedName, "name"],
-  ["Closed", banWords],
-  ["Times", (ban) => String(ban.times), "number"],
-  ["Why", (ban) => ban.reason, "name"],
-  ["Actions", (ban) => act("", "Lift", ban.worker_key, () => lift(ban)), "acts"],
+  ["worker", bannedName, "name"],
+  ["closed", banWords],
+  ["times", (ban) => String(ban.times), "number"],
+  ["why", (ban) => ban.reason, "name"],
+  ["actions", (ban) => act("", "lift", ban.worker_key, () => lift(ban)), "acts"],
 ];
 const setting_columns = [
-  ["Setting", (one) => one.name],
-  ["Value", (one) => one.value || "–"],
-  ["From", (one) => one.source],
-  ["What it does", (one) => one.help],
+  ["setting", (one) => one.name],
+  ["value", (one) => one.value || "–"],
+  ["from", (one) => one.source],
+  ["help", (one) => one.help],
 ];
 
 function group(class_name, nodes) {
@@ -62,24 +65,25 @@ function group(class_name, nodes) {
 }
 
 // A row's button: its name survives the next drawing of the row, and so does the focus on it.
-const act = (kind, text, id, run, more = {}) =>
-  button(`small ${kind}`, text, run, { "data-act": `${text} ${id}`, ...more });
+const act = (kind, name, id, run, more = {}) =>
+  button(`small ${kind}`, say(name), run, { "data-act": `${name} ${id}`, ...more });
 
 function workerButtons(worker) {
   const order = (what, on) => () => orderWorker(what, { worker: worker.id, on });
-  const why = worker.has_key ? {} : { disabled: "", title: "It gave no key that could be closed" };
+  const why = worker.has_key ? {} : { disabled: "", title: say("no_key_given") };
   return group("acts", [
-    worker.drained ? act("", "Use again", worker.id, order("drain", false))
-      : act("", "Drain", worker.id, order("drain", true)),
-    worker.pinned ? act("", "Unpin", worker.id, order("pin", false)) : act("", "Pin", worker.id, order("pin", true)),
-    act("danger", "Ban", worker.id, () => askToBan(worker), why),
+    worker.drained ? act("", "use_again", worker.id, order("drain", false))
+      : act("", "drain", worker.id, order("drain", true)),
+    worker.pinned ? act("", "unpin", worker.id, order("pin", false)) : act("", "pin", worker.id, order("pin", true)),
+    act("danger", "ban", worker.id, () => askToBan(worker), why),
   ]);
 }
 
 function drawHeads(id, columns) {
   element(id).replaceChildren(...columns.map(([name, , kind = ""]) => {
-    const head = make("th", kind === "number" ? kind : "", kind === "acts" ? "" : name, { scope: "col" });
-    if (kind === "acts") head.append(make("span", "visually-hidden", name));
+    const words = say(`column_${name}`);
+    const head = make("th", kind === "number" ? kind : "", kind === "acts" ? "" : words, { scope: "col" });
+    if (kind === "acts") head.append(make("span", "visually-hidden", words));
     return head;
   }));
 }
@@ -95,7 +99,7 @@ function drawRows(id, rows) {
 function rowOf(columns, one, ...more) {
   const row = make("tr");
   for (const [name, tell, kind = ""] of columns) {
-    const cell = make("td", kind, "", { "data-name": kind === "acts" ? "" : name });
+    const cell = make("td", kind, "", { "data-name": kind === "acts" ? "" : say(`column_${name}`) });
     cell.append(tell(one, ...more));
     row.append(cell);
   }
@@ -111,8 +115,7 @@ function drawKeys({ keys, local }, now_s) {
     return row;
   });
   drawRows("keys", rows);
-  element("local-words").textContent = `Without a key: ${usedWords(local.today)} tokens today, `
-    + `${usedWords(local.all)} in all.`;
+  element("local-words").textContent = say("local", usedWords(local.today), usedWords(local.all));
 }
 
 function drawWorkers(workers) {
@@ -156,15 +159,36 @@ function drawSettings() {
 function drawStatus(status) {
   const active = status.workers.filter((worker) => worker.state === "active").length;
   element("state").className = `pill ${status.health === "ok" ? "good" : "warn"}`;
-  element("state").textContent = status.health === "ok" ? "serving" : status.health;
-  element("summary").textContent = `${status.model.name}, up ${span(status.uptime_s)}, `
-    + `${count(active, "contributor")} serving, ${status.engine.running} + ${status.engine.waiting} answers`;
+  element("state").textContent = word("hub", status.health);
+  const { running, waiting } = status.engine;
+  element("summary").textContent = say("summary", status.model.name, span(status.uptime_s), active, running, waiting);
   drawWorkers(status.workers);
+}
+
+function draw() {
+  if (!shown) return;
+  drawKeys(shown.keys, Date.now() / 1000);
+  drawStatus(shown.status);
+  drawBans(shown.bans);
+}
+
+function drawAllHeads() {
+  drawHeads("key-heads", key_columns);
+  drawHeads("worker-heads", worker_columns);
+  drawHeads("ban-heads", ban_columns);
+  drawHeads("setting-heads", setting_columns);
+}
+
+// In another language.
+function drawAnew() {
+  drawAllHeads();
+  drawSettings();
+  draw();
 }
 
 // ---- asking
 
-function say(kind, sentence) {
+function tell(kind, sentence) {
   element("notice").className = `notice ${kind}`;
   element("notice").hidden = !sentence;
   element("notice").textContent = sentence;
@@ -178,9 +202,9 @@ function close(sentence) {
   element("rooms").hidden = true;
   element("key-form").hidden = false;
   element("state").className = "pill warn";
-  element("state").textContent = "key needed";
+  element("state").textContent = say("key_needed");
   element("summary").textContent = "";
-  say("", sentence);
+  tell("", sentence);
 }
 
 async function refresh() {
@@ -188,25 +212,24 @@ async function refresh() {
   try {
     const [keys, status, bans] = await Promise.all(
       ["/api/admin/keys", "/api/status", "/api/admin/bans"].map((path) => getJson(path, key)));
-    if (keys.status === 401 || keys.status === 403) return close("The hub does not know this key as an admin's.");
+    if (keys.status === 401 || keys.status === 403) return close(say("not_admin"));
     const failed = [keys, status, bans].find(({ ok }) => !ok);
-    if (failed) throw new Error(failed.body?.error?.message ?? "no answer");
+    if (failed) throw new Error(failed.body?.error?.message ?? say("no_answer"));
     if (element("rooms").hidden) await openRooms();
-    drawKeys(keys.body, Date.now() / 1000);
-    drawStatus(status.body);
-    drawBans(bans.body.bans);
-    say("", "");
+    shown = { keys: keys.body, status: status.body, bans: bans.body.bans };
+    draw();
+    tell("", "");
   } catch (failure) {
     element("state").className = "pill bad";
-    element("state").textContent = "no answer";
-    say("bad", `The hub does not answer (${failure.message}). This page goes on by itself when it is back.`);
+    element("state").textContent = say("no_answer");
+    tell("bad", say("silent_why", failure.message));
   }
   timer = setTimeout(refresh, refresh_ms);
 }
 
 async function openRooms() {
   const [join, in_force] = await Promise.all([getJson("/api/admin/join", key), getJson("/api/admin/settings", key)]);
-  if (!join.ok || !in_force.ok) throw new Error("it did not tell its settings");
+  if (!join.ok || !in_force.ok) throw new Error(say("no_settings"));
   drawJoin(join.body);
   settings = in_force.body.settings;
   drawSettings();
@@ -219,9 +242,9 @@ async function order(path, body) {
   try {
     const answer = await postJson(path, body, key);
     if (answer.ok) return answer.body;
-    say("bad", `The hub refused: ${answer.body?.error?.message ?? answer.status}.`);
+    tell("bad", say("refused", answer.body?.error?.message ?? answer.status));
   } catch {
-    say("bad", "The hub does not answer.");
+    tell("bad", say("silent"));
   }
   return null;
 }
@@ -235,8 +258,7 @@ function ask(head, words, yes) {
 }
 
 async function askToRevoke(one) {
-  const words = `${one.name} (${one.id}) can do nothing with it any more; answers that run end with an error.`;
-  if (!await ask("Revoke this key?", words, "Revoke")) return;
+  if (!await ask(say("ask_revoke"), say("ask_revoke_words", one.name, one.id), say("revoke"))) return;
   if (await order("/api/admin/keys/revoke", { id: one.id })) refresh();
 }
 
@@ -245,9 +267,8 @@ async function orderWorker(what, body) {
 }
 
 async function askToBan(worker) {
-  const words = `${workerName(worker)} goes now and may not come back for 30 days. Others take over what it holds; its `
-    + "answers in rounds that are open are asked of them again.";
-  if (await ask("Ban this contributor?", words, "Ban")) orderWorker("ban", { worker: worker.id });
+  const words = say("ask_ban_words", workerName(worker));
+  if (await ask(say("ask_ban"), words, say("ban"))) orderWorker("ban", { worker: worker.id });
 }
 
 async function lift({ worker_key }) {
@@ -255,8 +276,7 @@ async function lift({ worker_key }) {
 }
 
 element("rotate").addEventListener("click", async () => {
-  const words = "Nobody can join by the old link any more. Contributors who are connected stay until they leave.";
-  if (!await ask("Make a new join link?", words, "Make a new link")) return;
+  if (!await ask(say("ask_link"), say("ask_link_words"), say("new_link"))) return;
   const join = await order("/api/admin/join/rotate", {});
   if (join) drawJoin(join);
 });
@@ -270,7 +290,7 @@ element("make-key").addEventListener("submit", async (event) => {
   if (!made) return;
 
   event.target.reset();
-  element("fresh-words").textContent = `The key for ${made.name}. It is shown this once.`;
+  element("fresh-words").textContent = say("fresh", made.name);
   element("fresh-value").textContent = made.key;
   element("fresh-key").hidden = false;
   refresh();
@@ -301,8 +321,8 @@ async function begin() {
       key = claimed.body.key;
       write(key_name, key);
     } else if (!key) {
-      return close(claimed?.body?.error?.message ? `This link opens nothing: ${claimed.body.error.message}.`
-        : "The hub does not answer.");
+      return close(claimed?.body?.error?.message ? say("opens_nothing", claimed.body.error.message)
+        : say("silent"));
     }
   }
   if (!key) return close("");
@@ -310,8 +330,6 @@ async function begin() {
 }
 
 listenForForget();
-drawHeads("key-heads", key_columns);
-drawHeads("worker-heads", worker_columns);
-drawHeads("ban-heads", ban_columns);
-drawHeads("setting-heads", setting_columns);
+speakIn(table, element("language"), drawAnew);
+drawAllHeads();
 begin();

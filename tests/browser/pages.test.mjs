@@ -2,6 +2,7 @@
 // on when storage is full.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
+import { table as admin_table } from "../../static/js/tables/admin.js";
 import { table as status_table } from "../../static/js/tables/status.js";
 import { Hub } from "./support/hub.mjs";
 import { launch, openTab } from "./support/tab.mjs";
@@ -175,6 +176,24 @@ test("the dashboard speaks its reader's language, and another at once", async ()
     await page.locator("#heat-words", { hasText: "Der Hub berechnet alle Experten selbst." }).waitFor();
     await hearBoth(page, status_table, "#dashboard");
     await page.locator("#foot", { hasText: "läuft seit" }).waitFor();
+    assert.deepEqual(page.errors, []);
+  } finally {
+    await context.close();
+    await hub.remove();
+  }
+});
+
+test("the host's page speaks its reader's language, and another at once", async () => {
+  const hub = await Hub.start(["--backend", "local"]);
+  const context = await browser.newContext({ locale: "de-AT" });
+  try {
+    const [, link] = /^ {2}admin {2}(\S+)/m.exec(hub.child.printed);
+    const page = await openPage(context, link);
+    await page.locator("#local-words", { hasText: "Ohne Schlüssel" }).waitFor();
+    await hearBoth(page, admin_table, "#rooms");
+    await page.getByRole("button", { name: "Neuen Link machen" }).click();
+    await page.locator("#ask-head", { hasText: "Einen neuen Link machen?" }).waitFor();
+    await page.locator("#ask-no", { hasText: "Abbrechen" }).click();
     assert.deepEqual(page.errors, []);
   } finally {
     await context.close();

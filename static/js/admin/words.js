@@ -1,23 +1,24 @@
 // What the admin page says of keys, workers and bans. Pure: no document, no hub.
 import { compact, span, whole } from "../format.js";
+import { say, word } from "../tables/admin.js";
 
 const day = (time_s) => new Date(time_s * 1000).toISOString().slice(0, 10);
 
-export const roleWords = { api: "API", join: "worker", admin: "admin" };
-
-export const keyStates = { open: ["good", "open"], expired: ["", "expired"], revoked: ["", "revoked"] };
+const key_kinds = { open: "good", expired: "", revoked: "" };
+export const keyState = (state) => [key_kinds[state] ?? "bad", word("key", state)];
 
 // "until 2027-01-31 (30 days)", "for ever", "since 2026-11-22".
 export function termWords(key, now_s) {
-  if (key.state === "revoked") return `ended ${day(key.revoked_s)}`;
-  if (key.expires_s === 0) return "for ever";
-  if (key.state === "expired") return `ended ${day(key.expires_s)}`;
+  if (key.state === "revoked") return say("ended", day(key.revoked_s));
+  if (key.expires_s === 0) return say("for_ever");
+  if (key.state === "expired") return say("ended", day(key.expires_s));
   const left_s = key.expires_s - now_s;
-  return `until ${day(key.expires_s)} (${left_s < 172800 ? span(left_s) : `${Math.round(left_s / 86400)} days`})`;
+  const left = left_s < 172800 ? span(left_s) : say("days_left", Math.round(left_s / 86400));
+  return say("until_in", day(key.expires_s), left);
 }
 
 export const limitWords = ({ tokens_per_minute }) =>
-  (tokens_per_minute > 0 ? `${whole.format(tokens_per_minute)} / min` : "none");
+  (tokens_per_minute > 0 ? say("per_min", whole.format(tokens_per_minute)) : say("none"));
 
 // Tokens of prompts and answers together.
 export const usedWords = (use) => compact.format(use.prompt_tokens + use.answer_tokens);
@@ -35,9 +36,9 @@ const workerKinds = { active: "good", loading: "warn", connecting: "warn", drain
 
 // [kind, word] of each pill: its state, and what the host ordered.
 export function workerPills(worker) {
-  const state = [workerKinds[worker.state] ?? "", worker.state];
-  const drained = worker.units_assigned > 0 ? ["warn", "draining"] : ["warn", "drained"];
-  return [worker.drained ? drained : state, ...(worker.pinned ? [["", "pinned"]] : [])];
+  const state = [workerKinds[worker.state] ?? "", word("worker", worker.state)];
+  const drained = ["warn", say(worker.units_assigned > 0 ? "worker_draining" : "worker_drained")];
+  return [worker.drained ? drained : state, ...(worker.pinned ? [["", say("worker_pinned")]] : [])];
 }
 
 export const workerName = ({ nickname, id }) => nickname || `#${id}`;
@@ -45,7 +46,7 @@ export const workerName = ({ nickname, id }) => nickname || `#${id}`;
 // Of a ban: what the host calls the worker, by the beginning of its key where it has no name.
 export const bannedName = ({ nickname, worker_key }) => nickname || worker_key.slice(0, 12);
 
-export const banWords = (ban) => (ban.is_over ? "over" : `until ${day(ban.until_s)}`);
+export const banWords = (ban) => (ban.is_over ? say("over") : say("until", day(ban.until_s)));
 
 // The path of a QR code's dark modules in an SVG of rows.length + 8 units: four units of light on each side.
 export function qrPath(rows) {
