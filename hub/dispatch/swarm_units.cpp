@@ -117,7 +117,10 @@ void SwarmState::mark_ready(Turn& turn, Worker& worker, std::span<const std::uin
     if (!directory.on_ready(worker, units, turn.now)) return;
 
     worker.health.on(HealthEvent::loaded, turn.now);
-    if (before == 0) worker.work = std::max(worker.work, pool.least_work());
+    if (before == 0) {
+        worker.decay_work(turn.now);
+        worker.work = std::max(worker.work, pool.least_work(worker, turn.now));
+    }
     if (before == 0 || worker.num_ready == worker.num_planned())
         turn.event(worker, WorkerEvent::Kind::ready,
                    text(worker.num_ready, " of ", worker.num_planned(), " experts"));

@@ -195,8 +195,12 @@ Duration Worker::predicted(std::uint32_t num_pairs, const LatencyEstimates& swar
     return Duration(static_cast<std::int64_t>(1e6 * ms));
 }
 
+double Worker::work_left(TimePoint now) const {
+    return work * left_after(now - work_at, work_half_life);
+}
+
 void Worker::decay_work(TimePoint now) {
-    work *= left_after(now - work_at, work_half_life);
+    work = work_left(now);
     work_at = now;
 }
 
@@ -305,12 +309,13 @@ std::size_t WorkerPool::num_welcomed_of(std::uint64_t owner) const {
         }));
 }
 
-double WorkerPool::least_work() const {
+double WorkerPool::least_work(const Worker& newcomer, TimePoint now) const {
     double least = 0;
     bool any = false;
     for (const auto& [id, worker] : workers_) {
-        if (worker->state() != WorkerState::active) continue;
-        least = any ? std::min(least, worker->work) : worker->work;
+        if (worker.get() == &newcomer || worker->state() != WorkerState::active) continue;
+        const double work = worker->work_left(now);
+        least = any ? std::min(least, work) : work;
         any = true;
     }
     return least;

@@ -179,6 +179,7 @@ struct Worker : UnitHolder {
     void record_latency(Duration latency, std::uint32_t num_pairs, TimePoint now = {});
     // How long a group of this size will take. Without samples of late what the swarm needs.
     Duration predicted(std::uint32_t num_pairs, const LatencyEstimates& swarm, TimePoint now) const;
+    double work_left(TimePoint now) const;
     void decay_work(TimePoint now);
     // Four times what groups of this size take of late, or six deviations more, at least
     // timeout_min; timeout_max while there are few samples. Longer where its answers are.
@@ -206,8 +207,8 @@ class WorkerPool {
     static constexpr std::uint32_t piece_pairs_min = 16;
     std::size_t num_welcomed() const;
     std::size_t num_welcomed_of(std::uint64_t owner) const;
-    // The least `work` of those that serve: where a newcomer starts, so that it is not flooded.
-    double least_work() const;
+    // The least work of the others that serve: where `newcomer` starts, so that it is not flooded.
+    double least_work(const Worker& newcomer, TimePoint now) const;
 
   private:
     // ordered: what follows from a walk is the same on every run

@@ -89,6 +89,41 @@ TEST(RoundTest, EachPieceThatALiarAnsweredIsOpenAgain) {
     for (const Piece& piece : round.pieces) EXPECT_TRUE(piece.is_open());
 }
 
+// 1e8 - 1e8 + 1 is 1, and 1 + 1e8 - 1e8 is nothing.
+TEST(RoundTest, SumsAreAddedInTheSameOrderWhoeverWasFaster) {
+    const std::vector<float> x(hidden, 1.0f), weights(3, 1.0f);
+    const std::vector<std::uint16_t> ids{0, 1, 2};
+    const std::vector<float> answers{1e8f, -1e8f, 1.0f};
+    SwarmOptions options = deterministic_options();
+    options.rounding.deterministic = false;
+    for (const std::vector<std::uint32_t>& arrivals :
+         {std::vector<std::uint32_t>{0, 1, 2}, {2, 0, 1}, {2, 1, 0}}) {
+        Round round;
+        ASSERT_TRUE(round
+                        .open({.num_tokens = 1,
+                               .hidden_size = hidden,
+                               .top_k = 3,
+                               .x = x,
+                               .expert_ids = ids,
+                               .expert_weights = weights},
+                              options, 0, 1, {})
+                        .ok());
+        for (const std::uint32_t piece : arrivals) {
+            Attempt attempt;
+            attempt.worker = 7 + piece;
+            attempt.pieces = {piece};
+            GroupDispatch group;
+            round.fill_group(attempt, group);
+            round.accept(attempt, std::vector<float>(hidden, answers[piece]), false);
+        }
+        std::vector<float> y;
+        ExpertAnswer provenance;
+        round.finish(y, provenance);
+        EXPECT_EQ(y, std::vector<float>(hidden, 1.0f));
+        EXPECT_EQ(provenance.workers, (std::vector<std::uint64_t>{7, 8, 9}));
+    }
+}
+
 // A group's rows come from those that were encoded once for the round: bit for bit what encoding
 // them for this group alone gives, also past 64 rows and where they travel as int8 or widened.
 TEST(RoundTest, AGroupsFrameIsThatOfItsOwnRows) {

@@ -43,6 +43,7 @@ TEST(SwarmCoreTest, SecondWorkerAnswersWhenTheFirstIsStalledAndHedgeTwoCostsNoTi
     SimOptions options = two_workers();
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
     options.swarm.local_fallback = false;
+    options.log = true;
     SimSwarm swarm(options);
     ASSERT_TRUE(swarm.run_until_ready());
 
@@ -57,6 +58,11 @@ TEST(SwarmCoreTest, SecondWorkerAnswersWhenTheFirstIsStalledAndHedgeTwoCostsNoTi
     EXPECT_EQ(swarm.core().counters().timeouts, 0u);
     EXPECT_GT(swarm.core().counters().hedges_sent, 0u);
     EXPECT_GT(swarm.core().counters().cancels, 0u);
+
+    std::uint64_t told = 0;
+    for (const Bytes& frame : swarm.frames_to(workers[0]))
+        told += decode_frame_header(frame)->type == FrameType::cancel;
+    EXPECT_EQ(told, swarm.core().counters().cancels);
 }
 
 TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
@@ -163,6 +169,55 @@ TEST(SwarmCoreTest, ABusyWorkerIsSparedForAsLongAsItAsked) {
     EXPECT_EQ(swarm.core().worker(busy)->busy, 1u);
     EXPECT_EQ(swarm.core().worker(busy)->state, WorkerState::active);  // no failure of its own
     EXPECT_EQ(swarm.core().counters().calls_local, 0u);
+}
+
+// BUSY is no attempt: however often it was said, the worker computes it in the end.
+TEST(SwarmCoreTest, WhoSaidBusyThreeTimesIsAskedAgainBeforeTheLocalBackend) {
+    SimOptions options{.num_workers = 1, .seed = 3, .latency = Duration(100us)};
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId busy = swarm.workers_alive()[0];
+    swarm.answer_busy(busy, 3);
+    const RoundId round = swarm.submit();
+    while (swarm.core().worker(busy)->busy < 3 && swarm.core().num_rounds_open() > 0)
+        swarm.run_for(Duration(100us));
+    swarm.answer_busy(busy, 0);
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{busy});
+    EXPECT_EQ(swarm.core().worker(busy)->busy, 3u);
+}
+
+TEST(SwarmCoreTest, AfterThreeTriesTheLocalBackendComputesIt) {
+    SimOptions options{.num_workers = 0, .seed = 3};
+    options.swarm.replicas = 5;
+    SimSwarm swarm(options);
+    for (int i = 0; i < 5; ++i) swarm.join(Peer::ours, text("10.0.", i, ".1"));
+    ASSERT_TRUE(swarm.run_until_ready());
+    for (const WorkerId worker : swarm.workers_alive()) swarm.answer_error(worker, "device_lost");
+    const RoundId round = swarm.submit();
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_EQ(swarm.answered_by(round), std::vector<WorkerId>{0});
+    EXPECT_EQ(swarm.core().counters().groups_sent, 3u);
+}
+
+// It got all, 60 of 60 groups, until it had done as much as the others in their last seconds.
+TEST(SwarmCoreTest, ANewcomerGetsItsShareAndNoMore) {
+    SimOptions options{.num_workers = 2, .seed = 3};
+    options.swarm.replicas = 3;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const auto rounds = [&](std::uint32_t count) {
+        for (std::uint32_t i = 0; i < count; ++i) {
+            swarm.submit({.layer = i % 3});
+            ASSERT_TRUE(swarm.run_until_idle());
+        }
+    };
+    rounds(150);
+    const WorkerId newcomer = swarm.join(Peer::ours, "10.0.9.1");
+    ASSERT_TRUE(swarm.run_until_ready());
+    rounds(60);
+    EXPECT_GE(swarm.core().worker(newcomer)->groups_sent, 10u);
+    EXPECT_LE(swarm.core().worker(newcomer)->groups_sent, 35u);
 }
 
 TEST(SwarmCoreTest, AnErrorFailsItsAttemptOnly) {

@@ -46,6 +46,17 @@ TEST_F(HealthTest, EachEjectionIsFiveSecondsLongerThanTheLastUpToFiveMinutes) {
     }
 }
 
+TEST_F(HealthTest, OneFailureWhileProbingIsEnoughAlsoWhenItsHeartbeatsWereFine) {
+    fail(3);
+    now = health.ejected_until();
+    health.on(HealthEvent::echo, now);
+    health.on(HealthEvent::time_over, now);
+    ASSERT_EQ(health.state(), Health::probing);
+    fail(1);
+    EXPECT_EQ(health.state(), Health::ejected);
+    EXPECT_EQ(health.ejections(), 2u);
+}
+
 TEST_F(HealthTest, AMinuteOfHealthForgivesOneEjection) {
     fail(3);
     for (int again = 0; again < 2; ++again) {
@@ -145,8 +156,8 @@ TEST(WorkerHealthStory, WithoutALocalBackendHalfOfTheSwarmGoesOnBeingAsked) {
     SimSwarm swarm(four_workers(false));
     join_four(swarm);
     for (const WorkerId worker : swarm.workers_alive()) swarm.answer_error(worker, "device_lost");
-    for (int i = 0; i < 5; ++i) {
-        swarm.submit();
+    for (std::uint32_t i = 0; i < 9; ++i) {
+        swarm.submit({.layer = i % 3});  // so that all four are asked
         ASSERT_TRUE(swarm.run_until_idle());
     }
     std::size_t asked = 0;

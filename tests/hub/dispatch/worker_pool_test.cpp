@@ -113,6 +113,18 @@ TEST(WorkerTest, TimeoutFollowsTheWorkersOwnLatencyWithinBounds) {
     EXPECT_EQ(worker.attempt_timeout(600, options), 5s);
 }
 
+TEST(WorkerTest, OldNewsGivesWayToWhatTheSwarmNeeds) {
+    Worker worker(1, 1);
+    LatencyEstimates swarm;
+    for (int i = 0; i < 20; ++i) {
+        worker.record_latency(100ms, 8, TimePoint{1s});
+        swarm[size_class_of(8)].record(10ms, TimePoint{1s});
+    }
+    EXPECT_NEAR(to_ms(worker.predicted(8, swarm, TimePoint{1s})), 100, 1);
+    EXPECT_NEAR(to_ms(worker.predicted(8, swarm, TimePoint{31s})), 55, 1);
+    EXPECT_NEAR(to_ms(worker.predicted(8, swarm, TimePoint{10min})), 10, 1);
+}
+
 TEST(RoundSplitTest, MeansFollowWhatWorkersTell) {
     RoundSplit split;
     split.record(2ms, {.worker_us = 500, .gpu_us = 0});  // its GPU has no clock

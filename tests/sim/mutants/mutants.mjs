@@ -230,6 +230,7 @@ export const mutants = [
   {
     file: 'worker_pool.cpp', what: 'ids of cancelled questions are used again',
     from: 'find_live(id) != nullptr || cancelled_.contains(id)) ++id;', to: 'find_live(id) != nullptr) ++id;',
+    survives: 'ids come round after four billion questions, and a cancelled one is kept for a minute',
   },
   {
     file: 'worker_pool.cpp', what: 'old news count for ever',
@@ -242,7 +243,7 @@ export const mutants = [
   },
   {
     file: 'swarm_units.cpp', what: 'a newcomer is flooded',
-    from: 'if (before == 0) worker.work = std::max(worker.work, pool.least_work());', to: '',
+    from: 'worker.work = std::max(worker.work, pool.least_work(worker, turn.now));', to: '',
   },
   // ---- round
   {
