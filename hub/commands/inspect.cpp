@@ -7,7 +7,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/output.h"
 #include "hub/commands/progress.h"
-#include "hub/model/package/side_file.h"
+#include "hub/model/package/side_tensors.h"
 
 namespace moex {
 namespace {

@@ -7,6 +7,7 @@
 #include "hub/foresight/gate_predictors.h"
 #include "hub/foresight/random.h"
 #include "hub/model/package/package.h"
+#include "hub/model/package/side_tensors.h"
 #include "protocol/check.h"
 
 namespace moex {

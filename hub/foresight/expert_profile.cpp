@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "hub/model/package/side_tensors.h"
+
 namespace moex {
 namespace {
 

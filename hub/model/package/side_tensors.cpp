@@ -1,4 +1,4 @@
-#include "hub/model/package/side_file.h"
+#include "hub/model/package/side_tensors.h"
 
 #include "hub/base/files.h"
 #include "hub/model/package/manifest.h"
