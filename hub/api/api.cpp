@@ -43,7 +43,7 @@ std::uint64_t random_seed() {
 
 }  // namespace
 
-ParamLimits Api::State::limits() const {
+ParamLimits ApiState::limits() const {
     return {.n_max = options.n_max,
             .body_bytes_max = options.body_bytes_max,
             .vocab_size = package->config().vocab_size,
@@ -53,7 +53,7 @@ ParamLimits Api::State::limits() const {
             .seed = random_seed()};
 }
 
-Checked<void> Api::State::check_model(const std::string& name) const {
+Checked<void> ApiState::check_model(const std::string& name) const {
     if (name.empty() || name == package->name() || options.any_model_name) return {};
     return Refusal{
         404,
@@ -62,7 +62,7 @@ Checked<void> Api::State::check_model(const std::string& name) const {
 }
 
 // A text may have more tokens than its length over that of the longest token, never fewer.
-Checked<void> Api::State::check_bytes(std::uint64_t bytes, const char* source) const {
+Checked<void> ApiState::check_bytes(std::uint64_t bytes, const char* source) const {
     if (bytes <= context_bytes_max) return {};
     const std::uint64_t tokens_min = bytes * context_tokens / context_bytes_max;
     return Refusal{
@@ -118,7 +118,7 @@ Checked<void> add_effort(const std::string& effort, const ChatTemplate& chat_tem
 }  // namespace
 
 // Contents of messages may not name special tokens.
-Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& params) const {
+Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params) const {
     if (!tokenizer || !chat_template)
         return Refusal{400, "The package has no chat template; use /v1/completions.",
                        "no_chat_template", params.source};
@@ -157,8 +157,8 @@ Checked<Api::State::Prompts> Api::State::encode_chat(const CompletionParams& par
 }
 
 // Texts of completions may name special tokens.
-Checked<Api::State::Prompts> Api::State::encode_texts(CompletionParams& params,
-                                                      std::vector<std::string>& echoes) const {
+Checked<ApiState::Prompts> ApiState::encode_texts(CompletionParams& params,
+                                                  std::vector<std::string>& echoes) const {
     Prompts prompts;
     for (auto& prompt : params.prompts) {
         const auto* const words = std::get_if<std::string>(&prompt);
@@ -175,8 +175,8 @@ Checked<Api::State::Prompts> Api::State::encode_texts(CompletionParams& params,
 }
 
 // Special tokens may be named, as in a completion's prompt.
-Checked<std::vector<TokenId>> Api::State::encode_input(TextInput input, const char* source,
-                                                       bool truncates) const {
+Checked<std::vector<TokenId>> ApiState::encode_input(TextInput input, const char* source,
+                                                     bool truncates) const {
     if (auto* ids = std::get_if<std::vector<TokenId>>(&input)) return std::move(*ids);
     if (!tokenizer)
         return Refusal{400, "The package has no tokenizer; send token ids.", "no_tokenizer",
@@ -199,8 +199,8 @@ std::string tail_of(const std::vector<TokenId>& prompt, const Tokenizer& tokeniz
 
 // Whether the first token is a thought: in a block that the template opened, or one that the
 // continued message did not close.
-bool Api::State::begins_in_reasoning(const CompletionParams& params,
-                                     const std::vector<TokenId>& prompt) const {
+bool ApiState::begins_in_reasoning(const CompletionParams& params,
+                                   const std::vector<TokenId>& prompt) const {
     if (params.continues) {
         const OrderedJson& last = params.messages.back();
         const std::string& content = last["content"].get_ref<const std::string&>();
@@ -211,14 +211,14 @@ bool Api::State::begins_in_reasoning(const CompletionParams& params,
     return ends_in_open_block(tail_of(prompt, *tokenizer));
 }
 
-ChannelBegin Api::State::begins_in_channel(const CompletionParams& params,
-                                           const std::vector<TokenId>& prompt) const {
+ChannelBegin ApiState::begins_in_channel(const CompletionParams& params,
+                                         const std::vector<TokenId>& prompt) const {
     if (!params.continues) return channel_begin(tail_of(prompt, *tokenizer));
     const bool has_words = !params.messages.back()["content"].get_ref<const std::string&>().empty();
     return has_words ? ChannelBegin::words : ChannelBegin::thoughts;
 }
 
-Checked<void> Api::State::check_fits(const std::vector<TokenId>& prompt, const char* source) const {
+Checked<void> ApiState::check_fits(const std::vector<TokenId>& prompt, const char* source) const {
     if (prompt.empty()) return Refusal{400, "The prompt is empty.", "invalid_value", source};
     if (prompt.size() < context_tokens) return {};
     return Refusal{.status = 400,
@@ -233,8 +233,8 @@ Checked<void> Api::State::check_fits(const std::vector<TokenId>& prompt, const c
 }
 
 // Of the prompts and all their answers, at most.
-std::uint64_t Api::State::tokens_max(const Prompts& prompts, std::uint32_t n,
-                                     std::uint32_t max_tokens) const {
+std::uint64_t ApiState::tokens_max(const Prompts& prompts, std::uint32_t n,
+                                   std::uint32_t max_tokens) const {
     std::uint64_t tokens = 0;
     for (const auto& prompt : prompts) {
         const std::uint64_t room = context_tokens - prompt.size();
@@ -244,7 +244,7 @@ std::uint64_t Api::State::tokens_max(const Prompts& prompts, std::uint32_t n,
 }
 
 // One for each choice, begun where its prompt ends.
-Checked<std::vector<std::shared_ptr<AnswerMask>>> Api::State::make_masks(
+Checked<std::vector<std::shared_ptr<AnswerMask>>> ApiState::make_masks(
     const ApiJobInputs& inputs) const {
     const CompletionParams& params = inputs.params;
     if (!tokenizer)
@@ -324,9 +324,9 @@ Checked<OwnWishes> read_own_wishes(const OrderedJson& body, const ApiOptions& op
 
 }  // namespace
 
-Checked<Api::State::Prepared> Api::State::prepare(const HttpRequest& request,
-                                                  const OrderedJson& body, const ApiDoor& door,
-                                                  const Responder& responder) const {
+Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const OrderedJson& body,
+                                              const ApiDoor& door,
+                                              const Responder& responder) const {
     MOEX_OR_REFUSE(params, door.read(body, limits()));
     MOEX_ADMIT(check_model(params.model));
     MOEX_OR_REFUSE(wishes, read_own_wishes(body, options, params.stream, responder->dialect()));
@@ -378,7 +378,7 @@ Checked<Api::State::Prepared> Api::State::prepare(const HttpRequest& request,
     return Prepared{std::make_shared<ApiJob>(std::move(inputs), stream), stream};
 }
 
-Checked<std::shared_ptr<EmbeddingJob>> Api::State::prepare_embedding(
+Checked<std::shared_ptr<EmbeddingJob>> ApiState::prepare_embedding(
     const HttpRequest& request, const EmbeddingDoor& door, const Responder& responder) const {
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
     MOEX_OR_REFUSE(params, door.read(body, package->config().vocab_size));
@@ -410,7 +410,7 @@ Checked<std::shared_ptr<EmbeddingJob>> Api::State::prepare_embedding(
 Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Tokenizer> tokenizer,
          std::shared_ptr<const ChatTemplate> chat_template, Engine& engine, ApiOptions options,
          ApiObserver observer)
-    : state_(std::make_shared<State>()),
+    : state_(std::make_shared<ApiState>()),
       texts_(options.texts) {
     state_->package = std::move(package);
     state_->tokenizer = std::move(tokenizer);
@@ -449,8 +449,8 @@ Api::Api(std::shared_ptr<const ModelPackage> package, std::shared_ptr<const Toke
 
 Api::~Api() = default;
 
-void Api::State::run_completion(const HttpRequest& request, const ApiDoor& door,
-                                const Responder& responder) const {
+void ApiState::run_completion(const HttpRequest& request, const ApiDoor& door,
+                              const Responder& responder) const {
     const auto body = parse_api_body(request.body, options.body_bytes_max);
     if (!body.ok()) return responder->refuse(body.refusal());
     if (door.answer_empty)
@@ -463,15 +463,15 @@ void Api::State::run_completion(const HttpRequest& request, const ApiDoor& door,
     if (prepared->stream) prepared->stream->announce();
 }
 
-void Api::State::run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
-                               const Responder& responder) const {
+void ApiState::run_embedding(const HttpRequest& request, const EmbeddingDoor& door,
+                             const Responder& responder) const {
     auto job = prepare_embedding(request, door, responder);
     if (!job.ok()) return responder->refuse(job.refusal());
     (*job)->start();
 }
 
 void Api::queue(HttpRequest request, Responder responder,
-                std::function<void(const State&, const HttpRequest&, const Responder&)> work) {
+                std::function<void(const ApiState&, const HttpRequest&, const Responder&)> work) {
     const auto has_left = std::make_shared<std::atomic<bool>>(false);
     responder->on_disconnect([has_left] { *has_left = true; });
 
@@ -487,14 +487,14 @@ void Api::queue(HttpRequest request, Responder responder,
 
 void Api::queue_completion(HttpRequest request, const ApiDoor& door, Responder responder) {
     queue(std::move(request), std::move(responder),
-          [&door](const State& state, const HttpRequest& asked, const Responder& answers) {
+          [&door](const ApiState& state, const HttpRequest& asked, const Responder& answers) {
               state.run_completion(asked, door, answers);
           });
 }
 
 void Api::queue_embedding(HttpRequest request, const EmbeddingDoor& door, Responder responder) {
     queue(std::move(request), std::move(responder),
-          [&door](const State& state, const HttpRequest& asked, const Responder& answers) {
+          [&door](const ApiState& state, const HttpRequest& asked, const Responder& answers) {
               state.run_embedding(asked, door, answers);
           });
 }
@@ -528,7 +528,7 @@ void Api::anthropic_message(HttpRequest request, Responder responder) {
 }
 
 void Api::anthropic_count(HttpRequest request, Responder responder) {
-    queue_answer(std::move(request), std::move(responder), &State::count_tokens);
+    queue_answer(std::move(request), std::move(responder), &ApiState::count_tokens);
 }
 
 void Api::ollama_chat(HttpRequest request, Responder responder) {
@@ -540,7 +540,7 @@ void Api::ollama_generate(HttpRequest request, Responder responder) {
 }
 
 void Api::ollama_show(HttpRequest request, Responder responder) {
-    queue_answer(std::move(request), std::move(responder), &State::ollama_show);
+    queue_answer(std::move(request), std::move(responder), &ApiState::ollama_show);
 }
 
 void Api::ollama_tags(HttpRequest, Responder responder) {
@@ -585,15 +585,15 @@ void Api::embed(HttpRequest request, Responder responder) {
 }
 
 void Api::tokenize(HttpRequest request, Responder responder) {
-    queue_answer(std::move(request), std::move(responder), &State::tokenize);
+    queue_answer(std::move(request), std::move(responder), &ApiState::tokenize);
 }
 
 void Api::detokenize(HttpRequest request, Responder responder) {
-    queue_answer(std::move(request), std::move(responder), &State::detokenize);
+    queue_answer(std::move(request), std::move(responder), &ApiState::detokenize);
 }
 
 void Api::apply_template(HttpRequest request, Responder responder) {
-    queue_answer(std::move(request), std::move(responder), &State::apply_template);
+    queue_answer(std::move(request), std::move(responder), &ApiState::apply_template);
 }
 
 void Api::props(HttpRequest, Responder responder) {

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "hub/api/api_options.h"
 #include "hub/api/http.h"
-#include "hub/api/resumable.h"
 #include "hub/api/text_pool.h"
 #include "hub/engine/engine.h"
 #include "hub/model/chat_template.h"
@@ -20,31 +20,8 @@
 namespace moex {
 
 struct ApiDoor;
+struct ApiState;  // in api_state.h, for this room alone
 struct EmbeddingDoor;
-
-struct ApiOptions {
-    std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
-    std::uint32_t n_max = 8;
-    std::uint32_t body_bytes_max = 1u << 20;
-    std::uint32_t context_tokens = 0;  // prompt plus answer; 0: the model's own
-    // temperature 0 where the request names none (--deterministic does not set this)
-    bool prefer_greedy = false;
-    bool any_model_name = false;  // a request may name any model; this one answers
-    TextPoolOptions texts;
-    ResumableOptions resumable;
-    bool speculative = false;  // where moex.experts says nothing
-    // Why "speculative" is refused; empty: it is not, and the engine has a speculator.
-    std::string no_speculation = "this hub has no speculator.";
-};
-
-// Totals for /metrics, and latency samples handed to `observe`.
-struct ApiObserver {
-    std::function<void(const char* finish_reason)> on_finished;
-    std::function<void(double ttft_s, double e2e_s, double mean_inter_token_s, double queue_s)>
-        on_latency;
-    // Whether a worker was caught with a false answer, until now. Any thread.
-    std::function<bool(std::uint64_t worker)> has_lied;
-};
 
 class Api {
   public:
@@ -86,16 +63,15 @@ class Api {
     void sweep_streams();
 
   private:
-    struct State;
-    using Answer = Checked<HttpResponse> (State::*)(const HttpRequest&) const;
+    using Answer = Checked<HttpResponse> (ApiState::*)(const HttpRequest&) const;
     void queue_completion(HttpRequest request, const ApiDoor& door, Responder responder);
     void queue_embedding(HttpRequest request, const EmbeddingDoor& door, Responder responder);
     // `work` on a thread of the pool; not at all when the client has left meanwhile.
     void queue(HttpRequest request, Responder responder,
-               std::function<void(const State&, const HttpRequest&, const Responder&)> work);
+               std::function<void(const ApiState&, const HttpRequest&, const Responder&)> work);
     void queue_answer(HttpRequest request, Responder responder, Answer answer);
 
-    std::shared_ptr<State> state_;
+    std::shared_ptr<ApiState> state_;
     TextPool texts_;  // last, so that its threads end first
 };
 

@@ -47,7 +47,7 @@ HttpResponse json_response(const OrderedJson& body) {
     return response;
 }
 
-OrderedJson Api::State::model_json() const {
+OrderedJson ApiState::model_json() const {
     OrderedJson experts = OrderedJson::array({"exact"});
     if (options.no_speculation.empty())
         experts.insert(options.speculative ? experts.begin() : experts.end(), "speculative");
@@ -61,7 +61,7 @@ OrderedJson Api::State::model_json() const {
               {"experts", std::move(experts)}}}};
 }
 
-Checked<HttpResponse> Api::State::tokenize(const HttpRequest& request) const {
+Checked<HttpResponse> ApiState::tokenize(const HttpRequest& request) const {
     if (!tokenizer) return Refusal{400, "The package has no tokenizer.", "no_tokenizer", ""};
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
 
@@ -84,7 +84,7 @@ Checked<HttpResponse> Api::State::tokenize(const HttpRequest& request) const {
     return json_response({{"tokens", std::move(tokens)}});
 }
 
-Checked<HttpResponse> Api::State::detokenize(const HttpRequest& request) const {
+Checked<HttpResponse> ApiState::detokenize(const HttpRequest& request) const {
     if (!tokenizer) return Refusal{400, "The package has no tokenizer.", "no_tokenizer", ""};
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
 
@@ -104,13 +104,13 @@ Checked<HttpResponse> Api::State::detokenize(const HttpRequest& request) const {
 }
 
 // The prompt of a chat as the model sees it.
-Checked<HttpResponse> Api::State::apply_template(const HttpRequest& request) const {
+Checked<HttpResponse> ApiState::apply_template(const HttpRequest& request) const {
     MOEX_OR_REFUSE(params, parse_chat_params(request.body, limits()));
     MOEX_OR_REFUSE(prompts, encode_chat(params));
     return json_response({{"prompt", tokenizer->decode(prompts[0], false)}});
 }
 
-Checked<HttpResponse> Api::State::count_tokens(const HttpRequest& request) const {
+Checked<HttpResponse> ApiState::count_tokens(const HttpRequest& request) const {
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
     MOEX_OR_REFUSE(params, read_anthropic_prompt(body, limits()));
     MOEX_ADMIT(check_model(params.model));
@@ -119,7 +119,7 @@ Checked<HttpResponse> Api::State::count_tokens(const HttpRequest& request) const
 }
 
 // The template's source, as the checkpoint has it; empty without one.
-std::string Api::State::template_source() const {
+std::string ApiState::template_source() const {
     const auto file = package->tokenizer_file("tokenizer_config.json");
     if (!file) return {};
     const auto config = nlohmann::json::parse(*file, nullptr, false);
@@ -133,7 +133,7 @@ std::string Api::State::template_source() const {
 }
 
 // llama.cpp's /props, as far as there is such a thing here.
-OrderedJson Api::State::props_json() const {
+OrderedJson ApiState::props_json() const {
     const GenerationDefaults& defaults = package->generation_defaults();
     const bool samples = defaults.do_sample && !options.prefer_greedy;
     return {{"default_generation_settings",
@@ -149,7 +149,7 @@ OrderedJson Api::State::props_json() const {
             {"modalities", {{"vision", false}, {"audio", false}}}};
 }
 
-OrderedJson Api::State::ollama_details() const {
+OrderedJson ApiState::ollama_details() const {
     const ModelConfig& config = package->config();
     return {{"parent_model", ""},
             {"format", "moex"},
@@ -159,7 +159,7 @@ OrderedJson Api::State::ollama_details() const {
             {"quantization_level", expert_dtype_name(package->expert_dtype())}};
 }
 
-OrderedJson Api::State::ollama_tag() const {
+OrderedJson ApiState::ollama_tag() const {
     std::error_code error;
     const auto hub_bytes = std::filesystem::file_size(package->directory() / "hub.safetensors",
                                                       error);
@@ -173,7 +173,7 @@ OrderedJson Api::State::ollama_tag() const {
             {"details", ollama_details()}};
 }
 
-Checked<HttpResponse> Api::State::ollama_show(const HttpRequest& request) const {
+Checked<HttpResponse> ApiState::ollama_show(const HttpRequest& request) const {
     MOEX_OR_REFUSE(body, parse_api_body(request.body, options.body_bytes_max));
     MOEX_OR_REFUSE(name, read_ollama_model(body));
     MOEX_ADMIT(check_model(name));

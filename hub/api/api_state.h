@@ -7,13 +7,19 @@
 #include <string>
 #include <vector>
 
-#include "hub/api/api.h"
+#include "hub/api/api_options.h"
 #include "hub/api/completion_job.h"
 #include "hub/api/embedding_job.h"
+#include "hub/api/http.h"
+#include "hub/api/resumable.h"
+#include "hub/model/chat_template.h"
+#include "hub/model/package/package.h"
 
 namespace moex {
 
-struct Api::State {
+struct ApiState {
+    using Responder = std::shared_ptr<HttpResponder>;
+
     std::shared_ptr<const ModelPackage> package;
     std::shared_ptr<const Tokenizer> tokenizer;
     std::shared_ptr<const ChatTemplate> chat_template;

@@ -14,7 +14,7 @@
 
 #include "hub/api/answer_mask.h"
 #include "hub/api/answer_text.h"
-#include "hub/api/api.h"
+#include "hub/api/api_options.h"
 #include "hub/api/channels.h"
 #include "hub/api/reasoning.h"
 #include "hub/api/reply_writer.h"

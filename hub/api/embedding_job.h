@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "hub/api/api.h"
+#include "hub/api/api_options.h"
+#include "hub/api/http.h"
 #include "hub/api/text_inputs.h"
 #include "hub/engine/engine.h"
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "hub/api/dialect.h"
 #include "hub/api/refusal.h"
 #include "hub/api/request_account.h"
 #include "hub/base/clock.h"
@@ -62,6 +63,10 @@ struct HttpResponse {
 };
 
 const char* reason_phrase(unsigned status);  // "Not Found"
+
+// The error object of `dialect`; OpenAI's is {"error":{"message","type","param","code"}} with the
+// type that its clients expect. 429 and 503 get a Retry-After where the refusal brings none.
+HttpResponse refusal_response(const Refusal& refusal, Dialect dialect = Dialect::openai);
 
 // One event of a stream, or one line of it; `name` may be empty, and so may `id`, its number in a
 // stream that can be resumed.

@@ -10,14 +10,11 @@
 #include <variant>
 #include <vector>
 
-#include "hub/api/dialect.h"
 #include "hub/base/clock.h"
 #include "protocol/check.h"
 #include "protocol/result.h"
 
 namespace moex {
-
-struct HttpResponse;
 
 struct Refusal {
     unsigned status = 400;
@@ -34,10 +31,6 @@ Refusal refuse_for_now(unsigned status, std::string message, std::string code, D
 
 // What the engine's errors mean to a client.
 Refusal refusal_of(const Error& error);
-
-// The error object of `dialect`; OpenAI's is {"error":{"message","type","param","code"}} with the
-// type that its clients expect. 429 and 503 get a Retry-After where the refusal brings none.
-HttpResponse refusal_response(const Refusal& refusal, Dialect dialect = Dialect::openai);
 
 template <class T>
 class [[nodiscard]] Checked {
