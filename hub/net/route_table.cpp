@@ -1,9 +1,10 @@
-#include "hub/net/route_table.h"
-
+// The table of routes, and how its rows are found.
 #include <span>
 #include <vector>
 
 #include "hub/api/openapi.h"
+#include "hub/net/route.h"
+#include "hub/net/routes.h"
 
 namespace moex::net {
 namespace {

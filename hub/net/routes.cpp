@@ -5,7 +5,7 @@
 #include "hub/net/blobs.h"
 #include "hub/net/health_watch.h"
 #include "hub/net/http/handshake.h"
-#include "hub/net/route_table.h"
+#include "hub/net/route.h"
 #include "hub/net/status.h"
 
 namespace moex::net {

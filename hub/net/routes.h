@@ -1,10 +1,11 @@
-// Who may ask for what, and who answers: the rules in front of the route table (route_table.h),
+// Who may ask for what, and who answers: the rules in front of the route table (route.h),
 // and the handlers that are not the API's. A request's route is decided once, from its head.
 // Deny by default: what is not in the table, or among the embedded pages, is 404.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ class WireResponder : public HttpResponder {
 // 200 with `body`; bytes in it that are no UTF-8 are replaced.
 HttpResponse json_answer(const nlohmann::json& body);
 
-struct Route;  // a row of the table in route_table.h
+struct Route;  // a row of the table; route.h
 
 // What a request's head was let in to.
 struct Admission {
@@ -121,6 +122,14 @@ class Routes {
 
     HubContext& hub_;
 };
+
+template <void (Api::*method)(HttpRequest, Api::Responder)>
+void Routes::ask_api(HttpRequest request, Responder responder) const {
+    const std::shared_lock attached(hub_.attached_mutex);
+    if (Api* api = hub_.api) return (api->*method)(std::move(request), std::move(responder));
+    ++hub_.requests_refused;
+    responder->refuse(refuse_for_now(503, "Loading model", "unavailable", 2s));
+}
 
 // The route table as others may read it.
 struct RouteInfo {

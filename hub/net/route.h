@@ -1,16 +1,22 @@
-// The table of routes: what is served, to whom, and what /openapi.json says of it.
+// A row of the table of routes: what is served, to whom, and what /openapi.json says of it; and how
+// a row is found. The rows are in route_table.cpp, which alone knows the handlers that they name.
 // Deny by default: what is not in the table, or among the embedded pages, is 404.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "hub/net/routes.h"
+#include "hub/api/http.h"
+#include "hub/registry/records.h"
 
 namespace moex::net {
 
-using Handler = void (Routes::*)(HttpRequest, Routes::Responder) const;
+class Routes;
+class WireResponder;
+
+using Handler = void (Routes::*)(HttpRequest, std::shared_ptr<WireResponder>) const;
 
 enum class Work { none, text };  // text: wants the model, and counts against the rates
 
@@ -53,14 +59,6 @@ struct Route {
         return row;
     }
 };
-
-template <void (Api::*method)(HttpRequest, Api::Responder)>
-void Routes::ask_api(HttpRequest request, Responder responder) const {
-    const std::shared_lock attached(hub_.attached_mutex);
-    if (Api* api = hub_.api) return (api->*method)(std::move(request), std::move(responder));
-    ++hub_.requests_refused;
-    responder->refuse(refuse_for_now(503, "Loading model", "unavailable", 2s));
-}
 
 inline constexpr const char* worker_path = "/worker";
 inline constexpr const char* test_path = "/api/test";  // only with test_routes
