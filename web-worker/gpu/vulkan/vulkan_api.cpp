@@ -145,12 +145,4 @@ Result<VulkanAdapter> choose_vulkan_adapter(const std::string& wanted) {
                  text("no Vulkan device is called ", wanted, "; there are: ", names)};
 }
 
-Result<std::vector<std::string>> list_vulkan_devices() {
-    MOEX_ASSIGN(adapters, vulkan_adapters());
-    std::vector<std::string> names;
-    for (const VulkanAdapter& adapter : adapters)
-        names.push_back(text(adapter.properties.deviceName, adapter.software ? " (software)" : ""));
-    return names;
-}
-
 }  // namespace moex::gpu

@@ -3,10 +3,12 @@
 
 #include <vulkan/vulkan.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "protocol/result.h"
+#include "protocol/text.h"
 
 namespace moex::gpu {
 

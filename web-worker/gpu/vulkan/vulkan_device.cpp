@@ -12,15 +12,11 @@
 #include "protocol/life_guard.h"
 #include "web-worker/gpu/kernel_source.h"
 #include "web-worker/gpu/vulkan/vulkan_api.h"
+#include "web-worker/gpu/vulkan/vulkan_memory.h"
+#include "web-worker/gpu/vulkan/vulkan_pipeline.h"
 
 namespace moex::gpu {
 namespace {
-
-struct KernelSpirv {
-    std::string_view name;
-    std::span<const std::uint32_t> words;
-};
-#include "kernels_spirv.inc"
 
 constexpr std::uint64_t staging_bytes_min = 4u << 20;
 // pending writes beyond this are sent off at once
@@ -39,20 +35,6 @@ constexpr std::uint64_t submits_per_time = 16;
 // first submission that runs them: on a busy machine with an empty cache that took minutes.
 constexpr std::uint64_t fence_wait_s = 60, fence_wait_software_s = 900;
 
-struct Buffer {
-    VkBuffer buffer = VK_NULL_HANDLE;
-    VkDeviceMemory memory = VK_NULL_HANDLE;
-    std::uint64_t size_bytes = 0;
-    std::byte* mapped = nullptr;
-    bool used = false;
-};
-struct Pipeline {
-    VkPipeline pipeline = VK_NULL_HANDLE;
-    VkPipelineLayout layout = VK_NULL_HANDLE;
-    VkDescriptorSetLayout set_layout = VK_NULL_HANDLE;
-    VkShaderModule module = VK_NULL_HANDLE;
-    std::vector<BindingKind> kinds;
-};
 struct BindGroup {
     VkDescriptorSet set = VK_NULL_HANDLE;
     VkPipelineLayout layout = VK_NULL_HANDLE;
@@ -64,7 +46,7 @@ struct Slot {
     VkFence fence = VK_NULL_HANDLE;
     VkQueryPool times = VK_NULL_HANDLE;  // begin and end of submit()'s commands
     bool timed = false;
-    Buffer staging;
+    VulkanBuffer staging;
     std::uint64_t staged_bytes = 0;
     std::uint32_t reads = 0;  // readbacks that wait for its fence
     bool recording = false, submitted = false;
@@ -176,15 +158,10 @@ class VulkanDevice : public Device {
         for (Slot& slot : slots_) {
             vkDestroyFence(device_, slot.fence, nullptr);
             vkDestroyQueryPool(device_, slot.times, nullptr);
-            free_buffer(slot.staging);
+            free_buffer(device_, slot.staging);
         }
-        for (Pipeline& pipeline : pipelines_) {
-            vkDestroyPipeline(device_, pipeline.pipeline, nullptr);
-            vkDestroyPipelineLayout(device_, pipeline.layout, nullptr);
-            vkDestroyDescriptorSetLayout(device_, pipeline.set_layout, nullptr);
-            vkDestroyShaderModule(device_, pipeline.module, nullptr);
-        }
-        for (Buffer& buffer : buffers_) free_buffer(buffer);
+        for (VulkanPipeline& pipeline : pipelines_) free_pipeline(device_, pipeline);
+        for (VulkanBuffer& buffer : buffers_) free_buffer(device_, buffer);
 
         vkDestroyDescriptorPool(device_, descriptor_pool_, nullptr);
         vkDestroyCommandPool(device_, command_pool_, nullptr);
@@ -198,7 +175,7 @@ class VulkanDevice : public Device {
 
     Result<BufferId> create_buffer(std::uint64_t size_bytes, BufferUsage usage,
                                    std::string_view label) override {
-        Buffer made;
+        VulkanBuffer made;
         const VkBufferUsageFlags flags = usage == BufferUsage::storage
                                              ? VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
                                                    VK_BUFFER_USAGE_TRANSFER_DST_BIT |
@@ -208,8 +185,8 @@ class VulkanDevice : public Device {
                                                    VK_BUFFER_USAGE_TRANSFER_DST_BIT
                                              : VkBufferUsageFlags{VK_BUFFER_USAGE_TRANSFER_DST_BIT};
         const bool readback = usage == BufferUsage::readback;
-        if (const Status status = allocate(made, size_bytes, flags,
-                                           readback ? Memory::readback : Memory::device);
+        if (const Status status = allocate(
+                made, size_bytes, flags, readback ? VulkanMemory::readback : VulkanMemory::device);
             !status.ok())
             return Error{status.error().code, text("buffer ", label, " of ", size_bytes,
                                                    " bytes: ", status.error().message)};
@@ -230,9 +207,9 @@ class VulkanDevice : public Device {
         if (id.value == 0 || id.value > buffers_.size() || !buffers_[id.value - 1].used) return;
         flush();
         vkDeviceWaitIdle(device_);  // rare: at the end of a self-test, or of the worker
-        Buffer& buffer = buffers_[id.value - 1];
+        VulkanBuffer& buffer = buffers_[id.value - 1];
         counters_.buffer_bytes -= buffer.size_bytes;
-        free_buffer(buffer);
+        free_buffer(device_, buffer);
     }
 
     void write_buffer(BufferId id, std::uint64_t offset_bytes, ByteView bytes) override {
@@ -256,7 +233,7 @@ class VulkanDevice : public Device {
 
     Result<BindGroupId> create_bind_group(PipelineId id,
                                           std::span<const Binding> bindings) override {
-        const Pipeline& pipeline = pipelines_[id.value - 1];
+        const VulkanPipeline& pipeline = pipelines_[id.value - 1];
         MOEX_CHECK(bindings.size() == pipeline.kinds.size(),
                    text(bindings.size(), " bindings, the kernel has ", pipeline.kinds.size()));
         BindGroup group;
@@ -310,7 +287,7 @@ class VulkanDevice : public Device {
         for (const Command& command : commands) {
             if (!command.same_stage) barrier(slot.commands);
             if (command.kind == Command::Kind::dispatch) {
-                const Pipeline& pipeline = pipelines_[command.pipeline.value - 1];
+                const VulkanPipeline& pipeline = pipelines_[command.pipeline.value - 1];
                 const BindGroup& group = bind_groups_[command.bind_group.value - 1];
                 vkCmdBindPipeline(slot.commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline.pipeline);
                 vkCmdBindDescriptorSets(slot.commands, VK_PIPELINE_BIND_POINT_COMPUTE, group.layout,
@@ -350,7 +327,6 @@ class VulkanDevice : public Device {
     }
 
   private:
-    enum class Memory { device, staging, readback };
     struct Wait {
         Slot* slot;
         const std::byte* mapped;
@@ -358,10 +334,6 @@ class VulkanDevice : public Device {
         std::function<void(Result<ByteView>)> done;
     };
 
-    static VkDescriptorType descriptor_type(BindingKind kind) {
-        return kind == BindingKind::uniform ? VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER
-                                            : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
-    }
     // Everything before is visible to everything after: rounds are short chains of stages, finer
     // barriers would gain nothing.
     static void barrier(VkCommandBuffer commands) {
@@ -376,62 +348,13 @@ class VulkanDevice : public Device {
                              0, nullptr, 0, nullptr);
     }
 
-    std::optional<std::uint32_t> memory_type(std::uint32_t allowed,
-                                             VkMemoryPropertyFlags wanted) const {
-        for (std::uint32_t i = 0; i < memory_.memoryTypeCount; ++i)
-            if ((allowed >> i & 1u) != 0 &&
-                (memory_.memoryTypes[i].propertyFlags & wanted) == wanted)
-                return i;
-        return std::nullopt;
-    }
-
-    Status allocate(Buffer& out, std::uint64_t size_bytes, VkBufferUsageFlags usage, Memory kind) {
+    Status allocate(VulkanBuffer& out, std::uint64_t size_bytes, VkBufferUsageFlags usage,
+                    VulkanMemory kind) {
         if (dead_) return Error{ErrorCode::device_lost, "the Vulkan device is lost"};
-        VkBufferCreateInfo info{.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
-        info.size = size_bytes;
-        info.usage = usage;
-
-        MOEX_VULKAN(vkCreateBuffer(device_, &info, nullptr, &out.buffer), "vkCreateBuffer");
-        VkMemoryRequirements needs;
-        vkGetBufferMemoryRequirements(device_, out.buffer, &needs);
-
-        constexpr VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
-                                               VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-        std::optional<std::uint32_t> type;
-        if (kind == Memory::device)
-            type = memory_type(needs.memoryTypeBits, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
-        else if (kind == Memory::readback)
-            type = memory_type(needs.memoryTypeBits, host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT);
-        if (!type) type = memory_type(needs.memoryTypeBits, kind == Memory::device ? 0 : host);
-
-        VkMemoryAllocateInfo memory{.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
-        memory.allocationSize = needs.size;
-        memory.memoryTypeIndex = type.value_or(0);
-
-        const VkResult allocated = vkAllocateMemory(device_, &memory, nullptr, &out.memory);
-        if (allocated != VK_SUCCESS) {
-            vkDestroyBuffer(device_, out.buffer, nullptr);
-            out.buffer = VK_NULL_HANDLE;
-            return Error{ErrorCode::no_space, vulkan_result_text(allocated)};
-        }
-
-        MOEX_VULKAN(vkBindBufferMemory(device_, out.buffer, out.memory, 0), "vkBindBufferMemory");
-        out.size_bytes = size_bytes;
-        if (kind != Memory::device) {
-            void* mapped = nullptr;
-            MOEX_VULKAN(vkMapMemory(device_, out.memory, 0, VK_WHOLE_SIZE, 0, &mapped),
-                        "vkMapMemory");
-            out.mapped = static_cast<std::byte*>(mapped);
-        }
-        return {};
-    }
-    void free_buffer(Buffer& buffer) {
-        if (buffer.buffer != VK_NULL_HANDLE) vkDestroyBuffer(device_, buffer.buffer, nullptr);
-        if (buffer.memory != VK_NULL_HANDLE) vkFreeMemory(device_, buffer.memory, nullptr);
-        buffer = {};
+        return allocate_buffer(out, device_, memory_, size_bytes, usage, kind);
     }
 
-    void write_part(Buffer& target, std::uint64_t offset_bytes, ByteView bytes) {
+    void write_part(VulkanBuffer& target, std::uint64_t offset_bytes, ByteView bytes) {
         if (slots_.size() > current_ && slots_[current_].recording &&
             slots_[current_].staged_bytes + bytes.size() > staging_bytes_max)
             flush();
@@ -443,11 +366,11 @@ class VulkanDevice : public Device {
                 flush();
                 return write_part(target, offset_bytes, bytes);
             }
-            free_buffer(slot.staging);
+            free_buffer(device_, slot.staging);
             std::uint64_t size_bytes = staging_bytes_min;
             while (size_bytes < bytes.size()) size_bytes *= 2;
             const Status made = allocate(slot.staging, size_bytes, VK_BUFFER_USAGE_TRANSFER_SRC_BIT,
-                                         Memory::staging);
+                                         VulkanMemory::staging);
             if (!made.ok()) return die(loss_of(made.error()));
         }
 
@@ -542,74 +465,12 @@ class VulkanDevice : public Device {
         if (const auto found = pipeline_ids_.find(key); found != pipeline_ids_.end())
             return found->second;
 
-        Pipeline made;
-        made.kinds.assign(source->bindings.begin(), source->bindings.end());
-        MOEX_TRY(make_layout(made));
-        MOEX_TRY(compile(made, *source, values));
-
+        MOEX_ASSIGN(made, compile_pipeline(device_, *source, values, drop_clamping_));
         pipelines_.push_back(std::move(made));
         ++counters_.pipelines_created;
         const PipelineId id{static_cast<std::uint32_t>(pipelines_.size())};
         pipeline_ids_[key] = id;
         return id;
-    }
-
-    Status make_layout(Pipeline& made) {
-        std::vector<VkDescriptorSetLayoutBinding> bindings(made.kinds.size());
-        for (std::size_t i = 0; i < bindings.size(); ++i)
-            bindings[i] = {static_cast<std::uint32_t>(i), descriptor_type(made.kinds[i]), 1,
-                           VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
-        VkDescriptorSetLayoutCreateInfo set{
-            .sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
-        set.bindingCount = static_cast<std::uint32_t>(bindings.size());
-        set.pBindings = bindings.data();
-        MOEX_VULKAN(vkCreateDescriptorSetLayout(device_, &set, nullptr, &made.set_layout),
-                    "vkCreateDescriptorSetLayout");
-
-        VkPipelineLayoutCreateInfo layout{.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO};
-        layout.setLayoutCount = 1;
-        layout.pSetLayouts = &made.set_layout;
-        MOEX_VULKAN(vkCreatePipelineLayout(device_, &layout, nullptr, &made.layout),
-                    "vkCreatePipelineLayout");
-        return {};
-    }
-
-    Status compile(Pipeline& made, const KernelSource& source,
-                   const std::vector<std::uint32_t>& values) {
-        for (const KernelSpirv& spirv : kernel_spirvs) {
-            if (spirv.name != source.name) continue;
-            VkShaderModuleCreateInfo info{.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-            info.codeSize = spirv.words.size_bytes();
-            info.pCode = spirv.words.data();
-            MOEX_VULKAN(vkCreateShaderModule(device_, &info, nullptr, &made.module),
-                        "vkCreateShaderModule");
-        }
-
-        std::vector<VkSpecializationMapEntry> entries(values.size());
-        for (std::uint32_t i = 0; i < entries.size(); ++i) entries[i] = {i, 4 * i, 4};
-        VkSpecializationInfo specialization{};
-        specialization.mapEntryCount = static_cast<std::uint32_t>(entries.size());
-        specialization.pMapEntries = entries.data();
-        specialization.dataSize = 4 * values.size();
-        specialization.pData = values.data();
-
-        VkPipelineRobustnessCreateInfoEXT unclamped{
-            .sType = VK_STRUCTURE_TYPE_PIPELINE_ROBUSTNESS_CREATE_INFO_EXT};
-        unclamped.storageBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_DISABLED_EXT;
-        unclamped.uniformBuffers = VK_PIPELINE_ROBUSTNESS_BUFFER_BEHAVIOR_DISABLED_EXT;
-
-        VkComputePipelineCreateInfo info{.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
-        if (drop_clamping_ && source.host_checked) info.pNext = &unclamped;
-        info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
-        info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
-        info.stage.module = made.module;
-        info.stage.pName = "main";
-        info.stage.pSpecializationInfo = &specialization;
-        info.layout = made.layout;
-        MOEX_VULKAN(
-            vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &made.pipeline),
-            "vkCreateComputePipelines");
-        return {};
     }
 
     void wait_for_fences() {
@@ -682,8 +543,8 @@ class VulkanDevice : public Device {
     VkPhysicalDeviceMemoryProperties memory_{};
     VkCommandPool command_pool_ = VK_NULL_HANDLE;
     VkDescriptorPool descriptor_pool_ = VK_NULL_HANDLE;
-    std::vector<Buffer> buffers_;
-    std::vector<Pipeline> pipelines_;
+    std::vector<VulkanBuffer> buffers_;
+    std::vector<VulkanPipeline> pipelines_;
     // by kernel and constants: a runner that is made anew compiles nothing
     std::map<std::pair<std::string_view, std::vector<std::uint32_t>>, PipelineId> pipeline_ids_;
     std::vector<BindGroup> bind_groups_;
@@ -719,6 +580,14 @@ Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options,
     auto device = std::make_unique<VulkanDevice>(std::move(adapter), std::move(post));
     MOEX_TRY(device->open(options.robust_access));
     return std::unique_ptr<Device>(std::move(device));
+}
+
+Result<std::vector<std::string>> list_vulkan_devices() {
+    MOEX_ASSIGN(adapters, vulkan_adapters());
+    std::vector<std::string> names;
+    for (const VulkanAdapter& adapter : adapters)
+        names.push_back(text(adapter.properties.deviceName, adapter.software ? " (software)" : ""));
+    return names;
 }
 
 }  // namespace moex::gpu
