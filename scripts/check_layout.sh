@@ -10,10 +10,12 @@
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
 #   Inside hub/net: http sees nothing of the hub around it.
+#   Everywhere: no circle of includes among what lies side by side in a folder; a source and its header are one file,
+#   and a sub-folder with all that it holds is one.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
-set -u
+set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,14p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -93,6 +95,57 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     }
   }
   END { exit wrong }' || bad=1
+
+# Circles: an include joins two neighbours in the folder that holds both ends. A circle of files in different folders is
+# one of the neighbours that hold them, too.
+git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
+  function reaches(from, to,    todo, seen, count, next_, at) {
+    todo[count = 1] = from
+    while (count > 0) {
+      at = todo[count--]
+      if (at == to) return 1
+      if (at in seen) continue
+      seen[at] = 1
+      for (next_ in alive) if ((at, next_) in where) todo[++count] = next_
+    }
+    return 0
+  }
+  function name(parts, length_, depth,    i, path) {   # the neighbour at this depth
+    path = parts[1]
+    for (i = 2; i <= depth; ++i) path = path "/" parts[i]
+    if (depth < length_) return path "/"
+    sub(/\.(cpp|h)$/, "", path)
+    return path
+  }
+  {
+    target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)
+    if (target !~ /\//) next                      # generated
+    from_length = split($1, from, "/"); to_length = split(target, to, "/")
+    for (depth = 1; from[depth] == to[depth] && depth < from_length && depth < to_length; ++depth) {}
+    a = name(from, from_length, depth); b = name(to, to_length, depth)
+    if (depth == 1 || a == b) next                # between hub and web-worker the arrows of rooms decide
+    if (!((a, b) in where)) where[a, b] = $1 ":" $2 ": " a " -> " b
+    alive[a] = alive[b] = 1
+  }
+  END {
+    do {   # whoever includes nobody that is left, or is included by none, is in no circle
+      shrank = 0
+      split("", gives); split("", takes)
+      for (edge in where) {
+        split(edge, ends, SUBSEP)
+        if (!(ends[1] in alive) || !(ends[2] in alive)) { delete where[edge]; continue }
+        gives[ends[1]] = takes[ends[2]] = 1
+      }
+      for (node in alive) if (!(node in gives) || !(node in takes)) { delete alive[node]; shrank = 1 }
+    } while (shrank)
+    for (edge in where) {
+      split(edge, ends, SUBSEP)
+      if (!reaches(ends[2], ends[1])) continue
+      print "check_layout: " where[edge] ": part of a circle of includes"
+      wrong = 1
+    }
+    exit wrong
+  }' | sort || bad=1
 
 while IFS= read -r file; do
   case "$file" in
