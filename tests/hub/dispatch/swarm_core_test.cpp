@@ -65,6 +65,27 @@ TEST(SwarmCoreTest, SecondWorkerAnswersWhenTheFirstIsStalledAndHedgeTwoCostsNoTi
     EXPECT_EQ(told, swarm.core().counters().cancels);
 }
 
+TEST(SwarmCoreTest, WhatOthersHaveAnsweredIsCancelledWhileTheRoundGoesOn) {
+    SimOptions options{.num_workers = 0, .seed = 3};
+    options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
+    options.swarm.replicas = 4;
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    for (int i = 0; i < 4; ++i) swarm.join(Peer::ours, text("10.0.", i, ".1"));
+    ASSERT_TRUE(swarm.run_until_ready());
+    for (const WorkerId worker : swarm.workers_alive())
+        swarm.slow_down(worker, Duration(5ms * (worker * worker)));
+
+    const RoundId round = swarm.submit({.num_tokens = 64});
+    std::uint64_t cancels_before_its_end = 0;
+    while (swarm.core().num_rounds_open() > 0) {
+        cancels_before_its_end = swarm.core().counters().cancels;
+        swarm.run_for(Duration(100us));
+    }
+    EXPECT_LT(swarm.outcome(round).error_max, 4e-3);
+    EXPECT_GT(cancels_before_its_end, 0u);
+}
+
 TEST(SwarmCoreTest, LateAnswersAreCountedAndDropped) {
     SimOptions options = two_workers();
     options.swarm.hedge = {.mode = HedgeMode::fixed, .copies = 2};
