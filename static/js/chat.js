@@ -124,8 +124,8 @@ function drawDevice(state) {
 
 // The words of an answer that this device computes, as streamChat() gives those of the hub.
 function answerHere(request, how) {
-  const { response_format, tools } = request;
-  if (response_format || tools) throw new ApiError(400, { code: "no_form", message: say("device_no_form") });
+  const { response_format, tools, grammar } = request;
+  if (response_format || tools || grammar) throw new ApiError(400, { code: "no_form", message: say("device_no_form") });
   return device.answer(request, how);
 }
 

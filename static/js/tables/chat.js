@@ -167,7 +167,7 @@ export const table = {
     device_pill_short: "here",
     device_welcome: "Answers are computed on this device; what you write does not leave it.",
     device_not_ready: "The model is not on this device yet. The settings say how far it is.",
-    device_no_form: "This device gives plain text only: empty the JSON schema and the tools in the settings, or let "
+    device_no_form: "This device gives plain text only: empty the form of answers in the settings, or let "
       + "the hub answer.",
     device_no_webgpu: "This browser has no WebGPU on this page, so nothing can be computed here. Use a current "
       + "browser, over https or on the hub's own machine.",
@@ -434,7 +434,7 @@ export const table = {
     device_pill_short: "hier",
     device_welcome: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht.",
     device_not_ready: "Das Modell ist noch nicht auf diesem Gerät. Wie weit es ist, sagen die Einstellungen.",
-    device_no_form: "Dieses Gerät gibt nur einfachen Text: leere JSON-Schema und Werkzeuge in den Einstellungen, oder "
+    device_no_form: "Dieses Gerät gibt nur einfachen Text: leere die Form der Antworten in den Einstellungen, oder "
       + "lass den Hub antworten.",
     device_no_webgpu: "Dieser Browser hat auf dieser Seite kein WebGPU, also kann hier nichts berechnet werden. Nimm "
       + "einen aktuellen Browser, über https oder auf dem Rechner des Hubs.",
