@@ -245,6 +245,8 @@ Bytes encode_budget(const Budget& message);
 Result<Budget> decode_budget(ByteView frame, const WireLimits& limits);
 
 // PREFETCH: units that may be asked for soon.
+inline constexpr const char* on_demand_cap = "on_demand";  // of HELLO: it has a use for them
+inline constexpr std::size_t prefetch_hints_max = 4096;    // a frame
 struct PrefetchHint {
     Unit unit;
     std::uint16_t deadline_ms = 0;

@@ -27,36 +27,143 @@ void CallQueue::refuse(std::uint32_t sequence_id, std::uint32_t num_tokens, cons
 void CallQueue::on_group(ByteView frame, std::span<std::byte> around) {
     if (!open_) return send_busy(sequence_of(frame));
     const double arrived_ms = platform_.now_ms();
-    if (runner_.has_free_lane() && waiting_.empty()) return run_group(frame, around, arrived_ms);
+    if (runner_.has_free_lane() && waiting_.empty() && !whole_)
+        return run_group(frame, around, arrived_ms, false);
     if (waiting_.size() >= 2 * std::max(1u, welcome_.queue_depth))
         return send_busy(sequence_of(frame));
     waiting_.push_back({Bytes(frame.begin(), frame.end()), arrived_ms});
 }
 
-void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double arrived_ms) {
+std::vector<Unit> CallQueue::units_of(const GroupDispatchView& group) {
+    std::vector<Unit> units;
+    for (const GroupExpert& expert : group.experts)
+        units.push_back({group.shape.layer, expert.expert});
+    return units;
+}
+
+void CallQueue::run_group(ByteView frame, std::span<std::byte> around, double arrived_ms,
+                          bool counted) {
     if (const Status decoded = decode_group_dispatch_into(view_, frame, welcome_.limits, scratch_);
         !decoded.ok())
         return hub_.protocol_error(decoded.error());
 
+    std::vector<Unit> units;
+    if (cache_.on_demand()) {
+        units = units_of(view_);
+        // Who asks for what is not held at all is told so by the runner.
+        const bool all_held = std::all_of(units.begin(), units.end(),
+                                          [this](const Unit& unit) { return cache_.holds(unit); });
+        if (all_held && !counted) cache_.count(units);
+        if (all_held && units.size() > cache_.slots()) return begin_parts(frame, arrived_ms);
+        if (all_held && !cache_.in_slots(units)) return wait_for(units, frame, arrived_ms);
+    }
+
     // What lies before x is read by now. (A compressed x lies elsewhere.)
     const Status started = runner_.run_group(
         view_,
-        [this, sequence_id = view_.sequence_id, shape = view_.shape, arrived_ms,
+        [this, sequence_id = view_.sequence_id, shape = view_.shape, arrived_ms, units,
          asked_on = hub_.number()](Result<ByteView> y) {
+            cache_.end_use(units);
             if (!hub_.online() || hub_.number() != asked_on) return next_group();
             if (y.ok())
-                answer_group(sequence_id, shape, *y, arrived_ms);
+                answer_group(GroupRunner::frame_around(*y), sequence_id, shape, arrived_ms);
             else
                 hub_.send_error(sequence_id, y.error(), false);
             next_group();
         },
         around);
 
-    if (!started.ok()) refuse(view_.sequence_id, view_.shape.num_tokens, started.error());
+    if (!started.ok()) return refuse(view_.sequence_id, view_.shape.num_tokens, started.error());
+    cache_.begin_use(units);
 }
 
-void CallQueue::answer_group(std::uint32_t sequence_id, const GroupShape& shape, ByteView y,
-                             double arrived_ms) {
+// It stands first in the queue until its experts lie in slots.
+void CallQueue::wait_for(std::vector<Unit> units, ByteView frame, double arrived_ms) {
+    waiting_.push_front({Bytes(frame.begin(), frame.end()), arrived_ms, true});
+    cache_.bring(std::move(units), [this, sequence_id = view_.sequence_id](Status brought) {
+        // neither cancelled nor of an earlier connection
+        const bool is_first = !waiting_.empty() &&
+                              sequence_of(waiting_.front().frame) == sequence_id;
+        if (!brought.ok() && is_first) {
+            waiting_.pop_front();
+            hub_.send_error(sequence_id, brought.error(), false);
+        }
+        next_group();
+    });
+}
+
+// ---- a group of more experts than there are slots
+
+// view_ is of `frame`. Nobody else runs until all of its parts have.
+void CallQueue::begin_parts(ByteView frame, double arrived_ms) {
+    whole_ = std::make_unique<Whole>();
+    whole_->number = ++last_whole_;
+    whole_->frame.assign(frame.begin(), frame.end());
+    whole_->arrived_ms = arrived_ms;
+    const Status decoded = decode_group_dispatch_into(whole_->group, whole_->frame, welcome_.limits,
+                                                      whole_->scratch);
+    MOEX_CHECK(decoded.ok(), "what was decoded before is decoded again");
+
+    const GroupShape& shape = whole_->group.shape;
+    whole_->parts = cut_group(whole_->group, cache_.slots(), [this](std::uint32_t num_rows) {
+        return runner_.pairs_max(num_rows);
+    });
+    if (whole_->parts.empty())
+        return end_parts(
+            Error{ErrorCode::num_tokens_range,
+                  text("a row of more experts than this worker's ", cache_.slots(), " slots")});
+    const std::uint64_t answers = shape.unsummed ? shape.num_pairs : shape.num_tokens;
+    whole_->answer.resize(
+        group_frame_bytes(wire_rows_bytes(shape.dtype, answers, shape.hidden_dim)));
+    next_part();
+}
+
+void CallQueue::next_part() {
+    if (whole_->running || cache_.bringing() || !runner_.has_free_lane()) return;
+    const GroupPart part = whole_->parts[whole_->next];
+    take_part(view_, part_x_, whole_->group, part);
+    const std::vector<Unit> units = units_of(view_);
+    const auto is_current = [this, number = whole_->number] {
+        return whole_ && whole_->number == number;
+    };
+
+    if (!cache_.in_slots(units))
+        return cache_.bring(units, [this, is_current](Status brought) {
+            if (!brought.ok() && is_current()) return end_parts(brought.error());
+            next_group();
+        });
+
+    const Status started = runner_.run_group(
+        view_,
+        [this, is_current, part, units](Result<ByteView> y) {
+            cache_.end_use(units);
+            if (!is_current()) return next_group();
+            if (!y.ok()) return end_parts(y.error());
+
+            whole_->running = false;
+            const std::span<std::byte> answer(whole_->answer);
+            put_part(answer.subspan(group_result_y_offset, answer.size() - group_frame_bytes(0)),
+                     whole_->group, part, *y);
+            if (++whole_->next < whole_->parts.size()) return next_part();
+            answer_group(whole_->answer, whole_->group.sequence_id, whole_->group.shape,
+                         whole_->arrived_ms);
+            whole_.reset();
+            next_group();
+        },
+        {});
+    if (!started.ok()) return end_parts(started.error());
+    whole_->running = true;
+    cache_.begin_use(units);
+}
+
+void CallQueue::end_parts(const Error& error) {
+    const auto whole = std::move(whole_);
+    refuse(whole->group.sequence_id, whole->group.shape.num_tokens, error);
+    next_group();
+}
+
+void CallQueue::answer_group(std::span<std::byte> around_y, std::uint32_t sequence_id,
+                             const GroupShape& shape, double arrived_ms) {
     const double took_ms = platform_.now_ms() - arrived_ms, gpu_us = runner_.gpu_us();
     std::optional<RoundTimes> times;
     if (std::count(welcome_.caps.begin(), welcome_.caps.end(), times_cap) > 0)
@@ -64,19 +171,25 @@ void CallQueue::answer_group(std::uint32_t sequence_id, const GroupShape& shape,
 
     ++report_.status.groups_answered;
     report_.status.pairs_answered += shape.num_pairs;
-    hub_.send(frame_group_result(GroupRunner::frame_around(y), sequence_id, shape, times));
+    hub_.send(frame_group_result(around_y, sequence_id, shape, times));
     report_.add_round(took_ms, gpu_us);
 }
 
 void CallQueue::next_group() {
-    while (!waiting_.empty() && runner_.has_free_lane()) {
+    if (whole_) return next_part();
+    while (!waiting_.empty() && runner_.has_free_lane() && !cache_.bringing() && !whole_) {
         Waiting next = std::move(waiting_.front());
         waiting_.pop_front();
-        run_group(next.frame, next.frame, next.arrived_ms);
+        run_group(next.frame, next.frame, next.arrived_ms, next.counted);
     }
 }
 
 void CallQueue::on_cancel(std::uint32_t sequence_id) {
+    if (whole_ && whole_->group.sequence_id == sequence_id) {
+        whole_.reset();  // a part that runs ends for nothing
+        ++report_.status.groups_cancelled;
+        return;
+    }
     const auto found = std::find_if(waiting_.begin(), waiting_.end(), [&](const Waiting& one) {
         return sequence_of(one.frame) == sequence_id;
     });
@@ -93,10 +206,16 @@ void CallQueue::on_single(ByteView frame) {
     if (!open_) return send_busy(decoded->sequence_id);
     const Dispatch call = std::move(*decoded);
 
+    // Whoever asks so asks again after BUSY.
+    const Unit unit{call.layer, call.expert};
+    if (cache_.on_demand() && cache_.holds(unit) && !cache_.in_slots({&unit, 1})) {
+        cache_.foresee({&unit, 1});
+        return send_busy(call.sequence_id);
+    }
+
     const double begin_ms = platform_.now_ms();
     const Status started = runner_.run_single(
-        Unit{call.layer, call.expert}, call.x,
-        [this, call, begin_ms, asked_on = hub_.number()](Result<ByteView> y) {
+        unit, call.x, [this, call, begin_ms, asked_on = hub_.number()](Result<ByteView> y) {
             if (!hub_.online() || hub_.number() != asked_on) return;
             if (!y.ok()) return hub_.send_error(call.sequence_id, y.error(), false);
 

@@ -1,11 +1,16 @@
 // Calls of the hub on their way through the runner: as many run as
 // there are lanes, a bounded number waits, the rest is answered BUSY.
+// Who asks for experts that lie in no slot waits for them, and the others behind it; who asks for
+// more than there are slots is computed in parts.
 #pragma once
 
 #include <deque>
+#include <memory>
 
+#include "web-worker/group_parts.h"
 #include "web-worker/group_runner.h"
 #include "web-worker/hub_connection.h"
+#include "web-worker/slot_cache.h"
 
 namespace moex {
 
@@ -13,26 +18,40 @@ class CallQueue {
   public:
     // `welcome` is what was agreed; it may change between connections.
     CallQueue(Platform& platform, StatusReport& report, HubConnection& hub, GroupRunner& runner,
-              const Welcome& welcome)
+              SlotCache& cache, const Welcome& welcome)
         : platform_(platform),
           report_(report),
           hub_(hub),
           runner_(runner),
+          cache_(cache),
           welcome_(welcome) {}
     CallQueue(const CallQueue&) = delete;
 
-    void open() { open_ = true; }       // until then everything is answered BUSY
-    void clear() { waiting_.clear(); }  // the connection that asked is over
-    void resume() { next_group(); }     // lanes are free again
+    void open() { open_ = true; }  // until then everything is answered BUSY
+    void clear() {                 // the connection that asked is over
+        waiting_.clear();
+        whole_.reset();
+    }
+    void resume() { next_group(); }  // lanes are free again
     // `around`: memory that ends with the frame, to be overwritten; none: the frame is not.
     void on_group(ByteView frame, std::span<std::byte> around);
     void on_single(ByteView frame);
     void on_cancel(std::uint32_t sequence_id);
 
   private:
-    void run_group(ByteView frame, std::span<std::byte> around, double arrived_ms);
-    void answer_group(std::uint32_t sequence_id, const GroupShape& shape, ByteView y,
-                      double arrived_ms);
+    struct Waiting {
+        Bytes frame;
+        double arrived_ms = 0;
+        bool counted = false;  // what its arrival found in slots
+    };
+    void run_group(ByteView frame, std::span<std::byte> around, double arrived_ms, bool counted);
+    void wait_for(std::vector<Unit> units, ByteView frame, double arrived_ms);
+    void begin_parts(ByteView frame, double arrived_ms);
+    void next_part();
+    void end_parts(const Error& error);
+    static std::vector<Unit> units_of(const GroupDispatchView& group);
+    void answer_group(std::span<std::byte> around_y, std::uint32_t sequence_id,
+                      const GroupShape& shape, double arrived_ms);
     void next_group();
     void send_busy(std::uint32_t sequence_id);
     void refuse(std::uint32_t sequence_id, std::uint32_t num_tokens, const Error& error);
@@ -41,13 +60,22 @@ class CallQueue {
     StatusReport& report_;
     HubConnection& hub_;
     GroupRunner& runner_;
+    SlotCache& cache_;
     const Welcome& welcome_;
     bool open_ = false;
-    struct Waiting {
-        Bytes frame;
+    std::deque<Waiting> waiting_;  // groups without a lane; the first may wait for its experts
+    struct Whole {                 // a group that is computed in parts
+        std::uint64_t number = 0;
+        Bytes frame, scratch, answer;  // `answer`: the frame, y where it will be
+        GroupDispatchView group;
+        std::vector<GroupPart> parts;
+        std::size_t next = 0;
+        bool running = false;  // parts[next]
         double arrived_ms = 0;
     };
-    std::deque<Waiting> waiting_;  // groups without a lane
+    std::unique_ptr<Whole> whole_;
+    std::uint64_t last_whole_ = 0;
+    Bytes part_x_;
     GroupDispatchView view_;
     Bytes scratch_;
 };

@@ -19,12 +19,14 @@ ExpertLoader::~ExpertLoader() {
 
 void ExpertLoader::runner_ready() {
     runner_ready_ = true;
+    cache_.runner_ready();
     announce();
 }
 
 void ExpertLoader::stop_fetching() {
     ++fetch_number_;
     platform_.cancel_fetches();
+    cache_.fetches_cancelled();
     fetching_.clear();
     num_later_ = 0;
     report_.status.bytes_to_fetch = report_.status.bytes_fetched;
@@ -39,7 +41,7 @@ void ExpertLoader::begin_connection() {
 std::uint32_t ExpertLoader::num_ready() const {
     return static_cast<std::uint32_t>(
         std::count_if(assigned_.begin(), assigned_.end(),
-                      [this](const auto& unit) { return store_.holds(unit.first); }));
+                      [this](const auto& unit) { return cache_.holds(unit.first); }));
 }
 
 // What is to come is part of the progress from the first frame on.
@@ -54,7 +56,7 @@ void ExpertLoader::assign(const Assign& told) {
     std::vector<Unit> beyond;
     for (const AssignedUnit& unit : told.units) {
         const Unit name{unit.layer, unit.expert};
-        if (assigned_.size() < store_.slots_max() || assigned_.contains(name))
+        if (assigned_.size() < cache_.capacity() || assigned_.contains(name))
             assigned_[name] = unit.blob;
         else
             beyond.push_back(name);
@@ -70,7 +72,7 @@ void ExpertLoader::assign(const Assign& told) {
     for (const AssignedUnit& one : told.units) {
         const Unit unit{one.layer, one.expert};
         if (!assigned_.contains(unit)) continue;
-        if (store_.holds(unit)) {
+        if (cache_.holds(unit)) {
             unannounced_.push_back(unit);
             continue;
         }
@@ -90,7 +92,7 @@ void ExpertLoader::lost(const Error& error) {
 
 void ExpertLoader::fetch(Unit unit, std::uint32_t failures) {
     platform_.fetch_blob(
-        assigned_.at(unit), blob_bytes_,
+        assigned_.at(unit), blob_bytes_, false,
         [this, life = life_.watch()](std::uint64_t bytes, bool from_network) {
             if (!life.alive()) return;
             report_.status.bytes_fetched += bytes;
@@ -131,13 +133,11 @@ void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
     done_fetching(unit);
     if (!assigned_.contains(unit)) return events_.changed();  // released meanwhile
 
-    Status stored = store_.put(unit, *blob);
-    if (!stored.ok() && stored.error().code == ErrorCode::no_space && drop_unassigned())
-        stored = store_.put(unit, *blob);
-    if (!stored.ok()) return lost(stored.error());
-    if (runner_ready_)
-        if (const Status prepared = runner_.prepare(); !prepared.ok())
-            return lost(prepared.error());
+    const Sha256& hash = assigned_.at(unit);
+    Status kept = cache_.keep(unit, hash, *blob);
+    if (!kept.ok() && kept.error().code == ErrorCode::no_space && drop_unassigned())
+        kept = cache_.keep(unit, hash, *blob);
+    if (!kept.ok()) return lost(kept.error());
 
     unannounced_.push_back(unit);
     announce();
@@ -147,15 +147,15 @@ void ExpertLoader::store_blob(Unit unit, Result<Bytes> blob) {
 // Experts of an earlier connection stay until their room is
 // needed, since the next ASSIGN mostly names them again.
 bool ExpertLoader::drop_unassigned() {
-    for (const Unit& held : store_.units())
+    for (const Unit& held : cache_.units())
         if (!assigned_.contains(held)) {
-            store_.drop(held);
+            cache_.forget(held);
             return true;
         }
     return false;
 }
 
-// Tells the hub what is on the GPU, gathered over a moment; the
+// Tells the hub what is held, gathered over a moment; the
 // first experts go out at once so that serving begins early.
 void ExpertLoader::announce() {
     if (!runner_ready_ || !hub_.online() || unannounced_.empty() || announce_timer_ != 0) return;
@@ -178,7 +178,7 @@ void ExpertLoader::announce() {
 void ExpertLoader::let_go(Unit unit) {
     assigned_.erase(unit);
     std::erase(unannounced_, unit);
-    store_.drop(unit);
+    cache_.forget(unit);
 }
 
 void ExpertLoader::release(const std::vector<Unit>& units) {
@@ -187,20 +187,20 @@ void ExpertLoader::release(const std::vector<Unit>& units) {
 }
 
 Result<std::vector<Unit>> ExpertLoader::resize(std::uint64_t budget_bytes) {
-    const std::uint32_t slots = store_.slots_for(budget_bytes);
-    for (const Unit& held : store_.units())
-        if (store_.num_units() > slots && !assigned_.contains(held)) store_.drop(held);
+    const std::uint32_t capacity = cache_.capacity_for(budget_bytes);
+    for (const Unit& held : cache_.units())
+        if (cache_.num_units() > capacity && !assigned_.contains(held)) cache_.forget(held);
 
     std::vector<Unit> order;
     for (const auto& [unit, blob] : assigned_)
-        if (!store_.holds(unit)) order.push_back(unit);
-    const std::vector<Unit> held = store_.units_from_the_end();
+        if (!cache_.holds(unit)) order.push_back(unit);
+    const std::vector<Unit> held = cache_.units_from_the_end();
     std::copy_if(held.begin(), held.end(), std::back_inserter(order),
                  [this](Unit unit) { return assigned_.contains(unit); });
-    order.resize(assigned_.size() > slots ? assigned_.size() - slots : 0);
+    order.resize(assigned_.size() > capacity ? assigned_.size() - capacity : 0);
     for (const Unit& unit : order) let_go(unit);
 
-    MOEX_TRY(store_.resize(budget_bytes));
+    MOEX_TRY(cache_.resize(budget_bytes));
     if (runner_ready_) MOEX_TRY(runner_.prepare());
     return order;
 }

@@ -1,5 +1,5 @@
 // From the hub's ASSIGN to its READY: which experts this worker shall
-// hold, their downloads, their way to the GPU, and what the hub was told.
+// hold, their downloads, and what the hub was told.
 // Lives as long as its store: one model on one device.
 #pragma once
 
@@ -10,9 +10,8 @@
 #include <vector>
 
 #include "protocol/life_guard.h"
-#include "web-worker/group_runner.h"
 #include "web-worker/hub_connection.h"
-#include "web-worker/unit_store.h"
+#include "web-worker/slot_cache.h"
 
 namespace moex {
 
@@ -27,12 +26,13 @@ class ExpertLoader {
         std::function<void(const gpu::Loss& loss)> lost;
     };
     ExpertLoader(Platform& platform, StatusReport& report, HubConnection& hub, UnitStore& store,
-                 GroupRunner& runner, std::uint64_t blob_bytes, Events events)
+                 GroupRunner& runner, SlotCache& cache, std::uint64_t blob_bytes, Events events)
         : platform_(platform),
           report_(report),
           hub_(hub),
           store_(store),
           runner_(runner),
+          cache_(cache),
           blob_bytes_(blob_bytes),
           events_(std::move(events)) {}
     ~ExpertLoader();
@@ -72,13 +72,14 @@ class ExpertLoader {
     HubConnection& hub_;
     UnitStore& store_;
     GroupRunner& runner_;
+    SlotCache& cache_;
     std::uint64_t blob_bytes_;
     Events events_;
     bool runner_ready_ = false;
     std::map<Unit, Sha256> assigned_;
     std::uint32_t num_later_ = 0;  // that the hub has not named yet
     std::set<Unit> fetching_;
-    std::vector<Unit> unannounced_;  // on the GPU, not yet told to the hub
+    std::vector<Unit> unannounced_;  // held, not yet told to the hub
     std::uint64_t announce_timer_ = 0;
     // of the downloads since they were last stopped
     std::uint64_t fetch_number_ = 0;

@@ -30,6 +30,16 @@ enum class WorkerPhase {
 };
 const char* worker_phase_name(WorkerPhase phase);
 
+// Of a worker that holds more experts than it has slots.
+struct SlotCounters {
+    std::uint64_t asked = 0;                   // experts of groups, counted as a group arrives
+    std::uint64_t resident = 0;                // of these, in a slot
+    std::uint64_t late = 0;                    // of these, on their way for a hint
+    std::uint64_t loads = 0;                   // groups that waited
+    double load_ms = 0;                        // for so long in all
+    std::uint64_t prefetched = 0, wasted = 0;  // brought for a hint; gone again without use
+};
+
 struct WorkerStatus {
     WorkerPhase phase = WorkerPhase::starting;
     std::string detail;  // one sentence: why, and what to do
@@ -56,11 +66,17 @@ struct WorkerStatus {
     double gpu_us_p50 = 0;  // of a round, by the GPU's own clock; 0 where it does not tell
     SpeedProfile speed;     // what HELLO told
     double retry_at_ms = 0;
+    std::uint32_t units_resident = 0;  // of those held, in slots
+    SlotCounters slots;
     gpu::DeviceCounters device;
     // counters when serving began
     std::uint64_t rounds_at_warm = 0;
     gpu::DeviceCounters device_at_warm;
 };
+
+// Whose slot is taken when a worker holds more experts than it has slots: the one's that was not
+// used for longest, or least often; `cacheless`: nobody keeps it beyond its use.
+enum class EvictionPolicy { lru, lfu, cacheless };
 
 // Where a worker computes. `automatic`: on the GPU, or on the processor where there is none that
 // can serve.
@@ -69,6 +85,10 @@ enum class WorkerBackend { gpu, cpu, automatic };
 struct WorkerOptions {
     std::string token, nickname, client, worker_key;
     std::uint64_t budget_bytes = 512ull << 20;  // of memory there: weights and calls in flight
+    // Of experts held, where that is more than the budget has slots for: those beyond are kept by
+    // the platform and brought when they are asked for. 0: none beyond.
+    std::uint64_t keep_bytes = 0;
+    EvictionPolicy eviction = EvictionPolicy::lru;
     std::uint32_t power_percent = power_percent_max;  // of its turns that the hub is to ask for
     WorkerBackend backend = WorkerBackend::gpu;
     // of the processor: how it answers, and on how many threads (0: one per core)
@@ -92,8 +112,9 @@ class Platform {
     // The blob named by `hash`: from the cache or the hub, verified; a corrupted cached
     // blob is dropped and fetched again, a corrupted download is tried again and then
     // an error. `progress(bytes)` reports bytes gained, `from_network` says where.
-    // At most `fetches_max` run at once; the rest wait inside.
-    virtual void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+    // At most `fetches_max` run at once; the rest wait inside. An urgent one, for which a call
+    // waits, stands behind none that is not.
+    virtual void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                             std::function<void(std::uint64_t bytes, bool from_network)> progress,
                             std::function<void(Result<Bytes>)> done) = 0;
     virtual void cancel_fetches() = 0;  // their `done` is not called

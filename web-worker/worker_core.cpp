@@ -36,20 +36,22 @@ bool same_model(const Welcome& a, const Welcome& b) {
 // What exists for one model on one device, and goes as a whole when either does.
 struct Model {
     Model(Platform& platform, StatusReport& report, HubConnection& hub, Compute& compute,
-          Welcome given, ExpertLoader::Events events)
+          Welcome given, SlotCache::Options slots, ExpertLoader::Events events)
         : welcome(std::move(given)),
           parts(compute.make(welcome, weights_bytes(report.status.budget_bytes),
                              lanes_bytes(report.status.budget_bytes))),
           store(*parts.store),
           runner(*parts.runner),
-          loader(platform, report, hub, store, runner, welcome.expert_blob_bytes,
+          cache(platform, report, store, runner, welcome.expert_blob_bytes, std::move(slots)),
+          loader(platform, report, hub, store, runner, cache, welcome.expert_blob_bytes,
                  std::move(events)),
-          calls(platform, report, hub, runner, welcome) {}
+          calls(platform, report, hub, runner, cache, welcome) {}
 
     Welcome welcome;
     Compute::Parts parts;
     UnitStore& store;
     GroupRunner& runner;
+    SlotCache cache;
     ExpertLoader loader;
     CallQueue calls;
     bool runner_ready = false;
@@ -93,6 +95,7 @@ struct WorkerCore::State {
         if (Compute* compute = keeper.compute()) status.device = compute->counters();
         status.units_assigned = model ? model->loader.num_planned() : 0;
         status.units_ready = model ? model->loader.num_ready() : 0;
+        status.units_resident = model ? model->store.num_units() : 0;
         status.weights_bytes = model ? model->store.weights_bytes() : 0;
     }
 
@@ -126,7 +129,7 @@ struct WorkerCore::State {
         const bool complete = model->loader.complete();
         if (!complete) model->warm = false;
 
-        if (!complete && model->store.num_units() == 0)
+        if (!complete && model->cache.num_units() == 0)
             return report.enter(WorkerPhase::downloading);
 
         if (model->loader.num_planned() == 0)
@@ -181,9 +184,10 @@ struct WorkerCore::State {
     void send_hello() {
         const Compute& compute = *keeper.compute();
         const gpu::AdapterInfo& adapter = compute.adapter();
-        told_bytes = model ? model->store.bytes_max()
-                           : std::min(weights_bytes(report.status.budget_bytes),
-                                      compute.weights_bytes_max());
+        told_bytes = model ? model->cache.bytes_max()
+                           : std::max(options.keep_bytes,
+                                      std::min(weights_bytes(report.status.budget_bytes),
+                                               compute.weights_bytes_max()));
 
         Hello hello{.token = options.token,
                     .dtypes = {Dtype::f16, Dtype::bf16, Dtype::int8, Dtype::f32},
@@ -194,6 +198,8 @@ struct WorkerCore::State {
                     .worker_key = options.worker_key,
                     .arithmetic = compute.arithmetic(),
                     .speed = report.status.speed};
+
+        if (options.keep_bytes > 0) hello.caps.push_back(on_demand_cap);
 
         hello.device = {.backend = adapter.backend,
                         .vendor = adapter.vendor,
@@ -223,11 +229,15 @@ struct WorkerCore::State {
             model.reset();
             model = std::make_unique<Model>(
                 platform, report, hub, *keeper.compute(), std::move(welcome),
+                SlotCache::Options{
+                    .keep_bytes = options.keep_bytes,
+                    .policy = options.eviction,
+                    .lost = [this](const Error& error) { lost(gpu::loss_of(error)); }},
                 ExpertLoader::Events{
                     .changed = [this] { settle(); },
                     .beyond = [this](const std::vector<Unit>& units) { no_room_for(units); },
                     .lost = [this](const gpu::Loss& loss) { lost(loss); }});
-            if (model->store.slots_max() == 0) return fail(no_room());
+            if (!has_slots()) return fail(no_room());
             model->runner.create([this](Status made) {
                 if (!made.ok() && (made.error().code == ErrorCode::device_lost ||
                                    made.error().code == ErrorCode::no_space))
@@ -242,13 +252,13 @@ struct WorkerCore::State {
             });
         }
         // Of the same model: what lay on this GPU before the line broke lies there still.
-        if (model->hub_takes(held_cap)) hub.send(encode_ready(model->store.units()));
+        if (model->hub_takes(held_cap)) hub.send(encode_ready(model->cache.units()));
 
         if (report.status.power_percent != power_percent_max) tell_power();
 
         // The size of a blob was not known when HELLO named the budget, and whole blobs may not
         // fill the arenas. Or the limit was moved since.
-        if (told_bytes / model->welcome.expert_blob_bytes != model->store.slots_max())
+        if (told_bytes / model->welcome.expert_blob_bytes != model->cache.capacity())
             tell_budget({});
         settle();
         // Whoever signs it does so before there is work to be counted.
@@ -265,7 +275,7 @@ struct WorkerCore::State {
             connect_when_closed = true;
             return report.enter(WorkerPhase::connecting);
         }
-        told_bytes = model->store.bytes_max();
+        told_bytes = model->cache.bytes_max();
         for (std::size_t first = 0; first == 0 || first < dropped.size();) {
             const std::size_t last = std::min(dropped.size(), first + budget_units_max);
             // the limit that is true without the units named so far
@@ -290,14 +300,14 @@ struct WorkerCore::State {
         hub.send_error(
             no_sequence_id,
             {ErrorCode::no_space, text(units.size(), " experts more than there is room for")},
-            false, text("at most ", model->store.slots_max()));
+            false, text("at most ", model->cache.capacity()));
     }
 
     void resize() {
         const std::uint64_t limit_bytes = report.status.budget_bytes;
         const auto dropped = model->loader.resize(weights_bytes(limit_bytes));
         if (!dropped.ok()) return lost(gpu::loss_of(dropped.error()));
-        if (model->store.slots_max() == 0) return fail(no_room());
+        if (!has_slots()) return fail(no_room());
 
         model->runner.refit(model->welcome, lanes_bytes(limit_bytes), [this](Status made) {
             if (!made.ok()) return lost(gpu::loss_of(made.error()));
@@ -312,12 +322,22 @@ struct WorkerCore::State {
         settle();
     }
 
+    // For one expert; for those of a token, where more are held than fit.
+    bool has_slots() const {
+        const std::uint32_t slots = model->store.slots_max();
+        return slots >= (model->cache.capacity() > slots ? model->welcome.top_k : 1u);
+    }
     std::string no_room() const {
         const std::uint64_t blob_bytes = model->welcome.expert_blob_bytes,
                             binding_bytes = keeper.compute()->adapter().max_binding_bytes;
         if (blob_bytes > binding_bytes)
             return text("One expert of this model takes ", size_text(blob_bytes),
                         ", this GPU takes at most ", size_text(binding_bytes), " in one piece.");
+        if (model->store.slots_max() > 0)
+            return text("The memory limit of ", size_text(report.status.budget_bytes),
+                        " has room for ", model->store.slots_max(),
+                        " experts of this model, and a token asks for ", model->welcome.top_k,
+                        ". Raise the limit, or keep no experts beyond it, then start again.");
         return text("The memory limit of ", size_text(report.status.budget_bytes),
                     " has no room for one expert of this model, which takes ",
                     size_text(blob_bytes), ". Raise the limit, then start again.");
@@ -358,6 +378,17 @@ struct WorkerCore::State {
                                     message->found.empty() ? "" : ": ", message->found);
     }
 
+    // Advice: where every expert lies in a slot there is nothing to do.
+    void foresee(std::vector<PrefetchHint> hints) {
+        std::stable_sort(hints.begin(), hints.end(),
+                         [](const PrefetchHint& a, const PrefetchHint& b) {
+                             return a.confidence > b.confidence;
+                         });
+        std::vector<Unit> units;
+        for (const PrefetchHint& hint : hints) units.push_back(hint.unit);
+        model->cache.foresee(units);
+    }
+
     // What is about the model that WELCOME told.
     void on_model_frame(const FrameHeader& header, ByteView frame) {
         const WireLimits& limits = model->welcome.limits;
@@ -391,11 +422,9 @@ struct WorkerCore::State {
                                  "The hub is shutting down. This worker comes back when it does.")
                            : hub.protocol_error(deadline_ms.error());
             }
-            // everything that is asked for is on the GPU already
             case FrameType::prefetch: {
                 const auto hints = decode_prefetch(frame, limits);
-                if (!hints.ok()) hub.protocol_error(hints.error());
-                return;
+                return hints.ok() ? foresee(*hints) : hub.protocol_error(hints.error());
             }
             case FrameType::welcome:
                 return hub.protocol_error(Error{ErrorCode::unknown_type, "a second WELCOME"});
@@ -444,6 +473,13 @@ void WorkerCore::set_budget(std::uint64_t budget_bytes) {
     s.report.status.budget_bytes = budget_bytes;
     s.report.changed();
     if (s.model && !s.over) s.resize();
+}
+
+void WorkerCore::set_keep(std::uint64_t keep_bytes) {
+    State& s = *state_;
+    if (std::exchange(s.options.keep_bytes, keep_bytes) == keep_bytes || !s.model || s.over) return;
+    s.model->cache.set_keep(keep_bytes);
+    s.resize();
 }
 
 void WorkerCore::set_power(std::uint32_t percent) {

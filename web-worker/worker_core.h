@@ -23,6 +23,9 @@ class WorkerCore {
     // The limit for all that lies on the GPU. Applies at once: experts beyond it are let go of,
     // the rest serves on, and the hub is told without a reconnect (PROTOCOL.md, BUDGET).
     void set_budget(std::uint64_t budget_bytes);
+    // How many experts it holds, in bytes, where that is more than fit into the limit; 0: no more.
+    // Applies at once, too; the hub foresees for it from the next connection on.
+    void set_keep(std::uint64_t keep_bytes);
     // The share of its turns that the hub is to ask for, 10 to 100 %. The hub is told at once and
     // asks that much less; what it does ask is answered as fast as ever.
     void set_power(std::uint32_t percent);

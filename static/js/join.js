@@ -10,7 +10,7 @@ import { keepAwake } from "/js/join/wake.js";
 import { WorkCard } from "/js/join/work.js";
 import { lendWords, powerWords } from "/js/join/work_words.js";
 import {
-  budgetWords, gpuWords, hasEnded, hubWords, memoryWords, roundWords, shareWords, stageWords,
+  budgetWords, gpuWords, hasEnded, hubWords, keepWords, memoryWords, roundWords, shareWords, stageWords,
 } from "/js/join/words.js";
 import { speakIn } from "/js/language.js";
 import { recall, remember } from "/js/storage.js";
@@ -35,10 +35,13 @@ let health = null;          // of /health
 let is_paused = false;      // by its owner's click
 let waits = "";             // why the owner's rules pause it
 let lend = null;            // of /api/lend
+let quota = 0;              // bytes that this browser gives the site; 0: not known
 const conditions = new Conditions(() => obeyRules());
 const work = new WorkCard(token, (message) => worker?.postMessage(message));
 
 const powerPercent = () => Number(element("power").value);
+const keeps_gb = [0, 1, 2, 4, 8, 16, 32, 64];
+const keepBytes = () => keeps_gb[element("keep").value] * 1024 ** 3;
 const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
 
 // ---- what is shown
@@ -61,6 +64,7 @@ function draw(status) {
   tell("worker-name", status.worker_id ? say("listed_as", nickname || `#${status.worker_id}`) : "–");
   tell("memory", memoryWords(status));
   drawBudget();
+  drawKeep();
 }
 
 // Only a sentence that changed is written: screen readers hear each write.
@@ -100,6 +104,11 @@ function drawFigures(status) {
 function drawBudget() {
   element("budget-value").textContent = bytes(budgetBytes());
   tell("budget-words", budgetWords(last, budgetBytes(), health?.units));
+}
+
+function drawKeep() {
+  element("keep-value").textContent = keepBytes() > 0 ? bytes(keepBytes()) : say("keep_none");
+  tell("keep-words", keepWords(last, keepBytes(), quota));
 }
 
 function drawPower() {
@@ -154,8 +163,8 @@ async function start() {
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(say("worker_failed", event.message));
   worker.postMessage({
-    type: "start", token, nickname, worker_key, budget_bytes: budgetBytes(), power_percent: powerPercent(),
-    client: info?.version ? `tab ${info.version}` : "tab",
+    type: "start", token, nickname, worker_key, budget_bytes: budgetBytes(), keep_bytes: keepBytes(),
+    power_percent: powerPercent(), client: info?.version ? `tab ${info.version}` : "tab",
   });
   is_paused = false;
   waits = "";
@@ -200,6 +209,13 @@ element("budget").addEventListener("change", () => {
   remember("moex-budget", element("budget").value);
   worker?.postMessage({ type: "budget", bytes: budgetBytes() });
 });
+element("keep").value = recall("moex-keep", "0");
+element("keep").addEventListener("input", drawKeep);
+element("keep").addEventListener("change", () => {
+  remember("moex-keep", element("keep").value);
+  if (keepBytes() > 0) navigator.storage?.persist?.().catch(() => false);
+  worker?.postMessage({ type: "keep", bytes: keepBytes() });
+});
 element("power").value = recall("moex-power", "100");
 element("power").addEventListener("input", drawPower);
 element("power").addEventListener("change", () => {
@@ -211,6 +227,8 @@ element("nickname").addEventListener("change", () => remember("moex-nickname", e
 
 async function showStored() {
   const estimate = await navigator.storage?.estimate?.().catch(() => null);
+  quota = estimate?.quota ?? 0;
+  drawKeep();
   element("stored").textContent = estimate ? bytes(estimate.usage ?? 0) : say("unknown");
 }
 
@@ -242,6 +260,7 @@ async function look() {
   lend = wants;
   drawHub();
   drawBudget();
+  drawKeep();
 }
 
 function drawHub() {
@@ -271,6 +290,7 @@ function drawAnew() {
   else drawBeginning();
   drawHub();
   drawBudget();
+  drawKeep();
   drawPower();
   conditions.fill();
   obeyRules();
@@ -280,6 +300,7 @@ function drawAnew() {
 
 begin();
 drawBudget();
+drawKeep();
 drawPower();
 look();
 setInterval(look, 5000);

@@ -8,7 +8,7 @@ import { numFinished } from "../../static/js/chat/blocks.js";
 import { bytes, count, ms, span, when } from "../../static/js/format.js";
 import { capProblem, reasonToWait, rulesOf, usedOn } from "../../static/js/join/rules.js";
 import {
-  budgetWords, gpuWords, hubWords, memoryWords, phases, shareWords, stageWords,
+  budgetWords, gpuWords, hubWords, keepWords, memoryWords, phases, shareWords, stageWords,
 } from "../../static/js/join/words.js";
 import { heatLayout, heatWords, holderKind } from "../../static/js/status/heat.js";
 
@@ -139,6 +139,14 @@ test("ThePageSaysWhatMemoryBuys", () => {
   assert.equal(budgetWords(status, 64e6, 128), "Room for about 64 experts of 128.");
   assert.equal(budgetWords(status, 640e6, 128), "Room for the whole model.");
   assert.match(budgetWords(null, 64e6, 128), /^More memory holds more/);
+  assert.equal(budgetWords({ ...status, units_ready: 64, units_resident: 32 }, 64e6, 128),
+    "Room for about 64 experts of 128.");
+  assert.equal(keepWords(status, 0, 0), "Experts that do not fit into memory are left to others.");
+  assert.match(keepWords({ units_ready: 64, units_resident: 64 }, 1e9, 2e9), /^Experts beyond memory wait on/);
+  assert.equal(keepWords({ units_ready: 64, units_resident: 32 }, 1e9, 2e9),
+    "Keeps 64 experts on disk, 32 of them in memory as well.");
+  assert.equal(keepWords(status, 2e9, 1e9),
+    "This browser gives the site 1.0 GB; what goes beyond is fetched anew when asked for.");
   assert.equal(shareWords(status, 128), "This tab holds 32 of the model's 128 experts: 25 %.");
   assert.equal(shareWords({ units_ready: 0 }, 128), "");
 });

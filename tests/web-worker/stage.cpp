@@ -125,7 +125,7 @@ void Stage::close(std::uint16_t code, std::string_view reason) {
     hang_up(code, std::string(reason));
 }
 
-void Stage::fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+void Stage::fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
                        std::function<void(std::uint64_t, bool)> progress,
                        std::function<void(Result<Bytes>)> done) {
     ++fetches;

@@ -79,7 +79,7 @@ class Stage : public Platform {
     void connect() override;
     void send(ByteView frame) override { sent.emplace_back(frame.begin(), frame.end()); }
     void close(std::uint16_t code, std::string_view reason) override;
-    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override;
     void cancel_fetches() override;

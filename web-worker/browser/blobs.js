@@ -35,14 +35,18 @@ export class Blobs {
     this.abort = new AbortController();
   }
 
-  // progress(bytes, fromNetwork); done(bytes or null, reason). Neither is called after cancel().
-  fetch(hex, size, progress, done) {
-    this.waiting.push({ hex, size, progress, done, generation: this.generation });
+  // progress(bytes, fromNetwork); done(bytes or null, reason). Neither is called after cancel(). A call waits for an
+  // urgent one: it begins at once, beside those that run.
+  fetch(hex, size, urgent, progress, done) {
+    const job = { hex, size, urgent, progress, done, generation: this.generation };
+    if (urgent) this.waiting.unshift(job);
+    else this.waiting.push(job);
     this.next();
   }
 
   next() {
-    while (this.running < fetches_max && this.waiting.length > 0 && this.put_bytes <= put_bytes_max) {
+    const may_run = () => this.running < fetches_max && this.put_bytes <= put_bytes_max;
+    while (this.waiting.length > 0 && (this.waiting[0].urgent || may_run())) {
       const job = this.waiting.shift();
       this.running += 1;
       this.one(job).catch((error) => ({ reason: error.message })).then((answer) => {

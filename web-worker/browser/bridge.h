@@ -19,7 +19,7 @@ void mx_close(int code, const char* reason, int reason_bytes);
 // ---- blobs: verified, from the cache or the hub
 // -> mx_on_fetch_progress(ticket, bytes, from_network),
 //    mx_on_fetched(ticket, data, size, reason, length)
-void mx_fetch_blob(const char* hex, double size_bytes, std::uint32_t ticket);
+void mx_fetch_blob(const char* hex, double size_bytes, int urgent, std::uint32_t ticket);
 void mx_cancel_fetches();
 
 // ---- time and people

@@ -42,9 +42,9 @@ var MoexBridge = {
   },
 
   // ---- blobs
-  mx_fetch_blob: function(hex, size, ticket) {
+  mx_fetch_blob: function(hex, size, urgent, ticket) {
     hex = hex >>> 0;
-    Module['mx'].fetchBlob(HEAPU8.slice(hex, hex + 64), size, ticket >>> 0);
+    Module['mx'].fetchBlob(HEAPU8.slice(hex, hex + 64), size, urgent !== 0, ticket >>> 0);
   },
   mx_cancel_fetches: function() { Module['mx'].cancelFetches(); },
 

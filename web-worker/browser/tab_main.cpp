@@ -23,12 +23,13 @@ class TabPlatform : public Platform {
         mx_close(code, reason.data(), static_cast<int>(reason.size()));
     }
 
-    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                     std::function<void(std::uint64_t bytes, bool from_network)> progress,
                     std::function<void(Result<Bytes>)> done) override {
         const std::uint32_t ticket = next_ticket_++;
         fetches_[ticket] = Fetch{std::move(progress), std::move(done)};
-        mx_fetch_blob(to_hex(hash).c_str(), static_cast<double>(size_bytes), ticket);
+        mx_fetch_blob(to_hex(hash).c_str(), static_cast<double>(size_bytes), urgent ? 1 : 0,
+                      ticket);
     }
     void cancel_fetches() override {
         fetches_.clear();
@@ -110,7 +111,8 @@ void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the he
 
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
-// `json`: {"token", "nickname", "worker_key", "client", "budget_bytes", "power_percent"}
+// `json`: {"token", "nickname", "worker_key", "client", "budget_bytes", "keep_bytes",
+// "power_percent"}
 EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     const nlohmann::json options = nlohmann::json::parse(std::string_view(json, size_bytes),
                                                          nullptr, false);
@@ -123,6 +125,7 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     worker.client = options.value("client", "tab");
     worker.budget_bytes = static_cast<std::uint64_t>(
         options.value("budget_bytes", 512.0 * 1024 * 1024));
+    worker.keep_bytes = static_cast<std::uint64_t>(std::max(0.0, options.value("keep_bytes", 0.0)));
     worker.power_percent = std::clamp(options.value("power_percent", power_percent_max),
                                       power_percent_min, power_percent_max);
     worker.backend = WorkerBackend::automatic;
@@ -146,6 +149,9 @@ EMSCRIPTEN_KEEPALIVE void mx_set_budget(double bytes) {
     if (tab().core) tab().core->set_budget(static_cast<std::uint64_t>(bytes));
 }
 
+EMSCRIPTEN_KEEPALIVE void mx_set_keep(double bytes) {
+    if (tab().core) tab().core->set_keep(static_cast<std::uint64_t>(bytes));
+}
 EMSCRIPTEN_KEEPALIVE void mx_set_power(std::uint32_t percent) {
     if (tab().core) tab().core->set_power(percent);
 }

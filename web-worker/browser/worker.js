@@ -1,7 +1,8 @@
 // The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers
 // (Module.mx).
-// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, power_percent} | {type: "budget", bytes}
-//               | {type: "power", percent} | {type: "identity", worker_id, public_key, signature, shows_nickname}
+// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, power_percent}
+//               | {type: "budget", bytes} | {type: "keep", bytes} | {type: "power", percent}
+//               | {type: "identity", worker_id, public_key, signature, shows_nickname}
 //               | "pause" | "resume" | "online" | "stop"
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
 import createModule from "./moex-worker.js";
@@ -64,8 +65,8 @@ Object.assign(mx, {
     }, closed_within_ms);
   },
 
-  fetchBlob(hex, size, ticket) {
-    blobs.fetch(decoder.decode(hex), size,
+  fetchBlob(hex, size, urgent, ticket) {
+    blobs.fetch(decoder.decode(hex), size, urgent,
       (bytes, fromNetwork) => wasm._mx_on_fetch_progress(ticket, bytes, fromNetwork ? 1 : 0),
       (bytes, reason) => {
         if (bytes) withBytes(bytes, (address, count) => wasm._mx_on_fetched(ticket, address, count, 0, 0));
@@ -108,6 +109,7 @@ function handle(message) {
   else if (type === "online") wasm._mx_on_network_back();
   else if (type === "stop") wasm._mx_stop();
   else if (type === "budget") wasm._mx_set_budget(message.bytes);
+  else if (type === "keep") wasm._mx_set_keep(message.bytes);
   else if (type === "power") wasm._mx_set_power(message.percent);
   else if (type === "identity") {
     withText(message.public_key + message.signature, (address, size) => {

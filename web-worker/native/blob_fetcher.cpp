@@ -48,7 +48,8 @@ BlobFetcher::BlobFetcher(HubAddress hub, std::filesystem::path cache, Post post)
     : hub_(std::move(hub)),
       cache_(std::move(cache)),
       post_(std::move(post)) {
-    for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(); });
+    for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(false); });
+    threads_.emplace_back([this] { run(true); });
 }
 
 BlobFetcher::~BlobFetcher() {
@@ -61,13 +62,17 @@ BlobFetcher::~BlobFetcher() {
     for (std::thread& thread : threads_) thread.join();
 }
 
-void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, Progress progress,
-                        Done done) {
+void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
+                        Progress progress, Done done) {
     {
         const std::lock_guard lock(mutex_);
-        jobs_.push_back({hash, size_bytes, std::move(progress), std::move(done), *generation_});
+        Job job{hash, size_bytes, urgent, std::move(progress), std::move(done), *generation_};
+        if (urgent)
+            jobs_.push_front(std::move(job));
+        else
+            jobs_.push_back(std::move(job));
     }
-    wake_.notify_one();
+    wake_.notify_all();  // not all threads take every job
 }
 
 void BlobFetcher::cancel() {
@@ -77,13 +82,14 @@ void BlobFetcher::cancel() {
 }
 
 // One of the threads, with a connection of its own.
-void BlobFetcher::run() {
+void BlobFetcher::run(bool urgent_only) {
+    const auto has_job = [&] { return !jobs_.empty() && (!urgent_only || jobs_.front().urgent); };
     HttpClient client(hub_);
     for (;;) {
         Job job;
         {
             std::unique_lock lock(mutex_);
-            wake_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+            wake_.wait(lock, [&] { return stopping_ || has_job(); });
             if (stopping_) return;
             job = std::move(jobs_.front());
             jobs_.pop_front();

@@ -1,6 +1,6 @@
-// Downloads blobs on threads of its own, four at a time over kept connections; takes up again where
-// a line broke, verifies SHA-256, and keeps blobs in a folder if asked to.
-// Callbacks run on the owner's thread, through `post`.
+// Downloads blobs on threads of its own, four (and one that is urgent) at a time over kept
+// connections; takes up again where a line broke, verifies SHA-256, and keeps blobs in a folder if
+// asked to. Callbacks run on the owner's thread, through `post`.
 #pragma once
 
 #include <atomic>
@@ -30,18 +30,21 @@ class BlobFetcher {
     BlobFetcher(const BlobFetcher&) = delete;
 
     // What is here already is told by `progress`, all at once, before `done`.
-    void fetch(const Sha256& hash, std::uint64_t size_bytes, Progress progress, Done done);
+    // An urgent one stands before all that are not, and has a thread that takes no others.
+    void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
+               Done done);
     void cancel();  // forgets all; no callback follows
 
   private:
     struct Job {
         Sha256 hash;
         std::uint64_t size_bytes;
+        bool urgent;
         Progress progress;
         Done done;
         std::uint64_t generation;
     };
-    void run();
+    void run(bool urgent_only);
     Result<Bytes> one(const Job& job, HttpClient& client, bool& from_network);
     Result<Bytes> from_hub(const Job& job, HttpClient& client);
     Status download(const Job& job, HttpClient& client, Bytes& bytes, std::uint64_t& have);

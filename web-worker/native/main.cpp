@@ -40,7 +40,8 @@ struct Arguments {
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
     std::uint32_t threads = 0;
-    std::uint64_t budget_mb = 4096;
+    std::uint64_t budget_mb = 4096, keep_mb = 0;
+    EvictionPolicy eviction = EvictionPolicy::lru;
     std::uint32_t power_percent = power_percent_max;
     bool show_nickname = false, insecure_tls = false, list_devices = false, version = false;
 };
@@ -82,6 +83,17 @@ void declare(CLI::App& app, Arguments& arguments) {
                    "memory to use there, for weights and calls in flight, in MB")
         ->capture_default_str()
         ->check(CLI::Range(1, 1 << 20));
+    app.add_option("--keep-mb", arguments.keep_mb,
+                   "experts to hold, in MB, where that is more than the budget has room for: the "
+                   "rest waits in the folder of --cache until it is asked for [none beyond]")
+        ->check(CLI::Range(1, 1 << 20));
+    app.add_option("--evict", arguments.eviction,
+                   "with --keep-mb, who leaves its memory first: lru (not used for longest), lfu "
+                   "(used least), cacheless (everybody after use) [lru]")
+        ->type_name("lru|lfu|cacheless")
+        ->transform(one_of<EvictionPolicy>({{"lru", EvictionPolicy::lru},
+                                            {"lfu", EvictionPolicy::lfu},
+                                            {"cacheless", EvictionPolicy::cacheless}}));
     app.add_option("--cache", arguments.cache,
                    "folder that keeps downloaded weights and this worker's key [none]");
     app.add_option("--nickname", arguments.nickname,
@@ -137,8 +149,9 @@ Result<std::string> open_cache(const std::string& folder) {
     return native::kept_worker_key(folder);
 }
 
-// One line per change, and one when it serves: scripts wait for "serving units=". And how long
-// rounds take, after 1000 of them and whenever they have doubled since.
+// One line per change, and one when it serves: scripts wait for "serving units=". How long rounds
+// take, after 1000 of them and whenever they have doubled since; at the end, where not every expert
+// lay in memory, what calls found there.
 class StatusLog {
   public:
     void operator()(const WorkerStatus& status) {
@@ -149,6 +162,12 @@ class StatusLog {
                       << " round_ms_p99=" << status.round_ms_p99
                       << " gpu_us_p50=" << status.gpu_us_p50 << std::endl;
         }
+        if (status.phase == WorkerPhase::stopped && status.slots.asked > 0)
+            std::cerr << "worker: asked=" << status.slots.asked
+                      << " resident=" << status.slots.resident << " late=" << status.slots.late
+                      << " loads=" << status.slots.loads << " load_ms=" << status.slots.load_ms
+                      << " prefetched=" << status.slots.prefetched
+                      << " wasted=" << status.slots.wasted << std::endl;
         const bool serving = status.phase == WorkerPhase::serving;
         if (status.phase == last_phase_ && status.detail == last_detail_ &&
             (!serving || status.units_ready == last_units_))
@@ -163,7 +182,8 @@ class StatusLog {
                       << (status.adapter.software ? " software" : "")
                       << " model=" << status.model_name
                       << " downloaded_bytes=" << status.bytes_downloaded
-                      << " self_test_nrmse=" << status.self_test_nrmse << std::endl;
+                      << " self_test_nrmse=" << status.self_test_nrmse
+                      << " resident=" << status.units_resident << std::endl;
             return;
         }
         std::cerr << "worker: " << worker_phase_name(status.phase)
@@ -180,6 +200,9 @@ class StatusLog {
 int serve(const Arguments& arguments) {
     if (arguments.backend == WorkerBackend::cpu && !arguments.device.empty())
         return complain(wrong_arguments, "--device names a GPU, --backend cpu wants none");
+    if (arguments.keep_mb > 0 && arguments.cache.empty())
+        return complain(wrong_arguments,
+                        "--keep-mb keeps experts in a folder: name one with --cache DIR");
     if (arguments.hub.empty())
         return complain(wrong_arguments,
                         "--hub is needed, e.g. --hub ws://127.0.0.1:8080 (see --help)");
@@ -210,6 +233,8 @@ int serve(const Arguments& arguments) {
     worker.client = "native " MOEX_VERSION;
     worker.worker_key = *worker_key;
     worker.budget_bytes = arguments.budget_mb << 20;
+    worker.keep_bytes = arguments.keep_mb << 20;
+    worker.eviction = arguments.eviction;
     worker.backend = arguments.device.empty() ? arguments.backend : WorkerBackend::gpu;
     worker.arithmetic = arguments.arithmetic;
     worker.threads = arguments.threads;

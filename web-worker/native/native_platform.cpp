@@ -65,10 +65,10 @@ class NativePlatform : public Platform {
     bool connected() const { return socket_ != nullptr; }
 
     // ---- blobs
-    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes,
+    void fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override {
-        fetcher_.fetch(hash, size_bytes, std::move(progress), std::move(done));
+        fetcher_.fetch(hash, size_bytes, urgent, std::move(progress), std::move(done));
     }
     void cancel_fetches() override { fetcher_.cancel(); }
 

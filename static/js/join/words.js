@@ -45,9 +45,17 @@ export function budgetWords(status, budget_bytes, units) {
   if (!(status?.units_ready > 0) || !(status.weights_bytes > 0)) {
     return say("more_memory");
   }
-  const room = Math.floor(budget_bytes / (status.weights_bytes / status.units_ready));
+  const room = Math.floor(budget_bytes / (status.weights_bytes / (status.units_resident || status.units_ready)));
   if (units > 0 && room >= units) return say("room_for_all");
   return say("room", room, units);
+}
+
+// What is held beyond memory; `quota`: the bytes that this browser gives the site, 0 where it does not say.
+export function keepWords(status, keep_bytes, quota) {
+  if (keep_bytes === 0) return say("keep_nothing");
+  if (quota > 0 && quota < keep_bytes) return say("keep_quota", bytes(quota));
+  const beyond = (status?.units_ready ?? 0) - (status?.units_resident ?? 0);
+  return beyond > 0 ? say("keeps", status.units_ready, status.units_resident) : say("keep_slower");
 }
 
 export function memoryWords(status) {

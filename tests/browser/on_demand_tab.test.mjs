@@ -1,0 +1,81 @@
+// Experts on demand in a real Chromium: a tab with memory for an eighth of the experts keeps all of them in the
+// browser's cache and gives the same text; what the hub foresees is there before it is asked for.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+
+import { Hub, chat, generateText } from "./support/hub.mjs";
+import { launch, openTab, tabStatus } from "./support/tab.mjs";
+
+const prompt = "Tell me a story about a garden.";
+const max_tokens = 48;
+const request = { model: "moex-demo", messages: [{ role: "user", content: prompt }], temperature: 0, max_tokens };
+const patient = ["--local-fallback", "off", "--deterministic", "--replicas", "1", "--timeout-ms", "60000",
+  "--round-deadline-s", "300"];
+let browser;
+let expected;
+before(async () => {
+  browser = await launch();
+  expected = await generateText(prompt, max_tokens);
+});
+after(() => browser?.close());
+
+// The worker of a page gets a limit that the slider does not offer: of 3 MiB three quarters are for experts.
+const small = () => {
+  const post = Worker.prototype.postMessage;
+  Worker.prototype.postMessage = function(message) {
+    post.call(this, message.type === "start" ? { ...message, budget_bytes: 3 << 20 } : message);
+  };
+};
+async function openSmallTab(t, hub) {
+  const context = await browser.newContext();
+  t.after(() => context.close());
+  await context.addInitScript(small);
+  await context.addInitScript(() => localStorage.setItem("moex-keep", "1"));      // a gigabyte
+  return openTab(context, hub.join);
+}
+async function sameText(hub) {
+  const answer = await chat(hub, request);
+  assert.equal(answer.error, null);
+  assert.equal(answer.text, expected.text);
+}
+
+test("a tab with memory for an eighth of the experts gives the same text, helped by foresight", async (t) => {
+  const counts = {};
+  for (const prefetch of ["off", "on"]) {
+    const hub = await Hub.start([...patient, "--prefetch", prefetch]);
+    t.after(() => hub.remove());
+    const page = await openSmallTab(t, hub);
+    await hub.until(({ coverage }) => coverage.replicas_min === 1, "the tab");
+    await sameText(hub);
+
+    await page.locator("#keep-words", { hasText: /^Keeps 128 experts on disk, 1\d of them in memory as well\.$/ })
+      .waitFor({ timeout: 0 });
+    const { slots, units_assigned, units_resident, device, budget_bytes } = await tabStatus(page);
+    assert.ok(units_resident <= units_assigned / 8);
+    assert.ok(device.buffer_bytes <= budget_bytes);
+    counts[prefetch] = { ...slots, missing: slots.asked - slots.resident };
+    assert.deepEqual(page.errors, []);
+  }
+  console.log(counts);
+  assert.equal(counts.off.prefetched, 0);
+  assert.ok(counts.on.prefetched > 0);
+  assert.ok(counts.on.missing < counts.off.missing);
+});
+
+test("the store deleted under a tab that serves is filled again, and the text is the same", async (t) => {
+  const hub = await Hub.start(patient);
+  t.after(() => hub.remove());
+  const page = await openSmallTab(t, hub);
+  await hub.until(({ coverage }) => coverage.replicas_min === 1, "the tab");
+  const before = (await tabStatus(page)).bytes_downloaded;
+  await page.evaluate(async () => {
+    const cache = await caches.open("moex-weights-v1");
+    for (const [i, key] of (await cache.keys()).entries())
+      if (i % 2 === 0) await cache.delete(key);
+      else await cache.put(key, new Response(new Uint8Array(1000)));      // damaged
+  });
+  await sameText(hub);
+  const status = await tabStatus(page);
+  assert.ok(status.bytes_downloaded > before);
+  assert.ok(status.blobs_refused > 0);
+});

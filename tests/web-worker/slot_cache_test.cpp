@@ -1,0 +1,283 @@
+// Experts on demand: a worker that holds more experts than lie in its slots answers for all of
+// them.
+#include <algorithm>
+
+#include "tests/web-worker/stage.h"
+
+namespace moex {
+namespace {
+
+constexpr std::uint64_t limit_bytes = 400'000;
+constexpr std::uint16_t num_held = 100;
+
+struct CacheStage : Stage {
+    explicit CacheStage(EvictionPolicy policy = EvictionPolicy::lru)
+        : Stage(limit_bytes, {.keep_bytes = num_held * stage_blob_bytes, .eviction = policy}) {
+        limits = wide_limits;
+        core->start();
+        told_bytes = welcome();
+        assign(first_experts(num_held));
+        run_until_phase(WorkerPhase::serving);
+        run_until_shown();
+        slots = status().units_resident;
+    }
+    void ask(std::uint16_t expert) { expect_answer(++asked, expert); }
+    void hint(const std::vector<std::uint16_t>& experts) {
+        std::vector<PrefetchHint> hints;
+        for (const std::uint16_t expert : experts)
+            hints.push_back({.unit = {0, expert}, .deadline_ms = 10, .confidence = 200});
+        give(encode_prefetch(1000, hints));
+    }
+    // How many of the last questions found their expert in a slot.
+    std::uint64_t resident_since(const SlotCounters& before) const {
+        return status().slots.resident - before.resident;
+    }
+    std::uint64_t told_bytes = 0;
+    std::uint32_t slots = 0, asked = 0;
+};
+
+constexpr EvictionPolicy policies[] = {EvictionPolicy::lru, EvictionPolicy::lfu,
+                                       EvictionPolicy::cacheless};
+
+TEST(SlotCacheTest, MoreExpertsThanSlotsAreHeldAndAllAreAnswered) {
+    for (const EvictionPolicy policy : policies) {
+        CacheStage stage(policy);
+        EXPECT_EQ(stage.told_bytes / stage_blob_bytes, num_held) << "HELLO tells what it holds";
+        ASSERT_GT(stage.slots, 2u);
+        ASSERT_LT(stage.slots, num_held / 2);
+        EXPECT_EQ(stage.status().units_ready, num_held);
+
+        for (int turn = 0; turn < 2; ++turn)
+            for (const std::uint16_t expert : first_experts(num_held)) stage.ask(expert);
+
+        stage.run_until_shown();
+        const SlotCounters& counters = stage.status().slots;
+        EXPECT_EQ(counters.asked, 2u * num_held);
+        EXPECT_GE(counters.loads, num_held - stage.slots);
+        EXPECT_EQ(counters.resident + counters.loads, counters.asked);
+        EXPECT_LE(stage.status().device.buffer_bytes, limit_bytes);
+        EXPECT_EQ(stage.status().errors, 0u);
+    }
+}
+
+// What a policy is for, by what it keeps.
+TEST(SlotCacheTest, EachPolicyKeepsWhatItSays) {
+    for (const EvictionPolicy policy : policies) {
+        CacheStage stage(policy);
+        for (int i = 0; i < 3; ++i) stage.ask(60);
+        EXPECT_EQ(stage.status().slots.resident, policy == EvictionPolicy::cacheless ? 0u : 2u);
+
+        for (std::uint16_t other = 0; other < stage.slots; ++other)
+            stage.ask(static_cast<std::uint16_t>(61 + other));
+        const SlotCounters before = stage.status().slots;
+        stage.ask(60);
+        EXPECT_EQ(stage.resident_since(before), policy == EvictionPolicy::lfu ? 1u : 0u)
+            << "others were used later, none as often";
+    }
+}
+
+TEST(SlotCacheTest, WhatIsForeseenIsThereBeforeItIsAskedFor) {
+    CacheStage stage;
+    stage.hint({90, 91, 500});  // one that it does not hold
+    stage.run_until([&] { return stage.status().slots.prefetched == 2; });
+
+    stage.ask(90);
+    stage.ask(91);
+    EXPECT_EQ(stage.status().slots.resident, 2u);
+    EXPECT_EQ(stage.status().slots.loads, 0u);
+    EXPECT_EQ(stage.status().slots.wasted, 0u);
+}
+
+// More is foreseen than there is room for, none of it comes true.
+TEST(SlotCacheTest, WrongHintsCostNoAnswer) {
+    CacheStage stage;
+    for (std::uint16_t turn = 0; turn < 3; ++turn) {
+        stage.hint(first_experts(num_held - 1));
+        stage.ask(num_held - 1);
+        stage.ask(static_cast<std::uint16_t>(90 + turn));
+    }
+    EXPECT_EQ(stage.status().errors, 0u);
+}
+
+TEST(SlotCacheTest, AHintOnItsWayIsCountedAsLateAndAskedForInFront) {
+    CacheStage stage;
+    stage.hold_fetches = true;
+    stage.hint({90});
+    const int fetches = stage.fetches;
+    stage.give(encode_group_dispatch(group_of(1, 90), false));
+    EXPECT_EQ(stage.status().slots.late, 1u);
+    EXPECT_EQ(stage.fetches, fetches + 1);
+
+    for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
+    const auto result = decode_group_result(stage.next(FrameType::group_result), stage.limits);
+    EXPECT_EQ(result->sequence_id, 1u);
+}
+
+// Sixteen rows, two experts each, all of them different.
+GroupDispatch wide_group(std::uint32_t sequence_id, Dtype dtype, bool unsummed) {
+    GroupDispatch group{.sequence_id = sequence_id};
+    for (std::uint16_t expert = 0; expert < 32; ++expert) {
+        group.experts.push_back({expert, 1});
+        group.rows.push_back(static_cast<std::uint16_t>(expert * 7 % 16));
+        group.gates.push_back(float_to_half(0.1f + 0.02f * static_cast<float>(expert)));
+    }
+    group.shape = {.layer = 0,
+                   .num_tokens = 16,
+                   .hidden_dim = 96,
+                   .dtype = dtype,
+                   .unsummed = unsummed,
+                   .num_pairs = 32,
+                   .num_experts = 32};
+    for (int i = 0; i < 16 * 96; ++i)
+        group.x.push_back(0.02f * static_cast<float>(i * 37 % 101 - 50));
+    return group;
+}
+
+TEST(SlotCacheTest, AGroupOfMoreExpertsThanSlotsHasTheBitsOfOneWithoutParts) {
+    Stage roomy(8'000'000);
+    roomy.limits = wide_limits;
+    roomy.serve(first_experts(num_held));
+    CacheStage stage;
+    ASSERT_LT(stage.slots, 32u);
+    std::uint32_t id = 0;
+    for (const Dtype dtype : {Dtype::f32, Dtype::f16, Dtype::int8})
+        for (const bool unsummed : {false, true}) {
+            const Bytes frame = encode_group_dispatch(wide_group(++id, dtype, unsummed), false);
+            roomy.give(frame);
+            stage.give(frame);
+            EXPECT_EQ(stage.next(FrameType::group_result), roomy.next(FrameType::group_result))
+                << dtype_name(dtype) << (unsummed ? " unsummed" : "");
+        }
+    EXPECT_EQ(stage.status().errors, 0u);
+}
+
+TEST(SlotCacheTest, AGroupInPartsEndsWithItsCancelOrWhatCannotBeRead) {
+    CacheStage stage;
+    stage.hold_fetches = true;
+    stage.give(encode_group_dispatch(wide_group(1, Dtype::f32, false), false));
+    stage.give(encode_group_dispatch(group_of(2, 0), false));
+    stage.run_until([&] { return !stage.held_fetches.empty(); });
+    stage.give(encode_cancel(1));
+    stage.hold_fetches = false;
+    for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
+    EXPECT_EQ(decode_group_result(stage.next(FrameType::group_result), stage.limits)->sequence_id,
+              2u);
+    EXPECT_EQ(stage.status().groups_cancelled, 1u);
+
+    stage.fetches_failing = stage.fetches + 100;
+    stage.give(encode_group_dispatch(wide_group(3, Dtype::f32, false), false));
+    const auto refused = decode_error(stage.next(FrameType::error));
+    EXPECT_EQ(refused->sequence_id, 3u);
+    EXPECT_EQ(refused->code, "unavailable");
+    stage.fetches_failing = 0;
+    stage.asked = 3;
+    stage.ask(5);
+}
+
+TEST(SlotCacheTest, ARowOfMoreExpertsThanSlotsIsRefused) {
+    CacheStage stage;
+    GroupDispatch group = group_of(9, 0);
+    group.experts.clear();
+    group.rows.clear();
+    for (std::uint16_t expert = 0; expert <= stage.slots; ++expert) {
+        group.experts.push_back({expert, 1});
+        group.rows.push_back(0);
+    }
+    group.shape.num_experts = static_cast<std::uint16_t>(group.experts.size());
+    group.shape.num_pairs = group.shape.num_experts;
+    group.gates.assign(group.rows.size(), float_to_half(0.5f));
+
+    stage.give(encode_group_dispatch(group, false));
+    EXPECT_EQ(decode_error(stage.next(FrameType::error))->code, "num_tokens_range");
+    stage.ask(0);
+}
+
+TEST(SlotCacheTest, AnExpertThatCannotBeReadFailsItsCallAlone) {
+    CacheStage stage;
+    stage.fetches_failing = stage.fetches + 1;
+    stage.give(encode_group_dispatch(group_of(1, 95), false));
+    const auto refused = decode_error(stage.next(FrameType::error));
+    EXPECT_EQ(refused->sequence_id, 1u);
+    EXPECT_EQ(refused->code, "unavailable");
+    EXPECT_FALSE(refused->fatal);
+
+    stage.asked = 1;
+    stage.ask(95);
+    stage.ask(0);
+}
+
+TEST(SlotCacheTest, WhoWaitsForAnExpertIsAnsweredInOrderOrCancelled) {
+    CacheStage stage;
+    stage.hold_fetches = true;
+    stage.give(encode_group_dispatch(group_of(1, 90), false));
+    stage.give(encode_group_dispatch(group_of(2, 91), false));
+    stage.give(encode_group_dispatch(group_of(3, 0), false));
+    stage.give(encode_cancel(2));
+
+    stage.hold_fetches = false;
+    for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
+    std::vector<std::uint32_t> answered;
+    for (int i = 0; i < 2; ++i)
+        answered.push_back(
+            decode_group_result(stage.next(FrameType::group_result), stage.limits)->sequence_id);
+    EXPECT_EQ(answered, (std::vector<std::uint32_t>{1, 3}));
+}
+
+TEST(SlotCacheTest, WhatIsReleasedOnItsWayIsRefused) {
+    CacheStage stage;
+    stage.hold_fetches = true;
+    stage.give(encode_group_dispatch(group_of(1, 90), false));
+    stage.give(encode_release({{0, 90}}));
+    EXPECT_EQ(decode_error(stage.next(FrameType::error))->code, "unknown_expert");
+
+    stage.hold_fetches = false;
+    for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
+    stage.asked = 1;
+    stage.ask(91);
+}
+
+TEST(SlotCacheTest, APauseWhileAnExpertIsOnItsWayEndsInService) {
+    CacheStage stage;
+    stage.hold_fetches = true;
+    stage.give(encode_group_dispatch(group_of(1, 90), false));
+    stage.core->pause();
+    stage.hold_fetches = false;
+    stage.core->resume();
+
+    stage.hub_caps.push_back("held");
+    stage.welcome();
+    EXPECT_EQ(decode_units(stage.next(FrameType::ready), stage.limits)->size(), num_held);
+    const int fetches = stage.fetches;
+    stage.assign(first_experts(num_held));
+    EXPECT_EQ(stage.fetches, fetches) << "all of it was held";
+    stage.ask(90);
+}
+
+TEST(SlotCacheTest, AMovedLimitChangesSlotsAndNotWhatIsHeld) {
+    CacheStage stage;
+    stage.core->set_budget(250'000);
+    EXPECT_TRUE(decode_budget(stage.next(FrameType::budget), stage.limits)->dropped.empty());
+    stage.run_until_shown();
+    EXPECT_LT(stage.status().units_resident, stage.slots);
+    for (const std::uint16_t expert : first_experts(num_held)) stage.ask(expert);
+
+    stage.core->set_budget(3'000'000);  // room for all
+    stage.run_until_shown();
+    for (int turn = 0; turn < 2; ++turn)
+        for (const std::uint16_t expert : first_experts(num_held)) stage.ask(expert);
+    stage.run_until_shown();
+    EXPECT_EQ(stage.status().units_resident, num_held);
+}
+
+TEST(SlotCacheTest, ALimitWithoutRoomForATokensExpertsIsSaid) {
+    Stage stage(16'000, {.keep_bytes = num_held * stage_blob_bytes});
+    stage.limits = wide_limits;
+    stage.core->start();
+    stage.welcome();
+    stage.run_until_phase(WorkerPhase::failed);
+    EXPECT_NE(stage.status().detail.find("has room for 1 experts"), std::string::npos)
+        << stage.status().detail;
+}
+
+}  // namespace
+}  // namespace moex

@@ -1,0 +1,236 @@
+#include "web-worker/slot_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace moex {
+namespace {
+constexpr std::size_t hints_at_once = 4;  // on their way
+}  // namespace
+
+// ---- what is held
+
+std::vector<Unit> SlotCache::units() const {
+    std::vector<Unit> all;
+    for (const auto& [unit, held] : held_) all.push_back(unit);
+    return all;
+}
+
+std::vector<Unit> SlotCache::units_from_the_end() const {
+    std::vector<Unit> all;
+    for (const auto& [unit, held] : held_)
+        if (!store_.holds(unit)) all.push_back(unit);
+    const std::vector<Unit> placed = store_.units_from_the_end();
+    all.insert(all.end(), placed.begin(), placed.end());
+    return all;
+}
+
+Status SlotCache::keep(Unit unit, const Sha256& hash, ByteView blob) {
+    if (!holds(unit) && num_units() >= capacity())
+        return Error{ErrorCode::no_space, text("all of ", capacity(), " experts are held")};
+
+    if (has_free_slot()) MOEX_TRY(place(unit, blob));
+    held_[unit].hash = hash;
+    return {};
+}
+
+void SlotCache::forget(Unit unit) {
+    held_.erase(unit);
+    unplaced_.erase(unit);
+    std::erase(foreseen_, unit);
+    store_.drop(unit);
+    if (bringing() && std::count(group_.begin(), group_.end(), unit) > 0)
+        finish(Error{ErrorCode::unknown_expert, "released while it was on its way"});
+}
+
+Status SlotCache::resize(std::uint64_t budget_bytes) {
+    const std::uint32_t slots = store_.slots_for(budget_bytes);
+    for (const Unit& unit : store_.units_from_the_end())
+        if (store_.num_units() > slots) store_.drop(unit);
+    return store_.resize(budget_bytes);
+}
+
+// ---- what a group asks for
+
+bool SlotCache::in_slots(std::span<const Unit> units) const {
+    return std::all_of(units.begin(), units.end(),
+                       [this](const Unit& unit) { return store_.holds(unit); });
+}
+
+void SlotCache::count(std::span<const Unit> units) {
+    SlotCounters& counters = report_.status.slots;
+    for (const Unit& unit : units) {
+        ++counters.asked;
+        if (store_.holds(unit))
+            ++counters.resident;
+        else if (fetching_.contains(unit) || unplaced_.contains(unit))
+            ++counters.late;
+    }
+}
+
+void SlotCache::bring(std::vector<Unit> units, std::function<void(Status)> done) {
+    MOEX_CHECK(!bringing(), "one group's experts are brought at a time");
+    MOEX_CHECK(units.size() <= slots(), "a group of more experts than there are slots");
+    group_ = std::move(units);
+    done_ = std::move(done);
+    asked_ms_ = platform_.now_ms();
+
+    for (const Unit& unit : group_)
+        if (!store_.holds(unit)) fetch(unit, true);
+    // what is here already and had no slot, or all of it since
+    platform_.set_timer(0, [this, life = life_.watch()] {
+        if (life.alive()) go_on();
+    });
+}
+
+// Places what is here, and ends the group's wait when nothing is missing.
+void SlotCache::go_on() {
+    for (auto one = unplaced_.begin(); one != unplaced_.end();) {
+        const auto at = one++;
+        if (!has_free_slot() && !make_room(wanted(at->first))) continue;
+        const auto placed = unplaced_.extract(at);
+        if (const Status put = place(placed.key(), placed.mapped()); !put.ok()) {
+            const auto lost = options_.lost;  // it may end this object
+            return lost(put.error());
+        }
+    }
+    if (bringing() && in_slots(group_)) return finish({});
+
+    while (!bringing() && !foreseen_.empty() &&
+           fetching_.size() + unplaced_.size() < hints_at_once) {
+        const Unit next = foreseen_.back();
+        foreseen_.pop_back();
+        if (holds(next) && !store_.holds(next)) fetch(next, false);
+    }
+}
+
+void SlotCache::finish(Status status) {
+    report_.status.slots.load_ms += platform_.now_ms() - asked_ms_;
+    ++report_.status.slots.loads;
+    group_.clear();
+    const auto done = std::exchange(done_, nullptr);
+    done(std::move(status));
+}
+
+bool SlotCache::wanted(Unit unit) const {
+    return std::count(group_.begin(), group_.end(), unit) > 0;
+}
+
+void SlotCache::fetch(Unit unit, bool urgent) {
+    if (unplaced_.contains(unit)) return;
+    const auto [on_its_way, is_new] = fetching_.try_emplace(unit, urgent);
+    // A hint's may stand behind downloads: asked for once more, in front of them.
+    if (!is_new && (on_its_way->second || !urgent)) return;
+    on_its_way->second = urgent;
+
+    platform_.fetch_blob(
+        held_.at(unit).hash, blob_bytes_, urgent,
+        [this, life = life_.watch()](std::uint64_t bytes, bool from_network) {
+            if (life.alive() && from_network) report_.status.bytes_downloaded += bytes;
+        },
+        [this, unit, life = life_.watch(), number = fetch_number_](Result<Bytes> blob) {
+            if (life.alive() && number == fetch_number_) arrived(unit, std::move(blob));
+        });
+}
+
+void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
+    // A second answer, to one that was asked for twice.
+    if (fetching_.erase(unit) == 0 || store_.holds(unit)) return go_on();
+    if (!holds(unit)) return go_on();  // released meanwhile
+
+    if (!blob.ok()) {
+        ++report_.status.errors;
+        if (wanted(unit) && bringing())
+            finish(Error{ErrorCode::unavailable,
+                         text("an expert could not be read again: ", blob.error().message)});
+        return go_on();
+    }
+
+    if (!wanted(unit)) {
+        ++report_.status.slots.prefetched;
+        held_.at(unit).foreseen = true;
+    }
+    unplaced_[unit] = *std::move(blob);
+    go_on();
+}
+
+// For a group whoever is not in use may go; for a hint, no one that the group or the newest hints
+// name.
+bool SlotCache::make_room(bool for_group) {
+    const Held* worst = nullptr;
+    Unit victim;
+    for (const Unit& unit : store_.units()) {
+        const Held& held = held_.at(unit);
+        const bool may_go = held.in_use == 0 && !wanted(unit) &&
+                            (for_group || !hinted_.contains(unit));
+        if (!may_go) continue;
+
+        const bool by_use = options_.policy == EvictionPolicy::lfu;
+        const auto rank = [by_use](const Held& one) {
+            return std::pair(by_use ? one.uses : 0, one.last_used);
+        };
+        if (worst != nullptr && rank(held) >= rank(*worst)) continue;
+        worst = &held;
+        victim = unit;
+    }
+    if (worst == nullptr) return false;
+
+    if (worst->foreseen) ++report_.status.slots.wasted;
+    held_.at(victim).foreseen = false;
+    store_.drop(victim);
+    return true;
+}
+
+Status SlotCache::place(Unit unit, ByteView blob) {
+    MOEX_TRY(store_.put(unit, blob));
+    if (runner_ready_) MOEX_TRY(runner_.prepare());
+    if (const auto held = held_.find(unit); held != held_.end()) held->second.last_used = ++clock_;
+    return {};
+}
+
+void SlotCache::begin_use(std::span<const Unit> units) {
+    ++clock_;
+    for (const Unit& unit : units) {
+        Held& held = held_.at(unit);
+        ++held.in_use;
+        ++held.uses;
+        held.last_used = clock_;
+        held.foreseen = false;
+    }
+}
+
+void SlotCache::end_use(std::span<const Unit> units) {
+    for (const Unit& unit : units) {
+        const auto held = held_.find(unit);
+        if (held == held_.end() || held->second.in_use == 0) continue;
+        const bool was_last = --held->second.in_use == 0;
+        const bool goes = was_last && on_demand() && !wanted(unit) &&
+                          options_.policy == EvictionPolicy::cacheless;
+        if (goes) store_.drop(unit);
+    }
+    if (!unplaced_.empty() || !foreseen_.empty()) go_on();
+}
+
+void SlotCache::foresee(std::span<const Unit> units) {
+    if (!on_demand()) return;
+    // The newest word counts: what was foreseen before and is not on its way has come too late.
+    foreseen_.assign(units.rbegin(), units.rend());
+    std::erase_if(foreseen_, [this](const Unit& unit) { return !holds(unit); });
+    hinted_ = std::set<Unit>(foreseen_.begin(), foreseen_.end());
+    report_.status.slots.wasted += std::erase_if(unplaced_, [this](const auto& one) {
+        return !wanted(one.first) && !hinted_.contains(one.first);
+    });
+    for (const Unit& unit : units)
+        if (const auto held = held_.find(unit); held != held_.end() && store_.holds(unit))
+            held->second.last_used = clock_;
+    go_on();
+}
+
+void SlotCache::fetches_cancelled() {
+    ++fetch_number_;
+    fetching_.clear();
+    foreseen_.clear();
+    if (bringing()) finish(Error{ErrorCode::cancelled, "downloads were stopped"});
+}
+
+}  // namespace moex
