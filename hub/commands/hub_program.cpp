@@ -190,7 +190,24 @@ Status HubProgram::load() {
     model_ = std::move(model);
     if (wants_gpu) MOEX_TRY(open_gpu());
     if (!gpu_ && !model_.decoder) MOEX_TRY(load_decoder(model_, settings_, show));
-    return open_speculator();
+    MOEX_TRY(open_speculator());
+    return open_hints();
+}
+
+// With `--prefetch on`, for steps on this machine's cores. A model of one MoE layer has no next.
+Status HubProgram::open_hints() {
+    if (!settings_.on("prefetch") || !swarm_computes() || !model_.decoder) return {};
+    auto profile = load_expert_profile(*model_.package);
+    if (!profile.ok() && profile.error().code != ErrorCode::not_found) return profile.error();
+    MOEX_ASSIGN(gates, RouterGates::load(model_.package, *model_.threads));
+    if (gates.moe_layers().size() < 2) return {};
+
+    hints_ = std::make_unique<Hints>(
+        std::make_shared<const RouterGates>(std::move(gates)),
+        profile.ok() ? std::make_shared<const ExpertProfile>(*std::move(profile)) : nullptr,
+        2 * model_.package->config().top_k);
+    model_.decoder->foresee_with(hints_.get());
+    return {};
 }
 
 // Who cannot have one is told so when they ask for it: here, or in a request.

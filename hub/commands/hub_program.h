@@ -14,6 +14,7 @@
 #include "hub/commands/load_model.h"
 #include "hub/commands/service_manager.h"
 #include "hub/commands/signals.h"
+#include "hub/foresight/hints.h"
 #include "hub/foresight/speculation.h"
 #include "hub/net/server.h"
 
@@ -74,6 +75,7 @@ class HubProgram {
     bool gpu_computes_experts() const;
     std::string gpu_words() const;
     Status open_speculator();
+    Status open_hints();
     EngineOptions engine_options() const;
 
     // In the order in which they come into being. They go in the reverse one: who asks goes
@@ -94,6 +96,7 @@ class HubProgram {
     std::atomic<bool> gpu_is_lost_{false};    // for good: the cores took over
     std::unique_ptr<Speculator> speculator_;  // null: no_speculation_ says why
     std::string no_speculation_;
+    std::unique_ptr<Hints> hints_;  // null: none are given
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;

@@ -53,6 +53,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
     std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
     std::optional<TimePoint> timer_at;
+    std::atomic<bool> wants_hints = false;  // of the core, for the engine's thread
 
     // The local backend's thread and its queue: of rounds that are still open.
     std::mutex jobs_mutex;
@@ -86,6 +87,7 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
 
     void perform(std::vector<SwarmAction>& actions) {
         for (SwarmAction& action : actions) std::visit([&](auto& what) { act(what); }, action);
+        wants_hints.store(core.wants_hints(), std::memory_order_relaxed);
         arm_timer();
     }
 
@@ -316,6 +318,10 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
                 open.perform(actions);
             });
         });
+}
+
+bool SwarmBackend::wants_hints() const {
+    return state_->wants_hints.load(std::memory_order_relaxed);
 }
 
 WorkerId SwarmBackend::on_connect(std::shared_ptr<WorkerLink> link, std::string address,

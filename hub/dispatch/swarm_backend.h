@@ -45,6 +45,7 @@ class SwarmBackend : public ExpertBackend {
     // from the engine's thread
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "swarm"; }
+    bool wants_hints() const override;
 
     // Whether it was caught with a false answer. Any thread; the last 10,000 are remembered.
     bool has_lied(WorkerId worker) const;

@@ -98,6 +98,7 @@ void SwarmState::remove_worker(Turn& turn, WorkerId id, WorkerEvent::Kind kind, 
                                std::optional<CloseCode> code) {
     const std::unique_ptr<Worker> worker = pool.take(id);
     if (!worker) return;
+    if (worker->on_demand) --num_on_demand;
     set_pairs_max(*worker, std::numeric_limits<std::uint32_t>::max());
     if (code) turn.out.push_back(CloseWorker{.worker = id, .code = *code, .reason = reason});
 
@@ -430,6 +431,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
 
     turn.set_timer(round.deadline, SwarmState::TimerKind::round, id);
     state.dispatch(turn, round);
+    state.send_hints(turn, batch.hints);
     return id;
 }
 

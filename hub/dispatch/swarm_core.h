@@ -68,6 +68,8 @@ class SwarmCore {
     // [num_layers * num_experts], active and ready workers; 0 for dense layers
     std::vector<std::uint16_t> replicas() const;
 
+    // Whether a worker is there that has a use for the hints of a round.
+    bool wants_hints() const;
     std::size_t num_rounds_open() const;
     std::size_t in_flight(WorkerId worker) const;  // groups
     // What the core holds to be true of its own state and is not; empty unless the core is wrong.

@@ -224,17 +224,8 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
         return;
     }
 
-    worker.device = hello->device;
-    worker.nickname = hello->nickname;
-    worker.client = hello->client;
-    worker.worker_key = hello->worker_key;
+    take_hello(worker, *hello);
     const auto asked = arithmetic_asked(options);
-    worker.arithmetic = asked.value_or(hello->arithmetic);
-    worker.speed = hello->speed;
-    worker.x_int8 = sends_x_int8(options) && names(hello->caps, x_int8_cap);
-    worker.lz4 = options.lz4 && hello->lz4;
-    worker.queue_depth = std::max(1u, options.queue_depth);
-    worker.tells_held = names(hello->caps, "held");
 
     turn.send(
         worker,
@@ -255,6 +246,22 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .nonce = options.nonce_of ? options.nonce_of(worker.id) : ""}));
 
     welcome(turn, worker);
+}
+
+// What it says of itself, once it is let in.
+void SwarmState::take_hello(Worker& worker, const Hello& hello) {
+    worker.device = hello.device;
+    worker.nickname = hello.nickname;
+    worker.client = hello.client;
+    worker.worker_key = hello.worker_key;
+    worker.arithmetic = arithmetic_asked(options).value_or(hello.arithmetic);
+    worker.speed = hello.speed;
+    worker.x_int8 = sends_x_int8(options) && names(hello.caps, x_int8_cap);
+    worker.lz4 = options.lz4 && hello.lz4;
+    worker.queue_depth = std::max(1u, options.queue_depth);
+    worker.tells_held = names(hello.caps, "held");
+    worker.on_demand = names(hello.caps, on_demand_cap);
+    if (worker.on_demand) ++num_on_demand;
 }
 
 // A peer with the five published messages: its token came with

@@ -86,6 +86,7 @@ struct SwarmState {
     void on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     std::optional<Error> no_place_for(const Worker& worker, const std::string& worker_key);
     void on_hello(Turn& turn, Worker& worker, ByteView frame);
+    void take_hello(Worker& worker, const Hello& hello);
     void on_published_peer(Turn& turn, Worker& worker, ByteView frame);
     void welcome(Turn& turn, Worker& worker);
     // Its share, once it is known what it `held` already; at most once.
@@ -174,6 +175,9 @@ struct SwarmState {
     void on_round_time(Turn& turn, Round& round);
     void serve_waiting(Turn& turn);
     Round* find_round(RoundId id);
+
+    // ---- swarm_hints.cpp
+    void send_hints(Turn& turn, std::span<const ExpertHint> hints);
 
     // ---- swarm_attempts.cpp: what is under way
     Attempt& new_attempt(Round& round, WorkerId worker);
@@ -265,7 +269,8 @@ struct SwarmState {
 
     WorkerPool pool;
     WorkerId last_worker = 0;
-    std::uint32_t num_weak = 0;  // who take less in one group than the wire allows
+    std::uint32_t num_on_demand = 0;  // who hold more than lies in their memory
+    std::uint32_t num_weak = 0;       // who take less in one group than the wire allows
     UnitDirectory directory;
     std::optional<TimePoint> units_timer_at;
     std::set<std::uint64_t> drained;  // ring keys, by their host's order

@@ -181,6 +181,7 @@ struct SwarmCounters {
                   cancels = 0, late = 0;
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
+    std::uint64_t hints_sent = 0;  // experts that coming layers may be asked for, by worker
     // Rows of answers that were computed again, and what came of it; pairs of ended rounds by what
     // was known of them when they counted.
     std::uint64_t rows_right = 0, rows_wrong = 0, rows_undecided = 0, answers_held = 0, lies = 0,

@@ -135,6 +135,8 @@ struct Worker : UnitHolder {
     bool authorized = false;
     bool lz4 = false;
     bool x_int8 = false;
+    bool on_demand = false;  // holds more than lies in its memory: hints help it
+    std::uint32_t next_hint_id = 1;
     bool tells_held = false;                                // its first READY says what it has
     WorkerArithmetic arithmetic = WorkerArithmetic::exact;  // of its answers
     DeviceInfo device;

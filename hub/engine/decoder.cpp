@@ -5,6 +5,7 @@
 #include "hub/base/trace.h"
 #include "hub/engine/attention.h"
 #include "hub/engine/decoder_weights.h"
+#include "hub/engine/expert_foresight.h"
 #include "hub/engine/expert_speculator.h"
 #include "hub/engine/kernels/matmul.h"
 #include "hub/engine/rope.h"
@@ -25,6 +26,7 @@ struct ExpertCall {
     std::vector<std::uint16_t> ids;
     std::vector<float> stand_in;  // what the rows already have in y's place, where stands_in
     bool stands_in = false;
+    std::vector<ExpertHint> hints;
     std::unique_ptr<ExpertRound> round;
 };
 
@@ -65,6 +67,7 @@ struct Decoder::State {
     Rope rope;
     std::vector<MicroBatch> micro_batches;
     std::vector<float> spare_logits;  // of a result that was given back
+    ExpertForesight* foresight = nullptr;
 
     std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
@@ -96,6 +99,7 @@ struct Decoder::State {
 Decoder::Decoder() = default;
 Decoder::~Decoder() = default;
 const ModelConfig& Decoder::config() const { return state_->config; }
+void Decoder::foresee_with(ExpertForesight* foresight) { state_->foresight = foresight; }
 
 Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package,
                                                  ThreadPool& threads, DecoderOptions options) {
@@ -353,6 +357,12 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     }
     if (watch) watch(view);
 
+    call.hints.clear();
+    if (foresight != nullptr && experts.wants_hints()) {
+        const auto hints = foresight->foresee(view);
+        call.hints.assign(hints.begin(), hints.end());
+    }
+
     // The round reads x until it is over; the next layer's norm may come before that.
     std::swap(call.x, batch.normed);
     call.round = experts.submit({.layer = layer_index,
@@ -363,7 +373,7 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                  .expert_ids = call.ids,
                                  .expert_weights = call.weights,
                                  .y = std::span(call.y).first(floats),
-                                 .hints = {}});
+                                 .hints = call.hints});
 }
 
 // Attention has been; the answers of the layer before may still be awaited where something stood

@@ -36,6 +36,8 @@ struct DecoderOptions {
     PackedDtype hub_dtype = PackedDtype::int8;
 };
 
+class ExpertForesight;
+
 class Decoder : public StepDevice {
   public:
     // Maps the hub's tensors, or packs them for int8; an error names
@@ -55,6 +57,9 @@ class Decoder : public StepDevice {
     }
     void recycle(StepResult&& result) override;
     bool gives_hidden() const override { return true; }
+    // Asked once per MoE layer and part where the backend has a use for hints. It outlives this;
+    // null: nobody.
+    void foresee_with(ExpertForesight* foresight);
     ThreadPool& threads() const override;  // those that steps run on
 
   private:

@@ -77,6 +77,8 @@ class ExpertBackend {
     // Starts a round; several may be in flight.
     virtual std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) = 0;
     virtual const char* name() const = 0;  // "local", "swarm"
+    // Whether a batch's hints would help anybody just now. From the thread that submits.
+    virtual bool wants_hints() const { return false; }
 };
 
 // Computes one expert over some rows on the hub itself: whom a swarm asks when no worker answers.

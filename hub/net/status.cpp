@@ -100,6 +100,7 @@ json calls_json(const SwarmCounters& calls) {
             {"hedges_won", calls.hedges_won},
             {"redispatched", calls.redispatched},
             {"timeouts", calls.timeouts},
+            {"hints_sent", calls.hints_sent},
             {"late", calls.late},
             {"bad_answers", calls.bad_answers},
             {"lies", calls.lies},

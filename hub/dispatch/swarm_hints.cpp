@@ -1,0 +1,31 @@
+// What coming layers may be asked for, told to those who hold it without having all of it in
+// memory (PREFETCH). Advice: nothing waits for it, and no answer depends on it.
+#include <map>
+
+#include "hub/dispatch/swarm_core.h"
+#include "hub/dispatch/swarm_state.h"
+
+namespace moex {
+
+bool SwarmCore::wants_hints() const { return state_->num_on_demand > 0; }
+
+// To everybody who might be asked: which of them it will be is decided when the layer is reached.
+void SwarmState::send_hints(Turn& turn, std::span<const ExpertHint> hints) {
+    if (num_on_demand == 0) return;
+
+    std::map<WorkerId, std::vector<PrefetchHint>> told;
+    for (const ExpertHint& hint : hints)
+        for (UnitHolder* holder : directory.ready(unit_of(hint.layer, hint.expert)))
+            if (worker_of(holder).on_demand && told[holder->id].size() < prefetch_hints_max)
+                told[holder->id].push_back({.unit = {hint.layer, hint.expert},
+                                            .deadline_ms = hint.deadline_ms,
+                                            .confidence = hint.confidence});
+
+    for (const auto& [id, units] : told) {
+        Worker& worker = *pool.find(id);
+        turn.send(worker, encode_prefetch(worker.next_hint_id++, units));
+        counts.hints_sent += units.size();
+    }
+}
+
+}  // namespace moex

@@ -1,0 +1,53 @@
+#include "hub/foresight/hints.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "hub/foresight/gate_predictors.h"
+
+namespace moex {
+
+Hints::Hints(std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
+             std::uint32_t per_row)
+    : gates_(std::move(gates)),
+      predictor_(profile ? make_quasi_hidden_predictor(gates_, std::move(profile))
+                         : make_next_gate_predictor(gates_)),
+      per_row_(per_row) {}
+
+std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
+    hints_.clear();
+    const auto layers = gates_->moe_layers();
+    const auto next = std::upper_bound(layers.begin(), layers.end(), seen.layer);
+    if (next == layers.end() || seen.num_tokens > rows_max) return hints_;
+
+    const std::size_t num_experts = seen.num_experts;
+    confidence_.resize(seen.num_tokens * num_experts);
+    if (!predictor_->predict(seen, *next, confidence_)) return hints_;
+
+    // By its rank in the row that wants it most.
+    const auto per_row = static_cast<std::uint32_t>(std::min<std::size_t>(per_row_, num_experts));
+    std::vector<std::uint32_t> best(num_experts, per_row);
+    order_.resize(num_experts);
+    for (std::uint32_t row = 0; row < seen.num_tokens; ++row) {
+        const auto sure = std::span(confidence_).subspan(row * num_experts, num_experts);
+        std::iota(order_.begin(), order_.end(), std::uint16_t{0});
+        std::partial_sort(order_.begin(), order_.begin() + per_row, order_.end(),
+                          [&](std::uint16_t a, std::uint16_t b) {
+                              return sure[a] != sure[b] ? sure[a] > sure[b] : a < b;
+                          });
+        for (std::uint32_t rank = 0; rank < per_row; ++rank)
+            best[order_[rank]] = std::min(best[order_[rank]], rank);
+    }
+
+    for (std::uint32_t rank = 0; rank < per_row; ++rank)
+        for (std::size_t expert = 0; expert < num_experts; ++expert)
+            if (best[expert] == rank)
+                hints_.push_back({.layer = static_cast<std::uint16_t>(*next),
+                                  .expert = static_cast<std::uint16_t>(expert),
+                                  .deadline_ms = 0,
+                                  .confidence = static_cast<std::uint8_t>(255 * (per_row - rank) /
+                                                                          (per_row + 1))});
+    return hints_;
+}
+
+}  // namespace moex

@@ -1,0 +1,37 @@
+// From a predictor's confidence to the hints that go with a layer's round: which experts the next
+// MoE layer may be asked for. For who holds experts without having them in memory.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "hub/engine/expert_foresight.h"
+#include "hub/foresight/expert_profile.h"
+#include "hub/foresight/router_gates.h"
+
+namespace moex {
+
+class Hints : public ExpertForesight {
+  public:
+    // By the quasi-hidden state where the package has default vectors (`profile`), else by the next
+    // layer's router on this layer's rows. `per_row`: more than top_k fetch for what was guessed
+    // second best.
+    Hints(std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
+          std::uint32_t per_row);
+
+    // Of the rows' guesses together, each expert once. Nothing for steps of many rows: a prompt
+    // asks for most of a layer anyway.
+    std::span<const ExpertHint> foresee(const RouteView& seen) override;
+
+    static constexpr std::uint32_t rows_max = 16;
+
+  private:
+    std::shared_ptr<const RouterGates> gates_;
+    std::unique_ptr<ExpertPredictor> predictor_;
+    std::uint32_t per_row_;
+    std::vector<float> confidence_;     // [rows, num_experts]
+    std::vector<std::uint16_t> order_;  // of one row
+    std::vector<ExpertHint> hints_;
+};
+
+}  // namespace moex

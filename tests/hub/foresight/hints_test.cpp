@@ -1,0 +1,110 @@
+// What the next layer may be asked for, as a decoder's steps tell it.
+#include "hub/foresight/hints.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tests/hub/engine/engine_fixture.h"
+
+namespace moex {
+namespace {
+
+// Asks for hints, and keeps them.
+class HintedExperts : public ExpertBackend {
+  public:
+    explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        hints[batch.layer].assign(batch.hints.begin(), batch.hints.end());
+        asked[batch.layer].assign(batch.expert_ids.begin(), batch.expert_ids.end());
+        return experts_.submit(batch);
+    }
+    const char* name() const override { return "hinted"; }
+    bool wants_hints() const override { return wants; }
+
+    bool wants = true;
+    std::map<std::uint32_t, std::vector<ExpertHint>> hints;
+    std::map<std::uint32_t, std::vector<std::uint16_t>> asked;
+
+  private:
+    ExpertBackend& experts_;
+};
+
+class HintsTest : public testing::Test {
+  protected:
+    HintsTest()
+        : package_(test::tiny_package()),
+          local_(package_, test::compute_threads(), {}, Arithmetic::int8),
+          experts_(local_),
+          tokens_(test::random_tokens(64, package_->config().vocab_size, 3)),
+          cache_(package_->config(), {16, 64, KvDtype::f32}) {
+        auto decoder = Decoder::create(package_, test::compute_threads());
+        auto gates = RouterGates::load(package_, test::compute_threads());
+        if (!decoder.ok() || !gates.ok()) throw std::runtime_error("the tiny model does not load");
+        decoder_ = std::move(decoder).value();
+        gates_ = std::make_shared<const RouterGates>(*std::move(gates));
+    }
+    std::vector<float> step(std::uint32_t num_rows) {
+        KvCache::Sequence kv(cache_);
+        const StepRows rows{
+            .kv = &kv, .tokens = std::span(tokens_).first(num_rows), .all_logits = true};
+        auto result = decoder_->step({&rows, 1}, experts_);
+        if (!result.ok()) throw std::runtime_error(result.error().message);
+        return std::move(result->logits);
+    }
+
+    std::shared_ptr<const ModelPackage> package_;
+    LocalExperts local_;
+    HintedExperts experts_;
+    std::vector<TokenId> tokens_;
+    KvCache cache_;
+    std::unique_ptr<Decoder> decoder_;
+    std::shared_ptr<const RouterGates> gates_;
+};
+
+TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
+    const std::vector<float> without = step(4);
+    for (const auto& [layer, hints] : experts_.hints) EXPECT_TRUE(hints.empty());
+
+    const std::uint32_t per_row = 2 * package_->config().top_k;
+    Hints hints(gates_, nullptr, per_row);
+    decoder_->foresee_with(&hints);
+    EXPECT_EQ(step(4), without);
+
+    const auto layers = gates_->moe_layers();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        const std::vector<ExpertHint>& given = experts_.hints[layers[i]];
+        if (i + 1 == layers.size()) {
+            EXPECT_TRUE(given.empty()) << "nothing follows the last layer";
+            continue;
+        }
+        EXPECT_GE(given.size(), per_row);
+        EXPECT_TRUE(std::is_sorted(given.begin(), given.end(), [](const auto& a, const auto& b) {
+            return a.confidence > b.confidence;
+        }));
+        std::set<std::uint16_t> named;
+        for (const ExpertHint& hint : given) {
+            EXPECT_EQ(hint.layer, layers[i + 1]);
+            EXPECT_TRUE(named.insert(hint.expert).second);
+        }
+    }
+
+    // All of a layer foreseen: nothing that it asks for is missing.
+    Hints everything(gates_, nullptr, package_->config().num_experts);
+    decoder_->foresee_with(&everything);
+    (void)step(2);
+    EXPECT_EQ(experts_.hints[layers[0]].size(), package_->config().num_experts);
+}
+
+TEST_F(HintsTest, AreNotMadeForManyRowsNorForABackendThatWantsNone) {
+    Hints hints(gates_, nullptr, 4);
+    decoder_->foresee_with(&hints);
+    (void)step(Hints::rows_max + 1);
+    for (const auto& [layer, given] : experts_.hints) EXPECT_TRUE(given.empty());
+    experts_.wants = false;
+    (void)step(1);
+    for (const auto& [layer, given] : experts_.hints) EXPECT_TRUE(given.empty());
+}
+
+}  // namespace
+}  // namespace moex
