@@ -147,7 +147,7 @@ test("a hub that restarts is served without a click or a download; a damaged blo
     };
     const blobs = new Blobs(new URL("/weights/", location.origin).href);
     const got = await new Promise((resolve) => {
-      blobs.fetch(request.url.split("/").pop(), size, () => {}, (bytes) => resolve(bytes?.length));
+      blobs.fetch(request.url.split("/").pop(), size, false, () => {}, (bytes) => resolve(bytes?.length));
     });
     const waiting = blobs.put_bytes;
     goOn();
