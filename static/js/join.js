@@ -41,6 +41,8 @@ const work = new WorkCard(token, (message) => worker?.postMessage(message));
 
 const powerPercent = () => Number(element("power").value);
 const keeps_gb = [0, 1, 2, 4, 8, 16, 32, 64];
+// Of what is kept beyond the GPU, this much stays in the machine's memory, which is faster than a disk.
+const hostBytes = () => Math.min(keepBytes(), 256 * 1024 ** 2);
 const keepBytes = () => keeps_gb[element("keep").value] * 1024 ** 3;
 const budgetBytes = () => budgets_mb[element("budget").value] * 1024 * 1024;
 
@@ -163,7 +165,8 @@ async function start() {
   worker.onmessage = ({ data }) => (data.type === "status" ? onStatus(data.status) : fail(data.reason));
   worker.onerror = (event) => fail(say("worker_failed", event.message));
   worker.postMessage({
-    type: "start", token, nickname, worker_key, budget_bytes: budgetBytes(), keep_bytes: keepBytes(),
+    type: "start", token, nickname, worker_key,
+    budget_bytes: budgetBytes(), keep_bytes: keepBytes(), host_bytes: hostBytes(),
     power_percent: powerPercent(), client: info?.version ? `tab ${info.version}` : "tab",
   });
   is_paused = false;
@@ -214,7 +217,7 @@ element("keep").addEventListener("input", drawKeep);
 element("keep").addEventListener("change", () => {
   remember("moex-keep", element("keep").value);
   if (keepBytes() > 0) navigator.storage?.persist?.().catch(() => false);
-  worker?.postMessage({ type: "keep", bytes: keepBytes() });
+  worker?.postMessage({ type: "keep", bytes: keepBytes(), host_bytes: hostBytes() });
 });
 element("power").value = recall("moex-power", "100");
 element("power").addEventListener("input", drawPower);

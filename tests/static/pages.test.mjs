@@ -143,8 +143,8 @@ test("ThePageSaysWhatMemoryBuys", () => {
     "Room for about 64 experts of 128.");
   assert.equal(keepWords(status, 0, 0), "Experts that do not fit into memory are left to others.");
   assert.match(keepWords({ units_ready: 64, units_resident: 64 }, 1e9, 2e9), /^Experts beyond memory wait on/);
-  assert.equal(keepWords({ units_ready: 64, units_resident: 32 }, 1e9, 2e9),
-    "Keeps 64 experts on disk, 32 of them in memory as well.");
+  assert.equal(keepWords({ units_ready: 64, units_resident: 32, bytes_in_memory: 5e6 }, 1e9, 2e9),
+    "Keeps 64 experts on disk, 32 on the GPU, 5.0 MB in this computer's memory.");
   assert.equal(keepWords(status, 2e9, 1e9),
     "This browser gives the site 1.0 GB; what goes beyond is fetched anew when asked for.");
   assert.equal(shareWords(status, 128), "This tab holds 32 of the model's 128 experts: 25 %.");

@@ -25,6 +25,9 @@ export class Blobs {
     this.cache = null;
     this.cache_failed = "";
     this.put_bytes = 0;          // of blobs that are not on the disk yet
+    this.host_bytes = 0;         // that may stay in this machine's memory, for who will ask for them again
+    this.memory = new Map();     // hex -> verified bytes, the one that was not asked for longest first
+    this.memory_bytes = 0;
     this.putting = Promise.resolve();
   }
 
@@ -68,8 +71,32 @@ export class Blobs {
     return this.cache;
   }
 
+  recall(hex) {
+    const bytes = this.memory.get(hex);
+    if (!bytes) return null;
+    this.memory.delete(hex);
+    this.memory.set(hex, bytes);
+    return bytes;
+  }
+  remember(hex, bytes) {
+    if (this.memory.has(hex) || bytes.length > this.host_bytes) return;
+    this.memory.set(hex, bytes);
+    this.memory_bytes += bytes.length;
+    for (const [oldest, { length }] of this.memory) {
+      if (this.memory_bytes <= this.host_bytes) break;
+      this.memory.delete(oldest);
+      this.memory_bytes -= length;
+    }
+  }
+
   async one({ hex, size, progress, generation }) {
     const { signal } = this.abort;             // cancel() puts another in its place
+
+    const known = this.recall(hex);
+    if (known) {
+      if (generation === this.generation) progress(size, false);
+      return { bytes: known };
+    }
 
     const url = this.base + hex;
     const cache = await this.openCache();
@@ -79,6 +106,7 @@ export class Blobs {
       const bytes = new Uint8Array(await stored.arrayBuffer().catch(() => new ArrayBuffer(0)));
       if (bytes.length === size && await isBlob(bytes, hex)) {
         if (generation === this.generation) progress(size, false);
+        this.remember(hex, bytes);
         return { bytes };
       }
       this.refused += 1;
@@ -98,6 +126,7 @@ export class Blobs {
       if (!answer.bytes) continue;
       if (await isBlob(answer.bytes, hex)) {
         if (cache) this.put(cache, url, answer.bytes);
+        this.remember(hex, answer.bytes);
         return { bytes: answer.bytes };
       }
 

@@ -1,7 +1,8 @@
 // The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers
 // (Module.mx).
-// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, power_percent}
-//               | {type: "budget", bytes} | {type: "keep", bytes} | {type: "power", percent}
+// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, host_bytes,
+//                power_percent}
+//               | {type: "budget", bytes} | {type: "keep", bytes, host_bytes} | {type: "power", percent}
 //               | {type: "identity", worker_id, public_key, signature, shows_nickname}
 //               | "pause" | "resume" | "online" | "stop"
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
@@ -91,6 +92,7 @@ Object.assign(mx, {
     const status = JSON.parse(decoder.decode(json));
     status.blobs_refused = blobs.refused;
     status.bytes_to_store = blobs.put_bytes;
+    status.bytes_in_memory = blobs.memory_bytes;
     status.pokes = gpu.pokes;
     status.poke_period_us = gpu.pace?.period_us ?? 0;
     // What the border between the socket, the WASM and the GPU cost so far: a test counts it by rounds.
@@ -103,13 +105,17 @@ Object.assign(mx, {
 const early = [];
 function handle(message) {
   const type = message.type ?? message;
+  if (type === "start") blobs.host_bytes = message.host_bytes ?? 0;
   if (type === "start") withText(JSON.stringify(message), (address, size) => wasm._mx_start(address, size));
   else if (type === "pause") wasm._mx_pause();
   else if (type === "resume") wasm._mx_resume();
   else if (type === "online") wasm._mx_on_network_back();
   else if (type === "stop") wasm._mx_stop();
   else if (type === "budget") wasm._mx_set_budget(message.bytes);
-  else if (type === "keep") wasm._mx_set_keep(message.bytes);
+  else if (type === "keep") {
+    blobs.host_bytes = message.host_bytes;
+    wasm._mx_set_keep(message.bytes);
+  }
   else if (type === "power") wasm._mx_set_power(message.percent);
   else if (type === "identity") {
     withText(message.public_key + message.signature, (address, size) => {

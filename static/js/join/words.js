@@ -45,7 +45,8 @@ export function budgetWords(status, budget_bytes, units) {
   if (!(status?.units_ready > 0) || !(status.weights_bytes > 0)) {
     return say("more_memory");
   }
-  const room = Math.floor(budget_bytes / (status.weights_bytes / (status.units_resident || status.units_ready)));
+  const blob_bytes = status.weights_bytes / (status.units_resident || status.units_ready);
+  const room = Math.floor(budget_bytes / blob_bytes);
   if (units > 0 && room >= units) return say("room_for_all");
   return say("room", room, units);
 }
@@ -55,7 +56,8 @@ export function keepWords(status, keep_bytes, quota) {
   if (keep_bytes === 0) return say("keep_nothing");
   if (quota > 0 && quota < keep_bytes) return say("keep_quota", bytes(quota));
   const beyond = (status?.units_ready ?? 0) - (status?.units_resident ?? 0);
-  return beyond > 0 ? say("keeps", status.units_ready, status.units_resident) : say("keep_slower");
+  if (!(beyond > 0)) return say("keep_slower");
+  return say("keeps", status.units_ready, status.units_resident, bytes(status.bytes_in_memory ?? 0));
 }
 
 export function memoryWords(status) {

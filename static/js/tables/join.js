@@ -82,7 +82,8 @@ export const table = {
     keep_nothing: "Experts that do not fit into memory are left to others.",
     keep_slower: "Experts beyond memory wait on disk and are brought when they are asked for: slower, never wrong.",
     keep_quota: (quota) => `This browser gives the site ${quota}; what goes beyond is fetched anew when asked for.`,
-    keeps: (held, resident) => `Keeps ${experts(held)} on disk, ${whole.format(resident)} of them in memory as well.`,
+    keeps: (held, resident, in_memory) => `Keeps ${experts(held)} on disk, ${whole.format(resident)} on the GPU, `
+      + `${in_memory} in this computer's memory.`,
     power: "Power",
     power_all: "The hub asks as often as it likes.",
     power_part: (percent) => `The hub asks this tab about ${percent} times where it would ask 100.`,
@@ -267,7 +268,8 @@ export const table = {
     keep_nothing: "Experten, die nicht in den Speicher passen, bleiben anderen überlassen.",
     keep_slower: "Experten ohne Platz im Speicher liegen auf der Platte bereit: langsamer, nie falsch.",
     keep_quota: (quota) => `Dieser Browser gibt der Seite ${quota}; was darüber liegt, wird bei Bedarf neu geladen.`,
-    keeps: (held, resident) => `Hält ${experten(held)} auf der Platte, davon ${whole.format(resident)} im Speicher.`,
+    keeps: (held, resident, in_memory) => `Hält ${experten(held)} auf der Platte, ${whole.format(resident)} auf der `
+      + `GPU, ${in_memory} im Speicher dieses Rechners.`,
     power: "Leistung",
     power_all: "Der Hub fragt, so oft er mag.",
     power_part: (percent) => `Der Hub fragt diesen Tab etwa ${percent}-mal, wo er sonst 100-mal fragte.`,
