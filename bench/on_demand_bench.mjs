@@ -1,0 +1,65 @@
+#!/usr/bin/env node
+// Experts on demand: one native worker that holds all of the demo's experts, with memory for some of them.
+//   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns]        [96 3]
+// Every way decodes the same greedy text, the ways in turns. Prints CSV, a row a way:
+//   budget_mb,slots   the worker's limit, and the experts that lie in its memory
+//   policy,prefetch   who leaves first; whether the hub tells what the next layer may ask for
+//   asked,missing     experts of groups, and those in no slot when their group arrived (late: on their way for a hint)
+//   load_ms_token     that groups waited for experts, a token
+//   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker's that has memory for all
+// Fails when a text differs from the all-resident one.
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+
+import { Hub, NativeWorker, chat } from "../tests/browser/support/hub.mjs";
+
+const max_tokens = Number(process.argv[2] ?? 96);
+const turns = Number(process.argv[3] ?? 3);
+const request = {
+  model: "moex-demo", temperature: 0, max_tokens,
+  messages: [{ role: "user", content: "Tell me a story about a garden." }],
+};
+const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off"];
+const ways = [{ budget_mb: 64, policy: "lru", prefetch: "off" }];      // room for all
+for (const budget_mb of [3, 6, 12, 20])
+  for (const policy of ["lru", "lfu", "cacheless"])
+    for (const prefetch of ["off", "on"]) ways.push({ budget_mb, policy, prefetch });
+const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
+
+async function run({ budget_mb, policy, prefetch }) {
+  const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
+  const hub = await Hub.start([...serve, "--prefetch", prefetch]);
+  const worker = await NativeWorker.start(hub, ["--backend", "cpu", "--cache", cache, "--keep-mb", "80",
+    "--budget-mb", budget_mb, "--evict", policy]);
+  try {
+    await hub.until(({ coverage }) => coverage.replicas_min === 1, "the worker");
+    const begun = performance.now();
+    const { text, error } = await chat(hub, request);
+    if (error) throw new Error(JSON.stringify(error));
+    const seconds = (performance.now() - begun) / 1000;
+    await worker.stop();
+    const said = /worker: (asked=.*)/.exec(worker.child.printed)?.[1] ?? "asked=0 resident=0 late=0 load_ms=0";
+    const figures = Object.fromEntries(said.split(" ").map((one) => one.split("=")).map(([k, v]) => [k, Number(v)]));
+    const [, slots] = /^serving units=.* resident=(\d+)$/m.exec(worker.child.printed);
+    return { text, slots, tok_s: max_tokens / seconds, ...figures };
+  } finally {
+    await hub.remove();
+    rmSync(cache, { recursive: true, force: true });
+  }
+}
+
+const results = ways.map(() => []);
+for (let turn = 0; turn < turns; turn += 1)
+  for (const [i, way] of ways.entries()) results[i].push(await run(way));
+
+const [all] = results;
+console.log("budget_mb,slots,policy,prefetch,asked,missing,late,load_ms_token,tok_s,of_all");
+for (const [i, { budget_mb, policy, prefetch }] of ways.entries()) {
+  if (results[i].some(({ text }) => text !== all[0].text)) throw new Error(`${JSON.stringify(ways[i])}: another text`);
+  const [{ slots, asked, late }] = results[i];
+  const of = (value) => median(results[i].map(value));
+  const ratio = median(results[i].map(({ tok_s }, turn) => tok_s / all[turn].tok_s));
+  console.log([budget_mb, slots, policy, prefetch, asked, of((one) => one.asked - one.resident), late,
+    (of((one) => one.load_ms) / max_tokens).toFixed(2), of((one) => one.tok_s).toFixed(1), ratio.toFixed(3)].join(","));
+}
