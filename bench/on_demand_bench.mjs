@@ -1,6 +1,7 @@
 #!/usr/bin/env node
 // Experts on demand: one native worker that holds all of the demo's experts, with memory for some of them.
-//   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns]        [96 3]
+//   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms]        [96 3 0]
+// round_trip_ms: added between hub and worker, half of it each way.
 // Every way decodes the same greedy text, the ways in turns. Prints CSV, a row a way:
 //   budget_mb,slots   the worker's limit, and the experts that lie in its memory
 //   policy,prefetch   who leaves first; whether the hub tells what the next layer may ask for
@@ -9,6 +10,7 @@
 //   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker's that has memory for all
 // Fails when a text differs from the all-resident one.
 import { mkdtempSync, rmSync } from "node:fs";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
@@ -16,6 +18,7 @@ import { Hub, NativeWorker, chat } from "../tests/browser/support/hub.mjs";
 
 const max_tokens = Number(process.argv[2] ?? 96);
 const turns = Number(process.argv[3] ?? 3);
+const round_trip_ms = Number(process.argv[4] ?? 0);
 const request = {
   model: "moex-demo", temperature: 0, max_tokens,
   messages: [{ role: "user", content: "Tell me a story about a garden." }],
@@ -27,10 +30,27 @@ for (const budget_mb of [3, 6, 12, 20])
     for (const prefetch of ["off", "on"]) ways.push({ budget_mb, policy, prefetch });
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
+// A line to `port` on which every piece comes half a round trip later.
+async function farAway(port) {
+  const server = createServer((near) => {
+    const far = connect(port, "127.0.0.1");
+    for (const [from, to] of [[near, far], [far, near]]) {
+      from.setNoDelay(true);
+      from.on("data", (bytes) => setTimeout(() => to.write(bytes), round_trip_ms / 2));
+      from.on("close", () => setTimeout(() => to.destroy(), round_trip_ms / 2));
+      from.on("error", () => to.destroy());
+    }
+  });
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return server;
+}
+
 async function run({ budget_mb, policy, prefetch }) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...serve, "--prefetch", prefetch]);
-  const worker = await NativeWorker.start(hub, ["--backend", "cpu", "--cache", cache, "--keep-mb", "80",
+  const line = round_trip_ms > 0 ? await farAway(hub.port) : null;
+  const there = line ? { join: hub.join, url: `http://127.0.0.1:${line.address().port}` } : hub;
+  const worker = await NativeWorker.start(there, ["--backend", "cpu", "--cache", cache, "--keep-mb", "80",
     "--budget-mb", budget_mb, "--evict", policy]);
   try {
     await hub.until(({ coverage }) => coverage.replicas_min === 1, "the worker");
@@ -45,6 +65,7 @@ async function run({ budget_mb, policy, prefetch }) {
     return { text, slots, tok_s: max_tokens / seconds, ...figures };
   } finally {
     await hub.remove();
+    line?.close();
     rmSync(cache, { recursive: true, force: true });
   }
 }

@@ -167,9 +167,10 @@ const Setting swarm_settings[] = {
      "second layer's calls leave before the last answers are in, default vectors in their place: "
      "5 of 8 round trips of the demo, nothing won with --backend local",
      0, 0, "exact|speculative"},
-    {"prefetch", on_off, command_serve, "", "on",
+    {"prefetch", on_off, command_serve, "", "off",
      "tell workers that hold more experts than lie in their memory which of them the next layer "
-     "may ask for (by this machine's cores)"},
+     "may ask for: a quarter of the waits, half of the loads for nothing (by this machine's "
+     "cores)"},
     {"deterministic", flag, command_serve | command_generate | reads_text, "", "off",
      "same text whatever the workers: fixed rounding and order of sums"},
     {"wire-dtype", word, command_serve | command_generate | reads_text, "DTYPE", "f16",
