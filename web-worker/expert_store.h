@@ -2,8 +2,8 @@
 // arenas, no arena larger than one storage binding may be. A layer's experts share
 // an arena where one holds them, in whatever order they come: a round asks for
 // experts of one layer, and what lies in one arena is computed by one dispatch.
-// Owns the arenas' buffers. Experts beyond the budget are not held; the
-// connection tells the hub what is ready, so it is not asked for the rest.
+// Owns the arenas' buffers. Experts beyond the budget do not lie here;
+// slot_cache.h knows which of them are held all the same.
 #pragma once
 
 #include <cstdint>
