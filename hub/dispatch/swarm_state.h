@@ -1,9 +1,8 @@
-// The inside of SwarmCore, split over ten files: swarm_core (events and time),
-// swarm_protocol (frames in), swarm_orders (the host's word), swarm_units (who holds what),
-// swarm_dispatch (who computes what), swarm_attempts (what is under way), swarm_checks and
-// swarm_witness (what is computed again), swarm_invariants (what must hold of it all),
-// swarm_views (what others are told of it).
-// Private to this room.
+// The inside of SwarmCore, split over twelve files: swarm_core (events and time), swarm_session
+// (who may join), swarm_protocol (frames in), swarm_hints (what is foreseen), swarm_orders (the
+// host's word), swarm_units (who holds what), swarm_dispatch (who computes what), swarm_attempts
+// (what is under way), swarm_checks and swarm_witness (what is computed again), swarm_invariants
+// (what must hold of it all), swarm_views (what others are told of it). Private to this room.
 #pragma once
 
 #include <queue>
@@ -81,8 +80,7 @@ struct SwarmState {
     // and have answered; then serves those who wait.
     void close_drained(Turn& turn);
 
-    // ---- swarm_protocol.cpp: frames in
-    void on_frame(Turn& turn, Worker& worker, ByteView frame);
+    // ---- swarm_session.cpp: the first frame, and what follows from it
     void on_first_frame(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     std::optional<Error> no_place_for(const Worker& worker, const std::string& worker_key);
     void on_hello(Turn& turn, Worker& worker, ByteView frame);
@@ -91,6 +89,9 @@ struct SwarmState {
     void welcome(Turn& turn, Worker& worker);
     // Its share, once it is known what it `held` already; at most once.
     void place(Turn& turn, Worker& worker, std::span<const std::uint32_t> held);
+
+    // ---- swarm_protocol.cpp: frames in
+    void on_frame(Turn& turn, Worker& worker, ByteView frame);
     void on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header);
     void on_result(Turn& turn, Worker& worker, const FrameHeader& header, ByteView frame);
     void on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id);
