@@ -2,14 +2,14 @@
 // is said in chat/words.js and tables/chat.js; here is who does what when.
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
-import { formOf, lengthLimit, samplingOf } from "/js/chat/settings.js";
+import { formOf, lengthLimit, numAnswers, samplingOf } from "/js/chat/settings.js";
 import { ThisDevice } from "/js/chat/device.js";
 import { DevicePanel } from "/js/chat/device_panel.js";
 import { SettingsPanel } from "/js/chat/settings_panel.js";
 import { Sidebar } from "/js/chat/sidebar.js";
 import { Store } from "/js/chat/store.js";
 import { Thread } from "/js/chat/thread.js";
-import { Turn } from "/js/chat/turn.js";
+import { Turns } from "/js/chat/turn.js";
 import { bannerWords, endWords, errorWords, poolWords, unreachable, welcomeWords } from "/js/chat/words.js";
 import { button, download, element, make } from "/js/dom.js";
 import { askToForget, forgetEverything, forgottenWords, listenForForget, startAnew } from "/js/forget.js";
@@ -25,7 +25,7 @@ const ideas = ["idea_lighthouse", "idea_scene", "idea_door"];
 let info = { model: "", context_tokens: null, api_key_required: false };
 let health_status = 0;       // of HTTP
 let health;                  // of /health, null when the hub does not answer, undefined before the first look
-let running = null;          // {controller, conversation, message, turn} of the answer that streams
+let running = null;          // {controller, conversation, messages, turns} of the answers that stream
 
 const apiKey = () => element("api-key").value.trim();
 speakIn(table, element("language"), drawAnew);
@@ -41,8 +41,8 @@ const device_panel = new DevicePanel({
   again: () => device.begin(),
 });
 const thread = new Thread(element("thread"), element("messages"), {
-  continue: (message) => answer(store.current, message),
-  retry: (message) => answer(store.current, message),
+  continue: (message) => answer(store.current, [message]),
+  retry: (message) => answer(store.current, [message]),
   again: (message) => answerAgain(message),
   edit: (message, text) => ask(text, message.parent),
   choose: (message) => store.choose(message),
@@ -79,7 +79,7 @@ function drawThread() {
   element("title").textContent = is_empty ? say("new_chat") : current.title;
   document.title = is_empty ? say("title") : say("titled", current.title);
   element("export-box").hidden = is_empty;
-  thread.show(current, running?.message);
+  thread.show(current, running?.messages ?? []);
   drawComposer();
 }
 
@@ -129,13 +129,16 @@ function answerHere(request, how) {
   return device.answer(request, how);
 }
 
+// Side by side; a device takes the likeliest words, which are the same each time.
+const howMany = () => (isHere() ? 1 : numAnswers(panel.settings));
+
 // After `parent`, the last message that is shown if none is given.
 function ask(text, parent) {
   if (!canAsk()) return false;
   const { current } = store;
-  const message = store.ask(text, info.model, parent);
+  const messages = store.ask(text, info.model, howMany(), parent);
   if (idInAddress() !== current.id) history.replaceState(null, "", `#c=${current.id}`);
-  answer(current, message);      // first: what is drawn then is an answer that runs, not one that somebody left
+  answer(current, messages);      // first: what is drawn then is an answer that runs, not one that somebody left
   drawThread();
   return true;
 }
@@ -143,8 +146,7 @@ function ask(text, parent) {
 function answerAgain(message) {
   if (!canAsk()) return;
   const { current } = store;
-  const another = store.answerAnew(current.messages.find(({ id }) => id === message.parent));
-  answer(current, another);
+  answer(current, store.answersTo(current.messages.find(({ id }) => id === message.parent), howMany()));
   drawThread();
 }
 
@@ -152,7 +154,7 @@ function answerAgain(message) {
 function answerWithResults(message) {
   if (!canAsk()) return;
   const { current } = store;
-  const next = store.answerAnew(message);
+  const next = store.answersTo(message, howMany());
   store.save(current, [message]);
   answer(current, next);
   drawThread();
@@ -160,21 +162,21 @@ function answerWithResults(message) {
 
 // Two tabs do not write one answer. `left`: what a page before this one left of its stream.
 let lock_before = Promise.resolve();      // done when this tab's own last lock is free again
-async function answer(conversation, message, left = null) {
+async function answer(conversation, messages, left = null) {
   if (running) return;
-  const own = { controller: new AbortController(), conversation, message, turn: null };
+  const own = { controller: new AbortController(), conversation, messages, turns: null };
   running = own;
   drawComposer();
   try {
     const locks = window.isSecureContext ? navigator.locks : undefined;
-    if (!locks) return await stream(conversation, message, left);
+    if (!locks) return await stream(conversation, messages, left);
     await lock_before.catch(() => {});
     // The page before this one may not quite be gone; and a copy of this tab may have ended the answer meanwhile.
     const how = left ? { signal: own.controller.signal } : { ifAvailable: true };
-    const isWhole = () => conversation.messages.some(({ id, end }) => id === message.id && end);
+    const isWhole = () => messages.every(({ id }) => conversation.messages.some((one) => one.id === id && one.end));
     lock_before = locks.request(`moex-chat-${conversation.id}`, how, (lock) => {
       if (left && isWhole()) return undefined;
-      if (lock) return stream(conversation, message, left);
+      if (lock) return stream(conversation, messages, left);
       announce(say("other_tab"));
       return undefined;
     });
@@ -182,38 +184,43 @@ async function answer(conversation, message, left = null) {
   } finally {
     if (running === own) {      // nothing was streamed
       running = null;
-      thread.end(message);
+      messages.forEach((message) => thread.end(message));
     }
     drawComposer();
   }
 }
 
-async function stream(conversation, message, left) {
+// `messages`: the answers that it gives, side by side.
+async function stream(conversation, messages, left) {
   const { settings } = panel;
   const requestFor = () => ({
     model: info.model,
-    messages: messagesFor(conversation, message, settings.system),
+    messages: messagesFor(conversation, messages[0], settings.system),
     ...samplingOf(settings),
     ...formOf(settings),
+    ...(messages.length > 1 ? { n: messages.length } : {}),
   });
-  // A stream that was left is told from its first event on: the message begins again where it began then.
-  const { content, reasoning, reasoning_ms, facts } = left?.from ?? message;
-  const from = { content, reasoning, reasoning_ms, facts: { ...facts } };
+  // A stream that was left is told from its first event on: a message begins again where it began then.
+  const from = (left?.from ?? messages).map(({ content, reasoning, reasoning_ms, facts }) => (
+    { content, reasoning, reasoning_ms, facts: { ...facts } }));
   const place = isHere() && !left ? "device" : "hub";
-  let turn = null, stream_id = left?.id ?? "";
+  let turns = null, stream_id = left?.id ?? "";
   const begin = () => {
-    if (turn) return;
-    Object.assign(message, from, { facts: { ...from.facts, ttft_ms: message.facts.ttft_ms ?? null } });
-    message.facts.place = content && from.facts.place === "hub" && place === "device" ? "both" : place;
-    turn = running.turn = new Turn(message, { now_ms: performance.now(), workers: workersNow() });
+    if (turns) return;
+    messages.forEach((message, i) => {
+      const { content, facts } = from[i];
+      Object.assign(message, from[i], { facts: { ...facts, ttft_ms: message.facts.ttft_ms ?? null } });
+      message.facts.place = content && facts.place === "hub" && place === "device" ? "both" : place;
+    });
+    turns = running.turns = new Turns(messages, { now_ms: performance.now(), workers: workersNow() });
   };
   store.busy = conversation;
   if (!left) {
     begin();
-    message.is_form = formOf(settings).response_format !== undefined;
+    for (const message of messages) message.is_form = formOf(settings).response_format !== undefined;
   }
-  thread.begin(message);
-  store.save(conversation, [message]);
+  messages.forEach((message) => thread.begin(message));
+  store.save(conversation, messages);
 
   let kept_at = performance.now();
   let reason = "", words = "";
@@ -222,15 +229,15 @@ async function stream(conversation, message, left) {
     onStream(id) {
       stream_id = id;
       begin();
-      if (id) write(left_name, { id, conversation: conversation.id, message: message.id, from });
+      const ids = messages.map((message) => message.id);
+      if (id) write(left_name, { id, conversation: conversation.id, messages: ids, from });
     },
     onChunk(chunk) {
       const now = performance.now();
-      turn.add(chunk, now);
-      thread.grow(message);
+      turns.add(chunk, now).forEach((message) => thread.grow(message));
       if (now - kept_at < keep_every_ms) return;
       kept_at = now;
-      store.save(conversation, [message]);
+      store.save(conversation, messages);
     },
   };
   try {
@@ -244,16 +251,17 @@ async function stream(conversation, message, left) {
   if (reason === "stopped" && stream_id) stopChat(stream_id, apiKey());
 
   const { context_tokens } = place === "device" && device.ready ? device.state : info;
-  turn?.see(workersNow());
-  turn?.end(reason, { now_ms: performance.now(), words, limit: lengthLimit(settings), context_tokens });
+  turns?.see(workersNow());
+  turns?.end(reason, { now_ms: performance.now(), words, limit: lengthLimit(settings), context_tokens });
   const had_focus = document.activeElement === document.body || document.activeElement === element("stop");
   running = null;
   store.busy = null;
   // Until the end is kept, whoever loads the page again finds it in the stream.
   const forget = () => read(left_name, null)?.id === stream_id && drop(left_name);
-  store.save(conversation, [message]).then(forget, forget);
-  thread.end(message);
-  announce(endWords(message)?.text ?? "", message.content);
+  store.save(conversation, messages).then(forget, forget);
+  messages.forEach((message) => thread.end(message));
+  const shown = messages.find((message) => thread.shows(message)) ?? messages[0];
+  announce(endWords(shown)?.text ?? "", shown.content);
   drawComposer();
   if (had_focus && !matchMedia("(pointer: coarse)").matches) element("prompt").focus();
 }
@@ -262,9 +270,9 @@ async function stream(conversation, message, left) {
 function resumeLeft() {
   const left = read(left_name, null);
   const conversation = store.conversations.get(left?.conversation);
-  const message = conversation?.messages.find(({ id }) => id === left.message);
-  if (!message || message.end) drop(left_name);
-  else answer(conversation, message, left);
+  const messages = left?.messages?.map((wanted) => conversation?.messages.find(({ id }) => id === wanted)) ?? [];
+  if (messages.length === 0 || messages.some((message) => !message || message.end)) drop(left_name);
+  else answer(conversation, messages, left);
 }
 
 // What a screen reader hears: the finished answer, once, and how it ended.
@@ -380,7 +388,7 @@ function toast(words) {
 async function look() {
   const answer = await getJson("/health").catch(() => null);
   health = answer?.body ?? null;
-  running?.turn?.see(workersNow());
+  running?.turns?.see(workersNow());
   health_status = answer?.status ?? 0;
   drawPool();
 }
@@ -409,7 +417,7 @@ function drawPool() {
 
 // In another language.
 function drawAnew() {
-  thread.showAnew(store.current, running?.message);
+  thread.showAnew(store.current, running?.messages ?? []);
   drawThread();
   drawIdeas();
   sidebar.draw();

@@ -2,7 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { answers, ask, realStory, reload, reloadInAnswer, settled, setUp, story } from "./support/chat_page.mjs";
+import {
+  answers, ask, keptWhen, realStory, reload, reloadInAnswer, settled, setUp, story,
+} from "./support/chat_page.mjs";
 
 setUp();
 
@@ -331,6 +333,79 @@ test("Stop ends the stream at the hub, and one that the hub no longer knows is a
     known.response.destroy();
   });
 });
+
+// Which of several answers to the first question is shown is kept, too.
+const choiceIsKept = (page, index) => keptWhen(page, ({ conversations: [one] }) => (
+  one?.chosen[one.messages[0].id] === one?.messages[1 + index].id));
+const askForThree = async (page) => {
+  await page.locator("#open-settings").click();
+  await page.locator("#n").fill("3");
+  await page.locator("#close-settings").click();
+};
+
+test("several answers come side by side, each can be read while they do, and a reload goes on with them", async () => {
+  await keptStory(async ({ open, scripted, live }) => {
+    const page = await open();
+    const pager = (name) => page.locator(".message.assistant").getByRole("button", { name });
+    await askForThree(page);
+    await ask(page, "A story?");
+    await saysSoFar(page, "Once upon");
+    assert.equal(live().body.n, 3);
+    live().say("Long ago", 1);
+    live().say("In a", 2);
+    await pager("Later answer").click();
+    await saysSoFar(page, "Long ago");
+    live().say(" and far", 1);
+    await saysSoFar(page, "Long ago and far");
+    await page.locator(".message.assistant .body.cursor").waitFor();
+    await choiceIsKept(page, 1);
+    await reloadInAnswer(page);
+    await page.locator("#stop").waitFor();
+    await saysSoFar(page, "Long ago and far");
+    live().say(" away.", 1);
+    live().say(" wood.", 2);
+    live().endChoice(1);
+    live().endChoice(2, "length");
+    live().say(" a time.");
+    live().end("stop", { usage: { prompt_tokens: 5, completion_tokens: 7, total_tokens: 12 } });
+    await settled(page);
+    await saysSoFar(page, "Long ago and far away.");
+    await pager("Earlier answer").click();
+    await saysSoFar(page, "Once upon a time.");
+    await page.locator(".pager", { hasText: "1 of 3" }).waitFor();
+    await pager("Later answer").click();
+    await pager("Later answer").click();
+    await saysSoFar(page, "In a wood.");
+    await page.locator(".ended", { hasText: "context is full" }).waitFor();
+    assert.equal(scripted.requests.length, 1, "asked once");
+
+    await choiceIsKept(page, 2);
+    await reload(page);
+    await saysSoFar(page, "In a wood.");
+    assert.deepEqual(page.errors, []);
+  });
+});
+
+test("with a real hub three answers differ, and Again gives three more", () => realStory(async ({ open }) => {
+  const page = await open();
+  await askForThree(page);
+  await page.locator("#open-settings").click();
+  await page.locator("#max_tokens").fill("24");
+  await page.locator("#close-settings").click();
+  await ask(page, "Tell me a story about a lighthouse");
+  await settled(page);
+  const texts = new Set();
+  for (const at of [1, 2, 3]) {
+    await page.locator(".pager", { hasText: `${at} of 3` }).waitFor();
+    texts.add((await answers(page))[0]);
+    if (at < 3) await page.getByRole("button", { name: "Later answer" }).click();
+  }
+  assert.equal(texts.size, 3);
+  await page.getByRole("button", { name: "Again" }).click();
+  await page.locator(".pager", { hasText: "4 of 6" }).waitFor();
+  await settled(page);
+  assert.deepEqual(page.errors, []);
+}));
 
 test("with a real hub a reload in mid-answer loses nothing", async () => {
   await realStory(async ({ open }) => {

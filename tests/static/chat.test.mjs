@@ -9,9 +9,11 @@ import {
   toJson, toMarkdown,
 } from "../../static/js/chat/conversation.js";
 import { splitReasoning } from "../../static/js/chat/reasoning.js";
-import { formOf, presetsOf, problemOf, samplingOf, settingsOf, withPreset } from "../../static/js/chat/settings.js";
+import {
+  formOf, numAnswers, presetsOf, problemOf, samplingOf, settingsOf, withPreset,
+} from "../../static/js/chat/settings.js";
 import { snippets } from "../../static/js/chat/snippets.js";
-import { Turn, newAnswer } from "../../static/js/chat/turn.js";
+import { Turn, Turns, newAnswer } from "../../static/js/chat/turn.js";
 import {
   bannerWords, deviceWords, endWords, errorWords, factsOf, poolWords, thoughtWords, welcomeWords,
 } from "../../static/js/chat/words.js";
@@ -142,6 +144,27 @@ test("CallsOfToolsGrowInPiecesAndAreNoProse", () => {
   assert.equal(endWords(cut).action, "", "half of the calls cannot be continued");
 });
 
+test("AnswersOfOneStreamGrowApartAndEndByThemselves", () => {
+  const messages = [newAnswer("a", 0), newAnswer("b", 0), newAnswer("c", 0)];
+  const turns = new Turns(messages, { now_ms: 0, workers: 2 });
+  const piece = (index, content) => ({ choices: [{ index, delta: { content } }] });
+  const chunks = [piece(1, "Two"), piece(0, "One"), piece(1, " words"), piece(2, "Th"),
+    { choices: [{ index: 1, delta: {}, finish_reason: "stop" }] },
+    { choices: [{ index: 0, delta: {}, finish_reason: "length" }] }];
+  const grown = chunks.map((chunk, i) => turns.add(chunk, 100 * (i + 1)).map(({ id }) => id).join());
+  assert.deepEqual(grown, ["b", "a", "b", "c", "b", "a"]);
+  turns.add({ choices: [{ index: 9, delta: { content: "nobody's" } }] }, 650);
+  turns.add({ choices: [], usage: { prompt_tokens: 5, completion_tokens: 4, total_tokens: 9 },
+    timings: { predicted_per_second: 400 }, moex: { workers: 2, verified: 3 } }, 700);
+
+  turns.end("stopped", { now_ms: 800, limit: 1, context_tokens: 512 });
+  assert.deepEqual(messages.map(({ content }) => content), ["One", "Two words", "Th"]);
+  assert.deepEqual(messages.map(({ end }) => end.reason), ["length", "stop", "stopped"]);
+  assert.deepEqual(messages.map(({ facts }) => facts.tokens), [1, 2, 1], "each has its own");
+  assert.ok(messages[1].facts.tokens_per_s < 400, "nor is the rate of all of them one answer's");
+  assert.deepEqual(messages.map(({ facts }) => facts.workers), [2, 2, 2]);
+});
+
 test("AModelIsToldOfCallsOnceTheirResultsAreThere", () => {
   const calls = [{ id: "c1", name: "add", arguments: "{}", result: null }];
   const first = { ...reply("a", "", { calls }), parent: "q" };
@@ -269,6 +292,16 @@ test("WhatIsLeftEmptyIsTheModelsMakersToSay", () => {
     ["frequency_penalty", "x"], ["repetition_penalty", "0"]]) {
     assert.notEqual(problemOf(name, bad), "", `${name} ${bad}`);
   }
+});
+
+test("AQuestionGetsOneAnswerUnlessSomebodyAsksForMore", () => {
+  const asked = (n) => numAnswers(settingsOf({ n }));
+  assert.deepEqual([undefined, "", "1", " 3 ", "8", 2].map(asked), [1, 1, 1, 3, 8, 2]);
+  for (const bad of ["0", "9", "1.5", "-1", "many"]) {
+    assert.notEqual(problemOf("n", bad), "", bad);
+    assert.equal(asked(bad), 1, bad);
+  }
+  assert.ok(!("n" in samplingOf(settingsOf({ n: "3" }))), "what goes on with one answer asks for one");
 });
 
 test("AFormIsSentOnlyWhenItsFieldsHold", () => {

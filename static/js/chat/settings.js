@@ -5,7 +5,7 @@ export const defaults = {
   place: "hub",      // of computation, or "device"
   system: "", temperature: 0.8, top_p: 0.95, max_tokens: "", seed: "", top_k: "", min_p: "", presence_penalty: "",
   frequency_penalty: "", repetition_penalty: "", stop_words: "", schema: "", tools: "", tool_choice: "auto",
-  logit_bias: "", grammar: "", reasoning_effort: "",
+  logit_bias: "", grammar: "", reasoning_effort: "", n: "",
 };
 export const efforts = ["", "none", "low", "medium", "high"];
 
@@ -24,7 +24,7 @@ export function settingsOf(kept) {
     // A number is the slider of an older page, which nobody could set to "as long as it takes".
     max_tokens: typeof from.max_tokens === "string" ? from.max_tokens : defaults.max_tokens,
     ...Object.fromEntries(["seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
-      "stop_words", "schema", "tools", "logit_bias", "grammar"].map((name) => [name, text(from[name])])),
+      "stop_words", "schema", "tools", "logit_bias", "grammar", "n"].map((name) => [name, text(from[name])])),
     tool_choice: from.tool_choice === "required" ? "required" : defaults.tool_choice,
     reasoning_effort: efforts.includes(from.reasoning_effort) ? from.reasoning_effort : defaults.reasoning_effort,
   };
@@ -32,6 +32,7 @@ export function settingsOf(kept) {
 
 // The fields that hold a number as text, empty for "as it comes". Beyond 2^53 a seed would be rounded on its way.
 const numbers = {
+  n: { low: 1, high: 8, is_whole: true },
   max_tokens: { low: 1, high: 1e9, is_whole: true },
   seed: { low: 0, high: Number.MAX_SAFE_INTEGER, is_whole: true },
   top_k: { low: 0, high: 1e9, is_whole: true },
@@ -100,10 +101,17 @@ export function lengthLimit(settings) {
   return settings.max_tokens.trim() === "" ? null : Number(settings.max_tokens.trim());
 }
 
-// The fields of a request that come from the settings.
+// How many answers a question gets.
+export function numAnswers(settings) {
+  const text = settings.n.trim();
+  return problemOf("n", text) === "" ? Number(text) || 1 : 1;
+}
+
+// The fields of a request that come from the settings, for one answer.
 export function samplingOf(settings) {
   const out = { temperature: settings.temperature, top_p: settings.top_p };
   for (const name of Object.keys(numbers)) {
+    if (name === "n") continue;      // an answer that goes on is one
     const text = settings[name].trim();
     if (text !== "") out[name] = Number(text);
   }

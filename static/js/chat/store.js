@@ -48,23 +48,24 @@ export class Store {
     this.onChange("list");
   }
 
-  // A question and the empty answer to it, after `parent`: "" before everything, by default after what is shown.
-  ask(text, model, parent = pathOf(this.current).at(-1)?.id ?? "") {
+  // A question and `num` empty answers to it, after `parent`: "" before everything, by default after what is shown.
+  ask(text, model, num, parent = pathOf(this.current).at(-1)?.id ?? "") {
     const { current } = this;
     const question = { id: newId(), role: "user", content: text, at: Date.now(), rev: 1, parent };
     if (current.messages.length === 0) current.title = titleFrom(text);
     current.model = model;
     current.messages.push(question);
     current.chosen[parent] = question.id;
-    return this.answerAnew(question);
+    return this.answersTo(question, num);
   }
 
-  // One more answer, still empty, to `question`; those that it has stay.
-  answerAnew(question) {
-    const answer = { ...newAnswer(newId(), Date.now()), rev: 1, parent: question.id };
-    this.current.messages.push(answer);
-    this.current.chosen[question.id] = answer.id;
-    return answer;
+  // `num` more answers, still empty, to `question`, of which the first is shown; those that it has stay.
+  answersTo(question, num) {
+    const answers = Array.from({ length: num }, () => (
+      { ...newAnswer(newId(), Date.now()), rev: 1, parent: question.id }));
+    this.current.messages.push(...answers);
+    this.current.chosen[question.id] = answers[0].id;
+    return answers;
   }
 
   // Of its siblings `message` is shown from now on.

@@ -16,7 +16,7 @@ export class Thread {
     this.painting = 0;
   }
 
-  // `running`: the message that grows, if one does.
+  // `running`: the messages that grow.
   show(conversation, running) {
     const is_other = this.conversation !== conversation;
     const follow = is_other || this.isAtEnd();
@@ -25,7 +25,7 @@ export class Thread {
 
     const path = pathOf(conversation);
     const nodes = path.map((message) => {
-      const view = this.viewOf(message, message === running);
+      const view = this.viewOf(message, running.includes(message));
       view.standAmong(siblingsOf(conversation, message));
       return view.root;
     });
@@ -70,9 +70,9 @@ export class Thread {
     this.toEnd();
   }
 
-  // At most once a frame.
+  // At most once a frame; of several that grow side by side the one that is shown.
   grow(message) {
-    if (this.painting) return;
+    if (this.painting || !this.views.has(message.id)) return;
     this.painting = requestAnimationFrame(() => {
       this.painting = 0;
       const view = this.views.get(message.id)?.view;
@@ -93,6 +93,8 @@ export class Thread {
     known.rev = message.rev;
     if (follow) this.toEnd();
   }
+
+  shows(message) { return this.views.has(message.id); }
 
   isAtEnd() {
     const { scrollHeight, scrollTop, clientHeight } = this.scroller;

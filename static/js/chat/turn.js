@@ -1,4 +1,4 @@
-// One answer while it streams: chunks of the API go in, the message grows. Pure: the clock is given.
+// Answers while they stream: chunks of the API go in, messages grow. Pure: the clock is given.
 import { splitReasoning } from "./reasoning.js";
 
 // A message that nobody has begun to answer.
@@ -147,4 +147,31 @@ export class Turn {
     if (is_full) return { reason: "context", words: "", limit: context_tokens };
     return { reason: "length", words: "", limit };
   }
+}
+
+// The answers of one stream, side by side: each grows by the chunks of its own choice.
+export class Turns {
+  constructor(messages, how) { this.turns = messages.map((message) => new Turn(message, how)); }
+
+  see(workers) { this.turns.forEach((turn) => turn.see(workers)); }
+
+  // Gives the messages that grew.
+  add(chunk, now_ms) {
+    const { choices = [] } = chunk;
+    const grown = choices.length > 0 ? [this.turns[choices[0].index ?? 0]].filter(Boolean) : this.turns;
+    for (const turn of grown) turn.add(this.turns.length > 1 ? shareOf(chunk, turn) : chunk, now_ms);
+    return grown.map(({ message }) => message);
+  }
+
+  // One that came to its own end before the stream was stopped, or failed, is whole.
+  end(reason, how) {
+    for (const turn of this.turns) turn.end(turn.finish && this.turns.length > 1 ? "" : reason, how);
+  }
+}
+
+// The counts at the end of a stream are those of all its answers: each has the pieces that it saw, at its own rate.
+function shareOf({ timings, usage, ...chunk }, { pieces }) {
+  if (!usage) return chunk;
+  const total_tokens = usage.prompt_tokens + pieces;
+  return { ...chunk, usage: { ...usage, completion_tokens: pieces, total_tokens } };
 }

@@ -78,9 +78,12 @@ export const keptNow = (page) => page.evaluate(() => new Promise((resolve) => {
   };
 }));
 
-// Loads the page again once `isKept` holds of that: a write that is still under way would be lost with the page.
-async function reloadWhen(page, isKept) {
+// Resolves once `isKept` holds of that: a write that is still under way would be lost with the page.
+export async function keptWhen(page, isKept) {
   while (!await isKept(await keptNow(page))) await new Promise((resolve) => setTimeout(resolve, 50));
+}
+async function reloadWhen(page, isKept) {
+  await keptWhen(page, isKept);
   await page.reload();
 }
 

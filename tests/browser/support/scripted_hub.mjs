@@ -44,7 +44,9 @@ export class Stream {
     this.head();
     this.response.write(words);
   }
-  say(content) { this.send({ choices: [{ index: 0, delta: { content } }] }); }
+  say(content, index = 0) { this.send({ choices: [{ index, delta: { content } }] }); }
+  // One of several answers comes to its end.
+  endChoice(index, finish_reason = "stop") { this.send({ choices: [{ index, delta: {}, finish_reason }] }); }
   // A piece of a call of a tool; the first one names it.
   call(index, more, name) {
     const begun = name ? { id: `call_${index}`, type: "function" } : {};
@@ -54,7 +56,7 @@ export class Stream {
   think(reasoning_content) { this.send({ choices: [{ index: 0, delta: { reasoning_content } }] }); }
   // Ends as a hub does: the reason, the figures, [DONE].
   end(finish_reason = "stop", last = {}) {
-    this.send({ choices: [{ index: 0, delta: {}, finish_reason }] });
+    this.endChoice(0, finish_reason);
     this.send({ choices: [], ...last });
     this.send("[DONE]");
     this.ended = true;
