@@ -10,6 +10,7 @@ import { compact, ms, span } from "/js/format.js";
 import { speakIn } from "/js/language.js";
 import { drop, read, write } from "/js/storage.js";
 import { say, table, word } from "/js/tables/admin.js";
+import { helpOf } from "/js/tables/settings.js";
 
 const refresh_ms = 2000;
 const key_name = "moex-admin-key";
@@ -54,8 +55,8 @@ const ban_columns = [
 const setting_columns = [
   ["setting", (one) => one.name],
   ["value", (one) => one.value || "–"],
-  ["from", (one) => one.source],
-  ["help", (one) => one.help],
+  ["from", (one) => word("source", one.source)],
+  ["help", helpOf],
 ];
 
 function group(class_name, nodes) {

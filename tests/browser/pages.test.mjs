@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { table as admin_table } from "../../static/js/tables/admin.js";
 import { table as status_table } from "../../static/js/tables/status.js";
+import { toldIn } from "../../static/js/tables/settings.js";
 import { Hub } from "./support/hub.mjs";
 import { launch, openTab } from "./support/tab.mjs";
 
@@ -183,6 +184,21 @@ test("the dashboard speaks its reader's language, and another at once", async ()
   }
 });
 
+// Every setting that this hub has says what it does in German, and no other one is told.
+async function hearSettings(page) {
+  await page.locator("#only-given").uncheck();
+  const rows = async (name) => {
+    await page.locator("#language").selectOption(name);
+    return page.locator("#settings tr").evaluateAll((found) => found.map((row) => (
+      [row.cells[0].textContent, row.cells[3].textContent])));
+  };
+  const english = await rows("en"), german = await rows("de");
+  assert.ok(english.length > 50);
+  assert.deepEqual(german.map(([name]) => name).sort(), toldIn("de").sort());
+  const same = german.filter(([, help], i) => help === english[i][1]).map(([name]) => name);
+  assert.deepEqual(same, []);
+}
+
 test("the host's page speaks its reader's language, and another at once", async () => {
   const hub = await Hub.start(["--backend", "local"]);
   const context = await browser.newContext({ locale: "de-AT" });
@@ -191,6 +207,7 @@ test("the host's page speaks its reader's language, and another at once", async 
     const page = await openPage(context, link);
     await page.locator("#local-words", { hasText: "Ohne Schlüssel" }).waitFor();
     await hearBoth(page, admin_table, "#rooms");
+    await hearSettings(page);
     await page.getByRole("button", { name: "Neuen Link machen" }).click();
     await page.locator("#ask-head", { hasText: "Einen neuen Link machen?" }).waitFor();
     await page.locator("#ask-no", { hasText: "Abbrechen" }).click();

@@ -1,4 +1,4 @@
-// What the admin page says. What a setting does is told by the hub, in English.
+// What the admin page says. What the settings do stands in tables/settings.js.
 import { count } from "../format.js";
 import { sayFrom } from "../language.js";
 
@@ -97,6 +97,10 @@ export const table = {
     hub_ok: "serving",
     hub_uncovered: "needs contributors",
     hub_draining: "shutting down",
+    source_default: "default",
+    source_file: "file",
+    source_environment: "environment",
+    source_flag: "flag",
 
     key_needed: "key needed",
     no_answer: "no answer",
@@ -219,6 +223,10 @@ export const table = {
     hub_ok: "bedient",
     hub_uncovered: "braucht Helfer",
     hub_draining: "wird beendet",
+    source_default: "voreingestellt",
+    source_file: "Datei",
+    source_environment: "Umgebung",
+    source_flag: "Aufruf",
 
     key_needed: "Schlüssel nötig",
     no_answer: "keine Antwort",
