@@ -1,5 +1,6 @@
-// What the API's handlers share; api.cpp has what becomes an answer of the model, api_answers.cpp
-// the rest. Immutable once made, but for the masks and the streams.
+// What the API's handlers share; api.cpp has what becomes an answer of the model, api_prompts.cpp
+// what such an answer begins from, api_answers.cpp the rest. Immutable once made, but for the masks
+// and the streams.
 #pragma once
 
 #include <memory>

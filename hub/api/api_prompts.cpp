@@ -1,0 +1,190 @@
+// Prompts: messages and texts as token ids, what fits the context, where an answer begins.
+#include <algorithm>
+
+#include "hub/api/api_state.h"
+
+namespace moex {
+
+// A text may have more tokens than its length over that of the longest token, never fewer.
+Checked<void> ApiState::check_bytes(std::uint64_t bytes, const char* source) const {
+    if (bytes <= context_bytes_max) return {};
+    const std::uint64_t tokens_min = bytes * context_tokens / context_bytes_max;
+    return Refusal{
+        .status = 400,
+        .message = text("The prompt has ", bytes, " bytes, at least ", tokens_min,
+                        " tokens; the context of this model holds ", context_tokens,
+                        ", the answer included; shorten the ", source, "."),
+        .code = "context_length_exceeded",
+        .param = source,
+        .numbers = {
+            {"n_prompt_tokens", tokens_min}, {"n_prompt", tokens_min}, {"n_ctx", context_tokens}}};
+}
+
+namespace {
+
+// Where the generation goes on: the words of the last message, or its thoughts before any word.
+const std::string& last_words(const OrderedJson& message) {
+    const auto& content = message["content"].get_ref<const std::string&>();
+    const auto reasoning = message.find("reasoning_content");
+    return content.empty() && reasoning != message.end() ? reasoning->get_ref<const std::string&>()
+                                                         : content;
+}
+
+std::uint64_t text_bytes(const OrderedJson& messages) {
+    std::uint64_t bytes = 0;
+    for (const OrderedJson& message : messages)
+        for (const OrderedJson& field : message)
+            bytes += field.is_string() ? field.get_ref<const std::string&>().size()
+                                       : field.dump().size();
+    return bytes;
+}
+
+// As the template has it: a level, or thoughts that can be turned off; nothing where none are asked
+// for. What the request gives the template itself counts before it.
+Checked<void> add_effort(const std::string& effort, const ChatTemplate& chat_template,
+                         OrderedJson& variables) {
+    if (effort.empty()) return {};
+    if (chat_template.mentions("reasoning_effort")) {
+        if (!variables.contains("reasoning_effort")) variables["reasoning_effort"] = effort;
+        return {};
+    }
+    const bool has_switch = chat_template.mentions("enable_thinking");
+    if (effort != "none")
+        return Refusal{400,
+                       text("'reasoning_effort' is not supported by this server: the model's chat "
+                            "template has no such setting",
+                            has_switch ? "; \"none\" turns its thoughts off." : "."),
+                       "unsupported_parameter", "reasoning_effort"};
+    if (has_switch && !variables.contains("enable_thinking")) variables["enable_thinking"] = false;
+    return {};
+}
+
+}  // namespace
+
+// Contents of messages may not name special tokens.
+Checked<ApiState::Prompts> ApiState::encode_chat(const CompletionParams& params) const {
+    if (!tokenizer || !chat_template)
+        return Refusal{400, "The package has no chat template; use /v1/completions.",
+                       "no_chat_template", params.source};
+
+    OrderedJson variables = params.template_variables;
+    MOEX_ADMIT(add_effort(params.reasoning_effort, *chat_template, variables));
+    variables["add_generation_prompt"] = params.add_generation_prompt;
+    OrderedJson messages = params.messages;
+    if (call_syntax.has_channels)  // whose templates call them so
+        for (OrderedJson& message : messages)
+            if (message.contains("reasoning_content"))
+                message["thinking"] = message["reasoning_content"];
+    if (chat_template->mentions("tools"))
+        variables["tools"] = params.tools;
+    else
+        write_out_tools(messages, params.tools, call_syntax);
+
+    // A template may leave words out: so its output is bounded, not what it is given.
+    TemplateLimits limits;
+    limits.output_bytes_max = std::min(limits.output_bytes_max, context_bytes_max);
+    auto ids = params.continues
+                   ? chat_template->render_open_ids(messages, variables,
+                                                    last_words(messages.back()), *tokenizer, limits)
+                   : chat_template->render_ids(messages, variables, *tokenizer, limits);
+    if (ids.ok()) return Prompts{*std::move(ids)};
+
+    if (ids.error().code == ErrorCode::overloaded)
+        MOEX_ADMIT(check_bytes(text_bytes(params.messages), params.source.c_str()));
+    if (ids.error().code == ErrorCode::not_found)
+        return Refusal{400,
+                       text("The last message cannot be continued: ", ids.error().message, "."),
+                       "chat_template", params.source};
+    return Refusal{400,
+                   text("The model's chat template refuses these messages: ", ids.error().message),
+                   "chat_template", params.source};
+}
+
+// Texts of completions may name special tokens.
+Checked<ApiState::Prompts> ApiState::encode_texts(CompletionParams& params,
+                                                  std::vector<std::string>& echoes) const {
+    Prompts prompts;
+    for (auto& prompt : params.prompts) {
+        const auto* const words = std::get_if<std::string>(&prompt);
+        std::string echo = words ? *words : std::string();
+        MOEX_OR_REFUSE(ids, encode_input(std::move(prompt), "prompt"));
+        if (!words && tokenizer && params.echo) echo = tokenizer->decode(ids, true);
+        if (params.echo && tokenizer) echoes.push_back(std::move(echo));
+        prompts.push_back(std::move(ids));
+    }
+
+    if (params.echo && echoes.size() != prompts.size())
+        return Refusal{400, "'echo' needs a tokenizer.", "no_tokenizer", "echo"};
+    return prompts;
+}
+
+// Special tokens may be named, as in a completion's prompt.
+Checked<std::vector<TokenId>> ApiState::encode_input(TextInput input, const char* source,
+                                                     bool truncates) const {
+    if (auto* ids = std::get_if<std::vector<TokenId>>(&input)) return std::move(*ids);
+    if (!tokenizer)
+        return Refusal{400, "The package has no tokenizer; send token ids.", "no_tokenizer",
+                       source};
+    const auto& words = std::get<std::string>(input);
+    if (!truncates) MOEX_ADMIT(check_bytes(words.size(), source));
+    return tokenizer->encode_prompt(words);
+}
+
+namespace {
+
+// The end of a prompt, special tokens and all.
+std::string tail_of(const std::vector<TokenId>& prompt, const Tokenizer& tokenizer) {
+    constexpr std::size_t tail_tokens = 16;  // more than a tag and the line ends behind it take
+    const std::size_t tail = std::min(prompt.size(), tail_tokens);
+    return tokenizer.decode(std::span(prompt).last(tail), false);
+}
+
+}  // namespace
+
+// Whether the first token is a thought: in a block that the template opened, or one that the
+// continued message did not close.
+bool ApiState::begins_in_reasoning(const CompletionParams& params,
+                                   const std::vector<TokenId>& prompt) const {
+    if (params.continues) {
+        const OrderedJson& last = params.messages.back();
+        const std::string& content = last["content"].get_ref<const std::string&>();
+        const std::size_t open = content.rfind(think_open);
+        return content.empty() ||
+               (open != std::string::npos && content.find(think_close, open) == std::string::npos);
+    }
+    return ends_in_open_block(tail_of(prompt, *tokenizer));
+}
+
+ChannelBegin ApiState::begins_in_channel(const CompletionParams& params,
+                                         const std::vector<TokenId>& prompt) const {
+    if (!params.continues) return channel_begin(tail_of(prompt, *tokenizer));
+    const bool has_words = !params.messages.back()["content"].get_ref<const std::string&>().empty();
+    return has_words ? ChannelBegin::words : ChannelBegin::thoughts;
+}
+
+Checked<void> ApiState::check_fits(const std::vector<TokenId>& prompt, const char* source) const {
+    if (prompt.empty()) return Refusal{400, "The prompt is empty.", "invalid_value", source};
+    if (prompt.size() < context_tokens) return {};
+    return Refusal{.status = 400,
+                   .message = text("The prompt has ", prompt.size(),
+                                   " tokens, the context of this model holds ", context_tokens,
+                                   ", the answer included; shorten the ", source, "."),
+                   .code = "context_length_exceeded",
+                   .param = source,
+                   .numbers = {{"n_prompt_tokens", prompt.size()},
+                               {"n_prompt", prompt.size()},
+                               {"n_ctx", context_tokens}}};
+}
+
+// Of the prompts and all their answers, at most.
+std::uint64_t ApiState::tokens_max(const Prompts& prompts, std::uint32_t n,
+                                   std::uint32_t max_tokens) const {
+    std::uint64_t tokens = 0;
+    for (const auto& prompt : prompts) {
+        const std::uint64_t room = context_tokens - prompt.size();
+        tokens += prompt.size() + n * std::min<std::uint64_t>(max_tokens, room);
+    }
+    return tokens;
+}
+
+}  // namespace moex
