@@ -7,7 +7,7 @@
 
 namespace moex::sim {
 
-void SimSwarm::State::perform(std::vector<SwarmAction>& actions) {
+void SimState::perform(std::vector<SwarmAction>& actions) {
     for (SwarmAction& action : actions) std::visit([&](auto& what) { act(what); }, action);
     check_invariants();
     const auto next = core->next_deadline();
@@ -25,7 +25,7 @@ void SimSwarm::State::perform(std::vector<SwarmAction>& actions) {
     }
 }
 
-void SimSwarm::State::act(SendFrame& action) {
+void SimState::act(SendFrame& action) {
     note("hub sends", action.worker, action.frame);
     const auto found = workers.find(action.worker);
     if (found == workers.end())
@@ -43,7 +43,7 @@ void SimSwarm::State::act(SendFrame& action) {
           [this, id = action.worker](Bytes frame) { worker_reads(id, std::move(frame)); });
 }
 
-void SimSwarm::State::act(CloseWorker& action) {
+void SimState::act(CloseWorker& action) {
     note("hub closes", action.worker);
     SimWorker& worker = workers.at(action.worker);
     worker.closed = action.code;
@@ -51,14 +51,14 @@ void SimSwarm::State::act(CloseWorker& action) {
     removed_now.insert(action.worker);
 }
 
-void SimSwarm::State::act(SetFrameLimit& action) {
+void SimState::act(SetFrameLimit& action) {
     const auto found = workers.find(action.worker);
     if (found == workers.end())
         return violation(text("a frame limit for the unknown worker ", action.worker));
     found->second.frame_limit = action.bytes;
 }
 
-void SimSwarm::State::act(ComputeLocally& action) {
+void SimState::act(ComputeLocally& action) {
     note("local computes", action.attempt);
     std::vector<float> y(action.rows.size() * limits.hidden_size);
     std::size_t pair = 0;
@@ -95,7 +95,7 @@ class SimWeights : public ExpertCompute {
 
 }  // namespace
 
-void SimSwarm::State::act(CheckAnswer& action) {
+void SimState::act(CheckAnswer& action) {
     note("judge gets", action.sample.id);
     at(now + 5ms, [this, sample = std::move(action.sample)] {
         std::vector<SwarmAction> actions;
@@ -105,7 +105,7 @@ void SimSwarm::State::act(CheckAnswer& action) {
     });
 }
 
-void SimSwarm::State::act(RoundDone& action) {
+void SimState::act(RoundDone& action) {
     note(action.answer.ok() ? "round done" : "round failed", action.round,
          std::as_bytes(std::span(action.y)));
     RoundOutcome& outcome = outcomes[action.round];
@@ -125,7 +125,7 @@ void SimSwarm::State::act(RoundDone& action) {
     if (!outcome.want.empty()) check_value(action.round, outcome);
 }
 
-void SimSwarm::State::act(WorkerEvent& action) {
+void SimState::act(WorkerEvent& action) {
     note("worker event", action.worker * 8 + static_cast<std::uint64_t>(action.kind));
     if (options.log) lines.back() += text(" ", action.detail);
     if (const auto worker = workers.find(action.worker); worker != workers.end()) {
@@ -138,13 +138,13 @@ void SimSwarm::State::act(WorkerEvent& action) {
     worker_events.push_back(std::move(action));
 }
 
-bool SimSwarm::State::worker_events_removed(WorkerId worker) const {
+bool SimState::worker_events_removed(WorkerId worker) const {
     return std::any_of(worker_events.begin(), worker_events.end(), [&](const auto& event) {
         return event.worker == worker && event.kind == WorkerEvent::Kind::removed;
     });
 }
 
-void SimSwarm::State::check_value(RoundId round, RoundOutcome& outcome) {
+void SimState::check_value(RoundId round, RoundOutcome& outcome) {
     double largest = 1e-3, worst = 0;
     for (std::size_t i = 0; i < outcome.want.size(); ++i) {
         largest = std::max(largest, std::fabs(static_cast<double>(outcome.want[i])));
@@ -172,12 +172,12 @@ void SimSwarm::State::check_value(RoundId round, RoundOutcome& outcome) {
 }
 
 // What the event touched after every event, everything after each thousandth.
-void SimSwarm::State::check_invariants() {
+void SimState::check_invariants() {
     const bool whole = ++num_checks % 1000 == 0;
     for (std::string& broken : core->check_invariants(whole)) violation(std::move(broken));
 }
 
-void SimSwarm::State::check_bound(WorkerId id) {
+void SimState::check_bound(WorkerId id) {
     const std::size_t in_flight = core->in_flight(id),
                       bound = options.swarm.queue_depth *
                               (workers.at(id).peer == Peer::published ? limits.num_experts : 1);

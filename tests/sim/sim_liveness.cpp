@@ -16,13 +16,13 @@ constexpr Duration ejected_for_min = 5s;
 }  // namespace
 
 // It serves as far as it is asked.
-bool SimSwarm::State::is_sound(const SimWorker& worker) const {
+bool SimState::is_sound(const SimWorker& worker) const {
     return worker.alive && !worker.stalled && !worker.compute_stalled && !worker.loading_stalled &&
            !worker.forgot && worker.profile.lie == Lie::none && worker.error_code.empty() &&
            worker.busy_ms == 0;
 }
 
-void SimSwarm::State::watch_liveness() {
+void SimState::watch_liveness() {
     at(
         now + watched_every,
         [this] {
@@ -35,7 +35,7 @@ void SimSwarm::State::watch_liveness() {
 
 // If the living have room for every unit, twice over, since some of them may be on probation after
 // a lost ASSIGN, every unit has a holder before long.
-void SimSwarm::State::check_coverage() {
+void SimState::check_coverage() {
     std::uint64_t room = 0;
     for (const auto& [id, worker] : workers) {
         const std::uint32_t own = worker.profile.budget_experts;
@@ -64,7 +64,7 @@ void SimSwarm::State::check_coverage() {
 
 // Second attempts beside slow ones: a twentieth of the first ones, five a second, and what was
 // saved. A group may be cut in two by then, which is paid for later.
-void SimSwarm::State::check_budget() {
+void SimState::check_budget() {
     if (options.swarm.hedge.mode != HedgeMode::delayed) return;
     const SwarmCounters counts = core->counters();
     const double seconds = to_ms(now.time_since_epoch()) / 1000,
@@ -74,7 +74,7 @@ void SimSwarm::State::check_budget() {
 }
 
 // With a local backend nobody is asked for want of others.
-void SimSwarm::State::check_not_ejected(const SimWorker& worker) {
+void SimState::check_not_ejected(const SimWorker& worker) {
     if (!core->options().local_fallback || !worker.ejected_at) return;
     // both in one event: nobody can say which came first
     if (now > *worker.ejected_at && now < *worker.ejected_at + ejected_for_min)
@@ -82,8 +82,8 @@ void SimSwarm::State::check_not_ejected(const SimWorker& worker) {
                        " ms after it was ejected"));
 }
 
-void SimSwarm::State::remember_holders(RoundId round, std::uint32_t layer,
-                                       const std::vector<std::uint16_t>& experts) {
+void SimState::remember_holders(RoundId round, std::uint32_t layer,
+                                const std::vector<std::uint16_t>& experts) {
     auto& holders = holders_of[round];
     for (const std::uint16_t expert : experts) {
         const Unit unit{static_cast<std::uint16_t>(layer), expert};
@@ -97,7 +97,7 @@ void SimSwarm::State::remember_holders(RoundId round, std::uint32_t layer,
 
 // A round ends well if each of its units has had, from its beginning to its end, somebody sound who
 // holds it.
-void SimSwarm::State::check_failure(RoundId round, const Error& error) {
+void SimState::check_failure(RoundId round, const Error& error) {
     if (!options.watches_liveness || error.code == ErrorCode::overloaded) return;
     const auto found = holders_of.find(round);
     if (found == holders_of.end()) return;

@@ -6,37 +6,6 @@
 
 namespace moex::sim {
 
-Result<Faults> parse_faults(std::string_view list) {
-    Faults faults;
-    while (!list.empty()) {
-        const std::size_t comma = std::min(list.find(','), list.size());
-        const std::string_view name = list.substr(0, comma);
-        list.remove_prefix(std::min(list.size(), comma + 1));
-        const bool all = name == "all";
-        bool known = all || name == "none";
-        const auto want = [&](std::string_view fault) {
-            return known |= name == fault, all || name == fault;
-        };
-        if (want("loss")) faults.loss = 0.01;
-        if (want("delay")) faults.delay = 0.05;
-        if (want("duplication")) faults.duplication = 0.02;
-        if (want("reorder")) faults.reorder = 0.05;
-        if (want("truncation")) faults.truncation = 0.002;
-        if (want("flips")) faults.bit_flips = 0.002;
-        if (want("stalls")) faults.stall = 0.01;
-        if (want("busy")) faults.busy = 0.02;
-        if (want("errors")) faults.error = 0.02;
-        if (want("churn")) faults.churn_per_minute = 2;
-        if (want("liars")) faults.liars = 0.2;
-        if (!known)
-            return Error{ErrorCode::invalid_argument,
-                         text("fault \"", name,
-                              "\": want none, all, loss, delay, duplication, reorder, truncation, "
-                              "flips, stalls, busy, errors, churn or liars")};
-    }
-    return faults;
-}
-
 namespace {
 
 SimOptions drawn_options(const SimRun& run, std::mt19937_64& random) {

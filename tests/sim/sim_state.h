@@ -6,17 +6,20 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <map>
+#include <memory>
 #include <queue>
 #include <random>
 #include <set>
 #include <tuple>
 
-#include "tests/sim/sim_swarm.h"
+#include "hub/dispatch/swarm_core.h"
+#include "tests/sim/sim_types.h"
 #include "tests/sim/unit_ledger.h"
 
 namespace moex::sim {
 
-struct SimSwarm::State {
+struct SimState {
     // One direction of a worker's connection.
     struct Line {
         TimePoint last{};     // nothing overtakes

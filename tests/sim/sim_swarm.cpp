@@ -19,17 +19,7 @@ std::uint64_t hash_bytes(std::uint64_t hash, ByteView bytes) {
 
 }  // namespace
 
-void sim_expert(std::uint32_t layer, std::uint32_t expert, const float* x, float gate,
-                std::uint32_t hidden_size, bool round_f16, float* y) {
-    const float scale = 0.25f + 0.0625f * static_cast<float>(expert % 7),
-                shift = 0.01f * static_cast<float>(layer + 1);
-    for (std::uint32_t i = 0; i < hidden_size; ++i) {
-        const float value = gate * (scale * x[i] + shift * x[(i + expert + 1) % hidden_size]);
-        y[i] = round_f16 ? half_to_float(float_to_half(value)) : value;
-    }
-}
-
-void SimSwarm::State::note(const char* what, std::uint64_t id, ByteView bytes) {
+void SimState::note(const char* what, std::uint64_t id, ByteView bytes) {
     ++num_events;
     const std::int64_t at = now.time_since_epoch().count();
     hash = hash_bytes(hash, as_byte_view(what));
@@ -51,7 +41,7 @@ void SimSwarm::State::note(const char* what, std::uint64_t id, ByteView bytes) {
     lines.push_back(std::move(line));
 }
 
-bool SimSwarm::State::step(TimePoint limit) {
+bool SimState::step(TimePoint limit) {
     if (events.empty() || events.top().at > limit) return false;
     Event event = std::move(const_cast<Event&>(events.top()));
     events.pop();
@@ -61,7 +51,7 @@ bool SimSwarm::State::step(TimePoint limit) {
     return true;
 }
 
-void SimSwarm::State::say_hello(WorkerId id) {
+void SimState::say_hello(WorkerId id) {
     const SimWorker& worker = workers.at(id);
     const std::uint32_t experts = worker.profile.budget_experts != 0 ? worker.profile.budget_experts
                                                                      : options.budget_experts;
@@ -82,8 +72,8 @@ void SimSwarm::State::say_hello(WorkerId id) {
     hub_reads(id, encode_hello(hello));
 }
 
-SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<State>()) {
-    State& state = *state_;
+SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<SimState>()) {
+    SimState& state = *state_;
     state.random.seed(given.seed);
     SwarmOptions& swarm = given.swarm;
     swarm.limits.hidden_size = given.hidden_size;
@@ -114,10 +104,10 @@ SimSwarm::SimSwarm(SimOptions given) : state_(std::make_unique<State>()) {
 SimSwarm::~SimSwarm() = default;
 
 WorkerId SimSwarm::connect(bool authorized, std::string address) {
-    State& state = *state_;
+    SimState& state = *state_;
     std::vector<SwarmAction> actions;
     const WorkerId id = state.core->on_connect(state.now, address, authorized, actions);
-    State::SimWorker& worker = state.workers[id];
+    SimState::SimWorker& worker = state.workers[id];
     worker.id = id;
     worker.address = std::move(address);
     worker.profile.compute = state.options.compute;
@@ -128,7 +118,7 @@ WorkerId SimSwarm::connect(bool authorized, std::string address) {
 
 WorkerId SimSwarm::join(Peer peer, std::string address, std::string key) {
     const WorkerId id = connect(peer == Peer::published, std::move(address));
-    State& state = *state_;
+    SimState& state = *state_;
     state.workers.at(id).peer = peer;
     state.workers.at(id).key = key.empty() ? text("key-", id) : std::move(key);
     if (state.strikes(state.options.faults.liars))
@@ -147,7 +137,7 @@ WorkerId SimSwarm::join_as(const WorkerProfile& profile, std::string address, st
 }
 
 void SimSwarm::set_profile(WorkerId id, const WorkerProfile& profile) {
-    State::SimWorker& worker = state_->workers.at(id);
+    SimState::SimWorker& worker = state_->workers.at(id);
     worker.profile = profile;
     worker.to_hub.bytes_per_s = profile.up_bytes_per_s;
     worker.to_worker.bytes_per_s = profile.down_bytes_per_s;
@@ -212,7 +202,7 @@ void SimSwarm::answer_error(WorkerId worker, std::string code, bool fatal) {
 }
 
 RoundId SimSwarm::submit(RoundSpec spec) {
-    State& state = *state_;
+    SimState& state = *state_;
     const std::uint32_t hidden = state.limits.hidden_size, top_k = state.options.top_k;
     std::vector<float> x(std::size_t{spec.num_tokens} * hidden),
         weights(std::size_t{spec.num_tokens} * top_k);

@@ -10,7 +10,7 @@ namespace moex::sim {
 
 // Flips strike headers alone: a flipped value of y looks like an
 // answer, and no check of today can tell (TCP's checksum does).
-void SimSwarm::State::flip(Bytes& frame) {
+void SimState::flip(Bytes& frame) {
     const std::size_t end = std::min<std::size_t>(frame.size(), tensor_header_bytes);
     std::size_t byte = random() % end;
     // another attempt's sequence id would be as good as its own
@@ -18,7 +18,7 @@ void SimSwarm::State::flip(Bytes& frame) {
     frame[byte] ^= static_cast<std::byte>(1u << (random() % 8));
 }
 
-void SimSwarm::State::carry(Bytes frame, Line& line, std::function<void(Bytes)> arrive) {
+void SimState::carry(Bytes frame, Line& line, std::function<void(Bytes)> arrive) {
     const Faults& faults = options.faults;
     if (strikes(faults.loss)) return note("lost", 0, frame);
 
@@ -41,12 +41,12 @@ void SimSwarm::State::carry(Bytes frame, Line& line, std::function<void(Bytes)> 
     at(when, [arrive, frame = std::move(frame)]() mutable { arrive(std::move(frame)); });
 }
 
-void SimSwarm::State::to_hub(WorkerId id, Bytes frame) {
+void SimState::to_hub(WorkerId id, Bytes frame) {
     SimWorker& worker = workers.at(id);
     carry(std::move(frame), worker.to_hub, [this, id](Bytes arrived) { hub_reads(id, arrived); });
 }
 
-void SimSwarm::State::hub_reads(WorkerId id, const Bytes& frame) {
+void SimState::hub_reads(WorkerId id, const Bytes& frame) {
     if (!workers.at(id).alive) return;
     note("hub reads", id, frame);
     // A socket would have ended here with 1009. A network that doubles frames or loses the
@@ -60,7 +60,7 @@ void SimSwarm::State::hub_reads(WorkerId id, const Bytes& frame) {
     perform(actions);
 }
 
-void SimSwarm::State::worker_reads(WorkerId id, Bytes frame) {
+void SimState::worker_reads(WorkerId id, Bytes frame) {
     SimWorker& worker = workers.at(id);
     if (!worker.alive || worker.stalled) return;
     if (now < worker.reads_at)
@@ -107,12 +107,12 @@ void SimSwarm::State::worker_reads(WorkerId id, Bytes frame) {
     }
 }
 
-bool SimSwarm::State::network_reorders() const {
+bool SimState::network_reorders() const {
     const Faults& faults = options.faults;
     return faults.loss > 0 || faults.duplication > 0 || faults.reorder > 0 || faults.bit_flips > 0;
 }
 
-void SimSwarm::State::begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame) {
+void SimState::begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame) {
     const WorkerId id = worker.id;
     if (worker.compute_stalled) return;
     for (const Unit& unit : units_asked(frame, limits)) {
@@ -165,12 +165,12 @@ void SimSwarm::State::begin_group(SimWorker& worker, const FrameHeader& header, 
 }
 
 // Its first READY: what it need not download.
-void SimSwarm::State::tell_held(const SimWorker& worker) {
+void SimState::tell_held(const SimWorker& worker) {
     const std::set<Unit>& cached = caches[worker.key];
     to_hub(worker.id, encode_ready({cached.begin(), cached.end()}));
 }
 
-std::uint64_t SimSwarm::State::download(SimWorker& worker, std::span<const Unit> units) {
+std::uint64_t SimState::download(SimWorker& worker, std::span<const Unit> units) {
     std::set<Unit>& cached = caches[worker.key];
     const std::size_t before = cached.size();
     cached.insert(units.begin(), units.end());
@@ -179,7 +179,7 @@ std::uint64_t SimSwarm::State::download(SimWorker& worker, std::span<const Unit>
 }
 
 // Weights that come over a line of so many bytes a second are ready one after the other.
-void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
+void SimState::load(SimWorker& worker, std::vector<Unit> units) {
     constexpr Duration told_every = 20ms;  // as web-worker/expert_loader does
     const WorkerId id = worker.id;
     worker.held.insert(units.begin(), units.end());
@@ -210,7 +210,7 @@ void SimSwarm::State::load(SimWorker& worker, std::vector<Unit> units) {
     }
 }
 
-Duration SimSwarm::State::compute_time(const SimWorker& worker, std::uint32_t num_pairs) {
+Duration SimState::compute_time(const SimWorker& worker, std::uint32_t num_pairs) {
     const WorkerProfile& profile = worker.profile;
     const auto scaled = [](Duration time, double factor) {
         return Duration(static_cast<std::int64_t>(static_cast<double>(time.count()) * factor));
@@ -225,19 +225,19 @@ Duration SimSwarm::State::compute_time(const SimWorker& worker, std::uint32_t nu
     return time;
 }
 
-Lie SimSwarm::State::next_lie(SimWorker& worker) {
+Lie SimState::next_lie(SimWorker& worker) {
     const WorkerProfile& profile = worker.profile;
     if (profile.lie == Lie::none || worker.num_answers++ < profile.honest_first) return Lie::none;
     return profile.lie_share >= 1 || strikes(profile.lie_share) ? profile.lie : Lie::none;
 }
 
-void SimSwarm::State::say(SimWorker& worker, Lie lie, std::vector<float>& y) {
+void SimState::say(SimWorker& worker, Lie lie, std::vector<float>& y) {
     if (lie == Lie::not_finite) y[0] = std::numeric_limits<float>::infinity();
     if (lie == Lie::huge) std::fill(y.begin(), y.end(), 60000.0f);
     tell_lie(lie, std::span(y), worker.previous, random);
 }
 
-Bytes SimSwarm::State::compute_single(SimWorker& worker, const Bytes& frame) {
+Bytes SimState::compute_single(SimWorker& worker, const Bytes& frame) {
     const std::uint32_t hidden = limits.hidden_size;
     const auto call = decode_dispatch(frame, limits);
     if (!call.ok()) return {};
@@ -260,7 +260,7 @@ Bytes SimSwarm::State::compute_single(SimWorker& worker, const Bytes& frame) {
     return encode_result(result, hidden, false);
 }
 
-Bytes SimSwarm::State::compute(SimWorker& worker, const Bytes& frame) {
+Bytes SimState::compute(SimWorker& worker, const Bytes& frame) {
     if (worker.peer == Peer::published) return compute_single(worker, frame);
     const std::uint32_t hidden = limits.hidden_size;
     const auto call = decode_group_dispatch(frame, limits);
@@ -289,7 +289,7 @@ Bytes SimSwarm::State::compute(SimWorker& worker, const Bytes& frame) {
     return encode_group_result(result, false);
 }
 
-void SimSwarm::State::leave(WorkerId id) {
+void SimState::leave(WorkerId id) {
     SimWorker& worker = workers.at(id);
     if (!worker.alive) return;
     worker.alive = false;

@@ -97,6 +97,66 @@ TEST(AttemptPolicyStory, DelayedTakesTheStallsOutOfTheTailWithinTheBudget) {
     EXPECT_LT(run_with("delayed", true).p99_ms, 60);
 }
 
+// A swarm that knows its workers, each of them alike and with everything.
+struct KnownSwarm {
+    KnownSwarm(std::uint32_t num_workers, int num_rounds) : swarm(options_of(num_workers)) {
+        EXPECT_TRUE(swarm.run_until_ready());
+        ask(num_rounds);
+    }
+    static SimOptions options_of(std::uint32_t num_workers) {
+        SimOptions options{.num_workers = num_workers, .seed = 3};
+        options.compute = 10ms;
+        options.swarm.local_fallback = false;
+        options.swarm.replicas = num_workers;
+        options.swarm.hedge = {.mode = HedgeMode::delayed};
+        return options;
+    }
+    void ask(int num_rounds) {
+        for (int i = 0; i < num_rounds; ++i) {
+            swarm.submit({.layer = static_cast<std::uint32_t>(i % 3)});
+            EXPECT_TRUE(swarm.run_until_idle());
+        }
+    }
+    SimSwarm swarm;
+};
+
+// All become slow in one moment: every attempt is overdue, by what was known. That is no reason to
+// ask for everything twice.
+TEST(AttemptPolicyStory, WhereAllBecomeSlowAtOnceSecondAttemptsEndWithTheBudget) {
+    KnownSwarm known(40, 4000);
+    SimSwarm& swarm = known.swarm;
+    for (const WorkerId id : swarm.workers_alive()) swarm.slow_down(id, 30ms);
+
+    const SwarmCounters before = swarm.core().counters();
+    const TimePoint start = swarm.now();
+    for (int i = 0; i < 10; ++i) {
+        for (std::uint32_t k = 0; k < 8; ++k) swarm.submit({.layer = k % 3});
+        EXPECT_TRUE(swarm.run_until_idle());
+    }
+    const SwarmCounters after = swarm.core().counters();
+    const auto hedges = static_cast<double>(after.hedges_sent - before.hedges_sent),
+               first = static_cast<double>(after.groups_sent - before.groups_sent) - hedges;
+    EXPECT_GE(hedges, 5);
+    EXPECT_LE(hedges, 10 + 0.05 * first + 5 * to_ms(swarm.now() - start) / 1000 + 1);
+}
+
+// What is overdue is not asked of somebody who has work of his own: that one would be late as well.
+TEST(AttemptPolicyStory, NobodyWhoIsBusyIsAskedForASecondAttempt) {
+    KnownSwarm known(2, 400);
+    SimSwarm& swarm = known.swarm;
+    for (const WorkerId id : swarm.workers_alive()) swarm.stall_compute(id);
+    const std::uint64_t before = swarm.core().counters().hedges_sent;
+    swarm.submit();
+    swarm.submit();
+    swarm.run_for(80ms);
+    for (const WorkerId id : swarm.workers_alive()) EXPECT_EQ(swarm.core().in_flight(id), 1u);
+    EXPECT_EQ(swarm.core().counters().timeouts, 0u);
+    EXPECT_EQ(swarm.core().counters().hedges_sent, before);
+
+    for (const WorkerId id : swarm.workers_alive()) swarm.stall_compute(id, false);
+    EXPECT_TRUE(swarm.run_until_idle());
+}
+
 TEST(AttemptPolicyStory, TheSwitchWorksWhileRoundsAreOpen) {
     SimOptions options{.num_workers = 4, .seed = 9};
     options.swarm.local_fallback = false;

@@ -179,6 +179,37 @@ TEST(LyingWorkersTest, ABannedKeyStaysOutForItsTime) {
     EXPECT_EQ(swarm.closed_with(later), std::nullopt);
 }
 
+// Who comes with ten keys would be asked for most of it, all of which the hub computes again.
+TEST(LyingWorkersTest, NewcomersAreAskedForAFifthWhileOthersHaveARecord) {
+    SimOptions options = checked(2);
+    options.swarm.checks.to_prove = 64;
+    options.swarm.replicas = 12;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    ask(swarm, 600, 4);
+    const std::vector<WorkerId> proven = swarm.workers_alive();
+    for (const WorkerId id : proven) ASSERT_EQ(swarm.core().worker(id)->trust, Trust::proven);
+
+    std::vector<WorkerId> newcomers;
+    for (int i = 0; i < 10; ++i)
+        newcomers.push_back(swarm.join(Peer::ours, text("10.1.", i, ".1")));
+    ASSERT_TRUE(swarm.run_until_ready());
+    const auto pairs_of = [&](const std::vector<WorkerId>& ids) {
+        double sum = 0;
+        for (const WorkerId id : ids)
+            sum += static_cast<double>(swarm.core().worker(id)->pairs_answered);
+        return sum;
+    };
+    ask(swarm, 200, 4);  // what was asked before they came counts as well, for a while
+    const double of_proven = pairs_of(proven), of_new = pairs_of(newcomers);
+    ask(swarm, 200, 4);
+    for (const WorkerId id : newcomers) ASSERT_EQ(swarm.core().worker(id)->trust, Trust::unproven);
+    const double more_of_new = pairs_of(newcomers) - of_new,
+                 all = more_of_new + pairs_of(proven) - of_proven;
+    EXPECT_GT(more_of_new, 0);
+    EXPECT_LE(more_of_new, 0.25 * all);
+}
+
 TEST(LyingWorkersTest, RecordsOutliveAConnection) {
     SimOptions options = checked(1);
     options.swarm.checks.to_prove = 64;

@@ -248,6 +248,21 @@ TEST(PlacementTest, ALayerLiesWithFewWorkers) {
     EXPECT_TRUE(placement.check().empty()) << placement.check().front();
 }
 
+// Each has room for everything. Without a bound the neighbours of its layers took all of it.
+TEST(PlacementTest, WhatALeaverHadMakesNobodyFullerThanTheBound) {
+    Placement placement({.num_units = 1000, .layer_units = 100, .replicas = 2, .seed = 3});
+    Changes changes;
+    for (WorkerId id = 1; id <= 10; ++id) join(placement, member(id, 1000, id), changes);
+
+    for (const WorkerId leaver : {3, 8, 5}) {
+        placement.leave(leaver, changes);
+        for (WorkerId id = 1; id <= 10; ++id) {
+            const double bound = std::ceil(1.1 * placement.fair_share(id));
+            EXPECT_LE(placement.load(id), bound) << id << " after " << leaver;
+        }
+    }
+}
+
 TEST(PlacementTest, WhatIsLoadedMovesAsFastAsItIsAllowedTo) {
     Placement placement({.num_units = 1000,
                          .layer_units = 100,

@@ -62,6 +62,27 @@ TEST(SlowWorkersTest, ALateSumAndEarlyPartsOfItMakeOneAnswer) {
     }
 }
 
+// Nobody waits for them any more, and still they say how long such work takes there.
+TEST(SlowWorkersTest, AnswersToWhatWasCancelledTellHowLongTheyTook) {
+    SimOptions options = workers_alone(1);
+    options.compute = Duration(1us);
+    options.latency = 40ms;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId id = swarm.workers_alive().front();
+
+    // at once, when nothing is slow yet; some of it is computed before that is heard
+    for (int i = 0; i < 8; ++i) {
+        const RoundId round = swarm.submit();
+        swarm.run_for(1ms);
+        swarm.cancel(round);
+        swarm.run_for(1s);
+    }
+    EXPECT_GT(swarm.core().counters().late, 0u);
+    EXPECT_EQ(swarm.core().counters().groups_answered, 0u);
+    EXPECT_GT(swarm.core().worker(id)->latency_p50_ms, 80);
+}
+
 // Thirty frames of a layer at once, one for each expert: the later ones met the timeout of one.
 TEST(SlowWorkersTest, WhatWaitsItsTurnIsNotLate) {
     SimOptions options = workers_alone(0);

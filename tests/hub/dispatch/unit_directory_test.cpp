@@ -316,6 +316,23 @@ TEST_F(UnitDirectoryTest, AWorkerKnowsHowManyUnitsAreToCome) {
     EXPECT_EQ(first.num_ready + second.num_ready, num_units);
 }
 
+// It has less room now, and nothing to load or let go of for that: what it lost was to come later.
+TEST_F(UnitDirectoryTest, AWorkerIsToldWhenNothingButItsEndHasMoved) {
+    open(1, 8);
+    directory->needs_layer_of(20);
+    UnitHolder& first = join();
+    ASSERT_EQ(first.told_later, num_units - 8);
+
+    orders.clear();
+    directory->on_budget(first, 40, {}, now);
+    read_orders();
+    EXPECT_EQ(first.told_later, 40u - 8);
+    ASSERT_EQ(orders.size(), 1u);
+    EXPECT_EQ(orders[0].worker, first.id);
+    EXPECT_FALSE(orders[0].release);
+    EXPECT_TRUE(orders[0].units.empty());
+}
+
 TEST_F(UnitDirectoryTest, WhoNeedNotLoadWhatItWasToldIsToldTheRest) {
     open(2, 8);
     UnitHolder& first = join();
