@@ -11,7 +11,10 @@ const rows = readFileSync(process.argv[2], "utf8")
     .map(([profile, policy, p50, p99, , extra]) => ({profile, policy, p50: +p50, p99: +p99, extra: +extra}));
 
 const profiles = [...new Set(rows.map((row) => row.profile))];
-const policies = [...new Set(rows.map((row) => row.policy))];
+// what every kind of swarm was asked with: bounds of one kind are no policies
+const policies = [...new Set(rows.map((row) => row.policy))]
+    .filter((policy) => profiles.every((profile) =>
+        rows.some((row) => row.profile === profile && row.policy === policy)));
 const colours = ["#6b7280", "#2563eb", "#0d9488", "#d97706", "#b91c1c"];
 
 const left = 60, top = 40, plotHeight = 260, barWidth = 22, groupGap = 40;

@@ -98,7 +98,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
 
 # Circles: an include joins two neighbours in the folder that holds both ends. A circle of files in different folders is
 # one of the neighbours that hold them, too.
-git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
+git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' 'tests/*' 'bench/*' | awk -F: '
   function reaches(from, to,    todo, seen, count, next_, at) {
     todo[count = 1] = from
     while (count > 0) {

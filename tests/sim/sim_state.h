@@ -42,7 +42,7 @@ struct SimState {
         std::uint32_t busy_ms = 0;
         std::string error_code;
         bool error_fatal = false;
-        TimePoint free_at{}, loaded_at{};
+        TimePoint free_at{}, loaded_at{}, stalls_until{};
         Line to_worker, to_hub;
         std::set<std::uint32_t> cancelled, computing;
         std::set<Unit> held;
@@ -141,6 +141,10 @@ struct SimState {
     // How many of them it has to download, and has from now on.
     std::uint64_t download(SimWorker& worker, std::span<const Unit> units);
     Duration compute_time(const SimWorker& worker, std::uint32_t num_pairs);
+    Duration stall_time(const SimWorker& worker);
+    TimePoint answer_time(SimWorker& worker, std::span<const Unit> units, std::uint32_t num_pairs);
+    std::optional<TimePoint> time_of_others(const SimWorker& worker, std::span<const Unit> units,
+                                            std::uint32_t num_pairs);
     Lie next_lie(SimWorker& worker);
     Bytes compute(SimWorker& worker, const Bytes& frame);
     Bytes compute_single(SimWorker& worker, const Bytes& frame);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -20,6 +21,9 @@ struct Profile {
     double slow_factor = 1;       // of the first worker
     double churn_per_minute = 0;  // share of all that leave, and as many that come
 };
+
+// What no policy reaches: an oracle hedges the stalled calls, exactly and at once; nobody stalls.
+constexpr std::string_view oracle = "oracle", no_stalls = "no stalls";
 
 std::vector<Profile> profiles() {
     const WorkerProfile lan{.compute = 4ms, .spread = 0.1};
@@ -46,10 +50,10 @@ std::vector<Profile> profiles() {
 
 class Sweep {
   public:
-    Sweep(const Profile& profile, const HedgePolicy& policy, std::uint64_t seed)
+    Sweep(const Profile& profile, const HedgePolicy& policy, std::uint64_t seed, bool foresees)
         : profile_(profile),
           random_(seed),
-          swarm_(options_of(policy, seed)) {
+          swarm_(options_of(policy, seed, foresees)) {
         for (std::uint32_t i = 0; i < num_workers; ++i) join(i == 0 ? profile.slow_factor : 1);
         swarm_.run_until_ready(1h);
     }
@@ -60,14 +64,15 @@ class Sweep {
     }
 
   private:
-    static SimOptions options_of(const HedgePolicy& policy, std::uint64_t seed) {
+    static SimOptions options_of(const HedgePolicy& policy, std::uint64_t seed, bool foresees) {
         SimOptions options{.num_workers = 0,
                            .seed = seed,
                            .num_layers = num_layers,
                            .num_experts = num_experts,
                            .top_k = 8,
                            .budget_experts = 3 * num_layers * num_experts / num_workers,
-                           .latency = 1ms};
+                           .latency = 1ms,
+                           .foresees_stalls = foresees};
         options.swarm.local_fallback = false;
         options.swarm.hedge = policy;
         return options;
@@ -99,16 +104,19 @@ class Sweep {
     TimePoint next_churn_{};
 };
 
-SweepRow sweep_cell(const Profile& profile, const char* policy, const SweepOptions& options) {
+SweepRow sweep_cell(Profile profile, std::string_view policy, const SweepOptions& options) {
+    const bool is_bound = policy == oracle || policy == no_stalls;
+    if (policy == no_stalls) profile.usual.stall = 0;
+    const HedgePolicy hedge = *parse_hedge_policy(is_bound ? "off" : policy);
     const auto num_tokens = std::max(4u, static_cast<std::uint32_t>(200 * options.effort));
     TokenReport report;
     for (std::uint64_t seed = options.seed; seed < options.seed + options.num_seeds; ++seed) {
-        Sweep sweep(profile, *parse_hedge_policy(policy), seed);
+        Sweep sweep(profile, hedge, seed, policy == oracle);
         sweep.tokens(num_tokens / 8);  // by then it knows its workers
         report.add(sweep.tokens(num_tokens));
     }
     return {.profile = profile.name,
-            .policy = policy,
+            .policy = std::string(policy),
             .p50_ms = report.quantile_ms(0.5),
             .p99_ms = report.quantile_ms(0.99),
             .longest_ms = report.longest_ms(),
@@ -119,11 +127,15 @@ SweepRow sweep_cell(const Profile& profile, const char* policy, const SweepOptio
 }  // namespace
 
 void sweep_policies(const SweepOptions& options, const std::function<void(const SweepRow&)>& row) {
-    std::vector<std::pair<Profile, const char*>> cells;
-    for (const Profile& profile : profiles())
-        if (options.only.empty() || options.only == profile.name)
-            for (const char* policy : {"off", "delayed", "adaptive", "fixed 2"})
-                cells.emplace_back(profile, policy);
+    std::vector<std::pair<Profile, std::string_view>> cells;
+    for (const Profile& profile : profiles()) {
+        if (!options.only.empty() && options.only != profile.name) continue;
+        for (const char* policy : {"off", "delayed", "adaptive", "fixed 2"})
+            cells.emplace_back(profile, policy);
+        if (profile.usual.stall > 0)
+            for (const std::string_view bound : {oracle, no_stalls})
+                cells.emplace_back(profile, bound);
+    }
 
     std::mutex mutex;
     std::size_t next = 0, next_row = 0;

@@ -55,6 +55,9 @@ struct SimOptions {
     Duration local_compute = 5ms;     // of whatever the local backend is given
     std::uint64_t blob_bytes = 1000;  // of one expert's weights
     bool tells_held = true;           // workers say after WELCOME what they have cached
+    // An oracle that no policy reaches: what would meet a stall is computed at once by others who
+    // hold it, as soon as they are free, and the hub never knows.
+    bool foresees_stalls = false;
     Faults faults;
     // Holds what goes on against what must: units find holders, rounds with an honest holder end
     // well, ejected workers are left alone, second attempts stay within their budget.

@@ -150,9 +150,9 @@ void SimState::begin_group(SimWorker& worker, const FrameHeader& header, Bytes f
     if (const auto call = decode_group_dispatch(frame, limits); call.ok())
         num_pairs = call->shape.num_pairs;
     if (strikes(worker.profile.never)) return;
-    worker.free_at = std::max(now, worker.free_at) + compute_time(worker, num_pairs);
     worker.computing.insert(header.sequence_id);
-    at(worker.free_at, [this, id, sequence_id = header.sequence_id, frame = std::move(frame)] {
+    const TimePoint answered_at = answer_time(worker, units_asked(frame, limits), num_pairs);
+    at(answered_at, [this, id, sequence_id = header.sequence_id, frame = std::move(frame)] {
         SimWorker& now_worker = workers.at(id);
         now_worker.computing.erase(sequence_id);
         if (now_worker.cancelled.erase(sequence_id) > 0 || !now_worker.alive ||
@@ -215,14 +215,65 @@ Duration SimState::compute_time(const SimWorker& worker, std::uint32_t num_pairs
     const auto scaled = [](Duration time, double factor) {
         return Duration(static_cast<std::int64_t>(static_cast<double>(time.count()) * factor));
     };
-    Duration time = profile.spread > 0
-                        ? scaled(profile.compute + num_pairs * profile.per_pair,
-                                 std::exp(profile.spread * normal()))
-                        : profile.compute + jitter(profile.compute) + num_pairs * profile.per_pair;
+    return profile.spread > 0
+               ? scaled(profile.compute + num_pairs * profile.per_pair,
+                        std::exp(profile.spread * normal()))
+               : profile.compute + jitter(profile.compute) + num_pairs * profile.per_pair;
+}
+
+Duration SimState::stall_time(const SimWorker& worker) {
+    const WorkerProfile& profile = worker.profile;
+    Duration time{};
     if (strikes(profile.stall))
         time += profile.stall_min + jitter(profile.stall_max - profile.stall_min);
     if (strikes(options.faults.stall)) time += jitter(options.faults.stall_max);
     return time;
+}
+
+// One group after the other; a stall holds up those behind it.
+TimePoint SimState::answer_time(SimWorker& worker, std::span<const Unit> units,
+                                std::uint32_t num_pairs) {
+    const TimePoint usual = std::max(now, worker.free_at) + compute_time(worker, num_pairs);
+    const Duration stall = stall_time(worker);
+    if (stall > Duration{}) worker.stalls_until = usual + stall;
+
+    if (options.foresees_stalls && worker.stalls_until > now)
+        if (const auto others = time_of_others(worker, units, num_pairs)) {
+            if (stall > Duration{}) worker.free_at = worker.stalls_until;
+            return *others;
+        }
+    worker.free_at = usual + stall;
+    return worker.free_at;
+}
+
+// Nobody who stalls among them; nullopt where a unit has no other holder.
+std::optional<TimePoint> SimState::time_of_others(const SimWorker& worker,
+                                                  std::span<const Unit> units,
+                                                  std::uint32_t num_pairs) {
+    std::set<WorkerId> asked;
+    for (const Unit& unit : units) {
+        SimWorker* best = nullptr;
+        for (auto& [id, other] : workers) {
+            if (id == worker.id || !other.alive || other.stalls_until > now ||
+                !other.held.contains(unit))
+                continue;
+            const auto rank = [&](const SimWorker& one) {
+                return std::tuple(!asked.contains(one.id), one.free_at);
+            };
+            if (best == nullptr || rank(other) < rank(*best)) best = &other;
+        }
+        if (best == nullptr) return std::nullopt;
+        asked.insert(best->id);
+    }
+
+    TimePoint last = now;
+    for (const WorkerId id : asked) {
+        SimWorker& other = workers.at(id);
+        const auto each = static_cast<std::uint32_t>(num_pairs / asked.size());
+        other.free_at = std::max(now, other.free_at) + compute_time(other, std::max(1u, each));
+        last = std::max(last, other.free_at);
+    }
+    return last;
 }
 
 Lie SimState::next_lie(SimWorker& worker) {
