@@ -1,8 +1,14 @@
 // A worker that computes its experts on the CPU, from the package on this disk, and lies about some
 // of them: what the hub's checks are held against.
 //   lying_worker HUB_URL MODEL_DIR LIE [--share P] [--honest-first N] [--key KEY] [--seed N]
+//                [--count N] [--back-within S]
 // LIE: none or one of plausible_lie_names. The join token comes from MOEX_TOKEN. Prints "serving"
-// when it is ready, "closed CODE REASON" when the hub ends the connection; ends with SIGTERM.
+// when it is ready, "answered N", then "closed CODE REASON" when the hub ends the connection; ends
+// with SIGTERM.
+// With --count it is so many workers, KEY-1, KEY-2 and so on, and prints "welcomed N" whenever all
+// of them are in. With --back-within each whose connection ends is back after 0.5 to S seconds, at
+// random, as a tab is (web-worker/hub_connection.cpp), and "closed" is said of none.
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -24,43 +30,80 @@ using namespace moex;
 struct Options {
     std::string hub, model, key = "lying-worker";
     Lie lie = Lie::none;
-    double share = 1;
-    std::uint64_t honest_first = 0, seed = 1;
+    double share = 1, back_within_s = 0;
+    std::uint64_t honest_first = 0, seed = 1, count = 1;
+};
+
+// What the workers of this process share.
+struct Crowd {
+    native::asio::io_context& io;
+    const Options& options;
+    const native::HubUrl& url;
+    const std::string token;
+    const LocalExperts& experts;
+    std::uint64_t num_welcomed = 0;
 };
 
 class LyingWorker {
   public:
-    LyingWorker(native::asio::io_context& io, const Options& options,
-                std::shared_ptr<const ModelPackage> package, const native::HubUrl& url,
-                const std::string& token)
-        : options_(options),
-          package_(std::move(package)),
-          threads_(1),
-          experts_(package_, threads_, {}),
-          random_(options.seed),
-          token_(token),
-          socket_(native::make_websocket(io, {.url = url}, token)) {
+    LyingWorker(Crowd& crowd, std::uint64_t number)
+        : crowd_(crowd),
+          options_(crowd.options),
+          key_(options_.count > 1 ? text(options_.key, '-', number) : options_.key),
+          experts_(crowd.experts),
+          random_(options_.seed + number - 1),
+          back_at_(crowd.io) {
+        connect();
+    }
+
+  private:
+    void connect() {
+        socket_ = native::make_websocket(crowd_.io, {.url = crowd_.url}, crowd_.token);
         socket_->on_open = [this] { say_hello(); };
         socket_->on_frame = [this](ByteView frame) { on_frame(frame); };
         socket_->on_text = [] {};
-        socket_->on_closed = [&io](std::uint16_t code, const std::string& reason) {
-            std::cout << "closed " << code << ' ' << reason << std::endl;
-            io.stop();
+        socket_->on_closed = [this](std::uint16_t code, const std::string& reason) {
+            on_closed(code, reason);
         };
         socket_->open();
     }
 
-  private:
+    void on_closed(std::uint16_t code, const std::string& reason) {
+        if (std::exchange(welcomed_, false)) --crowd_.num_welcomed;
+        if (options_.back_within_s <= 0) {
+            std::cout << "answered " << num_answers_ << "\nclosed " << code << ' ' << reason
+                      << std::endl;
+            crowd_.io.stop();
+            return;
+        }
+
+        const double wait_ms = 500 + uniform() * (1000 * options_.back_within_s - 500);
+        back_at_.expires_after(std::chrono::microseconds(static_cast<long>(1000 * wait_ms)));
+        back_at_.async_wait([this](native::NetError error) {
+            if (!error) connect();
+        });
+    }
+
+    void on_welcome(ByteView frame) {
+        const auto welcome = decode_welcome(frame);
+        if (!welcome.ok() || std::exchange(welcomed_, true)) return;
+        limits_ = welcome->limits;
+        if (++crowd_.num_welcomed == options_.count && options_.count > 1)
+            std::cout << "welcomed " << options_.count << std::endl;
+    }
+
+    double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+
     void say_hello() {
         Hello hello;
-        hello.token = token_;
+        hello.token = crowd_.token;
         hello.device = {.backend = "cpu",
                         .vendor = "test",
                         .architecture = "cpu",
                         .description = "lying worker",
                         .budget_bytes = 8ull << 30};
         hello.client = "lying 0.1.0";
-        hello.worker_key = options_.key;
+        hello.worker_key = key_;
         socket_->send(encode_hello(hello));
     }
 
@@ -68,10 +111,7 @@ class LyingWorker {
         const auto header = decode_frame_header(frame);
         if (!header.ok()) return;
         switch (header->type) {
-            case FrameType::welcome:
-                if (const auto welcome = decode_welcome(frame); welcome.ok())
-                    limits_ = welcome->limits;
-                break;
+            case FrameType::welcome: on_welcome(frame); break;
             case FrameType::heartbeat: socket_->send(encode_heartbeat(header->sequence_id)); break;
             case FrameType::assign: on_assign(frame); break;
             case FrameType::group_dispatch: on_group(frame); break;
@@ -89,9 +129,8 @@ class LyingWorker {
     }
 
     Lie next_lie() {
-        if (options_.lie == Lie::none || num_answers_++ < options_.honest_first) return Lie::none;
-        const double drawn = static_cast<double>(random_() >> 11) * 0x1p-53;
-        return drawn < options_.share ? options_.lie : Lie::none;
+        if (num_answers_++ < options_.honest_first || options_.lie == Lie::none) return Lie::none;
+        return uniform() < options_.share ? options_.lie : Lie::none;
     }
 
     void on_group(ByteView frame) {
@@ -129,16 +168,16 @@ class LyingWorker {
         socket_->send(encode_group_result(result, false));
     }
 
-    const Options options_;
-    const std::shared_ptr<const ModelPackage> package_;
-    ThreadPool threads_;
-    const LocalExperts experts_;
+    Crowd& crowd_;
+    const Options& options_;
+    const std::string key_;
+    const LocalExperts& experts_;
     std::mt19937_64 random_;
-    const std::string token_;
+    native::asio::steady_timer back_at_;
     WireLimits limits_;
     std::uint64_t num_answers_ = 0;
     std::vector<float> previous_;
-    bool serving_ = false;
+    bool serving_ = false, welcomed_ = false;
     std::shared_ptr<native::WebSocketClient> socket_;
 };
 
@@ -162,6 +201,10 @@ std::optional<Options> parse(int argc, char** argv) {
             options.key = argv[i + 1];
         else if (name == "--seed")
             options.seed = std::strtoull(argv[i + 1], nullptr, 10);
+        else if (name == "--count")
+            options.count = std::max(1ull, std::strtoull(argv[i + 1], nullptr, 10));
+        else if (name == "--back-within")
+            options.back_within_s = std::atof(argv[i + 1]);
         else
             known = false;
     }
@@ -175,7 +218,7 @@ int main(int argc, char** argv) {
     const auto options = parse(argc, argv);
     if (!options) {
         std::cerr << "usage: lying_worker HUB_URL MODEL_DIR LIE [--share P] [--honest-first N] "
-                     "[--key KEY] [--seed N]\n";
+                     "[--key KEY] [--seed N] [--count N] [--back-within S]\n";
         return 2;
     }
     const auto url = native::parse_hub_url(options->hub);
@@ -189,6 +232,11 @@ int main(int argc, char** argv) {
     native::asio::io_context io;
     native::asio::signal_set signals(io, SIGTERM, SIGINT);
     signals.async_wait([&](native::NetError, int) { io.stop(); });
-    LyingWorker worker(io, *options, *std::move(package), *url, token ? token : url->token);
+    ThreadPool threads(1);
+    const LocalExperts experts(*std::move(package), threads, {});
+    Crowd crowd{io, *options, *url, token ? token : url->token, experts};
+    std::vector<std::unique_ptr<LyingWorker>> workers;
+    for (std::uint64_t number = 1; number <= options->count; ++number)
+        workers.push_back(std::make_unique<LyingWorker>(crowd, number));
     io.run();
 }
