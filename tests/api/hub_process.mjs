@@ -86,7 +86,7 @@ export function startHub(args = [], extra = {}, model = modelFolder) {
       if (!ready) return;
 
       resolve({
-        url: ready[1], join: ready[2], api: ready[3],
+        url: ready[1], join: ready[2], api: ready[3], pid: child.pid,
         stdout: () => stdout, stderr: () => stderr, logged, ended,
         signal: (name) => child.kill(name),
         stop: async () => { child.kill('SIGTERM'); return ended; },
