@@ -4,10 +4,12 @@
 // round_trip_ms: added between hub and worker, half of it each way.
 // Every way decodes the same greedy text, the ways in turns. Prints CSV, a row a way:
 //   budget_mb,slots   the worker's limit, and the experts that lie in its memory
-//   policy,prefetch   who leaves first; whether the hub tells what the next layer may ask for
+//   host_mb           memory of its machine for experts that were read and verified before (--host-mb)
+//   policy,prefetch   who leaves first; how many experts a token and layer the hub says the next layer may ask for
 //   asked,missing     experts of groups, and those in no slot when their group arrived (late: on their way for a hint)
 //   load_ms_token     that groups waited for experts, a token
 //   tok_s,of_all      tokens a second of the answer (medians), and their share of a worker's that has memory for all
+//   of_off            and of the same worker's without hints; shares are medians of those of the turns
 // Fails when a text differs from the all-resident one.
 import { mkdtempSync, rmSync } from "node:fs";
 import { connect, createServer } from "node:net";
@@ -24,10 +26,12 @@ const request = {
   messages: [{ role: "user", content: "Tell me a story about a garden." }],
 };
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off"];
-const ways = [{ budget_mb: 64, policy: "lru", prefetch: "off" }];      // room for all
-for (const budget_mb of [3, 6, 12, 20])
-  for (const policy of ["lru", "lfu", "cacheless"])
-    for (const prefetch of ["off", "on"]) ways.push({ budget_mb, policy, prefetch });
+const ways = [{ budget_mb: 64, host_mb: 0, policy: "lru", prefetch: "off" }];      // room for all
+for (const budget_mb of [3, 12])
+  for (const host_mb of [0, 256])
+    for (const prefetch of ["off", "4", "8"]) ways.push({ budget_mb, host_mb, policy: "lru", prefetch });
+for (const policy of ["lfu", "cacheless"])
+  for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch });
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
 // A line to `port` on which every piece comes half a round trip later.
@@ -45,13 +49,13 @@ async function farAway(port) {
   return server;
 }
 
-async function run({ budget_mb, policy, prefetch }) {
+async function run({ budget_mb, host_mb, policy, prefetch }) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...serve, "--prefetch", prefetch]);
   const line = round_trip_ms > 0 ? await farAway(hub.port) : null;
   const there = line ? { join: hub.join, url: `http://127.0.0.1:${line.address().port}` } : hub;
   const worker = await NativeWorker.start(there, ["--backend", "cpu", "--cache", cache, "--keep-mb", "80",
-    "--budget-mb", budget_mb, "--evict", policy]);
+    "--budget-mb", budget_mb, "--host-mb", host_mb, "--evict", policy]);
   try {
     await hub.until(({ coverage }) => coverage.replicas_min === 1, "the worker");
     const begun = performance.now();
@@ -61,7 +65,7 @@ async function run({ budget_mb, policy, prefetch }) {
     await worker.stop();
     const said = /worker: (asked=.*)/.exec(worker.child.printed)?.[1] ?? "asked=0 resident=0 late=0 load_ms=0";
     const figures = Object.fromEntries(said.split(" ").map((one) => one.split("=")).map(([k, v]) => [k, Number(v)]));
-    const [, slots] = /^serving units=.* resident=(\d+)$/m.exec(worker.child.printed);
+    const [, slots] = [...worker.child.printed.matchAll(/^serving units=.* resident=(\d+)$/mg)].at(-1);
     return { text, slots, tok_s: max_tokens / seconds, ...figures };
   } finally {
     await hub.remove();
@@ -75,12 +79,15 @@ for (let turn = 0; turn < turns; turn += 1)
   for (const [i, way] of ways.entries()) results[i].push(await run(way));
 
 const [all] = results;
-console.log("budget_mb,slots,policy,prefetch,asked,missing,late,load_ms_token,tok_s,of_all");
-for (const [i, { budget_mb, policy, prefetch }] of ways.entries()) {
+console.log("budget_mb,slots,host_mb,policy,prefetch,asked,missing,late,load_ms_token,tok_s,of_all,of_off");
+for (const [i, { budget_mb, host_mb, policy, prefetch }] of ways.entries()) {
   if (results[i].some(({ text }) => text !== all[0].text)) throw new Error(`${JSON.stringify(ways[i])}: another text`);
   const [{ slots, asked, late }] = results[i];
   const of = (value) => median(results[i].map(value));
-  const ratio = median(results[i].map(({ tok_s }, turn) => tok_s / all[turn].tok_s));
-  console.log([budget_mb, slots, policy, prefetch, asked, of((one) => one.asked - one.resident), late,
-    (of((one) => one.load_ms) / max_tokens).toFixed(2), of((one) => one.tok_s).toFixed(1), ratio.toFixed(3)].join(","));
+  const shareOf = (others) => median(results[i].map(({ tok_s }, turn) => tok_s / others[turn].tok_s)).toFixed(3);
+  const off = results[ways.findIndex((other) => other.prefetch === "off" && other.budget_mb === budget_mb
+    && other.host_mb === host_mb && other.policy === policy)];
+  console.log([budget_mb, slots, host_mb, policy, prefetch, asked, of((one) => one.asked - one.resident), late,
+    (of((one) => one.load_ms) / max_tokens).toFixed(2), of((one) => one.tok_s).toFixed(1), shareOf(all),
+    shareOf(off)].join(","));
 }

@@ -33,6 +33,16 @@ Status check_origin(std::string_view value) {
     return {};
 }
 
+Status check_prefetch(std::string_view value) {
+    std::uint32_t number = 0;
+    const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
+    const bool is_number = failure == std::errc() && end == value.data() + value.size();
+    if (value == "off" || value == "on" || (is_number && number >= 1 && number <= 1024)) return {};
+    return Error{
+        ErrorCode::invalid_argument,
+        text("wanted off, on or a number of experts from 1 to 1024, found \"", value, "\"")};
+}
+
 Status check_number_text(std::string_view value) {
     double number = 0;
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -167,10 +177,10 @@ const Setting swarm_settings[] = {
      "second layer's calls leave before the last answers are in, default vectors in their place: "
      "5 of 8 round trips of the demo, nothing won with --backend local",
      0, 0, "exact|speculative"},
-    {"prefetch", on_off, command_serve, "", "off",
+    {"prefetch", word, command_serve, "off|on|N", "off",
      "tell workers that hold more experts than lie in their memory which of them the next layer "
-     "may ask for: a quarter of the waits, half of the loads for nothing (by this machine's "
-     "cores)"},
+     "may ask for (by this machine's cores); N a token and layer, on: as many as a token asks for",
+     0, 0, "", check_prefetch},
     {"deterministic", flag, command_serve | command_generate | reads_text, "", "off",
      "same text whatever the workers: fixed rounding and order of sums"},
     {"wire-dtype", word, command_serve | command_generate | reads_text, "DTYPE", "f16",

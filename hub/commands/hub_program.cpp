@@ -13,6 +13,7 @@
 #include "hub/commands/progress.h"
 #include "hub/commands/qr.h"
 #include "hub/commands/serve_options.h"
+#include "hub/foresight/gate_predictors.h"
 
 namespace moex {
 namespace {
@@ -48,6 +49,21 @@ void raise_open_files() {
 std::optional<std::string> environment_value(const char* name) {
     const char* value = std::getenv(name);
     return value ? std::optional<std::string>(value) : std::nullopt;
+}
+
+// By the best of what the package has learned: its estimator, its default vectors, or only routers.
+Result<std::unique_ptr<ExpertPredictor>> next_layers_predictor(
+    const ModelPackage& package, const std::shared_ptr<const RouterGates>& gates) {
+    auto profile = load_expert_profile(package);
+    if (!profile.ok() && profile.error().code != ErrorCode::not_found) return profile.error();
+    if (!profile.ok()) return make_next_gate_predictor(gates);
+
+    auto means = std::make_shared<const ExpertProfile>(*std::move(profile));
+    auto estimator = Estimator::load(package);
+    if (!estimator.ok() && estimator.error().code != ErrorCode::not_found) return estimator.error();
+    if (!estimator.ok()) return make_quasi_hidden_predictor(gates, std::move(means));
+    return make_estimator_predictor(gates, std::move(means),
+                                    std::make_shared<const Estimator>(*std::move(estimator)));
 }
 
 }  // namespace
@@ -194,18 +210,16 @@ Status HubProgram::load() {
     return open_hints();
 }
 
-// With `--prefetch on`, for steps on this machine's cores. A model of one MoE layer has no next.
+// For steps on this machine's cores. A model of one MoE layer has no next.
 Status HubProgram::open_hints() {
-    if (!settings_.on("prefetch") || !swarm_computes() || !model_.decoder) return {};
-    auto profile = load_expert_profile(*model_.package);
-    if (!profile.ok() && profile.error().code != ErrorCode::not_found) return profile.error();
-    MOEX_ASSIGN(gates, RouterGates::load(model_.package, *model_.threads));
-    if (gates.moe_layers().size() < 2) return {};
+    const std::uint32_t per_row = prefetch_per_row(settings_, model_.package->config());
+    if (per_row == 0 || !swarm_computes() || !model_.decoder) return {};
+    MOEX_ASSIGN(loaded, RouterGates::load(model_.package, *model_.threads));
+    if (loaded.moe_layers().size() < 2) return {};
 
-    hints_ = std::make_unique<Hints>(
-        std::make_shared<const RouterGates>(std::move(gates)),
-        profile.ok() ? std::make_shared<const ExpertProfile>(*std::move(profile)) : nullptr,
-        2 * model_.package->config().top_k);
+    const auto gates = std::make_shared<const RouterGates>(std::move(loaded));
+    MOEX_ASSIGN(predictor, next_layers_predictor(*model_.package, gates));
+    hints_ = std::make_unique<Hints>(gates, std::move(predictor), per_row);
     model_.decoder->foresee_with(hints_.get());
     return {};
 }

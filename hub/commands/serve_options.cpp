@@ -36,6 +36,13 @@ Status check_serve_settings(const Settings& settings) {
     return {};
 }
 
+std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model) {
+    const std::string& prefetch = settings.text("prefetch");
+    if (prefetch == "off") return 0;
+    if (prefetch == "on") return model.top_k;
+    return static_cast<std::uint32_t>(std::stoul(prefetch));  // the table has checked it
+}
+
 nlohmann::json describe_settings(const Settings& settings) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Setting& setting : setting_table()) {

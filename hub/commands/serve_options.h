@@ -24,6 +24,9 @@ nlohmann::json describe_settings(const Settings& settings);
 // What SIGHUP may change.
 bool changes_while_serving(std::string_view setting);
 
+// Experts that are hinted for a row and layer (--prefetch): 0 for none.
+std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model);
+
 // `registry` outlives the swarm: it knows the tokens of workers.
 SwarmOptions swarm_options_of(const Settings& settings,
                               const std::shared_ptr<const ModelPackage>& package,

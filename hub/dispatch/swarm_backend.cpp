@@ -324,6 +324,15 @@ bool SwarmBackend::wants_hints() const {
     return state_->wants_hints.load(std::memory_order_relaxed);
 }
 
+void SwarmBackend::hint(std::span<const ExpertHint> hints) {
+    if (hints.empty()) return;
+    state_->post([kept = std::vector(hints.begin(), hints.end())](State& state) {
+        std::vector<SwarmAction> actions;
+        state.core.on_hints(now_steady(), kept, actions);
+        state.perform(actions);
+    });
+}
+
 WorkerId SwarmBackend::on_connect(std::shared_ptr<WorkerLink> link, std::string address,
                                   bool authorized) {
     const std::lock_guard lock(state_->mutex);

@@ -46,6 +46,7 @@ class SwarmBackend : public ExpertBackend {
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "swarm"; }
     bool wants_hints() const override;
+    void hint(std::span<const ExpertHint> hints) override;
 
     // Whether it was caught with a false answer. Any thread; the last 10,000 are remembered.
     bool has_lied(WorkerId worker) const;

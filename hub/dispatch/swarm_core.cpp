@@ -431,7 +431,6 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
 
     turn.set_timer(round.deadline, SwarmState::TimerKind::round, id);
     state.dispatch(turn, round);
-    state.send_hints(turn, batch.hints);
     return id;
 }
 

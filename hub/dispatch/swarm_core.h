@@ -37,6 +37,9 @@ class SwarmCore {
     // Opens a round. Copies what it needs of `batch`.
     // RoundDone follows, at once or later, exactly once.
     RoundId on_round(TimePoint now, const ExpertBatch& batch, std::vector<SwarmAction>& actions);
+    // What coming layers may be asked for, the surest first. Advice: no answer depends on it.
+    void on_hints(TimePoint now, std::span<const ExpertHint> hints,
+                  std::vector<SwarmAction>& actions);
     // no RoundDone follows
     void on_cancel_round(TimePoint now, RoundId round, std::vector<SwarmAction>& actions);
     // The answer to ComputeLocally: y [num_pairs, hidden_size], gates applied.
@@ -68,7 +71,7 @@ class SwarmCore {
     // [num_layers * num_experts], active and ready workers; 0 for dense layers
     std::vector<std::uint16_t> replicas() const;
 
-    // Whether a worker is there that has a use for the hints of a round.
+    // Whether a worker is there that has a use for hints.
     bool wants_hints() const;
     std::size_t num_rounds_open() const;
     std::size_t in_flight(WorkerId worker) const;  // groups

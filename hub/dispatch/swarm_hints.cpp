@@ -9,7 +9,15 @@ namespace moex {
 
 bool SwarmCore::wants_hints() const { return state_->num_on_demand > 0; }
 
+void SwarmCore::on_hints(TimePoint now, std::span<const ExpertHint> hints,
+                         std::vector<SwarmAction>& actions) {
+    SwarmState::Turn turn{*state_, now, actions};
+    state_->send_hints(turn, hints);
+}
+
 // To everybody who might be asked: which of them it will be is decided when the layer is reached.
+// Also where an expert may lie in memory already, which only its holder knows: a hint keeps it
+// there.
 void SwarmState::send_hints(Turn& turn, std::span<const ExpertHint> hints) {
     if (num_on_demand == 0) return;
 

@@ -26,7 +26,6 @@ struct ExpertCall {
     std::vector<std::uint16_t> ids;
     std::vector<float> stand_in;  // what the rows already have in y's place, where stands_in
     bool stands_in = false;
-    std::vector<ExpertHint> hints;
     std::unique_ptr<ExpertRound> round;
 };
 
@@ -357,13 +356,8 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
     }
     if (watch) watch(view);
 
-    call.hints.clear();
-    if (foresight != nullptr && experts.wants_hints()) {
-        const auto hints = foresight->foresee(view);
-        call.hints.assign(hints.begin(), hints.end());
-    }
-
-    // The round reads x until it is over; the next layer's norm may come before that.
+    // The round reads x until it is over; the next layer's norm may come before that. The view's
+    // rows go along.
     std::swap(call.x, batch.normed);
     call.round = experts.submit({.layer = layer_index,
                                  .num_tokens = num_rows,
@@ -372,8 +366,10 @@ void Decoder::State::start_experts(MicroBatch& batch, std::uint32_t layer_index,
                                  .x = std::span(call.x).first(floats),
                                  .expert_ids = call.ids,
                                  .expert_weights = call.weights,
-                                 .y = std::span(call.y).first(floats),
-                                 .hints = call.hints});
+                                 .y = std::span(call.y).first(floats)});
+
+    // Nothing waits for a guess: the round is on its way, and this thread has only to wait for it.
+    if (foresight != nullptr && experts.wants_hints()) experts.hint(foresight->foresee(view));
 }
 
 // Attention has been; the answers of the layer before may still be awaited where something stood

@@ -57,8 +57,8 @@ class Decoder : public StepDevice {
     }
     void recycle(StepResult&& result) override;
     bool gives_hidden() const override { return true; }
-    // Asked once per MoE layer and part where the backend has a use for hints. It outlives this;
-    // null: nobody.
+    // Asked once per MoE layer and part where the backend has a use for hints, while the layer's
+    // round is on its way. It outlives this; null: nobody.
     void foresee_with(ExpertForesight* foresight);
     ThreadPool& threads() const override;  // those that steps run on
 

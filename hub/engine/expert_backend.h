@@ -18,7 +18,7 @@
 
 namespace moex {
 
-// Units that coming layers may ask for; a backend may ignore them.
+// A unit that a coming layer may ask for; a backend may ignore it.
 struct ExpertHint {
     std::uint16_t layer = 0, expert = 0;
     std::uint16_t deadline_ms = 0;
@@ -36,7 +36,6 @@ struct ExpertBatch {
     std::span<const float> expert_weights;      // [num_tokens, top_k]
     // [num_tokens, hidden_size], overwritten with the weighted sum over experts
     std::span<float> y;
-    std::span<const ExpertHint> hints;
 };
 
 // Where a row's answers came from, counted over all its pairs.
@@ -77,8 +76,11 @@ class ExpertBackend {
     // Starts a round; several may be in flight.
     virtual std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) = 0;
     virtual const char* name() const = 0;  // "local", "swarm"
-    // Whether a batch's hints would help anybody just now. From the thread that submits.
+    // Whether hints would help anybody just now. From the thread that submits.
     virtual bool wants_hints() const { return false; }
+    // What coming layers may be asked for, the surest first. Behind submit(): they are guessed
+    // while a round is on its way. The same thread; `hints` is read before this returns.
+    virtual void hint(std::span<const ExpertHint>) {}
 };
 
 // Computes one expert over some rows on the hub itself: whom a swarm asks when no worker answers.

@@ -3,15 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
-#include "hub/foresight/gate_predictors.h"
-
 namespace moex {
 
-Hints::Hints(std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
+Hints::Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPredictor> predictor,
              std::uint32_t per_row)
     : gates_(std::move(gates)),
-      predictor_(profile ? make_quasi_hidden_predictor(gates_, std::move(profile))
-                         : make_next_gate_predictor(gates_)),
+      predictor_(std::move(predictor)),
       per_row_(per_row) {}
 
 std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {

@@ -1,22 +1,20 @@
-// From a predictor's confidence to the hints that go with a layer's round: which experts the next
-// MoE layer may be asked for. For who holds experts without having them in memory.
+// From a predictor's confidence to hints: which experts the next MoE layer may be asked for,
+// guessed while a layer's round is on its way. For who holds experts without having them in memory.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "hub/engine/expert_foresight.h"
-#include "hub/foresight/expert_profile.h"
 #include "hub/foresight/router_gates.h"
 
 namespace moex {
 
 class Hints : public ExpertForesight {
   public:
-    // By the quasi-hidden state where the package has default vectors (`profile`), else by the next
-    // layer's router on this layer's rows. `per_row`: more than top_k fetch for what was guessed
-    // second best.
-    Hints(std::shared_ptr<const RouterGates> gates, std::shared_ptr<const ExpertProfile> profile,
+    // `predictor` leads by one MoE layer. `per_row` experts are named for a row, at most all of the
+    // layer's: more than top_k are spares for what was guessed second best.
+    Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPredictor> predictor,
           std::uint32_t per_row);
 
     // Of the rows' guesses together, each expert once. Nothing for steps of many rows: a prompt

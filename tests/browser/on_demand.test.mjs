@@ -6,6 +6,7 @@ import { appendFileSync, mkdtempSync, readdirSync, rmSync, truncateSync } from "
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
+import { Front } from "./support/front.mjs";
 import { Hub, NativeWorker, chat, generateText } from "./support/hub.mjs";
 
 const prompt = "Tell me a story about a garden.";
@@ -19,17 +20,21 @@ let expected;
 before(async () => { expected = await generateText(prompt, max_tokens); });
 
 // A hub, and one worker that holds all experts. run(hub, cache) -> what the worker says of its calls at its end.
-async function onDemand(t, { serve = [], worker: more = [], backend = "gpu" }, run) {
+// `toWorker`: of a front between them.
+async function onDemand(t, { serve = [], worker: more = [], backend = "gpu", toWorker = null }, run) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...patient, ...serve]);
   t.after(async () => {
     await hub.remove();
     rmSync(cache, { recursive: true, force: true });
   });
-  const worker = await NativeWorker.start(hub, ["--backend", backend, "--cache", cache, ...small, ...more]);
+  const front = toWorker ? await Front.start(hub) : null;
+  if (front) front.toWorker = toWorker;
+  t.after(() => front?.stop());
+  const worker = await NativeWorker.start(front ?? hub, ["--backend", backend, "--cache", cache, ...small, ...more]);
   t.after(() => worker.stop());
   const { coverage } = await hub.until(({ health, coverage }) => health === "ok" && coverage.replicas_min === 1, "it");
-  await run(hub, cache);
+  await run(hub, cache, front);
 
   await worker.stop();
   const output = worker.child.printed;
@@ -64,7 +69,7 @@ test("whatever leaves its memory first, on the processor as well, the text is th
 });
 
 test("experts that are damaged or gone from the folder are fetched again, and none is used unverified", async (t) => {
-  await onDemand(t, {}, async (hub, cache) => {
+  await onDemand(t, { worker: ["--host-mb", "0"] }, async (hub, cache) => {
     const blobs = readdirSync(cache).filter((name) => /^[0-9a-f]{64}$/.test(name));
     blobs.forEach((name, i) => {
       if (i % 3 === 0) rmSync(join(cache, name));
@@ -72,5 +77,69 @@ test("experts that are damaged or gone from the folder are fetched again, and no
       else appendFileSync(join(cache, name), "x");
     });
     await sameText(hub);
+  });
+});
+
+const prefetch_type = 23;
+const is_prefetch = (message) => message.length >= 20 && message.readUInt16LE(6) === prefetch_type;
+const unitsOf = (message) => Array.from({ length: message.readUInt16LE(16) },
+  (_, i) => ({ layer: message.readUInt16LE(20 + 8 * i), expert: message.readUInt16LE(22 + 8 * i) }));
+function prefetchOf(units) {
+  const message = Buffer.alloc(20 + 8 * units.length);
+  message.write("MoEx");
+  message.writeUInt16LE(1, 4);
+  message.writeUInt16LE(prefetch_type, 6);
+  message.writeUInt32LE(message.length - 16, 8);
+  message.writeUInt16LE(units.length, 16);
+  units.forEach(({ layer, expert }, i) => {
+    message.writeUInt16LE(layer, 20 + 8 * i);
+    message.writeUInt16LE(expert, 22 + 8 * i);
+    message.writeUInt8(255, 26 + 8 * i);
+  });
+  return message;
+}
+const everything = Array.from({ length: 4096 }, (_, i) => ({ layer: (i >> 4) % 8, expert: i % 16 }));
+
+// What a worker gets in place of a hint of the hub's.
+let before_it = prefetchOf([]);
+const lies = {
+  wrong: (message) => {
+    const named = unitsOf(message);
+    const others = everything.slice(0, 128).filter(({ layer, expert }) => layer === named[0].layer
+      && !named.some((one) => one.expert === expert));
+    return [prefetchOf(others)];
+  },
+  late: (message) => {
+    const given = [before_it];
+    before_it = message;
+    return given;
+  },
+  malicious: () => [prefetchOf(everything), prefetchOf(everything.toReversed()), prefetchOf([])],
+};
+for (const [kind, lie] of Object.entries(lies))
+  test(`${kind} hints change no word`, async (t) => {
+    let num_hints = 0;
+    const toWorker = (message) => {
+      if (!is_prefetch(message)) return undefined;
+      num_hints += 1;
+      return lie(message);
+    };
+    console.log(kind, await onDemand(t, { serve: ["--prefetch", "on"], backend: "cpu", toWorker }, sameText));
+    assert.ok(num_hints > 0);
+  });
+
+test("a broken hint costs the connection that it came by, and no word", async (t) => {
+  let breaks = false;
+  const toWorker = (message) => {
+    if (!breaks || !is_prefetch(message)) return undefined;
+    breaks = false;
+    return [prefetchOf([{ layer: 0, expert: 999 }])];
+  };
+  const serve = ["--prefetch", "on", "--holder-wait-s", "60"];
+  await onDemand(t, { serve, backend: "cpu", toWorker }, async (hub, cache, front) => {
+    breaks = true;
+    await sameText(hub);
+    assert.equal(breaks, false);
+    assert.equal(front.hellos().length, 2, "it came back");
   });
 });

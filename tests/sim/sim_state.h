@@ -43,6 +43,14 @@ struct SimState {
         std::string error_code;
         bool error_fatal = false;
         TimePoint free_at{}, loaded_at{}, stalls_until{};
+        // With less memory than experts: when each is there, and who was wanted least recently.
+        struct Slot {
+            TimePoint there_at{};
+            std::uint64_t wanted = 0;
+        };
+        std::map<Unit, Slot> slots;
+        TimePoint brings_until{}, urgent_until{};
+        std::uint64_t num_wanted = 0, missed = 0;
         Line to_worker, to_hub;
         std::set<std::uint32_t> cancelled, computing;
         std::set<Unit> held;
@@ -137,6 +145,9 @@ struct SimState {
     bool network_reorders() const;
     void begin_group(SimWorker& worker, const FrameHeader& header, Bytes frame);
     void load(SimWorker& worker, std::vector<Unit> units);
+    // To its memory, with `slots`. When all of them are there. A group waits for its own.
+    void bring_for_group(SimWorker& worker, std::span<const Unit> units);
+    TimePoint bring(SimWorker& worker, std::span<const Unit> units, bool urgent);
     void tell_held(const SimWorker& worker);
     // How many of them it has to download, and has from now on.
     std::uint64_t download(SimWorker& worker, std::span<const Unit> units);

@@ -69,6 +69,7 @@ void SimState::say_hello(WorkerId id) {
     hello.worker_key = worker.key;
     hello.caps.push_back(x_int8_cap);
     if (options.tells_held) hello.caps.push_back("held");
+    if (worker.profile.slots > 0) hello.caps.push_back(on_demand_cap);
     hub_reads(id, encode_hello(hello));
 }
 
@@ -266,6 +267,16 @@ void SimSwarm::drain(Duration deadline) {
     std::vector<SwarmAction> actions;
     state_->core->on_drain(state_->now, deadline, actions);
     state_->perform(actions);
+}
+
+void SimSwarm::hint(const std::vector<ExpertHint>& hints) {
+    std::vector<SwarmAction> actions;
+    state_->core->on_hints(state_->now, hints, actions);
+    state_->perform(actions);
+}
+
+std::uint64_t SimSwarm::experts_missed(WorkerId worker) const {
+    return state_->workers.at(worker).missed;
 }
 
 Status SimSwarm::order(WorkerId worker, WorkerOrder order) {

@@ -61,6 +61,8 @@ class SimSwarm {
     void answer_error(WorkerId worker, std::string code, bool fatal = false);  // "": no more
     RoundId submit(RoundSpec spec = {});
     void cancel(RoundId round);
+    // What the engine foresees.
+    void hint(const std::vector<ExpertHint>& hints);
     // what is known of a round that has ended
     void forget(RoundId round);
     void drain(Duration deadline);
@@ -85,6 +87,8 @@ class SimSwarm {
     std::uint64_t frame_limit(WorkerId worker) const;
     // over the network, by all workers: what was cached counts for nothing
     std::uint64_t bytes_downloaded() const;
+    // asked of it while they were not in its memory
+    std::uint64_t experts_missed(WorkerId worker) const;
     // what the hub sent, while `log`
     std::vector<Bytes> frames_to(WorkerId worker) const;
     std::vector<WorkerId> workers_alive() const;

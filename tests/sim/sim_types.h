@@ -39,6 +39,10 @@ struct WorkerProfile {
     double never = 0;  // share of groups that are never answered
     std::uint64_t up_bytes_per_s = 0, down_bytes_per_s = 0;  // 0: no bound
     std::uint32_t budget_experts = 0;                        // 0: the swarm's
+    // Experts that lie in its memory, 0: all; any other is brought there in `load`, one after the
+    // other, when it is asked for or hinted.
+    std::uint32_t slots = 0;
+    Duration load = 5ms;
     Lie lie = Lie::none;
     double lie_share = 1;            // of its answers
     std::uint64_t honest_first = 0;  // a sleeper: so many right answers before the first lie

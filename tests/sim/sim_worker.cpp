@@ -101,6 +101,15 @@ void SimState::worker_reads(WorkerId id, Bytes frame) {
             if (worker.computing.contains(header->sequence_id))
                 worker.cancelled.insert(header->sequence_id);
             break;
+        case FrameType::prefetch: {
+            const auto hints = decode_prefetch(frame, limits);
+            if (!hints.ok()) return leave(id);
+            std::vector<Unit> units;
+            for (const PrefetchHint& hint : *hints) units.push_back(hint.unit);
+            units.resize(std::min<std::size_t>(units.size(), worker.profile.slots));
+            bring(worker, units, false);
+            break;
+        }
         case FrameType::group_dispatch:
         case FrameType::dispatch: begin_group(worker, *header, std::move(frame)); break;
         default: break;
@@ -150,6 +159,7 @@ void SimState::begin_group(SimWorker& worker, const FrameHeader& header, Bytes f
     if (const auto call = decode_group_dispatch(frame, limits); call.ok())
         num_pairs = call->shape.num_pairs;
     if (strikes(worker.profile.never)) return;
+    if (worker.profile.slots > 0) bring_for_group(worker, units_asked(frame, limits));
     worker.computing.insert(header.sequence_id);
     const TimePoint answered_at = answer_time(worker, units_asked(frame, limits), num_pairs);
     at(answered_at, [this, id, sequence_id = header.sequence_id, frame = std::move(frame)] {
@@ -162,6 +172,45 @@ void SimState::begin_group(SimWorker& worker, const FrameHeader& header, Bytes f
         if (answer.empty()) return leave(id);
         to_hub(id, std::move(answer));
     });
+}
+
+void SimState::bring_for_group(SimWorker& worker, std::span<const Unit> units) {
+    for (const Unit& unit : units) {
+        const auto slot = worker.slots.find(unit);
+        worker.missed += slot == worker.slots.end() || slot->second.there_at > now;
+    }
+    worker.free_at = std::max(worker.free_at, bring(worker, units, true));
+}
+
+TimePoint SimState::bring(SimWorker& worker, std::span<const Unit> units, bool urgent) {
+    const Duration load = worker.profile.load;
+    TimePoint all_there = now;
+
+    // The newest word counts, and a call's before all: hints that were not begun are dropped.
+    const TimePoint begins_at = urgent ? now : std::max(now, worker.urgent_until);
+    std::erase_if(worker.slots,
+                  [&](const auto& one) { return one.second.there_at > begins_at + load; });
+    worker.brings_until = std::clamp(worker.brings_until, begins_at, begins_at + load);
+
+    for (const Unit& unit : units) {
+        if (!worker.held.contains(unit)) continue;
+
+        const auto [slot, is_new] = worker.slots.try_emplace(unit);
+        if (is_new) {
+            worker.brings_until += load;
+            slot->second.there_at = worker.brings_until;
+        }
+        slot->second.wanted = ++worker.num_wanted;
+        all_there = std::max(all_there, slot->second.there_at);
+
+        if (worker.slots.size() <= worker.profile.slots) continue;
+        worker.slots.erase(std::min_element(worker.slots.begin(), worker.slots.end(),
+                                            [](const auto& one, const auto& other) {
+                                                return one.second.wanted < other.second.wanted;
+                                            }));
+    }
+    if (urgent) worker.urgent_until = all_there;
+    return all_there;
 }
 
 // Its first READY: what it need not download.

@@ -44,10 +44,12 @@ void write_file(const std::filesystem::path& path, ByteView bytes) {
 
 }  // namespace
 
-BlobFetcher::BlobFetcher(HubAddress hub, std::filesystem::path cache, Post post)
+BlobFetcher::BlobFetcher(HubAddress hub, std::filesystem::path cache, std::uint64_t memory_bytes,
+                         Post post)
     : hub_(std::move(hub)),
       cache_(std::move(cache)),
-      post_(std::move(post)) {
+      post_(std::move(post)),
+      memory_(memory_bytes) {
     for (int i = 0; i < fetches_max; ++i) threads_.emplace_back([this] { run(false); });
     threads_.emplace_back([this] { run(true); });
 }
@@ -64,9 +66,10 @@ BlobFetcher::~BlobFetcher() {
 
 void BlobFetcher::fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent,
                         Progress progress, Done done) {
+    Job job{hash, size_bytes, urgent, std::move(progress), std::move(done), *generation_};
+    if (const Bytes* known = memory_.find(hash)) return answer(job, false, Bytes(*known));
     {
         const std::lock_guard lock(mutex_);
-        Job job{hash, size_bytes, urgent, std::move(progress), std::move(done), *generation_};
         if (urgent)
             jobs_.push_front(std::move(job));
         else
@@ -97,13 +100,20 @@ void BlobFetcher::run(bool urgent_only) {
 
         bool from_network = false;
         Result<Bytes> bytes = one(job, client, from_network);
-        post_([job = std::move(job), bytes = std::move(bytes), from_network,
-               generation = generation_]() mutable {
-            if (job.generation != *generation) return;
-            if (bytes.ok()) job.progress(job.size_bytes, from_network);
-            job.done(std::move(bytes));
-        });
+        answer(job, from_network, std::move(bytes));
     }
+}
+
+// From any thread. Behind a cancel() nothing here is touched: this may be gone.
+void BlobFetcher::answer(const Job& job, bool from_network, Result<Bytes> bytes) {
+    post_([this, job, from_network, bytes = std::move(bytes), generation = generation_]() mutable {
+        if (job.generation != *generation) return;
+        if (bytes.ok()) {
+            memory_.keep(job.hash, *bytes);
+            job.progress(job.size_bytes, from_network);
+        }
+        job.done(std::move(bytes));
+    });
 }
 
 Result<Bytes> BlobFetcher::one(const Job& job, HttpClient& client, bool& from_network) {

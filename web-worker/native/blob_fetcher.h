@@ -1,6 +1,7 @@
 // Downloads blobs on threads of its own, four (and one that is urgent) at a time over kept
 // connections; takes up again where a line broke, verifies SHA-256, and keeps blobs in a folder if
-// asked to. Callbacks run on the owner's thread, through `post`.
+// asked to; what it has brought stays in memory up to a budget. Callbacks run on the owner's
+// thread, through `post`.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "protocol/sha256.h"
+#include "web-worker/native/blob_memory.h"
 #include "web-worker/native/http_client.h"
 
 namespace moex::native {
@@ -24,8 +26,8 @@ class BlobFetcher {
     using Done = std::function<void(Result<Bytes>)>;
     using Post = std::function<void(std::function<void()>)>;
 
-    // `cache`: a folder that exists, or empty for none.
-    BlobFetcher(HubAddress hub, std::filesystem::path cache, Post post);
+    // `cache`: a folder that exists, or empty for none. `memory_bytes`: of blobs that may stay.
+    BlobFetcher(HubAddress hub, std::filesystem::path cache, std::uint64_t memory_bytes, Post post);
     ~BlobFetcher();
     BlobFetcher(const BlobFetcher&) = delete;
 
@@ -45,6 +47,7 @@ class BlobFetcher {
         std::uint64_t generation;
     };
     void run(bool urgent_only);
+    void answer(const Job& job, bool from_network, Result<Bytes> bytes);
     Result<Bytes> one(const Job& job, HttpClient& client, bool& from_network);
     Result<Bytes> from_hub(const Job& job, HttpClient& client);
     Status download(const Job& job, HttpClient& client, Bytes& bytes, std::uint64_t& have);
@@ -53,6 +56,7 @@ class BlobFetcher {
     const HubAddress hub_;
     const std::filesystem::path cache_;
     const Post post_;
+    BlobMemory memory_;  // the owner's thread's
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<Job> jobs_;

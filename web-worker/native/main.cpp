@@ -40,7 +40,7 @@ struct Arguments {
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
     std::uint32_t threads = 0;
-    std::uint64_t budget_mb = 4096, keep_mb = 0;
+    std::uint64_t budget_mb = 4096, keep_mb = 0, host_mb = 256;
     EvictionPolicy eviction = EvictionPolicy::lru;
     std::uint32_t power_percent = power_percent_max;
     bool show_nickname = false, insecure_tls = false, list_devices = false, version = false;
@@ -87,6 +87,11 @@ void declare(CLI::App& app, Arguments& arguments) {
                    "experts to hold, in MB, where that is more than the budget has room for: the "
                    "rest waits in the folder of --cache until it is asked for [none beyond]")
         ->check(CLI::Range(1, 1 << 20));
+    app.add_option("--host-mb", arguments.host_mb,
+                   "with --keep-mb, of this machine's memory for experts that were read from the "
+                   "folder: read and verified once while they stay, in MB")
+        ->capture_default_str()
+        ->check(CLI::Range(0, 1 << 20));
     app.add_option("--evict", arguments.eviction,
                    "with --keep-mb, who leaves its memory first: lru (not used for longest), lfu "
                    "(used least), cacheless (everybody after use) [lru]")
@@ -216,6 +221,7 @@ int serve(const Arguments& arguments) {
     native::NativeOptions options{
         .hub = {.url = *url, .ca_file = arguments.ca_file, .insecure_tls = arguments.insecure_tls},
         .cache = arguments.cache,
+        .host_bytes = arguments.keep_mb > 0 ? arguments.host_mb << 20 : 0,
         .token = *token,
         .device = arguments.device,
         .software_gpu = arguments.backend == WorkerBackend::gpu || !arguments.device.empty()};

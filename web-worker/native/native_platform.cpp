@@ -22,7 +22,7 @@ class NativePlatform : public Platform {
         : io_(io),
           options_(options),
           on_status_(std::move(on_status)),
-          fetcher_(options.hub, options.cache,
+          fetcher_(options.hub, options.cache, options.host_bytes,
                    [this](std::function<void()> function) { post(std::move(function)); }) {}
     void set_core(WorkerCore* core) { core_ = core; }
     void post(std::function<void()> function) { asio::post(io_, std::move(function)); }

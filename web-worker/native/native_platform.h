@@ -15,10 +15,11 @@ namespace moex::native {
 
 struct NativeOptions {
     HubAddress hub;
-    std::filesystem::path cache;  // of blobs: a folder that exists, or empty for none
-    std::string token;            // sent as Bearer at the upgrade, and in HELLO
-    std::string device;           // of Vulkan: index or part of the name
-    bool software_gpu = true;     // take a software driver for a GPU
+    std::filesystem::path cache;   // of blobs: a folder that exists, or empty for none
+    std::uint64_t host_bytes = 0;  // of blobs that stay in this machine's memory
+    std::string token;             // sent as Bearer at the upgrade, and in HELLO
+    std::string device;            // of Vulkan: index or part of the name
+    bool software_gpu = true;      // take a software driver for a GPU
     // Whom this worker's work counts for at a hub that counts; null: nobody.
     std::shared_ptr<const IdentityFile> identity;
     bool shows_nickname = false;  // to other workers of that hub

@@ -1,10 +1,10 @@
-// A front before a hub, for native workers: it sees their downloads and may answer them itself, and it reads the
-// WebSocket frames that they send.
+// A front before a hub, for native workers: it sees their downloads and may answer them itself, it reads the WebSocket
+// frames that they send, and it may give them other frames than the hub's.
 import { createServer, request as httpRequest } from "node:http";
 import { connect } from "node:net";
 
-// Splits what a client sends after its upgrade into frames: f({fin, opcode, payload}).
-function frameReader(f) {
+// Splits what a side sends after the upgrade into frames: f({fin, opcode, payload, raw}).
+function frameReader(f, { masked }) {
   let held = Buffer.alloc(0);
   return (bytes) => {
     held = Buffer.concat([held, bytes]);
@@ -21,14 +21,23 @@ function frameReader(f) {
         size = Number(held.readBigUInt64BE(2));
         at = 10;
       }
-      if (held.length < at + 4 + size) return;
-      const mask = held.subarray(at, at + 4);                 // clients always mask
-      const payload = Buffer.from(held.subarray(at + 4, at + 4 + size));
-      for (let i = 0; i < size; i += 1) payload[i] ^= mask[i & 3];
-      f({ fin: (held[0] & 0x80) !== 0, opcode: held[0] & 15, payload });
-      held = held.subarray(at + 4 + size);
+      const from = masked ? at + 4 : at;                      // clients always mask
+      if (held.length < from + size) return;
+      const payload = Buffer.from(held.subarray(from, from + size));
+      for (let i = 0; masked && i < size; i += 1) payload[i] ^= held[at + (i & 3)];
+      f({ fin: (held[0] & 0x80) !== 0, opcode: held[0] & 15, payload, raw: held.subarray(0, from + size) });
+      held = held.subarray(from + size);
     }
   };
+}
+
+// A message of a server's in one frame.
+function serverFrame(payload) {
+  const head = Buffer.alloc(payload.length < 126 ? 2 : 4);
+  head[0] = 0x82;
+  head[1] = Math.min(payload.length, 126);
+  if (payload.length >= 126) head.writeUInt16BE(payload.length, 2);
+  return Buffer.concat([head, payload]);
 }
 
 export class Front {
@@ -64,12 +73,38 @@ export class Front {
     const fields = Object.entries({ ...request.headers, host });
     const headers = fields.map(([name, value]) => `${name}: ${value}\r\n`).join("");
     hub.write(`${request.method} ${request.url} HTTP/1.1\r\n${headers}\r\n`);
-    const read = frameReader((frame) => this.frames.push(frame));
+    const keep = ({ fin, opcode, payload }) => this.frames.push({ fin, opcode, payload });
+    const read = frameReader(keep, { masked: true });
     read(head);
     hub.write(head);
     socket.on("data", read);
-    socket.pipe(hub).pipe(socket);
+    socket.pipe(hub);
+    if (this.toWorker) this.rewrite(hub, socket);
+    else hub.pipe(socket);
     for (const end of [socket, hub]) end.on("error", () => { socket.destroy(); hub.destroy(); });
+  }
+  // `toWorker(payload, give)`, set before anybody joins: sees each message of the hub's and gives what the worker gets
+  // in its place, messages of at most 65535 bytes; undefined: that message as it is.
+  rewrite(hub, socket) {
+    const give = (payload) => socket.write(serverFrame(payload));
+    const read = frameReader(({ fin, opcode, payload, raw }) => {
+      const given = fin && opcode === 2 ? this.toWorker(payload, give) : undefined;
+      if (!given) socket.write(raw);
+      else given.forEach(give);
+    }, { masked: false });
+
+    let head = Buffer.alloc(0);                                // of the answer to the upgrade
+    hub.on("data", (bytes) => {
+      if (!head) return read(bytes);
+      head = Buffer.concat([head, bytes]);
+      const end = head.indexOf("\r\n\r\n") + 4;
+      if (end < 4) return undefined;
+      socket.write(head.subarray(0, end));
+      const rest = head.subarray(end);
+      head = null;
+      return read(rest);
+    });
+    hub.on("end", () => socket.end());
   }
   // The HELLO of each connection, as JSON.
   hellos() {

@@ -1,6 +1,8 @@
 // What is foreseen for a coming layer goes to those who have a use for it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <set>
 
 #include "tests/sim/sim_swarm.h"
@@ -48,23 +50,8 @@ TEST(SwarmHintsTest, GoToWhoHoldsExpertsOnDemandAndToNobodyElse) {
         if (held.contains({held.begin()->layer, expert}))
             expected.insert({held.begin()->layer, expert});
     }
-    const std::uint32_t top_k = core.options().top_k;
-    std::vector<std::uint16_t> ids(top_k);
-    for (std::uint32_t i = 0; i < top_k; ++i) ids[i] = static_cast<std::uint16_t>(i);
-    const std::vector<float> x(limits.hidden_size, 0.5f), weights(top_k, 1.0f);
-    std::vector<float> y(limits.hidden_size);
     std::vector<SwarmAction> actions;
-    core.on_round(swarm.now(),
-                  {.layer = held.begin()->layer,
-                   .num_tokens = 1,
-                   .hidden_size = limits.hidden_size,
-                   .top_k = top_k,
-                   .x = x,
-                   .expert_ids = ids,
-                   .expert_weights = weights,
-                   .y = y,
-                   .hints = hints},
-                  actions);
+    core.on_hints(swarm.now(), hints, actions);
 
     std::set<Unit> told;
     for (const SwarmAction& action : actions) {
@@ -83,6 +70,112 @@ TEST(SwarmHintsTest, GoToWhoHoldsExpertsOnDemandAndToNobodyElse) {
 
     swarm.leave(on_demand);
     EXPECT_FALSE(core.wants_hints());
+}
+
+// Tokens through all layers, at workers with memory for a few of their experts.
+struct Decoding {
+    Duration took{};
+    std::uint64_t missed = 0;
+};
+using Route = std::vector<std::uint16_t>;
+// What is hinted while a layer's round is on its way: of the layer, and what the next one will be
+// asked.
+using Foresee = std::function<std::vector<ExpertHint>(std::uint32_t layer, const Route& next)>;
+
+std::vector<ExpertHint> hints_of(std::uint32_t layer, const Route& experts) {
+    std::vector<ExpertHint> hints;
+    for (const std::uint16_t expert : experts)
+        hints.push_back({.layer = static_cast<std::uint16_t>(layer), .expert = expert});
+    return hints;
+}
+
+Decoding decode(const Foresee& foresee) {
+    SimOptions options{.num_workers = 0, .seed = 5, .num_layers = 4};
+    options.swarm.local_fallback = false;
+    options.swarm.rounding.deterministic = true;
+    SimSwarm swarm(options);
+    const WorkerProfile profile{.slots = 8, .load = 2ms};
+    const WorkerId workers[] = {swarm.join_as(profile, "10.0.0.1"),
+                                swarm.join_as(profile, "10.1.0.1")};
+    EXPECT_TRUE(swarm.run_until_ready());
+
+    constexpr std::uint32_t num_tokens = 25;
+    std::mt19937 random(7);
+    std::vector<Route> routes(num_tokens * options.num_layers + 1);
+    for (Route& route : routes) {
+        std::set<std::uint16_t> chosen;
+        while (chosen.size() < options.top_k)
+            chosen.insert(static_cast<std::uint16_t>(random() % options.num_experts));
+        route.assign(chosen.begin(), chosen.end());
+    }
+
+    Decoding decoding;
+    for (std::size_t i = 0; i + 1 < routes.size(); ++i) {
+        const auto layer = static_cast<std::uint32_t>(i % options.num_layers);
+        const RoundId round = swarm.submit({.layer = layer, .expert_ids = routes[i]});
+        swarm.hint(foresee(layer, routes[i + 1]));
+        EXPECT_TRUE(swarm.run_until_answered(round)) << "round " << i;
+
+        const RoundOutcome& outcome = swarm.outcome(round);
+        EXPECT_EQ(outcome.y, outcome.want) << "round " << i;
+        decoding.took += outcome.done_at - outcome.asked_at;
+        swarm.run_for(5ms);  // attention
+    }
+    EXPECT_TRUE(swarm.violations().empty()) << swarm.violations().front();
+    EXPECT_EQ(swarm.core().counters().removed, 0u);
+    for (const WorkerId worker : workers) decoding.missed += swarm.experts_missed(worker);
+    return decoding;
+}
+
+TEST(SwarmHintsTest, WrongLateAndMaliciousOnesCostTimeAndNoAnswer) {
+    constexpr std::uint32_t num_layers = 4, num_experts = 16;
+    const Decoding without = decode([](std::uint32_t, const Route&) { return hints_of(0, {}); });
+    const Decoding right = decode([](std::uint32_t layer, const Route& next) {
+        return hints_of((layer + 1) % num_layers, next);
+    });
+    EXPECT_LT(right.missed, without.missed / 2);
+    EXPECT_LT(right.took, without.took);
+
+    // The others of the next layer; those of the round that is on its way; everything there is.
+    const Decoding wrong = decode([](std::uint32_t layer, const Route& next) {
+        Route others;
+        for (std::uint16_t expert = 0; expert < num_experts; ++expert)
+            if (std::find(next.begin(), next.end(), expert) == next.end()) others.push_back(expert);
+        return hints_of((layer + 1) % num_layers, others);
+    });
+    Route before;
+    const Decoding late = decode([&](std::uint32_t layer, const Route& next) {
+        return hints_of(layer, std::exchange(before, next));
+    });
+    const Decoding everything = decode([](std::uint32_t, const Route&) {
+        std::vector<ExpertHint> all;
+        for (std::uint32_t i = 0; i < 20 * num_layers * num_experts; ++i)
+            all.push_back({.layer = static_cast<std::uint16_t>(i / num_experts % num_layers),
+                           .expert = static_cast<std::uint16_t>(i % num_experts),
+                           .confidence = 255});
+        return all;
+    });
+    for (const Decoding& bad : {wrong, late, everything}) EXPECT_GT(bad.took, right.took);
+}
+
+// There is no frame in which a worker could tell what its memory holds: whoever tries has broken
+// the protocol, and nobody else's answers change.
+TEST(SwarmHintsTest, AWorkerThatHintsIsShownTheDoor) {
+    SimOptions options{.num_workers = 1, .seed = 9};
+    options.swarm.local_fallback = false;
+    SimSwarm swarm(options);
+    const WorkerId liar = swarm.join_as({.slots = 8}, "10.1.0.1");
+    ASSERT_TRUE(swarm.run_until_ready());
+
+    swarm.say(liar, encode_prefetch(1, {{.unit = {0, 1}, .deadline_ms = 0, .confidence = 255}}));
+    ASSERT_TRUE(swarm.run_until_idle());
+    EXPECT_EQ(swarm.closed_with(liar), CloseCode::protocol_error);
+    for (std::uint32_t layer = 0; layer < options.num_layers; ++layer) {
+        const RoundId round = swarm.submit({.layer = layer});
+        EXPECT_TRUE(swarm.run_until_answered(round));
+        EXPECT_FALSE(swarm.outcome(round).wrong);
+    }
+    EXPECT_TRUE(swarm.violations().empty());
 }
 
 }  // namespace

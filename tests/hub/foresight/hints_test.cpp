@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "hub/foresight/gate_predictors.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {
@@ -15,19 +16,22 @@ class HintedExperts : public ExpertBackend {
   public:
     explicit HintedExperts(ExpertBackend& experts) : experts_(experts) {}
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
-        hints[batch.layer].assign(batch.hints.begin(), batch.hints.end());
-        asked[batch.layer].assign(batch.expert_ids.begin(), batch.expert_ids.end());
+        last_layer_ = batch.layer;
+        hints[last_layer_].clear();
         return experts_.submit(batch);
+    }
+    void hint(std::span<const ExpertHint> given) override {
+        hints[last_layer_].assign(given.begin(), given.end());
     }
     const char* name() const override { return "hinted"; }
     bool wants_hints() const override { return wants; }
 
     bool wants = true;
-    std::map<std::uint32_t, std::vector<ExpertHint>> hints;
-    std::map<std::uint32_t, std::vector<std::uint16_t>> asked;
+    std::map<std::uint32_t, std::vector<ExpertHint>> hints;  // behind the submit() of a layer
 
   private:
     ExpertBackend& experts_;
+    std::uint32_t last_layer_ = 0;
 };
 
 class HintsTest : public testing::Test {
@@ -67,7 +71,7 @@ TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
     for (const auto& [layer, hints] : experts_.hints) EXPECT_TRUE(hints.empty());
 
     const std::uint32_t per_row = 2 * package_->config().top_k;
-    Hints hints(gates_, nullptr, per_row);
+    Hints hints(gates_, make_next_gate_predictor(gates_), per_row);
     decoder_->foresee_with(&hints);
     EXPECT_EQ(step(4), without);
 
@@ -90,14 +94,14 @@ TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
     }
 
     // All of a layer foreseen: nothing that it asks for is missing.
-    Hints everything(gates_, nullptr, package_->config().num_experts);
+    Hints everything(gates_, make_next_gate_predictor(gates_), package_->config().num_experts);
     decoder_->foresee_with(&everything);
     (void)step(2);
     EXPECT_EQ(experts_.hints[layers[0]].size(), package_->config().num_experts);
 }
 
 TEST_F(HintsTest, AreNotMadeForManyRowsNorForABackendThatWantsNone) {
-    Hints hints(gates_, nullptr, 4);
+    Hints hints(gates_, make_next_gate_predictor(gates_), 4);
     decoder_->foresee_with(&hints);
     (void)step(Hints::rows_max + 1);
     for (const auto& [layer, given] : experts_.hints) EXPECT_TRUE(given.empty());

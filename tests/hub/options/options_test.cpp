@@ -58,6 +58,7 @@ std::vector<std::string> three_values(const Setting& setting) {
 
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
+    if (name == "prefetch") return {"4", "on", "off"};
     if (name == "group") return {"32", "64", "32"};
     if (name == "seed" || name == "temperature" || name == "top-p") return {"1", "2", "3"};
     return {"from-flag", "from-environment", "from-file"};
@@ -155,6 +156,9 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
                  {"replicas", "-1"},
                  {"hedge", "sometimes"},
                  {"hedge", "fixed 0"},
+                 {"prefetch", "some"},
+                 {"prefetch", "0"},
+                 {"prefetch", "-4"},
                  {"local-fallback", "maybe"},
                  {"backend", "gpu"},
                  {"cors-origin", "https://a.example/path"},
