@@ -176,6 +176,7 @@ Checked<ApiState::Prepared> ApiState::prepare(const HttpRequest& request, const 
          .num_choices = inputs.prompts.size() * inputs.params.n});
     inputs.stop_ids = stop_ids;
     inputs.speculative = wishes.speculative;
+    if (options.measured_loss) inputs.speculation_excess = options.measured_loss->excess();
     inputs.client = request.client;
     inputs.account = request.account;
     inputs.context_tokens = context_tokens;

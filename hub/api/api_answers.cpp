@@ -51,6 +51,10 @@ OrderedJson ApiState::model_json() const {
     OrderedJson experts = OrderedJson::array({"exact"});
     if (options.no_speculation.empty())
         experts.insert(options.speculative ? experts.begin() : experts.end(), "speculative");
+    OrderedJson perplexity;
+    if (const auto& loss = options.measured_loss)
+        perplexity = {{"exact", loss->exact}, {"speculative", loss->speculative}};
+
     return {{"id", package->name()},
             {"object", "model"},
             {"created", started_s},
@@ -58,7 +62,8 @@ OrderedJson ApiState::model_json() const {
             {"meta",
              {{"n_ctx", context_tokens},
               {"vocab_size", package->config().vocab_size},
-              {"experts", std::move(experts)}}}};
+              {"experts", std::move(experts)},
+              {"experts_perplexity", std::move(perplexity)}}}};
 }
 
 Checked<HttpResponse> ApiState::tokenize(const HttpRequest& request) const {

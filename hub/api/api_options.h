@@ -3,12 +3,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "hub/api/resumable.h"
 #include "hub/api/text_pool.h"
 
 namespace moex {
+
+// What "speculative" costs, measured on text: the perplexity of the model's own answers and of
+// those.
+struct MeasuredLoss {
+    double exact = 0, speculative = 0;
+    double excess() const { return speculative / exact - 1; }
+};
 
 struct ApiOptions {
     std::uint32_t default_max_tokens = 0;  // 0: as far as the context reaches
@@ -23,6 +31,7 @@ struct ApiOptions {
     bool speculative = false;  // where moex.experts says nothing
     // Why "speculative" is refused; empty: it is not, and the engine has a speculator.
     std::string no_speculation = "this hub has no speculator.";
+    std::optional<MeasuredLoss> measured_loss;  // none: never measured of this package
 };
 
 // Totals for /metrics, and latency samples handed to `observe`.

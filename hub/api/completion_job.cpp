@@ -290,6 +290,7 @@ void ApiJob::on_all_ended() {
 AnswerTotals ApiJob::totals() const {
     AnswerTotals out{.usage = usage(), .stats = totals_};
     out.took = now_steady() - inputs_.received_at;
+    out.perplexity_excess = totals_.speculative ? inputs_.speculation_excess : 0.0;
     // What they said before is in this answer, unless it was computed again.
     if (const auto& has_lied = inputs_.observer->has_lied)
         out.doubted = static_cast<std::uint64_t>(

@@ -33,6 +33,7 @@ struct ApiJobInputs {
     std::vector<std::string> echoes;            // per prompt: text in front of the answer
     std::vector<TokenId> stop_ids;
     bool speculative = false;
+    std::optional<double> speculation_excess;        // of perplexity; none: not measured
     std::vector<std::shared_ptr<AnswerMask>> masks;  // of each choice; none: it is free
     std::optional<CallSyntax> call_syntax;           // where tools may be called
     std::optional<ChannelBegin> channels;            // where an answer in channels begins

@@ -61,7 +61,7 @@ class OpenAiReply : public ReplyWriter {
                                  choice.finish_reason);
         if (totals && !includes_usage_) {
             last["timings"] = timings_json(totals->stats, totals->usage);
-            last["moex"] = provenance_json(totals->stats, totals->doubted);
+            last["moex"] = provenance_json(*totals);
         }
         return {event_of(last)};
     }
@@ -83,7 +83,7 @@ class OpenAiReply : public ReplyWriter {
     static void add_totals(OrderedJson& body, const AnswerTotals& totals) {
         body["usage"] = usage_json(totals.usage);
         body["timings"] = timings_json(totals.stats, totals.usage);
-        body["moex"] = provenance_json(totals.stats, totals.doubted);
+        body["moex"] = provenance_json(totals);
     }
 
     OrderedJson whole_choice(std::size_t index, const AnswerChoice& choice) const {

@@ -80,7 +80,9 @@ OrderedJson timings_json(const GenerationStats& stats, const Usage& usage) {
          per_second(usage.completion_tokens > 0 ? usage.completion_tokens - 1 : 0, predicted_ms)}};
 }
 
-OrderedJson provenance_json(const GenerationStats& stats, std::uint64_t doubted) {
+OrderedJson provenance_json(const AnswerTotals& totals) {
+    const GenerationStats& stats = totals.stats;
+    const auto& excess = totals.perplexity_excess;
     return {{"workers", stats.workers.size()},
             {"calls_remote", stats.pairs_remote},
             {"calls_local", stats.pairs_local},
@@ -90,8 +92,9 @@ OrderedJson provenance_json(const GenerationStats& stats, std::uint64_t doubted)
             {"verified", stats.pairs_verified},
             {"proven", stats.pairs_proven},
             {"unchecked", stats.pairs_remote - stats.pairs_verified - stats.pairs_proven},
-            {"doubted", doubted},
-            {"experts", stats.speculative ? "speculative" : "exact"}};
+            {"doubted", totals.doubted},
+            {"experts", stats.speculative ? "speculative" : "exact"},
+            {"perplexity_excess", excess ? OrderedJson(*excess) : OrderedJson()}};
 }
 
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer) {

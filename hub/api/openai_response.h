@@ -24,8 +24,8 @@ OrderedJson answer_object(const AnswerHeader& header, bool is_chat, bool is_chun
 OrderedJson usage_json(const Usage& usage);
 // Sums of all sequences of one request.
 OrderedJson timings_json(const GenerationStats& stats, const Usage& usage);
-// `doubted`: of its workers, those that were caught with a false answer by now.
-OrderedJson provenance_json(const GenerationStats& stats, std::uint64_t doubted);
+// Who computed the answer, and how.
+OrderedJson provenance_json(const AnswerTotals& totals);
 OrderedJson chat_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 OrderedJson legacy_logprobs_json(std::span<const TokenText> tokens, const Tokenizer* tokenizer);
 // The same of a prompt and the answer behind it; the prompt's first token has null.

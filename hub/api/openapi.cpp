@@ -165,9 +165,11 @@ constexpr const char* other_schemas = R"json({
     "predicted_per_second": {"type": "number"}}},
   "Provenance": {"type": "object", "description": "Who computed the answer.",
     "required": ["workers", "calls_remote", "calls_local", "hedged", "verified", "proven",
-      "unchecked", "doubted", "experts"], "properties": {
+      "unchecked", "doubted", "experts", "perplexity_excess"], "properties": {
       "experts": {"type": "string", "enum": ["exact", "speculative"],
         "description": "speculative: the answer is not the model's own to the digit."},
+      "perplexity_excess": {"type": ["number", "null"],
+        "description": "How much higher the perplexity of such answers is, measured; 0: exact."},
       "workers": {"type": "integer"}, "calls_remote": {"type": "integer"},
       "calls_local": {"type": "integer"}, "hedged": {"type": "integer"},
       "verified": {"type": "integer",
@@ -194,7 +196,11 @@ constexpr const char* other_schemas = R"json({
     "meta": {"type": "object", "properties": {
       "n_ctx": {"type": "integer"}, "vocab_size": {"type": "integer"},
       "experts": {"type": "array", "description": "What moex.experts may be; the default first.",
-        "items": {"type": "string", "enum": ["exact", "speculative"]}}}}}},
+        "items": {"type": "string", "enum": ["exact", "speculative"]}},
+      "experts_perplexity": {"type": ["object", "null"],
+        "description": "Of either, measured on held-out text; null: not of this package.",
+        "properties": {
+          "exact": {"type": "number"}, "speculative": {"type": "number"}}}}}}},
   "ModelList": {"type": "object", "required": ["object", "data"], "properties": {
     "object": {"const": "list"},
     "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},

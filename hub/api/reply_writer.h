@@ -42,7 +42,10 @@ struct AnswerTotals {
     Usage usage;
     GenerationStats stats;
     std::uint64_t doubted = 0;  // of its workers, those that were caught with a false answer by now
-    Duration took{};            // since the request was read
+    // How much higher the perplexity is of answers whose experts were asked so: 0 where they are
+    // exact, none where nobody measured it.
+    std::optional<double> perplexity_excess;
+    Duration took{};  // since the request was read
 };
 
 struct CalledFunction {

@@ -14,6 +14,7 @@
 #include "hub/commands/qr.h"
 #include "hub/commands/serve_options.h"
 #include "hub/foresight/gate_predictors.h"
+#include "hub/foresight/known_losses.h"
 
 namespace moex {
 namespace {
@@ -410,6 +411,8 @@ void HubProgram::join_rooms() {
     api_options.context_tokens = static_cast<std::uint32_t>(settings_.number("context"));
     api_options.speculative = settings_.text("experts") == "speculative";
     api_options.no_speculation = no_speculation_;
+    if (const auto loss = known_loss(model_.package->manifest_sha256()))
+        api_options.measured_loss = {.exact = loss->exact, .speculative = loss->speculative};
     api_options.any_model_name = settings_.on("any-model-name");
     api_.emplace(model_.package, model_.tokenizer, model_.chat_template, *engine_, api_options,
                  server_->api_observer());

@@ -119,6 +119,7 @@ export class Turn {
         facts[name] = (before[name] ?? 0) + (this.moex[name] ?? 0);
       }
       facts.is_lossy = before.is_lossy || this.moex.experts === "speculative";
+      facts.perplexity_excess = this.moex.perplexity_excess || before.perplexity_excess;
       facts.is_told = true;
     }
   }

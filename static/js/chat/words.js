@@ -79,7 +79,7 @@ export function factsOf(message) {
     if (facts.workers > 0 && facts.calls_local > 0) out.push(say("with_help"));
     const checked = checkWords(facts);
     if (checked) out.push(checked);
-    if (facts.is_lossy) out.push(say("lossy"));
+    if (facts.is_lossy) out.push(say("lossy", lossWords(facts.perplexity_excess)));
   } else if (facts.tokens > 0 && facts.workers_seen_max === 0) {
     out.push(say("answered_by", 0));
   } else if (facts.tokens > 0 && facts.workers_seen_max > 0) {
@@ -87,6 +87,8 @@ export function factsOf(message) {
   }
   return out;
 }
+
+const lossWords = (excess) => (excess > 0 ? say("perplexity", tenths.format(100 * excess)) : say("not_measured"));
 
 // What is known of the contributors' part: computed again by the hub before it counted, from those who were found right
 // so far, or nobody could tell.

@@ -105,7 +105,9 @@ export const table = {
     seconds: (figure) => `${figure} s`,
     answered_by: (n) => `answered by ${n > 0 ? count(n, "contributor") : "the hub itself"}`,
     with_help: "with help of the hub",
-    lossy: "experts called ahead of the answers before (lossy)",
+    lossy: (cost) => `experts called ahead of the answers before (lossy: ${cost})`,
+    perplexity: (percent) => `perplexity ${percent} % higher`,
+    not_measured: "how much was not measured of this model",
     were_serving: (low, high) => (low === high ? `${count(high, "contributor was", "contributors were")} serving`
       : `${low} to ${high} contributors were serving`),
     gave_false: (n) => `${count(n, "contributor")} of it gave false answers, here or elsewhere`,
@@ -370,7 +372,9 @@ export const table = {
     seconds: (figure) => `${figure} s`,
     answered_by: (n) => `beantwortet von ${n > 0 ? count(n, "Helfer", "Helfern") : "dem Hub selbst"}`,
     with_help: "mit Hilfe des Hubs",
-    lossy: "Experten vor den letzten Antworten gefragt (verlustbehaftet)",
+    lossy: (cost) => `Experten vor den letzten Antworten gefragt (verlustbehaftet: ${cost})`,
+    perplexity: (percent) => `Perplexität ${percent} % höher`,
+    not_measured: "um wie viel, wurde bei diesem Modell nicht gemessen",
     were_serving: (low, high) => (low === high ? `${count(high, "Helfer war", "Helfer waren")} da`
       : `${low} bis ${high} Helfer waren da`),
     gave_false: (n) => `${count(n, "Helfer", "Helfer")} davon ${n === 1 ? "hat" : "haben"} falsch geantwortet, hier `

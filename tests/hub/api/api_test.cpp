@@ -46,6 +46,22 @@ TEST_F(ApiTest, ExpertsAreSpeculativeWhereThatIsAskedForAndOffered) {
     EXPECT_EQ(offered(), Json::array({"speculative", "exact"}));
     EXPECT_EQ(experts_of(Json::object()), "speculative");
     EXPECT_EQ(experts_of(exact), "exact");
+
+    // What that costs, where it was measured.
+    const auto cost = [&](const Json& extra) {
+        return ask(chat_path, chat("Hi", extra))->json()["moex"]["perplexity_excess"];
+    };
+    const auto perplexity = [&] {
+        return ask(&Api::models, Json::object())->json()["data"][0]["meta"]["experts_perplexity"];
+    };
+    EXPECT_EQ(cost(exact), 0.0);
+    EXPECT_EQ(cost(asked), nullptr);
+    EXPECT_EQ(perplexity(), nullptr);
+    make({.speculator = &guesses},
+         {.no_speculation = "", .measured_loss = MeasuredLoss{.exact = 20, .speculative = 25}});
+    EXPECT_EQ(cost(exact), 0.0);
+    EXPECT_EQ(cost(asked), 0.25);
+    EXPECT_EQ(perplexity(), (Json{{"exact", 20.0}, {"speculative", 25.0}}));
     TearDown();  // the engine goes before its speculator
 }
 
