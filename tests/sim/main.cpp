@@ -91,8 +91,10 @@ int main(int argc, char** argv) {
                    "of --tokens and --sweep: share of the usual number of tokens")
         ->capture_default_str()
         ->check(CLI::Range(0.05, 100.0));
-    app.add_option("--only", only,
-                   "of --tokens: R1 to R8; of --sweep: the name of a kind of swarm");
+    app.add_option(
+        "--only", only,
+        "of --tokens: R1 to R8, or R4-always, R4-rare, R4-sleepers, which are 10,000 tokens each; "
+        "of --sweep: the name of a kind of swarm");
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {

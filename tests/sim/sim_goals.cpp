@@ -193,7 +193,7 @@ Goal liars(const GoalOptions& goal, const char* name, const WorkerProfile& way,
     return {.name = name,
             .wanted = text(number(changed_max), " changed, out after <= 3"),
             .measured = text(
-                report.corrupted, " of ", num_tokens, " changed, ", num_banned,
+                report.corrupted, " of ", num_tokens * num_streams, " changed, ", num_banned,
                 " liars out after <= ", lies_most, ", ", honest_banned, " honest; ",
                 number(100 * static_cast<double>(counters.pairs_proven) / std::max(1.0, pairs)),
                 " % by record, residual ", number(counters.residual_max, 2)),
@@ -349,9 +349,31 @@ TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run) {
     return report;
 }
 
+namespace {
+
+using Measure = std::function<Goal(const GoalOptions&)>;
+using Measures = std::vector<std::pair<const char*, Measure>>;
+
+// 10,000 tokens each, of eight users: minutes, so only when they are asked for.
+Measures long_measures() {
+    constexpr std::uint32_t num_streams = 8, num_tokens = 10'000 / num_streams;
+    const auto of = [](const char* name, WorkerProfile way, double changed_max) {
+        return [=](const GoalOptions& to) {
+            return liars(to, name, way, scaled(to, num_tokens), num_streams, changed_max);
+        };
+    };
+    // Workers with a record are checked at a rate: hub/dispatch/answer_trust.h says what passes.
+    constexpr double by_record_max = 10;
+    return {{"R4-always", of("R4 30 % lie always, long", {}, 0)},
+            {"R4-rare", of("R4 30 % lie in 1 of 100, long", {.lie_share = 0.01}, by_record_max)},
+            {"R4-sleepers",
+             of("R4 30 % lie after 2,000, long", {.honest_first = 2000}, by_record_max)}};
+}
+
+}  // namespace
+
 std::vector<Goal> measure_goals(const GoalOptions& goal) {
-    using Measure = std::function<Goal(const GoalOptions&)>;
-    const std::vector<std::pair<const char*, Measure>> all{
+    const Measures all{
         {"R1", tail},
         {"R2", [](const GoalOptions& to) { return half_killed(to, true); }},
         {"R2", [](const GoalOptions& to) { return half_killed(to, false); }},
@@ -382,6 +404,8 @@ std::vector<Goal> measure_goals(const GoalOptions& goal) {
         {"R8", faults}};
 
     std::vector<Goal> goals;
+    for (const auto& [name, measure] : long_measures())
+        if (goal.only == name) goals.push_back(measure(goal));
     for (const auto& [name, measure] : all)
         if (goal.only.empty() || goal.only == name) goals.push_back(measure(goal));
     return goals;
