@@ -109,8 +109,7 @@ class CpuWorkerTest : public testing::TestWithParam<WorkerArithmetic> {
                                          .x = x,
                                          .expert_ids = asked.ids,
                                          .expert_weights = asked.weights,
-                                         .y = y,
-                                         .hints = {}})
+                                         .y = y})
                                 ->wait();
         EXPECT_TRUE(answer.ok());
         return y;

@@ -321,8 +321,7 @@ class VulkanSteps : public GpuSteps {
                                            .x = x_,
                                            .expert_ids = expert_ids_,
                                            .expert_weights = expert_weights_,
-                                           .y = y_,
-                                           .hints = {}});
+                                           .y = y_});
         auto waited = [&] {
             const TraceSpan span(Trace::Row::engine, "wait for experts");
             return round->wait(stop);

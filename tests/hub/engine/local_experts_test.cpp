@@ -88,8 +88,7 @@ TEST_P(LocalExpertsTest, ARoundIsTheWeightedSumInExpertOrder) {
                                          .x = x,
                                          .expert_ids = ids,
                                          .expert_weights = weights,
-                                         .y = y,
-                                         .hints = {}})
+                                         .y = y})
                                 ->wait();
         ASSERT_TRUE(answer.ok()) << answer.error().message;
         ASSERT_EQ(answer->rows.size(), num_tokens);
@@ -149,8 +148,7 @@ TEST_P(LocalExpertsTest, RowsBeyondF16AreRoundedAsTheWireDoes) {
                                          .x = rows,
                                          .expert_ids = std::span(ids).first(2 * num_tokens),
                                          .expert_weights = std::span(weights).first(2 * num_tokens),
-                                         .y = y,
-                                         .hints = {}})
+                                         .y = y})
                                 ->wait();
         EXPECT_TRUE(answer.ok());
         return y;
@@ -192,8 +190,7 @@ TEST_P(LocalExpertsTest, Int8RoundsAreNearExactOnesAndComputeStaysExact) {
                                          .x = std::span(x).subspan(first * hidden, count * hidden),
                                          .expert_ids = std::span(ids).subspan(2 * first, 2 * count),
                                          .expert_weights = std::span(weights).first(2 * count),
-                                         .y = y,
-                                         .hints = {}})
+                                         .y = y})
                                 ->wait();
         EXPECT_TRUE(answer.ok());
         return y;
@@ -251,8 +248,7 @@ TEST_P(LocalExpertsTest, ExpertsPackedAheadGiveTheSameBitsAndLeaveTheirFilesPage
                                          .x = x,
                                          .expert_ids = ids,
                                          .expert_weights = weights,
-                                         .y = y,
-                                         .hints = {}})
+                                         .y = y})
                                 ->wait();
         EXPECT_TRUE(answer.ok());
         return y;

@@ -171,8 +171,7 @@ class TrueAnswers : public ExpertSpeculator {
                      .x = asked.hidden,
                      .expert_ids = asked.expert_ids,
                      .expert_weights = asked.expert_weights,
-                     .y = y,
-                     .hints = {}})
+                     .y = y})
             ->wait()
             .ok();
     }
@@ -281,8 +280,7 @@ TEST_F(SpeculatorTest, ALostCallIsItsExpertsDefaultVector) {
                               .x = x,
                               .expert_ids = ids,
                               .expert_weights = weights,
-                              .y = y,
-                              .hints = {}})
+                              .y = y})
                     ->wait()
                     .ok());
     for (std::uint32_t i = 0; i < size; ++i)
