@@ -170,9 +170,15 @@ export class Turns {
   }
 }
 
-// The counts at the end of a stream are those of all its answers: each has the pieces that it saw, at its own rate.
+// The counts at the end of a stream are those of all its answers, which took their steps together: of them each has the
+// pieces that it saw.
 function shareOf({ timings, usage, ...chunk }, { pieces }) {
-  if (!usage) return chunk;
-  const total_tokens = usage.prompt_tokens + pieces;
-  return { ...chunk, usage: { ...usage, completion_tokens: pieces, total_tokens } };
+  const out = { ...chunk };
+  if (usage) {
+    const total_tokens = usage.prompt_tokens + pieces;
+    out.usage = { ...usage, completion_tokens: pieces, total_tokens };
+  }
+  const { predicted_ms = 0 } = timings ?? {};
+  if (predicted_ms > 0) out.timings = { predicted_per_second: ((pieces - 1) * 1000) / predicted_ms };
+  return out;
 }
