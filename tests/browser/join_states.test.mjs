@@ -92,6 +92,33 @@ test("its owner's rules pause a tab and let it go on: in front or not, a day's d
   await hub.until((status) => status.workers.length === 0, "the tab to leave");
 });
 
+test("a tab works while nobody uses the computer, once its owner lets the browser tell", async () => {
+  const context = await browser.newContext();
+  const page = await openTab(context, hub.join);
+  const front = await context.newCDPSession(page);
+  const use = (isUserActive) => front.send("Emulation.setIdleOverride", { isUserActive, isScreenUnlocked: true });
+  await use(true);
+  await page.locator("#idle").check();
+  await phase(page, "paused");
+  await shown(page, "#detail", "was not allowed to tell");
+  await page.locator("#idle").uncheck();
+  await serving(page);
+
+  const { targetInfo: { browserContextId } } = await front.send("Target.getTargetInfo");
+  const owner = await browser.newBrowserCDPSession();      // what it grants lasts as long as it does
+  await owner.send("Browser.grantPermissions", { browserContextId, permissions: ["idleDetection"] });
+  await page.locator("#idle").check();
+  await phase(page, "paused");
+  await shown(page, "#detail", "nobody has used this computer");
+  await use(false);
+  await serving(page);
+  await use(true);
+  await phase(page, "paused");
+  await owner.detach();
+  await context.close();
+  await hub.until((status) => status.workers.length === 0, "the tab to leave");
+});
+
 // Asks as the page does: behind the join token.
 const token = () => new URL(hub.join).hash.slice("#token=".length);
 async function lenders(path) {

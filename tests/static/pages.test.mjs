@@ -108,13 +108,20 @@ test("EveryPhaseHasASentence", () => {
 });
 
 test("ATabWorksWhenItsOwnerSaid", () => {
-  const facts = { on_mains: true, is_hidden: true, hour: 12, bytes_today: 0 };
+  const facts = { on_mains: true, is_hidden: true, is_idle: null, hour: 12, bytes_today: 0 };
   const reason = (rules, more) => reasonToWait(rulesOf(rules), { ...facts, ...more });
   assert.equal(reason({}, { on_mains: false, is_hidden: false, bytes_today: 9e12 }), "", "nothing is forbidden");
   assert.match(reason({ mains: true }, { on_mains: false }), /battery/);
   assert.equal(reason({ mains: true }, { on_mains: null }), "", "a browser that does not tell");
   assert.match(reason({ hidden: true }, { is_hidden: false }), /in front of this page/);
   assert.equal(reason({ hidden: true }), "");
+  const seen = { is_hidden: false };
+  assert.match(reason({ idle: true }, { is_idle: false }), /nobody has used this computer/, "hidden is no idleness");
+  assert.equal(reason({ idle: true }, { ...seen, is_idle: true }), "");
+  assert.match(reason({ idle: true }), /not allowed to tell/);
+  assert.match(reason({ hidden: true, idle: true }, { ...seen, is_idle: false }), /in front, or once nobody/);
+  assert.equal(reason({ hidden: true, idle: true }, { is_idle: false }), "", "either will do");
+  assert.equal(reason({ hidden: true, idle: true }, { ...seen, is_idle: true }), "");
 
   const at = (from, to, hour) => reason({ from, to }, { hour }) === "";
   assert.deepEqual([8, 9, 16, 17].map((hour) => at("9", "17", hour)), [false, true, true, false]);

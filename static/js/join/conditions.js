@@ -7,6 +7,7 @@ import { say } from "/js/tables/join.js";
 
 const kept_as = "moex-rules";
 const data_kept_as = "moex-data";
+const idle_after_ms = 60000;      // no browser tells sooner
 
 function parsed(name) {
   try { return JSON.parse(recall(name, "null")); } catch { return null; }
@@ -21,9 +22,12 @@ export class Conditions {
     this.data = usedOn(today(), parsed(data_kept_as), 0);
     this.total = 0;             // of the worker's own count, when last seen
     this.battery = null;
+    this.idle = null;           // an IdleDetector that tells
+    if (!globalThis.IdleDetector) this.rules.idle = false;
     this.fill();
     this.listen();
     this.findBattery();
+    this.findIdle();
   }
 
   fill() {
@@ -51,6 +55,7 @@ export class Conditions {
       });
     }
     document.addEventListener("visibilitychange", () => this.onChange());
+    element("idle").addEventListener("input", () => this.askForIdle());
   }
 
   async findBattery() {
@@ -58,6 +63,24 @@ export class Conditions {
     element("mains-field").hidden = this.battery === null;      // this browser does not tell
     this.battery?.addEventListener("chargingchange", () => this.onChange());
     this.onChange();
+  }
+
+  // Browsers ask their owner first, and only after a click.
+  async askForIdle() {
+    if (this.rules.idle && !this.idle) await globalThis.IdleDetector.requestPermission().catch(() => {});
+    await this.findIdle();
+  }
+
+  async findIdle() {
+    element("idle-field").hidden = !globalThis.IdleDetector;
+    if (!this.rules.idle || this.idle) return;
+    const detector = new globalThis.IdleDetector();
+    detector.addEventListener("change", () => this.onChange());
+    if (await detector.start({ threshold: idle_after_ms }).then(() => true, () => false)) this.idle = detector;
+    this.onChange();
+  }
+  isIdle() {
+    return this.idle ? this.idle.userState === "idle" || this.idle.screenState === "locked" : null;
   }
 
   draw() {
@@ -84,6 +107,7 @@ export class Conditions {
     return reasonToWait(this.rules, {
       on_mains: this.battery ? this.battery.charging : null,
       is_hidden: document.visibilityState === "hidden",
+      is_idle: this.isIdle(),
       hour: new Date().getHours(),
       bytes_today: this.data.day === today() ? this.data.bytes : 0,
     });

@@ -108,6 +108,7 @@ export const table = {
       + "first.",
     mains: "Only on mains, not on battery",
     hidden: "Only while another tab or window is in front",
+    idle: "Only while nobody uses this computer",
     awake: "Keep the screen on while it works",
     from: "From",
     to: "To",
@@ -120,6 +121,11 @@ export const table = {
     outside_hours: (from, to) => `It works from ${from}:00 to ${to}:00, as you set it.`,
     data_used: (cap) => `Today's ${cap} of data are used. It goes on by itself tomorrow.`,
     in_front: "It works while another tab or window is in front of this page.",
+    computer_used: "It works once nobody has used this computer for a minute.",
+    in_front_and_used: "It works while another tab or window is in front, or once nobody has used this computer for a "
+      + "minute.",
+    idle_unknown: "This browser was not allowed to tell whether somebody uses this computer. Allow it for this page, "
+      + "or drop that rule.",
 
     // the hub
     hub: (model, workers, missing) => {
@@ -294,6 +300,7 @@ export const table = {
       + "zuerst eine Grenze für den Tag.",
     mains: "Nur am Stromnetz, nicht mit Akku",
     hidden: "Nur während ein anderer Tab oder ein anderes Fenster vorn ist",
+    idle: "Nur während niemand diesen Computer benutzt",
     awake: "Bildschirm anlassen, solange er arbeitet",
     from: "Von",
     to: "Bis",
@@ -306,6 +313,11 @@ export const table = {
     outside_hours: (from, to) => `Er arbeitet von ${from} bis ${to} Uhr, wie du es eingestellt hast.`,
     data_used: (cap) => `Die ${cap} für heute sind verbraucht. Morgen geht es von selbst weiter.`,
     in_front: "Er arbeitet, während ein anderer Tab oder ein anderes Fenster vor dieser Seite ist.",
+    computer_used: "Er arbeitet, sobald niemand diesen Computer eine Minute lang benutzt hat.",
+    in_front_and_used: "Er arbeitet, während ein anderer Tab oder ein anderes Fenster vorn ist, oder sobald niemand "
+      + "diesen Computer eine Minute lang benutzt hat.",
+    idle_unknown: "Dieser Browser durfte nicht sagen, ob jemand diesen Computer benutzt. Erlaube es dieser Seite, "
+      + "oder nimm die Regel zurück.",
 
     hub: (model, workers, missing) => {
       const who = workers === 0 ? "Noch leiht ihm niemand eine GPU"
