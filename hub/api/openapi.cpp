@@ -245,6 +245,7 @@ constexpr const char* other_schemas = R"json({
           "first_token_ms": {"type": ["number", "null"]},
           "call_p50_ms": {"type": ["number", "null"]},
           "call_p99_ms": {"type": ["number", "null"]},
+          "call_p999_ms": {"type": ["number", "null"]},
           "workers": {"type": "integer"}, "covered": {"type": "integer"},
           "units": {"type": "integer"}}}}}},
   "TokenUse": {"type": "object", "properties": {

@@ -190,7 +190,7 @@ struct SwarmCounters {
     double residual_max = 0;  // of answers that were right, as a share of what is tolerated
     std::uint64_t in_flight = 0, rounds_open = 0, rounds_waiting = 0;  // gauges
     // From frame queued to answer checked, over recent groups of all workers.
-    double group_p50_ms = 0, group_p99_ms = 0;
+    double group_p50_ms = 0, group_p99_ms = 0, group_p999_ms = 0;
     RoundSplit split;
 };
 struct Coverage {  // of (layer, expert) units

@@ -13,6 +13,7 @@ SwarmCounters SwarmCore::counters() const {
     counts.rounds_waiting = state_->waiting.size();
     counts.group_p50_ms = to_ms(state_->group_latency.p50());
     counts.group_p99_ms = to_ms(state_->group_latency.p99());
+    counts.group_p999_ms = to_ms(state_->group_latency.quantile(0.999));
     return counts;
 }
 

@@ -19,6 +19,7 @@ struct Step {
         sum.first_token_us += minute.first_token_us;
         sum.call_p50_us = std::max(sum.call_p50_us, minute.call_p50_us);
         sum.call_p99_us = std::max(sum.call_p99_us, minute.call_p99_us);
+        sum.call_p999_us = std::max(sum.call_p999_us, minute.call_p999_us);
         sum.workers = std::max(sum.workers, minute.workers);
         sum.covered = num_minutes == 0 ? minute.covered : std::min(sum.covered, minute.covered);
         sum.units = minute.units;
@@ -39,6 +40,7 @@ json point_json(const Step& step) {
             {"first_token_ms", ms_or_null(sum.first_token_us, sum.answers)},
             {"call_p50_ms", ms_or_null(sum.call_p50_us)},
             {"call_p99_ms", ms_or_null(sum.call_p99_us)},
+            {"call_p999_ms", ms_or_null(sum.call_p999_us)},
             {"workers", sum.workers},
             {"covered", sum.covered},
             {"units", sum.units}};

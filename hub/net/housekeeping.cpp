@@ -98,6 +98,7 @@ void Housekeeping::end_minute() {
         const auto us_of = [](double ms) { return static_cast<std::uint64_t>(ms * 1e3); };
         minute_.call_p50_us = us_of(calls.group_p50_ms);
         minute_.call_p99_us = us_of(calls.group_p99_ms);
+        minute_.call_p999_us = us_of(calls.group_p999_ms);
     }
     hub_.registry.record_minute(minute_);
 }

@@ -14,17 +14,19 @@ constexpr std::size_t minutes_waiting_max = 60;
 Status RegistryState::write_minute(const HistoryMinute& minute) {
     {
         Statement add(*database,
-                      "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
+                      "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT "
                       "(minute_s) DO UPDATE SET answer_tokens = answer_tokens + "
                       "excluded.answer_tokens, answers = answers + excluded.answers, "
                       "first_token_us = first_token_us + excluded.first_token_us, call_p50_us = "
                       "max(call_p50_us, excluded.call_p50_us), call_p99_us = max(call_p99_us, "
                       "excluded.call_p99_us), workers = max(workers, excluded.workers), covered "
-                      "= min(covered, excluded.covered), units = excluded.units");
+                      "= min(covered, excluded.covered), units = excluded.units, call_p999_us = "
+                      "max(call_p999_us, excluded.call_p999_us)");
         add.bind(minute.minute_s);
         for (const std::uint64_t value :
              {minute.answer_tokens, minute.answers, minute.first_token_us, minute.call_p50_us,
-              minute.call_p99_us, minute.workers, minute.covered, minute.units})
+              minute.call_p99_us, minute.workers, minute.covered, minute.units,
+              minute.call_p999_us})
             add.bind(static_cast<std::int64_t>(value));
         MOEX_TRY(add.run());
     }
@@ -44,7 +46,7 @@ std::vector<HistoryMinute> Registry::history(std::int64_t from_s) const {
     std::vector<HistoryMinute> minutes;
     Statement select(*state_->database,
                      "SELECT minute_s, answer_tokens, answers, first_token_us, call_p50_us, "
-                     "call_p99_us, workers, covered, units FROM history WHERE "
+                     "call_p99_us, workers, covered, units, call_p999_us FROM history WHERE "
                      "minute_s >= ? ORDER BY minute_s");
     select.bind(from_s);
     while (select.step()) {
@@ -57,6 +59,7 @@ std::vector<HistoryMinute> Registry::history(std::int64_t from_s) const {
                            .first_token_us = count(3),
                            .call_p50_us = count(4),
                            .call_p99_us = count(5),
+                           .call_p999_us = count(9),
                            .workers = count(6),
                            .covered = count(7),
                            .units = count(8)});

@@ -59,9 +59,9 @@ struct WorkerRecord {
 struct HistoryMinute {
     std::int64_t minute_s = 0;  // when it began, Unix time
     std::uint64_t answer_tokens = 0, answers = 0;
-    std::uint64_t first_token_us = 0;                // the sum over `answers`
-    std::uint64_t call_p50_us = 0, call_p99_us = 0;  // 0: no calls to workers
-    std::uint64_t workers = 0;                       // the most that were active
+    std::uint64_t first_token_us = 0;                                  // the sum over `answers`
+    std::uint64_t call_p50_us = 0, call_p99_us = 0, call_p999_us = 0;  // 0: no calls to workers
+    std::uint64_t workers = 0;                                         // the most that were active
     std::uint64_t covered = 0, units = 0;  // the fewest experts that somebody computed, of how many
 };
 

@@ -189,7 +189,10 @@ function chart(id, values, label) {
         splits: [-90, -60, -30, 0],
         values: (_, ticks) => ticks.map((tick) => (tick === 0 ? say("now") : say("ago", -tick))),
       },
-      { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 46 },
+      {
+        stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 46,
+        values: (_, ticks) => ticks.map((tick) => number.format(tick)),
+      },
     ],
     series: [
       {},

@@ -186,6 +186,7 @@ test("the dashboard speaks its reader's language, and another at once", async ()
 
 // Every setting that this hub has says what it does in German, and no other one is told.
 async function hearSettings(page) {
+  assert.ok(await page.locator("#settings tr").count() < 20, "at first what somebody chose");
   await page.locator("#only-given").uncheck();
   const rows = async (name) => {
     await page.locator("#language").selectOption(name);

@@ -57,8 +57,8 @@ test("AQrCodeHasALightBorder", () => {
 
 test("HistoryHasAnEntryForEachStepAndNullWhereTheHubSlept", () => {
   const point = (time_s, more) => ({
-    time_s, tokens_per_s: 2, first_token_ms: null, call_p50_ms: 1, call_p99_ms: 2, workers: 3, covered: 64, units: 128,
-    ...more,
+    time_s, tokens_per_s: 2, first_token_ms: null, call_p50_ms: 1, call_p99_ms: 2, call_p999_ms: 5, workers: 3, covered: 64,
+    units: 128, ...more,
   });
   const body = { now_s: 36000 + 30, span_s: 3600, step_s: 60, points: [point(36000), point(36000 - 120)] };
   const series = historySeries(body);
@@ -66,6 +66,7 @@ test("HistoryHasAnEntryForEachStepAndNullWhereTheHubSlept", () => {
   assert.deepEqual(series.times.slice(-2), [35940, 36000]);
   assert.deepEqual(series.tokens.slice(-3), [2, null, 2]);
   assert.deepEqual(series.first_token.slice(-1), [null]);
+  assert.deepEqual(series.p999.slice(-3), [5, null, 5]);
   assert.deepEqual(series.coverage.slice(-3), [50, null, 50]);
   assert.match(historyWords(body), /2 tokens per second on average, 3 contributors at most, in 2 steps of 2 an expert/);
   assert.match(historyWords({ ...body, points: [] }), /Nothing yet/);

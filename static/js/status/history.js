@@ -16,7 +16,8 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const charts = {
   "history-tokens": [["tokens", "tokens_unit", "--accent", "y"]],
   "history-first": [["first_token", "first_token_ms", "--accent", "y"]],
-  "history-calls": [["p50", "half_within", "--good", "y"], ["p99", "most_within", "--accent", "y"]],
+  "history-calls": [["p50", "half_within", "--good", "y"], ["p99", "most_within", "--accent", "y"],
+    ["p999", "nearly_all_within", "--warn", "y"]],
   "history-workers": [["workers", "line_workers", "--accent", "y"], ["coverage", "line_coverage", "--good", "%"]],
 };
 

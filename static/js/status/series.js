@@ -1,7 +1,7 @@
 // The answer of /api/history as lines to draw. Pure.
 import { say } from "../tables/status.js";
 
-// {times, tokens, first_token, p50, p99, workers, coverage}: one entry for each step of the span, null where the
+// {times, tokens, first_token, p50, p99, p999, workers, coverage}: one entry for each step of the span, null where the
 // hub did not run or there is no such figure; coverage in per cent.
 export function historySeries({ now_s, span_s, step_s, points }) {
   const last = now_s - (now_s % step_s);
@@ -15,6 +15,7 @@ export function historySeries({ now_s, span_s, step_s, points }) {
     first_token: line((point) => point.first_token_ms),
     p50: line((point) => point.call_p50_ms),
     p99: line((point) => point.call_p99_ms),
+    p999: line((point) => point.call_p999_ms),
     workers: line((point) => point.workers),
     coverage: line((point) => (point.units > 0 ? (100 * point.covered) / point.units : null)),
   };

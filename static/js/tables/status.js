@@ -43,6 +43,7 @@ export const table = {
     calls_unit: "calls/s",
     half_within: "half within",
     most_within: "99 of 100 within",
+    nearly_all_within: "999 of 1,000 within",
     line_workers: "contributors",
     line_coverage: "experts covered",
 
@@ -175,6 +176,7 @@ export const table = {
     calls_unit: "Aufrufe/s",
     half_within: "die Hälfte in",
     most_within: "99 von 100 in",
+    nearly_all_within: "999 von 1.000 in",
     line_workers: "Helfer",
     line_coverage: "Experten abgedeckt",
 

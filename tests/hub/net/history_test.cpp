@@ -23,6 +23,7 @@ TEST(HistoryTest, AnHourIsShownByMinutes) {
                                               .first_token_us = 2'000'000,
                                               .call_p50_us = 1500,
                                               .call_p99_us = 9000,
+                                              .call_p999_us = 12000,
                                               .workers = 3,
                                               .covered = 100,
                                               .units = 128}};
@@ -33,6 +34,7 @@ TEST(HistoryTest, AnHourIsShownByMinutes) {
                                         {"first_token_ms", 500.0},
                                         {"call_p50_ms", 1.5},
                                         {"call_p99_ms", 9.0},
+                                        {"call_p999_ms", 12.0},
                                         {"workers", 3},
                                         {"covered", 100},
                                         {"units", 128}}));
@@ -45,6 +47,7 @@ TEST(HistoryTest, StepsJoinTheirMinutes) {
                                               .answers = 1,
                                               .first_token_us = 100'000,
                                               .call_p99_us = 5000,
+                                              .call_p999_us = 40'000,
                                               .workers = 2,
                                               .covered = 128,
                                               .units = 128},
@@ -63,6 +66,7 @@ TEST(HistoryTest, StepsJoinTheirMinutes) {
     EXPECT_EQ(point["tokens_per_s"], 240 / 180.0);
     EXPECT_EQ(point["first_token_ms"], 250.0);
     EXPECT_EQ(point["call_p99_ms"], 9.0);
+    EXPECT_EQ(point["call_p999_ms"], 40.0);
     EXPECT_EQ(point["call_p50_ms"], nullptr);
     EXPECT_EQ(point["workers"], 5);
     EXPECT_EQ(point["covered"], 0);

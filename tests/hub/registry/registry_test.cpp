@@ -241,6 +241,7 @@ TEST_F(RegistryTest, MinutesAddUpAndAWeekIsKept) {
                                  .answer_tokens = 3,
                                  .answers = 1,
                                  .call_p99_us = 50,
+                                 .call_p999_us = 70,
                                  .workers = 4,
                                  .covered = 9,
                                  .units = 10});
@@ -251,6 +252,7 @@ TEST_F(RegistryTest, MinutesAddUpAndAWeekIsKept) {
                              .answer_tokens = 5,
                              .answers = 2,
                              .call_p99_us = 20,
+                             .call_p999_us = 90,
                              .workers = 1,
                              .covered = 7,
                              .units = 10});
@@ -260,6 +262,8 @@ TEST_F(RegistryTest, MinutesAddUpAndAWeekIsKept) {
     EXPECT_EQ(minutes[1].answer_tokens, 8u);
     EXPECT_EQ(minutes[1].answers, 3u);
     EXPECT_EQ(minutes[1].call_p99_us, 50u);
+    EXPECT_EQ(minutes[1].call_p999_us, 90u);
+    EXPECT_EQ(minutes[0].call_p999_us, 0u);
     EXPECT_EQ(minutes[1].workers, 4u);
     EXPECT_EQ(minutes[1].covered, 7u);
     EXPECT_EQ(registry->history(now_s).size(), 1u);
