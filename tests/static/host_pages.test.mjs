@@ -57,8 +57,8 @@ test("AQrCodeHasALightBorder", () => {
 
 test("HistoryHasAnEntryForEachStepAndNullWhereTheHubSlept", () => {
   const point = (time_s, more) => ({
-    time_s, tokens_per_s: 2, first_token_ms: null, call_p50_ms: 1, call_p99_ms: 2, call_p999_ms: 5, workers: 3, covered: 64,
-    units: 128, ...more,
+    time_s, tokens_per_s: 2, first_token_ms: null, call_p50_ms: 1, call_p99_ms: 2, call_p999_ms: 5, workers: 3,
+    covered: 64, units: 128, ...more,
   });
   const body = { now_s: 36000 + 30, span_s: 3600, step_s: 60, points: [point(36000), point(36000 - 120)] };
   const series = historySeries(body);

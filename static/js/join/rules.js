@@ -2,7 +2,8 @@
 import { bytes } from "../format.js";
 import { say } from "../tables/join.js";
 
-// mains: only then; hidden, idle: only in one of those that are chosen. from, to: whole hours of the day, "" for all day. data_gb: a day's limit, "" for none.
+// mains: only then; hidden, idle: only in one of those that are chosen. from, to: whole hours of the day, "" for all
+// day. data_gb: a day's limit, "" for none.
 export const defaults = { mains: false, hidden: false, idle: false, from: "", to: "", data_gb: "", awake: true };
 
 const isHour = (text) => /^(?:1?\d|2[0-3])$/.test(text);
