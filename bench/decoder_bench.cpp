@@ -421,7 +421,7 @@ class Bench {
                                  heard += static_cast<std::uint32_t>(ids.size());
                              },
                          .on_end =
-                             [&](Result<GreedyEnd> how) {
+                             [&](Result<AnswerEnd> how) {
                                  must(std::move(how));
                                  finished = true;
                              }});

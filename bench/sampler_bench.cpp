@@ -13,7 +13,7 @@
 
 #include "hub/base/clock.h"
 #include "hub/base/thread_pool.h"
-#include "hub/engine/sampler.h"
+#include "hub/engine/scores.h"
 
 namespace moex {
 namespace {
@@ -50,10 +50,10 @@ void measure(const Kind& kind, std::size_t rows, std::size_t vocab_size, std::ui
         const TimePoint started = now_steady();
         threads.parallel_for(rows, 1, [&](std::size_t begin, std::size_t end) {
             for (std::size_t row = begin; row < end; ++row)
-                samplers[row].accept(
-                    samplers[row]
-                        .sample(std::span(logits).subspan(row * vocab_size, vocab_size), 0)
-                        .id);
+                samplers[row].accept(sample(samplers[row],
+                                            std::span(logits).subspan(row * vocab_size, vocab_size),
+                                            0)
+                                         .id);
         });
         times.push_back(to_ms(now_steady() - started) / static_cast<double>(rows));
     }

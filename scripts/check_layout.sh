@@ -9,13 +9,14 @@
 #   all of these <- {hub/commands/gpu, web-worker/local}, which link them.
 #   Inside hub/model: strict_json <- tokenizer <- jinja <- chat_template, which see protocol besides and nothing else,
 #   and which web-worker/local sees, too;   package <- pack, and only commands see pack.
+#   Inside hub/engine: {sampler, draw} see tokens alone, and web-worker/local sees them, too.
 #   Inside hub/net: http sees nothing of the hub around it.
 #   Everywhere: no circle of includes among what lies side by side in a folder; a source and its header are one file,
 #   and a sub-folder with all that it holds is one.
 #   usage: scripts/check_layout.sh      prints what is wrong, exit 1 if anything is
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
-case "${1:-}" in -h|--help) sed -n '2,15p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
+case "${1:-}" in -h|--help) sed -n '2,16p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;; esac
 bad=0
 complain() { echo "check_layout: $*"; bad=1; }
 
@@ -40,6 +41,7 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     if (path ~ /^hub\/registry\//) return "registry"
     if (path ~ /^hub\/engine\/expert_backend\.h$/) return "backend"
     if (path ~ /^hub\/engine\/kernels\//) return "kernels"
+    if (path ~ /^hub\/engine\/(sampler|draw)\./) return "sampler"
     if (path ~ /^hub\/engine\//) return "engine"
     if (path ~ /^hub\/foresight\//) return "foresight"
     if (path ~ /^hub\/dispatch\//) return "dispatch"
@@ -70,19 +72,20 @@ git grep -nE '^#include "' -- 'protocol/*' 'hub/*' 'web-worker/*' | awk -F: '
     sees["registry"] = " protocol base registry "
     sees["backend"] = " protocol base model backend "
     sees["kernels"] = " protocol base kernels "
-    sees["engine"] = model "backend kernels engine "
+    sees["sampler"] = " protocol tokenizer sampler "
+    sees["engine"] = model "backend kernels sampler engine "
     sees["foresight"] = model "backend kernels engine foresight "
     sees["dispatch"] = " protocol base backend dispatch "
-    sees["api"] = model "backend kernels engine api "
+    sees["api"] = model "backend kernels sampler engine api "
     sees["http"] = " protocol base api http "
-    sees["net"] = model "registry backend kernels engine dispatch api http net "
-    sees["hub_gpu"] = model "backend kernels engine gpu gpu_decoder gpu_package hub_gpu "
+    sees["net"] = model "registry backend kernels sampler engine dispatch api http net "
+    sees["hub_gpu"] = model "backend kernels sampler engine gpu gpu_decoder gpu_package hub_gpu "
     sees["main"] = sees["net"] "pack foresight main hub_gpu "
     sees["gpu"] = " protocol gpu "
     sees["gpu_decoder"] = " protocol gpu gpu_decoder "
     sees["worker"] = " protocol kernels gpu worker "
     sees["gpu_package"] = " protocol model package gpu_decoder gpu_package "
-    sees["local"] = text "model package gpu gpu_decoder gpu_package local "
+    sees["local"] = text "model package sampler gpu gpu_decoder gpu_package local "
   }
   {
     target = $3; sub(/^#include "/, "", target); sub(/".*/, "", target)

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hub/engine/sampler.h"
+#include "hub/engine/scores.h"
 #include "hub/model/tokenizer/stop_filter.h"
 #include "hub/model/tokenizer/tokenizer.h"
 

@@ -354,9 +354,9 @@ void EngineState::sample(std::span<DueToken> due) const {
             const GenerationRequest& request = one.generation->request;
             if (request.max_tokens == 0) continue;
             Sampler& sampler = one.generation->sampler;
-            one.token = one.likeliest ? sampler.sample(*one.likeliest)
-                                      : sampler.sample(one.logits,
-                                                       request.logprobs ? request.top_logprobs : 0);
+            const std::uint32_t top = request.logprobs ? request.top_logprobs : 0;
+            one.token = one.likeliest ? moex::sample(sampler, *one.likeliest)
+                                      : moex::sample(sampler, one.logits, top);
         }
     });
 }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "hub/base/clock.h"
-#include "hub/engine/sampler.h"
+#include "hub/engine/scores.h"
 
 namespace moex {
 

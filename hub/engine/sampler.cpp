@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "hub/engine/draw.h"
-#include "hub/engine/kernels.h"
 
 namespace moex {
 namespace {
@@ -30,18 +29,6 @@ std::uint64_t next_random(std::uint64_t (&s)[4]) {
     s[2] ^= t;
     s[3] = rotate_left(s[3], 45);
     return result;
-}
-
-// The `count` largest, in order; ties by lower id. One walk, and few tokens pass its first test.
-std::vector<TokenId> largest(std::span<const float> logits, std::size_t count) {
-    std::vector<TokenId> ids;
-    const auto before = [&](TokenId a, TokenId b) { return logits[a] > logits[b]; };
-    for (TokenId id = 0; id < logits.size(); ++id) {
-        if (ids.size() == count && !before(id, ids.back())) continue;
-        if (ids.size() == count) ids.pop_back();
-        ids.insert(std::upper_bound(ids.begin(), ids.end(), id, before), id);
-    }
-    return ids;
 }
 
 }  // namespace
@@ -119,9 +106,7 @@ TokenId Sampler::draw(std::span<const float> logits) {
                       next_random(random_state_));
 }
 
-SampledToken Sampler::sample(std::span<const float> logits, std::uint32_t top_logprobs) {
-    return score(logits, draw(adjust(logits)), top_logprobs);
-}
+TokenId Sampler::choose(std::span<const float> logits) { return draw(adjust(logits)); }
 
 std::uint32_t Sampler::num_likeliest() const {
     if (adjusts()) return 0;
@@ -131,8 +116,8 @@ std::uint32_t Sampler::num_likeliest() const {
 // All cuts keep the beginning of the order in which the tokens come, and weigh them beside the
 // first alone: a vocabulary of those that top-k keeps, in the order of their ids, is drawn from as
 // the whole is.
-SampledToken Sampler::sample(const LikeliestTokens& likeliest) {
-    std::vector<TokenLogit> tokens = likeliest.tokens;
+TokenLogit Sampler::choose(std::span<const TokenLogit> likeliest) {
+    std::vector<TokenLogit> tokens(likeliest.begin(), likeliest.end());
     tokens.resize(std::min<std::size_t>(tokens.size(), num_likeliest()));
     MOEX_CHECK(!tokens.empty(), "a draw from no token");
     std::sort(tokens.begin(), tokens.end(),
@@ -140,23 +125,7 @@ SampledToken Sampler::sample(const LikeliestTokens& likeliest) {
 
     scratch_.clear();
     for (const TokenLogit& token : tokens) scratch_.push_back(token.logit);
-    const TokenLogit& drawn = tokens[draw(scratch_)];
-    return {.id = drawn.id, .logprob = drawn.logit - likeliest.log_sum_exp, .top = {}};
-}
-
-SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs) {
-    const float normalizer = log_sum_exp(logits);
-    SampledToken scored{.id = id, .logprob = logits[id] - normalizer, .top = {}};
-    if (top_logprobs > 0)
-        for (const TokenId other :
-             largest(logits, std::min<std::size_t>(top_logprobs, logits.size())))
-            scored.top.push_back({other, logits[other] - normalizer});
-    return scored;
-}
-
-void log_softmax(std::span<const float> logits, std::span<float> logprobs) {
-    const float normalizer = log_sum_exp(logits);
-    for (std::size_t i = 0; i < logits.size(); ++i) logprobs[i] = logits[i] - normalizer;
+    return tokens[draw(scratch_)];
 }
 
 }  // namespace moex

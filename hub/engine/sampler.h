@@ -2,7 +2,9 @@
 // min-p, top-p, then a draw with the sequence's own generator.
 // Greedy when temperature is 0; ties go to the lower id.
 // Same seed and logits, same token, on every machine (hub/engine/draw.h).
-// Several samplers may sample at once, each on one thread at a time.
+// Several samplers may choose at once, each on one thread at a time.
+// Also in a tab that answers by itself: it sees the draw and tokens, and nothing of the engine.
+// What a token's log-probability is stands in hub/engine/scores.h.
 #pragma once
 
 #include <cstdint>
@@ -40,20 +42,6 @@ struct SamplingOptions {
     std::shared_ptr<TokenMask> mask;  // null: every token may come
 };
 
-struct TokenLogprob {
-    TokenId id = 0;
-    float logprob = 0;
-};
-struct SampledToken {
-    TokenId id = 0;
-    // of the model's own distribution (before temperature and cuts)
-    float logprob = 0;
-    std::vector<TokenLogprob> top;  // `top_logprobs` many, descending
-};
-
-// `id` with its log-probability under `logits` [vocab_size], and the `top_logprobs` likeliest.
-SampledToken score(std::span<const float> logits, TokenId id, std::uint32_t top_logprobs);
-
 struct TokenLogit {
     TokenId id = 0;
     float logit = 0;
@@ -70,13 +58,13 @@ class Sampler {
     // `tokens_max` of the answer, as its mask is told.
     Sampler(SamplingOptions options, std::span<const TokenId> prompt,
             std::uint32_t tokens_max = 0xffff'ffff);
-    // `logits` [vocab_size] is left as it was.
-    SampledToken sample(std::span<const float> logits, std::uint32_t top_logprobs);
-    // How many of a row's likeliest tokens sample() needs to give what it gives by all logits; 0:
+    // The next token; `logits` [vocab_size] is left as it was.
+    TokenId choose(std::span<const float> logits);
+    // How many of a row's likeliest tokens choose() needs to give what it gives by all logits; 0:
     // it needs these.
     std::uint32_t num_likeliest() const;
-    // The token that all logits would give, where there are num_likeliest() of them or more.
-    SampledToken sample(const LikeliestTokens& likeliest);
+    // The one that all logits would give, where there are num_likeliest() of them or more.
+    TokenLogit choose(std::span<const TokenLogit> likeliest);
     void accept(TokenId id);  // the token entered the output
 
   private:
@@ -94,8 +82,5 @@ class Sampler {
     std::uint64_t random_state_[4];
     std::vector<float> scratch_;
 };
-
-// log softmax of logits[id] for all ids.
-void log_softmax(std::span<const float> logits, std::span<float> logprobs);
 
 }  // namespace moex

@@ -53,6 +53,7 @@ async function chooseDevice(page) {
   const words = await deviceSettled(page);
   await page.locator("#close-settings").click();
   assert.match(words, /^Ready/, words);
+  await set(page, { temperature: "0" });
 }
 
 // The last answer as it is kept, whole.
@@ -103,7 +104,7 @@ test("an empty store, consent, the hub's own words, and on without the hub", asy
   await page.locator("#device-load").click();
   assert.match(await deviceSettled(page), /^Ready/);
   await page.locator("#close-settings").click();
-  await set(page, { max_tokens: String(max_tokens) });
+  await set(page, { max_tokens: String(max_tokens), temperature: "0" });
   const first = await answerTo(page, prompt);
   assert.equal(first.content, expected.text);
   assert.equal(first.facts.place, "device");
@@ -128,6 +129,54 @@ test("an empty store, consent, the hub's own words, and on without the hub", asy
   const alone = await answerTo(page, other);
   assert.equal(alone.end.reason, "length");
   assert.equal(alone.content, expected_other.text);
+  assert.deepEqual(page.errors, []);
+});
+
+// As the settings name them. Drawn from the likeliest tokens, from all logits, and chosen with penalties and biases.
+const kinds = [
+  { temperature: 1, top_p: 0.9, top_k: 20, seed: 11 },
+  { temperature: 0.9, top_p: 0.8, top_k: 0, min_p: 0.02, seed: 12 },
+  {
+    temperature: 0.7, top_p: 1, top_k: 5, repetition_penalty: 1.3, presence_penalty: 0.5, frequency_penalty: 0.5,
+    seed: 13, logit_bias: [[" garden", false], [" sea", 3]],
+  },
+];
+// Fields that were set before and are not named again are emptied.
+const fieldsOf = (kind) => Object.fromEntries(
+  ["temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty",
+    "logit_bias"].map((name) => [name, kind[name] === undefined ? "" : typeof kind[name] === "number"
+    ? String(kind[name]) : JSON.stringify(kind[name])]));
+
+test("the settings of sampling give what they give at the hub, and a form of answers is refused", async (t) => {
+  const hub = await Hub.start(["--backend", "local", "--arithmetic", "exact"]);
+  t.after(() => hub.remove());
+  const page = await openChat(await browser.newContext(), hub);
+  await chooseDevice(page);
+  const texts = [];
+  for (const kind of kinds) {
+    const messages = [{ role: "user", content: prompt }];
+    const expected = await chat(hub, { model: "moex-demo", messages, max_tokens, ...kind });
+    assert.equal(expected.error, null);
+    await set(page, { ...fieldsOf(kind), max_tokens: String(max_tokens) });
+    const answer = await answerTo(page, prompt);
+    assert.equal(answer.facts.place, "device");
+    assert.equal(answer.content, expected.text, JSON.stringify(kind));
+    texts.push(answer.content);
+  }
+  assert.equal(new Set(texts).size, kinds.length, "the settings make a difference");
+
+  // Without a seed another one is drawn for each answer.
+  await set(page, fieldsOf({ ...kinds[0], temperature: 2, top_k: 60, seed: undefined }));
+  assert.notEqual((await answerTo(page, prompt)).content, (await answerTo(page, prompt)).content);
+
+  await set(page, { grammar: 'root ::= "yes"' });
+  await page.locator("#open-settings").click();
+  await page.locator("details", { has: page.locator("#grammar") }).evaluate((node) => { node.open = true; });
+  assert.equal(await page.locator("#device-form-hint").isVisible(), true);
+  await page.locator("#close-settings").click();
+  const refused = await answerTo(page, prompt);
+  assert.equal(refused.end.reason, "failed");
+  assert.match(refused.end.words, /plain text only/);
   assert.deepEqual(page.errors, []);
 });
 
@@ -212,10 +261,11 @@ test("a download that breaks is gone on with, and bytes of another hash are drop
 test("a GPU that is lost in mid-answer gives the same words", async (t) => {
   const hub = await Hub.start(["--backend", "local"]);
   t.after(() => hub.remove());
-  const { text } = await greedy(hub, prompt);
   const page = await openChat(await browser.newContext(), hub);
   await chooseDevice(page);
-  await set(page, { max_tokens: String(max_tokens) });
+  await set(page, { max_tokens: String(max_tokens), ...fieldsOf(kinds[0]) });
+  const { content: text } = await answerTo(page, prompt);
+  await page.locator("#new-chat").evaluate((node) => node.click());
   await ask(page, prompt);
   await page.waitForFunction(() => document.querySelector(".message.assistant .body")?.textContent.length > 10);
 

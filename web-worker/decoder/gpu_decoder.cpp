@@ -76,6 +76,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
     sizes.logit_rows = options.every_logit ? sizes.rows : 1;
     sizes.ring_ids = options.ring_ids;
     sizes.kv_kind = options.kv_kind;
+    sizes.likeliest = options.likeliest;
     if (options.pages > 0) {  // for several sequences
         sizes.pages = options.pages;
         sizes.row_pages = std::min(sizes.row_pages, sizes.pages);
@@ -141,17 +142,20 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
         if (token >= model_.vocab_size)
             return Error{ErrorCode::invalid_argument,
                          text("token ", token, ", the vocabulary has ", model_.vocab_size)};
-    num_likeliest_ = 0;
-    num_logits_ = logits == StepLogits::none ? 0 : logits == StepLogits::last ? 1 : num_rows;
+    if (logits == StepLogits::likeliest && !sizes_.likeliest)
+        return Error{ErrorCode::invalid_argument, "this decoder has no room for likeliest tokens"};
+    num_likeliest_ = logits == StepLogits::likeliest ? 1 : 0;
+    num_logits_ = logits == StepLogits::none ? 0 : logits == StepLogits::every ? num_rows : 1;
     if (num_logits_ > sizes_.logit_rows)
         return Error{ErrorCode::invalid_argument, "this decoder keeps the last row's logits alone"};
 
     rows_.clear();
     for (std::uint32_t i = 0; i < num_rows; ++i) rows_.push_back({tokens[i], num_tokens_ + i});
     const std::uint32_t num_pages = pages_at(num_tokens_ + num_rows - 1);
-    write_rows(rows_, logits == StepLogits::last ? num_rows - 1 : 0, num_pages);
+    write_rows(rows_, logits == StepLogits::every ? 0 : num_rows - 1, num_pages);
     commands_.clear();
     ops_->append_pass(commands_, num_rows, num_pages, num_logits_);
+    if (num_likeliest_ > 0) append_likeliest();
     device_.submit(commands_);
     num_tokens_ += num_rows;
     has_choice_ = false;
@@ -274,16 +278,17 @@ std::uint32_t GpuDecoder::advance() {
         commands_.back().same_stage = true;
     } else {
         ops_->append_head(commands_, num_logits_);
-        if (num_likeliest_ > 0) {
-            ops_->append_likeliest(commands_, num_likeliest_);
-            commands_.push_back(copy_command(memory_->likeliest, ops_->likeliest_at(),
-                                             likeliest_readback_, 0,
-                                             sizeof(LikeliestList) * num_likeliest_));
-        }
+        if (num_likeliest_ > 0) append_likeliest();
     }
     device_.submit(commands_);
     commands_.clear();
     return waiting;
+}
+
+void GpuDecoder::append_likeliest() {
+    ops_->append_likeliest(commands_, num_likeliest_);
+    commands_.push_back(copy_command(memory_->likeliest, ops_->likeliest_at(), likeliest_readback_,
+                                     0, sizeof(LikeliestList) * num_likeliest_));
 }
 
 void GpuDecoder::read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done) {

@@ -28,6 +28,7 @@ struct GpuDecoderOptions {
     std::uint32_t rows_max = 64;       // tokens of a prompt that one step reads at most
     std::uint32_t ring_ids = 256;      // a power of two: tokens chosen and not yet read, at most
     bool every_logit = false;          // room for the logits of all rows of a step
+    bool likeliest = false;            // room for StepLogits::likeliest; of several sequences, set
     // Set where several sequences share the cache: pages of keys and values in all.
     std::uint32_t pages = 0;
     KvKind kv_kind = KvKind::f32;
@@ -37,8 +38,9 @@ struct GpuDecoderOptions {
 
 enum class StepLogits {
     none,
-    last,   // of the last token
-    every,  // of all tokens; needs GpuDecoderOptions::every_logit
+    last,       // of the last token
+    every,      // of all tokens; needs GpuDecoderOptions::every_logit
+    likeliest,  // of the last token, for read_likeliest(); needs GpuDecoderOptions::likeliest
 };
 
 // Rows of several sequences, computed together. Rows of one sequence follow each other as their
@@ -76,6 +78,7 @@ class GpuDecoder {
     // Of a step in which no sequence has more than so many pages.
     std::uint32_t rows_max(std::uint32_t num_pages) const;
     std::uint32_t logit_rows_max() const { return sizes_.logit_rows; }
+    bool finds_likeliest() const { return sizes_.likeliest; }
     std::uint32_t num_pages() const { return sizes_.pages; }
     // What create() would choose for this device, for whoever wants to know whether it fits.
     static DecoderSizes sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
@@ -115,7 +118,8 @@ class GpuDecoder {
     void read_routed(std::function<void(Result<RoutedRows>)> done);
     // Their sums, [num_rows, hidden_size]; before the next advance().
     void answer(std::span<const float> y);
-    // After the last advance(): a list for each of the batch's num_likeliest rows.
+    // After the last advance(): a list for each of the batch's num_likeliest rows; after a feed()
+    // for StepLogits::likeliest one.
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
     void copy_page(std::uint32_t from, std::uint32_t to);
 
@@ -129,6 +133,7 @@ class GpuDecoder {
                     std::uint32_t part_pages);
     std::uint32_t pages_at(std::uint32_t position) const { return position / kv_page_tokens + 1; }
     const std::vector<gpu::Command>& greedy_commands(std::uint32_t num_pages) const;
+    void append_likeliest();
 
     static constexpr std::uint32_t num_readbacks = 2;
 

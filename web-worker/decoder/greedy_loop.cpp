@@ -16,17 +16,9 @@ GreedyLoop::GreedyLoop(GpuDecoder& decoder, GreedyOptions options, Events events
       options_(std::move(options)),
       events_(std::move(events)) {}
 
-Status GreedyLoop::feed(std::span<const std::uint32_t> prompt) {
-    while (!prompt.empty()) {
-        const auto chunk = prompt.first(std::min<std::size_t>(prompt.size(), decoder_.rows_max()));
-        prompt = prompt.subspan(chunk.size());
-        MOEX_TRY(decoder_.feed(chunk, prompt.empty() ? StepLogits::last : StepLogits::none));
-    }
-    return {};
-}
-
 void GreedyLoop::start(std::span<const std::uint32_t> prompt) {
-    if (const Status fed = feed(prompt); !fed.ok()) return end(fed.error());
+    const Status fed = feed_prompt(decoder_, prompt, StepLogits::last);
+    if (!fed.ok()) return end(fed.error());
     first_position_ = decoder_.num_tokens();
     // The answer's last token is chosen, and not fed.
     options_.max_tokens = std::min(options_.max_tokens,
@@ -72,18 +64,18 @@ void GreedyLoop::adapt(std::size_t num_ids) {
 }
 
 void GreedyLoop::on_ids(std::span<const std::uint32_t> ids) {
-    if (cancelled_ && how_ == GreedyEnd::length) how_ = GreedyEnd::cancelled;
-    if (how_ != GreedyEnd::length) return finish_when_idle();
+    if (cancelled_ && how_ == AnswerEnd::length) how_ = AnswerEnd::cancelled;
+    if (how_ != AnswerEnd::length) return finish_when_idle();
 
     const auto stop = std::find_first_of(ids.begin(), ids.end(), options_.stop_ids.begin(),
                                          options_.stop_ids.end());
     const auto part = ids.first(static_cast<std::size_t>(stop - ids.begin()));
     delivered_ += static_cast<std::uint32_t>(part.size());
     if (!part.empty()) events_.on_tokens(part);
-    if (stop != ids.end()) how_ = GreedyEnd::stop;
-    if (cancelled_ && how_ == GreedyEnd::length) how_ = GreedyEnd::cancelled;
+    if (stop != ids.end()) how_ = AnswerEnd::stop;
+    if (cancelled_ && how_ == AnswerEnd::length) how_ = AnswerEnd::cancelled;
 
-    if (how_ == GreedyEnd::length && issued_ < options_.max_tokens) return issue();
+    if (how_ == AnswerEnd::length && issued_ < options_.max_tokens) return issue();
     finish_when_idle();
 }
 
@@ -94,7 +86,7 @@ void GreedyLoop::finish_when_idle() {
     end(how_);
 }
 
-void GreedyLoop::end(Result<GreedyEnd> how) {
+void GreedyLoop::end(Result<AnswerEnd> how) {
     if (std::exchange(ended_, true)) return;
     events_.on_end(std::move(how));
 }

@@ -4,11 +4,10 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <span>
 #include <vector>
 
-#include "web-worker/decoder/gpu_decoder.h"
+#include "web-worker/decoder/answer_loop.h"
 
 namespace moex {
 
@@ -21,31 +20,21 @@ struct GreedyOptions {
     std::vector<std::uint32_t> stop_ids;  // end the answer and are not part of it
 };
 
-enum class GreedyEnd { stop, length, cancelled };
-
-class GreedyLoop {
+class GreedyLoop : public AnswerLoop {
   public:
-    struct Events {
-        // In order; never empty.
-        std::function<void(std::span<const std::uint32_t>)> on_tokens;
-        // Once, last. The decoder then holds the prompt and the answer but its last token.
-        std::function<void(Result<GreedyEnd>)> on_end;
-    };
     // Continues what `decoder` holds; it outlives the loop and is used by nobody else meanwhile.
     GreedyLoop(GpuDecoder& decoder, GreedyOptions options, Events events);
 
-    // At least one token of prompt, all within the context.
-    void start(std::span<const std::uint32_t> prompt);
-    void cancel() { cancelled_ = true; }  // what is under way is waited for and dropped
+    void start(std::span<const std::uint32_t> prompt) override;
+    void cancel() override { cancelled_ = true; }
 
   private:
-    Status feed(std::span<const std::uint32_t> prompt);
     void issue();
     void fetch(std::uint32_t count);
     void on_ids(std::span<const std::uint32_t> ids);
     void adapt(std::size_t num_ids);
     void finish_when_idle();
-    void end(Result<GreedyEnd> how);
+    void end(Result<AnswerEnd> how);
 
     GpuDecoder& decoder_;
     GreedyOptions options_;
@@ -56,7 +45,7 @@ class GreedyLoop {
     std::uint32_t under_way_ = 0;
     std::chrono::steady_clock::time_point heard_at_;
     bool cancelled_ = false, ended_ = false;
-    GreedyEnd how_ = GreedyEnd::length;
+    AnswerEnd how_ = AnswerEnd::length;
 };
 
 }  // namespace moex

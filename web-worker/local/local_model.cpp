@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "web-worker/decoder/greedy_loop.h"
+#include "web-worker/decoder/sampled_loop.h"
+#include "web-worker/local/sampler_chooser.h"
+
 namespace moex {
 namespace {
 
@@ -23,7 +27,7 @@ void LocalModel::open(gpu::Device& device, const PackageFiles& files, const Loca
     if (!model.ok()) return done(model.error());
 
     const GpuDecoderOptions options{
-        .context_tokens = std::min(model->context_tokens, context_tokens_max)};
+        .context_tokens = std::min(model->context_tokens, context_tokens_max), .likeliest = true};
     const DecoderSizes sizes = GpuDecoder::sizes_of(device.adapter(), *model, options);
     NamedWeights weights(files, *model);
     CountedWeights counted(weights, DecoderMemory::needs_of(*model, sizes).weights,
@@ -42,7 +46,7 @@ Status LocalModel::read_text(const LocalText& words) {
     MOEX_ASSIGN(chat_template, ChatTemplate::from_tokenizer_config(words.tokenizer_config_json));
     tokenizer_ = std::move(tokenizer);
     chat_template_ = std::move(chat_template);
-    stop_ids_ = words.stop_ids;
+    generation_ = words.generation;
     return {};
 }
 
@@ -51,13 +55,34 @@ Result<std::vector<TokenId>> LocalModel::prompt_of(const LocalQuestion& question
     if (!messages.is_array() || messages.empty())
         return Error{ErrorCode::invalid_argument, "no messages"};
     const bool continues = messages.back().value("role", "") == "assistant";
-    const nlohmann::ordered_json variables = {{"add_generation_prompt", !continues}};
+    nlohmann::ordered_json variables = {{"add_generation_prompt", !continues}};
+    if (!question.reasoning_effort.empty())
+        variables["reasoning_effort"] = question.reasoning_effort;
     if (!continues) return chat_template_->render_ids(messages, variables, *tokenizer_);
     return chat_template_->render_open_ids(messages, variables, last_words(messages.back()),
                                            *tokenizer_);
 }
 
-Status LocalModel::ask(const LocalQuestion& question, Events events) {
+// The likeliest token is taken on the GPU and need not be waited for.
+std::unique_ptr<AnswerLoop> LocalModel::loop_for(const LocalQuestion& question,
+                                                 std::uint32_t max_tokens) {
+    AnswerLoop::Events events{
+        .on_tokens = [this](std::span<const std::uint32_t> ids) { on_tokens(ids); },
+        .on_end = [this](Result<AnswerEnd> how) { on_end(std::move(how)); }};
+    const auto& stop_ids = generation_.eos_token_ids;
+    Sampler sampler(question.sampling, held_, max_tokens);
+    if (sampler.num_likeliest() == 1)
+        return std::make_unique<GreedyLoop>(
+            *decoder_, GreedyOptions{.max_tokens = max_tokens, .stop_ids = stop_ids},
+            std::move(events));
+    return std::make_unique<SampledLoop>(
+        *decoder_, SampledOptions{.max_tokens = max_tokens, .stop_ids = stop_ids},
+        std::make_unique<SamplerChooser>(std::move(sampler)), std::move(events));
+}
+
+Status LocalModel::ask(const nlohmann::ordered_json& body, Events events) {
+    MOEX_ASSIGN(question,
+                read_question(body, generation_, *tokenizer_, decoder_->model().vocab_size));
     MOEX_ASSIGN(prompt, prompt_of(question));
     const std::uint32_t context = context_tokens();
     if (prompt.empty()) return Error{ErrorCode::invalid_argument, "the prompt has no tokens"};
@@ -81,13 +106,7 @@ Status LocalModel::ask(const LocalQuestion& question, Events events) {
     held_.assign(prompt.begin(), prompt.end());
 
     const auto room = static_cast<std::uint32_t>(context - prompt.size());
-    GreedyOptions options{.max_tokens = std::min(question.max_tokens.value_or(room), room),
-                          .stop_ids = stop_ids_};
-    loop_ = std::make_unique<GreedyLoop>(
-        *decoder_, std::move(options),
-        GreedyLoop::Events{
-            .on_tokens = [this](std::span<const std::uint32_t> ids) { on_tokens(ids); },
-            .on_end = [this](Result<GreedyEnd> how) { on_end(std::move(how)); }});
+    loop_ = loop_for(question, std::min(question.max_tokens.value_or(room), room));
     loop_->start(std::span(held_).subspan(common));
     return {};
 }
@@ -115,14 +134,14 @@ void LocalModel::on_tokens(std::span<const std::uint32_t> ids) {
     show(shown);
 }
 
-void LocalModel::on_end(Result<GreedyEnd> how) {
+void LocalModel::on_end(Result<AnswerEnd> how) {
     held_.resize(how.ok() ? std::min<std::size_t>(held_.size(), decoder_->num_tokens()) : 0);
     if (!how.ok()) return events_.on_end(how.error());
 
     const bool by_words = filter_->stopped();
     if (!by_words) show(filter_->push(bytes_->finish()));
     if (!filter_->stopped()) show(filter_->finish());
-    end_.how = by_words ? GreedyEnd::stop : *how;
+    end_.how = by_words ? AnswerEnd::stop : *how;
     const std::chrono::duration<double> took = last_at_ - first_at_;
     if (end_.completion_tokens > 1 && took.count() > 0)
         end_.tokens_per_s = (end_.completion_tokens - 1) / took.count();

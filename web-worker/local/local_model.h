@@ -1,4 +1,5 @@
-// A whole model that answers its own user: text in, text out, greedy, one answer after the other.
+// A whole model that answers its own user: text in, text out, one answer after the other. Tokens
+// are drawn by the hub's own sampler: the same seed gives what the hub gives by the same logits.
 // What an answer has in common with the one before it is not computed again.
 // On the device's one thread.
 #pragma once
@@ -7,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -16,27 +16,21 @@
 #include "hub/model/chat_template.h"
 #include "hub/model/tokenizer/stop_filter.h"
 #include "hub/model/tokenizer/tokenizer.h"
+#include "web-worker/decoder/answer_loop.h"
 #include "web-worker/decoder/gpu_decoder.h"
-#include "web-worker/decoder/greedy_loop.h"
+#include "web-worker/local/local_question.h"
 #include "web-worker/package/named_weights.h"
 
 namespace moex {
 
-// What a package says in text, and where it stops.
+// What a package says in text, and how its makers want it sampled and stopped.
 struct LocalText {
     std::string tokenizer_json, tokenizer_config_json;
-    std::vector<std::uint32_t> stop_ids;
-};
-
-struct LocalQuestion {
-    // [{role, content}, ...]; a last one of the assistant's is gone on with.
-    nlohmann::ordered_json messages;
-    std::optional<std::uint32_t> max_tokens;  // none: as the context allows
-    std::vector<std::string> stops;
+    GenerationDefaults generation;
 };
 
 struct LocalEnd {
-    GreedyEnd how = GreedyEnd::stop;
+    AnswerEnd how = AnswerEnd::stop;
     std::uint32_t prompt_tokens = 0, completion_tokens = 0;
     double tokens_per_s = 0;  // behind the first; 0 where there are too few
 };
@@ -55,23 +49,24 @@ class LocalModel {
         std::function<void(std::string_view text)> on_text;  // whole UTF-8, never empty
         std::function<void(Result<LocalEnd>)> on_end;        // once, last
     };
-    // One at a time. invalid_argument: the template refuses the messages; overloaded: the context
-    // is too small for them.
-    Status ask(const LocalQuestion& question, Events events);
+    // `body`: local_question.h. One at a time. invalid_argument: a field does not hold, or the
+    // template refuses the messages; overloaded: the context is too small for them.
+    Status ask(const nlohmann::ordered_json& body, Events events);
     void cancel();  // on_end follows
 
   private:
     LocalModel() = default;
     Status read_text(const LocalText& words);
     Result<std::vector<TokenId>> prompt_of(const LocalQuestion& question) const;
+    std::unique_ptr<AnswerLoop> loop_for(const LocalQuestion& question, std::uint32_t max_tokens);
     void on_tokens(std::span<const std::uint32_t> ids);
-    void on_end(Result<GreedyEnd> how);
+    void on_end(Result<AnswerEnd> how);
     void show(const std::string& text);
 
     std::unique_ptr<GpuDecoder> decoder_;
     std::shared_ptr<const Tokenizer> tokenizer_;
     std::shared_ptr<const ChatTemplate> chat_template_;
-    std::vector<std::uint32_t> stop_ids_;
+    GenerationDefaults generation_;
     std::vector<std::uint32_t> held_;  // tokens whose keys and values the decoder has
 
     // Of the answer that runs.
@@ -80,7 +75,7 @@ class LocalModel {
     std::optional<StreamDecoder> bytes_;
     std::optional<StopFilter> filter_;
     std::chrono::steady_clock::time_point first_at_, last_at_;
-    std::unique_ptr<GreedyLoop> loop_;
+    std::unique_ptr<AnswerLoop> loop_;
 };
 
 }  // namespace moex

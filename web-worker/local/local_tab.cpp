@@ -61,28 +61,20 @@ Status load(const std::string& manifest_sha256, std::uint32_t context_tokens_max
     MOEX_ASSIGN(config, files->text_file("tokenizer_config.json"));
     words.tokenizer_json = std::move(tokenizer);
     words.tokenizer_config_json = std::move(config);
-    words.stop_ids = files->manifest().generation.eos_token_ids;
+    words.generation = files->manifest().generation;
     LocalModel::open(*tab().device, *files, words, context_tokens_max, tell_progress(), on_model);
     return {};
 }
 
 Json ended(const LocalEnd& end) {
-    const char* const reason = end.how == GreedyEnd::length      ? "length"
-                               : end.how == GreedyEnd::cancelled ? "cancelled"
+    const char* const reason = end.how == AnswerEnd::length      ? "length"
+                               : end.how == AnswerEnd::cancelled ? "cancelled"
                                                                  : "stop";
     return {{"ended",
              {{"finish_reason", reason},
               {"prompt_tokens", end.prompt_tokens},
               {"completion_tokens", end.completion_tokens},
               {"tokens_per_s", end.tokens_per_s}}}};
-}
-
-LocalQuestion question_of(const Json& body) {
-    LocalQuestion question;
-    question.messages = body.value("messages", Json::array());
-    if (body.contains("max_tokens")) question.max_tokens = body.value("max_tokens", 1u);
-    question.stops = body.value("stop", std::vector<std::string>());
-    return question;
 }
 
 }  // namespace
@@ -110,22 +102,21 @@ EMSCRIPTEN_KEEPALIVE void mx_local_open(const char* hex, std::uint32_t size_byte
     });
 }
 
-// `json`: {"messages", "max_tokens"?, "stop"?}. One answer at a time.
+// `json`: local_question.h. One answer at a time.
 EMSCRIPTEN_KEEPALIVE void mx_local_ask(const char* json, std::uint32_t size_bytes) {
     const Json body = Json::parse(std::string_view(json, size_bytes), nullptr, false);
     if (!tab().model || !body.is_object())
         return report("refused", {ErrorCode::internal, "the model is not loaded"});
-    const Status asked = tab().model->ask(question_of(body),
-                                          {.on_text =
-                                               [](std::string_view text) {
-                                                   report({{"text", text}});
-                                               },
-                                           .on_end =
-                                               [](Result<LocalEnd> end) {
-                                                   if (!end.ok())
-                                                       return report("failed", end.error());
-                                                   report(ended(*end));
-                                               }});
+    const Status asked = tab().model->ask(body, {.on_text =
+                                                     [](std::string_view text) {
+                                                         report({{"text", text}});
+                                                     },
+                                                 .on_end =
+                                                     [](Result<LocalEnd> end) {
+                                                         if (!end.ok())
+                                                             return report("failed", end.error());
+                                                         report(ended(*end));
+                                                     }});
     if (!asked.ok()) report("refused", asked.error());
 }
 EMSCRIPTEN_KEEPALIVE void mx_local_cancel() {

@@ -75,7 +75,7 @@ class VulkanModel : public GpuModel {
 
     Result<FinishReason> greedy(const GenerationRequest& request, const Hear& hear,
                                 const std::stop_token& stop) {
-        std::optional<Result<GreedyEnd>> ended;
+        std::optional<Result<AnswerEnd>> ended;
         bool finished = false;
         GreedyLoop* running = nullptr;
         GreedyLoop loop(*decoder_,
@@ -89,7 +89,7 @@ class VulkanModel : public GpuModel {
                                  if (stop.stop_requested()) running->cancel();
                              },
                          .on_end =
-                             [&](Result<GreedyEnd> how) {
+                             [&](Result<AnswerEnd> how) {
                                  ended = std::move(how);
                                  finished = true;
                              }});
@@ -97,8 +97,8 @@ class VulkanModel : public GpuModel {
         loop.start(request.prompt);
         if (!finished) loop_.run_until(finished);
         if (!ended->ok()) return ended->error();
-        return **ended == GreedyEnd::stop     ? FinishReason::stop
-               : **ended == GreedyEnd::length ? FinishReason::length
+        return **ended == AnswerEnd::stop     ? FinishReason::stop
+               : **ended == AnswerEnd::length ? FinishReason::length
                                               : FinishReason::cancelled;
     }
 
@@ -132,7 +132,7 @@ class VulkanModel : public GpuModel {
         decoder_->read_logits([&](Result<std::span<const float>> logits) {
             finished = true;
             if (logits.ok())
-                token = sampler.sample(*logits, request.top_logprobs);
+                token = moex::sample(sampler, *logits, request.top_logprobs);
             else
                 token = logits.error();
         });

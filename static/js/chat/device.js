@@ -5,6 +5,10 @@
 //   | {phase: "failed", code, message}
 import { ApiError } from "/js/api.js";
 
+// What acts here as it does at the hub. A form of answers does not, and is refused before it comes here.
+const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
+  "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort"];
+
 const aborted = () => new DOMException("stopped", "AbortError");
 
 export class ThisDevice {
@@ -85,14 +89,16 @@ export class ThisDevice {
   }
 
   // One answer, as streamChat() gives it: chunks of the API. Rejects with an AbortError when `how.signal` says so.
-  // A GPU that is lost in mid-answer is asked for once more: the same words come, and are said on from where they broke
-  // off.
-  async answer({ messages, max_tokens, stop }, how) {
+  // A GPU that is lost in mid-answer is asked for once more: by the same seed the same words come, and are said on from
+  // where they broke off.
+  async answer(request, how) {
     while (this.busy) await this.busy;
+    const body = { seed: crypto.getRandomValues(new Uint32Array(1))[0] };
+    for (const name of fields) if (request[name] !== undefined) body[name] = request[name];
     let said = 0;
     const ask = () => {
       let heard = 0;
-      return this.run({ messages, max_tokens, stop }, how.signal, (text) => {
+      return this.run(body, how.signal, (text) => {
         const fresh = text.slice(Math.max(0, said - heard));
         heard += text.length;
         said = Math.max(said, heard);

@@ -16,6 +16,7 @@ export class DevicePanel {
     const { phase, done_bytes = 0, all_bytes = 0 } = state;
     const is_loading = phase === "fetching" || phase === "warming";
     element("device-box").hidden = phase === "off";
+    element("device-form-hint").hidden = phase === "off";
     element("device-words").textContent = deviceWords(state);
     element("device-words").className = phase === "failed" ? "problem" : "muted small";
     const progress = element("device-progress");

@@ -161,10 +161,10 @@ export const table = {
     device_load: (size) => `Load ${bytes(size)}`,
     device_fetching: (done, all) => `Loading: ${done} of ${all}.`,
     device_warming: "The model goes to the GPU.",
-    device_ready: (adapter) => `Ready${adapter ? `, on ${adapter}` : ""}. The likeliest word is always taken: `
-      + "temperature, seed and penalties do not count here.",
+    device_ready: (adapter) => `Ready${adapter ? `, on ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Ready, but slow: this browser computes without a GPU${adapter
-      ? ` (${adapter})` : ""}. The likeliest word is always taken: temperature, seed and penalties do not count here.`,
+      ? ` (${adapter})` : ""}.`,
+    device_form_hint: "The form of answers counts at the hub only: this device writes plain text.",
     device_pill: "this device",
     device_pill_short: "here",
     device_welcome: "Answers are computed on this device; what you write does not leave it.",
@@ -433,11 +433,10 @@ export const table = {
     device_load: (size) => `${bytes(size)} laden`,
     device_fetching: (done, all) => `Lädt: ${done} von ${all}.`,
     device_warming: "Das Modell kommt auf die GPU.",
-    device_ready: (adapter) => `Bereit${adapter ? `, auf ${adapter}` : ""}. Es wird immer das wahrscheinlichste Wort `
-      + "genommen: Temperatur, Startwert und Abzüge zählen hier nicht.",
+    device_ready: (adapter) => `Bereit${adapter ? `, auf ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Bereit, aber langsam: dieser Browser rechnet ohne GPU${adapter
-      ? ` (${adapter})` : ""}. Es wird immer das wahrscheinlichste Wort genommen: Temperatur, Startwert und Abzüge `
-      + "zählen hier nicht.",
+      ? ` (${adapter})` : ""}.`,
+    device_form_hint: "Die Form der Antworten zählt nur beim Hub: dieses Gerät schreibt einfachen Text.",
     device_pill: "dieses Gerät",
     device_pill_short: "hier",
     device_welcome: "Antworten werden auf diesem Gerät berechnet; was du schreibst, verlässt es nicht.",

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hub/engine/perplexity.h"
-#include "hub/engine/sampler.h"
+#include "hub/engine/scores.h"
 #include "hub/model/tokenizer/tokenizer.h"
 #include "tests/hub/engine/engine_fixture.h"
 

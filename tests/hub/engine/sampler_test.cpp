@@ -9,6 +9,7 @@
 #include <random>
 
 #include "hub/engine/kernels.h"
+#include "hub/engine/scores.h"
 
 namespace moex {
 namespace {
@@ -17,7 +18,7 @@ namespace {
 std::vector<int> draw_many(const std::vector<float>& logits, SamplingOptions options, int count) {
     Sampler sampler(std::move(options), {});
     std::vector<int> seen(logits.size(), 0);
-    for (int i = 0; i < count; ++i) ++seen[sampler.sample(logits, 0).id];
+    for (int i = 0; i < count; ++i) ++seen[sampler.choose(logits)];
     return seen;
 }
 // Pearson's statistic against the wanted distribution; tokens of probability 0 must not occur.
@@ -53,7 +54,7 @@ const std::vector<double> base{0.30, 0.05, 0.20, 0.10, 0.25, 0.07, 0.03};
 TEST(SamplerTest, LogitsThatAreNoNumbersDoNotCrash) {
     const std::vector<float> logits(8, std::numeric_limits<float>::quiet_NaN());
     Sampler sampler({.temperature = 1, .top_p = 0.9, .seed = 1}, {});
-    const SampledToken token = sampler.sample(logits, 0);
+    const SampledToken token = sample(sampler, logits, 0);
     EXPECT_LT(token.id, 8u);
     EXPECT_FALSE(std::isfinite(token.logprob));
 }
@@ -61,14 +62,14 @@ TEST(SamplerTest, LogitsThatAreNoNumbersDoNotCrash) {
 TEST(SamplerTest, GreedyTakesTheLowerIdOfATie) {
     Sampler sampler({.temperature = 0}, {});
     const std::vector<float> logits{1.0f, 3.0f, 3.0f, -1.0f};
-    EXPECT_EQ(sampler.sample(logits, 0).id, 1u);
+    EXPECT_EQ(sampler.choose(logits), 1u);
 }
 
 TEST(SamplerTest, SameSeedSameTokens) {
     const auto run = [&](std::uint64_t seed) {
         Sampler sampler({.temperature = 1.0, .seed = seed}, {});
         std::vector<TokenId> ids;
-        for (int i = 0; i < 64; ++i) ids.push_back(sampler.sample(logs(base), 0).id);
+        for (int i = 0; i < 64; ++i) ids.push_back(sampler.choose(logs(base)));
         return ids;
     };
     EXPECT_EQ(run(1), run(1));
@@ -104,8 +105,8 @@ TEST(SamplerTest, TheLikeliestTokensGiveWhatAllLogitsGive) {
             for (int draw = 0; draw < 4; ++draw) {
                 std::vector<float> logits(500);
                 for (float& logit : logits) logit = std::round(normal(random) * 4) / 4;  // ties
-                const SampledToken wanted = by_all.sample(logits, 0),
-                                   mine = by_few.sample(likeliest_of(logits, 64));
+                const SampledToken wanted = sample(by_all, logits, 0),
+                                   mine = sample(by_few, likeliest_of(logits, 64));
                 EXPECT_EQ(mine.id, wanted.id);
                 EXPECT_EQ(mine.logprob, wanted.logprob);
             }
@@ -184,37 +185,37 @@ TEST(SamplerTest, PenaltiesAreThoseOfCtrlAndOpenAi) {
     {  // positive divided, negative multiplied, for prompt and output alike
         const std::vector<TokenId> prompt{0, 0};
         Sampler sampler({.temperature = 0, .repetition_penalty = 1.1}, prompt);
-        EXPECT_EQ(sampler.sample(logits, 0).id, 1u);  // 2.0 / 1.1 < 1.9, once however often it came
+        EXPECT_EQ(sampler.choose(logits), 1u);  // 2.0 / 1.1 < 1.9, once however often it came
         sampler.accept(1);
-        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);  // 1.9 / 1.1 < 2.0 / 1.1
+        EXPECT_EQ(sampler.choose(logits), 0u);  // 1.9 / 1.1 < 2.0 / 1.1
         Sampler negative({.temperature = 0, .repetition_penalty = 1.2}, std::vector<TokenId>{0});
         const std::vector<float> below{-1.0f, -1.1f};
-        EXPECT_EQ(negative.sample(below, 0).id, 1u);
+        EXPECT_EQ(negative.choose(below), 1u);
     }
     {  // presence: once, and only for the output
         const std::vector<TokenId> prompt{0};
         Sampler sampler({.temperature = 0, .presence_penalty = 0.15}, prompt);
-        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
+        EXPECT_EQ(sampler.choose(logits), 0u);
         sampler.accept(0);
-        EXPECT_EQ(sampler.sample(logits, 0).id, 1u);
+        EXPECT_EQ(sampler.choose(logits), 1u);
         sampler.accept(1);
         sampler.accept(0);
-        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
+        EXPECT_EQ(sampler.choose(logits), 0u);
     }
     {  // frequency: per occurrence
         Sampler sampler({.temperature = 0, .frequency_penalty = 0.06}, {});
         sampler.accept(0);
-        EXPECT_EQ(sampler.sample(logits, 0).id, 0u);
+        EXPECT_EQ(sampler.choose(logits), 0u);
         sampler.accept(0);
-        EXPECT_EQ(sampler.sample(logits, 0).id, 1u);
+        EXPECT_EQ(sampler.choose(logits), 1u);
     }
     Sampler biased({.temperature = 0, .logit_bias = {{3, 100.0f}, {0, -100.0f}}}, {});
-    EXPECT_EQ(biased.sample(logits, 0).id, 3u);
+    EXPECT_EQ(biased.choose(logits), 3u);
 }
 
 TEST(SamplerTest, LogprobsAreTheModelsOwn) {
     Sampler sampler({.temperature = 0, .logit_bias = {{2, 100.0f}}}, {});
-    const auto sampled = sampler.sample(logs(base), 3);
+    const auto sampled = sample(sampler, logs(base), 3);
     EXPECT_EQ(sampled.id, 2u);
     EXPECT_NEAR(sampled.logprob, std::log(0.20), 1e-5);
     ASSERT_EQ(sampled.top.size(), 3u);
@@ -222,7 +223,7 @@ TEST(SamplerTest, LogprobsAreTheModelsOwn) {
     EXPECT_EQ(sampled.top[1].id, 4u);
     EXPECT_EQ(sampled.top[2].id, 2u);
     EXPECT_NEAR(sampled.top[0].logprob, std::log(0.30), 1e-5);
-    EXPECT_EQ(sampler.sample(logs(base), 100).top.size(), base.size());
+    EXPECT_EQ(sample(sampler, logs(base), 100).top.size(), base.size());
 }
 
 // Allows what it is told to, and remembers what it was asked.
@@ -246,7 +247,7 @@ TEST(SamplerTest, AMaskThatAllowsEverythingChangesNoToken) {
     Sampler masked(
         {.temperature = 1, .top_p = 0.9, .seed = 7, .mask = std::make_shared<FixedMask>(0x7f)}, {});
     for (int i = 0; i < 500; ++i) {
-        const SampledToken a = free.sample(logs(base), 2), b = masked.sample(logs(base), 2);
+        const SampledToken a = sample(free, logs(base), 2), b = sample(masked, logs(base), 2);
         ASSERT_EQ(a.id, b.id);
         ASSERT_EQ(a.logprob, b.logprob);
         free.accept(a.id);
@@ -259,12 +260,12 @@ TEST(SamplerTest, TheMaskHasTheLastWord) {
     Sampler sampler({.temperature = 1, .logit_bias = {{2, 100.0f}}, .seed = 3, .mask = mask}, {},
                     9);
     for (int i = 0; i < 200; ++i) {
-        const TokenId id = sampler.sample(logs(base), 0).id;
+        const TokenId id = sampler.choose(logs(base));
         EXPECT_TRUE(id == 1 || id == 6) << id;
     }
     EXPECT_EQ(mask->left, 9u);
     sampler.accept(1);
-    const SampledToken next = sampler.sample(logs(base), 1);
+    const SampledToken next = sample(sampler, logs(base), 1);
     EXPECT_EQ(mask->said, 1u);
     EXPECT_EQ(mask->left, 8u);
     EXPECT_EQ(next.top[0].id, 0u) << "the model's own";

@@ -12,12 +12,14 @@
 
 #include "hub/commands/gpu/gpu_model.h"
 #include "hub/commands/gpu/package_weights.h"
-#include "hub/engine/sampler.h"
+#include "hub/engine/scores.h"
 #include "hub/model/pack/packer.h"
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/support/posted_loop.h"
 #include "web-worker/decoder/greedy_loop.h"
+#include "web-worker/decoder/sampled_loop.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
+#include "web-worker/local/sampler_chooser.h"
 
 namespace moex {
 namespace {
@@ -85,7 +87,7 @@ class OnGpu {
     }
     // The greedy answer to `prompt`, and how it ended.
     std::vector<TokenId> greedy(std::span<const TokenId> prompt, GreedyOptions options,
-                                GreedyEnd wanted, std::size_t cancel_at = 1000) {
+                                AnswerEnd wanted, std::size_t cancel_at = 1000) {
         options.reading_max = 1h;  // whatever this machine takes for a step
         std::vector<TokenId> answer;
         bool finished = false;
@@ -97,7 +99,7 @@ class OnGpu {
                                       if (answer.size() >= cancel_at) running->cancel();
                                   },
                               .on_end =
-                                  [&](Result<GreedyEnd> how) {
+                                  [&](Result<AnswerEnd> how) {
                                       finished = true;
                                       EXPECT_TRUE(how.ok());
                                       if (how.ok()) {
@@ -110,10 +112,51 @@ class OnGpu {
         return answer;
     }
 
+    // What a sampler draws behind `prompt`, and how it ended.
+    std::vector<TokenId> sampled(std::span<const TokenId> prompt, const SamplingOptions& sampling,
+                                 SampledOptions options, AnswerEnd wanted,
+                                 std::size_t cancel_at = 1000) {
+        std::vector<TokenId> answer;
+        bool finished = false;
+        AnswerLoop* running = nullptr;
+        SampledLoop answering(*decoder, std::move(options),
+                              std::make_unique<SamplerChooser>(Sampler(sampling, prompt)),
+                              {.on_tokens =
+                                   [&](std::span<const std::uint32_t> ids) {
+                                       answer.insert(answer.end(), ids.begin(), ids.end());
+                                       if (answer.size() >= cancel_at) running->cancel();
+                                   },
+                               .on_end =
+                                   [&](Result<AnswerEnd> how) {
+                                       finished = true;
+                                       EXPECT_TRUE(how.ok());
+                                       if (how.ok()) {
+                                           EXPECT_EQ(*how, wanted);
+                                       }
+                                   }});
+        running = &answering;
+        answering.start(prompt);
+        if (!finished) loop.run_until(finished);
+        return answer;
+    }
+
     test::PostedLoop loop;
     std::unique_ptr<gpu::Device> device;
     std::unique_ptr<GpuDecoder> decoder;
 };
+
+const SamplingOptions sampling_kinds[] = {
+    {.temperature = 0.8, .top_p = 0.95, .sample_top_k = 40, .seed = 7},  // by the likeliest
+    {.temperature = 1.5, .sample_top_k = 64, .min_p = 0.05, .seed = 8},
+    {.temperature = 1, .top_p = 0.9, .seed = 9},  // by all logits
+    {.temperature = 1, .sample_top_k = 100, .seed = 10},
+    {.temperature = 1, .min_p = 0.1, .seed = 11},
+    {.temperature = 0, .repetition_penalty = 1.3},
+    {.temperature = 0.9,
+     .presence_penalty = 1,
+     .frequency_penalty = 0.5,
+     .logit_bias = {{3, 4.0f}, {5, -100.0f}},
+     .seed = 12}};
 
 void expect_same_bits(std::span<const float> a, std::span<const float> b) {
     ASSERT_EQ(a.size(), b.size());
@@ -259,14 +302,14 @@ TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
     const auto prompt = test::random_tokens(9, 256, 4);
     OnGpu model(test::tiny_package());
     const auto wanted = model.greedy(prompt, {.max_tokens = 60, .fetch_tokens = 1},
-                                     GreedyEnd::length);
+                                     AnswerEnd::length);
     ASSERT_EQ(wanted.size(), 60u);
 
     const gpu::DeviceCounters warm = model.device->counters();
     for (const std::uint32_t fetch_tokens : {4u, 16u}) {
         model.decoder->rewind(0);
         EXPECT_EQ(model.greedy(prompt, {.max_tokens = 60, .fetch_tokens = fetch_tokens},
-                               GreedyEnd::length),
+                               AnswerEnd::length),
                   wanted);
     }
     const gpu::DeviceCounters after = model.device->counters();
@@ -279,7 +322,7 @@ TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
     const auto end = std::find(wanted.begin(), wanted.end(), stop);
     model.decoder->rewind(0);
     const auto cut = model.greedy(prompt, {.max_tokens = 60, .fetch_tokens = 8, .stop_ids = {stop}},
-                                  GreedyEnd::stop);
+                                  AnswerEnd::stop);
     EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(), end));
     EXPECT_EQ(model.decoder->num_tokens(),
               prompt.size() + std::max<std::size_t>(cut.size(), 1) - 1);
@@ -288,18 +331,63 @@ TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
 TEST(GpuDecoderTest, ACancelledAnswerEndsAndTheNextOneIsWhole) {
     const auto prompt = test::random_tokens(5, 256, 6);
     OnGpu model(test::tiny_package());
-    const auto wanted = model.greedy(prompt, {.max_tokens = 40}, GreedyEnd::length);
+    const auto wanted = model.greedy(prompt, {.max_tokens = 40}, AnswerEnd::length);
     model.decoder->rewind(0);
     const auto cut = model.greedy(prompt, {.max_tokens = 40, .fetch_tokens = 4},
-                                  GreedyEnd::cancelled, 7);
+                                  AnswerEnd::cancelled, 7);
     EXPECT_GE(cut.size(), 7u);
     EXPECT_LT(cut.size(), 15u);  // what was under way is dropped
     EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(), wanted.begin() + cut.size()));
     EXPECT_EQ(model.decoder->num_tokens(), prompt.size() + cut.size() - 1);
 
     // It goes on where it was cut.
-    const auto rest = model.greedy(std::span(cut).last(1), {.max_tokens = 10}, GreedyEnd::length);
+    const auto rest = model.greedy(std::span(cut).last(1), {.max_tokens = 10}, AnswerEnd::length);
     EXPECT_TRUE(std::equal(rest.begin(), rest.end(), wanted.begin() + cut.size()));
+}
+
+// The twin: the whole row of logits of every place, and the hub's sampler.
+TEST(GpuDecoderTest, ASampledAnswerIsWhatTheHubsSamplerDrawsFromTheSameLogits) {
+    const auto prompt = test::random_tokens(9, 256, 4);
+    OnGpu model(test::tiny_package(), {.likeliest = true});
+    const std::size_t vocab_size = model.decoder->model().vocab_size;
+    for (const SamplingOptions& sampling : sampling_kinds) {
+        Sampler sampler(sampling, prompt);
+        std::vector<TokenId> all(prompt), wanted;
+        model.decoder->rewind(0);
+        std::vector<float> logits = model.logits(prompt, 64);
+        while (wanted.size() < 30) {
+            wanted.push_back(sampler.choose(std::span<const float>(logits).last(vocab_size)));
+            sampler.accept(wanted.back());
+            logits = model.logits(std::span(wanted).last(1), 1);
+        }
+
+        model.decoder->rewind(0);
+        EXPECT_EQ(model.sampled(prompt, sampling, {.max_tokens = 30}, AnswerEnd::length), wanted);
+        EXPECT_EQ(model.decoder->num_tokens(), prompt.size() + 29);
+
+        const TokenId stop = wanted[20];
+        model.decoder->rewind(0);
+        const auto cut = model.sampled(prompt, sampling, {.max_tokens = 30, .stop_ids = {stop}},
+                                       AnswerEnd::stop);
+        EXPECT_EQ(cut, std::vector<TokenId>(wanted.begin(),
+                                            std::find(wanted.begin(), wanted.end(), stop)));
+
+        model.decoder->rewind(0);
+        const auto cancelled = model.sampled(prompt, sampling, {.max_tokens = 30},
+                                             AnswerEnd::cancelled, 5);
+        EXPECT_EQ(cancelled, std::vector<TokenId>(wanted.begin(), wanted.begin() + 5));
+        EXPECT_EQ(model.decoder->num_tokens(), prompt.size() + 4);
+    }
+}
+
+// Without room for lists the same tokens come by all logits.
+TEST(GpuDecoderTest, ASampledAnswerIsTheSameByTheLikeliestAndByAllLogits) {
+    const auto prompt = test::random_tokens(70, 256, 5);
+    OnGpu by_list(test::tiny_package(), {.likeliest = true}), by_all(test::tiny_package());
+    const SamplingOptions& sampling = sampling_kinds[0];
+    EXPECT_EQ(by_list.sampled(prompt, sampling, {.max_tokens = 30}, AnswerEnd::length),
+              by_all.sampled(prompt, sampling, {.max_tokens = 30}, AnswerEnd::length));
+    EXPECT_FALSE(by_all.decoder->feed(std::span(prompt).first(1), StepLogits::likeliest).ok());
 }
 
 TEST(GpuDecoderTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
@@ -312,7 +400,7 @@ TEST(GpuDecoderTest, WhatDoesNotFitIsRefusedAndChangesNothing) {
 
     // The cache ends with the answer: its last token is chosen by the last place's logits.
     const auto answer = model.greedy(std::span(ids).first(120), {.max_tokens = 100},
-                                     GreedyEnd::length);
+                                     AnswerEnd::length);
     EXPECT_EQ(answer.size(), 9u);
     EXPECT_FALSE(model.decoder->feed(std::span(ids).first(1), StepLogits::none).ok());
 }

@@ -123,7 +123,7 @@ std::string draw(const std::shared_ptr<MaskMaker>& maker,
     Sampler sampler(options, {}, tokens_max);
     std::string answer;
     for (std::uint32_t i = 0; i < tokens_max; ++i) {
-        const TokenId id = sampler.sample(logits.next(), 0).id;
+        const TokenId id = sampler.choose(logits.next());
         if (maker->vocabulary().is_end(id)) break;
         sampler.accept(id);
         answer += maker->vocabulary().bytes(id);
