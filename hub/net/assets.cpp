@@ -75,7 +75,9 @@ Assets::Assets(fs::path directory) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(directory, error)) {
         const std::string suffix = entry.path().extension().string();
-        if (suffix == ".html" || suffix == ".svg") add_file(directory, entry);
+        const bool is_page = suffix == ".html" || suffix == ".svg";
+        // It may keep what lies beneath it alone.
+        if (is_page || entry.path().filename() == "service_worker.js") add_file(directory, entry);
     }
 
     for (const char* folder : {"css", "js", "wasm", "vendor"})

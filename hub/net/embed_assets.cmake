@@ -10,7 +10,7 @@ macro(add file name)
   list(APPEND names "${name}")
 endmacro()
 
-file(GLOB pages "${STATIC_DIR}/*.html" "${STATIC_DIR}/*.svg")
+file(GLOB pages "${STATIC_DIR}/*.html" "${STATIC_DIR}/*.svg" "${STATIC_DIR}/service_worker.js")
 foreach(file ${pages})
   get_filename_component(name "${file}" NAME)
   add("${file}" "/${name}")

@@ -3,6 +3,7 @@
 import { ApiError, getJson, resumeChat, stopChat, streamChat } from "/js/api.js";
 import { fileName, fromJson, messagesFor, toJson, toMarkdown } from "/js/chat/conversation.js";
 import { formOf, lengthLimit, numAnswers, samplingOf } from "/js/chat/settings.js";
+import { keepPage, keptInfo, letGoOfPage } from "/js/chat/away.js";
 import { ThisDevice } from "/js/chat/device.js";
 import { DevicePanel } from "/js/chat/device_panel.js";
 import { SettingsPanel } from "/js/chat/settings_panel.js";
@@ -113,13 +114,15 @@ function isHere() { return panel.settings.place === "device"; }
 
 // The hub's line is free of the model then, and the other way round.
 function choosePlace() {
-  if (isHere()) device.begin();
-  else device.end();
+  if (isHere()) return device.begin();
+  device.end();
+  letGoOfPage();
 }
 
 function drawDevice(state) {
   device_panel.draw(state);
   drawPool();
+  if (state.phase === "ready") keepPage(info.model ? info : null).then((is_kept) => device_panel.tellKept(is_kept));
 }
 
 // The words of an answer that this device computes, as streamChat() gives those of the hub.
@@ -129,7 +132,7 @@ function answerHere(request, how) {
   return device.answer(request, how);
 }
 
-// Side by side; a device takes the likeliest words, which are the same each time.
+// Side by side; a device computes one.
 const howMany = () => (isHere() ? 1 : numAnswers(panel.settings));
 
 // After `parent`, the last message that is shown if none is given.
@@ -440,7 +443,7 @@ async function start() {
   look();
   setInterval(look, look_every_ms);
 
-  const { ok, body } = await getJson("/api/info").catch(() => ({ ok: false }));
+  const { ok, body } = await getJson("/api/info").catch(() => ({ ok: isHere(), body: keptInfo() }));
   if (ok) info = { ...info, ...body };
   element("model").textContent = info.model;
   panel.know(info);

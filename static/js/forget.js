@@ -53,12 +53,19 @@ async function dropFolder(name) {
   return true;
 }
 
+// The page's own files, kept for the time without the hub: nobody gives them from then on.
+async function dropPages() {
+  const registrations = await navigator.serviceWorker?.getRegistrations() ?? [];
+  await Promise.all(registrations.map((one) => one.unregister()));
+}
+
 // Resolves to whether all of it is gone.
 export async function forgetEverything() {
   channelOfPage()?.postMessage("forget");
   dropTab();
   try { localStorage.clear(); } catch { /* nothing was kept */ }
 
+  await dropPages().catch(() => {});
   const results = await Promise.allSettled([
     ...databases.map(dropDatabase),
     ...folders.map(dropFolder),

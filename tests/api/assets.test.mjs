@@ -55,7 +55,9 @@ test('the first load of the chat is at most 150 kB, before WASM', async (t) => {
 });
 
 test('brotli and gzip unpack to what is sent to whoever takes neither', async () => {
-  for (const path of ['/', '/join.html', '/status.html', '/js/chat.js', '/css/app.css', '/favicon.svg']) {
+  const pages = ['/', '/join.html', '/status.html', '/service_worker.js'];
+  const paths = [...pages, '/js/chat.js', '/css/app.css', '/favicon.svg'];
+  for (const path of paths) {
     const [plain, brotli, zipped] = [await load(path), await load(path, 'br'), await load(path, 'gzip')];
     assert.deepEqual([brotli, zipped].map(({ headers }) => headers['content-encoding']), ['br', 'gzip'], path);
     assert.deepEqual(brotliDecompressSync(brotli.body), plain.body, path);

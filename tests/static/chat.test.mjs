@@ -8,6 +8,7 @@ import {
   findIn, fromJson, fromSession, historyOf, linked, merge, messagesFor, newConversation, pathOf, siblingsOf, titleFrom,
   toJson, toMarkdown,
 } from "../../static/js/chat/conversation.js";
+import { ThisDevice } from "../../static/js/chat/device.js";
 import { splitReasoning } from "../../static/js/chat/reasoning.js";
 import {
   formOf, numAnswers, presetsOf, problemOf, samplingOf, settingsOf, withPreset,
@@ -280,6 +281,47 @@ test("AMissingModelIsToldInWordsOfTheReader", () => {
   assert.match(failed("unavailable", "the hub answered 404"), /cannot answer: the hub answered 404\.$/);
   assert.match(errorWords({ status: 400, code: "device_device_lost", message: "gone" }), /GPU was lost: gone\./);
   assert.match(deviceWords({ phase: "fetching", done_bytes: 5e6, all_bytes: 20e6 }), /5\.0 MB of 20 MB/);
+});
+
+// The page's side of a worker whose GPU has room for so many tokens.
+class SmallWorker {
+  static room_tokens = 0;
+  static loads = [];
+  postMessage({ type, context_tokens_max: context_tokens }) {
+    const answers = { look: { looked: { name: "m", bytes: 9, missing_bytes: 0 } } };
+    if (type === "load") {
+      SmallWorker.loads.push(context_tokens);
+      const fits = context_tokens <= SmallWorker.room_tokens;
+      answers.load = fits ? { ready: { context_tokens } } : { failed: { code: "no_memory", message: "out of memory" } };
+    }
+    queueMicrotask(() => this.onmessage({ data: answers[type] }));
+  }
+  terminate() { this.onmessage = () => {}; }
+}
+
+test("AGpuWithTooLittleMemoryGetsASmallerContextBeforeAnybodyIsTold", async () => {
+  Object.assign(globalThis, { window: { isSecureContext: true }, Worker: SmallWorker });
+  Object.defineProperty(globalThis, "navigator", { value: { gpu: {}, deviceMemory: 8 }, configurable: true });
+  const settledWith = async (room_tokens) => {
+    SmallWorker.room_tokens = room_tokens;
+    SmallWorker.loads = [];
+    const device = new ThisDevice({ apiKey: () => "", onChange: () => {} });
+    device.begin();
+    await device.settled();
+    return device.state;
+  };
+  assert.equal((await settledWith(1500)).context_tokens, 1024);
+  assert.deepEqual(SmallWorker.loads, [4096, 2048, 1024]);
+  const told = await settledWith(0);
+  assert.deepEqual(SmallWorker.loads, [4096, 2048, 1024, 512]);
+  assert.match(deviceWords(told), /GPU has too little memory for the model: out of memory\.$/);
+});
+
+test("AModelBeyondTheDevicesMemoryIsToldBeforeItsBytesCome", () => {
+  Object.defineProperty(globalThis, "navigator", { value: { deviceMemory: 8 }, configurable: true });
+  const asking = (size) => deviceWords({ phase: "asking", bytes: size, missing_bytes: size });
+  assert.match(asking(20e9), /The model has 20 GB\..* more than this device's memory, about 8\.6 GB/);
+  assert.doesNotMatch(asking(2e9), /memory/);
 });
 
 test("WhatIsLeftEmptyIsTheModelsMakersToSay", () => {

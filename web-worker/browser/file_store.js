@@ -2,8 +2,15 @@
 // verified before they get their name. For Dedicated Workers: only those may read at once (sync access handles).
 export const folder_name = "moex-models";     // as in static/js/forget.js
 
+const list_name = "listed.json";      // beside the files: what the hub listed last
+
 const fetches_max = 4;
 const range_bytes = 16 << 20;
+// A line that breaks is replaced, first at once; without a byte so many times in a row, ever later, the user decides.
+const fruitless_max = 6;
+const wait_first_ms = 250;
+// Of a hub that starts, stops or is full.
+const passing = [429, 502, 503, 504];
 // A file is hashed as a whole, in memory.
 const file_bytes_max = 2 ** 30;
 
@@ -71,9 +78,7 @@ export class FileStore {
     const part = await this.folder.getFileHandle(`${file.sha256}.part`, { create: true });
     const handle = await part.createSyncAccessHandle();
     try {
-      let have = handle.getSize();
-      if (have > file.bytes) have = 0;
-      while (have < file.bytes) have = await this.fetchRange(file, have, handle, how);
+      await this.fetchRest(file, handle, how);
       handle.truncate(file.bytes);
       handle.flush();
     } finally {
@@ -89,31 +94,72 @@ export class FileStore {
     await part.move(file.sha256);
   }
 
-  // Gives how much of the file there is then.
-  async fetchRange({ name, sha256, bytes }, have, handle, { url, key, signal, progress }) {
-    const headers = { Range: `bytes=${have}-${Math.min(have + range_bytes, bytes) - 1}` };
-    if (key) headers.Authorization = `Bearer ${key}`;
-    const response = await fetch(url + sha256, { headers, signal, cache: "no-store" });
-    if (response.status !== 206) {
-      throw new StoreError("unavailable", `the hub answered ${response.status} for ${name}`);
-    }
-    const reader = response.body.getReader();
-    for (;;) {
-      const { done, value } = await reader.read();
-      if (done) return have;
-      const written = handle.write(value, { at: have });      // at the end of the quota not all of it
-      if (written !== value.length) throw new StoreError("no_space", `the browser keeps no more bytes of ${name}`);
-      have += value.length;
-      progress(value.length);
+  // All behind what is there. What had come when a line broke is kept, and asked for no more.
+  async fetchRest(file, handle, how) {
+    let have = handle.getSize();
+    if (have > file.bytes) have = 0;
+    const write = (bytes) => {
+      const written = handle.write(bytes, { at: have });      // at the end of the quota not all of it
+      if (written !== bytes.length) throw new StoreError("no_space", `the browser keeps no more bytes of ${file.name}`);
+      have += bytes.length;
+      how.progress(bytes.length);
+    };
+
+    for (let fruitless = 0; have < file.bytes;) {
+      const before = have;
+      const broke = await this.fetchRange(file, have, write, how);
+      fruitless = have > before ? 0 : fruitless + 1;
+      if (fruitless === fruitless_max) throw new StoreError("unavailable", `${file.name} does not come: ${broke}`);
+      if (fruitless > 0) await new Promise((go) => { setTimeout(go, wait_first_ms * 2 ** (fruitless - 1)); });
     }
   }
 
-  // What no model needs that is here now.
-  async keepOnly(files) {
-    const kept = new Set(files.map(({ sha256 }) => sha256));
-    for (const name of (await this.sizes()).keys()) {
-      if (!kept.has(name)) await this.folder.removeEntry(name).catch(() => {});      // another tab reads it
+  // Gives "", or why the line broke before all of the range had come.
+  async fetchRange({ name, sha256, bytes }, have, write, { url, key, signal }) {
+    const headers = { Range: `bytes=${have}-${Math.min(have + range_bytes, bytes) - 1}` };
+    if (key) headers.Authorization = `Bearer ${key}`;
+    const broken = (error) => {
+      if (signal?.aborted) throw error;
+      return { broke: error.message };
+    };
+
+    const response = await fetch(url + sha256, { headers, signal, cache: "no-store" }).catch(broken);
+    if (response.broke) return response.broke;
+    if (passing.includes(response.status)) return `the hub answered ${response.status}`;
+    if (response.status !== 206) {
+      throw new StoreError("unavailable", `the hub answered ${response.status} for ${name}`);
     }
+    for (const reader = response.body.getReader();;) {
+      const { done, value, broke } = await reader.read().catch(broken);
+      if (done || broke) return broke ?? "nothing came";
+      write(value);
+    }
+  }
+
+  // ---- the hub's list, for the time without the hub
+
+  // Keeps `list` and its files, and nothing besides.
+  keepOnly(list) {
+    return navigator.locks.request(folder_name, async () => {
+      const file = await this.folder.getFileHandle(list_name, { create: true });
+      const handle = await file.createSyncAccessHandle();
+      handle.truncate(0);
+      handle.write(new TextEncoder().encode(JSON.stringify(list)), { at: 0 });
+      handle.close();
+
+      const kept = new Set([list_name, ...list.files.map(({ sha256 }) => sha256)]);
+      for (const name of (await this.sizes()).keys()) {
+        if (!kept.has(name)) await this.folder.removeEntry(name).catch(() => {});      // another tab reads it
+      }
+    });
+  }
+  // null where none was kept, or not all of its files are here.
+  async keptList() {
+    try {
+      const handle = await this.folder.getFileHandle(list_name);
+      const list = JSON.parse(await (await handle.getFile()).text());
+      return (await this.missing(list.files)).bytes === 0 ? list : null;
+    } catch { return null; }
   }
 
   // ---- reading at once, of files that were opened before

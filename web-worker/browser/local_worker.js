@@ -1,6 +1,6 @@
 // The Dedicated Worker behind "this device" in the chat page: fetches the hub's model into the browser's files, gives
 // it to the GPU, and answers.
-// Messages in:  {type: "look" | "load", key} | {type: "ask", body} | {type: "cancel"}
+// Messages in:  {type: "look", key} | {type: "load", key, context_tokens_max} | {type: "ask", body} | {type: "cancel"}
 // Messages out: {looked: {name, bytes, missing_bytes}}, {fetched: {done_bytes, all_bytes}}, and what local_tab.cpp
 //               reports: {progress}, {ready}, {text}, {ended}, {refused}, {failed: {code, message}}
 import createModule from "./moex-local.js";
@@ -8,7 +8,6 @@ import { FileStore, StoreError } from "./file_store.js";
 import { Host } from "./host.js";
 import { BrowserText } from "./text.js";
 
-const context_tokens_max = 4096;     // room for keys and values, on whatever GPU this is
 const decoder = new TextDecoder();
 const host = new Host();
 let store = null;
@@ -19,16 +18,19 @@ Object.assign(host.mx, {
   readFile: (hex, offset, to) => store.read(decoder.decode(hex), offset, to),
   report(json) {
     const message = JSON.parse(decoder.decode(json));
+    if (message.failed?.code === "no_space") message.failed.code = "no_memory";      // the GPU's; files have their own
     if (message.ready || message.failed) store?.closeAll();
     self.postMessage(message);
   },
 });
 
+// A hub that cannot be reached refuses nothing: what it listed last is here still.
 async function list(key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
-  const response = await fetch("/api/package", { headers, cache: "no-store" }).catch((error) => {
-    throw new StoreError("unavailable", error.message);
-  });
+  const response = await fetch("/api/package", { headers, cache: "no-store" }).catch(() => null);
+  const kept = response ? null : await store.keptList();
+  if (kept) return kept;
+  if (!response) throw new StoreError("unavailable", "the hub cannot be reached");
   const body = await response.json().catch(() => null);
   if (response.ok) return body;
   throw new StoreError(response.status === 401 || response.status === 403 ? "unauthorized" : "unavailable",
@@ -36,13 +38,13 @@ async function list(key) {
 }
 
 async function look({ key }) {
-  listed = await list(key);
   store ??= await FileStore.open();
+  listed = await list(key);
   const { bytes } = await store.missing(listed.files);
   self.postMessage({ looked: { name: listed.name, bytes: listed.bytes, missing_bytes: bytes } });
 }
 
-async function load({ key }) {
+async function load({ key, context_tokens_max }) {
   const loading = host.load(createModule, import.meta.url, { text: new BrowserText() });
   loading.catch(() => {});       // heard below, after the files
   let done_bytes = listed.bytes - (await store.missing(listed.files)).bytes;
@@ -53,7 +55,7 @@ async function load({ key }) {
       self.postMessage({ fetched: { done_bytes, all_bytes: listed.bytes } });
     },
   });
-  await store.keepOnly(listed.files);
+  await store.keepOnly(listed);
   await store.openAll(listed.files);
   await loading;
   host.withText(listed.sha256, (address, size) => host.wasm._mx_local_open(address, size, context_tokens_max));

@@ -3,11 +3,15 @@
 //   {phase: "off"} | {phase: "looking"} | {phase: "asking", name, bytes, missing_bytes}
 //   | {phase: "fetching" | "warming", done_bytes, all_bytes} | {phase: "ready", adapter, software, context_tokens}
 //   | {phase: "failed", code, message}
-import { ApiError } from "/js/api.js";
+import { ApiError } from "../api.js";
 
 // What acts here as it does at the hub. A form of answers does not, and is refused before it comes here.
 const fields = ["messages", "max_tokens", "stop", "temperature", "top_p", "top_k", "min_p", "presence_penalty",
   "frequency_penalty", "repetition_penalty", "seed", "logit_bias", "reasoning_effort"];
+
+// Tokens that keys and values have room for. A GPU whose memory is too small for all of them gets half of it, down to
+// the least that a chat is any use with.
+const context_tokens_max = 4096, context_tokens_min = 512;
 
 const aborted = () => new DOMException("stopped", "AbortError");
 
@@ -20,6 +24,7 @@ export class ThisDevice {
     this.answering = null;       // {onText, resolve, reject, free} of the answer that runs
     this.busy = null;            // until the worker has ended it
     this.waiting = [];           // for another state
+    this.context_tokens = context_tokens_max;
     this.state = { phase: "off" };
   }
 
@@ -53,7 +58,7 @@ export class ThisDevice {
     const { bytes, missing_bytes } = this.state;
     navigator.storage?.persist?.().catch(() => {});
     this.set({ phase: "fetching", done_bytes: bytes - missing_bytes, all_bytes: bytes });
-    this.worker.postMessage({ type: "load", key: this.apiKey() });
+    this.worker.postMessage({ type: "load", key: this.apiKey(), context_tokens_max: this.context_tokens });
   }
 
   // Lets go of GPU and memory; what was fetched stays.
@@ -67,8 +72,16 @@ export class ThisDevice {
   fail({ code, message }) {
     this.worker?.terminate();
     this.worker = null;
-    this.set({ phase: "failed", code, message });
-    this.endAnswer("reject", new ApiError(400, { code: `device_${code}`, message }));
+    const error = new ApiError(400, { code: `device_${code}`, message });
+    if (code === "no_memory" && this.context_tokens > context_tokens_min) {
+      this.context_tokens /= 2;
+      error.is_passing = true;
+      this.begin();
+    } else {
+      error.is_passing = code === "device_lost";
+      this.set({ phase: "failed", code, message });
+    }
+    this.endAnswer("reject", error);
   }
 
   hear(message) {
@@ -89,8 +102,8 @@ export class ThisDevice {
   }
 
   // One answer, as streamChat() gives it: chunks of the API. Rejects with an AbortError when `how.signal` says so.
-  // A GPU that is lost in mid-answer is asked for once more: by the same seed the same words come, and are said on from
-  // where they broke off.
+  // A GPU that is lost in mid-answer, or has no memory for it, is asked for once more: by the same seed the same words
+  // come, and are said on from where they broke off.
   async answer(request, how) {
     while (this.busy) await this.busy;
     const body = { seed: crypto.getRandomValues(new Uint32Array(1))[0] };
@@ -107,7 +120,7 @@ export class ThisDevice {
     };
 
     const { finish_reason, prompt_tokens, completion_tokens, tokens_per_s } = await ask().catch(async (error) => {
-      if (error.code !== "device_device_lost") throw error;
+      if (!error.is_passing) throw error;
       this.begin();
       await this.settled();
       return ask();

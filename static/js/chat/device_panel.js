@@ -16,6 +16,7 @@ export class DevicePanel {
     const { phase, done_bytes = 0, all_bytes = 0 } = state;
     const is_loading = phase === "fetching" || phase === "warming";
     element("device-box").hidden = phase === "off";
+    element("device-kept").hidden = true;
     element("device-form-hint").hidden = phase === "off";
     element("device-words").textContent = deviceWords(state);
     element("device-words").className = phase === "failed" ? "problem" : "muted small";
@@ -29,6 +30,9 @@ export class DevicePanel {
     element("device-stop").hidden = !is_loading;
     element("device-again").hidden = phase !== "failed";
   }
+
+  // Whether the page opens without the hub.
+  tellKept(is_kept) { element("device-kept").hidden = !is_kept; }
 
   // What stands in the way of an answer.
   focus() {

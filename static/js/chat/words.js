@@ -44,7 +44,7 @@ export function bannerWords(health, http_status) {
 export function deviceWords({ phase, code, message, ...state }) {
   switch (phase) {
     case "looking": return say("device_looking");
-    case "asking": return say("device_asking", bytes(state.bytes));
+    case "asking": return `${say("device_asking", bytes(state.bytes))}${memoryWords(state.bytes)}`;
     case "fetching": return say("device_fetching", bytes(state.done_bytes), bytes(state.all_bytes));
     case "warming": return say("device_warming");
     case "ready": return say(state.software ? "device_ready_software" : "device_ready", state.adapter);
@@ -53,10 +53,17 @@ export function deviceWords({ phase, code, message, ...state }) {
   }
 }
 
+// What the browser says of the device's memory is rounded, and nothing at all in some: a hint before the bytes come.
+function memoryWords(model_bytes) {
+  const device_bytes = (globalThis.navigator?.deviceMemory ?? Infinity) * 2 ** 30;
+  return model_bytes > device_bytes ? ` ${say("device_too_small", bytes(device_bytes))}` : "";
+}
+
 function deviceTrouble(code, message) {
   const why = message.replace(/\.$/, "");
   if (code === "no_webgpu") return say("device_no_webgpu");
   if (code === "no_space") return say("device_no_space", why);
+  if (code === "no_memory") return say("device_no_memory", why);
   if (code === "unauthorized") return say("key_wanted");
   if (code === "device_lost") return say("device_lost", why);
   return say("device_failed", why);

@@ -164,6 +164,7 @@ export const table = {
     device_ready: (adapter) => `Ready${adapter ? `, on ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Ready, but slow: this browser computes without a GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_kept: "This page opens without the hub, too.",
     device_form_hint: "The form of answers counts at the hub only: this device writes plain text.",
     device_pill: "this device",
     device_pill_short: "here",
@@ -174,6 +175,8 @@ export const table = {
     device_no_webgpu: "This browser has no WebGPU on this page, so nothing can be computed here. Use a current "
       + "browser, over https or on the hub's own machine.",
     device_no_space: (why) => `The model does not fit this device: ${why}.`,
+    device_no_memory: (why) => `The GPU has too little memory for the model: ${why}.`,
+    device_too_small: (size) => `That is more than this device's memory, about ${size}: it will hardly fit.`,
     device_lost: (why) => `The GPU was lost: ${why}.`,
     device_failed: (why) => `This device cannot answer: ${why}.`,
 
@@ -225,7 +228,7 @@ export const table = {
     as_made: "as the model's makers say",
     none: "none",
     n: "Answers to each question",
-    n_hint: "Several come side by side; the arrows below an answer go from one to the next.",
+    n_hint: "Several come side by side; the arrows below an answer go from one to the next. This device gives one.",
     bad_n: "A whole number from 1 to 8. Empty means one.",
     one: "one",
     key: "API key of this hub",
@@ -436,6 +439,7 @@ export const table = {
     device_ready: (adapter) => `Bereit${adapter ? `, auf ${adapter}` : ""}.`,
     device_ready_software: (adapter) => `Bereit, aber langsam: dieser Browser rechnet ohne GPU${adapter
       ? ` (${adapter})` : ""}.`,
+    device_kept: "Diese Seite öffnet sich auch ohne den Hub.",
     device_form_hint: "Die Form der Antworten zählt nur beim Hub: dieses Gerät schreibt einfachen Text.",
     device_pill: "dieses Gerät",
     device_pill_short: "hier",
@@ -446,6 +450,8 @@ export const table = {
     device_no_webgpu: "Dieser Browser hat auf dieser Seite kein WebGPU, also kann hier nichts berechnet werden. Nimm "
       + "einen aktuellen Browser, über https oder auf dem Rechner des Hubs.",
     device_no_space: (why) => `Das Modell passt nicht auf dieses Gerät: ${why}.`,
+    device_no_memory: (why) => `Die GPU hat zu wenig Speicher für das Modell: ${why}.`,
+    device_too_small: (size) => `Das ist mehr, als dieses Gerät an Speicher hat, etwa ${size}: es wird kaum passen.`,
     device_lost: (why) => `Die GPU ging verloren: ${why}.`,
     device_failed: (why) => `Dieses Gerät kann nicht antworten: ${why}.`,
 
@@ -498,7 +504,8 @@ export const table = {
     as_made: "wie die Macher des Modells sagen",
     none: "keiner",
     n: "Antworten auf jede Frage",
-    n_hint: "Mehrere stehen nebeneinander; die Pfeile unter einer Antwort führen von einer zur nächsten.",
+    n_hint: "Mehrere stehen nebeneinander; die Pfeile unter einer Antwort führen von einer zur nächsten. Dieses Gerät "
+      + "gibt eine.",
     bad_n: "Eine ganze Zahl von 1 bis 8. Leer heißt: eine.",
     one: "eine",
     key: "API-Schlüssel dieses Hubs",

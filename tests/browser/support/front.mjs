@@ -62,10 +62,11 @@ export class Front {
   pass(request, response) {
     const { method, url, headers } = request;
     const { host } = new URL(this.hub.url);
+    const giveUp = () => response.destroy();      // the hub is gone, and what it began is no answer
     httpRequest(`${this.hub.url}${url}`, { method, headers: { ...headers, host } }, (answer) => {
       response.writeHead(answer.statusCode, answer.headers);
-      answer.pipe(response);
-    }).end();
+      answer.on("error", giveUp).pipe(response);
+    }).on("error", giveUp).end();
   }
   upgrade(request, socket, head) {
     const hub = connect(this.hub.port, "127.0.0.1");

@@ -1,0 +1,105 @@
+// Keeps the chat page for the time without its hub: for a browser whose user let answers be computed "on this device",
+// and for no other (js/chat/away.js registers it and lets go of it). The network always comes first. What was kept is
+// shown when the hub cannot be reached, and then under the same policy: headers are kept with the bytes. The page
+// itself and what its scripts name may pass through here; the API and the other pages do not.
+// Messages in, with a port for the answer, true or false: "keep".
+const kept_as = "moex-page-";
+const kept_folders = ["/js/", "/css/", "/wasm/", "/vendor/"];
+const isOfPage = (path) => path === "/" || path === "/favicon.svg" || kept_folders.some((one) => path.startsWith(one));
+
+const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
+const sha256 = async (bytes) => toHex(await crypto.subtle.digest("SHA-256", bytes));
+
+self.addEventListener("install", () => self.skipWaiting());
+
+// ---- what a page wants
+
+// A set is whole once it has the page itself, which is written last.
+async function keptSets() {
+  const names = (await caches.keys()).filter((name) => name.startsWith(kept_as));
+  const sets = await Promise.all(names.map(async (name) => ({ name, cache: await caches.open(name) })));
+  const whole = await Promise.all(sets.map(({ cache }) => cache.match("/", { ignoreVary: true })));
+  return sets.filter((_, i) => whole[i]);
+}
+
+async function keptFile(path) {
+  for (const { cache } of await keptSets()) {
+    const response = await cache.match(path, { ignoreVary: true });
+    if (response) return response;
+  }
+  return null;
+}
+
+self.addEventListener("fetch", (event) => {
+  const { method, url } = event.request;
+  const { origin, pathname, search } = new URL(url);
+  if (method !== "GET" || origin !== self.location.origin || search !== "" || !isOfPage(pathname)) return;
+  event.respondWith(fetch(event.request).catch(async (error) => {
+    const response = await keptFile(pathname);
+    if (response) return response;
+    throw error;
+  }));
+});
+
+// ---- keeping
+
+// The paths that a document or a script of ours names: what it loads at once, and what it may load later.
+function namesIn(path, text) {
+  const patterns = path === "/" ? [/<(?:script|link|img)\b[^>]*?(?:src|href)="(\/[^"]+)"/g] : [
+    /^(?:import|export)\s(?:[^;]*?\sfrom\s+)?"([./][^"]+)"/gm, /\b(?:import|Worker|URL)\("([./]?[\w/.-]+\.\w+)"/g];
+  const names = patterns.flatMap((pattern) => [...text.matchAll(pattern)].map(([, name]) => name));
+  return names.map((name) => new URL(name, self.location.origin + path).pathname).filter(isOfPage);
+}
+
+// {path, hash, response, bytes} as the hub has it now. Its ETag is the hash of what was sent, or it is not kept.
+async function fetchFile(path) {
+  const response = await fetch(path, { cache: "no-cache" });
+  const bytes = await response.arrayBuffer();
+  const hash = await sha256(bytes);
+  const is_whole = response.ok && response.headers.get("etag")?.includes(hash);
+  if (!is_whole) throw new Error(`${path} is not what its hash says`);
+  const headers = new Headers(response.headers);
+  for (const name of ["content-encoding", "content-length"]) headers.delete(name);
+  return { path, hash, bytes, response: new Response(bytes, { headers }) };
+}
+
+// The page and everything behind it.
+async function fetchPage() {
+  const files = new Map();
+  const add = async (path) => {
+    if (files.has(path)) return;
+    files.set(path, null);
+    const file = await fetchFile(path);
+    files.set(path, file);
+    const is_ours = path === "/" || (path.endsWith(".js") && !path.startsWith("/vendor/"));
+    if (is_ours) await Promise.all(namesIn(path, new TextDecoder().decode(file.bytes)).map(add));
+  };
+  await add("/");
+  return [...files.values()].sort((a, b) => (a.path < b.path ? -1 : 1));
+}
+
+// The page forgets everything (js/forget.js), also what is on its way.
+let is_forgotten = false;
+new BroadcastChannel("moex-forget").onmessage = () => { is_forgotten = true; };
+
+// As one set, named by its hashes, in the place of the one before.
+async function keep() {
+  is_forgotten = false;
+  const files = await fetchPage();
+  const lines = files.map(({ path, hash }) => `${path} ${hash}\n`).join("");
+  const name = kept_as + await sha256(new TextEncoder().encode(lines));
+  const before = await keptSets();
+  if (!before.some((one) => one.name === name)) {
+    const cache = await caches.open(name);
+    for (const { path, response } of files.slice().reverse()) await cache.put(path, response);      // "/" is the last
+  }
+  for (const other of await caches.keys()) {
+    if (other.startsWith(kept_as) && (other !== name || is_forgotten)) await caches.delete(other);
+  }
+}
+
+self.addEventListener("message", (event) => {
+  const [port] = event.ports;
+  if (event.data !== "keep" || !port) return;
+  event.waitUntil(keep().then(() => port.postMessage(true), () => port.postMessage(false)));
+});
