@@ -5,7 +5,7 @@
 
 namespace moex {
 namespace {
-constexpr double retry_ms_min = 500, retry_ms_max = 30000;
+constexpr double connect_ms_min = 500, connect_ms_max = 30000;
 constexpr double failures_forgotten_ms = 10000;  // of service
 constexpr double heartbeats_silent = 6;          // without a word from the hub: the line is dead
 }  // namespace
@@ -23,9 +23,9 @@ void HubConnection::connect() {
 }
 
 void HubConnection::retry_later(std::string why, std::function<void()> retry) {
-    const double most = std::min(retry_ms_max,
-                                 2 * retry_ms_min * std::pow(2.0, std::min(failures_, 10u)));
-    const double delay_ms = retry_ms_min + platform_.random() * (most - retry_ms_min);
+    const double most = std::min(connect_ms_max,
+                                 2 * connect_ms_min * std::pow(2.0, std::min(failures_, 10u)));
+    const double delay_ms = connect_ms_min + platform_.random() * (most - connect_ms_min);
 
     ++failures_;
     report_.status.retry_at_ms = platform_.now_ms() + delay_ms;

@@ -17,7 +17,7 @@ constexpr std::string_view start_mark = "<|start|>", channel_mark = "<|channel|>
                            message_mark = "<|message|>", end_mark = "<|end|>",
                            constrain_mark = "<|constrain|>", call_mark = "<|call|>",
                            return_mark = "<|return|>";
-constexpr std::string_view recipient_words = "to=functions.", blanks = " \t\r\n";
+constexpr std::string_view recipient_words = "to=functions.", channel_blanks = " \t\r\n";
 constexpr std::uint32_t preludes_max = 8;  // messages in front of the last
 
 std::size_t begun_mark_bytes(std::string_view text, std::string_view mark) {
@@ -33,7 +33,7 @@ std::string_view name_at(std::string_view header, std::size_t begin) {
 
 // Whether what an answer begins with may still become a header.
 bool may_be_header(std::string_view text) {
-    text.remove_prefix(std::min(text.find_first_not_of(blanks), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(channel_blanks), text.size()));
     for (const std::string_view begin : {start_mark, channel_mark, recipient_words})
         if (begin.starts_with(text) || text.starts_with(begin)) return true;
     return false;
@@ -103,7 +103,7 @@ class Writer {
 }  // namespace
 
 ChannelBegin channel_begin(std::string_view tail) {
-    const std::size_t last = tail.find_last_not_of(blanks);
+    const std::size_t last = tail.find_last_not_of(channel_blanks);
     tail = tail.substr(0, last == std::string_view::npos ? 0 : last + 1);
     if (!tail.ends_with(message_mark)) return ChannelBegin::header;
 

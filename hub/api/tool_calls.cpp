@@ -14,30 +14,32 @@ using Nodes = std::vector<GrammarNode>;
 
 constexpr std::uint32_t calls_max = 16;  // in one answer
 
-NodeId add(Nodes& nodes, GrammarNode node) {
+NodeId add_node(Nodes& nodes, GrammarNode node) {
     nodes.push_back(std::move(node));
     return static_cast<NodeId>(nodes.size() - 1);
 }
 NodeId add_words(Nodes& nodes, std::string words) {
     GrammarNode node{.kind = Kind::words};
     node.words.add(std::move(words), 0, 0);
-    return add(nodes, std::move(node));
+    return add_node(nodes, std::move(node));
 }
 NodeId add_sequence(Nodes& nodes, std::vector<NodeId> parts) {
-    return add(nodes, {.kind = Kind::sequence, .children = std::move(parts)});
+    return add_node(nodes, {.kind = Kind::sequence, .children = std::move(parts)});
 }
 
 NodeId add_opening(Nodes& nodes, const CallSyntax& syntax) {
-    if (syntax.opens_token) return add(nodes, {.kind = Kind::token, .token = *syntax.opens_token});
+    if (syntax.opens_token)
+        return add_node(nodes, {.kind = Kind::token, .token = *syntax.opens_token});
     return add_words(nodes, syntax.opens);
 }
 
 // Free text up to the first call's opening, and with it.
 NodeId add_text_before_call(Nodes& nodes, const CallSyntax& syntax) {
     if (syntax.opens_token)
-        return add_sequence(nodes, {add(nodes, {.kind = Kind::text, .texts = text_without("")}),
-                                    add_opening(nodes, syntax)});
-    return add(nodes, {.kind = Kind::text, .texts = text_until(syntax.opens)});
+        return add_sequence(nodes,
+                            {add_node(nodes, {.kind = Kind::text, .texts = text_without("")}),
+                             add_opening(nodes, syntax)});
+    return add_node(nodes, {.kind = Kind::text, .texts = text_until(syntax.opens)});
 }
 
 }  // namespace
@@ -123,7 +125,7 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
             nodes, {add_words(nodes, syntax.before_name + tool.name + syntax.before_arguments),
                     arguments, add_words(nodes, syntax.behind)}));
     }
-    const NodeId body = add(nodes, {.kind = Kind::choice, .children = std::move(bodies)});
+    const NodeId body = add_node(nodes, {.kind = Kind::choice, .children = std::move(bodies)});
 
     const bool is_list = !syntax.closes.empty();
     const auto with_first = [&](NodeId opening) {
@@ -132,7 +134,7 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
             GrammarNode bracket{.kind = Kind::words};
             bracket.words.add("[", 0, 0);
             bracket.words.add(" [", 0, 0);
-            parts.push_back(add(nodes, std::move(bracket)));
+            parts.push_back(add_node(nodes, std::move(bracket)));
         }
         parts.push_back(body);
         if (choice.parallel && !syntax.is_single) {
@@ -143,8 +145,8 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
             else
                 next = {add_words(nodes, syntax.between), body};
             const NodeId further = add_sequence(nodes, std::move(next));
-            parts.push_back(
-                add(nodes, {.kind = Kind::repeat, .max = calls_max - 1, .children = {further}}));
+            parts.push_back(add_node(
+                nodes, {.kind = Kind::repeat, .max = calls_max - 1, .children = {further}}));
         }
         if (is_list) parts.push_back(add_words(nodes, syntax.closes));
         return add_sequence(nodes, std::move(parts));
@@ -152,12 +154,12 @@ Result<NodeId> add_tool_answer(Nodes& nodes, const ToolChoice& choice, const Cal
     if (choice.mode != ToolChoice::Mode::automatic) return with_first(add_opening(nodes, syntax));
 
     if (said)
-        return add(nodes, {.kind = Kind::choice,
-                           .children = {*said, with_first(add_opening(nodes, syntax))}});
+        return add_node(nodes, {.kind = Kind::choice,
+                                .children = {*said, with_first(add_opening(nodes, syntax))}});
     const std::string marker = syntax.opens_token ? std::string() : syntax.opens;
-    const NodeId says = add(nodes, {.kind = Kind::text, .texts = text_without(marker)});
+    const NodeId says = add_node(nodes, {.kind = Kind::text, .texts = text_without(marker)});
     const NodeId calls = with_first(add_text_before_call(nodes, syntax));
-    return add(nodes, {.kind = Kind::choice, .children = {says, calls}});
+    return add_node(nodes, {.kind = Kind::choice, .children = {says, calls}});
 }
 
 CallSplitter::CallSplitter(CallSyntax syntax, bool calls_at_once)

@@ -11,7 +11,7 @@
 namespace moex {
 namespace {
 
-int wrong(std::string_view sentence) {
+int wrong_ban(std::string_view sentence) {
     fail(sentence);
     return exit_wrong_arguments;
 }
@@ -43,9 +43,9 @@ int run_ban(const Invocation& invocation) {
     const std::string& action = *invocation.argument("ACTION");
     const std::string* key = invocation.argument("KEY");
     if (action != "list" && action != "lift")
-        return wrong(text("wanted list or lift, found \"", action, "\""));
+        return wrong_ban(text("wanted list or lift, found \"", action, "\""));
     if ((action == "lift") != (key != nullptr))
-        return wrong(key ? "list takes no key" : "the worker's KEY is missing");
+        return wrong_ban(key ? "list takes no key" : "the worker's KEY is missing");
 
     std::filesystem::path directory = invocation.settings.text("state");
     if (directory.empty()) directory = default_state_directory();

@@ -6,7 +6,7 @@
 
 namespace moex {
 namespace {
-constexpr std::size_t reserve_max = 64;  // attempts kept for reuse
+constexpr std::size_t attempts_kept_max = 64;  // attempts kept for reuse
 
 // No answer to a group of this shape is a longer frame, compressed or not, and no RESULT of the
 // five messages either, whose question has one row per pair.
@@ -48,7 +48,7 @@ Attempt& SwarmState::new_attempt(Round& round, WorkerId worker) {
 
 void SwarmState::erase_attempt(AttemptId id) {
     auto node = attempts.extract(id);
-    if (node && attempt_reserve.size() < reserve_max)
+    if (node && attempt_reserve.size() < attempts_kept_max)
         attempt_reserve.push_back(std::move(node.mapped()));
 }
 

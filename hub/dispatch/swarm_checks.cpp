@@ -8,7 +8,7 @@
 namespace moex {
 namespace {
 
-double rms(std::span<const float> row) {
+double row_rms(std::span<const float> row) {
     double sum = 0;
     for (const float value : row) sum += static_cast<double>(value) * value;
     return std::sqrt(sum / static_cast<double>(std::max<std::size_t>(1, row.size())));
@@ -47,7 +47,7 @@ bool SwarmState::is_odd(const Round& round, const Attempt& attempt, std::span<co
               });
 
     for (std::size_t row = 0; row < bounds.size(); ++row) {
-        const double norm = rms(y.subspan(row * hidden, hidden));
+        const double norm = row_rms(y.subspan(row * hidden, hidden));
         if (norm == 0 || norm > bounds[row]) return true;
     }
     return false;

@@ -10,7 +10,7 @@ namespace moex {
 namespace {
 // when every replica has failed and there is no local backend
 constexpr Duration retry_after = 20ms;
-constexpr std::size_t reserve_max = 64;  // rounds kept for reuse
+constexpr std::size_t rounds_kept_max = 64;  // rounds kept for reuse
 }  // namespace
 
 Round* SwarmState::find_round(RoundId id) {
@@ -506,7 +506,7 @@ void SwarmState::close_round(Turn& turn, Round& round) {
     round.answers.clear();
 
     auto node = rounds.extract(round.id);
-    if (round_reserve.size() < reserve_max) round_reserve.push_back(std::move(node.mapped()));
+    if (round_reserve.size() < rounds_kept_max) round_reserve.push_back(std::move(node.mapped()));
 }
 
 void SwarmState::on_round_time(Turn& turn, Round& round) {

@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-constexpr std::uint32_t page_tokens = 16;
+constexpr std::uint32_t trial_page_tokens = 16;
 constexpr std::size_t chunk_tokens = 64;  // bounds the logits held at once
 
 // One row's prediction by the exact model and by another.
@@ -38,10 +38,11 @@ class Trial {
         : decoder_(decoder),
           experts_(experts),
           ways_{LossyWay{}},
-          cache_(decoder.config(), {page_tokens,
-                                    static_cast<std::uint32_t>(ways.size() + 1) *
-                                        ((options.window_tokens + page_tokens - 1) / page_tokens),
-                                    options.kv_dtype}) {
+          cache_(decoder.config(),
+                 {trial_page_tokens,
+                  static_cast<std::uint32_t>(ways.size() + 1) *
+                      ((options.window_tokens + trial_page_tokens - 1) / trial_page_tokens),
+                  options.kv_dtype}) {
         ways_.insert(ways_.end(), ways.begin(), ways.end());
         losses_.resize(ways_.size());
     }

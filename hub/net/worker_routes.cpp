@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t day_s = 86'400;
+constexpr std::int64_t ban_day_s = 86'400;
 
 Checked<WorkerId> worker_field(const json& body) {
     constexpr WorkerId none = 0;
@@ -87,7 +87,7 @@ void Routes::ban_worker(HttpRequest request, Responder responder) const {
         MOEX_OR_REFUSE(body, object_of(request));
         MOEX_OR_REFUSE(worker, worker_field(body));
         MOEX_OR_REFUSE(days, number_field(body, "days", days_max, days_default));
-        return Wish{worker, static_cast<std::int64_t>(days) * day_s};
+        return Wish{worker, static_cast<std::int64_t>(days) * ban_day_s};
     }();
     if (!read.ok()) return responder->refuse(read.refusal());
 
@@ -107,7 +107,7 @@ void Routes::ban_worker(HttpRequest request, Responder responder) const {
                                                       "its host's order", now_s, wish.least_s);
             if (!ban.ok()) return responder->refuse(refusal_to_host(ban.error()));
             log_warn("http: a worker was banned by its host", kv("worker", wish.worker),
-                     kv("days", wish.least_s / day_s), kv("request", id));
+                     kv("days", wish.least_s / ban_day_s), kv("request", id));
             asio::post(hub_.swarm_strand, [this, wish, ban = *ban, now_s, responder] {
                 (void)order_worker(wish.worker, WorkerOrder::ban);  // it may have left meanwhile
                 responder->respond(json_answer(ban_json(ban, now_s)));

@@ -12,7 +12,7 @@ constexpr std::int64_t contributors_stored_max = 10'000;
 constexpr std::int64_t board_rows = 20;
 constexpr std::size_t pending_max = 4'096;
 
-std::int64_t day_of(std::int64_t time_s) { return time_s - time_s % day_length_s; }
+std::int64_t lent_day_of(std::int64_t time_s) { return time_s - time_s % day_length_s; }
 std::int64_t stored(std::uint64_t count) { return static_cast<std::int64_t>(count); }
 std::uint64_t count_at(const Statement& row, int column) {
     return static_cast<std::uint64_t>(row.integer(column));
@@ -77,7 +77,7 @@ std::optional<ContributorTotals> totals_of(Database& database, const PublicKey& 
     while (select.step())
         totals.days.push_back({{count_at(select, 1), count_at(select, 2)}, select.integer(0)});
 
-    const std::int64_t today_s = day_of(now_s);
+    const std::int64_t today_s = lent_day_of(now_s);
     totals.streak_days = streak_of(totals.days, today_s);
     if (!totals.days.empty() && totals.days.front().day_s == today_s)
         totals.today = totals.days.front();
@@ -119,12 +119,12 @@ Status RegistryState::write_contributions(const Pending& pending) {
                      "contributors ORDER BY last_seen_s DESC LIMIT -1 OFFSET ?)");
     MOEX_TRY(forget.bind(contributors_stored_max).run());
     Statement forget_days(*database, "DELETE FROM contributor_days WHERE day_s < ?");
-    return forget_days.bind(day_of(unix_now_s()) - days_kept * day_length_s).run();
+    return forget_days.bind(lent_day_of(unix_now_s()) - days_kept * day_length_s).run();
 }
 
 void Registry::add_work(const LentWork& work) {
     const std::lock_guard lock(state_->pending_mutex);
-    state_->pending.work[day_of(unix_now_s())] += work;
+    state_->pending.work[lent_day_of(unix_now_s())] += work;
 }
 
 void Registry::add_contribution(const PublicKey& key, std::string_view nickname,
@@ -135,7 +135,7 @@ void Registry::add_contribution(const PublicKey& key, std::string_view nickname,
     PendingContributor& delta = contributors[key];
     delta.nickname = nickname;
     delta.seen_s = unix_now_s();
-    if (work != LentWork{}) delta.days[day_of(delta.seen_s)] += work;
+    if (work != LentWork{}) delta.days[lent_day_of(delta.seen_s)] += work;
 }
 
 // ---- answering
@@ -151,7 +151,7 @@ Contributions Registry::contributions(const std::optional<PublicKey>& mine,
     }
     {
         Statement select(database, "SELECT pairs, verified FROM work_days WHERE day_s = ?");
-        if (select.bind(day_of(now_s)).step())
+        if (select.bind(lent_day_of(now_s)).step())
             found.today = {count_at(select, 0), count_at(select, 1)};
     }
     {

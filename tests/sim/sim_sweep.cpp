@@ -12,7 +12,7 @@
 namespace moex::sim {
 namespace {
 
-constexpr std::uint32_t num_workers = 24, num_layers = 48, num_experts = 64;
+constexpr std::uint32_t num_workers = 24, sweep_layers = 48, num_experts = 64;
 
 struct Profile {
     const char* name;
@@ -67,10 +67,10 @@ class Sweep {
     static SimOptions options_of(const HedgePolicy& policy, std::uint64_t seed, bool foresees) {
         SimOptions options{.num_workers = 0,
                            .seed = seed,
-                           .num_layers = num_layers,
+                           .num_layers = sweep_layers,
                            .num_experts = num_experts,
                            .top_k = 8,
-                           .budget_experts = 3 * num_layers * num_experts / num_workers,
+                           .budget_experts = 3 * sweep_layers * num_experts / num_workers,
                            .latency = 1ms,
                            .foresees_stalls = foresees};
         options.swarm.local_fallback = false;

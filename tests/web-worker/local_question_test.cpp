@@ -11,7 +11,7 @@
 namespace moex {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Body = nlohmann::ordered_json;
 
 std::string file(const std::string& name) {
     std::ifstream in(std::string(MOEX_SOURCE_DIR) + "/static/models/demo/" + name,
@@ -31,9 +31,9 @@ class LocalQuestionTest : public ::testing::Test {
     LocalQuestionTest()
         : tokenizer(*Tokenizer::load(file("tokenizer.json"), file("tokenizer_config.json"))) {}
 
-    Json body_with(const char* fields) const {
-        Json body = Json::parse(R"({"messages": [{"role": "user", "content": "Hello"}]})");
-        body.update(Json::parse(fields));
+    Body body_with(const char* fields) const {
+        Body body = Body::parse(R"({"messages": [{"role": "user", "content": "Hello"}]})");
+        body.update(Body::parse(fields));
         return body;
     }
     Result<LocalQuestion> read(const char* fields) const {

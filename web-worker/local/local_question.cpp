@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Body = nlohmann::ordered_json;
 constexpr double bias_max = 100;
 constexpr std::uint32_t tokens_max = 1'000'000'000;
 
@@ -18,7 +18,7 @@ Error wrong(std::string_view field) {
 }
 
 // Left as it is where the body does not name it.
-Status read_real(const Json& body, const char* field, double low, double high, double& out) {
+Status read_real(const Body& body, const char* field, double low, double high, double& out) {
     const auto found = body.find(field);
     if (found == body.end() || found->is_null()) return {};
     if (!found->is_number()) return wrong(field);
@@ -28,7 +28,7 @@ Status read_real(const Json& body, const char* field, double low, double high, d
     return {};
 }
 
-Status read_whole(const Json& body, const char* field, std::int64_t low, std::int64_t high,
+Status read_whole(const Body& body, const char* field, std::int64_t low, std::int64_t high,
                   std::int64_t& out) {
     const auto found = body.find(field);
     if (found == body.end() || found->is_null()) return {};
@@ -41,7 +41,7 @@ Status read_whole(const Json& body, const char* field, std::int64_t low, std::in
 
 // What names tokens: an id, as a number or in an object's key, or a text of any number of them.
 // Beyond the vocabulary where it names none.
-std::vector<TokenId> tokens_of(const Json& name, bool is_key, const Tokenizer& tokenizer) {
+std::vector<TokenId> tokens_of(const Body& name, bool is_key, const Tokenizer& tokenizer) {
     constexpr TokenId none = token_id_max + 1;
     const auto id_of = [](std::int64_t id) {
         return id >= 0 && id <= token_id_max ? static_cast<TokenId>(id) : none;
@@ -56,7 +56,7 @@ std::vector<TokenId> tokens_of(const Json& name, bool is_key, const Tokenizer& t
     return tokenizer.encode(words, SpecialTokens::parse);
 }
 
-Status add_bias(const Json& name, bool is_key, const Json& bias, const Tokenizer& tokenizer,
+Status add_bias(const Body& name, bool is_key, const Body& bias, const Tokenizer& tokenizer,
                 std::uint32_t vocab_size, std::map<TokenId, float>& biases) {
     const bool is_never = bias.is_boolean() && !bias.get<bool>();  // llama.cpp's word for it
     const bool is_bias = bias.is_number() && bias.get<double>() >= -bias_max &&
@@ -74,29 +74,29 @@ Status add_bias(const Json& name, bool is_key, const Json& bias, const Tokenizer
 }
 
 // An object, or pairs in a list; the last to name a token counts, as at the hub.
-Status read_bias(const Json& body, const Tokenizer& tokenizer, std::uint32_t vocab_size,
+Status read_bias(const Body& body, const Tokenizer& tokenizer, std::uint32_t vocab_size,
                  std::map<TokenId, float>& biases) {
     const auto found = body.find("logit_bias");
     if (found == body.end() || found->is_null()) return {};
     if (found->is_object()) {
         for (const auto& [key, bias] : found->items())
-            MOEX_TRY(add_bias(Json(key), true, bias, tokenizer, vocab_size, biases));
+            MOEX_TRY(add_bias(Body(key), true, bias, tokenizer, vocab_size, biases));
         return {};
     }
 
     if (!found->is_array()) return wrong("logit_bias");
-    for (const Json& pair : *found) {
+    for (const Body& pair : *found) {
         if (!pair.is_array() || pair.size() != 2) return wrong("logit_bias");
         MOEX_TRY(add_bias(pair[0], false, pair[1], tokenizer, vocab_size, biases));
     }
     return {};
 }
 
-Status read_stops(const Json& body, std::vector<std::string>& out) {
+Status read_stops(const Body& body, std::vector<std::string>& out) {
     const auto found = body.find("stop");
     if (found == body.end() || found->is_null()) return {};
     if (!found->is_array()) return wrong("stop");
-    for (const Json& words : *found) {
+    for (const Body& words : *found) {
         if (!words.is_string()) return wrong("stop");
         out.push_back(words.get<std::string>());
     }
@@ -111,7 +111,7 @@ SamplingOptions sampling_of(const GenerationDefaults& defaults) {
             .repetition_penalty = defaults.repetition_penalty};
 }
 
-Status read_sampling(const Json& body, SamplingOptions& out) {
+Status read_sampling(const Body& body, SamplingOptions& out) {
     MOEX_TRY(read_real(body, "temperature", 0, 2, out.temperature));
     MOEX_TRY(read_real(body, "top_p", 0, 1, out.top_p));
     MOEX_TRY(read_real(body, "min_p", 0, 1, out.min_p));
@@ -132,13 +132,13 @@ Status read_sampling(const Json& body, SamplingOptions& out) {
 
 }  // namespace
 
-Result<LocalQuestion> read_question(const Json& body, const GenerationDefaults& defaults,
+Result<LocalQuestion> read_question(const Body& body, const GenerationDefaults& defaults,
                                     const Tokenizer& tokenizer, std::uint32_t vocab_size) {
     for (const char* field : {"tools", "response_format", "grammar", "n", "logprobs"})
         if (body.contains(field))
             return Error{ErrorCode::invalid_argument, text("'", field, "' acts on the hub alone")};
 
-    LocalQuestion question{.messages = body.value("messages", Json::array()),
+    LocalQuestion question{.messages = body.value("messages", Body::array()),
                            .sampling = sampling_of(defaults)};
     MOEX_TRY(read_sampling(body, question.sampling));
     MOEX_TRY(read_bias(body, tokenizer, vocab_size, question.sampling.logit_bias));

@@ -15,7 +15,7 @@ namespace moex {
 namespace {
 
 using State = ByteAutomaton::State;
-using Kind = Expression::Kind;
+using ExpressionKind = Expression::Kind;
 
 constexpr std::uint32_t nfa_states_max = 1u << 17;
 constexpr std::uint64_t work_max = 40'000'000;
@@ -158,15 +158,15 @@ class Nfa {
     State emit(const Expression& e, State from) {
         if (overflow) return from;
         switch (e.kind) {
-            case Kind::characters: {
+            case ExpressionKind::characters: {
                 const State to = add();
                 for (const CodePoints& range : e.ranges) emit_range(range, from, to);
                 return to;
             }
-            case Kind::sequence:
+            case ExpressionKind::sequence:
                 for (const Expression& part : e.parts) from = emit(part, from);
                 return from;
-            case Kind::choice: {
+            case ExpressionKind::choice: {
                 const State to = add();
                 for (const Expression& part : e.parts) {
                     const State begin = add();
@@ -175,19 +175,19 @@ class Nfa {
                 }
                 return to;
             }
-            case Kind::repeat: return emit_repeat(e, from);
-            case Kind::text_begin: {
+            case ExpressionKind::repeat: return emit_repeat(e, from);
+            case ExpressionKind::text_begin: {
                 const State to = add();
                 nodes[from].at_begin.push_back(to);
                 return to;
             }
-            case Kind::text_end: {
+            case ExpressionKind::text_end: {
                 const State to = add();
                 nodes[from].at_end.push_back(to);
                 return to;
             }
-            case Kind::rule:
-            case Kind::token: overflow = true; return from;
+            case ExpressionKind::rule:
+            case ExpressionKind::token: overflow = true; return from;
         }
         return from;
     }
@@ -422,7 +422,7 @@ Result<SharedAutomaton> automaton_of_search(const Expression& pattern) {
     parts.push_back(any_characters());
     parts.push_back(pattern);
     parts.push_back(any_characters());
-    return automaton_of(Expression::of(Kind::sequence, std::move(parts)));
+    return automaton_of(Expression::of(ExpressionKind::sequence, std::move(parts)));
 }
 
 SharedAutomaton any_text() {

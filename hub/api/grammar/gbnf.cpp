@@ -11,9 +11,10 @@
 namespace moex {
 namespace {
 
-using Kind = Expression::Kind;
+using ExpressionKind = Expression::Kind;
 
-constexpr std::uint32_t depth_max = 64, count_max = 10'000, parts_max = 20'000, rules_max = 2000;
+constexpr std::uint32_t gbnf_depth_max = 64, gbnf_count_max = 10'000, parts_max = 20'000,
+                        rules_max = 2000;
 constexpr std::size_t source_bytes_max = 256 << 10;
 
 struct Rule {
@@ -103,7 +104,7 @@ class GbnfParser {
     }
 
     Expression choice(std::uint32_t depth) {
-        if (depth > depth_max) fail("too many groups inside each other");
+        if (depth > gbnf_depth_max) fail("too many groups inside each other");
         std::vector<Expression> parts;
         for (;;) {
             parts.push_back(sequence(depth));
@@ -117,7 +118,7 @@ class GbnfParser {
             break;
         }
         if (parts.size() == 1) return std::move(parts.front());
-        return Expression::of(Kind::choice, std::move(parts));
+        return Expression::of(ExpressionKind::choice, std::move(parts));
     }
 
     Expression sequence(std::uint32_t depth) {
@@ -133,7 +134,7 @@ class GbnfParser {
             parts.push_back(std::move(one));
         }
         if (parts.size() == 1) return std::move(parts.front());
-        return Expression::of(Kind::sequence, std::move(parts));
+        return Expression::of(ExpressionKind::sequence, std::move(parts));
     }
 
     Expression quantified(Expression one) {
@@ -163,9 +164,9 @@ class GbnfParser {
     std::uint32_t number() {
         skip(false);
         std::uint32_t value = 0;
-        while (peek() >= '0' && peek() <= '9' && value <= count_max)
+        while (peek() >= '0' && peek() <= '9' && value <= gbnf_count_max)
             value = value * 10 + static_cast<std::uint32_t>(source_[at_++] - '0');
-        if (value > count_max) fail(text("a count above ", count_max));
+        if (value > gbnf_count_max) fail(text("a count above ", gbnf_count_max));
         return value;
     }
 
@@ -182,7 +183,7 @@ class GbnfParser {
         }
         const std::string name = word();
         if (name.empty()) fail(text("an unexpected ", peek()));
-        return {.kind = Kind::rule, .index = index_of(name)};
+        return {.kind = ExpressionKind::rule, .index = index_of(name)};
     }
 
     char32_t escaped() {
@@ -234,7 +235,7 @@ class GbnfParser {
             if (++num_parts_ > source_bytes_max) fail("too much text");
         }
         if (!take("\"")) fail("an open \"");
-        return Expression::of(Kind::sequence, std::move(parts));
+        return Expression::of(ExpressionKind::sequence, std::move(parts));
     }
 
     std::vector<CodePoints> char_class() {
@@ -264,7 +265,7 @@ class GbnfParser {
                 id = id * 10 + static_cast<std::uint64_t>(source_[at_++] - '0');
             if (at_ == begin || !take("]>") || id >= vocab_size_)
                 fail("a token's number that there is not");
-            return {.kind = Kind::token, .index = static_cast<std::uint32_t>(id)};
+            return {.kind = ExpressionKind::token, .index = static_cast<std::uint32_t>(id)};
         }
         const std::size_t end = source_.find('>', at_);
         const auto id = end == std::string_view::npos
@@ -275,7 +276,7 @@ class GbnfParser {
             return {};
         }
         at_ = end + 1;
-        return {.kind = Kind::token, .index = *id};
+        return {.kind = ExpressionKind::token, .index = *id};
     }
 
     std::string_view source_;
@@ -313,8 +314,8 @@ class GbnfBuilder {
     }
 
     bool is_plain(const Expression& e) {
-        if (e.kind == Kind::token) return false;
-        if (e.kind == Kind::rule) return is_plain_rule(e.index);
+        if (e.kind == ExpressionKind::token) return false;
+        if (e.kind == ExpressionKind::rule) return is_plain_rule(e.index);
         bool plain = true;
         for (const Expression& part : e.parts) plain = is_plain(part) && plain;
         return plain;
@@ -324,7 +325,7 @@ class GbnfBuilder {
     bool inlined(const Expression& e, Expression& out, std::uint32_t& budget) const {
         if (budget == 0) return false;
         --budget;
-        if (e.kind == Kind::rule) return inlined(*rules_[e.index].body, out, budget);
+        if (e.kind == ExpressionKind::rule) return inlined(*rules_[e.index].body, out, budget);
         out.kind = e.kind;
         out.ranges = e.ranges;
         out.min = e.min;
@@ -360,17 +361,18 @@ class GbnfBuilder {
             }
         }
         switch (e.kind) {
-            case Kind::rule: return rule_node(e.index);
-            case Kind::token: return add({.kind = GrammarNode::Kind::token, .token = e.index});
-            case Kind::characters: {
+            case ExpressionKind::rule: return rule_node(e.index);
+            case ExpressionKind::token:
+                return add({.kind = GrammarNode::Kind::token, .token = e.index});
+            case ExpressionKind::characters: {
                 MOEX_ASSIGN(texts, automaton_of(e));
                 return add({.kind = GrammarNode::Kind::text, .texts = texts});
             }
             default: break;
         }
-        GrammarNode node{.kind = e.kind == Kind::choice   ? GrammarNode::Kind::choice
-                                 : e.kind == Kind::repeat ? GrammarNode::Kind::repeat
-                                                          : GrammarNode::Kind::sequence};
+        GrammarNode node{.kind = e.kind == ExpressionKind::choice   ? GrammarNode::Kind::choice
+                                 : e.kind == ExpressionKind::repeat ? GrammarNode::Kind::repeat
+                                                                    : GrammarNode::Kind::sequence};
         node.min = e.min;
         node.max = e.max;
         for (const Expression& part : e.parts) {

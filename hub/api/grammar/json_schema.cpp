@@ -17,7 +17,7 @@ namespace {
 
 using Kind = GrammarNode::Kind;
 
-constexpr std::uint32_t merges_max = 2000, nodes_max = 50'000, depth_max = 96;
+constexpr std::uint32_t merges_max = 2000, nodes_max = 50'000, schema_depth_max = 96;
 
 // Keywords that say what is valid, and that are no part of this subset.
 constexpr std::array refused_keywords{"not",
@@ -105,7 +105,7 @@ class SchemaCompiler {
         if (const auto known = known_.find(&schema); known != known_.end()) return known->second;
         const NodeId id = add({});  // a choice, to be filled
         known_.emplace(&schema, id);
-        if (++depth_ > depth_max) fail(path, "too deep");
+        if (++depth_ > schema_depth_max) fail(path, "too deep");
         std::vector<NodeId> children = alternatives(schema, path);
         --depth_;
         nodes_[id].children = std::move(children);
@@ -193,7 +193,8 @@ class SchemaCompiler {
     OrderedJson flattened(const OrderedJson& schema, const std::string& path) {
         if (schema.is_boolean()) return schema;
         check_keywords(schema, path);
-        if (++depth_ > depth_max) fail(path, "refers to itself in a way that is not supported");
+        if (++depth_ > schema_depth_max)
+            fail(path, "refers to itself in a way that is not supported");
         OrderedJson rest = schema;
         rest.erase("$ref");
         rest.erase("allOf");

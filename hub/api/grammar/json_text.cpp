@@ -275,7 +275,7 @@ std::uint64_t code_points_in(bool escaped, TextState at, std::string_view next) 
 // ---- Numbers.
 namespace {
 
-using Part = NumberState::Part;
+using NumberPart = NumberState::Part;
 
 constexpr std::uint32_t digits_max = 15, exponent_max = 300;
 constexpr std::int64_t whole_end = 1'000'000'000'000'000;  // the first with 16 digits
@@ -353,17 +353,17 @@ std::uint32_t least_bounded(const NumberRule& rule, const NumberState& at) {
     const std::uint32_t left = digits_max - at.num_digits;
     std::uint32_t best = endless;
 
-    if (at.part == Part::point || at.part == Part::fraction) {
+    if (at.part == NumberPart::point || at.part == NumberPart::fraction) {
         const Int128 begin = at.digits * power_of_ten(digits_max - at.num_fraction);
         const Int128 width = power_of_ten(digits_max - at.num_fraction);
-        for (std::uint32_t more = at.part == Part::point ? 1 : 0; more <= left; ++more) {
+        for (std::uint32_t more = at.part == NumberPart::point ? 1 : 0; more <= left; ++more) {
             const Int128 step = power_of_ten(digits_max - at.num_fraction - more);
             if (meets(begin, begin + width - step, first, last, step)) return more;
         }
         return endless;
     }
 
-    const std::uint32_t wholes_max = at.part == Part::zero ? 0 : left;
+    const std::uint32_t wholes_max = at.part == NumberPart::zero ? 0 : left;
     for (std::uint32_t wholes = 0; wholes <= wholes_max; ++wholes) {
         const Int128 width = power_of_ten(wholes + digits_max);
         const Int128 begin = at.digits * width;
@@ -389,45 +389,47 @@ std::optional<NumberState> with_digit(NumberState at, unsigned char byte, bool f
 // By the syntax alone; bounds are looked at afterwards.
 std::optional<NumberState> step_syntax(const NumberRule& rule, NumberState at, unsigned char byte) {
     const bool is_digit = byte >= '0' && byte <= '9';
-    const auto to = [&](std::optional<NumberState> next, Part part) {
+    const auto to = [&](std::optional<NumberState> next, NumberPart part) {
         if (next) next->part = part;
         return next;
     };
     const bool takes_exponent = !rule.whole && !rule.bounded && (byte == 'e' || byte == 'E') &&
                                 at.num_digits - at.num_fraction == 1;
     switch (at.part) {
-        case Part::begin:
+        case NumberPart::begin:
             if (byte == '-') {
                 at.negative = true;
-                return to(at, Part::minus);
+                return to(at, NumberPart::minus);
             }
             [[fallthrough]];
-        case Part::minus:
+        case NumberPart::minus:
             if (!is_digit) return std::nullopt;
-            return to(with_digit(at, byte, false), byte == '0' ? Part::zero : Part::whole);
-        case Part::whole:
+            return to(with_digit(at, byte, false),
+                      byte == '0' ? NumberPart::zero : NumberPart::whole);
+        case NumberPart::whole:
             if (is_digit) return with_digit(at, byte, false);
             [[fallthrough]];
-        case Part::zero:
+        case NumberPart::zero:
             if (byte == '.' && !rule.whole && at.num_digits < digits_max)
-                return to(at, Part::point);
-            if (takes_exponent) return to(at, Part::exponent);
+                return to(at, NumberPart::point);
+            if (takes_exponent) return to(at, NumberPart::exponent);
             return std::nullopt;
-        case Part::point:
-        case Part::fraction:
-            if (is_digit) return to(with_digit(at, byte, true), Part::fraction);
-            if (takes_exponent && at.part == Part::fraction) return to(at, Part::exponent);
+        case NumberPart::point:
+        case NumberPart::fraction:
+            if (is_digit) return to(with_digit(at, byte, true), NumberPart::fraction);
+            if (takes_exponent && at.part == NumberPart::fraction)
+                return to(at, NumberPart::exponent);
             return std::nullopt;
-        case Part::exponent:
-            if (byte == '+' || byte == '-') return to(at, Part::exponent_sign);
+        case NumberPart::exponent:
+            if (byte == '+' || byte == '-') return to(at, NumberPart::exponent_sign);
             [[fallthrough]];
-        case Part::exponent_sign:
-        case Part::exponent_digits:
+        case NumberPart::exponent_sign:
+        case NumberPart::exponent_digits:
             if (!is_digit || at.num_exponent >= 3) return std::nullopt;
             at.exponent = static_cast<std::uint16_t>(at.exponent * 10 + (byte - '0'));
             ++at.num_exponent;
             if (at.exponent > exponent_max) return std::nullopt;
-            return to(at, Part::exponent_digits);
+            return to(at, NumberPart::exponent_digits);
     }
     return std::nullopt;
 }
@@ -471,10 +473,10 @@ std::uint32_t least_number(const NumberRule& rule, NumberState at) {
         return best;
     }
     switch (at.part) {
-        case Part::zero:
-        case Part::whole:
-        case Part::fraction:
-        case Part::exponent_digits: return 0;
+        case NumberPart::zero:
+        case NumberPart::whole:
+        case NumberPart::fraction:
+        case NumberPart::exponent_digits: return 0;
         default: return 1;
     }
 }

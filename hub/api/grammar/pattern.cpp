@@ -13,7 +13,7 @@
 namespace moex {
 namespace {
 
-using Kind = Expression::Kind;
+using ExpressionKind = Expression::Kind;
 
 constexpr std::uint32_t depth_max = 64, count_max = 100'000;
 
@@ -85,13 +85,13 @@ class PatternParser {
         do parts.push_back(sequence(depth));
         while (!done() && take("|"));
         if (parts.size() == 1) return std::move(parts.front());
-        return Expression::of(Kind::choice, std::move(parts));
+        return Expression::of(ExpressionKind::choice, std::move(parts));
     }
 
     Expression sequence(std::uint32_t depth) {
         std::vector<Expression> parts;
         while (!done() && peek() != '|' && peek() != ')') parts.push_back(quantified(depth));
-        return Expression::of(Kind::sequence, std::move(parts));
+        return Expression::of(ExpressionKind::sequence, std::move(parts));
     }
 
     Expression quantified(std::uint32_t depth) {
@@ -107,7 +107,7 @@ class PatternParser {
             } else if (!braces(min, max)) {
                 break;
             }
-            if (one.kind == Kind::text_begin || one.kind == Kind::text_end) {
+            if (one.kind == ExpressionKind::text_begin || one.kind == ExpressionKind::text_end) {
                 at_ = begin;
                 fail("nothing to repeat");
             }
@@ -139,8 +139,8 @@ class PatternParser {
     }
 
     Expression atom(std::uint32_t depth) {
-        if (take("^")) return {.kind = Kind::text_begin};
-        if (take("$")) return {.kind = Kind::text_end};
+        if (take("^")) return {.kind = ExpressionKind::text_begin};
+        if (take("$")) return {.kind = ExpressionKind::text_end};
         if (take(".")) return Expression::characters(complement(line_ends));
         if (take("[")) return Expression::characters(char_class());
         if (take("(")) return group(depth);

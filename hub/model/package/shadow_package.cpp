@@ -9,7 +9,7 @@
 namespace moex {
 namespace {
 
-constexpr std::uint32_t format_version = 1;
+constexpr std::uint32_t shadow_format_version = 1;
 constexpr std::uint64_t record_bytes_max = 1u << 20;
 
 Result<Sha256> hash_in(const Json& object, std::string_view name, std::string_view what) {
@@ -73,7 +73,7 @@ std::string shadow_record_to_json(const ShadowRecord& record) {
         layers.push_back(
             {{"layer", layer}, {"bytes", file.size_bytes}, {"sha256", to_hex(file.sha256)}});
     const OrderedJson object = {{"format", "moex-shadow"},
-                                {"format_version", format_version},
+                                {"format_version", shadow_format_version},
                                 {"name", record.name},
                                 {"experts_sha256", to_hex(record.experts_sha256)},
                                 {"dtype", shadow_dtype_name(record.dtype)},
@@ -89,10 +89,10 @@ Result<ShadowRecord> parse_shadow_record(std::string_view json_text, std::string
     MOEX_ASSIGN(object, parse_strict_json(json_text, what, {.depth_max = 8}));
     const Json& layers = member(object, "layers");
     if (member(object, "format") != "moex-shadow" ||
-        member(object, "format_version") != format_version || !layers.is_array())
+        member(object, "format_version") != shadow_format_version || !layers.is_array())
         return Error{
             ErrorCode::unsupported,
-            text(what, ": not a shadow, or of another format_version than ", format_version)};
+            text(what, ": not a shadow, or of another format_version than ", shadow_format_version)};
 
     ShadowRecord record;
     const Json &name = member(object, "name"), &dtype = member(object, "dtype");

@@ -34,7 +34,7 @@ struct ByteAlphabet {
 
 std::uint64_t pair_key(TokenId left, TokenId right) { return (std::uint64_t{left} << 32) | right; }
 
-Error bad_file(const std::string& message) {
+Error bad_model(const std::string& message) {
     return {ErrorCode::bad_file,
             text("tokenizer.json: ", std::string_view(message).substr(0, 300))};
 }
@@ -90,7 +90,7 @@ BpeModel& BpeModel::operator=(BpeModel&&) noexcept = default;
 BpeModel::~BpeModel() = default;
 
 Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
-    if (!model.is_object()) return bad_file("\"model\" is missing");
+    if (!model.is_object()) return bad_model("\"model\" is missing");
     // Old files leave "type" out; merges tell that it is BPE.
     const std::string type = model.contains("type") && model["type"].is_string()
                                  ? model["type"].get<std::string>()
@@ -110,9 +110,9 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
     }
 
     if (!model.contains("vocab") || !model["vocab"].is_object())
-        return bad_file("model.vocab is not an object");
+        return bad_model("model.vocab is not an object");
     if (!model.contains("merges") || !model["merges"].is_array())
-        return bad_file("model.merges is not a list");
+        return bad_model("model.merges is not a list");
 
     BpeModel bpe;
     bpe.ignore_merges_ = model.contains("ignore_merges") && model["ignore_merges"] == true;
@@ -124,18 +124,18 @@ Result<BpeModel> BpeModel::load(const nlohmann::json& model) {
 
 Status BpeModel::load_vocab(const nlohmann::json& vocab) {
     if (vocab.size() > vocab_tokens_max)
-        return bad_file(
+        return bad_model(
             text("model.vocab has ", vocab.size(), " tokens, wanted at most ", vocab_tokens_max));
 
     id_by_byte_.resize(256);
     for (const auto& [token, id_json] : vocab.items()) {
         if (!id_json.is_number_unsigned() || id_json.get<std::uint64_t>() > token_id_max)
-            return bad_file(
+            return bad_model(
                 text("the id of \"", token, "\" is not a number from 0 to ", token_id_max));
 
         const TokenId id = id_json.get<TokenId>();
         if (bytes_by_id_.size() <= id) bytes_by_id_.resize(id + 1);
-        if (bytes_by_id_[id]) return bad_file(text("two tokens have the id ", id));
+        if (bytes_by_id_[id]) return bad_model(text("two tokens have the id ", id));
 
         std::optional<std::string> bytes = byte_level_to_bytes(token);
         if (bytes) {
@@ -159,20 +159,21 @@ Status BpeModel::load_merges(const nlohmann::json& merges) {
         if (entry.is_string()) {
             const std::string& line = entry.get_ref<const std::string&>();
             const std::size_t space = line.find(' ');
-            if (space == std::string::npos) return bad_file(text("merge ", rank, " is not a pair"));
+            if (space == std::string::npos)
+                return bad_model(text("merge ", rank, " is not a pair"));
             left = line.substr(0, space), right = line.substr(space + 1);
         } else if (entry.is_array() && entry.size() == 2 && entry[0].is_string() &&
                    entry[1].is_string()) {
             left = entry[0].get<std::string>(), right = entry[1].get<std::string>();
         } else {
-            return bad_file(text("merge ", rank, " is not a pair of strings"));
+            return bad_model(text("merge ", rank, " is not a pair of strings"));
         }
 
         const auto left_id = find_token(left), right_id = find_token(right),
                    merged_id = find_token(left + right);
         if (!left_id || !right_id || !merged_id)
-            return bad_file(text("merge ", rank, " (\"", left, "\", \"", right,
-                                 "\") names a token that the vocabulary lacks"));
+            return bad_model(text("merge ", rank, " (\"", left, "\", \"", right,
+                                  "\") names a token that the vocabulary lacks"));
 
         merges_.insert_or_assign(pair_key(*left_id, *right_id), Merge{rank, *merged_id});
         ++rank;

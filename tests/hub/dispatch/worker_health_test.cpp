@@ -8,7 +8,7 @@
 namespace moex::sim {
 namespace {
 
-constexpr HealthOptions options{};
+constexpr HealthOptions health_options{};
 
 struct HealthTest : testing::Test {
     HealthTest() {
@@ -16,7 +16,7 @@ struct HealthTest : testing::Test {
         health.on(HealthEvent::loaded, now);
     }
     void fail(int times) {
-        for (int i = 0; i < times; ++i) health.failed(now, true, options);
+        for (int i = 0; i < times; ++i) health.failed(now, true, health_options);
     }
     TimePoint now{100s};
     WorkerHealth health;
@@ -74,7 +74,7 @@ TEST_F(HealthTest, AMinuteOfHealthForgivesOneEjection) {
 }
 
 TEST_F(HealthTest, WhoeverMayNotBeEjectedStaysSuspect) {
-    for (int i = 0; i < 10; ++i) health.failed(now, false, options);
+    for (int i = 0; i < 10; ++i) health.failed(now, false, health_options);
     EXPECT_EQ(health.state(), Health::suspect);
 }
 
@@ -170,9 +170,9 @@ TEST(WorkerHealthStory, WithoutALocalBackendHalfOfTheSwarmGoesOnBeingAsked) {
 }
 
 TEST(WorkerHealthStory, TheOnlyHolderIsAskedAlthoughItIsEjected) {
-    SimOptions options = four_workers(false);
-    options.swarm.replicas = 1;
-    SimSwarm swarm(options);
+    SimOptions health_options = four_workers(false);
+    health_options.swarm.replicas = 1;
+    SimSwarm swarm(health_options);
     join_four(swarm);
     const WorkerId broken = swarm.workers_alive().front();
     swarm.answer_error(broken, "device_lost");
@@ -188,10 +188,10 @@ TEST(WorkerHealthStory, TheOnlyHolderIsAskedAlthoughItIsEjected) {
 
 // The access point dies. Each layer tried three silent workers one after the other: 7.2 s a token.
 TEST(WorkerHealthStory, WhenAllFallSilentAtOnceTheLocalBackendComputesAtOnce) {
-    SimOptions options = four_workers(true);
-    options.num_layers = 48;
-    options.budget_experts = 200;
-    SimSwarm swarm(options);
+    SimOptions health_options = four_workers(true);
+    health_options.num_layers = 48;
+    health_options.budget_experts = 200;
+    SimSwarm swarm(health_options);
     for (int i = 0; i < 16; ++i) swarm.join(Peer::ours, text("10.0.", i, ".1"));
     ASSERT_TRUE(swarm.run_until_ready());
     rounds_for(swarm, 2s);

@@ -56,7 +56,7 @@ class CountingExperts : public ExpertBackend {
     std::uint32_t rows_ = 0;
 };
 
-struct Outcome {
+struct PrefixOutcome {
     std::vector<TokenId> ids;
     std::vector<float> logprobs;
     GenerationEnd end;
@@ -85,11 +85,11 @@ class EnginePrefixTest : public testing::Test {
     }
     struct Pending {
         GenerationId id = 0;
-        std::future<Outcome> outcome;
+        std::future<PrefixOutcome> outcome;
     };
     Pending submit(GenerationRequest request) {
-        auto outcome = std::make_shared<Outcome>();
-        auto done = std::make_shared<std::promise<Outcome>>();
+        auto outcome = std::make_shared<PrefixOutcome>();
+        auto done = std::make_shared<std::promise<PrefixOutcome>>();
         Pending pending{.id = 0, .outcome = done->get_future()};
         const auto id = engine_->submit(std::move(request),
                                         {.on_token =
@@ -106,16 +106,16 @@ class EnginePrefixTest : public testing::Test {
         if (id.ok()) pending.id = *id;
         return pending;
     }
-    static std::vector<Outcome> get_all(std::vector<Pending>& pending) {
-        std::vector<Outcome> outcomes;
+    static std::vector<PrefixOutcome> get_all(std::vector<Pending>& pending) {
+        std::vector<PrefixOutcome> outcomes;
         for (Pending& one : pending) outcomes.push_back(one.outcome.get());
         return outcomes;
     }
-    Outcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
+    PrefixOutcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
     // By an engine that never saw anything, while the other one rests: they share the decoder.
-    Outcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
+    PrefixOutcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
         Engine engine(*decoder_, local_, {.kv_dtype = kv_dtype, .prefix_cache = false});
-        auto outcome = std::make_shared<Outcome>();
+        auto outcome = std::make_shared<PrefixOutcome>();
         std::promise<void> done;
         EXPECT_TRUE(
             engine
@@ -129,9 +129,9 @@ class EnginePrefixTest : public testing::Test {
         done.get_future().wait();
         return *outcome;
     }
-    void expect_fresh(const GenerationRequest& request, const Outcome& outcome,
+    void expect_fresh(const GenerationRequest& request, const PrefixOutcome& outcome,
                       KvDtype kv_dtype = KvDtype::f32) {
-        const Outcome wanted = fresh(request, kv_dtype);
+        const PrefixOutcome wanted = fresh(request, kv_dtype);
         EXPECT_EQ(outcome.ids, wanted.ids);
         EXPECT_EQ(outcome.logprobs, wanted.logprobs);
     }
@@ -145,7 +145,7 @@ class EnginePrefixTest : public testing::Test {
 
 TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
     auto request = request_of(test::random_tokens(150, 256, 1), 21);
-    const Outcome first = solo(request);
+    const PrefixOutcome first = solo(request);
     EXPECT_EQ(first.end.stats.cached_tokens, 0u);
     EXPECT_EQ(experts_.take_rows(), 150u + 20);
 
@@ -154,7 +154,7 @@ TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
     next.prompt.insert(next.prompt.end(), first.ids.begin(), first.ids.end());
     const auto question = test::random_tokens(30, 256, 2);
     next.prompt.insert(next.prompt.end(), question.begin(), question.end());
-    const Outcome second = solo(next);
+    const PrefixOutcome second = solo(next);
     EXPECT_EQ(second.end.stats.cached_tokens, 160u);
     EXPECT_EQ(experts_.take_rows(), 201u - 160 + 20);
     expect_fresh(next, second);
@@ -168,7 +168,7 @@ TEST_F(EnginePrefixTest, TheNextTurnComputesItsNewTokensOnly) {
 
 TEST_F(EnginePrefixTest, KeysAndValuesOfFewerBitsAreTakenOverBitForBit) {
     const auto request = request_of(test::random_tokens(100, 256, 1), 12);
-    std::vector<Outcome> outcomes;
+    std::vector<PrefixOutcome> outcomes;
     for (const KvDtype dtype : {KvDtype::f16, KvDtype::int8}) {
         start({.kv_dtype = dtype});
         (void)solo(request);
@@ -185,7 +185,7 @@ TEST_F(EnginePrefixTest, AChangedTailReusesTheCommonPages) {
     for (const std::size_t changed : {0u, 15u, 16u, 63u, 98u, 99u}) {
         auto other = request;
         other.prompt[changed] ^= 1;
-        const Outcome outcome = solo(other);
+        const PrefixOutcome outcome = solo(other);
         EXPECT_EQ(outcome.end.stats.cached_tokens, changed / 16 * 16) << changed;
         expect_fresh(other, outcome);
     }
@@ -206,7 +206,7 @@ TEST_F(EnginePrefixTest, ChoicesOfOnePromptComputeItOnce) {
     }
     for (const auto& request : requests) pending.push_back(submit(request));
     experts_.set_open(true);
-    const std::vector<Outcome> outcomes = get_all(pending);
+    const std::vector<PrefixOutcome> outcomes = get_all(pending);
     for (std::size_t i = 0; i < outcomes.size(); ++i) {
         EXPECT_EQ(outcomes[i].end.stats.cached_tokens, i == 0 ? 0u : 144u);
         expect_fresh(requests[i], outcomes[i]);
@@ -222,7 +222,7 @@ TEST_F(EnginePrefixTest, WhoFollowsACancelledOneComputesItself) {
     for (int i = 0; i < 3; ++i) pending.push_back(submit(request));
     engine_->cancel(pending[0].id);
     experts_.set_open(true);
-    const std::vector<Outcome> outcomes = get_all(pending);
+    const std::vector<PrefixOutcome> outcomes = get_all(pending);
     EXPECT_EQ(outcomes[0].end.reason, FinishReason::cancelled);
     expect_fresh(request, outcomes[1]);
     expect_fresh(request, outcomes[2]);
@@ -247,16 +247,16 @@ TEST_F(EnginePrefixTest, WhoComputedTheCachedPartIsNamed) {
 
     // One who was put out is not built upon any more.
     engine_->forget_worker(5);
-    const Outcome outcome = solo(request);
+    const PrefixOutcome outcome = solo(request);
     EXPECT_EQ(outcome.end.stats.cached_tokens, 0u);
     EXPECT_EQ(outcome.end.stats.workers, (std::vector<std::uint64_t>{3}));
 }
 
 TEST_F(EnginePrefixTest, ScoresOfAPromptAreComputed) {
     auto request = request_of(test::random_tokens(100, 256, 1), 1);
-    const Outcome plain = solo(request);
+    const PrefixOutcome plain = solo(request);
     request.prompt_logprobs = true;
-    const Outcome scored = solo(request);
+    const PrefixOutcome scored = solo(request);
     EXPECT_EQ(scored.end.stats.cached_tokens, 0u);
     EXPECT_EQ(scored.ids, plain.ids);
 }
@@ -289,7 +289,7 @@ TEST_F(EnginePrefixTest, AShortBudgetChangesNoAnswer) {
     std::vector<Pending> pending;
     for (const auto& request : requests) pending.push_back(submit(request));
     experts_.set_open(true);
-    const std::vector<Outcome> outcomes = get_all(pending);
+    const std::vector<PrefixOutcome> outcomes = get_all(pending);
     for (std::size_t i = 0; i < requests.size(); ++i) expect_fresh(requests[i], outcomes[i]);
     EXPECT_GT(engine_->counters().cached_tokens, 0u);
     EXPECT_GT(engine_->counters().preempted, 0u);

@@ -11,7 +11,7 @@
 namespace moex {
 namespace {
 
-ModelConfig small_config() {
+ModelConfig prefix_config() {
     ModelConfig config = test::tiny_config();
     config.num_layers = 2;
     config.head_dim = 3;
@@ -70,7 +70,7 @@ struct Talk {
 TEST(KvPrefixTest, EverySequenceReadsItsOwnTokensUnderAnyHistory) {
     EXPECT_TRUE(rc::check([] {
         constexpr std::uint32_t num_pages = 12;
-        KvCache cache(small_config(), {2, num_pages});
+        KvCache cache(prefix_config(), {2, num_pages});
         std::vector<Talk> talks;
         for (int i = 0; i < 4; ++i) talks.emplace_back(cache, i == 3 ? "other" : "one");
 
@@ -105,7 +105,7 @@ TEST(KvPrefixTest, EverySequenceReadsItsOwnTokensUnderAnyHistory) {
 }
 
 TEST(KvPrefixTest, TheFullPagesOfACommonBeginningAreTakenOver) {
-    KvCache cache(small_config(), {4, 8});
+    KvCache cache(prefix_config(), {4, 8});
     Talk first(cache), second(cache), foreign(cache, "somebody else");
     first.tokens = {1, 2, 3, 4, 5, 6, 7, 8, 9};
     ASSERT_TRUE(first.compute());
@@ -123,7 +123,7 @@ TEST(KvPrefixTest, TheFullPagesOfACommonBeginningAreTakenOver) {
 }
 
 TEST(KvPrefixTest, WhatWasUsedLastStaysWhereRoomIsShort) {
-    KvCache cache(small_config(), {4, 4});
+    KvCache cache(prefix_config(), {4, 4});
     const auto say = [&](std::vector<TokenId> tokens) {
         Talk talk(cache);
         talk.tokens = std::move(tokens);
@@ -147,7 +147,7 @@ TEST(KvPrefixTest, WhatWasUsedLastStaysWhereRoomIsShort) {
 }
 
 TEST(KvPrefixTest, PagesOfAForgottenWorkerAreNotTakenOver) {
-    KvCache cache(small_config(), {4, 8});
+    KvCache cache(prefix_config(), {4, 8});
     Talk running(cache);
     running.tokens = {1, 2, 3, 4};
     ASSERT_TRUE(running.compute(7));

@@ -15,6 +15,7 @@
 #include "hub/engine/scores.h"
 #include "hub/model/pack/packer.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/gpu/requests.h"
 #include "tests/support/posted_loop.h"
 #include "web-worker/decoder/greedy_loop.h"
 #include "web-worker/decoder/sampled_loop.h"
@@ -27,12 +28,6 @@ namespace {
 using namespace std::chrono_literals;
 
 const std::filesystem::path source_folder = MOEX_SOURCE_DIR;
-
-template <class Value>
-Value must(Result<Value> result) {
-    if (!result.ok()) throw std::runtime_error(result.error().message);
-    return std::move(result).value();
-}
 
 std::shared_ptr<const ModelPackage> packed(const std::filesystem::path& checkpoint,
                                            const std::filesystem::path& out) {

@@ -10,16 +10,11 @@
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/gpu/requests.h"
 #include "web-worker/gpu/device_decorator.h"
 
 namespace moex {
 namespace {
-
-template <class Value>
-Value must(Result<Value> result) {
-    if (!result.ok()) throw std::runtime_error(result.error().message);
-    return std::move(result).value();
-}
 
 // What the devices of a test are told; all of it on the thread that uses them.
 struct Fate {
@@ -59,14 +54,6 @@ class LosableDevice : public gpu::DeviceDecorator {
     Fate& fate_;
     bool is_lost_ = false;
 };
-
-GenerationRequest greedy(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
-    GenerationRequest request;
-    request.prompt = std::move(prompt);
-    request.sampling.temperature = 0;
-    request.max_tokens = max_tokens;
-    return request;
-}
 
 struct Answer {
     std::vector<TokenId> ids;

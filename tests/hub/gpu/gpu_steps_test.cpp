@@ -14,15 +14,10 @@
 #include "hub/engine/engine.h"
 #include "hub/engine/local_experts.h"
 #include "tests/hub/engine/engine_fixture.h"
+#include "tests/hub/gpu/requests.h"
 
 namespace moex {
 namespace {
-
-template <class Value>
-Value must(Result<Value> result) {
-    if (!result.ok()) throw std::runtime_error(result.error().message);
-    return std::move(result).value();
-}
 
 struct Kind {
     bool holds_experts = false;
@@ -222,14 +217,6 @@ Written write_together(StepDevice& steps, ExpertBackend& experts, const EngineOp
     for (auto& end : ends) EXPECT_EQ(end.get_future().get(), FinishReason::length);
     written.counters = engine.counters();
     return written;
-}
-
-GenerationRequest greedy(std::vector<TokenId> prompt, std::uint32_t max_tokens) {
-    GenerationRequest request;
-    request.prompt = std::move(prompt);
-    request.sampling.temperature = 0;
-    request.max_tokens = max_tokens;
-    return request;
 }
 
 EngineOptions engine_options(const GpuSteps& steps, std::uint32_t num_pages) {

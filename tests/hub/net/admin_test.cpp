@@ -13,10 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-const std::string json_type = "Content-Type: application/json\r\n";
-
-std::string bearer(const std::string& key) { return "Authorization: Bearer " + key + "\r\n"; }
-
 struct Case {
     std::string name, header_lines;
     bool opens = false;
@@ -167,7 +163,6 @@ TEST_P(AdminTest, TheJoinLinkIsRotated) {
 // A worker's line up to WELCOME, or to the word that it may not come in.
 struct Lender {
     Lender(TestHub& hub, const std::string& worker_key) : client(hub.port()) {
-        constexpr int op_binary = 2;
         Hello hello;
         hello.token = hub.token();
         hello.nickname = "Ada";

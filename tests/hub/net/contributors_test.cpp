@@ -17,9 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int op_binary = 2;
-std::string as_string(const Bytes& bytes) { return std::string(as_text_view(bytes)); }
-
 class Signer {
   public:
     Signer() : key_(EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"), EVP_PKEY_free) {
@@ -59,8 +56,8 @@ std::string hex_of(const Signature& signature) {
 }
 
 // A worker's line up to WELCOME.
-struct Lender {
-    Lender(TestHub& hub, const std::string& worker_key) : client(hub.port()) {
+struct Contributor {
+    Contributor(TestHub& hub, const std::string& worker_key) : client(hub.port()) {
         Hello hello;
         hello.token = hub.token();
         hello.nickname = "Ada";
@@ -105,7 +102,7 @@ class ContributorsTest : public testing::Test {
 };
 
 TEST_F(ContributorsTest, ASignedWorkerIsKnownByItsKeyAndShownByItsNicknameOnlyIfItsOwnerWants) {
-    Lender lender(hub_, "one");
+    Contributor lender(hub_, "one");
     ASSERT_EQ(lender.welcome.nonce.size(), 64u);
     EXPECT_FALSE(is_known(signer_));
     lender.say(encode_identity(signer_.identity(text_for(lender.welcome))));
@@ -119,7 +116,7 @@ TEST_F(ContributorsTest, ASignedWorkerIsKnownByItsKeyAndShownByItsNicknameOnlyIf
 }
 
 TEST_F(ContributorsTest, WhatIsNotSignedForThisConnectionIsRefusedAndTheWorkerStays) {
-    Lender lender(hub_, "one"), other(hub_, "two");
+    Contributor lender(hub_, "one"), other(hub_, "two");
     EXPECT_NE(lender.welcome.nonce, other.welcome.nonce);
     const Welcome& own = lender.welcome;
     Identity bent = signer_.identity(text_for(own));
@@ -156,9 +153,9 @@ TEST_F(ContributorsTest, WhatIsNotSignedForThisConnectionIsRefusedAndTheWorkerSt
 }
 
 TEST_F(ContributorsTest, AFrameThatIsNoneEndsTheConnection) {
-    const auto expect_1002 = [&](const char* what, const std::function<void(Lender&)>& act) {
+    const auto expect_1002 = [&](const char* what, const std::function<void(Contributor&)>& act) {
         SCOPED_TRACE(what);
-        Lender lender(hub_, what);
+        Contributor lender(hub_, what);
         act(lender);
         const auto error = lender.read_error();
         ASSERT_TRUE(error);
@@ -171,15 +168,15 @@ TEST_F(ContributorsTest, AFrameThatIsNoneEndsTheConnection) {
         out.grow(bytes);
         return finish_frame(std::move(out));
     };
-    expect_1002("one byte more", [&](Lender& l) { l.say(of_bytes(identity_bytes + 1)); });
-    expect_1002("oversized", [&](Lender& l) { l.say(of_bytes(60'000)); });
-    expect_1002("empty", [&](Lender& l) { l.say(of_bytes(0)); });
-    expect_1002("unknown flags", [&](Lender& l) {
+    expect_1002("one byte more", [&](Contributor& l) { l.say(of_bytes(identity_bytes + 1)); });
+    expect_1002("oversized", [&](Contributor& l) { l.say(of_bytes(60'000)); });
+    expect_1002("empty", [&](Contributor& l) { l.say(of_bytes(0)); });
+    expect_1002("unknown flags", [&](Contributor& l) {
         Bytes frame = of_bytes(identity_bytes);
         frame[frame_header_bytes + 96] = std::byte{2};
         l.say(frame);
     });
-    expect_1002("again and again", [&](Lender& l) {
+    expect_1002("again and again", [&](Contributor& l) {
         const Bytes good = encode_identity(signer_.identity(text_for(l.welcome)));
         for (int i = 0; i < 65; ++i) l.say(good);
     });
@@ -214,7 +211,7 @@ TEST_F(ContributorsTest, OnlyTheJoinTokenOpensTheBoardAlsoOnLoopback) {
 }
 
 TEST_F(ContributorsTest, WhoHoldsTheKeyIsForgottenAndNobodyElse) {
-    Lender lender(hub_, "one");
+    Contributor lender(hub_, "one");
     const Bytes frame = encode_identity(signer_.identity(text_for(lender.welcome)));
     lender.say(frame);
     ASSERT_TRUE(eventually([&] { return is_known(signer_); }));

@@ -41,8 +41,6 @@ void expect_error(const RawResponse& response, unsigned status, const Row& row,
     }
 }
 
-const std::string json_type = "Content-Type: application/json\r\n";
-
 TEST(DialectErrorsTest, RefusalsOfTheDoorHaveTheRoutesShape) {
     TestHubOptions options;
     options.server.require_keys = true;

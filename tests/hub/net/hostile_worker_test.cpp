@@ -13,7 +13,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::string as_string(const Bytes& bytes) { return std::string(as_text_view(bytes)); }
 Hello good_hello(const std::string& token) {
     Hello hello;
     hello.token = token;
@@ -24,7 +23,7 @@ Hello good_hello(const std::string& token) {
     hello.worker_key = "test";
     return hello;
 }
-constexpr int op_text = 1, op_binary = 2;
+constexpr int op_text = 1;
 
 class HostileWorkerTest : public testing::Test {
   protected:

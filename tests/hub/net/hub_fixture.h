@@ -10,8 +10,17 @@
 #include "hub/engine/decoder.h"
 #include "hub/engine/local_experts.h"
 #include "hub/net/server.h"
+#include "protocol/bytes.h"
 
 namespace moex::net {
+
+// Lines of a request's head.
+inline const std::string json_type = "Content-Type: application/json\r\n";
+inline std::string bearer(const std::string& key) {
+    return "Authorization: Bearer " + key + "\r\n";
+}
+
+inline std::string as_string(const Bytes& bytes) { return std::string(as_text_view(bytes)); }
 
 struct TestHubOptions {
     ServerOptions server;

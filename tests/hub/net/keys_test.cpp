@@ -9,11 +9,8 @@
 namespace moex::net {
 namespace {
 
-const std::string json_type = "Content-Type: application/json\r\n";
 // Ends by length only.
 const std::string endless = R"("logit_bias": {"8189": -100, "8191": -100})";
-
-std::string bearer(const std::string& key) { return "Authorization: Bearer " + key + "\r\n"; }
 
 std::string post(const std::string& header_lines, const std::string& body) {
     return "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n" + json_type + header_lines +

@@ -16,6 +16,8 @@ struct RawResponse {
     std::string body;
 };
 
+constexpr int op_binary = 2;  // a WebSocket's opcode
+
 // One WebSocket frame as the server sent it.
 struct RawFrame {
     int opcode = -1;  // -1: the connection ended first

@@ -96,8 +96,8 @@ std::vector<Event> rest_of(StreamReader& reader) {
     return events;
 }
 
-int running(std::uint16_t port) {
-    return Json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running"];
+int running_now(std::uint16_t port) {
+    return Json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running_now"];
 }
 
 TEST(ResumableTest, EachEventComesOnceWhereverTheLineBreaks) {
@@ -146,7 +146,7 @@ TEST(ResumableTest, AnAnswerThatNobodyHearsIsKeptToItsEnd) {
     StreamReader first(hub.port(), post_of(body_of(40, true)));
     const std::string id = first.id();
     first.close();
-    ASSERT_TRUE(eventually([&] { return running(hub.port()) == 0; }));
+    ASSERT_TRUE(eventually([&] { return running_now(hub.port()) == 0; }));
 
     StreamReader again(hub.port(), StreamReader::resume(id, 0));
     const std::vector<Event> events = rest_of(again);
@@ -207,14 +207,14 @@ TEST(ResumableTest, OfOneClientFourRunAndOneThatIsStoppedMakesRoom) {
     EXPECT_EQ(stopped.status, 200u);
     EXPECT_EQ(Json::parse(stopped.body)["stopped"], true);
     EXPECT_EQ(fetch(hub.port(), "GET", path).status, 404u);
-    EXPECT_TRUE(eventually([&] { return running(hub.port()) <= 3; }));
+    EXPECT_TRUE(eventually([&] { return running_now(hub.port()) <= 3; }));
 
     StreamReader next(hub.port(), request);
     EXPECT_NE(next.id(), "") << next.head();
     for (const auto& reader : readers) fetch(hub.port(), "DELETE", "/v1/streams/" + reader->id());
     fetch(hub.port(), "DELETE", "/v1/streams/" + next.id());
     EXPECT_FALSE(next.head().empty());
-    EXPECT_TRUE(eventually([&] { return running(hub.port()) == 0; }));
+    EXPECT_TRUE(eventually([&] { return running_now(hub.port()) == 0; }));
 }
 
 TEST(ResumableTest, WhenNobodyComesBackTheSlotIsFree) {
@@ -233,7 +233,7 @@ TEST(ResumableTest, WhenNobodyComesBackTheSlotIsFree) {
         *later += 61;
         return fetch(hub.port(), "GET", "/v1/streams/" + id).status == 404;
     }));
-    EXPECT_TRUE(eventually([&] { return running(hub.port()) == 0; }));
+    EXPECT_TRUE(eventually([&] { return running_now(hub.port()) == 0; }));
 }
 
 TEST(ResumableTest, WhatIsTooLongToKeepIsSaidByName) {

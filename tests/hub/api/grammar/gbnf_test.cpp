@@ -23,14 +23,14 @@ bool admits(const std::shared_ptr<const Grammar>& grammar, std::string_view word
     return state.take(words) && state.may_end();
 }
 
-struct Case {
+struct GbnfCase {
     const char* source;
     std::vector<const char*> good, bad;
 };
 
 TEST(GbnfTest, GrammarsAdmitWhatTheySay) {
     const Vocabulary vocabulary = small_vocabulary();
-    const Case cases[] = {
+    const GbnfCase cases[] = {
         {"root ::= \"yes\" | \"no\"", {"yes", "no"}, {"", "yesno", "maybe"}},
         {"# a list\nroot ::= item (\",\" item)*\nitem ::= [a-c]+ # letters\n",
          {"a", "abc,b", "c,c,c"},
@@ -45,7 +45,7 @@ TEST(GbnfTest, GrammarsAdmitWhatTheySay) {
         {"root ::= .{2} \"\\n\" (\n  \"a\" |\n  \"b\"\n)", {"xy\na", "\xc3\xa9-\nb"}, {"x\na"}},
         {"root ::= \"a\"\n  | \"b\"", {"a", "b"}, {"ab"}},
     };
-    for (const Case& one : cases) {
+    for (const GbnfCase& one : cases) {
         const auto grammar = grammar_of(one.source, vocabulary);
         ASSERT_TRUE(grammar.ok()) << one.source << grammar.error().message;
         for (const char* words : one.good) EXPECT_TRUE(admits(*grammar, words)) << words;
