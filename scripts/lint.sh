@@ -27,12 +27,13 @@ if [ "$changed" = 1 ]; then
 fi
 mapfile -t sources < <(git ls-files --cached --others --exclude-standard -- "${paths[@]}" | grep '\.cpp$' || true)
 
-# clang reads no header that g++ has precompiled, so the lint has a configuration of its own. It builds nothing but the
+# clang reads no header that g++ has precompiled, and looks at each source alone, so the lint has a configuration of its
+# own. It builds nothing but the
 # kernels, which the worker's sources include.
 build=${MOEX_LINT_BUILD:-build-lint}
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPILER=clang-14 \
-  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMOEX_WEB=OFF > "$build/configure.log" 2>&1 \
+  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMOEX_BATCH=1 -DMOEX_WEB=OFF > "$build/configure.log" 2>&1 \
   || { cat "$build/configure.log" >&2; exit 1; }
 cmake --build "$build" --target moex_kernels > "$build/kernels.log" 2>&1 \
   || { tail -20 "$build/kernels.log" >&2; exit 1; }

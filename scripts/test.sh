@@ -39,11 +39,12 @@ timed() {   # timed NAME COMMAND...: gives back what the command gave
   return "$code"
 }
 
-# Programs of the tests and what they link; no precompiled headers, so that a missing include is found here.
+# Programs of the tests and what they link; no precompiled headers and no batches, so that a missing include is found
+# here.
 # shellcheck disable=SC2317
 configure_sanitized() {
   cmake -S "$here" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1 -fno-var-tracking" \
-    "-DMOEX_SANITIZE=$sanitize" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+    "-DMOEX_SANITIZE=$sanitize" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMOEX_BATCH=1 \
     -DMOEX_WEB=OFF -DMOEX_BENCH=OFF -DMOEX_WORKER=ON -DMOEX_TESTS=ON > "$build/configure.log" 2>&1 \
     || { cat "$build/configure.log" >&2; return 1; }
 }

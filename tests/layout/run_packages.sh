@@ -36,7 +36,7 @@ done < <(grep -E '^[^=]*(:FILEPATH|_DIR:PATH)=/' "$MOEX_BUILD/CMakeCache.txt" | 
 [ "$checked" -gt 0 ] || complain "no path in CMakeCache.txt belongs to a package: this test has lost its eyes"
 
 # run, test, run in one folder.
-commands() { grep -E '"command": .*/hub/[^ ]*\.cpp"' "$MOEX_BUILD/compile_commands.json" | sort; }
+commands() { grep -E '"command": .*/(hub|batches)/[^ ]*\.cpp"' "$MOEX_BUILD/compile_commands.json" | sort; }
 state() { grep -E '^MOEX_(TESTS|BENCH|WORKER|WEB):' "$MOEX_BUILD/CMakeCache.txt"; }
 before=$(commands)
 configure --tests

@@ -90,9 +90,9 @@ Result<ShadowRecord> parse_shadow_record(std::string_view json_text, std::string
     const Json& layers = member(object, "layers");
     if (member(object, "format") != "moex-shadow" ||
         member(object, "format_version") != shadow_format_version || !layers.is_array())
-        return Error{
-            ErrorCode::unsupported,
-            text(what, ": not a shadow, or of another format_version than ", shadow_format_version)};
+        return Error{ErrorCode::unsupported,
+                     text(what, ": not a shadow, or of another format_version than ",
+                          shadow_format_version)};
 
     ShadowRecord record;
     const Json &name = member(object, "name"), &dtype = member(object, "dtype");

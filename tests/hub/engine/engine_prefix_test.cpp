@@ -111,7 +111,9 @@ class EnginePrefixTest : public testing::Test {
         for (Pending& one : pending) outcomes.push_back(one.outcome.get());
         return outcomes;
     }
-    PrefixOutcome solo(GenerationRequest request) { return submit(std::move(request)).outcome.get(); }
+    PrefixOutcome solo(GenerationRequest request) {
+        return submit(std::move(request)).outcome.get();
+    }
     // By an engine that never saw anything, while the other one rests: they share the decoder.
     PrefixOutcome fresh(const GenerationRequest& request, KvDtype kv_dtype) {
         Engine engine(*decoder_, local_, {.kv_dtype = kv_dtype, .prefix_cache = false});
