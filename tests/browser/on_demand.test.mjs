@@ -114,7 +114,7 @@ const lies = {
     before_it = message;
     return given;
   },
-  malicious: () => [prefetchOf(everything), prefetchOf(everything.toReversed()), prefetchOf([])],
+  malicious: () => [prefetchOf(everything), prefetchOf(everything.slice().reverse()), prefetchOf([])],
 };
 for (const [kind, lie] of Object.entries(lies))
   test(`${kind} hints change no word`, async (t) => {
