@@ -97,7 +97,7 @@ std::vector<Event> rest_of(StreamReader& reader) {
 }
 
 int running_now(std::uint16_t port) {
-    return Json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running_now"];
+    return Json::parse(fetch(port, "GET", "/api/status").body)["engine"]["running"];
 }
 
 TEST(ResumableTest, EachEventComesOnceWhereverTheLineBreaks) {
