@@ -72,7 +72,7 @@ class Words {
         }
     }
     Vocabulary vocabulary() const {
-        if (tokens_.empty()) return Vocabulary(*tokenizer_, tokenizer_->vocab_size(), {8191, 8189});
+        if (tokens_.empty()) return Vocabulary(*tokenizer_, tokenizer_->vocab_size(), ends());
         return Vocabulary(tokens_, {}, {static_cast<TokenId>(tokens_.size() - 1)});
     }
     std::vector<TokenId> encode(const std::string& words) const {
@@ -88,6 +88,15 @@ class Words {
     }
 
   private:
+    // As the models of this family end an answer.
+    std::vector<TokenId> ends() const {
+        std::vector<TokenId> found;
+        for (const char* name : {"<|im_end|>", "<|endoftext|>"})
+            if (const auto id = tokenizer_->token_id(name)) found.push_back(*id);
+        if (found.empty()) fail("the tokenizer has no token that ends an answer");
+        return found;
+    }
+
     std::shared_ptr<const Tokenizer> tokenizer_;
     std::vector<std::string> tokens_;
     std::map<std::string, TokenId> ids_;
