@@ -74,7 +74,7 @@ KernelTiming::~KernelTiming() {
     runner_.reset();
     store_.reset();
     device_.destroy_bind_group(read_.bind_group);
-    for (const gpu::BufferId buffer : {words_, sums_, readback_})
+    for (const gpu::BufferId buffer : {words_, sums_, word_, readback_})
         if (buffer.value != 0) device_.destroy_buffer(buffer);
 }
 
@@ -87,6 +87,9 @@ void KernelTiming::start(std::function<void(const TimingRow&)> row,
     auto readback = device_.create_buffer(4096, gpu::BufferUsage::readback, "timing");
     if (!readback.ok()) return fail(readback.error());
     readback_ = *readback;
+    auto word = device_.create_buffer(4, gpu::BufferUsage::storage, "timing word");
+    if (!word.ok()) return fail(word.error());
+    word_ = *word;
 
     if (options_.read_bytes > 0) steps_.push_back([this] { make_reader(); });
     steps_.push_back([this] { make_runner(); });
@@ -273,6 +276,9 @@ KernelTiming::Group KernelTiming::group(std::uint32_t layer, std::uint32_t rows)
 
 // One submission and the readback behind it.
 void KernelTiming::submitted(std::vector<gpu::Command> commands, Us then) {
+    // A browser waits for what the buffer that is read has to do with, and for nothing else.
+    commands.push_back(
+        {.kind = gpu::Command::Kind::copy, .source = word_, .target = readback_, .size_bytes = 4});
     const double started_us = now_us_();
     device_.submit(commands);
     device_.read_buffer(

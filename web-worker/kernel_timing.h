@@ -75,7 +75,7 @@ class KernelTiming {
     double started_us_ = 0;
     std::deque<Step> steps_;
 
-    gpu::BufferId words_, sums_, readback_;
+    gpu::BufferId words_, sums_, word_, readback_;
     gpu::Command read_;
     std::unique_ptr<ExpertStore> store_;
     std::unique_ptr<ExpertRunner> runner_;

@@ -1,5 +1,6 @@
 // /bench.html in a real Chromium: rows for a small shape (the page's own take minutes on a software adapter), figures
-// that hang together, pictures of it light, dark and on a phone. The pictures land in the build folder (pictures/).
+// that hang together, a whole model of the demo's shape, pictures of it light, dark and on a phone (pictures/ in the
+// build folder).
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
@@ -14,6 +15,30 @@ const looks = {
   phone: { colorScheme: "light", viewport: { width: 390, height: 780 } },
 };
 
+// The demo's shape, everything that a model is asked for: the ablation's four conditions, two lengths of a reading.
+async function measureModel(page) {
+  await page.getByRole("button", { name: "Measure the model", exact: true }).click();
+  await page.waitForFunction(() => ["done", "failed"].includes(document.documentElement.dataset.model));
+  assert.equal(await page.locator("#model-state").textContent(), "done",
+    await page.locator("#model-detail").textContent());
+
+  const rows = await page.evaluate(() => window.moexModelRows);
+  const whats = rows.map(({ what, fetch }) => `${what} ${fetch}`);
+  for (const what of ["prefill 0", "none 1", "reuse 1", "pipeline 2", "both 2", "both 4"])
+    assert.ok(whats.includes(what), `${what} is not among ${whats}`);
+  for (const row of rows.filter(({ fetch }) => fetch > 0)) {
+    assert.equal(row.tokens, 8);
+    assert.equal(row.dispatches, 93, "of a step of the demo");
+    assert.ok(row.ms_token > 0 && row.exec_ms > 0 && row.fetch_ms > 0 && row.model_ms >= row.exec_ms);
+  }
+  const found = (what) => rows.find((row) => row.what === what);
+  assert.equal(found("both").created, 0, "a tab makes nothing in a step");
+  for (const what of ["none", "pipeline"])      // a prompt is read in parts, each of which makes more
+    assert.ok(found(what).created >= 2 * 93, `${what} makes a buffer and a bind group for each dispatch`);
+  assert.ok(rows.some(({ what }) => what === "kernel route"));
+  assert.equal(await page.locator("#model-tables tbody tr").count(), rows.length);
+}
+
 test("the bench page measures and says so on every screen", async (t) => {
   const hub = await Hub.start(["--backend", "local"]);
   t.after(() => hub.remove());
@@ -23,7 +48,7 @@ test("the bench page measures and says so on every screen", async (t) => {
   page.setDefaultTimeout(0);
   const errors = [];
   page.on("pageerror", (error) => errors.push(String(error)));
-  await page.goto(`${hub.url}/bench.html?shapes=demo`);
+  await page.goto(`${hub.url}/bench.html?shapes=demo&models=demo:int4:f16&fetch=2,4&kernels=on`);
   await page.getByRole("button", { name: "Measure", exact: true }).click();
   await page.waitForFunction(() => ["done", "failed"].includes(document.documentElement.dataset.phase));
   assert.equal(await page.locator("#state").textContent(), "done", await page.locator("#detail").textContent());
@@ -40,6 +65,9 @@ test("the bench page measures and says so on every screen", async (t) => {
   assert.ok(round.p50_us > 0 && round.p10_us <= round.p50_us && round.p50_us <= round.p99_us, "frame to frame");
   const { mb } = found("total", "demo", 1);
   assert.ok(Math.abs(mb - 0.156672) < 1e-6, `${mb} MB an expert`);
+
+  await measureModel(page);
+  assert.deepEqual(errors, []);
 
   mkdirSync(join(build, "pictures"), { recursive: true });
   for (const [name, { colorScheme, viewport }] of Object.entries(looks)) {

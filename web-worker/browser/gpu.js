@@ -120,6 +120,7 @@ export class Gpu {
     this.channel.port1.onmessage = () => this.poke();
     this.poking = false;
     this.pokes = 0;
+    this.pokes_allowed = true;       // a bench asks what they bring
     this.word = new Uint32Array(1);
   }
 
@@ -321,7 +322,7 @@ export class Gpu {
 
   startPoking() {
     this.wait_began = performance.now();
-    if (this.poking) return;
+    if (this.poking || !this.pokes_allowed) return;
     this.poking = true;
     this.last_poke = this.wait_began;
     this.channel.port2.postMessage(0);

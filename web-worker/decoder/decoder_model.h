@@ -92,10 +92,11 @@ struct WeightPart {
 
 class WeightSource {
   public:
+    using Append = std::function<void(ByteView)>;
     virtual ~WeightSource() = default;
     // Gives a part's bytes in order, in as many stretches as it likes, each a multiple of 4; they
     // are not looked at after `append` returned.
-    virtual Status read(const WeightPart& part, const std::function<void(ByteView)>& append) = 0;
+    virtual Status read(const WeightPart& part, const Append& append) = 0;
 };
 
 }  // namespace moex

@@ -128,9 +128,10 @@ class Device {
 
     // One submission. Commands run in order, each sees the writes of those before its stage.
     virtual void submit(std::span<const Command> commands) = 0;
-    // After what was submitted so far: `done` gets the first `size_bytes`
-    // of a readback buffer; the view is valid during the call only, and its memory the callee's
-    // to overwrite.
+    // After what was submitted so far has copied into this readback buffer: `done` gets its first
+    // `size_bytes`; the view is valid during the call only, and its memory the callee's to
+    // overwrite. What was submitted and has nothing to do with the buffer may be still under way: a
+    // browser does not wait for it.
     // The backend does what it can to learn of completion
     // early (a tab pokes the GPU process meanwhile).
     virtual void read_buffer(BufferId buffer, std::uint64_t size_bytes,

@@ -1,0 +1,63 @@
+// What the bench page says of a whole model's rows, and the rows as decoder_bench prints them. Pure.
+
+// Memory is that of the weights; the rest is a few hundred megabytes.
+export const models = [
+  { shape: "demo", weights: "int4", words: "The demo, 24 M, INT4" },
+  { shape: "smollm-135m", weights: "int4", words: "SmolLM 135M, INT4, 0.1 GB" },
+  { shape: "qwen2-0.5b", weights: "int4", words: "Qwen2 0.5B, INT4, 0.3 GB" },
+  { shape: "tinyllama-1.1b", weights: "int4", words: "TinyLlama 1.1B, INT4, 0.8 GB" },
+  { shape: "qwen2-1.5b", weights: "int4", words: "Qwen2 1.5B, INT4, 1.0 GB" },
+  { shape: "llama3-8b", weights: "int4", words: "Llama 3 8B, INT4, 5 GB" },
+  { shape: "qwen3-30b-a3b", weights: "mixed", words: "Qwen3 30B-A3B, INT4 experts, 18 GB" },
+];
+
+const conditions = {
+  prefill: "A prompt is read",
+  none: "Step by step, everything made anew",
+  reuse: "Step by step, nothing made",
+  pipeline: "Issued ahead, everything made anew",
+  both: "Issued ahead, nothing made",
+};
+export function rowWords({ what, fetch, poke }) {
+  const kernel = what.startsWith("kernel ") ? what.slice("kernel ".length) : null;
+  const reading = what === "both" && fetch > 1 ? `, ${fetch} tokens a reading` : "";
+  return kernel ?? `${conditions[what] ?? what}${reading}${poke === false ? ", no pokes" : ""}`;
+}
+
+export const ms = (value) => (value > 0 ? `${value < 10 ? value.toFixed(2) : value.toFixed(1)} ms` : "");
+
+export const titleOf = ({ shape, weights }) => {
+  const known = models.find((one) => one.shape === shape);
+  return `${known?.words.split(",")[0] ?? shape}, ${weights}`;
+};
+
+// "qwen2-1.5b:int4:f16": shape, weights, form of the cache; the last two may be left out.
+export function askedModels(parameters) {
+  const number = (name) => Number(parameters.get(name)) || undefined;
+  const fetch = parameters.get("fetch")?.split(",").map(Number).filter((one) => one > 0);
+  return (parameters.get("models") ?? "").split(",").filter(Boolean).map((one) => {
+    const [shape, weights, kv] = one.split(":");
+    return {
+      shape, weights, kv, fetch, tokens: number("tokens"), turns: number("turns"),
+      ablation: parameters.get("ablation") !== "off", kernels: parameters.get("kernels") === "on",
+      poke: parameters.get("poke") !== "off",
+    };
+  });
+}
+
+const columns = ["what", "shape", "weights", "fetch", "tokens", "ms_token", "tok_s", "ms_least", "ms_most", "prep_ms",
+  "issue_ms", "exec_ms", "fetch_ms", "model_ms", "utilisation", "dispatches", "created", "mb", "gb_s", "poke"];
+const digits = { ms_token: 3, tok_s: 1, ms_least: 3, ms_most: 3, prep_ms: 3, issue_ms: 3, exec_ms: 4, fetch_ms: 3,
+  model_ms: 3, utilisation: 2, mb: 1, gb_s: 0 };
+export function modelCsvOf(rows) {
+  const lines = rows.map((row) => {
+    const tok_s = row.ms_token > 0 ? 1000 / row.ms_token : 0;
+    const whole = { ...row, tok_s, poke: row.poke === false ? "off" : "on" };
+    return columns.map((name) => {
+      const value = whole[name];
+      if (typeof value === "string") return value;
+      return value > 0 ? value.toFixed(digits[name] ?? 0) : "";
+    }).join(",");
+  });
+  return `${[columns.join(","), ...lines].join("\n")}\n`;
+}

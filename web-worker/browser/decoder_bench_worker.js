@@ -1,0 +1,37 @@
+// The Dedicated Worker of /bench.html for whole models. Messages in: {models: [{shape, weights, kv, fetch, tokens,
+// turns, ablation, kernels, poke}, ...]}. Out: {adapter}, {row}, {done: shape}, {finished: true} behind the last model,
+// or {reason} when it cannot go on. `poke` false: the GPU process is left to notice finished work by itself.
+import createModule from "./moex-local.js";
+import { Host } from "./host.js";
+import { BrowserText } from "./text.js";
+
+const host = new Host();
+const decoder = new TextDecoder();
+let models = [];
+
+function runNext() {
+  const model = models.shift();
+  if (!model) {
+    self.postMessage({ finished: true });
+    return;
+  }
+  host.gpu.pokes_allowed = model.poke !== false;
+  host.withText(JSON.stringify(model), (address, size) => host.wasm._mx_decoder_bench_run(address, size));
+}
+
+// The program is in the middle of a call when it reports: the next one comes after it.
+host.mx.report = (json) => {
+  const message = JSON.parse(decoder.decode(json));
+  if (message.row) message.row.poke = host.gpu.pokes_allowed;
+  self.postMessage(message);
+  if (message.adapter || message.done) setTimeout(runNext, 0);
+};
+self.onmessage = async ({ data }) => {
+  models = data.models;
+  try {
+    await host.load(createModule, import.meta.url, { text: new BrowserText() });
+    host.wasm._mx_decoder_bench_open();
+  } catch (error) {
+    self.postMessage({ reason: `The program did not load: ${error.message ?? error}` });
+  }
+};

@@ -1,0 +1,179 @@
+#include "web-worker/decoder/bench_models.h"
+
+#include <algorithm>
+
+#include "protocol/text.h"
+
+namespace moex {
+namespace {
+
+struct BenchShape {
+    const char* name;
+    std::uint32_t hidden_size, num_layers, num_heads, num_kv_heads, head_dim, vocab_size,
+        intermediate_size, num_experts, top_k;
+    bool tied, qkv_bias, qk_norm;
+};
+constexpr BenchShape shapes[] = {
+    {"demo", 384, 8, 6, 2, 64, 8192, 256, 16, 4, true, false, true},
+    {"smollm-135m", 576, 30, 9, 3, 64, 49152, 1536, 0, 0, true, false, false},
+    {"qwen2-0.5b", 896, 24, 14, 2, 64, 151936, 4864, 0, 0, true, true, false},
+    {"tinyllama-1.1b", 2048, 22, 32, 4, 64, 32000, 5632, 0, 0, false, false, false},
+    {"qwen2-1.5b", 1536, 28, 12, 2, 128, 151936, 8960, 0, 0, true, true, false},
+    {"llama3-8b", 4096, 32, 32, 8, 128, 128256, 14336, 0, 0, false, false, false},
+    {"qwen3-30b-a3b", 2048, 48, 32, 4, 128, 151936, 768, 128, 8, false, false, true},
+};
+
+DecoderModel model_of(const BenchShape& shape) {
+    DecoderModel model;
+    model.hidden_size = shape.hidden_size;
+    model.num_layers = shape.num_layers;
+    model.num_heads = shape.num_heads;
+    model.num_kv_heads = shape.num_kv_heads;
+    model.head_dim = shape.head_dim;
+    model.vocab_size = shape.vocab_size;
+    model.num_experts = shape.num_experts;
+    model.top_k = shape.top_k;
+    model.moe_intermediate_size = model.intermediate_size = shape.intermediate_size;
+    model.layer_is_moe.assign(shape.num_layers, shape.num_experts > 0);
+    model.norm_topk_prob = true;
+    model.qk_norm = shape.qk_norm;
+    model.qkv_bias = shape.qkv_bias;
+    model.tied_embeddings = shape.tied;
+    return model;
+}
+
+template <class Value>
+void give(const std::vector<Value>& from, std::uint64_t size_bytes,
+          const WeightSource::Append& append) {
+    const ByteView all = std::as_bytes(std::span(from));
+    for (; size_bytes > all.size(); size_bytes -= all.size()) append(all);
+    append(all.first(size_bytes));
+}
+
+}  // namespace
+
+std::vector<std::string> bench_shapes() {
+    std::vector<std::string> names;
+    for (const BenchShape& shape : shapes) names.emplace_back(shape.name);
+    return names;
+}
+
+Result<DecoderModel> bench_model(std::string_view shape, std::string_view weights,
+                                 std::uint32_t context_tokens) {
+    const auto* const found = std::find_if(
+        std::begin(shapes), std::end(shapes),
+        [&](const BenchShape& one) { return one.name == shape; });
+    if (found == std::end(shapes))
+        return Error{ErrorCode::unsupported, text("no shape is called ", shape)};
+    if (weights != "int4" && weights != "bf16" && weights != "f32" && weights != "mixed")
+        return Error{ErrorCode::unsupported,
+                     text("weights are int4, bf16, f32 or mixed, not ", weights)};
+
+    DecoderModel model = model_of(*found);
+    model.context_tokens = context_tokens;
+    const WeightKind kind = weights == "int4"  ? WeightKind::int4
+                            : weights == "f32" ? WeightKind::f32
+                                               : WeightKind::bf16;
+    model.table_kind = model.attention_kind = model.dense_kind = model.expert_kind = kind;
+    // A router's rows are few and its errors dear: nobody rounds it to 4 bits.
+    model.router_kind = kind == WeightKind::int4 ? WeightKind::bf16 : kind;
+    model.group_size = 32;
+    if (weights == "mixed") {
+        model.expert_kind = WeightKind::int4;
+        model.group_size = 128;
+    }
+    return model;
+}
+
+std::uint64_t weight_bytes_of_a_token(const DecoderModel& model) {
+    const auto matrix = [&](WeightKind kind, std::uint32_t out, std::uint32_t in) {
+        return matrix_layout(kind, out, in, model.group_size).size_bytes;
+    };
+    std::uint64_t bytes = matrix(model.table_kind, model.vocab_size, model.hidden_size);
+    for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
+        bytes += matrix(model.attention_kind, model.qkv_size(), model.hidden_size) +
+                 matrix(model.attention_kind, model.hidden_size, model.q_size());
+        const std::uint64_t blob = expert_blob_layout(model.ffn_shape(layer),
+                                                      expert_dtype_of(model.ffn_kind(layer)))
+                                       .size_bytes;
+        bytes += model.is_moe(layer)
+                     ? model.top_k * blob +
+                           matrix(model.router_kind, model.num_experts, model.hidden_size)
+                     : blob;
+    }
+    return bytes;
+}
+
+PatternWeights::PatternWeights(const DecoderModel& model) : model_(model) {
+    // A sequence that is the same everywhere; floats are even within two hundredths of zero.
+    std::uint32_t random = 1;
+    floats_.resize(1u << 20);
+    halves_.resize(floats_.size());
+    codes_.resize(floats_.size());
+    for (std::size_t i = 0; i < floats_.size(); ++i) {
+        random = 1664525 * random + 1013904223;
+        codes_[i] = random ^ random >> 15;
+        floats_[i] = (static_cast<float>(random >> 8) / 0x1p24f - 0.5f) * 0.04f;
+        halves_[i] = float_to_bfloat16(floats_[i]);
+    }
+    scales_.assign(floats_.size(), pack_scale_zero(float_to_half(0.005f), float_to_half(7.5f)));
+    ones_.assign(1u << 16, 1.0f);
+}
+
+std::vector<ByteView> PatternWeights::patterns() const {
+    return {std::as_bytes(std::span(floats_)), std::as_bytes(std::span(halves_)),
+            std::as_bytes(std::span(codes_)), std::as_bytes(std::span(scales_))};
+}
+
+Status PatternWeights::read(const WeightPart& part, const Append& append) {
+    using Name = WeightPart::Name;
+    const std::uint32_t hidden = model_.hidden_size;
+    const auto ones = [&](std::uint64_t count) { give(ones_, 4 * count, append); };
+    switch (part.name) {
+        case Name::embedding_rows:
+        case Name::head_rows: matrix(model_.table_kind, part.num_rows, hidden, append); break;
+        case Name::qkv: matrix(model_.attention_kind, model_.qkv_size(), hidden, append); break;
+        case Name::o: matrix(model_.attention_kind, hidden, model_.q_size(), append); break;
+        case Name::router: matrix(model_.router_kind, model_.num_experts, hidden, append); break;
+        case Name::ffn: ffn(part.layer, append); break;
+        case Name::q_norm:
+        case Name::k_norm: ones(model_.head_dim); break;
+        case Name::qkv_bias: ones(model_.qkv_size()); break;
+        default: ones(hidden);
+    }
+    return {};
+}
+
+void PatternWeights::codes(WeightKind kind, std::uint64_t size_bytes, const Append& append) const {
+    if (kind == WeightKind::f32) return give(floats_, size_bytes, append);
+    if (kind == WeightKind::bf16) return give(halves_, size_bytes, append);
+    give(codes_, size_bytes, append);
+}
+
+void PatternWeights::matrix(WeightKind kind, std::uint32_t num_out, std::uint32_t num_in,
+                            const Append& append) const {
+    const MatrixLayout layout = matrix_layout(kind, num_out, num_in, model_.group_size);
+    if (kind != WeightKind::int4) return codes(kind, layout.size_bytes, append);
+    codes(kind, layout.scale_zero_bytes_at, append);
+    give(scales_, layout.size_bytes - layout.scale_zero_bytes_at, append);
+}
+
+// Codes, scales and zeros of gate and up, then of down; without scales where it is not int4.
+void PatternWeights::ffn(std::uint32_t layer, const Append& append) const {
+    const WeightKind kind = model_.ffn_kind(layer);
+    const ExpertBlobLayout blob = expert_blob_layout(model_.ffn_shape(layer),
+                                                     expert_dtype_of(kind));
+    const std::uint64_t ends[] = {blob.gate_up_scale_zero.offset_bytes,
+                                  blob.down_codes.offset_bytes, blob.down_scale_zero.offset_bytes,
+                                  blob.size_bytes};
+    std::uint64_t at = 0;
+    for (std::size_t i = 0; i < 4; at = ends[i++]) {
+        if (ends[i] == at) continue;
+        if (i % 2 == 0)
+            codes(kind, ends[i] - at, append);
+        else
+            give(scales_, ends[i] - at, append);
+    }
+}
+
+}  // namespace moex

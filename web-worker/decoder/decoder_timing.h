@@ -1,0 +1,137 @@
+// How long a token of a whole model takes on this GPU, and where the time goes: the ablation that
+// WeInfer publishes (what is made in every step or once; steps one by one or issued ahead), its
+// stages, and what its equations say of them. Measured the same way in a tab and natively.
+// GPU time is a slope: the same commands once and several times in one submission.
+// Source: Chen et al., "WeInfer", WWW 2025, sections 3, 4 and 5.3, eq. 3 and 15.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "web-worker/decoder/bench_models.h"
+#include "web-worker/decoder/greedy_loop.h"
+#include "web-worker/decoder/timing_device.h"
+
+namespace moex {
+
+struct DecoderTimingOptions {
+    std::string shape = "demo", weights = "int4";  // bench_models.h
+    KvKind kv_kind = KvKind::f32;
+    std::vector<std::uint32_t> fetch{8};  // tokens of a reading where steps are issued ahead
+    std::uint32_t tokens = 300;           // of each condition, in all its turns together
+    std::uint32_t turns = 3;              // the conditions take turns
+    std::uint32_t context = 1024, prompt = 128;
+    bool ablation = true;  // none, reuse and pipeline, too: WebGPU's matter
+    bool kernels = false;  // each kernel's share of a step
+
+    // For a software adapter: enough to see that it works.
+    void shorten();
+};
+
+// One line of the result; times in ms, 0 where it has none.
+struct DecoderTimingRow {
+    // prefill      a prompt; ms_token is of one of its tokens
+    // none         a token is read before the next step is issued, and every step makes its uniform
+    //              buffers, bind groups and staging buffer anew
+    // reuse        the same, with nothing made
+    // pipeline     steps are issued ahead, `fetch` tokens read at once; everything is made anew
+    // both         steps issued ahead, nothing made: how a tab answers
+    // kernel NAME  all dispatches of one kernel in a step: exec_ms of them
+    std::string what;
+    std::uint32_t fetch = 0, tokens = 0;
+    double ms_token = 0, ms_least = 0, ms_most = 0;  // the median turn's, and the turns' range
+    double prep_ms = 0;   // from a step's issue until the GPU could begin it
+    double issue_ms = 0;  // of a step, where many are prepared one after the other
+    double exec_ms = 0;   // the GPU's for a step
+    double fetch_ms = 0;  // a reading of what is there already
+    double model_ms = 0;  // what eq. 3 or eq. 15 makes of these
+    std::uint32_t dispatches = 0;
+    std::uint32_t created = 0;  // buffers and bind groups of a step
+    double mb = 0;              // 10^6 bytes of weights that a token reads
+    double utilisation() const { return ms_token > 0 ? exec_ms / ms_token : 0; }
+    double gb_s() const { return exec_ms > 0 ? mb / exec_ms : 0; }
+};
+
+class DecoderTiming {
+  public:
+    // `device` outlives this object.
+    DecoderTiming(gpu::Device& device, DecoderTimingOptions options,
+                  std::function<double()> now_us);
+    ~DecoderTiming();
+    DecoderTiming(const DecoderTiming&) = delete;
+
+    // Calls `row` for each line and `done` once, then this object may be ended, but not within.
+    void start(std::function<void(const DecoderTimingRow&)> row, std::function<void(Status)> done);
+
+  private:
+    using Then = std::function<void()>;
+    using Ms = std::function<void(double ms)>;
+    struct Condition {
+        const char* what;
+        bool creates, ahead;
+        std::uint32_t fetch;
+        std::vector<double> ms_token = {};  // of each turn
+        std::uint32_t tokens = 0;
+        std::uint64_t created = 0;
+    };
+
+    std::uint64_t created() const;
+    double now_ms() const { return now_us_() / 1e3; }
+    void next();
+    void fail(const Error& error);
+    bool held(const Status& status);
+    void plan();
+    void load();
+    bool feed(std::uint32_t tokens);
+    void read_one(Then then);
+
+    void prefill(bool printed);
+    void capture_step();
+    void measure_fetch();
+    void measure_prep(bool creates);
+    void kernel(const std::string& name, std::vector<gpu::Command> commands);
+    void plan_kernels();
+    void one_by_one(Condition& condition);
+    void step_one_by_one(Condition& condition, std::uint32_t left);
+    void ahead(Condition& condition);
+    void took(Condition& condition, double ms, std::uint32_t tokens);
+    void give(const Condition& condition);
+
+    void submitted(const std::vector<gpu::Command>& commands, std::uint32_t times, Ms then);
+    void slope(std::vector<gpu::Command> commands, Ms then);
+    void take_turn();
+
+    TimingDevice device_;
+    DecoderTimingOptions options_;
+    std::function<double()> now_us_;
+    std::function<void(const DecoderTimingRow&)> row_;
+    std::function<void(Status)> done_;
+    std::deque<Then> steps_;
+
+    DecoderModel model_;
+    gpu::BufferId readback_, word_;
+    std::unique_ptr<GpuDecoder> decoder_;
+    std::unique_ptr<GreedyLoop> loop_, loop_before_;
+    std::vector<std::uint32_t> prompt_;
+    std::vector<Condition> conditions_;
+
+    std::vector<gpu::Command> step_;
+    std::vector<double> times_;
+    double started_ms_ = 0, heard_ms_ = 0;
+    std::uint64_t created_before_ = 0;
+    std::uint32_t heard_ = 0;
+    double exec_ms_ = 0, fetch_ms_ = 0;
+    double prep_ms_[2] = {}, issue_ms_[2] = {};  // nothing made; everything made anew
+
+    struct Slope {  // the one that is being measured
+        std::vector<gpu::Command> once, many;
+        std::uint32_t repeats = 0, turns_left = 0;
+        double once_ms = 0, many_ms = 0;
+        Ms then;
+    } slope_;
+    LifeGuard life_;
+};
+
+}  // namespace moex
