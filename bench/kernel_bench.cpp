@@ -2,9 +2,11 @@
 // goes.
 //   kernel_bench [--device NAME] [--shape qwen3-30b-a3b|paper|demo] [--layers N] [--experts N]
 //                [--rounds N] [--pause US] [--robust on|off|unless-checked]
-//                [--kernels lanes|threads] [--check FILE]
+//                [--kernels lanes|threads] [--check FILE] [--link on]
 // CSV: what, shape, slots, rows, routing, p10_us, p50_us, p99_us, gpu_us, dispatches, mb, gb_s.
 //   empty_round  one empty kernel, submitted and read back: what nothing costs
+//   upload       `rows` experts from this machine's memory to the GPU's, through staging memory, as
+//                experts on demand come; the one submission's end awaited. --link on: nothing else
 //   read         a kernel that only reads: gb_s is the bound of the others
 //   round        frame to frame (decoded group in, checked bytes out); gpu_us and dispatches are
 //                of one round, mb the weights that it must read once, gb_s what that comes to
@@ -61,6 +63,7 @@ struct Options {
     std::string device, shape = "qwen3-30b-a3b";
     std::uint32_t layers = 48, experts = 128, rounds = 480;
     int pause_us = 0;  // between rounds, as a decode loop has it
+    bool link_only = false;
     std::string check_file;
     gpu::RobustAccess robust_access = gpu::RobustAccess::unless_checked;
     RoundKernels kernels = RoundKernels::by_adapter;
@@ -164,6 +167,8 @@ class Bench {
     }
 
     void run() {
+        upload();
+        if (options_.link_only) return;
         read();
         kernels();
         rounds("layer", false);
@@ -225,6 +230,30 @@ class Bench {
             many_us = std::min(many_us, submitted(many));
         }
         return (many_us - few_us) / repeats;
+    }
+
+    void upload() {
+        constexpr std::uint32_t at_once_max = 64;
+        const Bytes blob = random_blob();
+        const std::vector<Bytes> blobs(at_once_max, blob);  // no cache holds them all
+        const gpu::BufferId target = must(
+            device_.create_buffer(at_once_max * blob.size(), gpu::BufferUsage::storage, "experts"));
+        for (const std::uint32_t at_once : {1u, 8u, at_once_max}) {
+            std::vector<double> times;
+            for (std::uint32_t turn = 0; turn < 4 + 256 / at_once; ++turn) {
+                const auto started = Clock::now();
+                for (std::uint32_t i = 0; i < at_once; ++i)
+                    device_.write_buffer(target, i * blob.size(), blobs[i]);
+                submitted({});
+                if (turn >= 4) times.push_back(us_since(started));  // staging memory is there
+            }
+            const double mb = static_cast<double>(at_once * blob.size()) / 1e6;
+            std::printf("upload,%s,,%u,,%.1f,%.1f,%.1f,,,%.1f,%.2f\n", options_.shape.c_str(),
+                        at_once, quantile(times, 0.1), quantile(times, 0.5), quantile(times, 0.99),
+                        mb, mb * 1e3 / quantile(times, 0.5));
+            std::fflush(stdout);
+        }
+        device_.destroy_buffer(target);
     }
 
     // The empty round and the bound.
@@ -414,6 +443,8 @@ Options options_of(int argc, char** argv) {
             options.experts = std::max(1u, number);
         else if (flag == "--check")
             options.check_file = value;
+        else if (flag == "--link")
+            options.link_only = value == "on";
         else if (flag == "--rounds")
             options.rounds = std::max(1u, number);
         else if (flag == "--kernels")

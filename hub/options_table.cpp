@@ -43,6 +43,16 @@ Status check_prefetch(std::string_view value) {
         text("wanted off, on or a number of experts from 1 to 1024, found \"", value, "\"")};
 }
 
+Status check_share(std::string_view value) {
+    double number = 0;
+    const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
+    if (value.empty() || (failure == std::errc() && end == value.data() + value.size() &&
+                          number >= 0 && number <= 1))
+        return {};
+    return Error{ErrorCode::invalid_argument,
+                 text("wanted a share from 0 to 1, found \"", value, "\"")};
+}
+
 Status check_number_text(std::string_view value) {
     double number = 0;
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
@@ -181,6 +191,9 @@ const Setting swarm_settings[] = {
      "tell workers that hold more experts than lie in their memory which of them the next layer "
      "may ask for (by this machine's cores); N a token and layer, on: as many as a token asks for",
      0, 0, "", check_prefetch},
+    {"prefetch-replay", word, command_serve, "RECALL", "",
+     "hints of a text that was decoded before are this share right (benches)", 0, 0, "",
+     check_share, true},
     {"deterministic", flag, command_serve | command_generate | reads_text, "", "off",
      "same text whatever the workers: fixed rounding and order of sums"},
     {"wire-dtype", word, command_serve | command_generate | reads_text, "DTYPE", "f16",

@@ -38,6 +38,7 @@ struct SlotCounters {
     std::uint64_t loads = 0;                   // groups that waited
     double load_ms = 0;                        // for so long in all
     std::uint64_t prefetched = 0, wasted = 0;  // brought for a hint; gone again without use
+    std::uint64_t brought = 0;                 // to a slot, since all was held
 };
 
 struct WorkerStatus {

@@ -89,6 +89,7 @@ void SlotCache::go_on() {
         const auto at = one++;
         if (!has_free_slot() && !make_room(wanted(at->first))) continue;
         const auto placed = unplaced_.extract(at);
+        ++report_.status.slots.brought;
         if (const Status put = place(placed.key(), placed.mapped()); !put.ok()) {
             const auto lost = options_.lost;  // it may end this object
             return lost(put.error());

@@ -15,6 +15,7 @@
 #include "hub/commands/serve_options.h"
 #include "hub/foresight/gate_predictors.h"
 #include "hub/foresight/known_losses.h"
+#include "hub/foresight/replayed_routes.h"
 
 namespace moex {
 namespace {
@@ -220,6 +221,8 @@ Status HubProgram::open_hints() {
 
     const auto gates = std::make_shared<const RouterGates>(std::move(loaded));
     MOEX_ASSIGN(predictor, next_layers_predictor(*model_.package, gates));
+    if (const std::string& recall = settings_.text("prefetch-replay"); !recall.empty())
+        predictor = make_replay_predictor(std::stod(recall), 1);
     hints_ = std::make_unique<Hints>(gates, std::move(predictor), per_row);
     model_.decoder->foresee_with(hints_.get());
     return {};

@@ -13,6 +13,7 @@ Hints::Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPre
 
 std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
     hints_.clear();
+    predictor_->observe(seen);
     const auto layers = gates_->moe_layers();
     const auto next = std::upper_bound(layers.begin(), layers.end(), seen.layer);
     if (next == layers.end() || seen.num_tokens > rows_max) return hints_;

@@ -54,10 +54,9 @@ int complain(int exit_code, std::string_view sentence) {
 void declare(CLI::App& app, Arguments& arguments) {
     app.footer(
         "The join token comes from MOEX_TOKEN, --token-file, or the fragment of a join link given "
-        "as --hub.\n"
-        "example: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem --cache "
-        "~/.cache/moex\n"
-        "exit: 0 left, 1 failed or refused, 2 wrong arguments");
+        "as --hub.\nexample: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem "
+        "--cache ~/.cache/moex\nexit: 0 left, 1 failed or refused, 2 wrong arguments. SIGUSR1 "
+        "prints what calls found in its memory");
 
     app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
     app.add_option("--token-file", arguments.token_file, "file that holds the join token");
@@ -154,6 +153,13 @@ Result<std::string> open_cache(const std::string& folder) {
     return native::kept_worker_key(folder);
 }
 
+void show_slots(const SlotCounters& slots) {
+    std::cerr << "worker: asked=" << slots.asked << " resident=" << slots.resident
+              << " late=" << slots.late << " loads=" << slots.loads << " load_ms=" << slots.load_ms
+              << " prefetched=" << slots.prefetched << " wasted=" << slots.wasted
+              << " brought=" << slots.brought << std::endl;
+}
+
 // One line per change, and one when it serves: scripts wait for "serving units=". How long rounds
 // take, after 1000 of them and whenever they have doubled since; at the end, where not every expert
 // lay in memory, what calls found there.
@@ -168,11 +174,7 @@ class StatusLog {
                       << " gpu_us_p50=" << status.gpu_us_p50 << std::endl;
         }
         if (status.phase == WorkerPhase::stopped && status.slots.asked > 0)
-            std::cerr << "worker: asked=" << status.slots.asked
-                      << " resident=" << status.slots.resident << " late=" << status.slots.late
-                      << " loads=" << status.slots.loads << " load_ms=" << status.slots.load_ms
-                      << " prefetched=" << status.slots.prefetched
-                      << " wasted=" << status.slots.wasted << std::endl;
+            show_slots(status.slots);
         const bool serving = status.phase == WorkerPhase::serving;
         if (status.phase == last_phase_ && status.detail == last_detail_ &&
             (!serving || status.units_ready == last_units_))
@@ -226,6 +228,7 @@ int serve(const Arguments& arguments) {
         .device = arguments.device,
         .software_gpu = arguments.backend == WorkerBackend::gpu || !arguments.device.empty()};
     options.shows_nickname = arguments.show_nickname;
+    options.on_asked = [](const WorkerStatus& status) { show_slots(status.slots); };
     if (!arguments.identity.empty()) {
         auto identity = native::IdentityFile::open(arguments.identity);
         if (!identity.ok()) return complain(failed, identity.error().message);

@@ -154,6 +154,28 @@ class Leaving {
     asio::steady_timer patience_;
 };
 
+// SIGUSR1 asks for figures, as often as it comes.
+class Asked {
+  public:
+    Asked(asio::io_context& io, std::function<void()> answer)
+        : answer_(std::move(answer)),
+          signals_(io, SIGUSR1) {
+        listen();
+    }
+
+  private:
+    void listen() {
+        signals_.async_wait([this](NetError error, int) {
+            if (error) return;
+            answer_();
+            listen();
+        });
+    }
+
+    std::function<void()> answer_;
+    asio::signal_set signals_;
+};
+
 // Signs what each WELCOME gave to sign.
 class Signer {
   public:
@@ -196,6 +218,9 @@ int run_native_worker(const NativeOptions& options, WorkerOptions worker,
     platform.set_core(core.get());
 
     Leaving leaving(io, platform, *core);
+    Asked asked(io, [&] {
+        if (options.on_asked) options.on_asked(core->status());
+    });
     asio::post(io, [&] { core->start(); });
     io.run();
 

@@ -23,6 +23,8 @@ struct NativeOptions {
     // Whom this worker's work counts for at a hub that counts; null: nobody.
     std::shared_ptr<const IdentityFile> identity;
     bool shows_nickname = false;  // to other workers of that hub
+    // At SIGUSR1: somebody wants its figures now.
+    std::function<void(const WorkerStatus&)> on_asked;
 };
 
 // Builds the worker and runs it until a signal or an end it cannot recover

@@ -1,10 +1,12 @@
 // Predictors against hand-made pasts and plain twins of their formulas.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "hub/foresight/gate_predictors.h"
 #include "hub/foresight/past_predictors.h"
 #include "hub/foresight/recall.h"
+#include "hub/foresight/replayed_routes.h"
 #include "tests/hub/engine/engine_fixture.h"
 
 namespace moex {
@@ -67,6 +69,63 @@ TEST_F(PastPredictorTest, PreviousTokenGoesByWeightsThenByWhatWasBefore) {
     past.asked(&other_, 0, {0, 1});
     EXPECT_EQ(past.order(&one_, 2), (Order{1, 2, 0}));  // another's past changes nothing
     EXPECT_EQ(past.order(&one_, 0), (Order{0, 1, 2}));  // one that begins has none: ids in order
+}
+
+// One row of 16 experts, four a token, at a position of a text that was there before.
+struct ReplayedRow {
+    SequenceRow row;
+    RouteView seen;
+    std::vector<float> confidence = std::vector<float>(16);
+
+    ReplayedRow(std::uint32_t position, TokenId token) : row{nullptr, position, token} {
+        seen = {.num_tokens = 1, .top_k = 4, .num_experts = 16, .rows = {&row, 1}};
+    }
+    Order guessed(ExpertPredictor& predictor) {
+        EXPECT_TRUE(predictor.predict(seen, 1, confidence));
+        return surest_experts(confidence, 4);
+    }
+};
+
+TEST_F(PastPredictorTest, ReplayKnowsWhatTheSameTokenChoseAtItsPlaceAndNothingElse) {
+    const auto predictor = make_replay_predictor(1.0, 1);
+    const Order chosen = {7, 3, 15, 0};
+    ReplayedRow there(5, 42), other_token(5, 43), other_place(6, 42);
+    EXPECT_FALSE(predictor->predict(there.seen, 1, there.confidence));
+
+    RouteView route = there.seen;
+    route.layer = 1;
+    route.expert_ids = chosen;
+    predictor->observe(route);
+    EXPECT_EQ(there.guessed(*predictor), chosen);
+    EXPECT_FALSE(predictor->predict(there.seen, 2, there.confidence));
+    EXPECT_FALSE(predictor->predict(other_token.seen, 1, other_token.confidence));
+    EXPECT_FALSE(predictor->predict(other_place.seen, 1, other_place.confidence));
+}
+
+TEST_F(PastPredictorTest, ReplayIsAsOftenRightAsItSaysAndNamesEachExpertOnce) {
+    const Order chosen = {7, 3, 15, 0};
+    for (const double recall : {0.0, 0.79, 0.96}) {
+        const auto predictor = make_replay_predictor(recall, 1),
+                   again = make_replay_predictor(recall, 1);
+        int right = 0;
+        constexpr int num_tokens = 2000;
+        for (std::uint32_t position = 0; position < num_tokens; ++position) {
+            ReplayedRow row(position, 1);
+            RouteView route = row.seen;
+            route.layer = 1;
+            route.expert_ids = chosen;
+            predictor->observe(route);
+            again->observe(route);
+
+            Order guessed = row.guessed(*predictor);
+            EXPECT_EQ(row.guessed(*again), guessed);
+            for (const std::uint16_t expert : chosen)
+                right += static_cast<int>(std::count(guessed.begin(), guessed.end(), expert));
+            std::sort(guessed.begin(), guessed.end());
+            EXPECT_EQ(std::unique(guessed.begin(), guessed.end()), guessed.end());
+        }
+        EXPECT_NEAR(right / (4.0 * num_tokens), recall, 0.02);
+    }
 }
 
 TEST_F(PastPredictorTest, LruCountsEverybodysUsesAndTheLargerWeightAsLater) {

@@ -57,6 +57,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     }
 
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
+    if (name == "prefetch-replay") return {"1.0", "0.96", "0"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "prefetch") return {"4", "on", "off"};
     if (name == "group") return {"32", "64", "32"};
@@ -155,6 +156,7 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
                  {"replicas", "two"},
                  {"replicas", "-1"},
                  {"hedge", "sometimes"},
+                 {"prefetch-replay", "1.5"},
                  {"hedge", "fixed 0"},
                  {"prefetch", "some"},
                  {"prefetch", "0"},
