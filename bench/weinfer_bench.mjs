@@ -1,7 +1,8 @@
 #!/usr/bin/env node
 // WeInfer's tables in a real Chromium on this machine's GPU: whole models of random weights through /bench.html.
 //   usage: MOEX_BUILD=build MOEX_NPM=build/npm node bench/weinfer_bench.mjs [--tokens 300] [--turns 3] [--only NAME]
-//   [--models SHAPE:WEIGHTS:KV,... [--fetch 1,8] [--poke on|off] [--ablation on|off] [--kernels on|off]] [--header]
+//   [--models SHAPE:WEIGHTS:KV,... [--fetch 1,8] [--poke on|off] [--ablation on|off] [--kernels on|off]]
+//   [--patience-s 60] [--header]
 // MOEX_CHROMIUM and MOEX_CHROMIUM_ARGS name the browser and what it needs to find the GPU. Without --models the tables:
 //   ablation  SmolLM-135M, Qwen2-0.5B and 1.5B, TinyLlama-1.1B x q4f16, q4f32, q0f32 x none, reuse, pipeline, both at
 //             I = 8 tokens a reading, and Llama-3-8B q4f16. q4 is INT4 in groups of 32, q0 f32; f16 and f32 are keys
@@ -16,6 +17,7 @@ import { launch } from "../tests/browser/support/tab.mjs";
 
 const options = {
   tokens: "300", turns: "3", only: "", models: "", fetch: "8", poke: "on", ablation: "on", kernels: "off",
+  "patience-s": "60",
 };
 const with_header = readFlags("weinfer_bench", options);
 const small = ["smollm-135m", "qwen2-0.5b", "qwen2-1.5b", "tinyllama-1.1b"];
@@ -23,39 +25,58 @@ const lengths = "1,2,4,8,16,32";
 const sweep = (poke) => ({ name: "sweep", models: "smollm-135m:int4:f16,qwen2-1.5b:int4:f16", fetch: lengths, poke,
   ablation: "off" });
 const tables = [
-  { name: "whole", models: "qwen3-30b-a3b:mixed:f32", fetch: "8", kernels: "on" },
   { name: "whole", models: "demo:int4:f32", fetch: "16" },
-  { name: "ablation", models: small.flatMap((shape) => [`${shape}:int4:f16`, `${shape}:int4:f32`, `${shape}:f32:f32`])
-    .join(",") },
+  { name: "ablation", models: small.flatMap((shape) => [`${shape}:int4:f16`, `${shape}:int4:f32`]).join(",") },
+  { name: "whole", models: "qwen3-30b-a3b:mixed:f32", fetch: "8", kernels: "on" },
   sweep("on"),
   sweep("off"),
+  { name: "ablation", models: small.map((shape) => `${shape}:f32:f32`).join(",") },
   { name: "ablation", models: "llama3-8b:int4:f16" },
 ];
 const asked = options.models ? [{ ...options, name: "models" }]
   : tables.filter(({ name }) => !options.only || name === options.only);
 
+// All that a page has to say, as it comes; one that says nothing for --patience-s is left.
+async function measure(browser, url, table) {
+  const page = await browser.newPage();
+  page.setDefaultTimeout(0);
+  page.on("crash", () => console.log(`# ${table.models}: the page crashed`));
+  await page.goto(`${url}/bench.html?${new URLSearchParams({ ...options, ...table })}`);
+  await page.getByRole("button", { name: "Measure the model", exact: true }).click();
+
+  let seen = 0;
+  let stage = "";
+  for (let state = ""; !["done", "failed"].includes(state);) {
+    const heard = await page.waitForFunction(([rows, before]) => {
+      const { model } = document.documentElement.dataset;
+      const now = document.getElementById("model-stage").textContent;
+      const { moexModelRows = [] } = window;
+      return (["done", "failed"].includes(model) || moexModelRows.length > rows || now !== before) && { model, now };
+    }, [seen, stage], { timeout: 1000 * options["patience-s"] }).then((handle) => handle.jsonValue(), () => null);
+    if (!heard) {
+      console.log(`# ${table.models}: nothing came for ${options["patience-s"]} s: ${stage}`);
+      break;
+    }
+    ({ model: state, now: stage } = heard);
+    const { csv, detail } = await page.evaluate(async (first) => ({
+      csv: (await import("/js/bench/model_words.js")).modelCsvOf((window.moexModelRows ?? []).slice(first)),
+      detail: document.getElementById("model-detail").textContent,
+    }), seen);
+    const [columns, ...lines] = csv.trimEnd().split("\n");
+    if (lines.length > 0 && with_header && !said_columns) console.log(`# Machine: ${detail}\n${columns}`);
+    said_columns ||= lines.length > 0;
+    for (const line of lines) console.log(line);
+    seen += lines.length;
+    if (state === "failed") console.log(`# ${table.models}: ${detail}`);
+  }
+  await page.close();
+}
+
 const hub = await Hub.start(["--backend", "local"]);
 const browser = await launch();
-let lines = with_header ? 0 : 1;
+let said_columns = false;
 try {
-  for (const { name: _, ...table } of asked) {
-    const page = await browser.newPage();
-    page.setDefaultTimeout(0);
-    const query = new URLSearchParams({ ...options, ...table });
-    await page.goto(`${hub.url}/bench.html?${query}`);
-    await page.getByRole("button", { name: "Measure the model", exact: true }).click();
-    await page.waitForFunction(() => ["done", "failed"].includes(document.documentElement.dataset.model));
-    const { csv, state, detail } = await page.evaluate(async () => ({
-      csv: (await import("/js/bench/model_words.js")).modelCsvOf(window.moexModelRows ?? []),
-      state: document.documentElement.dataset.model,
-      detail: document.getElementById("model-detail").textContent,
-    }));
-    if (lines <= 1) console.log(`# ${detail}`);
-    process.stdout.write(csv.split("\n").slice(lines === 0 ? 0 : 1).join("\n"));
-    lines += 2;
-    if (state === "failed") console.log(`# ${table.models}: ${detail}`);
-    await page.close();
-  }
+  for (const { name: _, ...table } of asked) await measure(browser, hub.url, table);
 } finally {
   await browser.close();
   await hub.remove();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "protocol/text.h"
+
 namespace moex {
 namespace {
 
@@ -65,11 +67,14 @@ void DecoderTiming::start(std::function<void(const DecoderTimingRow&)> row,
 }
 
 void DecoderTiming::plan() {
-    steps_ = {[this] { load(); },          [this] { prefill(false); },
-              [this] { prefill(true); },   [this] { capture_step(); },
-              [this] { measure_fetch(); }, [this] { measure_prep(false); }};
+    add("filling the memory", [this] { load(); });
+    add("reading a prompt", [this] { prefill(false); });
+    add("reading a prompt", [this] { prefill(true); });
+    add("a step on the GPU", [this] { capture_step(); });
+    add("reading what is there", [this] { measure_fetch(); });
+    add("preparing a step", [this] { measure_prep(false); });
     if (options_.ablation) {
-        steps_.push_back([this] { measure_prep(true); });
+        add("preparing a step, everything anew", [this] { measure_prep(true); });
         conditions_.push_back({"none", true, false, 1});
     }
     conditions_.push_back({"reuse", false, false, 1});
@@ -79,16 +84,24 @@ void DecoderTiming::plan() {
 
     for (std::uint32_t turn = 0; turn < options_.turns; ++turn)
         for (Condition& condition : conditions_)
-            steps_.push_back([this, &condition] {
-                device_.creates = condition.creates;
-                created_before_ = created();
-                condition.ahead ? ahead(condition) : one_by_one(condition);
-            });
+            add(text("turn ", turn + 1, " of ", options_.turns, ", ", condition.what),
+                [this, &condition] {
+                    device_.creates = condition.creates;
+                    created_before_ = created();
+                    condition.ahead ? ahead(condition) : one_by_one(condition);
+                });
     steps_.push_back([this] {
         for (const Condition& condition : conditions_) give(condition);
         next();
     });
-    if (options_.kernels) steps_.push_back([this] { plan_kernels(); });
+    if (options_.kernels) add("each kernel", [this] { plan_kernels(); });
+}
+
+void DecoderTiming::add(std::string stage, Then step) {
+    steps_.push_back([this, stage = std::move(stage), step = std::move(step)] {
+        on_stage(stage);
+        step();
+    });
 }
 
 std::uint64_t DecoderTiming::created() const {

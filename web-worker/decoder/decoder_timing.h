@@ -64,6 +64,8 @@ class DecoderTiming {
 
     // Calls `row` for each line and `done` once, then this object may be ended, but not within.
     void start(std::function<void(const DecoderTimingRow&)> row, std::function<void(Status)> done);
+    // What begins now, for people who wait; set before start().
+    std::function<void(std::string_view)> on_stage = [](std::string_view) {};
 
   private:
     using Then = std::function<void()>;
@@ -81,6 +83,7 @@ class DecoderTiming {
     double now_ms() const { return now_us_() / 1e3; }
     void next();
     void fail(const Error& error);
+    void add(std::string stage, Then step);
     bool held(const Status& status);
     void plan();
     void load();

@@ -1,6 +1,6 @@
 // The bench of a whole model in a tab: /bench.html's worker asks, rows go out by mx_report. Beside
 // "this device" in one program, since it times the same kernels; the two never run together.
-// JSON out: {"adapter"}, {"row"}, ..., {"done": shape}, or {"reason"}.
+// JSON out: {"adapter"}, {"stage"}, {"row"}, ..., {"done": shape}, or {"reason"}.
 #include <emscripten.h>
 
 #include <chrono>
@@ -108,6 +108,7 @@ EMSCRIPTEN_KEEPALIVE void mx_decoder_bench_run(const char* json, std::uint32_t s
     Bench& b = bench();
     b.timing.reset();  // of another model, which has told {"done"}
     b.timing = std::make_unique<DecoderTiming>(*b.device, options, now_us);
+    b.timing->on_stage = [](std::string_view stage) { tell({{"stage", std::string(stage)}}); };
     b.timing->start(
         [options](const DecoderTimingRow& row) {
             tell({{"row", row_json(options, row)}});

@@ -65,6 +65,7 @@ function end(kind, state, detail) {
   say(kind, state, detail);
   worker?.terminate();
   worker = null;
+  element("model-stage").textContent = "";
   element("model-progress").hidden = true;
   element("model-start").disabled = false;
   element("model-copy").hidden = rows.length === 0;
@@ -78,6 +79,8 @@ function onMessage({ data }) {
     window.moexAdapter = data.adapter;
     say("warn", "measuring", software ? `On ${name}: a software adapter, measured briefly.`
       : `On ${name}${has_f16 ? "" : ", without half precision"}. Sums are kept in full precision.`);
+  } else if (data.stage) {
+    element("model-stage").textContent = `${data.stage} …`;
   } else if (data.row) {
     rows.push(data.row);
     window.moexModelRows = rows;          // for whoever automates or inspects this page
