@@ -1,5 +1,6 @@
 # Files of checkpoints and packages: the safetensors header, config.json, manifest.json and generation_config.json.
-set(model_file_sources hub/model/config.cpp hub/model/strict_json.cpp hub/model/package/safetensors.cpp
-    hub/model/package/tensor.cpp hub/model/package/manifest.cpp ${protocol_sources})
+moex_fuzz_batches(model_file_sources model_files hub/model/config.cpp hub/model/package/safetensors.cpp
+    hub/model/package/tensor.cpp hub/model/package/manifest.cpp)
+list(APPEND model_file_sources hub/model/strict_json.cpp ${protocol_sources})
 moex_fuzz(safetensors SOURCES ${model_file_sources} LIBS lz4)
 moex_fuzz(model_json SOURCES ${model_file_sources} LIBS lz4)
