@@ -1,6 +1,6 @@
 // The Dedicated Worker of /bench.html for whole models. Messages in: {models: [{shape, weights, kv, fetch, tokens,
 // turns, ablation, kernels, poke}, ...]}. Out: {adapter}, {stage}, {row}, {done: shape}, {finished: true} behind the
-// last model, or {reason} when it cannot go on. `poke` false: the GPU process is left to notice finished work by itself.
+// last model, or {reason} when it cannot go on. `poke` false: the GPU process notices finished work by itself.
 import createModule from "./moex-local.js";
 import { Host } from "./host.js";
 import { BrowserText } from "./text.js";
