@@ -1,19 +1,25 @@
 // What checking answers costs, and how far honest ones are from what the judge computes.
-//   verify_bench [--model DIR] [--text FILE] [--rows N] [--question residuals|cost|both]
-// residuals: rows of hidden activations as the model has them on the text, answered by five honest
-// profiles; CSV: profile, rows, largest and mean error as a share of what is tolerated. Wanted: a
-// third at most.
-// cost: CPU time of one token on the hub (experts elsewhere), and of judging the share of its rows
-// that is checked of contributors with a record; in turns. CSV: rate, token ms, checks ms, per
-// cent. example: verify_bench --text tests/golden/demo/val_excerpt.txt --rows 1000000
+//   verify_bench [--model DIR] [--text FILE] [--skip TOKENS] [--rows N] [--seconds S]
+//                [--threads N] [--question residuals|cost|both]
+// residuals: rows of hidden activations as the model has them on the text, no row twice, each
+// split over one to four workers as routing does it, answered by five honest profiles. CSV:
+// profile, rows of answers, pairs in them, the largest error as a share of what is tolerated.
+// Wanted: a third at most. It ends after S seconds with what it has by then; with --skip several
+// run side by side. cost: CPU time of one token on the hub (experts elsewhere), and of judging the
+// share of its rows that is checked of contributors with a record; in turns. CSV: rate, token ms,
+// checks ms, per cent. example: verify_bench --text tests/golden/demo/val_excerpt.txt --rows
+// 1000000
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hub/dispatch/answer_judge.h"
@@ -27,7 +33,9 @@ namespace {
 struct Options {
     std::string model = "static/models/demo", text = "tests/golden/demo/val_excerpt.txt",
                 question = "both";
-    std::uint64_t num_rows = 100'000;
+    std::uint64_t num_rows = 100'000, num_skipped = 0;
+    double seconds = 1e9;
+    std::uint32_t num_threads = 2;
 };
 
 double cpu_seconds() {
@@ -94,6 +102,34 @@ AnswerSample sample_of(const Listener::Asked& asked, std::uint32_t hidden, std::
     return sample;
 }
 
+// What one of `num_workers` is asked of these rows, who share the experts out among them: `row_end`
+// is exclusive. Empty where its experts are not among them.
+AnswerSample share_of(const Listener::Asked& asked, std::uint32_t hidden, std::uint32_t row_begin,
+                      std::uint32_t row_end, std::uint32_t worker, std::uint32_t num_workers) {
+    AnswerSample sample{.layer = asked.layer, .hidden_size = hidden};
+    std::uint32_t num_rows = 0;
+    for (std::uint32_t row = row_begin; row < row_end; ++row) {
+        const std::size_t num_pairs = sample.pairs.size();
+        for (std::uint32_t k = 0; k < asked.top_k; ++k) {
+            const std::uint16_t expert = asked.experts[row * asked.top_k + k];
+            if (expert % num_workers != worker) continue;
+            const float gate = asked.gates[row * asked.top_k + k];
+            sample.pairs.push_back({.expert = expert,
+                                    .x_row = num_rows,
+                                    .y_row = num_rows,
+                                    .gate = half_to_float(float_to_half(gate))});
+        }
+        if (sample.pairs.size() == num_pairs) continue;
+
+        const float* x = asked.x.data() + std::size_t{row} * hidden;
+        sample.x.insert(sample.x.end(), x, x + hidden);
+        ++num_rows;
+    }
+    std::stable_sort(sample.pairs.begin(), sample.pairs.end(),
+                     [](const auto& a, const auto& b) { return a.expert < b.expert; });
+    return sample;
+}
+
 struct Profile {
     const char* name;
     Dtype dtype;
@@ -107,87 +143,143 @@ class HonestWorker {
           exact_(package_, threads, {}),
           integers_(package_, threads, {}, Arithmetic::int8) {}
 
-    std::vector<float> answer(const Profile& profile, const AnswerSample& sample) const {
-        const std::uint32_t hidden = sample.hidden_size;
-        std::vector<float> x = sample.x, y(sample.x.size()), one(hidden);
-        round_rows(sample.dtype, x, hidden);
-        for (const CheckedPair& pair : sample.pairs) {
-            compute(profile, sample.layer, pair,
-                    std::span(x).subspan(std::size_t{pair.x_row} * hidden, hidden), one);
-            for (std::uint32_t i = 0; i < hidden; ++i)
-                y[std::size_t{pair.y_row} * hidden + i] += one[i];
+    std::vector<float> answer(const Profile& profile, const AnswerSample& sample) {
+        const std::size_t hidden = sample.hidden_size;
+        std::vector<float> x = sample.x, y(sample.x.size()), x_of, y_of, gates;
+        round_rows(sample.dtype, x, sample.hidden_size);
+        for (std::size_t begin = 0, end = 0; begin < sample.pairs.size(); begin = end) {
+            const std::uint16_t expert = sample.pairs[begin].expert;
+            while (end < sample.pairs.size() && sample.pairs[end].expert == expert) ++end;
+
+            const std::size_t count = end - begin;
+            x_of.resize(count * hidden);
+            y_of.resize(count * hidden);
+            gates.resize(count);
+            for (std::size_t i = 0; i < count; ++i) {
+                gates[i] = sample.pairs[begin + i].gate;
+                std::copy_n(x.data() + sample.pairs[begin + i].x_row * hidden, hidden,
+                            x_of.data() + i * hidden);
+            }
+            compute(profile, sample.layer, expert, x_of, gates, y_of);
+            for (std::size_t i = 0; i < count; ++i)
+                for (std::size_t c = 0; c < hidden; ++c)
+                    y[sample.pairs[begin + i].y_row * hidden + c] += y_of[i * hidden + c];
         }
-        round_rows(sample.dtype, y, hidden);
+        round_rows(sample.dtype, y, sample.hidden_size);
         return y;
     }
 
   private:
-    void compute(const Profile& profile, std::uint32_t layer, const CheckedPair& pair,
-                 std::span<const float> x, std::span<float> y) const {
-        const float gate[] = {pair.gate};
+    void compute(const Profile& profile, std::uint32_t layer, std::uint16_t expert,
+                 std::span<const float> x, std::span<const float> gates, std::span<float> y) {
         switch (profile.arithmetic) {
-            case Profile::Arithmetic::f32:
-                (void)exact_.compute(layer, pair.expert, x, gate, y);
-                break;
+            case Profile::Arithmetic::f32: (void)exact_.compute(layer, expert, x, gates, y); break;
             case Profile::Arithmetic::int8:
-                (void)integers_.compute_int8(layer, pair.expert, x, gate, y);
+                (void)integers_.compute_int8(layer, expert, x, gates, y);
                 break;
             case Profile::Arithmetic::f16_between: {
-                const auto view = view_expert_blob(*package_->blob(layer, pair.expert),
-                                                   package_->expert_shape(),
-                                                   package_->expert_dtype());
-                const ExpertWeights weights = dequantize_expert(*view);
-                std::vector<double> between(weights.shape.moe_intermediate_size), out(x.size());
-                const std::vector<double> in(x.begin(), x.end());
-                expert_gate_up(between, weights, in);
-                for (double& value : between)
-                    value = half_to_float(float_to_half(static_cast<float>(value)));
-                expert_down(out, weights, between);
-                for (std::size_t i = 0; i < y.size(); ++i)
-                    y[i] = static_cast<float>(out[i] * pair.gate);
+                const ExpertWeights& weights = weights_of(layer, expert);
+                const std::size_t hidden = x.size() / gates.size();
+                std::vector<double> between(weights.shape.moe_intermediate_size), out(hidden);
+                for (std::size_t row = 0; row < gates.size(); ++row) {
+                    const auto from = x.begin() + static_cast<std::ptrdiff_t>(row * hidden);
+                    const std::vector<double> in(from, from + static_cast<std::ptrdiff_t>(hidden));
+                    expert_gate_up(between, weights, in);
+                    for (double& value : between)
+                        value = half_to_float(float_to_half(static_cast<float>(value)));
+                    expert_down(out, weights, between);
+                    for (std::size_t c = 0; c < hidden; ++c)
+                        y[row * hidden + c] = static_cast<float>(out[c] * gates[row]);
+                }
                 break;
             }
         }
+    }
+    const ExpertWeights& weights_of(std::uint32_t layer, std::uint16_t expert) {
+        const auto [at, is_new] = dequantized_.try_emplace({layer, expert});
+        if (is_new)
+            at->second = dequantize_expert(*view_expert_blob(*package_->blob(layer, expert),
+                                                             package_->expert_shape(),
+                                                             package_->expert_dtype()));
+        return at->second;
     }
 
     std::shared_ptr<const ModelPackage> package_;
     LocalExperts exact_, integers_;
+    std::map<std::pair<std::uint32_t, std::uint16_t>, ExpertWeights> dequantized_;
 };
 
-void print_residuals(const std::vector<Listener::Asked>& asked, const HonestWorker& worker,
-                     const LocalExperts& judge, std::uint32_t hidden, std::uint64_t num_rows) {
+struct Residual {
+    std::uint64_t rows = 0, pairs = 0;
+    double largest = 0;
+};
+
+// Of all rows of one layer that were asked at once.
+Residual residual_of(const Profile& profile, const Listener::Asked& asked, HonestWorker& worker,
+                     const LocalExperts& judge, std::uint32_t hidden, std::uint32_t num_workers) {
+    constexpr std::uint32_t rows_at_once = 64;
+    Residual residual;
+    const auto num_rows = static_cast<std::uint32_t>(asked.x.size() / hidden);
+    for (std::uint32_t begin = 0; begin < num_rows; begin += rows_at_once)
+        for (std::uint32_t at = 0; at < num_workers; ++at) {
+            AnswerSample sample = share_of(
+                asked, hidden, begin, std::min(num_rows, begin + rows_at_once), at, num_workers);
+            if (sample.pairs.empty()) continue;
+            sample.dtype = profile.dtype;
+            sample.arithmetic = profile.arithmetic == Profile::Arithmetic::int8
+                                    ? WorkerArithmetic::int8
+                                    : WorkerArithmetic::exact;
+            sample.y = worker.answer(profile, sample);
+            residual.largest = std::max(residual.largest, judge_answer(sample, judge).residual);
+            residual.rows += sample.y.size() / hidden;
+            residual.pairs += sample.pairs.size();
+        }
+    return residual;
+}
+
+// A window of the text after the other, until each profile has answered so many rows.
+void print_residuals(Decoder& decoder, LocalExperts& answers, std::span<const TokenId> tokens,
+                     HonestWorker& worker, const LocalExperts& judge, const Options& options) {
     using enum Profile::Arithmetic;
-    std::printf("profile,rows,residual_max,residual_mean,wanted\n");
-    for (const Profile& profile :
-         {Profile{"f32 sums; f16 wire", Dtype::f16, f32},
-          Profile{"f32 sums; bf16 wire", Dtype::bf16, f32},
-          Profile{"f32 sums; int8 wire", Dtype::int8, f32},
-          Profile{"f16 between the halves; f16 wire", Dtype::f16, f16_between},
-          Profile{"int8 activations; f16 wire", Dtype::f16, int8}}) {
-        double largest = 0, sum = 0;
-        std::uint64_t rows = 0, samples = 0;
-        // a double loop over dequantised weights is no kernel: a tenth of the rows
-        const std::uint64_t wanted = profile.arithmetic == f16_between ? num_rows / 10 : num_rows;
-        for (std::size_t at = 0; rows < wanted; at = (at + 1) % asked.size()) {
-            const auto num_tokens = static_cast<std::uint32_t>(asked[at].x.size() / hidden);
-            for (std::uint32_t row = 0; row < num_tokens && rows < wanted; ++row) {
-                AnswerSample sample = sample_of(asked[at], hidden, row, row + 1);
-                sample.dtype = profile.dtype;
-                sample.arithmetic = profile.arithmetic == int8 ? WorkerArithmetic::int8
-                                                               : WorkerArithmetic::exact;
-                sample.y = worker.answer(profile, sample);
-                const Judgement judgement = judge_answer(sample, judge);
-                largest = std::max(largest, judgement.residual);
-                sum += judgement.residual;
-                rows += sample.pairs.size();
-                ++samples;
+    constexpr std::uint32_t window = 256;
+    const Profile profiles[] = {{"f32 sums; f16 wire", Dtype::f16, f32},
+                                {"f32 sums; bf16 wire", Dtype::bf16, f32},
+                                {"f32 sums; int8 wire", Dtype::int8, f32},
+                                {"f16 between the halves; f16 wire", Dtype::f16, f16_between},
+                                {"int8 activations; f16 wire", Dtype::f16, int8}};
+    Residual residuals[std::size(profiles)];
+    const std::uint32_t hidden = decoder.config().hidden_size;
+    const auto began = std::chrono::steady_clock::now();
+    const auto is_over = [&] {
+        const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - began;
+        return residuals[0].rows >= options.num_rows || spent.count() > options.seconds;
+    };
+    for (std::size_t at = options.num_skipped; at + window <= tokens.size() && !is_over();
+         at += window) {
+        Listener listener(&answers);
+        const auto read = measure_perplexity(decoder, listener, tokens.subspan(at, window),
+                                             {.window_tokens = window, .num_windows = 1}, {});
+        if (!read.ok()) std::fprintf(stderr, "%s\n", read.error().message.c_str());
+
+        std::uint32_t turn = static_cast<std::uint32_t>(at / window);
+        for (const Listener::Asked& asked : listener.asked) {
+            const std::uint32_t num_workers = 1 + turn++ % 4;
+            for (std::size_t i = 0; i < std::size(profiles); ++i) {
+                const Residual more = residual_of(profiles[i], asked, worker, judge, hidden,
+                                                  num_workers);
+                residuals[i].rows += more.rows;
+                residuals[i].pairs += more.pairs;
+                residuals[i].largest = std::max(residuals[i].largest, more.largest);
             }
         }
-        std::printf("%s,%llu,%.4f,%.4f,0.3333\n", profile.name,
-                    static_cast<unsigned long long>(rows), largest,
-                    sum / static_cast<double>(samples));
-        std::fflush(stdout);
     }
+
+    std::printf("profile,rows,pairs,residual_max,wanted\n");
+    for (std::size_t i = 0; i < std::size(profiles); ++i)
+        std::printf("%s,%llu,%llu,%.4f,0.3333\n", profiles[i].name,
+                    static_cast<unsigned long long>(residuals[i].rows),
+                    static_cast<unsigned long long>(residuals[i].pairs), residuals[i].largest);
+    std::fflush(stdout);
 }
 
 void print_cost(Decoder& decoder, std::span<const TokenId> tokens, const LocalExperts& judge,
@@ -233,7 +325,7 @@ int run(const Options& options) {
         std::fprintf(stderr, "%s\n", package.error().message.c_str());
         return 1;
     }
-    ThreadPool threads(2);
+    ThreadPool threads(options.num_threads);
     auto decoder = Decoder::create(*package, threads, {.arithmetic = Arithmetic::int8});
     auto tokenizer = Tokenizer::load(*(*package)->tokenizer_file("tokenizer.json"),
                                      *(*package)->tokenizer_file("tokenizer_config.json"));
@@ -243,6 +335,12 @@ int run(const Options& options) {
 
     const LocalExperts judge(*package, threads, {}, Arithmetic::int8);
     LocalExperts answers(*package, threads, {});
+    if (options.question != "cost") {
+        HonestWorker worker(*package, threads);
+        print_residuals(**decoder, answers, tokens, worker, judge, options);
+    }
+    if (options.question == "residuals") return 0;
+
     Listener listener(&answers);
     const auto read = measure_perplexity(**decoder, listener, tokens,
                                          {.window_tokens = 256, .num_windows = 12}, {});
@@ -251,12 +349,7 @@ int run(const Options& options) {
         return 1;
     }
 
-    const std::uint32_t hidden = (*package)->config().hidden_size;
-    if (options.question != "cost")
-        print_residuals(listener.asked, HonestWorker(*package, threads), judge, hidden,
-                        options.num_rows);
-    if (options.question != "residuals")
-        print_cost(**decoder, tokens, judge, hidden, listener.asked);
+    print_cost(**decoder, tokens, judge, (*package)->config().hidden_size, listener.asked);
     return 0;
 }
 
@@ -273,6 +366,12 @@ int main(int argc, char** argv) {
             options.text = value;
         else if (name == "--rows")
             options.num_rows = std::strtoull(value.c_str(), nullptr, 10);
+        else if (name == "--skip")
+            options.num_skipped = std::strtoull(value.c_str(), nullptr, 10);
+        else if (name == "--seconds")
+            options.seconds = std::strtod(value.c_str(), nullptr);
+        else if (name == "--threads")
+            options.num_threads = static_cast<std::uint32_t>(std::atoi(value.c_str()));
         else if (name == "--question")
             options.question = value;
         else

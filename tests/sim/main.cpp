@@ -11,12 +11,21 @@
 namespace {
 
 // A goal missed is said, and is no broken invariant.
-int print_goals(const moex::sim::GoalOptions& options) {
+int print_goals(const moex::sim::GoalOptions& options, bool csv) {
     bool any_broken = false;
-    std::printf("%-36s %-44s %-58s %s\n", "goal", "wanted", "measured", "");
+    std::setvbuf(stdout, nullptr, _IOLBF, 0);
+    if (csv)
+        std::printf("seed,goal,wanted,measured,holds\n");
+    else
+        std::printf("%-36s %-44s %-58s %s\n", "goal", "wanted", "measured", "");
     for (const moex::sim::Goal& goal : moex::sim::measure_goals(options)) {
-        std::printf("%-36s %-44s %-58s %s\n", goal.name.c_str(), goal.wanted.c_str(),
-                    goal.measured.c_str(), goal.holds ? "holds" : "missed");
+        if (csv)
+            std::printf("%" PRIu64 ",\"%s\",\"%s\",\"%s\",%s\n", options.seed, goal.name.c_str(),
+                        goal.wanted.c_str(), goal.measured.c_str(),
+                        goal.holds ? "holds" : "missed");
+        else
+            std::printf("%-36s %-44s %-58s %s\n", goal.name.c_str(), goal.wanted.c_str(),
+                        goal.measured.c_str(), goal.holds ? "holds" : "missed");
         for (const std::string& violation : goal.violations)
             std::printf("VIOLATION %s\n", violation.c_str());
         any_broken |= !goal.violations.empty();
@@ -53,75 +62,88 @@ void print_report(const moex::sim::SimReport& report, std::uint64_t seed) {
         std::printf("VIOLATION %s\n", violation.c_str());
 }
 
+struct Arguments {
+    std::uint64_t seed = 1;
+    double minutes = 1, effort = 1;
+    std::uint32_t num_workers = 12, num_rounds = 0;
+    std::string faults_list = "all", hedge = "delayed", only;
+    bool verbose = false, tokens = false, sweep = false, csv = false;
+};
+
+void add_options(CLI::App& app, Arguments& to) {
+    app.add_option("--seed", to.seed, "the same seed gives the same run")->capture_default_str();
+    app.add_option("--minutes", to.minutes, "simulated time over which the rounds are spread")
+        ->capture_default_str()
+        ->check(CLI::Range(0.01, 1e4));
+    app.add_option("--workers", to.num_workers, "at the start; churn lets them come and go")
+        ->capture_default_str()
+        ->check(CLI::Range(0u, 10000u));
+    app.add_option("--rounds", to.num_rounds, "in all; 0: 200 a minute")->capture_default_str();
+    app.add_option("--faults", to.faults_list,
+                   "none, all, or a list: "
+                   "loss,delay,duplication,reorder,truncation,flips,stalls,busy,errors,churn,liars")
+        ->capture_default_str();
+    app.add_flag("--verbose", to.verbose, "print the event log");
+    app.add_flag("--tokens", to.tokens,
+                 "the goals of reliability, by runs of whole tokens: a table");
+    app.add_flag("--sweep", to.sweep, "policies of second attempts over kinds of swarms: CSV");
+    app.add_flag("--csv", to.csv, "of --tokens: the table as CSV");
+    app.add_option("--hedge", to.hedge, "of --tokens: off, fixed H, adaptive or delayed")
+        ->capture_default_str();
+    app.add_option("--effort", to.effort,
+                   "of --tokens and --sweep: share of the usual number of tokens")
+        ->capture_default_str()
+        ->check(CLI::Range(0.05, 100.0));
+    app.add_option(
+        "--only", to.only,
+        "of --tokens: R1 to R8, or R4-always, R4-rare, R4-sleepers, which are 10,000 tokens each, "
+        "or R4-honest, R4-stalls, 320 days of a worker each; "
+        "of --sweep: the name of a kind of swarm");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
     using namespace moex;
     using namespace moex::sim;
-    std::uint64_t seed = 1;
-    double minutes = 1;
-    std::uint32_t num_workers = 12, num_rounds = 0;
-    std::string faults_list = "all";
-    bool verbose = false, tokens = false, sweep = false;
-    double effort = 1;
-    std::string hedge = "delayed", only;
+    Arguments given;
     CLI::App app(
         "Replays the dispatch core against simulated workers that stall, lie, refuse and "
         "leave.\nexample: moex-sim --seed 7 --minutes 10 --faults loss,stalls\n"
         "exit: 0 every invariant held, 1 one broke, 2 wrong arguments",
         "moex-sim");
-    app.add_option("--seed", seed, "the same seed gives the same run")->capture_default_str();
-    app.add_option("--minutes", minutes, "simulated time over which the rounds are spread")
-        ->capture_default_str()
-        ->check(CLI::Range(0.01, 1e4));
-    app.add_option("--workers", num_workers, "at the start; churn lets them come and go")
-        ->capture_default_str()
-        ->check(CLI::Range(0u, 10000u));
-    app.add_option("--rounds", num_rounds, "in all; 0: 200 a minute")->capture_default_str();
-    app.add_option("--faults", faults_list,
-                   "none, all, or a list: "
-                   "loss,delay,duplication,reorder,truncation,flips,stalls,busy,errors,churn,liars")
-        ->capture_default_str();
-    app.add_flag("--verbose", verbose, "print the event log");
-    app.add_flag("--tokens", tokens, "the goals of reliability, by runs of whole tokens: a table");
-    app.add_flag("--sweep", sweep, "policies of second attempts over kinds of swarms: CSV");
-    app.add_option("--hedge", hedge, "of --tokens: off, fixed H, adaptive or delayed")
-        ->capture_default_str();
-    app.add_option("--effort", effort,
-                   "of --tokens and --sweep: share of the usual number of tokens")
-        ->capture_default_str()
-        ->check(CLI::Range(0.05, 100.0));
-    app.add_option(
-        "--only", only,
-        "of --tokens: R1 to R8, or R4-always, R4-rare, R4-sleepers, which are 10,000 tokens each; "
-        "of --sweep: the name of a kind of swarm");
+    add_options(app, given);
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     }
-    if (sweep) return print_sweep({.seed = seed, .effort = effort, .only = only});
-    if (tokens) {
-        const Result<HedgePolicy> policy = parse_hedge_policy(hedge);
+    if (given.sweep)
+        return print_sweep({.seed = given.seed, .effort = given.effort, .only = given.only});
+    if (given.tokens) {
+        const Result<HedgePolicy> policy = parse_hedge_policy(given.hedge);
         if (policy.ok())
-            return print_goals({.seed = seed, .hedge = *policy, .effort = effort, .only = only});
+            return print_goals(
+                {.seed = given.seed, .hedge = *policy, .effort = given.effort, .only = given.only},
+                given.csv);
         std::fprintf(stderr, "moex-sim: %s\n", policy.error().message.c_str());
         return 2;
     }
-    const Result<Faults> faults = parse_faults(faults_list);
+    const Result<Faults> faults = parse_faults(given.faults_list);
     if (!faults.ok()) {
         std::fprintf(stderr, "moex-sim: %s\n", faults.error().message.c_str());
         return 2;
     }
     const SimReport report = run_simulation(
-        {.seed = seed,
-         .num_workers = num_workers,
-         .num_rounds = num_rounds != 0 ? num_rounds
-                                       : std::max(1u, static_cast<std::uint32_t>(200 * minutes)),
-         .length = Duration(static_cast<std::int64_t>(minutes * 6e10)),
+        {.seed = given.seed,
+         .num_workers = given.num_workers,
+         .num_rounds = given.num_rounds != 0
+                           ? given.num_rounds
+                           : std::max(1u, static_cast<std::uint32_t>(200 * given.minutes)),
+         .length = Duration(static_cast<std::int64_t>(given.minutes * 6e10)),
          .faults = *faults,
-         .log = verbose});
+         .log = given.verbose});
     for (const std::string& line : report.log) std::printf("%s\n", line.c_str());
-    print_report(report, seed);
+    print_report(report, given.seed);
     return report.violations.empty() ? 0 : 1;
 }

@@ -1,80 +1,12 @@
 #include "tests/sim/sim_goals.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstdio>
 #include <functional>
-#include <map>
-#include <set>
+
+#include "tests/sim/sim_goals_lies.h"
 
 namespace moex::sim {
 namespace {
-
-constexpr std::uint32_t num_layers = 48;
-constexpr std::uint32_t blob_bytes = 2'500'000, down_bytes_per_s = 10'000'000;
-
-std::string number(double value, int digits = 0) {
-    char out[32];
-    std::snprintf(out, sizeof out, "%.*f", digits, value);
-    return out;
-}
-
-// Ordinary tabs on lines of their own, fast and slow ones among them: the median is 20 ms, one
-// group of a hundred stalls, one of ten thousand is never answered.
-WorkerProfile usual_profile(std::mt19937_64& random) {
-    std::lognormal_distribution<double> speed(0, 0.25);
-    return {.compute = Duration(static_cast<std::int64_t>(16e6 * speed(random))),
-            .spread = 0.1,
-            .stall = 0.01,
-            .stall_min = 100ms,
-            .stall_max = 1000ms,
-            .never = 1e-4,
-            .up_bytes_per_s = 2'500'000,
-            .down_bytes_per_s = down_bytes_per_s};
-}
-
-SimOptions goal_options(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback) {
-    constexpr std::uint32_t num_experts = 128;
-    // Half of them have room for one and a half copies of everything.
-    const std::uint32_t room = 3 * num_layers * num_experts / num_workers;
-    SimOptions options{.num_workers = 0,
-                       .seed = goal.seed,
-                       .num_layers = num_layers,
-                       .num_experts = num_experts,
-                       .top_k = 8,
-                       .budget_experts = room,
-                       .latency = 1ms,
-                       .blob_bytes = blob_bytes};
-    options.swarm.local_fallback = local_fallback;
-    options.swarm.hedge = goal.hedge;
-    return options;
-}
-
-struct GoalSwarm {
-    GoalSwarm(const GoalOptions& goal, std::uint32_t num_workers, bool local_fallback,
-              bool stalls = true)
-        : GoalSwarm(goal, goal_options(goal, num_workers, local_fallback), num_workers, stalls) {}
-    GoalSwarm(const GoalOptions& goal, const SimOptions& options, std::uint32_t num_workers,
-              bool stalls)
-        : random(goal.seed),
-          swarm(options) {
-        for (std::uint32_t i = 0; i < num_workers; ++i) {
-            WorkerProfile profile = usual_profile(random);
-            if (!stalls) profile.stall = profile.never = 0;
-            swarm.join_as(profile, text("10.", i % 8, ".", i / 8, ".1"));
-        }
-        swarm.run_until_ready(1h);
-    }
-    TokenReport tokens(std::uint32_t num_tokens, std::uint32_t num_streams = 1) {
-        return run_tokens(swarm, {.num_tokens = num_tokens, .num_streams = num_streams});
-    }
-    std::mt19937_64 random;
-    SimSwarm swarm;
-};
-
-std::uint32_t scaled(const GoalOptions& goal, double num_tokens) {
-    return std::max(4u, static_cast<std::uint32_t>(num_tokens * goal.effort));
-}
 
 Goal tail(const GoalOptions& goal) {
     TokenReport report;
@@ -100,8 +32,8 @@ Goal tail(const GoalOptions& goal) {
 double least_loading_s(SimSwarm& swarm) {
     const std::vector<std::uint16_t> replicas = swarm.core().replicas();
     const auto num_lost = static_cast<double>(std::ranges::count(replicas, 0));
-    return num_lost * blob_bytes /
-           (down_bytes_per_s * static_cast<double>(swarm.workers_alive().size()));
+    return num_lost * goal_blob_bytes /
+           (goal_down_bytes_per_s * static_cast<double>(swarm.workers_alive().size()));
 }
 
 Goal half_killed(const GoalOptions& goal, bool local_fallback) {
@@ -156,52 +88,6 @@ Goal all_gone(const GoalOptions& goal) {
             .holds = !ok && s <= 10};
 }
 
-// 12 of 40 lie, in all eleven ways; `way`: how often and from when on. A hub with the weights
-// checks: everything of who is new, then a share.
-Goal liars(const GoalOptions& goal, const char* name, const WorkerProfile& way,
-           std::uint32_t num_tokens, std::uint32_t num_streams, double changed_max) {
-    constexpr std::uint32_t num_workers = 40, num_liars = 12;
-    SimOptions options = goal_options(goal, num_workers, true);
-    options.swarm.checks.on = options.swarm.checks.judge = true;
-    options.swarm.checks.seed = goal.seed;
-    GoalSwarm at(goal, options, num_workers, false);
-
-    std::set<WorkerId> liars;
-    const auto workers = at.swarm.workers_alive();
-    for (std::size_t i = 0; i < num_liars; ++i) {
-        WorkerProfile profile = usual_profile(at.random);
-        profile.stall = profile.never = 0;
-        profile.lie = plausible_lies[i % plausible_lies.size()];
-        profile.lie_share = way.lie_share;
-        profile.honest_first = way.honest_first;
-        at.swarm.set_profile(workers[3 * i], profile);
-        liars.insert(workers[3 * i]);
-    }
-
-    const TokenReport report = at.tokens(num_tokens, num_streams);
-    std::map<WorkerId, std::uint32_t> lies;
-    std::uint32_t num_banned = 0, honest_banned = 0, lies_most = 0;
-    for (const WorkerEvent& event : at.swarm.worker_events()) {
-        if (event.kind == WorkerEvent::Kind::lied)
-            lies_most = std::max(lies_most, ++lies[event.worker]);
-        if (event.kind == WorkerEvent::Kind::banned)
-            ++(liars.contains(event.worker) ? num_banned : honest_banned);
-    }
-    const SwarmCounters& counters = report.counters;
-    const auto pairs = static_cast<double>(counters.pairs_verified + counters.pairs_proven +
-                                           counters.pairs_unchecked);
-    return {.name = name,
-            .wanted = text(number(changed_max), " changed, out after <= 3"),
-            .measured = text(
-                report.corrupted, " of ", num_tokens * num_streams, " changed, ", num_banned,
-                " liars out after <= ", lies_most, ", ", honest_banned, " honest; ",
-                number(100 * static_cast<double>(counters.pairs_proven) / std::max(1.0, pairs)),
-                " % by record, residual ", number(counters.residual_max, 2)),
-            .holds = static_cast<double>(report.corrupted) <= changed_max && honest_banned == 0 &&
-                     lies_most <= 3 && report.failed == 0,
-            .violations = report.violations};
-}
-
 // The hub's machine slept: every deadline and every heartbeat is due at once.
 Goal clock_leap(const GoalOptions& goal) {
     GoalSwarm at(goal, 16, false, false);
@@ -247,7 +133,7 @@ Goal all_errors(const GoalOptions& goal) {
     const TimePoint start = at.swarm.now();
     std::uint64_t offered = 0;
     while (at.swarm.now() - start < 60s) {
-        at.swarm.submit({.layer = static_cast<std::uint32_t>(offered++ % num_layers)});
+        at.swarm.submit({.layer = static_cast<std::uint32_t>(offered++ % goal_layers)});
         at.swarm.run_for(500ms);
     }
     const auto sent = static_cast<double>(at.swarm.core().counters().groups_sent - before);
@@ -297,64 +183,10 @@ Goal faults(const GoalOptions& goal) {
     return result;
 }
 
-}  // namespace
-
-double TokenReport::quantile_ms(double q) const {
-    if (token_ms.empty()) return 0;
-    std::vector<double> sorted = token_ms;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[static_cast<std::size_t>(std::ceil(q * static_cast<double>(sorted.size() - 1)))];
-}
-
-double TokenReport::extra_share() const {
-    const auto extra = static_cast<double>(counters.hedges_sent + counters.groups_again);
-    return extra / std::max(1.0, static_cast<double>(counters.groups_sent) - extra);
-}
-
-void TokenReport::add(const TokenReport& other) {
-    token_ms.insert(token_ms.end(), other.token_ms.begin(), other.token_ms.end());
-    failed += other.failed;
-    corrupted += other.corrupted;
-    counters.hedges_sent += other.counters.hedges_sent;
-    counters.groups_again += other.counters.groups_again;
-    counters.groups_sent += other.counters.groups_sent;
-    counters.timeouts += other.counters.timeouts;
-    violations.insert(violations.end(), other.violations.begin(), other.violations.end());
-}
-
-TokenReport run_tokens(SimSwarm& swarm, const TokenRun& run) {
-    TokenReport report;
-    const SwarmCounters before = swarm.core().counters();
-    for (std::uint32_t token = 0; token < run.num_tokens; ++token) {
-        if (run.before) run.before(swarm, token);
-        const TimePoint start = swarm.now();
-        bool ok = true, wrong = false;
-        for (std::uint32_t layer = 0; ok && layer < num_layers; ++layer) {
-            const RoundId round = swarm.submit({.layer = layer, .num_tokens = run.num_streams});
-            ok = swarm.run_until_answered(round);
-            wrong |= swarm.outcome(round).wrong;
-            swarm.forget(round);
-            swarm.run_for(run.between_layers);
-        }
-        report.token_ms.push_back(to_ms(swarm.now() - start));
-        report.failed += !ok;
-        report.corrupted += wrong;
-    }
-    report.counters = swarm.core().counters();
-    report.counters.hedges_sent -= before.hedges_sent;
-    report.counters.groups_again -= before.groups_again;
-    report.counters.groups_sent -= before.groups_sent;
-    report.counters.timeouts -= before.timeouts;
-    report.violations = swarm.violations();
-    return report;
-}
-
-namespace {
-
 using Measure = std::function<Goal(const GoalOptions&)>;
 using Measures = std::vector<std::pair<const char*, Measure>>;
 
-// 10,000 tokens each, of eight users: minutes, so only when they are asked for.
+// 10,000 tokens each, of eight users, or days: minutes, so only when they are asked for.
 Measures long_measures() {
     constexpr std::uint32_t num_streams = 8, num_tokens = 10'000 / num_streams;
     const auto of = [](const char* name, WorkerProfile way, double changed_max) {
@@ -364,7 +196,9 @@ Measures long_measures() {
     };
     // Workers with a record are checked at a rate: hub/dispatch/answer_trust.h says what passes.
     constexpr double by_record_max = 10;
-    return {{"R4-always", of("R4 30 % lie always, long", {}, 0)},
+    return {{"R4-honest", [](const GoalOptions& to) { return honest_days(to, 320, false); }},
+            {"R4-stalls", [](const GoalOptions& to) { return honest_days(to, 320, true); }},
+            {"R4-always", of("R4 30 % lie always, long", {}, 0)},
             {"R4-rare", of("R4 30 % lie in 1 of 100, long", {.lie_share = 0.01}, by_record_max)},
             {"R4-sleepers",
              of("R4 30 % lie after 2,000, long", {.honest_first = 2000}, by_record_max)}};

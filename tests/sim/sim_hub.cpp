@@ -144,6 +144,27 @@ bool SimState::worker_events_removed(WorkerId worker) const {
     });
 }
 
+namespace {
+
+// Rows that are off by more than `error_max` of their own largest value.
+std::vector<std::uint32_t> rows_off(const RoundOutcome& outcome, std::uint32_t hidden,
+                                    double error_max) {
+    std::vector<std::uint32_t> rows;
+    for (std::size_t begin = 0; begin < outcome.want.size(); begin += hidden) {
+        double largest = 1e-3, worst = 0;
+        for (std::size_t i = begin; i < begin + hidden; ++i) {
+            const double want = outcome.want[i];
+            largest = std::max(largest, std::fabs(want));
+            worst = std::max(worst, std::fabs(outcome.y[i] - want));
+        }
+        if (!(worst <= error_max * largest))
+            rows.push_back(static_cast<std::uint32_t>(begin / hidden));
+    }
+    return rows;
+}
+
+}  // namespace
+
 void SimState::check_value(RoundId round, RoundOutcome& outcome) {
     double largest = 1e-3, worst = 0;
     for (std::size_t i = 0; i < outcome.want.size(); ++i) {
@@ -155,6 +176,7 @@ void SimState::check_value(RoundId round, RoundOutcome& outcome) {
     // a row that went as bf16 was rounded by 2^-9 twice, one as int8 to 127 steps
     const double rounding_max = options.swarm.x_int8 ? 1.5e-2 : 6e-3;
     outcome.wrong = exact ? worst != 0 : outcome.error_max > rounding_max;
+    outcome.rows_wrong = rows_off(outcome, limits.hidden_size, exact ? 0 : rounding_max);
     // what a plausible liar said is not the core's to know, yet
     const auto& said_by = (*outcome.answer)->workers;
     const bool lied = std::any_of(said_by.begin(), said_by.end(), [&](WorkerId id) {
@@ -171,9 +193,9 @@ void SimState::check_value(RoundId round, RoundOutcome& outcome) {
         violation(text("round ", round, " has a wrong sum, off by ", outcome.error_max));
 }
 
-// What the event touched after every event, everything after each thousandth.
+// What the event touched after every event, everything after many.
 void SimState::check_invariants() {
-    const bool whole = ++num_checks % 1000 == 0;
+    const bool whole = ++num_checks % options.check_whole_every == 0;
     for (std::string& broken : core->check_invariants(whole)) violation(std::move(broken));
 }
 

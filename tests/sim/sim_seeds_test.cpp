@@ -62,6 +62,35 @@ TEST(SimGoalsTest, RunsOfWholeTokensBreakNoInvariant) {
         EXPECT_TRUE(goal.violations.empty()) << goal.name << ": " << goal.violations.front();
 }
 
+// Where nobody checks, what liars say is counted, and is said to be unchecked; where the hub does,
+// nothing of it is left.
+TEST(SimGoalsTest, FalseRowsAreCounted) {
+    for (const bool checks : {false, true}) {
+        SimOptions options{.num_workers = 0, .num_layers = 48, .num_experts = 8};
+        options.swarm.checks.on = options.swarm.checks.judge = checks;
+        SimSwarm swarm(options);
+        for (std::uint32_t i = 0; i < 4; ++i)
+            swarm.join_as({.lie = i == 0 ? Lie::scaled_1_5 : Lie::none}, text("10.0.0.", i));
+        swarm.run_until_ready();
+
+        const TokenReport report = run_tokens(swarm, {.num_tokens = 4, .num_streams = 3});
+        EXPECT_EQ(report.failed, 0u);
+        EXPECT_EQ(report.rows, 4u * 3 * 48);
+        EXPECT_EQ(report.rows_wrong_unmarked, 0u);
+        EXPECT_EQ(report.rows_wrong > 0, !checks) << report.rows_wrong;
+        EXPECT_EQ(report.changed > 0, !checks);
+        EXPECT_LE(report.changed, 12u);
+    }
+}
+
+TEST(SimGoalsTest, WhoIsHonestIsNotAccused) {
+    const std::vector<Goal> goals = measure_goals(
+        {.seed = 5, .effort = 0.0005, .only = "R4-honest"});
+    ASSERT_EQ(goals.size(), 1u);
+    EXPECT_TRUE(goals[0].holds) << goals[0].measured;
+    EXPECT_TRUE(goals[0].violations.empty());
+}
+
 TEST(SimReplayTest, UnknownFaultIsNamed) {
     const auto faults = parse_faults("loss,gremlins");
     ASSERT_FALSE(faults.ok());

@@ -66,6 +66,9 @@ struct SimOptions {
     // Holds what goes on against what must: units find holders, rounds with an honest holder end
     // well, ejected workers are left alone, second attempts stay within their budget.
     bool watches_liveness = false;
+    // Events between two checks of everything; after each event what it may have touched is
+    // checked.
+    std::uint32_t check_whole_every = 1000;
     SwarmOptions swarm;  // shape, limits and hashes are filled in
     bool log = false;    // keep the event log as text
 };
@@ -81,6 +84,7 @@ struct RoundOutcome {
     std::vector<float> y, want;
     double error_max = 0;  // |y - want| over the largest |want|
     bool wrong = false;    // by more than rounding: somebody lied, or the core mixed things up
+    std::vector<std::uint32_t> rows_wrong;  // the same of a row by itself, ascending
     TimePoint asked_at{}, done_at{};
 };
 
