@@ -119,10 +119,9 @@ async function measure(cell, folder) {
     for (const name in figures) figures[name] -= before[name];
     await worker.stop();
 
-    const [, slots] = [...worker.child.printed.matchAll(/^serving units=.* resident=(\d+)$/mg)].at(-1);
+    const [, units, slots] = [...worker.child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1);
     const blob_mb = model.expert_blob_bytes / 1e6;
-    return { answer, figures, slots, start_s, blob_mb, hints, policy, slot_mb, units: worker.units,
-      adapter: worker.adapter };
+    return { answer, figures, slots, start_s, blob_mb, hints, policy, slot_mb, units, adapter: worker.adapter };
   } finally {
     await worker?.stop();
     await hub.remove();

@@ -6,6 +6,8 @@
 namespace moex {
 namespace {
 constexpr std::size_t hints_at_once = 4;  // on their way
+// From memory to slots for hints, a turn of the loop: a call that came meanwhile waits no longer.
+constexpr std::uint64_t hint_bytes_a_turn = 2u << 20;
 }  // namespace
 
 // ---- what is held
@@ -76,33 +78,95 @@ void SlotCache::bring(std::vector<Unit> units, std::function<void(Status)> done)
     asked_ms_ = platform_.now_ms();
 
     for (const Unit& unit : group_)
-        if (!store_.holds(unit)) fetch(unit, true);
-    // what is here already and had no slot, or all of it since
+        if (!store_.holds(unit) && platform_.find_blob(held_.at(unit).hash) == nullptr)
+            fetch(unit, true);
+    go_on_soon();  // what is here already and had no slot, or all of it since
+}
+
+void SlotCache::go_on_soon() {
+    if (std::exchange(goes_on_soon_, true)) return;
     platform_.set_timer(0, [this, life = life_.watch()] {
-        if (life.alive()) go_on();
+        if (!life.alive()) return;
+        goes_on_soon_ = false;
+        go_on();
     });
 }
 
 // Places what is here, and ends the group's wait when nothing is missing.
 void SlotCache::go_on() {
+    Status placed = place_what_came();
+    if (placed.ok() && bringing()) placed = place_group();
+    if (placed.ok() && bringing() && in_slots(group_)) return finish({});
+    if (placed.ok()) placed = begin_hints();
+    if (placed.ok()) return;
+
+    const auto lost = options_.lost;  // it may end this object
+    lost(placed.error());
+}
+
+Status SlotCache::place_what_came() {
     for (auto one = unplaced_.begin(); one != unplaced_.end();) {
         const auto at = one++;
         if (!has_free_slot() && !make_room(wanted(at->first))) continue;
-        const auto placed = unplaced_.extract(at);
+        const auto arrived = unplaced_.extract(at);
+        MOEX_TRY(place(arrived.key(), arrived.mapped()));
         ++report_.status.slots.brought;
-        if (const Status put = place(placed.key(), placed.mapped()); !put.ok()) {
-            const auto lost = options_.lost;  // it may end this object
-            return lost(put.error());
-        }
     }
-    if (bringing() && in_slots(group_)) return finish({});
+    return {};
+}
 
+// What lies in this machine's memory. The rest is on its way, or asked for now: it may have left
+// the memory meanwhile.
+Status SlotCache::place_group() {
+    for (const Unit& unit : group_) {
+        if (store_.holds(unit)) continue;
+        MOEX_ASSIGN(placed, place_from_memory(unit, true));
+        if (!placed) fetch(unit, true);
+    }
+    return {};
+}
+
+Status SlotCache::begin_hints() {
+    std::uint64_t placed_bytes = 0;
     while (!bringing() && !foreseen_.empty() &&
            fetching_.size() + unplaced_.size() < hints_at_once) {
         const Unit next = foreseen_.back();
         foreseen_.pop_back();
-        if (holds(next) && !store_.holds(next)) fetch(next, false);
+        if (!holds(next) || store_.holds(next)) continue;
+        if (platform_.find_blob(held_.at(next).hash) == nullptr) {
+            fetch(next, false);
+            continue;
+        }
+
+        if (placed_bytes >= hint_bytes_a_turn) {
+            foreseen_.push_back(next);
+            go_on_soon();
+            break;
+        }
+
+        MOEX_ASSIGN(placed, place_from_memory(next, false));
+        if (!placed) {
+            foreseen_.push_back(next);  // until a slot is free
+            break;
+        }
+        count_hint(next);
+        placed_bytes += blob_bytes_;
     }
+    return {};
+}
+
+void SlotCache::count_hint(Unit unit) {
+    ++report_.status.slots.prefetched;
+    held_.at(unit).foreseen = true;
+}
+
+// False where it does not lie there, or no slot may be taken for it.
+Result<bool> SlotCache::place_from_memory(Unit unit, bool for_group) {
+    const Bytes* blob = platform_.find_blob(held_.at(unit).hash);
+    if (blob == nullptr || (!has_free_slot() && !make_room(for_group))) return false;
+    MOEX_TRY(place(unit, *blob));
+    ++report_.status.slots.brought;
+    return true;
 }
 
 void SlotCache::finish(Status status) {
@@ -147,10 +211,7 @@ void SlotCache::arrived(Unit unit, Result<Bytes> blob) {
         return go_on();
     }
 
-    if (!wanted(unit)) {
-        ++report_.status.slots.prefetched;
-        held_.at(unit).foreseen = true;
-    }
+    if (!wanted(unit)) count_hint(unit);
     unplaced_[unit] = *std::move(blob);
     go_on();
 }
@@ -209,7 +270,8 @@ void SlotCache::end_use(std::span<const Unit> units) {
                           options_.policy == EvictionPolicy::cacheless;
         if (goes) store_.drop(unit);
     }
-    if (!unplaced_.empty() || !foreseen_.empty()) go_on();
+    // What ran is answered first.
+    if (!unplaced_.empty() || !foreseen_.empty()) go_on_soon();
 }
 
 void SlotCache::foresee(std::span<const Unit> units) {

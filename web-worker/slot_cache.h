@@ -107,7 +107,13 @@ class SlotCache {
     void fetch(Unit unit, bool urgent);
     void arrived(Unit unit, Result<Bytes> blob);
     Status place(Unit unit, ByteView blob);
+    Result<bool> place_from_memory(Unit unit, bool for_group);
     void go_on();
+    void go_on_soon();
+    Status place_what_came();
+    Status place_group();
+    Status begin_hints();
+    void count_hint(Unit unit);
     void finish(Status status);
 
     static constexpr std::uint64_t num_units_max = 1u << 24;
@@ -130,6 +136,7 @@ class SlotCache {
     std::map<Unit, bool> fetching_;   // for a group, or for a hint
     std::map<Unit, Bytes> unplaced_;  // here, and no slot is free
     std::uint64_t fetch_number_ = 0;
+    bool goes_on_soon_ = false;
     LifeGuard life_;
 };
 

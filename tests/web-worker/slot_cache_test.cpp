@@ -90,27 +90,61 @@ TEST(SlotCacheTest, WhatIsForeseenIsThereBeforeItIsAskedFor) {
 
 // More is foreseen than there is room for, none of it comes true.
 TEST(SlotCacheTest, WrongHintsCostNoAnswer) {
-    CacheStage stage;
-    for (std::uint16_t turn = 0; turn < 3; ++turn) {
-        stage.hint(first_experts(num_held - 1));
-        stage.ask(num_held - 1);
-        stage.ask(static_cast<std::uint16_t>(90 + turn));
-    }
-    EXPECT_EQ(stage.status().errors, 0u);
+    for (const EvictionPolicy policy : policies)
+        for (const bool remembers : {false, true}) {
+            CacheStage stage(policy);
+            stage.remembers = remembers;
+            for (std::uint16_t turn = 0; turn < 3; ++turn) {
+                stage.hint(first_experts(num_held - 1));
+                stage.ask(num_held - 1);
+                stage.ask(static_cast<std::uint16_t>(90 + turn));
+            }
+            EXPECT_EQ(stage.status().errors, 0u);
+        }
 }
 
-TEST(SlotCacheTest, AHintOnItsWayIsCountedAsLateAndAskedForInFront) {
+// An expert that lies in this machine's memory goes from there to a slot.
+TEST(SlotCacheTest, WhatLiesInMemoryIsNotFetched) {
     CacheStage stage;
-    stage.hold_fetches = true;
-    stage.hint({90});
+    stage.remembers = true;
+    const int fetches = stage.fetches;
+    for (const std::uint16_t expert : first_experts(num_held)) stage.ask(expert);
+    EXPECT_GE(stage.status().slots.loads, num_held - stage.slots);
+
+    const SlotCounters before = stage.status().slots;
+    stage.hint({3, 5, 7});
+    stage.run_until([&] { return stage.status().slots.prefetched == before.prefetched + 3; });
+    for (const std::uint16_t expert : {3, 5, 7}) stage.ask(expert);
+    EXPECT_EQ(stage.resident_since(before), 3u);
+    EXPECT_EQ(stage.status().slots.loads, before.loads);
+    EXPECT_EQ(stage.fetches, fetches);
+    EXPECT_EQ(stage.status().slots.brought, before.brought + 3);
+}
+
+// It was there when the group came and is gone when its turn comes.
+TEST(SlotCacheTest, WhatLeavesMemoryMeanwhileIsFetched) {
+    CacheStage stage;
+    stage.remembers = true;
     const int fetches = stage.fetches;
     stage.give(encode_group_dispatch(group_of(1, 90), false));
-    EXPECT_EQ(stage.status().slots.late, 1u);
-    EXPECT_EQ(stage.fetches, fetches + 1);
+    EXPECT_EQ(stage.fetches, fetches);
+    stage.remembers = false;
 
-    for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
     const auto result = decode_group_result(stage.next(FrameType::group_result), stage.limits);
     EXPECT_EQ(result->sequence_id, 1u);
+    EXPECT_EQ(stage.fetches, fetches + 1);
+}
+
+// All that lies in slots is foreseen as well: nobody leaves for a hint.
+TEST(SlotCacheTest, AHintFromMemoryWaitsForAFreeSlot) {
+    CacheStage stage(EvictionPolicy::cacheless);
+    stage.remembers = true;
+    stage.hint(first_experts(num_held - 1));
+    EXPECT_EQ(stage.status().slots.prefetched, 0u);
+
+    stage.ask(num_held - 1);  // gone behind its use, and its slot free
+    stage.run_until([&] { return stage.status().slots.prefetched == 1; });
+    EXPECT_EQ(stage.status().errors, 0u);
 }
 
 // Sixteen rows, two experts each, all of them different.

@@ -125,6 +125,20 @@ void Stage::close(std::uint16_t code, std::string_view reason) {
     hang_up(code, std::string(reason));
 }
 
+namespace {
+Bytes blob_named(const Sha256& hash) {
+    return quantize_expert_int4(
+        weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1)));
+}
+}  // namespace
+
+const Bytes* Stage::find_blob(const Sha256& hash) {
+    if (!remembers) return nullptr;
+    const auto [blob, is_new] = memory.try_emplace(hash);
+    if (is_new) blob->second = blob_named(hash);
+    return &blob->second;
+}
+
 void Stage::fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
                        std::function<void(std::uint64_t, bool)> progress,
                        std::function<void(Result<Bytes>)> done) {
@@ -134,8 +148,7 @@ void Stage::fetch_blob(const Sha256& hash, std::uint64_t size_bytes, bool,
         if (at != generation) return;
         if (fetches <= fetches_failing) return done(Error{ErrorCode::io_error, "HTTP 503"});
         progress(size_bytes, true);
-        done(quantize_expert_int4(
-            weights_of(static_cast<std::uint16_t>(std::to_integer<int>(hash[0]) - 1))));
+        done(blob_named(hash));
     };
     if (hold_fetches)
         held_fetches.push_back(std::move(arrive));

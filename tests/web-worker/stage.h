@@ -83,6 +83,7 @@ class Stage : public Platform {
                     std::function<void(std::uint64_t, bool)> progress,
                     std::function<void(Result<Bytes>)> done) override;
     void cancel_fetches() override;
+    const Bytes* find_blob(const Sha256& hash) override;
     double now_ms() override { return clock_ms; }
     std::uint64_t set_timer(double delay_ms, std::function<void()> function) override;
     void clear_timer(std::uint64_t timer) override { timers.erase(timer); }
@@ -136,6 +137,8 @@ class Stage : public Platform {
     bool hold_fetches = false;  // a slow network
     std::vector<std::function<void()>> held_fetches;
     int fetches_failing = 0;  // the first so many
+    bool remembers = false;   // every blob lies in this machine's memory
+    std::map<Sha256, Bytes> memory;
 
     // ---- time and people
     double clock_ms = 0;

@@ -36,6 +36,8 @@ class BlobFetcher {
     void fetch(const Sha256& hash, std::uint64_t size_bytes, bool urgent, Progress progress,
                Done done);
     void cancel();  // forgets all; no callback follows
+    // What stays in memory; null where it does not. Valid until the next call.
+    const Bytes* find(const Sha256& hash) { return memory_.find(hash); }
 
   private:
     struct Job {

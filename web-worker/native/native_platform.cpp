@@ -71,6 +71,7 @@ class NativePlatform : public Platform {
         fetcher_.fetch(hash, size_bytes, urgent, std::move(progress), std::move(done));
     }
     void cancel_fetches() override { fetcher_.cancel(); }
+    const Bytes* find_blob(const Sha256& hash) override { return fetcher_.find(hash); }
 
     // ---- time
     double now_ms() override {

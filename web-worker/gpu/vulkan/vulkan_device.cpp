@@ -378,6 +378,8 @@ class VulkanDevice : public Device {
         const VkBufferCopy region{slot.staged_bytes, offset_bytes, bytes.size()};
         vkCmdCopyBuffer(slot.commands, slot.staging.buffer, target.buffer, 1, &region);
         slot.staged_bytes += (bytes.size() + 15) / 16 * 16;
+        // On its way while the next is staged, and before anything asks for it.
+        if (slot.staged_bytes >= upload_bytes_min) flush();
     }
 
     // The slot that records now; takes a finished one or makes a new one. Never waits.
