@@ -129,7 +129,7 @@ Result<std::map<std::string, std::vector<std::string>>> read_file(
                               key.str(), "\"; --print-config lists them")};
 
         std::vector<std::string>& into = values[name];
-        const auto add = [&](const toml::node& one) -> Status {
+        const auto add = [&, &key = key](const toml::node& one) -> Status {
             auto value = file_scalar(one);
             if (!value.ok())
                 return Error{ErrorCode::bad_field,
@@ -247,7 +247,7 @@ std::string Settings::print(unsigned command) const {
         std::string shown;
         if (setting.kind == SettingKind::list) {
             for (const std::string& one : held.values)
-                shown += (shown.empty() ? "" : ", ") + toml_text(one);
+                shown.append(shown.empty() ? "" : ", ").append(toml_text(one));
             shown = "[" + shown + "]";
         } else if (setting.kind == SettingKind::secret) {
             // Keys are not printed.

@@ -28,8 +28,7 @@ fi
 mapfile -t sources < <(git ls-files --cached --others --exclude-standard -- "${paths[@]}" | grep '\.cpp$' || true)
 
 # clang reads no header that g++ has precompiled, and looks at each source alone, so the lint has a configuration of its
-# own. It builds nothing but the
-# kernels, which the worker's sources include.
+# own. It builds nothing but the kernels, which the worker's sources include.
 build=${MOEX_LINT_BUILD:-build-lint}
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPILER=clang-14 \

@@ -81,18 +81,17 @@ void ResumableStream::expect_stream() {
 
 // Before the head is out it is an answer like others; behind it, the last event.
 void ResumableStream::respond(HttpResponse response) {
-    bool is_event;
     {
         const std::lock_guard lock(mutex_);
-        is_event = begun_;
-        if (!is_event) {
+        if (!begun_) {
             ended_ = true;
             over_at_ = options_.clock();
             if (line_) line_->respond(std::move(response));
             line_.reset();
+            return;
         }
     }
-    if (!is_event) return;
+
     send_event({std::move(response.body), std::move(response.event_name)},
                std::move(response.on_sent));
     end_stream();
@@ -122,15 +121,16 @@ void ResumableStream::end_stream() {
 }
 
 void ResumableStream::on_disconnect(std::function<void()> handler) {
-    bool is_late, is_first;
     {
         const std::lock_guard lock(mutex_);
-        is_late = given_up_;
-        is_first = line_serial_ == 0;
-        if (!is_late) on_given_up_ = std::move(handler);
+        const bool is_first = line_serial_ == 0;
         if (is_first && line_) hold_line();
+        if (!given_up_) {
+            on_given_up_ = std::move(handler);
+            return;
+        }
     }
-    if (is_late) handler();
+    handler();
 }
 
 Checked<void> ResumableStream::resume(std::shared_ptr<HttpResponder> line,

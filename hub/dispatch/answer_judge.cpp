@@ -60,7 +60,7 @@ Status recompute(const AnswerSample& sample, const ExpertCompute& compute, Recom
             out.tolerance = int8_tolerance;
             computed = compute.compute(sample.layer, expert, x_of, gates, y_of);
         }
-        MOEX_TRY(computed);
+        MOEX_TRY(std::move(computed));
 
         for (std::size_t i = 0; i < count; ++i) {
             const CheckedPair& pair = sample.pairs[begin + i];

@@ -53,16 +53,16 @@ std::uint64_t address_prefix(std::string_view address) { return network_hash(add
 std::uint64_t address_owner(std::string_view address) { return network_hash(address, 4); }
 
 Placement::Placement(PlacementOptions options)
-    : options_(options),
-      owners_(options.num_units),
-      owner_members_(options.num_units) {
+    : options_(std::move(options)),
+      owners_(options_.num_units),
+      owner_members_(options_.num_units) {
     options_.layer_units = std::max(1u, options_.layer_units);
-    unit_points_.reserve(options.num_units);
-    for (std::uint32_t unit = 0; unit < options.num_units; ++unit) {
-        unit_points_.push_back(mix_hash(options.seed, 0x100000000ull + layer_of(unit)));
+    unit_points_.reserve(options_.num_units);
+    for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
+        unit_points_.push_back(mix_hash(options_.seed, 0x100000000ull + layer_of(unit)));
         missing_.push_back(unit);
     }
-    layer_members_.resize(options.num_units == 0 ? 0 : layer_of(options.num_units - 1) + 1);
+    layer_members_.resize(options_.num_units == 0 ? 0 : layer_of(options_.num_units - 1) + 1);
 }
 
 bool Placement::owns(const Member& member, std::uint32_t unit) const {

@@ -306,7 +306,8 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
         state->perform(actions);
     });
     return std::make_unique<SwarmRound>(
-        pending, [weak = std::weak_ptr<State>(state_)](std::shared_ptr<PendingRound> abandoned) {
+        pending,
+        [weak = std::weak_ptr<State>(state_)](const std::shared_ptr<PendingRound>& abandoned) {
             const auto state = weak.lock();
             if (!state) return;
             state->post([abandoned](State& open) {

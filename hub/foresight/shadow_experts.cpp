@@ -76,10 +76,11 @@ ShadowExperts::ShadowExperts(const ShadowPackage& shadow, ThreadPool& threads) :
         layers_.resize(layer + 1);
         layers_[layer] = AlignedBuffer(record.num_experts *
                                        (up_.size_bytes() + down_.size_bytes()));
-        threads_.parallel_for(record.num_experts, 1, [&](std::size_t begin, std::size_t end) {
+        const auto load_some = [&, layer = layer](std::size_t begin, std::size_t end) {
             for (std::size_t expert = begin; expert < end; ++expert)
                 load(shadow, layer, static_cast<std::uint32_t>(expert));
-        });
+        };
+        threads_.parallel_for(record.num_experts, 1, load_some);
     }
 }
 

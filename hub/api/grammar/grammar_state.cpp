@@ -251,13 +251,13 @@ class GrammarState::Walker {
 
     // Declared members come in their order and required ones are not passed over; further members
     // and the end come behind all of them.
-    void add_object_words(FramePointer frame, const Words& list) {
+    void add_object_words(const FramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
         const std::uint32_t from = frame->position;
         add(words(node, list, frame, from, node.required_from[from]));
     }
 
-    void add_array_words(FramePointer frame, const Words& list) {
+    void add_array_words(const FramePointer& frame, const Words& list) {
         const GrammarNode& node = *frame->node;
         const std::uint32_t count = frame->position;
         const NodeId item = count < node.max ? item_of(node, count) : GrammarNode::none;
@@ -299,8 +299,9 @@ class GrammarState::Walker {
     }
 
     void add_name(FramePointer frame) {
+        const GrammarNode* node = frame->node;
         const auto last = static_cast<std::uint32_t>(frame->taken->size());
-        add({.leaf = Leaf::name, .node = frame->node, .last = last, .frame = std::move(frame)});
+        add({.leaf = Leaf::name, .node = node, .last = last, .frame = std::move(frame)});
     }
 
     void leave_array_part(const FramePointer& frame, std::uint32_t result) {

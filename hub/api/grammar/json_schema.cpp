@@ -355,7 +355,7 @@ class SchemaCompiler {
         OrderedJson list = schema.contains("enum") ? schema["enum"] : OrderedJson::array();
         if (!list.is_array()) fail(path, "'enum' is no list", ErrorCode::invalid_argument);
         if (schema.contains("const")) {
-            const OrderedJson only = schema["const"];
+            const OrderedJson& only = schema["const"];
             const bool listed = !schema.contains("enum") ||
                                 std::any_of(list.begin(), list.end(), [&](const OrderedJson& one) {
                                     return same_value(one, only);

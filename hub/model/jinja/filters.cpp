@@ -41,8 +41,7 @@ Value path(Renderer& renderer, const Value& item, const Value& attribute) {
 
 // The value to sort, group or compare by.
 Value sort_key(Renderer& renderer, const Value& item, const Value* attribute, bool case_sensitive) {
-    const Value value = attribute && !attribute->is_none() ? path(renderer, item, *attribute)
-                                                           : item;
+    Value value = attribute && !attribute->is_none() ? path(renderer, item, *attribute) : item;
     if (case_sensitive || !value.text()) return value;
     renderer.charge_bytes(value.text()->size());
     return make_text(lower(*value.text()));
@@ -61,6 +60,7 @@ std::vector<Value> sorted(Renderer& renderer, std::vector<Value> items, const Va
     });
 
     std::vector<Value> out;
+    out.reserve(keys.size());
     for (const auto& [key, i] : keys) out.push_back(items[i]);
     return out;
 }
@@ -163,7 +163,8 @@ Value filter_map(Renderer& renderer, const Value& operand, const CallArguments& 
             continue;
         }
         Value value = path(renderer, item, *attribute);
-        out.push_back(value.is_undefined() && otherwise ? *otherwise : std::move(value));
+        if (value.is_undefined() && otherwise) value = *otherwise;
+        out.push_back(std::move(value));
     }
 
     return make_list(std::move(out));
@@ -248,7 +249,7 @@ Value filter_length(Renderer& renderer, const Value& operand, const CallArgument
 
 Value filter_int(Renderer&, const Value& operand, const CallArguments& arguments) {
     const Value* otherwise = arguments.find(0, "default");
-    const Value fallback = otherwise ? *otherwise : make_integer(0);
+    Value fallback = otherwise ? *otherwise : make_integer(0);
     const auto from_float = [&](double number) {
         return std::isfinite(number) && std::fabs(number) < 9e18
                    ? make_integer(static_cast<std::int64_t>(number))

@@ -145,7 +145,7 @@ Status BpeModel::load_vocab(const nlohmann::json& vocab) {
 
         // A token outside the byte alphabet (a control token kept in the vocabulary) stands for its
         // own text.
-        bytes_by_id_[id] = bytes ? std::move(*bytes) : token;
+        bytes_by_id_[id] = std::move(bytes).value_or(token);
         id_by_token_.emplace(token, id);
     }
 
