@@ -24,14 +24,16 @@ const small = ["smollm-135m", "qwen2-0.5b", "qwen2-1.5b", "tinyllama-1.1b"];
 const lengths = "1,2,4,8,16,32";
 const sweep = (poke) => ({ name: "sweep", models: "smollm-135m:int4:f16,qwen2-1.5b:int4:f16", fetch: lengths, poke,
   ablation: "off" });
+const ablation = (weights) => ({ name: "ablation", models: small.map((shape) => `${shape}:${weights}`).join(",") });
 const tables = [
   { name: "whole", models: "demo:int4:f32", fetch: "16" },
-  { name: "ablation", models: small.flatMap((shape) => [`${shape}:int4:f16`, `${shape}:int4:f32`]).join(",") },
-  { name: "whole", models: "qwen3-30b-a3b:mixed:f32", fetch: "8", kernels: "on" },
+  ablation("int4:f16"),
+  { name: "whole", models: "qwen3-30b-a3b:mixed:f32", kernels: "on" },
   sweep("on"),
-  sweep("off"),
-  { name: "ablation", models: small.map((shape) => `${shape}:f32:f32`).join(",") },
   { name: "ablation", models: "llama3-8b:int4:f16" },
+  sweep("off"),
+  ablation("int4:f32"),
+  ablation("f32:f32"),
 ];
 const asked = options.models ? [{ ...options, name: "models" }]
   : tables.filter(({ name }) => !options.only || name === options.only);

@@ -81,3 +81,37 @@ test("the bench page measures and says so on every screen", async (t) => {
     await page.screenshot({ path: join(build, "pictures", `bench-${name}.png`), fullPage: true });
   }
 });
+
+test("a program that was made before is given behind the call that asks for it", async (t) => {
+  const hub = await Hub.start(["--backend", "local"]);
+  t.after(() => hub.remove());
+  const browser = await launch();
+  t.after(() => browser.close());
+  const page = await browser.newPage();
+  page.setDefaultTimeout(0);
+  await page.goto(`${hub.url}/bench.html`);
+
+  // Otherwise whoever asks for the next one when the last one comes goes deeper with each: a model of thirty layers was
+  // too deep for the stack.
+  const order = await page.evaluate(async () => {
+    const { Gpu } = await import("/wasm/gpu.js");
+    const heard = [];
+    let answered = null;
+    const gpu = new Gpu({
+      onPipeline: (ticket, handle) => {
+        heard.push(`${handle > 0 ? "made" : "refused"} ${ticket}`);
+        answered();
+      },
+    });
+    await gpu.open();
+    for (const ticket of [1, 2]) {
+      const answer = new Promise((resolve) => { answered = resolve; });
+      gpu.createPipeline("@compute @workgroup_size(1) fn main() {}", "main", [], "", ticket);
+      heard.push(`asked ${ticket}`);
+      await answer;
+    }
+    gpu.close();
+    return heard;
+  });
+  assert.deepEqual(order, ["asked 1", "made 1", "asked 2", "made 2"]);
+});

@@ -35,3 +35,7 @@ self.onmessage = async ({ data }) => {
     self.postMessage({ reason: `The program did not load: ${error.message ?? error}` });
   }
 };
+// What breaks inside a promise would leave a page that waits for ever.
+self.addEventListener("unhandledrejection", ({ reason }) => {
+  self.postMessage({ reason: `The program stopped: ${reason?.message ?? reason}` });
+});
