@@ -1,6 +1,7 @@
 #include "tests/web-worker/stage.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
@@ -31,8 +32,8 @@ std::vector<AssignedUnit> units_of(const std::vector<std::uint16_t>& experts) {
 }
 
 std::vector<std::uint16_t> first_experts(std::uint64_t count) {
-    std::vector<std::uint16_t> experts;
-    for (std::uint16_t i = 0; i < count; ++i) experts.push_back(i);
+    std::vector<std::uint16_t> experts(count);
+    std::iota(experts.begin(), experts.end(), std::uint16_t{0});
     return experts;
 }
 
