@@ -74,7 +74,7 @@ else
 fi
 cd "$build"
 status=0
-# One more than cores: a story waits for its browser most of the time.
+# One more than cores: beside a story, which counts as two, there is room for a test of one thread.
 timed "tests" ctest --parallel $(($(nproc) + 1)) --output-on-failure --output-junit "$build/tests.xml" "${rest[@]}" \
   || status=$?
 

@@ -1,0 +1,79 @@
+// "This device" in the chat page, for stories about it: the page and its settings, the model on the GPU, the answers.
+import assert from "node:assert/strict";
+
+import { ask, keptNow, settled } from "./chat_page.mjs";
+import { chat } from "./hub.mjs";
+
+export const prompt = process.env.MOEX_STORY_PROMPT ?? "Tell me a story about a garden.";
+export const max_tokens = 24;
+export const few_tokens = 8;      // where it is enough that the words are the hub's
+
+export async function openChat(context, hub) {
+  context.setDefaultTimeout(0);      // the test's own limit counts
+  const page = await context.newPage();
+  page.errors = [];
+  page.on("pageerror", (error) => page.errors.push(String(error)));
+  await page.goto(hub.url);
+  await page.waitForFunction(() => document.getElementById("model").textContent !== "");
+  return page;
+}
+
+export async function set(page, fields) {
+  await page.locator("#open-settings").click();
+  for (const [name, value] of Object.entries(fields)) {
+    if (name === "place") await page.locator("#place").selectOption(value);
+    else await page.locator(`#${name}`).evaluate((node, text) => {
+      node.value = text;
+      node.dispatchEvent(new Event("input"));
+    }, value);
+  }
+  await page.locator("#close-settings").click();
+}
+
+// Until the model is on the GPU, or the sentence that it will not be.
+export async function deviceSettled(page) {
+  await page.waitForFunction(() => {
+    const words = document.getElementById("device-words");
+    return words.className === "problem" || /^Ready/.test(words.textContent);
+  });
+  return page.locator("#device-words").textContent();
+}
+
+// Consents where the page asks, and does not just say what is wrong.
+export async function loadIfAsked(page) {
+  await page.waitForFunction(() => (
+    !document.getElementById("device-load").hidden || document.getElementById("device-words").className === "problem"));
+  if (await page.locator("#device-load").isVisible()) await page.locator("#device-load").click();
+}
+
+export async function chooseDevice(page) {
+  await page.locator("#open-settings").click();
+  await page.locator("#place").selectOption("device");
+  await page.locator("#device-load").click();
+  const words = await deviceSettled(page);
+  await page.locator("#close-settings").click();
+  assert.match(words, /^Ready/, words);
+  await set(page, { temperature: "0" });
+}
+
+// The last answer as it is kept, whole.
+export async function lastAnswer(page) {
+  await settled(page);
+  for (;;) {
+    const { conversations } = await keptNow(page);
+    const message = conversations.flatMap(({ messages }) => messages).filter(({ role }) => role === "assistant")
+      .sort((a, b) => a.at - b.at).at(-1);
+    if (message?.end) return message;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+}
+
+export async function answerTo(page, words) {
+  await page.locator("#new-chat").evaluate((node) => node.click());
+  await ask(page, words);
+  return lastAnswer(page);
+}
+
+export const greedy = (hub, words, length = max_tokens) => chat(hub, {
+  model: "moex-demo", messages: [{ role: "user", content: words }], temperature: 0, max_tokens: length,
+});
