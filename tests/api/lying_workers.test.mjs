@@ -5,6 +5,7 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { test } from 'node:test';
+import { setTimeout } from 'node:timers/promises';
 
 import { cleanEnvironment, inFolder, modelFolder, postJson, runHub, startHub } from './hub_process.mjs';
 
@@ -73,19 +74,36 @@ async function withHub(args, story) {
   }
 }
 
-// Asks until `enough(status)`, at most 20 rounds of all prompts; not one text changes.
-async function askUntil(hub, texts, what, enough) {
-  const sum = { tokens: 0, verified: 0, proven: 0, unchecked: 0 };
-  for (let round = 0; round < 20; round++) {
+// Asks until `enough(status)`, so many rounds of all prompts: whether it came to that. Not one text changes.
+async function askUntil(hub, texts, what, enough, sum) {
+  for (let round = 0; round < 8; round++) {
     for (const [i, prompt] of prompts.entries()) {
       const got = await answer(hub, prompt);
       assert.equal(got.text, texts[i], `${what}: the text changed`);
       sum.tokens += got.tokens;
       for (const name of ['verified', 'proven', 'unchecked']) sum[name] += got.moex[name];
-      if (enough(await statusOf(hub), sum)) return sum;
+      if (enough(await statusOf(hub))) return true;
     }
   }
-  throw new Error(`${what}: not after 20 rounds`);
+  return false;
+}
+
+// A liar, until `enough(calls, before)`. Whose first answers are late, as anybody's may be on a busy machine, is asked
+// hardly ever again while two others are quick: such a one leaves, and another comes, with nothing on record.
+// `keyOf(visit)` is its worker key. One whose last lie was found as it left is not let in again.
+async function meetLiar(hub, texts, args, keyOf, enough) {
+  const sum = { tokens: 0, verified: 0, proven: 0, unchecked: 0 };
+  const others = (await statusOf(hub)).workers.length;
+  for (let visit = 0; ; visit++) {
+    const before = (await statusOf(hub)).calls;
+    const came = ({ calls }) => enough(calls, before);
+    const liar = await Worker.start(hub, args, keyOf(visit));
+    if (liar.served ? await askUntil(hub, texts, args.join(' '), came, sum) : came(await statusOf(hub)))
+      return { liar, before, sum };
+    assert.ok(liar.served, keyOf(visit));
+    await liar.stop();
+    while ((await statusOf(hub)).workers.length > others) await setTimeout(20);
+  }
 }
 
 test('eleven ways to lie change no text, and each liar is out after three lies', async () => {
@@ -94,10 +112,8 @@ test('eleven ways to lie change no text, and each liar is out after three lies',
     let turn = 0;
     do {
       for (const kind of kinds) {
-        const before = (await statusOf(hub)).calls;
-        const liar = await Worker.start(hub, [kind], `liar-${kind}-${turn}`);
-        assert.ok(liar.served, kind);
-        const sum = await askUntil(hub, texts, kind, ({ calls }) => calls.bans > before.bans);
+        const { liar, before, sum } = await meetLiar(hub, texts, [kind], (visit) => `liar-${kind}-${turn}-${visit}`,
+          (calls, past) => calls.bans > past.bans);
         assert.match(await liar.closed, /^1008 /);
         const { calls } = await statusOf(hub);
         assert.equal(calls.bad_answers - before.bad_answers, 3, kind);
@@ -120,8 +136,8 @@ test('a new worker that lies in one answer of a hundred changes no text', async 
   await withHub([], async (hub, texts) => {
     // This seed's first lie is the sixth answer, the next one the 550th: the liar has no record yet. One that has been
     // right for 1,024 rows is looked at afterwards, and what it changed is marked.
-    const liar = await Worker.start(hub, ['x10', '--share', '0.01', '--seed', '841'], 'liar-now-and-then');
-    await askUntil(hub, texts, '1 of 100', ({ calls }) => calls.lies > 0);
+    const { liar } = await meetLiar(hub, texts, ['x10', '--share', '0.01', '--seed', '841'],
+      (visit) => `liar-now-and-then-${visit}`, (calls) => calls.lies > 0);
     await liar.stop();
   });
 });
@@ -129,8 +145,7 @@ test('a new worker that lies in one answer of a hundred changes no text', async 
 test('a ban outlives the hub, is listed, and is lifted', async () => {
   await inFolder(async (state) => {
     await withHub(['--state', state], async (hub, texts) => {
-      await Worker.start(hub, ['x1.5'], 'the-liar-itself');
-      await askUntil(hub, texts, 'x1.5', ({ calls }) => calls.bans === 1);
+      await meetLiar(hub, texts, ['x1.5'], () => 'the-liar-itself', (calls) => calls.bans === 1);
     });
 
     const listed = await runHub(['ban', 'list', '--state', state]);
