@@ -11,18 +11,21 @@ void SimState::perform(std::vector<SwarmAction>& actions) {
     for (SwarmAction& action : actions) std::visit([&](auto& what) { act(what); }, action);
     check_invariants();
     const auto next = core->next_deadline();
-    if (next && (!tick_at || *next < *tick_at)) {
-        tick_at = *next;
-        at(
-            std::max(now, *next),
-            [this] {
-                tick_at.reset();
-                std::vector<SwarmAction> more;
-                core->on_tick(now, more);
-                perform(more);
-            },
-            true);
-    }
+    if (!next || (tick_at && *tick_at <= *next)) return;
+
+    // Of those that are to come only the earliest counts: were each to ask for another, there would
+    // be more of them with every hour.
+    tick_at = std::max(now, *next);
+    at(
+        *tick_at,
+        [this, due = *tick_at] {
+            if (tick_at != due) return;
+            tick_at.reset();
+            std::vector<SwarmAction> more;
+            core->on_tick(now, more);
+            perform(more);
+        },
+        true);
 }
 
 void SimState::act(SendFrame& action) {
