@@ -3,10 +3,12 @@
 #include <CLI/CLI.hpp>
 
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 
 #include "tests/sim/sim_goals.h"
 #include "tests/sim/sim_sweep.h"
+#include "tests/sim/sim_theory.h"
 
 namespace {
 
@@ -44,6 +46,21 @@ int print_sweep(const moex::sim::SweepOptions& options) {
     return 0;
 }
 
+int print_theory(std::uint64_t seed, double effort) {
+    const auto num_rounds = static_cast<std::uint32_t>(20'000 * effort);
+    bool holds = true;
+    std::printf("copies,calls,rounds,integral_ms,simulated_ms,off_percent\n");
+    for (std::uint32_t copies = 1; copies <= 4; ++copies)
+        for (std::uint32_t calls = 1; calls <= 8; ++calls) {
+            const auto cell = moex::sim::measure_fixed(copies, calls, num_rounds, seed);
+            std::printf("%u,%u,%u,%.3f,%.3f,%.2f\n", copies, calls, num_rounds, cell.wanted_ms,
+                        cell.measured_ms, 100 * cell.deviation());
+            std::fflush(stdout);
+            holds &= std::abs(cell.deviation()) <= 0.01;
+        }
+    return holds ? 0 : 1;
+}
+
 void print_report(const moex::sim::SimReport& report, std::uint64_t seed) {
     const moex::SwarmCounters& counts = report.counters;
     std::printf("seed=%" PRIu64 " rounds=%" PRIu64 " ok=%" PRIu64 " failed=%" PRIu64
@@ -67,7 +84,7 @@ struct Arguments {
     double minutes = 1, effort = 1;
     std::uint32_t num_workers = 12, num_rounds = 0;
     std::string faults_list = "all", hedge = "delayed", only;
-    bool verbose = false, tokens = false, sweep = false, csv = false;
+    bool verbose = false, tokens = false, sweep = false, theory = false, csv = false;
 };
 
 void add_options(CLI::App& app, Arguments& to) {
@@ -87,11 +104,14 @@ void add_options(CLI::App& app, Arguments& to) {
     app.add_flag("--tokens", to.tokens,
                  "the goals of reliability, by runs of whole tokens: a table");
     app.add_flag("--sweep", to.sweep, "policies of second attempts over kinds of swarms: CSV");
+    app.add_flag("--theory", to.theory,
+                 "`fixed h` for k calls of independent log-normal times beside the integral: CSV; "
+                 "exit 1 when one is off by more than 1 %");
     app.add_flag("--csv", to.csv, "of --tokens: the table as CSV");
     app.add_option("--hedge", to.hedge, "of --tokens: off, fixed H, adaptive or delayed")
         ->capture_default_str();
     app.add_option("--effort", to.effort,
-                   "of --tokens and --sweep: share of the usual number of tokens")
+                   "of --tokens, --sweep and --theory: share of the usual number of tokens")
         ->capture_default_str()
         ->check(CLI::Range(0.05, 100.0));
     app.add_option(
@@ -118,6 +138,7 @@ int main(int argc, char** argv) {
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     }
+    if (given.theory) return print_theory(given.seed, given.effort);
     if (given.sweep)
         return print_sweep({.seed = given.seed, .effort = given.effort, .only = given.only});
     if (given.tokens) {
