@@ -191,6 +191,7 @@ Result<std::string> eval_loss(LoadedModel& model, std::span<const TokenId> token
                               const EvalLossOptions& options) {
     MOEX_ASSIGN(ways, make_ways(model, options));
     std::vector<LossyWay> lossy;
+    lossy.reserve(ways.size());
     for (const Way& way : ways) lossy.push_back({way.speculator.get(), way.experts.get()});
 
     std::vector<Loss> losses;

@@ -40,9 +40,9 @@ Result<std::shared_ptr<const Estimator>> estimator_of(const ModelPackage& packag
 }
 
 std::vector<Contestant> contestants_of(const LoadedModel& model, const Settings& settings,
-                                       std::shared_ptr<const RouterGates> gates,
-                                       std::shared_ptr<const ExpertProfile> profile,
-                                       std::shared_ptr<const Estimator> estimator) {
+                                       const std::shared_ptr<const RouterGates>& gates,
+                                       const std::shared_ptr<const ExpertProfile>& profile,
+                                       const std::shared_ptr<const Estimator>& estimator) {
     const ModelConfig& config = model.package->config();
     const std::string& seed = settings.text("seed");
     std::vector<Contestant> all;

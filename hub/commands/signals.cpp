@@ -26,7 +26,8 @@ SignalWatcher::SignalWatcher(std::function<void(int, int)> on_signal)
 
 SignalWatcher::~SignalWatcher() {
     done_ = true;
-    pthread_kill(thread_.native_handle(), SIGTERM);
+    // It waits for this signal, which ends nothing.
+    pthread_kill(thread_.native_handle(), SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread)
     thread_.join();
 }
 

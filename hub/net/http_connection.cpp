@@ -287,9 +287,9 @@ void HttpConnection::upgrade(GatedRequest request) {
     auto socket = transport_->upgrade(
         {to_ms(clients.header_within), to_ms(clients.worker_idle_within)});
     transport_.reset();
-    std::make_shared<WorkerConnection>(hub_, std::move(socket), request.remote_address,
-                                       request.loopback, worker->authorized)
-        ->start(std::move(request));
+    const auto connection = std::make_shared<WorkerConnection>(
+        hub_, std::move(socket), request.remote_address, request.loopback, worker->authorized);
+    connection->start(std::move(request));
 }
 
 // A clean end of the peer's bytes in the middle of a request is a

@@ -114,6 +114,7 @@ void add_workers(Families& out, const std::vector<WorkerView>& workers) {
     }
 
     std::vector<Labelled> rows;
+    rows.reserve(by_state.size());
     for (const auto& [key, count] : by_state)
         rows.push_back({{{"backend", key.first}, {"state", key.second}}, count});
     if (rows.empty()) rows.push_back({{{"backend", "webgpu"}, {"state", "active"}}, 0});

@@ -81,7 +81,7 @@ Checked<void> Routes::slow_down(const HttpRequest& request, Refusal refusal) con
 }
 
 Checked<void> Routes::check_key_and_rate(const HttpRequest& request, Role role) const {
-    const Checked<void> key = check_key(request, role);
+    Checked<void> key = check_key(request, role);
     if (key.ok() || key.refusal().status != 401) return key;
     return slow_down(request, key.refusal());
 }

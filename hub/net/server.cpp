@@ -92,7 +92,7 @@ struct Server::State {
     // where the certificate allows it, a name of the certificate.
     std::string outward_name(const std::vector<std::string>& certified) {
         if (!hub.options.hosts.empty()) return hub.options.hosts[0];
-        const std::string address = outward_address(hub.io, hub.options.listen_address == "::");
+        std::string address = outward_address(hub.io, hub.options.listen_address == "::");
         if (certified.empty() ||
             std::find(certified.begin(), certified.end(), address) != certified.end())
             return address;
