@@ -233,14 +233,16 @@ TEST(GpuDecoderTest, DenseModelsAgreeWithTheirGoldens) {
     }
 }
 
-// Keys and values in fewer bits: the golden knows them in f32.
-TEST(GpuDecoderTest, QwenTinyWithRoundedKeysAndValuesStaysNearItsGolden) {
+// Keys and values in fewer bits: the golden knows them in f32. Codes are compared on a dense model:
+// where a router is near a tie, which way they round decides who answers, and that is the GPU's.
+TEST(GpuDecoderTest, RoundedKeysAndValuesStayNearTheirGoldens) {
     const test::TemporaryFolder folder("gpu-tiny-kv");
-    const auto package = packed(source_folder / "tests/golden/qwen3-tiny",
-                                folder.path() / "package");
-    OnGpu halves(package, {.kv_kind = KvKind::f16}), codes(package, {.kv_kind = KvKind::u8});
+    OnGpu halves(packed(source_folder / "tests/golden/qwen3-tiny", folder.path() / "moe"),
+                 {.kv_kind = KvKind::f16});
     EXPECT_LE(compare_with_golden(halves, golden_of("qwen3-tiny"), 1e-2), 2e-3);
-    EXPECT_LE(compare_with_golden(codes, golden_of("qwen3-tiny"), 1e-1), 5e-2);
+    OnGpu codes(packed(source_folder / "tests/golden/dense/qwen3", folder.path() / "dense"),
+                {.kv_kind = KvKind::u8});
+    EXPECT_LE(compare_with_golden(codes, golden_of("dense/qwen3"), 1e-1), 5e-2);
 }
 
 TEST(GpuDecoderTest, DemoWithBf16ExpertsAgreesWithin2em3) {
