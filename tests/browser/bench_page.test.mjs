@@ -15,6 +15,19 @@ const looks = {
   phone: { colorScheme: "light", viewport: { width: 390, height: 780 } },
 };
 
+async function openBench(t, query = "") {
+  const hub = await Hub.start(["--backend", "local"]);
+  t.after(() => hub.remove());
+  const browser = await launch();
+  t.after(() => browser.close());
+  const page = await browser.newPage();
+  page.setDefaultTimeout(0);
+  const errors = [];
+  page.on("pageerror", (error) => errors.push(String(error)));
+  await page.goto(`${hub.url}/bench.html${query}`);
+  return { page, errors };
+}
+
 // The demo's shape, everything that a model is asked for: the ablation's four conditions, two lengths of a reading.
 async function measureModel(page) {
   await page.getByRole("button", { name: "Measure the model", exact: true }).click();
@@ -40,15 +53,7 @@ async function measureModel(page) {
 }
 
 test("the bench page measures and says so on every screen", async (t) => {
-  const hub = await Hub.start(["--backend", "local"]);
-  t.after(() => hub.remove());
-  const browser = await launch();
-  t.after(() => browser.close());
-  const page = await browser.newPage();
-  page.setDefaultTimeout(0);
-  const errors = [];
-  page.on("pageerror", (error) => errors.push(String(error)));
-  await page.goto(`${hub.url}/bench.html?shapes=demo&models=demo:int4:f16&fetch=2,4&kernels=on`);
+  const { page, errors } = await openBench(t, "?shapes=demo&models=demo:int4:f16&fetch=2,4&kernels=on");
   await page.getByRole("button", { name: "Measure", exact: true }).click();
   await page.waitForFunction(() => ["done", "failed"].includes(document.documentElement.dataset.phase));
   assert.equal(await page.locator("#state").textContent(), "done", await page.locator("#detail").textContent());
@@ -83,13 +88,7 @@ test("the bench page measures and says so on every screen", async (t) => {
 });
 
 test("a program that was made before is given behind the call that asks for it", async (t) => {
-  const hub = await Hub.start(["--backend", "local"]);
-  t.after(() => hub.remove());
-  const browser = await launch();
-  t.after(() => browser.close());
-  const page = await browser.newPage();
-  page.setDefaultTimeout(0);
-  await page.goto(`${hub.url}/bench.html`);
+  const { page } = await openBench(t);
 
   // Otherwise whoever asks for the next one when the last one comes goes deeper with each: a model of thirty layers was
   // too deep for the stack.

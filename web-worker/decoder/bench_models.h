@@ -28,7 +28,7 @@ class PatternWeights : public WeightSource {
     explicit PatternWeights(const DecoderModel& model);
 
     Status read(const WeightPart& part, const Append& append) override;
-    // What it gives begins with one of these, whenever it is not one of them as a whole.
+    // Matrices come as stretches that are one of these, or its beginning; norms and biases do not.
     std::vector<ByteView> patterns() const;
 
   private:
