@@ -12,11 +12,6 @@ namespace {
 
 using Experts = std::vector<std::uint16_t>;
 
-struct Route {
-    TokenId token = 0;
-    Experts experts;  // by descending weight
-};
-
 class ReplayedRoutes : public ExpertPredictor {
   public:
     ReplayedRoutes(double recall, std::uint64_t seed) : recall_(recall), seed_(seed) {}
@@ -25,10 +20,10 @@ class ReplayedRoutes : public ExpertPredictor {
     bool predict(const RouteView& seen, std::uint32_t layer, std::span<float> confidence) override {
         std::fill(confidence.begin(), confidence.end(), 0.0f);
         for (std::size_t row = 0; row < seen.num_tokens; ++row) {
-            const auto known = routes_.find({layer, seen.rows[row].position});
-            if (known == routes_.end() || known->second.token != seen.rows[row].token) return false;
+            const auto known = routes_.find({layer, text_of(seen.rows[row])});
+            if (known == routes_.end()) return false;
 
-            const Experts guessed = guess(known->second.experts, layer, seen.rows[row].position,
+            const Experts guessed = guess(known->second, layer, seen.rows[row].position,
                                           seen.num_experts);
             for (std::size_t rank = 0; rank < guessed.size(); ++rank)
                 confidence[row * seen.num_experts + guessed[rank]] = static_cast<float>(
@@ -40,12 +35,22 @@ class ReplayedRoutes : public ExpertPredictor {
     void observe(const RouteView& route) override {
         for (std::size_t row = 0; row < route.num_tokens; ++row) {
             const auto chosen = route.expert_ids.subspan(row * route.top_k, route.top_k);
-            routes_[{route.layer, route.rows[row].position}] = {
-                route.rows[row].token, Experts(chosen.begin(), chosen.end())};
+            routes_[{route.layer, text_of(route.rows[row])}] = Experts(chosen.begin(),
+                                                                       chosen.end());
         }
     }
 
   private:
+    // A number for a sequence's tokens up to this row's, which come in their order. Those before
+    // the first one that was seen (a shared prefix) count as none.
+    std::uint64_t text_of(const SequenceRow& row) {
+        std::vector<std::uint64_t>& texts = texts_[row.kv];
+        texts.resize(std::size_t{row.position} + 1);
+        const std::uint64_t before = row.position == 0 ? 0 : texts[row.position - 1];
+        return texts.back() =
+                   SplitMix64(before ^ (std::uint64_t{row.token} << 32 | row.position)).next();
+    }
+
     // As many as were chosen, each once.
     Experts guess(const Experts& chosen, std::uint32_t layer, std::uint32_t position,
                   std::uint32_t num_experts) const {
@@ -68,7 +73,9 @@ class ReplayedRoutes : public ExpertPredictor {
 
     const double recall_;
     const std::uint64_t seed_;
-    std::map<std::pair<std::uint32_t, std::uint32_t>, Route> routes_;  // of (layer, position)
+    std::map<std::pair<std::uint32_t, std::uint64_t>, Experts> routes_;  // by descending weight
+    // By sequence and position. One that begins writes over what its address meant before.
+    std::map<const KvCache::Sequence*, std::vector<std::uint64_t>> texts_;
 };
 
 }  // namespace

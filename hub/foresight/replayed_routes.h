@@ -1,5 +1,5 @@
-// A predictor for benches: a text that was decoded before is decoded again, greedily, and this one
-// knows its routes. Random weights predict nothing, so what hints of a stated quality are worth is
+// A predictor for benches: texts that were decoded before are decoded again, and this one knows
+// their routes. Random weights predict nothing, so what hints of a stated quality are worth is
 // measured with guesses that are right by design.
 #pragma once
 
@@ -10,9 +10,10 @@
 
 namespace moex {
 
-// Of the experts that a token chose at its position when it was last there, each is guessed with
+// Of the experts that a token chose when it last came behind the same tokens, each is guessed with
 // probability `recall`; another of the layer's stands in where it is not. The same guesses for the
-// same seed, whatever was asked between. Knows nothing of a token that was never at its position.
+// same seed, whatever was asked between. Knows nothing of a token that never came behind them.
+// Keeps all that it saw.
 std::unique_ptr<ExpertPredictor> make_replay_predictor(double recall, std::uint64_t seed);
 
 }  // namespace moex

@@ -102,6 +102,27 @@ TEST_F(PastPredictorTest, ReplayKnowsWhatTheSameTokenChoseAtItsPlaceAndNothingEl
     EXPECT_FALSE(predictor->predict(other_place.seen, 1, other_place.confidence));
 }
 
+TEST_F(PastPredictorTest, ReplayKeepsTextsApartThatHaveATokenInOnePlace) {
+    const auto predictor = make_replay_predictor(1.0, 1);
+    const Order after_one = {7, 3, 15, 0}, after_two = {1, 2, 4, 8};
+    const auto told = [&](std::uint32_t position, TokenId token, const Order& chosen) {
+        ReplayedRow row(position, token);
+        row.seen.layer = 1;
+        row.seen.expert_ids = chosen;
+        predictor->observe(row.seen);
+    };
+    told(0, 1, after_one);
+    told(1, 42, after_one);
+    told(0, 2, after_two);
+    told(1, 42, after_two);
+
+    for (const auto& [first, chosen] : {std::pair{1, after_one}, std::pair{2, after_two}}) {
+        ReplayedRow before(0, first), row(1, 42);
+        EXPECT_EQ(before.guessed(*predictor), chosen);
+        EXPECT_EQ(row.guessed(*predictor), chosen) << "behind " << first;
+    }
+}
+
 TEST_F(PastPredictorTest, ReplayIsAsOftenRightAsItSaysAndNamesEachExpertOnce) {
     const Order chosen = {7, 3, 15, 0};
     for (const double recall : {0.0, 0.79, 0.96}) {
