@@ -38,12 +38,13 @@ const char* frame_type_name(FrameType type) {
         case FrameType::budget: return "BUDGET";
         case FrameType::identity: return "IDENTITY";
         case FrameType::power: return "POWER";
+        case FrameType::slots: return "SLOTS";
     }
     return "unknown";
 }
 
 bool is_known_frame_type(std::uint16_t type) {
-    return (type >= 1 && type <= 5) || (type >= 16 && type <= 31);
+    return (type >= 1 && type <= 5) || (type >= 16 && type <= 32);
 }
 
 bool has_tensor_header(FrameType type) {

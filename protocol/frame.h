@@ -42,6 +42,7 @@ enum class FrameType : std::uint16_t {
     budget = 29,
     identity = 30,
     power = 31,
+    slots = 32,
 };
 const char* frame_type_name(FrameType type);  // "DISPATCH", ...; "unknown" for others
 bool is_known_frame_type(std::uint16_t type);

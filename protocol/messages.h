@@ -261,6 +261,30 @@ inline constexpr const char* power_cap = "power";  // of WELCOME: the hub asks t
 Bytes encode_power(std::uint32_t percent);
 Result<std::uint32_t> decode_power(ByteView frame);
 
+// SLOTS (worker→hub): what experts on demand found and cost since WELCOME. For people, and for how
+// long the hub takes this worker's answers to need; nothing else follows from it.
+inline constexpr const char* slots_cap = "slots";  // of WELCOME: the hub reads them
+struct SlotFigures {
+    std::uint32_t slots = 0;                  // experts that its memory takes
+    std::uint64_t asked = 0;                  // experts of groups, counted as a group arrives
+    std::uint64_t hits = 0;                   // of these, in memory
+    std::uint64_t late = 0;                   // of these, on their way for a hint
+    std::uint64_t foreseen = 0, lead_us = 0;  // hits that a hint had named, so long before in all
+    std::uint64_t loads = 0, load_us = 0;     // groups that waited for experts, so long in all
+    std::uint64_t brought = 0;                // experts brought to memory, for groups and hints
+    std::uint64_t wasted = 0;                 // brought for a hint and gone again without use
+    std::uint64_t misses() const { return asked - hits; }
+    bool operator==(const SlotFigures&) const = default;
+};
+// In the order of the wire.
+inline constexpr std::array slot_counters = {
+    &SlotFigures::asked,    &SlotFigures::hits,    &SlotFigures::late,
+    &SlotFigures::foreseen, &SlotFigures::lead_us, &SlotFigures::loads,
+    &SlotFigures::load_us,  &SlotFigures::brought, &SlotFigures::wasted};
+inline constexpr std::uint64_t slot_counter_max = 1ull << 53;
+Bytes encode_slots(const SlotFigures& message);
+Result<SlotFigures> decode_slots(ByteView frame);
+
 Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms);
 Result<std::uint32_t> decode_busy(ByteView frame);
 Bytes encode_drain(std::uint32_t deadline_ms);

@@ -6,6 +6,7 @@ namespace moex {
 namespace {
 
 constexpr std::size_t hint_bytes = 8;
+constexpr std::uint32_t slots_bytes = 8 + 8 * slot_counters.size();
 
 Bytes units_frame(FrameType type, const std::vector<Unit>& units) {
     MOEX_CHECK(units.size() <= 0xffff, text(frame_type_name(type), " of ", units.size(), " units"));
@@ -156,6 +157,37 @@ Result<std::uint32_t> decode_power(ByteView frame) {
         return Error{ErrorCode::bad_field, text("POWER of ", percent, " %, want ",
                                                 power_percent_min, " to ", power_percent_max)};
     return percent;
+}
+
+Bytes encode_slots(const SlotFigures& message) {
+    ByteWriter out(frame_header_bytes + slots_bytes);
+    begin_frame(out, FrameType::slots, 0);
+    out.u32(message.slots);
+    out.u32(0);
+    for (const auto counter : slot_counters) out.u64(message.*counter);
+    return finish_frame(std::move(out));
+}
+
+Result<SlotFigures> decode_slots(ByteView frame) {
+    MOEX_ASSIGN(header, decode_header_of(frame, FrameType::slots));
+    if (header.payload_bytes != slots_bytes)
+        return wrong_size(header.type, header.payload_bytes, slots_bytes).error();
+
+    ByteReader in(frame.subspan(frame_header_bytes));
+    SlotFigures figures{.slots = in.u32()};
+    if (in.u32() != 0) return Error{ErrorCode::bad_field, "SLOTS: pad bytes are not zero"};
+    for (const auto counter : slot_counters) {
+        figures.*counter = in.u64();
+        if (figures.*counter > slot_counter_max)
+            return Error{ErrorCode::bad_field, text("SLOTS: a counter of ", figures.*counter)};
+    }
+
+    if (figures.hits > figures.asked || figures.late > figures.misses() ||
+        figures.foreseen > figures.hits)
+        return Error{ErrorCode::bad_field,
+                     text("SLOTS: ", figures.hits, " in memory, ", figures.late, " late and ",
+                          figures.foreseen, " foreseen of ", figures.asked)};
+    return figures;
 }
 
 Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms) {

@@ -39,6 +39,9 @@ struct SlotCounters {
     double load_ms = 0;                        // for so long in all
     std::uint64_t prefetched = 0, wasted = 0;  // brought for a hint; gone again without use
     std::uint64_t brought = 0;                 // to a slot, since all was held
+    // In a slot, and one of the two newest hints had named it: so long before, in all.
+    std::uint64_t foreseen = 0;
+    double lead_ms = 0;
 };
 
 struct WorkerStatus {

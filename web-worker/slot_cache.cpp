@@ -63,11 +63,23 @@ void SlotCache::count(std::span<const Unit> units) {
     SlotCounters& counters = report_.status.slots;
     for (const Unit& unit : units) {
         ++counters.asked;
-        if (store_.holds(unit))
+        if (store_.holds(unit)) {
             ++counters.resident;
-        else if (fetching_.contains(unit) || unplaced_.contains(unit))
+            count_lead(unit);
+        } else if (fetching_.contains(unit) || unplaced_.contains(unit)) {
             ++counters.late;
+        }
     }
+}
+
+// Of the layer that is asked now, or of the next one: what an older hint named is another token's.
+void SlotCache::count_lead(Unit unit) {
+    const auto held = held_.find(unit);
+    if (held == held_.end()) return;
+    const std::uint64_t hint = std::exchange(held->second.hint, 0);
+    if (hint == 0 || hint + 1 < num_hints_) return;
+    ++report_.status.slots.foreseen;
+    report_.status.slots.lead_ms += platform_.now_ms() - held->second.hinted_ms;
 }
 
 void SlotCache::bring(std::vector<Unit> units, std::function<void(Status)> done) {
@@ -283,9 +295,14 @@ void SlotCache::foresee(std::span<const Unit> units) {
     report_.status.slots.wasted += std::erase_if(unplaced_, [this](const auto& one) {
         return !wanted(one.first) && !hinted_.contains(one.first);
     });
-    for (const Unit& unit : units)
-        if (const auto held = held_.find(unit); held != held_.end() && store_.holds(unit))
-            held->second.last_used = clock_;
+    ++num_hints_;
+    for (const Unit& unit : units) {
+        const auto held = held_.find(unit);
+        if (held == held_.end()) continue;
+        held->second.hint = num_hints_;
+        held->second.hinted_ms = platform_.now_ms();
+        if (store_.holds(unit)) held->second.last_used = clock_;
+    }
     go_on();
 }
 

@@ -96,6 +96,8 @@ class SlotCache {
         std::uint64_t uses = 0;
         std::uint32_t in_use = 0;  // by groups that run
         bool foreseen = false;     // brought for a hint, not used since
+        std::uint64_t hint = 0;    // the number of the newest that named it; 0: none since its use
+        double hinted_ms = 0;
     };
     std::uint32_t capacity_of(std::uint32_t slots) const {
         return std::max(slots, static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -104,6 +106,7 @@ class SlotCache {
     bool has_free_slot() const { return store_.num_units() < store_.slots_max(); }
     bool make_room(bool for_group);
     bool wanted(Unit unit) const;
+    void count_lead(Unit unit);
     void fetch(Unit unit, bool urgent);
     void arrived(Unit unit, Result<Bytes> blob);
     Status place(Unit unit, ByteView blob);
@@ -133,6 +136,7 @@ class SlotCache {
     double asked_ms_ = 0;
     std::vector<Unit> foreseen_;      // hints that are not on their way yet, the surest last
     std::set<Unit> hinted_;           // by the newest hints
+    std::uint64_t num_hints_ = 0;     // frames of them
     std::map<Unit, bool> fetching_;   // for a group, or for a hint
     std::map<Unit, Bytes> unplaced_;  // here, and no slot is free
     std::uint64_t fetch_number_ = 0;

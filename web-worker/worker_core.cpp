@@ -58,6 +58,10 @@ struct Model {
     // all that it shall hold is held: from here on rounds create nothing
     bool warm = false;
 
+    // Counted before this connection; told on it last.
+    SlotCounters slots_before;
+    SlotFigures slots_told;
+
     bool hub_takes(const char* cap) const {
         return std::count(welcome.caps.begin(), welcome.caps.end(), cap) > 0;
     }
@@ -251,6 +255,8 @@ struct WorkerCore::State {
                 settle();
             });
         }
+        model->slots_before = report.status.slots;
+        model->slots_told = {};
         // Of the same model: what lay on this GPU before the line broke lies there still.
         if (model->hub_takes(held_cap)) hub.send(encode_ready(model->cache.units()));
 
@@ -292,6 +298,28 @@ struct WorkerCore::State {
     void tell_power() {
         if (hub.online() && model->hub_takes(power_cap))
             hub.send(encode_power(report.status.power_percent));
+    }
+
+    // What its slots were good for, where that changed since it was told.
+    void tell_slots() {
+        const bool is_asked = model && hub.online() && model->cache.on_demand() &&
+                              model->hub_takes(slots_cap);
+        if (!is_asked) return;
+        const SlotCounters now = report.status.slots, &before = model->slots_before;
+        const auto us = [](double ms) { return static_cast<std::uint64_t>(1e3 * ms); };
+        const SlotFigures figures{.slots = model->cache.slots(),
+                                  .asked = now.asked - before.asked,
+                                  .hits = now.resident - before.resident,
+                                  .late = now.late - before.late,
+                                  .foreseen = now.foreseen - before.foreseen,
+                                  .lead_us = us(now.lead_ms - before.lead_ms),
+                                  .loads = now.loads - before.loads,
+                                  .load_us = us(now.load_ms - before.load_ms),
+                                  .brought = now.brought - before.brought,
+                                  .wasted = now.wasted - before.wasted};
+        if (figures == model->slots_told) return;
+        model->slots_told = figures;
+        hub.send(encode_slots(figures));
     }
 
     // An ASSIGN that crossed a BUDGET, or a hub that counts otherwise.
@@ -358,8 +386,9 @@ struct WorkerCore::State {
         }
         if (header->type == FrameType::heartbeat) {
             const Status empty = decode_heartbeat(frame);
-            return empty.ok() ? hub.send(encode_heartbeat(header->sequence_id))
-                              : hub.protocol_error(empty.error());
+            if (!empty.ok()) return hub.protocol_error(empty.error());
+            hub.send(encode_heartbeat(header->sequence_id));
+            return tell_slots();
         }
         if (header->type == FrameType::error) return on_error(frame);
         if (!model || !hub.online())

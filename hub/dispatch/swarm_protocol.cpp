@@ -102,6 +102,10 @@ void SwarmState::on_frame(Turn& turn, Worker& worker, ByteView frame) {
             if (worker.published_peer) break;
             on_power(turn, worker, frame);
             return;
+        case FrameType::slots:
+            if (worker.published_peer) break;
+            on_slots(turn, worker, frame);
+            return;
         default: break;
     }
 
@@ -145,6 +149,25 @@ void SwarmState::on_power(Turn& turn, Worker& worker, ByteView frame) {
         return;
     }
     worker.power = *percent / 100.0;
+}
+
+void SwarmState::on_slots(Turn& turn, Worker& worker, ByteView frame) {
+    const Result<SlotFigures> told = decode_slots(frame);
+    const auto shrank = [&] {
+        return std::ranges::any_of(
+            slot_counters, [&](auto counter) { return (*told).*counter < worker.slots.*counter; });
+    };
+    if (!told.ok() || shrank()) {
+        ++counts.bad_frames;
+        const Error error = told.ok() ? Error{ErrorCode::bad_field, "SLOTS: a counter shrank"}
+                                      : told.error();
+        refuse(turn, worker, error, close_code_for(error.code));
+        return;
+    }
+
+    for (const auto counter : slot_counters)
+        counts.slots.*counter += (*told).*counter - worker.slots.*counter;
+    worker.slots = *told;
 }
 
 void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {

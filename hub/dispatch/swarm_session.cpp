@@ -137,7 +137,7 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .lz4 = worker.lz4,
                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
-                        .caps = {"budget", "held", times_cap, power_cap},
+                        .caps = {"budget", "held", times_cap, power_cap, slots_cap},
                         .arithmetic = asked,
                         .nonce = options.nonce_of ? options.nonce_of(worker.id) : ""}));
 

@@ -110,6 +110,7 @@ struct SwarmState {
     void on_error(Turn& turn, Worker& worker, ByteView frame);
     void on_budget(Turn& turn, Worker& worker, ByteView frame);
     void on_power(Turn& turn, Worker& worker, ByteView frame);
+    void on_slots(Turn& turn, Worker& worker, ByteView frame);
     std::uint32_t capacity_of(const Worker& worker) const;
     void on_worker_drain(Turn& turn, Worker& worker, ByteView frame);
     // An answer that f16 cannot carry is no fault of who computed it: what is still

@@ -149,6 +149,7 @@ struct WorkerView {                                // for status, metrics and th
     double latency_p50_ms = 0, latency_p99_ms = 0;
     RoundSplit split;
     SpeedProfile speed;  // as its HELLO told
+    SlotFigures slots;   // of experts on demand, as it says itself
     TimePoint joined_at{};
     // Whether its answers are believed, and the share of its rows that are computed again.
     Trust trust = Trust::unproven;
@@ -182,6 +183,7 @@ struct SwarmCounters {
     std::uint64_t bytes_sent = 0, bytes_received = 0, frames_sent = 0, frames_received = 0,
                   bad_frames = 0, bad_answers = 0, removed = 0;
     std::uint64_t hints_sent = 0;  // experts that coming layers may be asked for, by worker
+    SlotFigures slots;             // of all connections, as workers say; without `slots`
     // Rows of answers that were computed again, and what came of it; pairs of ended rounds by what
     // was known of them when they counted.
     std::uint64_t rows_right = 0, rows_wrong = 0, rows_undecided = 0, answers_held = 0, lies = 0,

@@ -263,6 +263,7 @@ WorkerView Worker::view() const {
     }
     view.split = split;
     view.speed = speed;
+    view.slots = slots;
     view.joined_at = joined_at;
     return view;
 }

@@ -164,6 +164,7 @@ struct Worker : UnitHolder {
     std::uint64_t bytes_sent = 0, bytes_received = 0;
     RoundSplit split;
     SpeedProfile speed;
+    SlotFigures slots;  // as it told last
 
     WorkerState state() const;
     bool welcomed() const { return health.state() != Health::connecting; }

@@ -168,6 +168,25 @@ void add_calls(Families& out, const SwarmCounters& swarm) {
     out.counter("moex_bans_total", "Workers that were banned for false answers.", swarm.bans);
 }
 
+// As workers say themselves.
+void add_on_demand(Families& out, const SlotFigures& slots) {
+    out.counters("moex_on_demand_experts_total",
+                 "Experts asked of workers that hold them on demand, by where they lay.",
+                 {labelled("found", "hit", number(slots.hits)),
+                  labelled("found", "late", number(slots.late)),
+                  labelled("found", "missing", number(slots.misses() - slots.late))});
+    out.counter("moex_on_demand_foreseen_total", "Hits that a hint had named.", slots.foreseen);
+    out.counter("moex_on_demand_lead_seconds_total", "From hint to call, of all of these.",
+                1e-6 * number(slots.lead_us));
+    out.counter("moex_on_demand_loads_total", "Groups that waited for experts.", slots.loads);
+    out.counter("moex_on_demand_load_seconds_total", "For so long in all.",
+                1e-6 * number(slots.load_us));
+    out.counters(
+        "moex_on_demand_brought_total", "Experts brought to workers' memory, by use.",
+        {labelled("used", "true", number(slots.brought - std::min(slots.brought, slots.wasted))),
+         labelled("used", "false", number(slots.wasted))});
+}
+
 void add_wire(Families& out, const SwarmCounters& swarm) {
     out.counter("moex_bad_frames_total", "Frames that could not be decoded.", swarm.bad_frames);
     out.counters("moex_wire_bytes_total", "Bytes of frames.",
@@ -295,6 +314,7 @@ std::string Metrics::text(const MetricsSnapshot& snapshot) const {
     add_engine(out, snapshot.engine);
     add_workers(out, snapshot.workers);
     add_calls(out, snapshot.swarm);
+    add_on_demand(out, snapshot.swarm.slots);
     add_wire(out, snapshot.swarm);
     add_experts(out, snapshot.coverage, snapshot.replicas);
     out.counter("moex_requests_refused_total",

@@ -88,7 +88,24 @@ json speed_json(const SpeedProfile& speed) {
             {"read_mb_s", speed.read_mb_s}};
 }
 
-json calls_json(const SwarmCounters& calls) {
+// Times are means: of a hit that a hint named, and of a group that waited.
+json slots_json(const SlotFigures& figures, std::uint64_t blob_bytes) {
+    const auto mean_ms = [](std::uint64_t us, std::uint64_t count) {
+        return count == 0 ? 0.0 : 1e-3 * static_cast<double>(us) / static_cast<double>(count);
+    };
+    return {{"asked", figures.asked},
+            {"hits", figures.hits},
+            {"late", figures.late},
+            {"misses", figures.misses()},
+            {"foreseen", figures.foreseen},
+            {"lead_ms", mean_ms(figures.lead_us, figures.foreseen)},
+            {"loads", figures.loads},
+            {"load_ms", mean_ms(figures.load_us, figures.loads)},
+            {"brought_bytes", figures.brought * blob_bytes},
+            {"wasted_bytes", figures.wasted * blob_bytes}};
+}
+
+json calls_json(const SwarmCounters& calls, std::uint64_t blob_bytes) {
     return {{"rounds", calls.rounds},
             {"rounds_failed", calls.rounds_failed},
             {"calls", calls.calls},
@@ -101,6 +118,7 @@ json calls_json(const SwarmCounters& calls) {
             {"redispatched", calls.redispatched},
             {"timeouts", calls.timeouts},
             {"hints_sent", calls.hints_sent},
+            {"on_demand", slots_json(calls.slots, blob_bytes)},
             {"late", calls.late},
             {"bad_answers", calls.bad_answers},
             {"lies", calls.lies},
@@ -122,7 +140,7 @@ json calls_json(const SwarmCounters& calls) {
 }
 
 // Without the worker's address: that is nobody else's business.
-json worker_json(const WorkerView& worker, TimePoint now) {
+json worker_json(const WorkerView& worker, std::uint64_t blob_bytes, TimePoint now) {
     return {{"id", worker.id},
             {"state", worker_state_name(worker.state)},
             {"nickname", worker.nickname},
@@ -155,6 +173,8 @@ json worker_json(const WorkerView& worker, TimePoint now) {
             {"p99_ms", worker.latency_p99_ms},
             {"split", split_json(worker.split)},
             {"speed", speed_json(worker.speed)},
+            {"slots", worker.slots.slots},
+            {"on_demand", slots_json(worker.slots, blob_bytes)},
             {"connected_s", std::chrono::duration<double>(now - worker.joined_at).count()}};
 }
 
@@ -202,10 +222,12 @@ json status_json(HubContext& hub, bool with_join_url) {
     out["coverage"] = coverage_json(core.coverage());
     out["replicas"] = replicas_json(hub.package->config(), core.replicas());
     out["engine"] = engine_json(hub);
-    out["calls"] = calls_json(core.counters());
+    const std::uint64_t blob_bytes = hub.package->expert_blob_bytes();
+    out["calls"] = calls_json(core.counters(), blob_bytes);
 
     json workers = json::array();
-    for (const WorkerView& worker : core.workers()) workers.push_back(worker_json(worker, now));
+    for (const WorkerView& worker : core.workers())
+        workers.push_back(worker_json(worker, blob_bytes, now));
     out["workers"] = std::move(workers);
     if (with_join_url)
         if (const auto url = hub.join_url(); url.ok()) out["join_url"] = *url;

@@ -271,7 +271,14 @@ function drawJoin(join_url) {
   element("join-link").href = join_url;
 }
 
-function footWords({ version, uptime_s, options, calls }) {
+// What experts on demand found, for those who lend so; their misses by the tokens that the hub computed.
+function onDemandWords({ asked, hits, late, misses, foreseen, lead_ms, wasted_bytes }, engine) {
+  const tokens = Math.max(1, engine.prompt_tokens + engine.generated_tokens - engine.cached_tokens);
+  const lead = foreseen > 0 ? ms(lead_ms) : null;
+  return say("on_demand", hits / asked, misses / tokens, late, lead, bytes(wasted_bytes));
+}
+
+function footWords({ version, uptime_s, options, calls, engine }) {
   const wanted = [
     say("hedging", word("hedge", options.hedge)),
     say("replicas", options.replicas),
@@ -285,6 +292,7 @@ function footWords({ version, uptime_s, options, calls }) {
     say("bad", calls.bad_answers),
     ...(calls.rows_checked > 0 ? [say("again", calls.rows_checked)] : []),
     ...(calls.lies > 0 ? [say("lies", calls.lies, calls.bans)] : []),
+    ...(calls.on_demand.asked > 0 ? [onDemandWords(calls.on_demand, engine)] : []),
   ];
   return say("foot", version, span(uptime_s), wanted.join(", "), seen.join("; "));
 }

@@ -113,6 +113,10 @@ void one_control(FrameType type, const Bytes& frame) {
             if (const auto percent = decode_power(frame); percent.ok())
                 require(decode_power(encode_power(*percent)).value() == *percent);
             break;
+        case FrameType::slots:
+            if (const auto message = decode_slots(frame); message.ok())
+                require(decode_slots(encode_slots(*message)).value() == *message);
+            break;
         case FrameType::prefetch:
             if (const auto message = decode_prefetch(frame, limits()); message.ok())
                 require(decode_prefetch(encode_prefetch(0, *message), limits()).ok());
@@ -137,8 +141,9 @@ void one(unsigned choice, ByteView bytes) {
         FrameType::drain,          FrameType::error,        FrameType::cancel,
         FrameType::release};
     // bit 5 names no type of those: others, so that the corpus keeps its meaning
-    static constexpr FrameType later[] = {FrameType::budget, FrameType::identity, FrameType::power};
-    const FrameType type = (choice & 0x20) != 0 ? later[choice % 16 % 3] : types[choice % 16];
+    static constexpr FrameType later[] = {FrameType::budget, FrameType::identity, FrameType::power,
+                                          FrameType::slots};
+    const FrameType type = (choice & 0x20) != 0 ? later[choice % 16 % 4] : types[choice % 16];
     const Bytes frame = (choice & 0x80) != 0 ? Bytes(bytes.begin(), bytes.end())
                                              : repaired(bytes, type);
     (void)decode_frame_header(frame);

@@ -353,6 +353,33 @@ TEST(IdentityTest, WhatIsSignedNamesItsPurposeAndEndsNoFieldEarly) {
     EXPECT_EQ(verdict(parse_signature(hex)), "bad_field");
 }
 
+TEST(SlotFiguresTest, ComeBackAndWhatCannotBeIsRefused) {
+    SlotFigures told{.slots = 12};
+    std::uint64_t value = 900;
+    for (const auto counter : slot_counters) told.*counter = value--;
+    told.late = 1;
+    told.hits = told.foreseen;
+    EXPECT_EQ(decode_slots(encode_slots(told)).value(), told);
+    expect_truncations_refused(encode_slots(told), decode_slots);
+
+    const auto with = [&](std::uint64_t SlotFigures::*counter, std::uint64_t as) {
+        SlotFigures one = told;
+        one.*counter = as;
+        return verdict(decode_slots(encode_slots(one)));
+    };
+    for (const auto counter : slot_counters)
+        EXPECT_EQ(with(counter, slot_counter_max + 1), "bad_field");
+    EXPECT_EQ(with(&SlotFigures::hits, told.asked + 1), "bad_field");
+    EXPECT_EQ(with(&SlotFigures::late, told.misses() + 1), "bad_field");
+    EXPECT_EQ(with(&SlotFigures::foreseen, told.hits + 1), "bad_field");
+    EXPECT_EQ(verdict(decode_slots(resized(encode_slots(told), 1))), "payload_size");
+    EXPECT_EQ(verdict(decode_slots(encode_drain(50))), "unknown_type");
+
+    Bytes padded = encode_slots(told);
+    padded[frame_header_bytes + 4] = std::byte{1};
+    EXPECT_EQ(verdict(decode_slots(padded)), "bad_field");
+}
+
 TEST(PowerTest, ComesBackAndBadOnesAreRefused) {
     for (const std::uint32_t percent : {10u, 55u, 100u})
         EXPECT_EQ(decode_power(encode_power(percent)).value(), percent);

@@ -11,8 +11,10 @@ constexpr std::uint64_t limit_bytes = 400'000;
 constexpr std::uint16_t num_held = 100;
 
 struct CacheStage : Stage {
-    explicit CacheStage(EvictionPolicy policy = EvictionPolicy::lru)
+    explicit CacheStage(EvictionPolicy policy = EvictionPolicy::lru,
+                        std::vector<std::string> caps = {})
         : Stage(limit_bytes, {.keep_bytes = num_held * stage_blob_bytes, .eviction = policy}) {
+        hub_caps.insert(hub_caps.end(), caps.begin(), caps.end());
         limits = wide_limits;
         core->start();
         told_bytes = welcome();
@@ -86,6 +88,52 @@ TEST(SlotCacheTest, WhatIsForeseenIsThereBeforeItIsAskedFor) {
     EXPECT_EQ(stage.status().slots.resident, 2u);
     EXPECT_EQ(stage.status().slots.loads, 0u);
     EXPECT_EQ(stage.status().slots.wasted, 0u);
+}
+
+// What a hub that reads SLOTS is told behind a heartbeat, and of the newest connection alone.
+TEST(SlotCacheTest, ItsFiguresAreToldWhereTheyChanged) {
+    CacheStage stage(EvictionPolicy::lru, {slots_cap});
+    stage.hint({90, 91});
+    stage.run_until([&] { return stage.status().slots.prefetched == 2; });
+    stage.clock_ms += 7;
+    stage.ask(90);
+    stage.ask(60);
+
+    stage.give(encode_heartbeat(1));
+    const SlotFigures told = decode_slots(stage.next(FrameType::slots)).value();
+    EXPECT_EQ(told.slots, stage.slots);
+    EXPECT_EQ(told.asked, 2u);
+    EXPECT_EQ(told.hits, 1u);
+    EXPECT_EQ(told.foreseen, 1u);
+    EXPECT_GE(told.lead_us, 7'000u);
+    EXPECT_EQ(told.loads, 1u);
+    EXPECT_EQ(told.brought, 3u);
+    stage.give(encode_heartbeat(2));
+    EXPECT_FALSE(stage.has_sent(FrameType::slots)) << "nothing has changed";
+
+    stage.hang_up(1006, "");
+    stage.welcome();
+    stage.ask(90);
+    stage.give(encode_heartbeat(3));
+    EXPECT_EQ(decode_slots(stage.next(FrameType::slots))->asked, 1u);
+}
+
+TEST(SlotCacheTest, AnOlderHubIsToldNoFigures) {
+    CacheStage stage;
+    stage.ask(60);
+    stage.give(encode_heartbeat(1));
+    (void)stage.next(FrameType::heartbeat);
+    EXPECT_FALSE(stage.has_sent(FrameType::slots));
+}
+
+// What was foreseen for another token is no lead of this one.
+TEST(SlotCacheTest, AHintThatIsLongAgoForesawNothing) {
+    CacheStage stage;
+    for (const std::uint16_t expert : {90, 91, 92}) stage.hint({expert});
+    stage.run_until([&] { return stage.status().slots.prefetched == 3; });
+    for (const std::uint16_t expert : {90, 91, 92, 92}) stage.ask(expert);
+    EXPECT_EQ(stage.status().slots.resident, 4u);
+    EXPECT_EQ(stage.status().slots.foreseen, 2u) << "91 and 92, each once";
 }
 
 // More is foreseen than there is room for, none of it comes true.

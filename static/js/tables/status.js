@@ -124,6 +124,9 @@ export const table = {
     bad: (n) => count(n, "bad answer"),
     again: (n) => `${whole.format(n)} rows computed again`,
     lies: (n, banned) => `${count(n, "lie")} seen, ${whole.format(banned)} banned`,
+    on_demand: (hits, misses, late, lead, wasted) => `on demand ${whole.format(100 * hits)} % of experts were in `
+      + `memory${lead ? `, hints ${lead} ahead` : ""}, ${number.format(misses)} missing a token, ${whole.format(late)} `
+      + `late, ${wasted} brought in vain`,
     foot: (version, up, wanted, seen) => `MoEx ${version}, up ${up}. ${wanted}. ${seen}.`,
     all_held: (n) => `Contributors hold all ${whole.format(n)} experts.`,
     held: (lent, all, rest) => `Contributors hold ${whole.format(lent)} of ${count(all, "expert")}, ${rest}.`,
@@ -258,6 +261,9 @@ export const table = {
     bad: (n) => count(n, "schlechte Antwort", "schlechte Antworten"),
     again: (n) => `${count(n, "Zeile", "Zeilen")} nachgerechnet`,
     lies: (n, banned) => `${count(n, "Lüge", "Lügen")} bemerkt, ${whole.format(banned)} ausgeschlossen`,
+    on_demand: (hits, misses, late, lead, wasted) => `auf Abruf lagen ${whole.format(100 * hits)} % der Experten im `
+      + `Speicher${lead ? `, Hinweise ${lead} voraus` : ""}, ${number.format(misses)} fehlten je Token, `
+      + `${whole.format(late)} kamen spät, ${wasted} umsonst geholt`,
     foot: (version, up, wanted, seen) => `MoEx ${version}, läuft seit ${up}. ${wanted}. ${seen}.`,
     all_held: (n) => `Helfer halten alle ${whole.format(n)} Experten.`,
     held: (lent, all, rest) => `Helfer halten ${whole.format(lent)} von ${count(all, "Experte", "Experten")}, ${rest}.`,

@@ -72,6 +72,44 @@ TEST(SwarmHintsTest, GoToWhoHoldsExpertsOnDemandAndToNobodyElse) {
     EXPECT_FALSE(core.wants_hints());
 }
 
+SwarmOptions on_their_own() {
+    SwarmOptions options;
+    options.local_fallback = false;
+    return options;
+}
+
+// Two workers with memory for all tell figures; one of them leaves.
+TEST(SwarmSlotsTest, AreAddedUpOverWorkersAndConnections) {
+    SimSwarm swarm({.num_workers = 2, .seed = 3, .swarm = on_their_own()});
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId one = swarm.core().workers()[0].id, two = swarm.core().workers()[1].id;
+    swarm.say(one, encode_slots({.slots = 7, .asked = 10, .hits = 6, .late = 1}));
+    swarm.say(one, encode_slots({.slots = 7, .asked = 30, .hits = 16, .late = 1, .wasted = 2}));
+    swarm.say(two, encode_slots({.asked = 5, .loads = 2, .load_us = 900}));
+
+    const SlotFigures& all = swarm.core().counters().slots;
+    EXPECT_EQ(all.asked, 35u);
+    EXPECT_EQ(all.misses(), 19u);
+    EXPECT_EQ(all.late, 1u);
+    EXPECT_EQ(all.wasted, 2u);
+    EXPECT_EQ(all.load_us, 900u);
+    EXPECT_EQ(swarm.core().workers()[0].slots.slots, 7u);
+
+    swarm.leave(one);
+    EXPECT_EQ(swarm.core().counters().slots.asked, 35u);
+}
+
+TEST(SwarmSlotsTest, ACounterThatShrinksEndsTheConnection) {
+    SimSwarm swarm({.num_workers = 2, .seed = 3, .swarm = on_their_own()});
+    ASSERT_TRUE(swarm.run_until_ready());
+    const WorkerId liar = swarm.core().workers()[0].id;
+    swarm.say(liar, encode_slots({.asked = 10, .hits = 6}));
+    swarm.say(liar, encode_slots({.asked = 10, .hits = 5}));
+    EXPECT_EQ(swarm.core().counters().bad_frames, 1u);
+    ASSERT_EQ(swarm.core().workers().size(), 1u);
+    EXPECT_NE(swarm.core().workers()[0].id, liar);
+}
+
 // Tokens through all layers, at workers with memory for a few of their experts.
 struct Decoding {
     Duration took{};
