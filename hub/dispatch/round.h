@@ -72,6 +72,7 @@ struct Attempt {
     std::uint32_t sequence_id = 0;
     TimePoint sent_at{}, deadline{};
     Duration predicted{}, timeout{};
+    Duration load{};     // of what is predicted: until its experts lie in the worker's memory
     bool hedge = false;  // not the first cover
     bool late = false;   // beyond its deadline; its answer counts all the same
     bool probe = false;  // of a worker that was ejected: goes on when it is not needed any more

@@ -38,6 +38,7 @@ Attempt& SwarmState::new_attempt(Round& round, WorkerId worker) {
     attempt.worker = worker;
     attempt.hedge = attempt.late = attempt.probe = false;
     attempt.check = attempt.witness_of = 0;
+    attempt.load = {};
     attempt.pieces.clear();
     attempt.tokens.clear();
     attempts[attempt.id] = std::move(fresh);
@@ -82,16 +83,15 @@ void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
     tell_frame_limit(turn, worker);
 
     attempt.sent_at = turn.now;
-    attempt.timeout = worker.attempt_timeout(attempt.num_pairs, options);
+    attempt.load = begin_load(round, attempt, worker);
+    // A load is no stall.
+    attempt.timeout = worker.attempt_timeout(attempt.num_pairs, options) + worker.load_slack();
     attempt.deadline = turn.now + attempt.timeout;
     turn.set_timer(attempt.deadline, TimerKind::attempt, attempt.id);
 
-    attempt.predicted = worker.predicted(attempt.num_pairs, latency, turn.now);
+    attempt.predicted = worker.predicted(attempt.num_pairs, latency, turn.now) + attempt.load;
     if (!hedge && !again) policy.on_first(turn.now);
-    if (!hedge) {
-        if (const auto wait = policy.second_after(attempt.predicted))
-            turn.set_timer(turn.now + *wait, TimerKind::hedge, attempt.id);
-    }
+    if (!hedge) plan_second(turn, round, attempt, worker);
 
     worker.decay_work(turn.now);
     worker.work += attempt.num_pairs * worker.pair_cost_ms(attempt.num_pairs) / worker.power;
@@ -114,6 +114,36 @@ void SwarmState::send_attempt(Turn& turn, Round& round, Worker& worker,
         group.sequence_id = attempt.sequence_id;
         turn.send(worker, round.encode(attempt, group, worker.lz4));
     }
+}
+
+Duration SwarmState::begin_load(const Round& round, const Attempt& attempt, Worker& worker) {
+    Duration load{};
+    for (const std::uint32_t i : attempt.pieces)
+        load = std::max(load, worker.load_of(round.pieces[i].unit));
+    for (const std::uint32_t i : attempt.pieces) worker.slot_guess.use(round.pieces[i].unit);
+    return load;
+}
+
+// Each of its pieces has another holder that need not load it.
+bool SwarmState::lies_elsewhere(const Round& round, const Attempt& attempt,
+                                const Worker& worker) const {
+    return std::ranges::all_of(attempt.pieces, [&](std::uint32_t i) {
+        const std::uint32_t unit = round.pieces[i].unit;
+        return std::ranges::any_of(directory.ready(unit), [&](const UnitHolder* holder) {
+            const Worker& other = worker_of(holder);
+            return &other != &worker && other.health.serves() && other.load_of(unit) == Duration{};
+        });
+    });
+}
+
+// What waits for a load, and lies in somebody else's memory, has its second as early as one without
+// a load.
+void SwarmState::plan_second(Turn& turn, const Round& round, const Attempt& attempt,
+                             const Worker& worker) {
+    const bool may_skip_load = attempt.load > Duration{} && lies_elsewhere(round, attempt, worker);
+    const Duration expected = may_skip_load ? attempt.predicted - attempt.load : attempt.predicted;
+    if (const auto wait = policy.second_after(expected))
+        turn.set_timer(turn.now + *wait, TimerKind::hedge, attempt.id);
 }
 
 void SwarmState::compute_locally(Turn& turn, Round& round, std::vector<std::uint32_t> pieces) {
@@ -251,7 +281,7 @@ bool SwarmState::compute_beside(Turn& turn, Round& round, const Attempt& attempt
 // It ends without an answer, which would have taken longer. A late one was a failure already: what
 // hangs is not slow.
 void SwarmState::learn_unanswered(TimePoint now, const Attempt& attempt, Worker& worker) {
-    if (2 * (now - attempt.sent_at) <= 3 * attempt.predicted) return;
+    if (2 * (now - attempt.sent_at) <= 3 * attempt.predicted + 2 * worker.load_slack()) return;
     // most likely it is busy with that one still, cancelled or not
     constexpr Duration stall_min = 50ms, stall_max = 2s;
     worker.stalls_for = std::clamp(2 * worker.stalls_for, stall_min, stall_max);
@@ -263,8 +293,11 @@ void SwarmState::learn_unanswered(TimePoint now, const Attempt& attempt, Worker&
 
 void SwarmState::learn_latency(TimePoint now, const Attempt& attempt, Worker& worker) {
     const Duration took = now - attempt.sent_at;
-    worker.record_latency(took, attempt.num_pairs, now);
-    latency[size_class_of(attempt.num_pairs)].record(took, now);
+    // Without its load, which is predicted on its own: the rest is how fast it is.
+    const Duration worked = attempt.load == Duration{} ? took
+                                                       : std::max(took - attempt.load, took / 4);
+    worker.record_latency(worked, attempt.num_pairs, now);
+    latency[size_class_of(attempt.num_pairs)].record(worked, now);
     if (!attempt.hedge) policy.on_end(took, attempt.predicted);
 }
 

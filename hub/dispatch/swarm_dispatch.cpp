@@ -383,6 +383,7 @@ std::optional<std::uint32_t> SwarmState::route_of(Worker& worker, Dtype dtype, b
          .work = worker.work,
          .stalls = worker.stalls_until > now || !worker.takes_turn(mark)});
     routed.push_back(&worker);
+    loads.emplace_back();
     return worker.route;
 }
 
@@ -393,11 +394,25 @@ void SwarmState::prefer_proven() {
         std::erase_if(takers, [&](std::uint32_t number) { return !is_proven(number); });
 }
 
+// Leaves out takers that would have to load it first where one has it in memory. Where none has,
+// its load is part of what they are predicted to need.
+void SwarmState::prefer_resident(std::uint32_t unit, TimePoint now) {
+    const auto load_of = [&](std::uint32_t number) { return routed[number]->load_of(unit); };
+    const bool lies_ready = std::ranges::any_of(takers, [&](std::uint32_t number) {
+        return load_of(number) == Duration{} && routed[number]->stalls_until <= now;
+    });
+    if (lies_ready)
+        std::erase_if(takers, [&](std::uint32_t number) { return load_of(number) > Duration{}; });
+    for (const std::uint32_t number : takers)
+        loads[number] = std::max(loads[number], load_of(number));
+}
+
 void SwarmState::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open,
                             bool hedge) {
     ++mark;
     router.begin();
     routed.clear();
+    loads.clear();
     const bool idle_only = hedge && round.copies == 1,
                room_for_new = !options.checks.on || newcomers.has_room();
     for (const std::uint32_t i : open) {
@@ -409,13 +424,15 @@ void SwarmState::plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>
             if (route && can_take(worker, piece)) takers.push_back(*route);
         }
         if (!room_for_new) prefer_proven();
+        if (num_on_demand > 0) prefer_resident(piece.unit, turn.now);
         router.add_piece(i, piece.num_pairs(), takers);
     }
     if (routed.empty()) return;
 
     const std::uint32_t pairs_each = router.pairs_each();
     for (std::uint32_t number = 0; number < routed.size(); ++number) {
-        const Duration pace = routed[number]->predicted(pairs_each, latency, turn.now);
+        const Duration pace = routed[number]->predicted(pairs_each, latency, turn.now) +
+                              loads[number];
         router.set_pace(number, std::max(1e-3, to_ms(pace)));
     }
 

@@ -31,6 +31,8 @@ void SwarmState::send_hints(Turn& turn, std::span<const ExpertHint> hints) {
 
     for (const auto& [id, units] : told) {
         Worker& worker = *pool.find(id);
+        for (const PrefetchHint& hint : units)
+            worker.slot_guess.use(unit_of(hint.unit.layer, hint.unit.expert));
         turn.send(worker, encode_prefetch(worker.next_hint_id++, units));
         counts.hints_sent += units.size();
     }

@@ -167,7 +167,7 @@ void SwarmState::on_slots(Turn& turn, Worker& worker, ByteView frame) {
 
     for (const auto counter : slot_counters)
         counts.slots.*counter += (*told).*counter - worker.slots.*counter;
-    worker.slots = *told;
+    worker.take_slots(*told);
 }
 
 void SwarmState::on_heartbeat(Turn& turn, Worker& worker, const FrameHeader& header) {
@@ -246,7 +246,8 @@ void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header
 void SwarmState::on_unawaited_result(Turn& turn, Worker& worker, std::uint32_t sequence_id) {
     if (const SequenceIds::Cancelled* cancelled = worker.ids.find_cancelled(sequence_id)) {
         // late, but it tells how long such work takes
-        worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
+        if (worker.load == Duration{})  // else nobody knows what of it was a load
+            worker.record_latency(turn.now - cancelled->sent_at, cancelled->num_pairs, turn.now);
         on_sign_of_work(turn, worker, cancelled->sent_at);
         worker.ids.release_cancelled(sequence_id);
     } else if (!worker.ids.was_issued(sequence_id)) {

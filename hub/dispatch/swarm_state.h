@@ -159,6 +159,7 @@ struct SwarmState {
     // goes to idle ones.
     void plan_cover(Turn& turn, Round& round, std::vector<std::uint32_t>& open, bool hedge);
     void prefer_proven();
+    void prefer_resident(std::uint32_t unit, TimePoint now);
     std::optional<std::uint32_t> route_of(Worker& worker, Dtype dtype, bool idle_only,
                                           TimePoint now);
     void send_group(Turn& turn, Round& round, Worker& worker, std::vector<std::uint32_t> pieces,
@@ -187,6 +188,10 @@ struct SwarmState {
     void erase_attempt(AttemptId id);
     void send_attempt(Turn& turn, Round& round, Worker& worker,
                       std::span<const std::uint32_t> pieces, bool hedge);
+    // How long its pieces are predicted to wait for experts; from here on they lie in its memory.
+    Duration begin_load(const Round& round, const Attempt& attempt, Worker& worker);
+    bool lies_elsewhere(const Round& round, const Attempt& attempt, const Worker& worker) const;
+    void plan_second(Turn& turn, const Round& round, const Attempt& attempt, const Worker& worker);
     void compute_locally(Turn& turn, Round& round, std::vector<std::uint32_t> pieces);
     // Ends one attempt without an answer; the caller dispatches the round again.
     enum class Failure { error, bad_answer, busy, disconnect };
@@ -304,6 +309,7 @@ struct SwarmState {
     GroupDispatch group;
     Router router;
     std::vector<Worker*> routed;  // as the router numbers them
+    std::vector<Duration> loads;  // of each, for what only it and others that load it can take
     std::vector<std::uint32_t> takers;
     std::vector<std::uint32_t> pairs_max_of;  // [num_experts]
     std::uint64_t mark = 0;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "hub/dispatch/latency_histogram.h"
+#include "hub/dispatch/slot_guess.h"
 #include "hub/dispatch/swarm_types.h"
 #include "hub/dispatch/unit_directory.h"
 #include "hub/dispatch/worker_health.h"
@@ -164,7 +165,11 @@ struct Worker : UnitHolder {
     std::uint64_t bytes_sent = 0, bytes_received = 0;
     RoundSplit split;
     SpeedProfile speed;
-    SlotFigures slots;  // as it told last
+    // Of experts on demand: as it told last, what lies in its memory, and how long a group of late
+    // waited for what does not; zero until one did.
+    SlotFigures slots;
+    SlotGuess slot_guess;
+    Duration load{};
 
     WorkerState state() const;
     bool welcomed() const { return health.state() != Health::connecting; }
@@ -180,6 +185,16 @@ struct Worker : UnitHolder {
     // says that its units are loaded it answers nothing else.
     bool loading_in_order() const;
     void record_latency(Duration latency, std::uint32_t num_pairs, TimePoint now = {});
+    // Newer figures of its experts on demand, none of which is less than before.
+    void take_slots(const SlotFigures& told);
+    // What a group with this unit waits for, longer than others.
+    Duration load_of(std::uint32_t unit) const {
+        return slot_guess.holds(unit) ? Duration{} : load;
+    }
+    // Beyond what is predicted: a guess may be wrong, and loads wait for each other.
+    Duration load_slack() const { return std::min<Duration>(4 * load, load_max); }
+    // Whatever a worker says: no load is taken to last longer.
+    static constexpr Duration load_max = 2s;
     // How long a group of this size will take. Without samples of late what the swarm needs.
     Duration predicted(std::uint32_t num_pairs, const LatencyEstimates& swarm, TimePoint now) const;
     double work_left(TimePoint now) const;
