@@ -115,9 +115,10 @@ struct ExpertRounding {
 
         constexpr float rounds_to_infinity =
             65520.0f;  // the first value that f16 has no number for
-        float largest = 0;
-        for (const float value : row) largest = std::max(largest, std::fabs(value));
-        return largest >= rounds_to_infinity ? Dtype::bf16 : Dtype::f16;
+        // Or'ed, so that values are looked at side by side: a maximum waits for the one before.
+        unsigned is_beyond = 0;
+        for (const float value : row) is_beyond |= std::fabs(value) >= rounds_to_infinity;
+        return is_beyond ? Dtype::bf16 : Dtype::f16;
     }
 };
 
