@@ -27,20 +27,32 @@ if [ "$changed" = 1 ]; then
 fi
 mapfile -t sources < <(git ls-files --cached --others --exclude-standard -- "${paths[@]}" | grep '\.cpp$' || true)
 
-# clang reads no header that g++ has precompiled, and looks at each source alone, so the lint has a configuration of its
-# own. It builds nothing but the kernels, which the worker's sources include.
+# clang reads no header that g++ has precompiled, so the lint has a configuration of its own. It builds nothing but the
+# kernels, which the worker's sources include. What costs is parsing headers, so it reads the batches that the build
+# compiles: a third of the time of each source alone.
 build=${MOEX_LINT_BUILD:-build-lint}
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPILER=clang-14 \
-  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMOEX_BATCH=1 -DMOEX_WEB=OFF > "$build/configure.log" 2>&1 \
+  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMOEX_BATCH=6 -DMOEX_WEB=OFF > "$build/configure.log" 2>&1 \
   || { cat "$build/configure.log" >&2; exit 1; }
 cmake --build "$build" --target moex_kernels > "$build/kernels.log" 2>&1 \
   || { tail -20 "$build/kernels.log" >&2; exit 1; }
 
-findings=$(for source in "${sources[@]}"; do
-    grep -qF "\"file\": \"$here/$source\"" "$build/compile_commands.json" && printf '%s\0' "$source"
-  done | xargs -0 -r -n 1 -P "$(nproc)" clang-tidy-14 --quiet -p "$build" 2> /dev/null \
-  | grep -E "^$here/.*(warning|error): " | sort -u | sed "s#^$here/##") || true
+# A line for each source that is compiled: its path, and what the compiler is called with (its batch, or itself).
+units() {
+  grep -o '"file": "[^"]*"' "$build/compile_commands.json" | cut -d '"' -f 4 | sort -u | while read -r unit; do
+    case "$unit" in
+      */batches/*) sed -n "s#^.include \"\(.*\)\"#\1\t$unit#p" "$unit" ;;
+      *) printf '%s\t%s\n' "${unit#"$here/"}" "$unit" ;;
+    esac
+  done
+}
+# Kernels ask for features of processors that clang 14 has no name for; it reads on behind that error.
+wanted() { printf '%s\n' "${sources[@]}"; }
+findings=$(units | awk -F '\t' 'NR == FNR { wanted[$1]; next } $1 in wanted && !seen[$2]++ { print $2 }' <(wanted) - \
+  | xargs -r -n 1 -P "$(nproc)" clang-tidy-14 --quiet -p "$build" 2> /dev/null \
+  | grep -E "^$here/.*(warning|error): " | grep -v ' invalid cpu feature string' | sort -u | sed "s#^$here/##" \
+  | awk -F : 'NR == FNR { wanted[$1]; next } $1 !~ /\.cpp$/ || $1 in wanted' <(wanted) -) || true   # no neighbour's
 [ -z "$findings" ] || printf '%s\n' "$findings"
 
 page=0

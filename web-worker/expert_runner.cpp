@@ -281,7 +281,7 @@ bool ExpertRunner::idle() const {
 
 void ExpertRunner::refit(RunnerOptions options, std::function<void(Status)> done) {
     options.kernels = options_.kernels;  // others were not made
-    refit_ = {fit(std::move(options), std::numeric_limits<std::uint64_t>::max(), device_.adapter()),
+    refit_ = {fit(options, std::numeric_limits<std::uint64_t>::max(), device_.adapter()),
               std::move(done)};
     refit_when_idle();
 }

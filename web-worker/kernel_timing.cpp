@@ -428,7 +428,7 @@ void KernelTiming::time_held(std::uint32_t rows, bool single) {
     }
 
     std::deque<Step> steps;
-    const auto step = [&](const std::string& name, std::vector<gpu::Command> commands) {
+    const auto step = [&](const std::string& name, const std::vector<gpu::Command>& commands) {
         const bool whole = name == "total" || name == "round";
         const auto dispatches = static_cast<std::uint32_t>(commands.size() / rounds);
         steps.push_back([=, this, frames = whole && !single ? frame_times : std::vector<double>()] {

@@ -414,6 +414,7 @@ struct WorkerCore::State {
                              return a.confidence > b.confidence;
                          });
         std::vector<Unit> units;
+        units.reserve(hints.size());
         for (const PrefetchHint& hint : hints) units.push_back(hint.unit);
         model->cache.foresee(units);
     }

@@ -65,7 +65,7 @@ std::string content_type_of(std::string_view path) {
     return "application/octet-stream";
 }
 
-Assets::Assets(fs::path directory) {
+Assets::Assets(const fs::path& directory) {
     // The build's outputs (wasm/, vendor/) come from the binary in
     // both cases; where a folder has a file of that name, it wins.
     for (const MoexAssetRow* row = moex_asset_table; row->path; ++row)

@@ -29,7 +29,7 @@ class Assets {
   public:
     // An empty folder name means the embedded table. Throws
     // std::runtime_error when the folder has no index.html.
-    explicit Assets(std::filesystem::path directory);
+    explicit Assets(const std::filesystem::path& directory);
     // By URL path, e.g. "/js/chat.js"; "/" is index.html.
     bool contains(std::string_view path) const;
     // In the form that suits an Accept-Encoding field.

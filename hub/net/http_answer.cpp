@@ -57,7 +57,7 @@ class ConnectionResponder : public WireResponder {
     void send_event(StreamEvent event, std::function<void()> on_sent) override {
         post([serial = serial_, event = std::move(event),
               on_sent = std::move(on_sent)](HttpConnection& connection) mutable {
-            connection.send_event(serial, std::move(event), std::move(on_sent));
+            connection.send_event(serial, event, std::move(on_sent));
         });
     }
     void end_stream() override {
@@ -197,7 +197,7 @@ void HttpConnection::push_event(std::string_view data, std::function<void()> on_
     push(std::move(framed), std::move(on_sent));
 }
 
-void HttpConnection::send_event(std::uint64_t serial, StreamEvent event,
+void HttpConnection::send_event(std::uint64_t serial, const StreamEvent& event,
                                 std::function<void()> on_sent) {
     if (!is_open(serial) || state_ != State::streaming) return;
     wait_at_most(hub_.options.clients.ping_every);

@@ -105,15 +105,15 @@ void HttpConnection::on_shut() {
     exchange_.keep_alive = false;
     if (state_ == State::finishing) return;
 
-    auto handlers = std::exchange(disconnect_handlers_, {});
+    const auto handlers = std::exchange(disconnect_handlers_, {});
     respond(serial_, refusal_of({503, "the hub stopped before this answer was complete",
                                  "shutting_down", ""}));
-    give_up(std::move(handlers));
+    give_up(handlers);
 }
 
 // Whoever computes for this connection stops; nobody does any
 // more once the hub has let go of what was attached to it.
-void HttpConnection::give_up(std::vector<std::function<void()>> handlers) {
+void HttpConnection::give_up(const std::vector<std::function<void()>>& handlers) {
     const std::shared_lock attached(hub_.attached_mutex);
     if (hub_.api)
         for (const auto& handler : handlers) handler();

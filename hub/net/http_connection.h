@@ -109,7 +109,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
                  std::shared_ptr<const void> keep = nullptr);
     void begin_stream(std::uint64_t serial, const std::string& stream_id = {});
     void expect_stream(std::uint64_t serial);
-    void send_event(std::uint64_t serial, StreamEvent event, std::function<void()> on_sent = {});
+    void send_event(std::uint64_t serial, const StreamEvent& event,
+                    std::function<void()> on_sent = {});
     void end_stream(std::uint64_t serial);
     void drop_request(std::uint64_t serial);
     void watch_disconnect(std::uint64_t serial, std::function<void()> handler);
@@ -127,7 +128,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
     void on_shut();
     void close();
-    void give_up(std::vector<std::function<void()>> handlers);
+    void give_up(const std::vector<std::function<void()>>& handlers);
     void release_request();
     void log_exchange(bool whole);
 
