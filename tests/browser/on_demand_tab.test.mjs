@@ -39,6 +39,17 @@ async function sameText(hub) {
   assert.equal(answer.text, expected.text);
 }
 
+// The status page says what the hub was told of the tab's slots.
+async function sayOnDemand(hub, slots, foreseen) {
+  await hub.until(({ calls }) => calls.on_demand.asked >= slots.asked, "the last of its figures");
+  const page = await browser.newPage();
+  await page.goto(`${hub.url}/status.html`);
+  const words = new RegExp(`on demand \\d+ % of experts were in memory${foreseen ? ", hints .+ ahead" : ""}, `
+    + "[\\d.,]+ missing a token, [\\d,]+ late, .+ brought in vain");
+  await page.locator("#foot", { hasText: words }).waitFor({ timeout: 0 });
+  await page.close();
+}
+
 test("a tab with memory for an eighth of the experts gives the same text, helped by foresight", async (t) => {
   const counts = {};
   for (const prefetch of ["off", "on"]) {
@@ -54,6 +65,7 @@ test("a tab with memory for an eighth of the experts gives the same text, helped
     assert.ok(units_resident <= units_assigned / 8);
     assert.ok(device.buffer_bytes <= budget_bytes);
     counts[prefetch] = { ...slots, missing: slots.asked - slots.resident };
+    await sayOnDemand(hub, slots, prefetch === "on");
     // The console repeats that /health answered 503 while nobody served.
     assert.deepEqual(page.errors.filter((one) => !one.includes("status of 503")), []);
   }
