@@ -30,7 +30,7 @@ void TimingDevice::drop_patterns() {
     patterns_.clear();
 }
 
-Status TimingDevice::set_patterns(std::vector<ByteView> patterns) {
+Status TimingDevice::set_patterns(const std::vector<ByteView>& patterns) {
     drop_patterns();
     for (const ByteView bytes : patterns) {
         MOEX_ASSIGN(buffer,

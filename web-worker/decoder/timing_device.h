@@ -17,7 +17,7 @@ class TimingDevice : public gpu::RecordingDevice {
 
     // Bytes that are written from the beginning of one of these come out of its copy on the GPU.
     // The views stay valid until the next call; none: everything is written as it is.
-    Status set_patterns(std::vector<ByteView> patterns);
+    Status set_patterns(const std::vector<ByteView>& patterns);
 
     // While set, every dispatch gets a uniform buffer and a bind group of its own, and every
     // readback a staging buffer: made when it is submitted, let go with a later submission.
