@@ -268,7 +268,7 @@ TEST(KernelsTest, KeysAndValuesOfFewerBitsAreNearAndTellWhatIsNotFinite) {
               std::pair{KvDtype::int8, 1e-2}}) {
             std::vector<std::uint32_t> room(kv_head_bytes(dtype, head_dim) / 4);
             auto* const bytes = reinterpret_cast<std::byte*>(room.data());
-            const auto there_and_back = [&](std::span<const float> from) {
+            const auto there_and_back = [&, dtype = dtype](std::span<const float> from) {
                 std::vector<float> out(from.size());
                 store_kv_head(bytes, dtype, from);
                 load_kv_head(out, dtype, bytes);
