@@ -47,8 +47,8 @@ units() {
     esac
   done
 }
-# Kernels ask for features of processors that clang 14 has no name for; it reads on behind that error. The .clang-tidy of
-# tests/ and bench/ is not seen from a batch: what it leaves out is left out here.
+# Kernels ask for features of processors that clang 14 has no name for; it reads on behind that error. The .clang-tidy
+# of tests/ and bench/ is not seen from a batch: what it leaves out is left out here.
 noise=' invalid cpu feature string|^(tests|bench)/.*\[(performance-|bugprone-suspicious-memory-comparison)'
 wanted() { printf '%s\n' "${sources[@]}"; }
 findings=$(units | awk -F '\t' 'NR == FNR { wanted[$1]; next } $1 in wanted && !seen[$2]++ { print $2 }' <(wanted) - \
