@@ -118,11 +118,9 @@ TEST_F(HostileWorkerTest, AnUpgradeIsOfHttp11WithARealKeyAndWithoutABody) {
     EXPECT_EQ(status_of("1.1", key, "\r\n"), 101u);
     EXPECT_EQ(status_of("1.0", key, "\r\n"), 426u);
 
-    for (const char* bad :
-         {"dGhlIHNhbXBsZSBub25jZQ", "dGhlIHNhbXBsZSBub25jZQAA",
-          "dGhlIHNhbXBsZSBub25jZR==", "????????????????????????", "dGhlIHNhbXBsZSBub25j==ZQ",
-          "dGhlIHNhbXBsZSBub25jZQ=="
-          "dGhl"})
+    for (const char* bad : {"dGhlIHNhbXBsZSBub25jZQ", "dGhlIHNhbXBsZSBub25jZQAA",
+                            "dGhlIHNhbXBsZSBub25jZR==", "????????????????????????",
+                            "dGhlIHNhbXBsZSBub25j==ZQ", "dGhlIHNhbXBsZSBub25jZQ==dGhl"})
         EXPECT_EQ(status_of("1.1", bad, "\r\n"), 426u) << bad;
 
     EXPECT_EQ(status_of("1.1", key, "Content-Length: 5\r\n\r\nhello"), 400u);
