@@ -18,9 +18,9 @@ GroupDispatch group_of(Dtype dtype, std::uint32_t num_tokens,
         2, num_tokens, 32, dtype, false, 0, static_cast<std::uint16_t>(experts.size())};
     for (const auto& [expert, mask] : experts) {
         GroupExpert entry{expert, 0};
-        for (std::uint16_t row = 0; row < num_tokens; ++row)
+        for (std::uint32_t row = 0; row < num_tokens; ++row)
             if ((mask >> row & 1) != 0) {
-                message.rows.push_back(row);
+                message.rows.push_back(static_cast<std::uint16_t>(row));
                 message.gates.push_back(float_to_half(0.125f * static_cast<float>(row + 1)));
                 ++entry.num_rows;
             }
