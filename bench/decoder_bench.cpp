@@ -120,7 +120,7 @@ void run(gpu::Device& device, gpu::PostedLoop& loop, DecoderTimingOptions timing
                     if (!done.ok()) fail(done.error().message);
                     finished = true;
                 });
-    if (!finished) loop.run_until(finished);
+    if (!finished) loop.run_until(finished, &device);
 }
 
 }  // namespace

@@ -234,6 +234,16 @@ const Setting engine_settings[] = {
      "(llvmpipe is software). Keys and values lie there: --kv-mb, or what fits"},
     {"gpu-mb", number, command_serve, "MB", "0", "most of the GPU's memory; 0: what is free", 0,
      10000000},
+    {"gpu-awake", word, command_serve, "auto|off", "auto",
+     "with --gpu: it goes on computing while it waits for contributors, so that its clock stays up "
+     "(three times as fast a layer on an H200); auto: while nobody else holds memory on it, and "
+     "not "
+     "on battery",
+     0, 0, "auto|off"},
+    {"spin", word, command_serve, "auto|on|off", "auto",
+     "threads that wait for contributors look for up to a millisecond before they sleep, as long "
+     "as waits are that short; auto: with --gpu, on eight cores or more",
+     0, 0, "auto|on|off"},
     {"net-threads", number, command_serve, "N", "2", "threads for connections", 1, 64},
     {"sequences-max", number, command_serve, "N", "16", "generations that run at once", 1, 4096},
     {"queue-max", number, command_serve, "N", "64", "generations that wait; beyond it 429", 1,

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <thread>
 
 #include "hub/base/log.h"
 #include "hub/commands/command.h"
@@ -162,7 +163,7 @@ void HubProgram::run() {
     const LifeSigns life_signs(manager_, post);
 
     stop_.attach(*server_);
-    server_->run(settings_.number("net-threads"));
+    server_->run(settings_.number("net-threads"), spin_max());
     stop_.detach();
     log_info("hub: stopped");
 }
@@ -268,6 +269,7 @@ Status HubProgram::open_gpu() {
     options.memory_bytes_max = settings_.number("gpu-mb") << 20;
     options.kv_bytes_max = settings_.number("kv-mb") << 20;
     options.kv_dtype = model_.kv_dtype;
+    options.stay_awake = settings_.text("gpu-awake") == "auto" && !options.holds_experts;
     ProgressBar bar("to the GPU", false);
     options.progress = [&](std::uint64_t done, std::uint64_t all) { bar.show(done, all, ""); };
     options.cores = [this]() -> Result<StepDevice*> {
@@ -391,6 +393,16 @@ void HubProgram::on_worker_event(const WorkerEvent& event) {
         log_error("hub: a ban is lost at the next start", kv("error", ban.error().message));
 }
 
+// A hub that computes on its cores has none to spare for looking.
+Duration HubProgram::spin_max() const {
+    constexpr unsigned cores_min = 8;
+    constexpr Duration most = std::chrono::milliseconds(1);
+    const std::string& wanted = settings_.text("spin");
+    const bool spins = wanted == "on" || (wanted == "auto" && gpu_ && swarm_computes() &&
+                                          std::thread::hardware_concurrency() >= cores_min);
+    return spins ? most : Duration{};
+}
+
 ExpertBackend& HubProgram::experts() {
     if (swarm_computes()) return *swarm_;
     return *model_.local;
@@ -401,6 +413,7 @@ void HubProgram::join_rooms() {
     swarm_options.closed_for = [this](std::string_view worker_key) -> Duration {
         return std::chrono::seconds(registry_->bans().left_s(worker_key, std::time(nullptr)));
     };
+    swarm_options.spin_max = spin_max();
     swarm_.emplace(std::move(swarm_options), server_->swarm_host(), model_.local.get(),
                    [this](const WorkerEvent& event) { on_worker_event(event); });
 

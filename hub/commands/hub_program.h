@@ -71,6 +71,7 @@ class HubProgram {
         return settings_.text("backend") == "swarm" && model_.package->config().has_experts();
     }
     ExpertBackend& experts();
+    Duration spin_max() const;
     // The GPU holds all experts, and nobody else is asked.
     bool gpu_computes_experts() const;
     std::string gpu_words() const;

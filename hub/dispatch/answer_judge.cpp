@@ -82,7 +82,7 @@ Status recompute(const AnswerSample& sample, const ExpertCompute& compute, Recom
 
 double wire_tolerance(Dtype dtype, std::span<const float> row) {
     // of an error that lies evenly between half a step below and above
-    constexpr double of_half_step = 0.57735, times = 3.5, f16_smallest_half_step = 0x1p-25;
+    constexpr double of_half_step = 0.57735, times = 3.7, f16_smallest_half_step = 0x1p-25;
     switch (dtype) {
         case Dtype::f16:
             return times * of_half_step * (0x1p-11 * rms(row) + f16_smallest_half_step);

@@ -10,6 +10,7 @@
 
 #include "hub/base/trace.h"
 #include "hub/dispatch/judge_thread.h"
+#include "protocol/spin_wait.h"
 
 namespace moex {
 namespace {
@@ -18,7 +19,8 @@ namespace {
 struct PendingRound {
     std::mutex mutex;
     std::condition_variable done_signal;
-    bool done = false, abandoned = false;  // abandoned: its spans are gone
+    std::atomic<bool> done = false;  // written under the mutex
+    bool abandoned = false;          // its spans are gone
     ExpertBatch batch;
     RoundId id = 0;  // the strand's; 0 until it was opened
     std::optional<Result<ExpertAnswer>> answer;
@@ -53,7 +55,8 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
     std::unordered_map<WorkerId, std::shared_ptr<WorkerLink>> links;
     std::unordered_map<RoundId, std::shared_ptr<PendingRound>> rounds;
     std::optional<TimePoint> timer_at;
-    std::atomic<bool> wants_hints = false;  // of the core, for the engine's thread
+    SpinWait<std::chrono::steady_clock> spin;  // the engine's thread's
+    std::atomic<bool> wants_hints = false;     // of the core, for the engine's thread
 
     // The local backend's thread and its queue: of rounds that are still open.
     std::mutex jobs_mutex;
@@ -71,7 +74,8 @@ struct SwarmBackend::State : std::enable_shared_from_this<SwarmBackend::State> {
         : core(std::move(options)),
           host(swarm_host),
           local(local_experts),
-          on_event(std::move(event)) {
+          on_event(std::move(event)),
+          spin(core.options().spin_max) {
         if (local == nullptr) core.set_local_fallback(false);
     }
 
@@ -211,8 +215,11 @@ namespace {
 class SwarmRound : public ExpertRound {
   public:
     using Cancel = std::function<void(std::shared_ptr<PendingRound>)>;
-    SwarmRound(std::shared_ptr<PendingRound> pending, Cancel cancel)
+    // `spin`: of the thread that waits; outlives this.
+    SwarmRound(std::shared_ptr<PendingRound> pending, SpinWait<std::chrono::steady_clock>& spin,
+               Cancel cancel)
         : pending_(std::move(pending)),
+          spin_(spin),
           cancel_(std::move(cancel)) {}
     ~SwarmRound() override {
         {
@@ -228,8 +235,11 @@ class SwarmRound : public ExpertRound {
             const std::lock_guard lock(pending_->mutex);
             pending_->done_signal.notify_all();
         });
+        const auto ended = [&] { return pending_->done || stop.stop_requested(); };
+        spin_.look(ended);
         std::unique_lock lock(pending_->mutex);
-        pending_->done_signal.wait(lock, [&] { return pending_->done || stop.stop_requested(); });
+        pending_->done_signal.wait(lock, ended);
+        spin_.came();
         if (!pending_->done) return Error{ErrorCode::cancelled, "the round was stopped"};
         if (!pending_->answer) return Error{ErrorCode::invalid_argument, "wait() was called twice"};
         Result<ExpertAnswer> answer = std::move(*pending_->answer);
@@ -241,6 +251,7 @@ class SwarmRound : public ExpertRound {
 
   private:
     std::shared_ptr<PendingRound> pending_;
+    SpinWait<std::chrono::steady_clock>& spin_;
     Cancel cancel_;
 };
 
@@ -306,7 +317,7 @@ std::unique_ptr<ExpertRound> SwarmBackend::submit(const ExpertBatch& batch) {
         state->perform(actions);
     });
     return std::make_unique<SwarmRound>(
-        pending,
+        pending, state_->spin,
         [weak = std::weak_ptr<State>(state_)](const std::shared_ptr<PendingRound>& abandoned) {
             const auto state = weak.lock();
             if (!state) return;

@@ -54,6 +54,8 @@ struct SwarmOptions {
     // With local fallback: how long a call waits for a busy worker until it is known how long
     // computing it here takes. Then it waits for as long as that.
     Duration queue_wait = 50ms;
+    // So long the engine's thread looks for a round's end before it sleeps (protocol/spin_wait.h).
+    Duration spin_max{};
     std::uint32_t rounds_waiting_max = 64;  // rounds that wait for a worker at a time
     Duration round_deadline = 10s;  // then the rest goes to the local backend, or the round fails
     // Without local fallback: how long a round waits for a unit that no worker holds or loads.

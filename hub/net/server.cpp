@@ -10,6 +10,7 @@
 #include "hub/net/housekeeping.h"
 #include "hub/net/http/transport.h"
 #include "hub/net/listener.h"
+#include "protocol/spin_wait.h"
 
 namespace moex::net {
 namespace {
@@ -116,9 +117,11 @@ struct Server::State {
     }
 
     // What one handler throws ends that handler, not the hub.
-    void run_io() {
+    void run_io(Duration spin_max) {
+        SpinWait<std::chrono::steady_clock> spin(spin_max);
         for (;;) try {
-                hub.io.run();
+                while (spin.look([&] { return hub.io.poll() > 0; }) || hub.io.run_one() > 0)
+                    spin.came();
                 return;
             } catch (const std::exception& failure) {
                 log_error("http: a handler failed", kv("error", failure.what()));
@@ -313,7 +316,7 @@ void Server::on_worker_event(const WorkerEvent& event) {
         hub.metrics.on_ejection(*event.code);
 }
 
-void Server::run(std::size_t num_threads) {
+void Server::run(std::size_t num_threads, Duration spin_max) {
     State& state = *state_;
     if (state.hub.options.handle_signals) {
         NetError ignored;
@@ -328,7 +331,7 @@ void Server::run(std::size_t num_threads) {
     // The caller only waits: a wake-up meant for it could be taken by another thread. The
     // others go on serving the strand after run() has returned, for what is taken down then.
     for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 2); ++i)
-        state.threads.emplace_back([&state] { state.run_io(); });
+        state.threads.emplace_back([&state, spin_max] { state.run_io(spin_max); });
     state.finished.wait(false);
 }
 

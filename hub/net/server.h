@@ -39,7 +39,9 @@ class Server {
     // Serves until stop(), on `num_threads` threads (two at least) while
     // the caller waits. The swarm's strand is served until the destructor,
     // so that engine and swarm can be taken down after run() has returned.
-    void run(std::size_t num_threads);
+    // `spin_max`: so long each of them looks for what comes before it sleeps
+    // (protocol/spin_wait.h).
+    void run(std::size_t num_threads, Duration spin_max = {});
     // What LiveOptions has of `options` holds from now on. Any thread.
     void change(const ServerOptions& options);
     // From any thread or a signal: drains (health 503, no new work, streams

@@ -137,6 +137,14 @@ class Device {
     virtual void read_buffer(BufferId buffer, std::uint64_t size_bytes,
                              std::function<void(Result<ByteView>)> done) = 0;
 
+    // Whether the owner's thread learns of readbacks by itself, with answer_read(), instead of
+    // being called back. It saves the wakes of two threads, which cost more than a small submission
+    // takes. A backend that cannot (a tab's) goes on calling back.
+    virtual void set_owner_answers(bool) {}
+    // While set_owner_answers(): calls `done` of the oldest read_buffer() whose bytes are there.
+    // With `wait` it waits for them. False: none was answered.
+    virtual bool answer_read([[maybe_unused]] bool wait) { return false; }
+
     // Called at most once, when the device is lost; afterwards every call fails softly.
     virtual void on_lost(std::function<void(Loss)> handler) = 0;
     virtual DeviceCounters counters() const = 0;

@@ -37,6 +37,8 @@ class DeviceDecorator : public Device {
                      std::function<void(Result<ByteView>)> done) override {
         device_.read_buffer(buffer, size_bytes, std::move(done));
     }
+    void set_owner_answers(bool here) override { device_.set_owner_answers(here); }
+    bool answer_read(bool wait) override { return device_.answer_read(wait); }
     void on_lost(std::function<void(Loss)> handler) override {
         device_.on_lost(std::move(handler));
     }

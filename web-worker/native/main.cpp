@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <thread>
 
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/native_platform.h"
@@ -37,6 +38,7 @@ CLI::Validator one_of(std::map<std::string, Enum> words) {
 
 struct Arguments {
     std::string hub, token_file, device, nickname, cache, ca_file, identity;
+    std::string gpu_awake = "auto", spin = "auto";
     WorkerBackend backend = WorkerBackend::automatic;
     WorkerArithmetic arithmetic = WorkerArithmetic::int8;
     std::uint32_t threads = 0;
@@ -51,15 +53,8 @@ int complain(int exit_code, std::string_view sentence) {
     return exit_code;
 }
 
-void declare(CLI::App& app, Arguments& arguments) {
-    app.footer(
-        "The join token comes from MOEX_TOKEN, --token-file, or the fragment of a join link given "
-        "as --hub.\nexample: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem "
-        "--cache ~/.cache/moex\nexit: 0 left, 1 failed or refused, 2 wrong arguments. SIGUSR1 "
-        "prints what calls found in its memory");
-
-    app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
-    app.add_option("--token-file", arguments.token_file, "file that holds the join token");
+// Who computes, and how.
+void declare_machine(CLI::App& app, Arguments& arguments) {
     app.add_option(
            "--backend", arguments.backend,
            "gpu, cpu (this machine's processor), or auto: a GPU where there is one that is no "
@@ -70,6 +65,15 @@ void declare(CLI::App& app, Arguments& arguments) {
                                            {"cpu", WorkerBackend::cpu}}));
     app.add_option("--device", arguments.device,
                    "Vulkan device: index or part of its name [the first GPU]");
+    app.add_option("--gpu-awake", arguments.gpu_awake,
+                   "the GPU goes on computing between calls that come one after another, so that "
+                   "its clock stays up; auto: while nobody else holds memory on it, and not on "
+                   "battery [auto]")
+        ->check(CLI::IsMember({"auto", "off"}));
+    app.add_option("--spin", arguments.spin,
+                   "look for the next call for up to a millisecond before sleeping, as long as "
+                   "calls come that fast; auto: with a GPU, on four cores or more [auto]")
+        ->check(CLI::IsMember({"auto", "on", "off"}));
     app.add_option("--threads", arguments.threads,
                    "of the processor, with --backend cpu [one per core]")
         ->check(CLI::Range(1, 1024));
@@ -78,6 +82,18 @@ void declare(CLI::App& app, Arguments& arguments) {
         ->type_name("int8|exact")
         ->transform(one_of<WorkerArithmetic>(
             {{"int8", WorkerArithmetic::int8}, {"exact", WorkerArithmetic::exact}}));
+}
+
+void declare(CLI::App& app, Arguments& arguments) {
+    app.footer(
+        "The join token comes from MOEX_TOKEN, --token-file, or the fragment of a join link given "
+        "as --hub.\nexample: MOEX_TOKEN=... moex-worker --hub wss://hub.local:8443 --ca cert.pem "
+        "--cache ~/.cache/moex\nexit: 0 left, 1 failed or refused, 2 wrong arguments. SIGUSR1 "
+        "prints what calls found in its memory");
+
+    app.add_option("--hub", arguments.hub, "ws://HOST:PORT, wss://HOST:PORT, or a join link");
+    app.add_option("--token-file", arguments.token_file, "file that holds the join token");
+    declare_machine(app, arguments);
     app.add_option("--budget-mb", arguments.budget_mb,
                    "memory to use there, for weights and calls in flight, in MB")
         ->capture_default_str()
@@ -204,6 +220,12 @@ class StatusLog {
     std::uint64_t next_figures_ = 1000;
 };
 
+bool spins(const Arguments& arguments) {
+    return arguments.spin == "on" ||
+           (arguments.spin == "auto" && arguments.backend != WorkerBackend::cpu &&
+            std::thread::hardware_concurrency() >= 4);
+}
+
 int serve(const Arguments& arguments) {
     if (arguments.backend == WorkerBackend::cpu && !arguments.device.empty())
         return complain(wrong_arguments, "--device names a GPU, --backend cpu wants none");
@@ -228,6 +250,8 @@ int serve(const Arguments& arguments) {
         .device = arguments.device,
         .software_gpu = arguments.backend == WorkerBackend::gpu || !arguments.device.empty()};
     options.shows_nickname = arguments.show_nickname;
+    options.stay_awake = arguments.gpu_awake == "auto";
+    if (spins(arguments)) options.spin_max = std::chrono::milliseconds(1);
     options.on_asked = [](const WorkerStatus& status) { show_slots(status.slots); };
     if (!arguments.identity.empty()) {
         auto identity = native::IdentityFile::open(arguments.identity);

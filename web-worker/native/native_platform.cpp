@@ -4,6 +4,8 @@
 #include <map>
 #include <random>
 
+#include "protocol/spin_wait.h"
+#include "web-worker/gpu/device_decorator.h"
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 #include "web-worker/native/asio.h"
 #include "web-worker/native/blob_fetcher.h"
@@ -14,6 +16,22 @@ namespace {
 
 constexpr auto leave_max = std::chrono::seconds(2);
 constexpr double leave_check_ms = 10;
+
+// A device that says when it is gone.
+class LentDevice : public gpu::DeviceDecorator {
+  public:
+    LentDevice(std::unique_ptr<gpu::Device> device, gpu::Device*& known)
+        : DeviceDecorator(*device),
+          own_(std::move(device)),
+          known_(known) {}
+    ~LentDevice() override {
+        if (known_ == own_.get()) known_ = nullptr;
+    }
+
+  private:
+    std::unique_ptr<gpu::Device> own_;
+    gpu::Device*& known_;
+};
 
 class NativePlatform : public Platform {
   public:
@@ -97,13 +115,36 @@ class NativePlatform : public Platform {
     void create_device(std::function<void(Result<std::unique_ptr<gpu::Device>>)> done) override {
         post([this, done = std::move(done)] {
             auto opened = gpu::open_vulkan_device(
-                {.device = options_.device},
+                {.device = options_.device,
+                 .stay_awake = options_.stay_awake ? gpu::StayAwake::alone : gpu::StayAwake::never},
                 [this](std::function<void()> function) { post(std::move(function)); });
             if (opened.ok() && (*opened)->adapter().software && !options_.software_gpu)
                 opened = Error{ErrorCode::unsupported, "the only GPU is a software driver"};
-            done(std::move(opened));
+            if (!opened.ok()) return done(std::move(opened));
+            device_ = opened->get();
+            device_answers_here_ = false;
+            done(std::unique_ptr<gpu::Device>(
+                std::make_unique<LentDevice>(std::move(*opened), device_)));
         });
     }
+
+    // ---- the loop
+    // Runs what is there, without waiting. Whether something was.
+    bool poll() {
+        const bool ran = io_.poll() > 0;
+        return (device_ != nullptr && device_->answer_read(false)) || ran;
+    }
+    // Waits for something, and runs it. False: it is over.
+    bool run_one() {
+        answer_reads(false);
+        return io_.run_one() > 0;
+    }
+    // Whether the loop looks for what the GPU has read, or is woken for it.
+    void answer_reads(bool here) {
+        if (device_ != nullptr && here != device_answers_here_)
+            device_->set_owner_answers(device_answers_here_ = here);
+    }
+
     void report(const WorkerStatus& status) override { on_status_(status); }
 
   private:
@@ -115,6 +156,8 @@ class NativePlatform : public Platform {
     std::uint64_t last_timer_ = 0;
     std::map<std::uint64_t, std::unique_ptr<asio::steady_timer>> timers_;
     std::mt19937_64 generator_{std::random_device{}()};
+    gpu::Device* device_ = nullptr;  // the core's; null: there is none
+    bool device_answers_here_ = false;
     BlobFetcher fetcher_;
 };
 
@@ -223,7 +266,11 @@ int run_native_worker(const NativeOptions& options, WorkerOptions worker,
         if (options.on_asked) options.on_asked(core->status());
     });
     asio::post(io, [&] { core->start(); });
-    io.run();
+    SpinWait<std::chrono::steady_clock> spin(options.spin_max);
+    while (spin.look([&] { return platform.poll(); }) || platform.run_one()) {
+        spin.came();
+        platform.answer_reads(spin.pays());
+    }
 
     platform.set_core(nullptr);
     core.reset();

@@ -2,6 +2,7 @@
 // WebSocket client, timers, blobs by HTTP, a Vulkan device.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -20,6 +21,9 @@ struct NativeOptions {
     std::string token;             // sent as Bearer at the upgrade, and in HELLO
     std::string device;            // of Vulkan: index or part of the name
     bool software_gpu = true;      // take a software driver for a GPU
+    bool stay_awake = true;        // between calls, while nobody else uses the GPU
+    // So long it looks for what comes before it sleeps (protocol/spin_wait.h); 0: it sleeps.
+    std::chrono::microseconds spin_max{};
     // Whom this worker's work counts for at a hub that counts; null: nobody.
     std::shared_ptr<const IdentityFile> identity;
     bool shows_nickname = false;  // to other workers of that hub

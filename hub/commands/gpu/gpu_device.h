@@ -11,9 +11,11 @@
 namespace moex {
 
 // `name`: "auto" for a real GPU; or a device's index, or part of its name, software ones included.
-// unavailable: "auto", and there is no real one here.
+// It is asked for what it read (gpu::Device::answer_read()). unavailable: "auto", and there is no
+// real one here.
 Result<std::unique_ptr<gpu::Device>> open_gpu_device(const std::string& name,
-                                                     gpu::PostFunction post);
+                                                     gpu::PostFunction post,
+                                                     bool stay_awake = false);
 
 // no_space where a model needs more than `there_bytes` of the device's memory (0: nobody knows);
 // both are named.

@@ -95,7 +95,7 @@ class VulkanModel : public GpuModel {
                              }});
         running = &loop;
         loop.start(request.prompt);
-        if (!finished) loop_.run_until(finished);
+        if (!finished) loop_.run_until(finished, device_.get());
         if (!ended->ok()) return ended->error();
         return **ended == AnswerEnd::stop     ? FinishReason::stop
                : **ended == AnswerEnd::length ? FinishReason::length
@@ -136,7 +136,7 @@ class VulkanModel : public GpuModel {
             else
                 token = logits.error();
         });
-        loop_.run_until(finished);
+        loop_.run_until(finished, device_.get());
         return token;
     }
 

@@ -141,9 +141,10 @@ class VulkanSteps : public GpuSteps {
   private:
     // The device with the whole model on it, and as many pages as it had before.
     Status open_device() {
-        MOEX_ASSIGN(device, options_.open_device
-                                ? options_.open_device(options_.device, loop_.poster())
-                                : open_gpu_device(options_.device, loop_.poster()));
+        MOEX_ASSIGN(device,
+                    options_.open_device
+                        ? options_.open_device(options_.device, loop_.poster())
+                        : open_gpu_device(options_.device, loop_.poster(), options_.stay_awake));
         device_ = std::move(device);
         MOEX_ASSIGN(model, decoder_model_of(*package_));
         model.experts_elsewhere = !options_.holds_experts;
@@ -288,15 +289,33 @@ class VulkanSteps : public GpuSteps {
             batch.num_likeliest = std::min(batch.num_logits, end_likeliest - first_logit);
 
         const TraceSpan span(Trace::Row::engine, "GPU pass", {"rows", count});
+        layer_began_ = now_steady();
         decoder_->start(batch);
         const auto index = std::span(step.index).subspan(first, count);
-        for (std::uint32_t layer; (layer = decoder_->advance()) < config_.num_layers;)
+        for (std::uint32_t layer; (layer = advance()) < config_.num_layers;)
             MOEX_TRY(ask_experts(layer, index, experts, stop, result));
         if (!decoder_->model().experts_elsewhere) count_local_pairs(index, result);
         if (batch.num_likeliest > 0)
             MOEX_TRY(read_likeliest(
                 std::span(step.sequence).subspan(first_logit, batch.num_likeliest), result));
         return batch.num_logits > batch.num_likeliest ? read_logits(result) : Status{};
+    }
+
+    std::uint32_t advance() {
+        const std::uint32_t layer = decoder_->advance();
+        if (Trace::on() != nullptr) layer_issued_ = now_steady();
+        return layer;
+    }
+
+    // From the answer to the layer before until its rows are here.
+    void trace_layer(std::uint32_t layer) {
+        Trace* const trace = Trace::on();
+        if (trace == nullptr) return;
+        trace->span(Trace::Row::engine, "layer", layer_began_, now_steady(),
+                    {{"layer", layer},
+                     {"issue_us", static_cast<std::uint64_t>((layer_issued_ - layer_began_) /
+                                                             std::chrono::microseconds(1))},
+                     {"gpu_us", static_cast<std::uint64_t>(device_->gpu_us())}});
     }
 
     void count_local_pairs(std::span<const std::uint32_t> index, StepResult& result) const {
@@ -309,10 +328,8 @@ class VulkanSteps : public GpuSteps {
                        ExpertBackend& experts, const std::stop_token& stop, StepResult& result) {
         if (stop.stop_requested())
             return Error{ErrorCode::cancelled, text("the step was stopped at layer ", layer)};
-        {
-            const TraceSpan span(Trace::Row::engine, "layer", {"layer", layer});
-            MOEX_TRY(read_routed());
-        }
+        MOEX_TRY(read_routed());
+        trace_layer(layer);
         y_.resize(x_.size());
         const auto round = experts.submit({.layer = layer,
                                            .num_tokens = static_cast<std::uint32_t>(index.size()),
@@ -327,6 +344,7 @@ class VulkanSteps : public GpuSteps {
             return round->wait(stop);
         }();
         MOEX_ASSIGN(answer, std::move(waited));
+        layer_began_ = now_steady();
         decoder_->answer(y_);
         add_answer(answer, index, result);
         return {};
@@ -351,7 +369,7 @@ class VulkanSteps : public GpuSteps {
                 expert_weights_[i] = std::bit_cast<float>(routed->routes[2 * i + 1]);
             }
         });
-        loop_.run_until(finished);
+        loop_.run_until(finished, device_.get());
         return was_read;
     }
 
@@ -394,7 +412,7 @@ class VulkanSteps : public GpuSteps {
                     row.tokens.push_back({list.candidates[k].token, list.candidates[k].logit});
             }
         });
-        loop_.run_until(finished);
+        loop_.run_until(finished, device_.get());
         return was_read;
     }
 
@@ -409,7 +427,7 @@ class VulkanSteps : public GpuSteps {
             else
                 was_read = logits.error();
         });
-        loop_.run_until(finished);
+        loop_.run_until(finished, device_.get());
         return was_read;
     }
 
@@ -428,6 +446,8 @@ class VulkanSteps : public GpuSteps {
     std::string lost_because_;
     mutable std::mutex adapter_mutex_;
     std::string adapter_;
+
+    TimePoint layer_began_{}, layer_issued_{};  // for the trace
 
     // Of one pass; kept for their memory.
     std::vector<StepRow> rows_;

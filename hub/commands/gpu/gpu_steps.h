@@ -32,6 +32,9 @@ struct GpuStepsOptions {
     std::uint64_t kv_bytes_max = 0;
     // int8: u8 codes with an f16 scale and zero for each KV head's token, not the cores' codes
     KvDtype kv_dtype = KvDtype::f32;
+    // It computes between passes while nobody else uses it, so that its clock stays up
+    // (web-worker/gpu/vulkan/vulkan_awake.h).
+    bool stay_awake = false;
     // Hears how many bytes of weights are on their way to the GPU.
     std::function<void(std::uint64_t done_bytes, std::uint64_t all_bytes)> progress;
     // Who computes when the GPU is lost and no other comes; asked on the engine's thread, once it

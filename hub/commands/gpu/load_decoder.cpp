@@ -21,7 +21,7 @@ Result<std::unique_ptr<GpuDecoder>> load_decoder(gpu::Device& device, gpu::Poste
                            finished = true;
                            made.emplace(std::move(created));
                        });
-    loop.run_until(finished);
+    loop.run_until(finished, &device);
     return std::move(*made);
 }
 

@@ -1,5 +1,5 @@
-// A thread that runs what others post to it: where a worker's device, whose waiter is a thread of
-// its own, calls back. For programs that have nothing else to do meanwhile.
+// A thread that runs what others post to it: where a device calls back, whose waiter is a thread of
+// its own. For programs that have nothing else to do meanwhile: they may wait for it themselves.
 #pragma once
 
 #include <condition_variable>
@@ -7,6 +7,8 @@
 #include <functional>
 #include <mutex>
 #include <utility>
+
+#include "web-worker/gpu/device.h"
 
 namespace moex::gpu {
 
@@ -20,21 +22,30 @@ class PostedLoop {
             wake_.notify_one();
         };
     }
-    // Runs what comes until one of the functions has set `finished`.
-    void run_until(const bool& finished) {
+    // Runs what comes until one of the functions, or an answer of the device, has set `finished`.
+    void run_until(const bool& finished, Device* device = nullptr) {
         while (!finished) {
-            std::function<void()> function;
-            {
-                std::unique_lock lock(mutex_);
-                wake_.wait(lock, [&] { return !functions_.empty(); });
-                function = std::move(functions_.front());
-                functions_.pop_front();
-            }
-            function();
+            std::function<void()> function = take();
+            if (function)
+                function();
+            else if (device == nullptr || !device->answer_read(true))
+                wait();
         }
     }
 
   private:
+    std::function<void()> take() {
+        const std::lock_guard lock(mutex_);
+        if (functions_.empty()) return {};
+        std::function<void()> function = std::move(functions_.front());
+        functions_.pop_front();
+        return function;
+    }
+    void wait() {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [&] { return !functions_.empty(); });
+    }
+
     std::mutex mutex_;
     std::condition_variable wake_;
     std::deque<std::function<void()>> functions_;

@@ -113,6 +113,7 @@ Result<std::vector<VulkanAdapter>> vulkan_adapters() {
             if ((family[i].queueFlags & VK_QUEUE_COMPUTE_BIT) == 0) continue;
             adapter.queue_family = i;
             adapter.has_timestamps = family[i].timestampValidBits > 0;
+            adapter.has_memory_budget = has_extension(device, VK_EXT_MEMORY_BUDGET_EXTENSION_NAME);
             adapter.has_pipeline_robustness = has_pipeline_robustness(device);
             adapter.memory_bytes = memory_bytes(device);
             adapters.push_back(adapter);

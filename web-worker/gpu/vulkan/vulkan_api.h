@@ -22,6 +22,7 @@ struct VulkanAdapter {
     std::uint32_t queue_family = 0;
     bool has_timestamps = false;
     bool has_pipeline_robustness = false;
+    bool has_memory_budget = false;  // it says what other processes leave
     std::uint64_t memory_bytes = 0;  // of the device's own that is free for this process
     bool software = false;
 };

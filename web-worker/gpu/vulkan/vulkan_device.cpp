@@ -1,6 +1,7 @@
 #include "web-worker/gpu/vulkan/vulkan_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include "protocol/life_guard.h"
 #include "web-worker/gpu/kernel_source.h"
 #include "web-worker/gpu/vulkan/vulkan_api.h"
+#include "web-worker/gpu/vulkan/vulkan_awake.h"
 #include "web-worker/gpu/vulkan/vulkan_memory.h"
 #include "web-worker/gpu/vulkan/vulkan_pipeline.h"
 
@@ -59,14 +61,24 @@ class VulkanDevice : public Device {
         : chosen_(std::move(chosen)),
           post_(std::move(post)) {}
 
-    Status open(RobustAccess robust_access) {
-        drop_clamping_ = robust_access == RobustAccess::unless_checked &&
+    Status open(const VulkanOptions& options) {
+        drop_clamping_ = options.robust_access == RobustAccess::unless_checked &&
                          chosen_.has_pipeline_robustness;
-        MOEX_TRY(make_device(robust_access != RobustAccess::never));
+        MOEX_TRY(make_device(options.robust_access != RobustAccess::never));
         MOEX_TRY(make_pools());
         describe();
+        stay_awake(options.stay_awake);
         waiter_ = std::thread([this] { wait_for_fences(); });
         return {};
+    }
+
+    // A device that cannot is as good as another.
+    void stay_awake(StayAwake wanted) {
+        const bool can = !chosen_.software && chosen_.has_memory_budget;
+        if (wanted == StayAwake::never || (wanted == StayAwake::alone && !can)) return;
+        auto awake = std::make_unique<VulkanAwake>(device_, queue_);
+        if (awake->open(chosen_, wanted == StayAwake::alone).ok() && awake->ends_when_told())
+            awake_ = std::move(awake);
     }
 
     Status make_device(bool robust_access) {
@@ -150,6 +162,7 @@ class VulkanDevice : public Device {
 
         wake_.notify_all();
         if (waiter_.joinable()) waiter_.join();
+        awake_.reset();
         if (device_ == VK_NULL_HANDLE) return;
 
         vkDeviceWaitIdle(device_);
@@ -323,7 +336,30 @@ class VulkanDevice : public Device {
                 {last_submitted_, buffers_[id.value - 1].mapped, size_bytes, std::move(done)});
         }
         ++last_submitted_->reads;
-        wake_.notify_one();
+        if (!owner_answers_) wake_.notify_one();
+        if (awake_) awake_->follow();
+    }
+
+    void set_owner_answers(bool owner_answers) override {
+        {
+            const std::lock_guard lock(mutex_);
+            owner_answers_ = owner_answers;
+        }
+        if (!owner_answers) wake_.notify_one();
+    }
+    bool answer_read(bool wait) override {
+        Wait oldest;
+        {
+            const std::lock_guard lock(mutex_);
+            if (!owner_answers_ || waiting_ || waits_.empty()) return false;
+            if (!wait && vkGetFenceStatus(device_, waits_.front().slot->fence) == VK_NOT_READY)
+                return false;
+            oldest = std::move(waits_.front());
+            waits_.pop_front();
+        }
+        const VkResult result = wait_for(oldest.slot->fence);
+        answer(oldest, result, result == VK_SUCCESS ? time_of(*oldest.slot) : 0);
+        return true;
     }
 
   private:
@@ -418,6 +454,7 @@ class VulkanDevice : public Device {
         slot.staged_bytes = 0;
         slot.recording = true;
         slot.timed = false;
+        if (awake_) awake_->release();
 
         VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
         begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
@@ -480,30 +517,36 @@ class VulkanDevice : public Device {
             Wait wait;
             {
                 std::unique_lock lock(mutex_);
-                wake_.wait(lock, [&] { return stopping_ || !waits_.empty(); });
+                wake_.wait(lock, [&] { return stopping_ || (!owner_answers_ && !waits_.empty()); });
                 if (stopping_) return;
                 wait = std::move(waits_.front());
                 waits_.pop_front();
+                waiting_ = true;
             }
             const VkResult result = wait_for(wait.slot->fence);
             const double gpu_us = result == VK_SUCCESS ? time_of(*wait.slot) : 0;
             post_([this, wait = std::move(wait), result, gpu_us, life = life_.watch()]() mutable {
-                if (!life.alive()) return;
-                --wait.slot->reads;
-                if (result != VK_SUCCESS) {
-                    wait.done(Error{ErrorCode::device_lost, vulkan_result_text(result)});
-                    die(result == VK_TIMEOUT ? text("a submission did not finish within ",
-                                                    fence_wait_ns() / 1'000'000'000, " s")
-                                             : vulkan_result_text(result));
-                    return;
-                }
-                if (gpu_us > 0) gpu_us_ = gpu_us;
-                wait.done(ByteView(wait.mapped, wait.size_bytes));
+                if (life.alive()) answer(wait, result, gpu_us);
             });
+            const std::lock_guard lock(mutex_);
+            waiting_ = false;
         }
     }
 
-    // The waiter's: actively for as long as an answer is likely to be near, then asleep.
+    // The owner's.
+    void answer(const Wait& wait, VkResult result, double gpu_us) {
+        --wait.slot->reads;
+        if (result == VK_SUCCESS) {
+            if (gpu_us > 0) gpu_us_ = gpu_us;
+            return wait.done(ByteView(wait.mapped, wait.size_bytes));
+        }
+        wait.done(Error{ErrorCode::device_lost, vulkan_result_text(result)});
+        die(result == VK_TIMEOUT
+                ? text("a submission did not finish within ", fence_wait_ns() / 1'000'000'000, " s")
+                : vulkan_result_text(result));
+    }
+
+    // Whoever waits: actively for as long as an answer is likely to be near, then asleep.
     VkResult wait_for(VkFence fence) {
         using Clock = std::chrono::steady_clock;
         const auto began = Clock::now();
@@ -563,14 +606,16 @@ class VulkanDevice : public Device {
     bool drop_clamping_ = false;
     double ns_per_tick_ = 0;
     double gpu_us_ = 0;
-    double waited_us_ = 0;  // the waiter's
+    std::atomic<double> waited_us_ = 0;  // of who waits for fences
     std::function<void(Loss)> lost_;
     LifeGuard life_;
+    std::unique_ptr<VulkanAwake> awake_;  // null: it rests
 
     std::mutex mutex_;  // of what follows
     std::condition_variable wake_;
     std::deque<Wait> waits_;
     bool stopping_ = false;
+    bool owner_answers_ = false, waiting_ = false;  // waiting_: the waiter is, for the oldest
     std::thread waiter_;
 };
 
@@ -580,7 +625,7 @@ Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options,
                                                    PostFunction post) {
     MOEX_ASSIGN(adapter, choose_vulkan_adapter(options.device));
     auto device = std::make_unique<VulkanDevice>(std::move(adapter), std::move(post));
-    MOEX_TRY(device->open(options.robust_access));
+    MOEX_TRY(device->open(options));
     return std::unique_ptr<Device>(std::move(device));
 }
 

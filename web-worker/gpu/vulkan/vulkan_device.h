@@ -1,6 +1,6 @@
 // gpu::Device over Vulkan 1.1 compute, for the native worker: the same kernels, as SPIR-V.
-// All calls come from one thread; a waiter thread sleeps
-// on fences and posts completions back through `post`.
+// All calls come from one thread; a waiter thread sleeps on fences and posts completions back
+// through `post`, unless the owner looks for them itself.
 #pragma once
 
 #include <memory>
@@ -20,14 +20,23 @@ enum class RobustAccess {
     never,
 };
 
+// Whether the GPU computes between pieces of work, so that its clock stays up
+// (web-worker/gpu/vulkan/vulkan_awake.h).
+enum class StayAwake {
+    never,
+    alone,   // while nobody else uses it and it hangs on no battery; never on a software one
+    always,  // for tests
+};
+
 struct VulkanOptions {
     // index, or part of the name; empty: the first that
     // is not a software rasteriser, else the first
     std::string device;
     RobustAccess robust_access = RobustAccess::unless_checked;
+    StayAwake stay_awake = StayAwake::never;
 };
 
-// Runs a function on the owner's thread, later. Called from the waiter thread.
+// Runs a function on the owner's thread, later. Called from the waiter thread, and by the owner.
 using PostFunction = std::function<void(std::function<void()>)>;
 
 Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options, PostFunction post);

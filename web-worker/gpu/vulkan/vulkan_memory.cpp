@@ -31,7 +31,15 @@ Status allocate_buffer(VulkanBuffer& out, VkDevice device,
     constexpr VkMemoryPropertyFlags host = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
                                            VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
     std::optional<std::uint32_t> type;
-    if (kind == VulkanMemory::device)
+    if (kind == VulkanMemory::shared) {
+        type = memory_type(memory, needs.memoryTypeBits,
+                           host | VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
+        if (!type) {
+            vkDestroyBuffer(device, out.buffer, nullptr);
+            out.buffer = VK_NULL_HANDLE;
+            return Error{ErrorCode::no_space, "no memory of the device that the host can write"};
+        }
+    } else if (kind == VulkanMemory::device)
         type = memory_type(memory, needs.memoryTypeBits, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT);
     else if (kind == VulkanMemory::readback)
         type = memory_type(memory, needs.memoryTypeBits, host | VK_MEMORY_PROPERTY_HOST_CACHED_BIT);

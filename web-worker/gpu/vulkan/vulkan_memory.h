@@ -10,7 +10,12 @@
 
 namespace moex::gpu {
 
-enum class VulkanMemory { device, staging, readback };
+enum class VulkanMemory {
+    device,
+    staging,
+    readback,
+    shared,  // the device's own, which the host writes into while kernels read it
+};
 
 struct VulkanBuffer {
     VkBuffer buffer = VK_NULL_HANDLE;
@@ -20,7 +25,7 @@ struct VulkanBuffer {
     bool used = false;
 };
 
-// `memory`: what the device has. no_space: it has too little of it.
+// `memory`: what the device has. no_space: it has too little of it, or, of shared, none.
 Status allocate_buffer(VulkanBuffer& out, VkDevice device,
                        const VkPhysicalDeviceMemoryProperties& memory, std::uint64_t size_bytes,
                        VkBufferUsageFlags usage, VulkanMemory kind);

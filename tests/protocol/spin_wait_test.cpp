@@ -1,0 +1,60 @@
+#include "protocol/spin_wait.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace moex {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A look takes a microsecond.
+struct LookClock {
+    using duration = std::chrono::microseconds;
+    using time_point = std::chrono::time_point<LookClock, duration>;
+    static time_point now() { return time_point(duration(looked)); }
+    static inline int looked = 0;
+};
+
+// Waits for what comes at the `come_at`th look, or in a sleep of `sleep`. How often it looked.
+int wait_for(SpinWait<LookClock>& spin, int come_at, std::chrono::microseconds sleep = 0us) {
+    int looks = 0;
+    const bool came = spin.look([&] {
+        ++LookClock::looked;
+        return ++looks == come_at;
+    });
+    if (!came) LookClock::looked += static_cast<int>(sleep.count());
+    spin.came();
+    return looks;
+}
+
+TEST(SpinWait, LooksOnceWhereItMayNot) {
+    SpinWait<LookClock> spin(0us);
+    EXPECT_EQ(wait_for(spin, 100), 1);
+    EXPECT_EQ(wait_for(spin, 1), 1);
+    EXPECT_EQ(wait_for(spin, 100), 1);
+    EXPECT_FALSE(spin.pays());
+}
+
+TEST(SpinWait, LooksOnWhileWaitsAreShort) {
+    SpinWait<LookClock> spin(50us);
+    EXPECT_EQ(wait_for(spin, 30), 1);  // nobody knows yet
+    EXPECT_TRUE(spin.pays());
+    EXPECT_EQ(wait_for(spin, 30), 30);
+    EXPECT_EQ(wait_for(spin, 40), 40);
+}
+
+TEST(SpinWait, SleepsAtOnceAfterALongWaitUntilOneIsShort) {
+    SpinWait<LookClock> spin(50us);
+    wait_for(spin, 1);
+    EXPECT_EQ(wait_for(spin, 1000, 200us), 50);  // in vain
+    EXPECT_FALSE(spin.pays());
+    EXPECT_EQ(wait_for(spin, 1000, 200us), 1);
+    EXPECT_EQ(wait_for(spin, 1000, 20us), 1);
+    EXPECT_TRUE(spin.pays());
+    EXPECT_EQ(wait_for(spin, 30), 30);
+}
+
+}  // namespace
+}  // namespace moex

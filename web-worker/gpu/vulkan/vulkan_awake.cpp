@@ -1,0 +1,187 @@
+#include "web-worker/gpu/vulkan/vulkan_awake.h"
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace moex::gpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds look_around_every{1}, begin_within{1};
+// Drivers keep some of a GPU's memory for themselves.
+constexpr std::uint64_t memory_share_of_others = 64;
+
+bool on_battery() {
+    std::error_code error;
+    for (const auto& supply :
+         std::filesystem::directory_iterator("/sys/class/power_supply", error)) {
+        std::string status;
+        if (std::ifstream(supply.path() / "status") >> status && status == "Discharging")
+            return true;
+    }
+    return false;
+}
+
+}  // namespace
+
+VulkanAwake::~VulkanAwake() {
+    release();
+    vkQueueWaitIdle(queue_);
+    vkDestroyCommandPool(device_, pool_, nullptr);
+    vkDestroyDescriptorPool(device_, sets_, nullptr);
+    free_pipeline(device_, pipeline_);
+    free_buffer(device_, words_);
+}
+
+Status VulkanAwake::open(const VulkanAdapter& adapter, bool only_alone, std::uint32_t looks) {
+    physical_ = adapter.device;
+    only_alone_ = only_alone;
+    MOEX_ASSIGN(pipeline, compile_pipeline(device_, *find_kernel("stay_awake"), {looks}, false));
+    pipeline_ = std::move(pipeline);
+
+    VkPhysicalDeviceMemoryProperties memory{};
+    vkGetPhysicalDeviceMemoryProperties(adapter.device, &memory);
+    MOEX_TRY(allocate_buffer(words_, device_, memory, sizeof(std::uint32_t) * num_words,
+                             VK_BUFFER_USAGE_STORAGE_BUFFER_BIT, VulkanMemory::shared));
+    std::fill_n(words_.mapped, words_.size_bytes, std::byte{0});
+    MOEX_TRY(make_set());
+    return record(adapter.queue_family);
+}
+
+Status VulkanAwake::make_set() {
+    const VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1};
+    VkDescriptorPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
+    pool.maxSets = 1;
+    pool.poolSizeCount = 1;
+    pool.pPoolSizes = &size;
+    MOEX_VULKAN(vkCreateDescriptorPool(device_, &pool, nullptr, &sets_), "vkCreateDescriptorPool");
+
+    VkDescriptorSetAllocateInfo wanted{.sType = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
+    wanted.descriptorPool = sets_;
+    wanted.descriptorSetCount = 1;
+    wanted.pSetLayouts = &pipeline_.set_layout;
+    MOEX_VULKAN(vkAllocateDescriptorSets(device_, &wanted, &set_), "vkAllocateDescriptorSets");
+
+    const VkDescriptorBufferInfo words{words_.buffer, 0, VK_WHOLE_SIZE};
+    VkWriteDescriptorSet write{.sType = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET};
+    write.dstSet = set_;
+    write.descriptorCount = 1;
+    write.descriptorType = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    write.pBufferInfo = &words;
+    vkUpdateDescriptorSets(device_, 1, &write, 0, nullptr);
+    return {};
+}
+
+// Submitted again and again, before the last time is over, too.
+Status VulkanAwake::record(std::uint32_t queue_family) {
+    VkCommandPoolCreateInfo pool{.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO};
+    pool.queueFamilyIndex = queue_family;
+    MOEX_VULKAN(vkCreateCommandPool(device_, &pool, nullptr, &pool_), "vkCreateCommandPool");
+
+    VkCommandBufferAllocateInfo wanted{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO};
+    wanted.commandPool = pool_;
+    wanted.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    wanted.commandBufferCount = 1;
+    MOEX_VULKAN(vkAllocateCommandBuffers(device_, &wanted, &commands_), "vkAllocateCommandBuffers");
+
+    VkCommandBufferBeginInfo begin{.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    begin.flags = VK_COMMAND_BUFFER_USAGE_SIMULTANEOUS_USE_BIT;
+    MOEX_VULKAN(vkBeginCommandBuffer(commands_, &begin), "vkBeginCommandBuffer");
+    // Behind the one before it, whose count it reads.
+    VkMemoryBarrier counted{.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+    counted.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT;
+    counted.dstAccessMask = VK_ACCESS_SHADER_READ_BIT;
+    vkCmdPipelineBarrier(commands_, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                         VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &counted, 0, nullptr, 0,
+                         nullptr);
+    vkCmdBindPipeline(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_.pipeline);
+    vkCmdBindDescriptorSets(commands_, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_.layout, 0, 1,
+                            &set_, 0, nullptr);
+    vkCmdDispatch(commands_, 1, 1, 1);
+    MOEX_VULKAN(vkEndCommandBuffer(commands_), "vkEndCommandBuffer");
+    return {};
+}
+
+std::uint32_t* VulkanAwake::words() const {
+    return reinterpret_cast<std::uint32_t*>(words_.mapped);
+}
+
+bool VulkanAwake::has_begun() const {
+    return std::atomic_ref(words()[begun]).load(std::memory_order_acquire) == num_followed_;
+}
+
+// From when it has begun, and was let go of or not, until it has ended.
+double VulkanAwake::end_ms(bool release_it) {
+    const auto submitted = Clock::now();
+    follow();
+    while (!has_begun() && Clock::now() - submitted < begin_within) {}
+
+    const auto began = Clock::now();
+    if (release_it) release();
+    vkQueueWaitIdle(queue_);
+    const auto ended = Clock::now();
+    release();
+    return std::chrono::duration<double, std::milli>(ended - began).count();
+}
+
+bool VulkanAwake::ends_when_told() {
+    may_ = true;
+    looked_at_ = Clock::now();
+    end_ms(true);  // the first takes the driver longer
+    const double on_its_own_ms = end_ms(false), told_ms = end_ms(true);
+    looked_at_ = {};
+    return told_ms * 4 < on_its_own_ms;
+}
+
+void VulkanAwake::follow() {
+    if (following_ || !may_follow()) return;
+    VkSubmitInfo info{.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO};
+    info.commandBufferCount = 1;
+    info.pCommandBuffers = &commands_;
+    if (vkQueueSubmit(queue_, 1, &info, VK_NULL_HANDLE) != VK_SUCCESS) return;
+    ++num_followed_;
+    following_ = true;
+}
+
+void VulkanAwake::release() {
+    if (!following_) return;
+    following_ = false;
+    std::atomic_ref(words()[released]).store(num_followed_, std::memory_order_release);
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();  // writes to the device's memory are gathered first
+#endif
+}
+
+bool VulkanAwake::may_follow() {
+    const auto now = Clock::now();
+    if (now - looked_at_ >= look_around_every) {
+        looked_at_ = now;
+        may_ = !only_alone_ || (is_alone() && !on_battery());
+    }
+    return may_;
+}
+
+// As far as the driver says what others hold.
+bool VulkanAwake::is_alone() const {
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 memory{
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+    memory.pNext = &budget;
+    vkGetPhysicalDeviceMemoryProperties2(physical_, &memory);
+
+    for (std::uint32_t i = 0; i < memory.memoryProperties.memoryHeapCount; ++i) {
+        const VkMemoryHeap& heap = memory.memoryProperties.memoryHeaps[i];
+        if ((heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) == 0) continue;
+        if (heap.size - std::min(heap.size, budget.heapBudget[i]) >
+            heap.size / memory_share_of_others)
+            return false;
+    }
+    return true;
+}
+
+}  // namespace moex::gpu
