@@ -73,6 +73,10 @@ const told = {
       + "Prozessor; NAME ist eine Nummer oder ein Teil eines Gerätenamens (llvmpipe ist Software). Keys und Values "
       + "liegen dort: --kv-mb, oder was passt",
     "gpu-mb": "höchstens so viel Speicher der GPU; 0: was frei ist",
+    "gpu-awake": "mit --gpu: sie rechnet weiter, während sie auf Helfer wartet, damit ihr Takt oben bleibt (auf einer "
+      + "H200 dauert eine Schicht so ein Drittel); auto: solange niemand sonst Speicher darauf hält, nicht vom Akku",
+    "spin": "Threads, die auf Helfer warten, sehen bis zu einer Millisekunde lang nach, bevor sie schlafen, solange "
+      + "Wartezeiten so kurz sind; auto: mit --gpu, ab acht Kernen",
     "net-threads": "Threads für Verbindungen",
     "sequences-max": "Antworten, die zugleich laufen",
     "queue-max": "Antworten, die warten; darüber 429",
