@@ -29,7 +29,7 @@ mapfile -t sources < <(git ls-files --cached --others --exclude-standard -- "${p
 
 # clang reads no header that g++ has precompiled, so the lint has a configuration of its own. It builds nothing but the
 # kernels, which the worker's sources include. What costs is parsing headers, so it reads the batches that the build
-# compiles: 217 instead of 516 files.
+# compiles: a third of the time of each source alone.
 build=${MOEX_LINT_BUILD:-build-lint}
 mkdir -p "$build"
 cmake -S . -B "$build" -G Ninja -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_C_COMPILER=clang-14 \

@@ -29,7 +29,7 @@ WorkerConnection::WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> s
 
 WorkerConnection::~WorkerConnection() { live_->remove(live_id_); }
 
-void WorkerConnection::start(GatedRequest request) {
+void WorkerConnection::start(const GatedRequest& request) {
     origin_ = own_origin(request);
     live_id_ = live_->add(rate_key(address_), [weak = weak_from_this()] {
         if (const auto self = weak.lock())

@@ -20,7 +20,7 @@ class WorkerConnection : public WorkerLink, public std::enable_shared_from_this<
     WorkerConnection(HubContext& hub, std::unique_ptr<WebSocket> socket, std::string address,
                      bool loopback, bool authorized);
     ~WorkerConnection() override;
-    void start(GatedRequest request);
+    void start(const GatedRequest& request);
 
     void send(Bytes frame) override;
     void close(CloseCode code, const std::string& reason) override;

@@ -126,7 +126,7 @@ class ResponsesReply : public ReplyWriter {
     }
 
     static OrderedJson echo_of(const WriterInputs& inputs) {
-        const auto asked = [&](const char* name, OrderedJson otherwise) {
+        const auto asked = [&](const char* name, const OrderedJson& otherwise) {
             const OrderedJson& value = member(inputs.body, name);
             return value.is_null() ? otherwise : value;
         };
@@ -173,18 +173,18 @@ class ResponsesReply : public ReplyWriter {
         return text(prefix, header_.id.substr(header_.id.find('_') + 1), output_.size());
     }
 
-    void add(Events& out, const std::string& type, OrderedJson fields) {
+    void add(Events& out, const std::string& type, const OrderedJson& fields) {
         OrderedJson event{{"type", type}, {"sequence_number", num_events_++}};
         event.update(fields);
         out.push_back({dump_json(event), type});
     }
 
     // An event about the open item.
-    void add_about(Events& out, const std::string& type, OrderedJson fields) {
+    void add_about(Events& out, const std::string& type, const OrderedJson& fields) {
         OrderedJson about{{"item_id", open_.id}, {"output_index", output_.size()}};
         if (open_.kind != Kind::call) about["content_index"] = 0;
         about.update(fields);
-        add(out, type, std::move(about));
+        add(out, type, about);
     }
 
     void add_delta(Events& out, const std::string& type, const std::string& words,
@@ -192,7 +192,7 @@ class ResponsesReply : public ReplyWriter {
         open_.words += words;
         OrderedJson fields{{"delta", words}};
         if (logprobs) fields["logprobs"] = *logprobs;
-        add_about(out, type, std::move(fields));
+        add_about(out, type, fields);
     }
 
     void open(Events& out, Item item) {

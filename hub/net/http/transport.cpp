@@ -23,7 +23,7 @@ class PlainTransport : public Transport {
     void write(std::vector<asio::const_buffer> buffers,
                std::function<void(NetError)> handler) override {
         asio::async_write(
-            socket_, std::move(buffers),
+            socket_, buffers,
             [handler = std::move(handler)](NetError error, std::size_t) { handler(error); });
     }
     void finish_writing(std::function<void()> handler) override {
@@ -60,7 +60,7 @@ class TlsTransport : public Transport {
     void write(std::vector<asio::const_buffer> buffers,
                std::function<void(NetError)> handler) override {
         asio::async_write(
-            stream_, std::move(buffers),
+            stream_, buffers,
             [handler = std::move(handler)](NetError error, std::size_t) { handler(error); });
     }
     void finish_writing(std::function<void()> handler) override {

@@ -632,6 +632,7 @@ Result<std::unique_ptr<Device>> open_vulkan_device(const VulkanOptions& options,
 Result<std::vector<std::string>> list_vulkan_devices() {
     MOEX_ASSIGN(adapters, vulkan_adapters());
     std::vector<std::string> names;
+    names.reserve(adapters.size());
     for (const VulkanAdapter& adapter : adapters)
         names.push_back(text(adapter.properties.deviceName, adapter.software ? " (software)" : ""));
     return names;
