@@ -92,3 +92,38 @@ test("the store deleted under a tab that serves is filled again, and the text is
   assert.ok(status.bytes_downloaded > before);
   assert.ok(status.blobs_refused > 0);
 });
+
+test("a store that is full lets go of what nobody asks for, and the text is the same", async (t) => {
+  const hub = await Hub.start(patient);
+  t.after(() => hub.remove());
+  const context = await browser.newContext();
+  t.after(() => context.close());
+
+  // 12 MB, of which another model's blobs hold 4; this one's are 20.
+  const setup = await context.newPage();
+  await setup.goto(`${hub.url}/status.html`);
+  const session = await context.newCDPSession(setup);
+  await session.send("Storage.overrideQuotaForOrigin", { origin: hub.url, quotaSize: 12 << 20 });
+  await setup.evaluate(async () => {
+    const cache = await caches.open("moex-weights-v1");
+    for (let i = 0; i < 4; i += 1)
+      await cache.put(`/weights/${String(i).repeat(64)}`, new Response(new Uint8Array(1 << 20)));
+  });
+
+  await context.addInitScript(small, {});
+  await context.addInitScript(() => localStorage.setItem("moex-keep", "1"));
+  const page = await openTab(context, hub.join);
+  await hub.until(({ coverage }) => coverage.replicas_min === 1, "the tab");
+  await sameText(hub);
+
+  // Another model's went first; what is written down trails behind who computes.
+  const kept = async (wanted) => {
+    const keys = await (await caches.open("moex-weights-v1")).keys();
+    const isOther = ({ url }) => /\/(\d)\1{63}$/.test(url);
+    return wanted === "own" ? keys.filter((key) => !isOther(key)).length : keys.filter(isOther).length === 0;
+  };
+  await setup.waitForFunction(kept, "others", { timeout: 0, polling: 100 });
+  const own = await setup.evaluate(kept, "own");
+  assert.ok(own > 0 && own < 128, `${own} of 128 blobs are kept`);
+  assert.equal((await tabStatus(page)).blobs_refused, 0);
+});

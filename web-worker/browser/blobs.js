@@ -1,9 +1,12 @@
 // Expert blobs for one worker: from the browser's cache, else from the hub; verified by SHA-256 before use, resumed
 // when a download breaks. A cached blob that does not verify is dropped and fetched again. Only whole blobs are cached
 // (a 206 cannot be), one after the other and behind the back of who waits for them: the disk is slower than the GPU.
+// Where the browser's quota is full, blobs go that nobody asked for since this worker began (another model's, as a
+// rule), then those that were asked for less often than the one that comes; else that one is not cached.
 const cache_name = "moex-weights-v1";
 const attempts_max = 4;
 const fetches_max = 4;
+const gone_max = 8;              // blobs that go for one that comes: a browser counts some time later what is free
 const put_bytes_max = 64 << 20;  // that wait for the disk; beyond, further fetches wait for it too
 
 const toHex = (bytes) => Array.from(new Uint8Array(bytes), (byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -29,6 +32,7 @@ export class Blobs {
     this.memory = new Map();     // hex -> verified bytes, the one that was not asked for longest first
     this.memory_bytes = 0;
     this.putting = Promise.resolve();
+    this.uses = new Map();       // hex -> how often it was asked for
   }
 
   cancel() {
@@ -91,6 +95,7 @@ export class Blobs {
 
   async one({ hex, size, progress, generation }) {
     const { signal } = this.abort;             // cancel() puts another in its place
+    this.uses.set(hex, (this.uses.get(hex) ?? 0) + 1);
 
     const known = this.recall(hex);
     if (known) {
@@ -125,7 +130,7 @@ export class Blobs {
       reason = answer.reason ?? "";
       if (!answer.bytes) continue;
       if (await isBlob(answer.bytes, hex)) {
-        if (cache) this.put(cache, url, answer.bytes);
+        if (cache) this.put(cache, hex, answer.bytes);
         this.remember(hex, answer.bytes);
         return { bytes: answer.bytes };
       }
@@ -138,15 +143,34 @@ export class Blobs {
   }
 
   // Also those of a fetch that was cancelled since: they are whole.
-  put(cache, url, bytes) {
+  put(cache, hex, bytes) {
     this.put_bytes += bytes.length;
-    const put = () => cache.put(url, new Response(bytes, { headers: { "Content-Type": "application/octet-stream" } }))
+    this.putting = this.putting.then(() => this.keep(cache, hex, bytes))
       .catch((error) => console.warn("blobs: not cached:", error.message))
       .then(() => {
         this.put_bytes -= bytes.length;
         this.next();
       });
-    this.putting = this.putting.then(put);
+  }
+  async keep(cache, hex, bytes) {
+    for (let gone = 0; ; gone += 1) {
+      try {
+        const headers = { "Content-Type": "application/octet-stream" };
+        return await cache.put(this.base + hex, new Response(bytes, { headers }));
+      } catch (error) {
+        const is_full = error.name === "QuotaExceededError" && gone < gone_max;
+        if (!is_full || !await this.makeRoom(cache, hex)) throw error;
+      }
+    }
+  }
+
+  // Takes the least used blob out of the cache. False: all are used as much as the one that comes.
+  async makeRoom(cache, hex) {
+    const usesOf = ({ url }) => this.uses.get(url.slice(url.lastIndexOf("/") + 1)) ?? 0;
+    let least = null;
+    for (const key of await cache.keys())
+      if (!least || usesOf(key) < usesOf(least)) least = key;
+    return least !== null && usesOf(least) < this.uses.get(hex) && cache.delete(least);
   }
 
   // One blob over the network; a broken line is taken up again where it broke.
