@@ -1,15 +1,15 @@
-// One chunk of 32 inputs: ${rows} rows of x times four rows of weights, added to sum_ROW_WEIGHT.
+// One chunk of 32 inputs: ${rows} rows of x times ${outputs} rows of weights, added to sum_ROW_WEIGHT.
 // The includer has code_WEIGHT (var, vec4<u32>), scale_zero_WEIGHT (u32), chunk, and x_quad(x_base_ROW, quad, chunk).
 // Of a tile of eight, the rows beyond the first ${sure_rows} are passed over where it has none (`num_pairs`).
 // Zeros are folded: sum of (code - zero) * x = sum of code * x - zero * sum of x. A code is unpacked once for all rows.
 //@ for r in 0..rows
 var total_${r} = 0.0;
-//@ for w in 0..4
+//@ for w in 0..outputs
 var dot_${r}_${w} = 0.0;
 //@ end
 //@ end
 for (var quad = 0u; quad < 8u; quad += 2u) {
-//@ for w in 0..4
+//@ for w in 0..outputs
   let low_${w} = low_nibbles(code_${w}.x);
   let high_${w} = high_nibbles(code_${w}.x);
   code_${w} = code_${w}.yzwx;
@@ -18,7 +18,7 @@ for (var quad = 0u; quad < 8u; quad += 2u) {
   let x_low_${r} = x_quad(x_base_${r}, quad, chunk);
   let x_high_${r} = x_quad(x_base_${r}, quad + 1u, chunk);
   total_${r} += sum_of(x_low_${r}) + sum_of(x_high_${r});
-//@ for w in 0..4
+//@ for w in 0..outputs
   dot_${r}_${w} = add_dot(high_${w}, x_high_${r}, add_dot(low_${w}, x_low_${r}, dot_${r}_${w}));
 //@ end
 //@ end
@@ -28,14 +28,14 @@ for (var quad = 0u; quad < 8u; quad += 2u) {
     let x_low_${r} = x_quad(x_base_${r}, quad, chunk);
     let x_high_${r} = x_quad(x_base_${r}, quad + 1u, chunk);
     total_${r} += sum_of(x_low_${r}) + sum_of(x_high_${r});
-//@ for w in 0..4
+//@ for w in 0..outputs
     dot_${r}_${w} = add_dot(high_${w}, x_high_${r}, add_dot(low_${w}, x_low_${r}, dot_${r}_${w}));
 //@ end
 //@ end
   }
 //@ end
 }
-//@ for w in 0..4
+//@ for w in 0..outputs
 let scale_${w} = unpack2x16float(scale_zero_${w});
 //@ for r in 0..rows
 sum_${r}_${w} = fma(scale_${w}.x, fma(-scale_${w}.y, total_${r}, dot_${r}_${w}), sum_${r}_${w});

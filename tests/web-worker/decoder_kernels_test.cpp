@@ -184,12 +184,13 @@ TEST_F(DecoderKernelsTest, EmbeddingsAreTheTablesOwnRows) {
 }
 
 TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
-    constexpr std::uint32_t hidden = 288, addends = 3, num_rows = 4;
-    const Floats x = random_floats(num_rows * hidden, 2),
-                 added = random_floats(num_rows * addends * hidden, 3, 0.3f),
-                 weight = random_floats(hidden, 4);
+    constexpr std::uint32_t addends = 3, num_rows = 4;
     const StepRow rows[num_rows] = {};
-    for (const bool for_head : {false, true}) {
+    // A thread keeps what it has of 288 values, and reads again of 5,120.
+    for (const auto& [hidden, for_head] : {std::pair{288u, false}, {288u, true}, {5120u, true}}) {
+        const Floats x = random_floats(num_rows * hidden, 2),
+                     added = random_floats(num_rows * addends * hidden, 3, 0.3f),
+                     weight = random_floats(hidden, 4);
         const std::uint32_t first = for_head ? 2 : 0, count = num_rows - first;
         const auto left = run(
             "add_norm",
@@ -218,10 +219,11 @@ TEST_F(DecoderKernelsTest, AddNormAddsWhatTheBlockBeforeGaveAndNorms) {
     }
 }
 
+// Of many inputs lanes have several chunks, which `spread` asks for ahead.
 TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATile) {
-    constexpr std::uint32_t num_rows = 8, num_in = 320, group = 64;
+    constexpr std::uint32_t num_rows = 8, group = 64;
     for (const WeightKind kind : every_kind)
-        for (const std::uint32_t num_out : {16u, 13u}) {
+        for (const auto& [num_in, num_out] : {std::pair{320u, 16u}, {320u, 13u}, {4416u, 16u}}) {
             if (kind == WeightKind::int4 && num_out % 16 != 0) continue;
             const Held weights = held(kind, random_floats(num_out * num_in, 5), group);
             const Floats x = random_floats(num_rows * num_in, 6), bias = random_floats(num_out, 7);
@@ -232,7 +234,8 @@ TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATil
                     kind == WeightKind::int4 ? transposed(row) : Floats(row.begin(), row.end()));
                 rows.insert(rows.end(), words.begin(), words.end());
             }
-            const auto product = [&](const char* suffix, const Words& in, std::uint32_t count) {
+            const auto product = [&](const char* suffix, const Words& in, std::uint32_t count,
+                                     std::uint32_t groups) {
                 std::vector<Words> buffers = {weights.codes, in, words_of(bias),
                                               Words(count * num_out)};
                 if (kind == WeightKind::int4) buffers.push_back(weights.scale_zero);
@@ -242,10 +245,10 @@ TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATil
                                       {"y_stride", num_out},
                                       {"has_bias", 1},
                                       {"chunks_per_group_log2", 1}},
-                                     std::move(buffers), {(num_out + 7) / 8, 1, 1})[3]);
+                                     std::move(buffers), {groups, 1, 1})[3]);
             };
 
-            const Floats tile = product("_8", rows, num_rows);
+            const Floats tile = product("_8", rows, num_rows, (num_out + 7) / 8);
             for (std::uint32_t r = 0; r < num_rows; ++r) {
                 const auto mine = std::span(tile).subspan(r * num_out, num_out);
                 const auto wanted = test::matvec(weights.values,
@@ -253,9 +256,10 @@ TEST_F(DecoderKernelsTest, ProductsAgreeWithDoubleAndARowIsTheSameAloneAndInATil
                 EXPECT_LE(normalized_rms_error(mine, wanted), 1e-6) << name_of(kind);
             }
             const Words fifth(rows.begin() + 5 * num_in, rows.begin() + 6 * num_in);
-            const Floats alone = product("_1", fifth, 1);
-            EXPECT_TRUE(std::equal(alone.begin(), alone.end(), tile.begin() + 5 * num_out))
-                << name_of(kind);
+            for (const Floats& alone : {product("_1", fifth, 1, (num_out + 7) / 8),
+                                        product("_spread", fifth, 1, (num_out + 1) / 2)})
+                EXPECT_TRUE(std::equal(alone.begin(), alone.end(), tile.begin() + 5 * num_out))
+                    << name_of(kind);
         }
 }
 
@@ -458,12 +462,18 @@ TEST_F(DecoderKernelsTest, ExpertsAgreeWithDoubleAndThoseOfOtherArenasArePassedO
         std::vector<Words> buffers = {routes, arena, words_of(int4 ? transposed(x) : x),
                                       Words(top_k * inner), place};
         if (int4) buffers.push_back(arena);
-        const auto first = run(std::string("expert_gate_up_") + name_of(kind) + "_1", constants,
-                               buffers, {inner / 16, top_k, 1});
-        buffers[2] = first[3];
-        buffers[3] = Words(top_k * hidden);
-        const Floats y = floats_of(run(std::string("expert_down_") + name_of(kind) + "_1",
-                                       constants, buffers, {hidden / 32, top_k, 1})[3]);
+        const auto answer = [&](const char* suffix, std::uint32_t gate_up_groups,
+                                std::uint32_t down_groups) {
+            std::vector<Words> mine = buffers;
+            mine[2] = run(std::string("expert_gate_up_") + name_of(kind) + suffix, constants, mine,
+                          {gate_up_groups, top_k, 1})[3];
+            mine[3] = Words(top_k * hidden);
+            return run(std::string("expert_down_") + name_of(kind) + suffix, constants, mine,
+                       {down_groups, top_k, 1})[3];
+        };
+        const Words bits = answer("_1", inner / 16, hidden / 32);
+        EXPECT_EQ(bits, answer("_spread", inner / 8, hidden / 16)) << name_of(kind);
+        const Floats y = floats_of(bits);
 
         const Floats& weights = gate_up.values;
         const ExpertWeights expert{shape, Floats(weights.begin(), weights.begin() + inner * hidden),

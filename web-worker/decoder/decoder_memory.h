@@ -21,6 +21,7 @@ struct DecoderSizes {
     std::uint32_t table_entries = 0;  // of a step's page tables
     std::uint64_t part_slots = 0;     // (row, page) pairs that a step's attention has room for
     KvKind kv_kind = KvKind::f32;
+    bool spread = false;                    // GpuDecoderOptions
     bool likeliest = false;                 // of rows with logits may be asked
     std::uint32_t ring_ids = 0;             // chosen tokens that the host has not read yet
     std::uint64_t binding_bytes = 0;        // the most that a kernel can bind

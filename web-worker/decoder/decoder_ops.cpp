@@ -28,6 +28,9 @@ std::uint32_t chunks_per_group_log2(std::uint32_t group_size) {
     return static_cast<std::uint32_t>(std::countr_zero(group_size / chunk_inputs));
 }
 
+// Beyond so many outputs lanes that share some are busy enough, and read less of x.
+constexpr std::uint32_t spread_outputs_max = 16384;
+
 constexpr std::uint32_t tile_rows = kernels::matvec_bf16_8::tile_rows;
 static_assert(kernels::group_pairs::tile_rows == kernels::expert_gate_up_int4_4::tile_rows);
 static_assert(kernels::matvec_bf16_1::outputs_per_group ==
@@ -106,8 +109,12 @@ DecoderOps::Product DecoderOps::add_product(const MatrixRef& matrix, gpu::Bindin
         bindings.push_back({matrix.buffer, matrix.scale_zero_at});
     }
     const std::string name = text("matvec_", kind_name(matrix.kind));
-    return {add(name + "_1", constants, bindings), add(name + "_8", constants, bindings),
-            matrix.num_out};
+    const bool spread = sizes_.spread && matrix.num_out <= spread_outputs_max;
+    return {add(name + (spread ? "_spread" : "_1"), constants, bindings),
+            add(name + "_8", constants, bindings),
+            ceil_div(matrix.num_out, spread ? kernels::matvec_bf16_spread::outputs_per_group
+                                            : kernels::matvec_bf16_1::outputs_per_group),
+            ceil_div(matrix.num_out, kernels::matvec_bf16_8::outputs_per_group)};
 }
 
 void DecoderOps::add_layer(std::uint32_t index, std::uint32_t num_addends) {
@@ -159,6 +166,17 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
                           {memory_.attended}, {memory_.addends}, model_.hidden_size);
 }
 
+void DecoderOps::add_router(const DecoderMemory::Layer& memory, Layer& layer) {
+    layer.router = add_product(
+        matrix(memory.router, model_.router_kind, model_.num_experts, model_.hidden_size, nullptr),
+        input_for(model_.router_kind), {memory_.router_logits}, model_.num_experts);
+    layer.route = add("route",
+                      {{"num_experts", model_.num_experts},
+                       {"top_k", model_.top_k},
+                       {"norm_topk_prob", model_.norm_topk_prob ? 1u : 0u}},
+                      {{memory_.router_logits}, {memory_.routes}});
+}
+
 void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
     const DecoderMemory::Layer& memory = memory_.layers[index];
     const bool moe = model_.is_moe(index);
@@ -170,18 +188,8 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
     };
     const gpu::Binding routes{moe ? memory_.routes : memory_.dense_routes};
 
-    if (moe) {
-        layer.router = add_product(matrix(memory.router, model_.router_kind, model_.num_experts,
-                                          model_.hidden_size, nullptr),
-                                   input_for(model_.router_kind), {memory_.router_logits},
-                                   model_.num_experts);
-        layer.route = add("route",
-                          {{"num_experts", model_.num_experts},
-                           {"top_k", model_.top_k},
-                           {"norm_topk_prob", model_.norm_topk_prob ? 1u : 0u}},
-                          {{memory_.router_logits}, {memory_.routes}});
-        if (model_.experts_elsewhere) return;
-    }
+    if (moe) add_router(memory, layer);
+    if (moe && model_.experts_elsewhere) return;
 
     std::vector<gpu::KernelConstant> constants = {
         {"hidden_size", model_.hidden_size},
@@ -198,19 +206,28 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
         {{"num_experts", moe ? model_.num_experts : 1}, {"top_k", moe ? model_.top_k : 1}},
         {{memory_.rows}, routes, {memory_.tiles}});
     for (const DecoderMemory::Arena& arena : memory.arenas) {
-        const auto add_both = [&](const char* kernel, gpu::Binding in, gpu::Binding out) {
+        const auto add_both = [&](const char* kernel, gpu::Binding in, gpu::Binding out,
+                                  std::uint32_t row_groups, std::uint32_t tile_groups) {
             const std::string name = text(kernel, kind_name(kind));
             std::vector<gpu::Binding> bindings = {routes, {arena.buffer}, in, out, arena.place};
             if (kind == WeightKind::int4) bindings.push_back({arena.buffer});
-            const Op* const row = add(name + "_1", constants, bindings);
+            const Op* const row = add(name + (sizes_.spread ? "_spread" : "_1"), constants,
+                                      bindings);
             bindings.front() = {memory_.tiles};
-            return Product{row, add(name + "_4", constants, bindings), 0};
+            return Product{row, add(name + "_4", constants, bindings), row_groups, tile_groups};
         };
+        const std::uint32_t inner = shape.moe_intermediate_size, outer = model_.hidden_size;
         layer.gate_up.push_back(
-            add_both("expert_gate_up_", input_for(kind), {memory_.intermediate}));
-        if (moe)
-            layer.down.push_back(
-                add_both("expert_down_", {memory_.intermediate}, {memory_.addends}));
+            add_both("expert_gate_up_", input_for(kind), {memory_.intermediate},
+                     inner / (sizes_.spread ? kernels::expert_gate_up_int4_spread::outputs_per_group
+                                            : kernels::expert_gate_up_int4_1::outputs_per_group),
+                     inner / kernels::expert_gate_up_int4_4::outputs_per_group));
+        if (!moe) continue;
+        layer.down.push_back(
+            add_both("expert_down_", {memory_.intermediate}, {memory_.addends},
+                     outer / (sizes_.spread ? kernels::expert_down_int4_spread::outputs_per_group
+                                            : kernels::expert_down_int4_1::outputs_per_group),
+                     outer / kernels::expert_down_int4_4::outputs_per_group));
     }
     if (moe) return;
 
@@ -309,12 +326,11 @@ void DecoderOps::append(std::vector<gpu::Command>& commands, const Op& op, std::
 
 void DecoderOps::append(std::vector<gpu::Command>& commands, const Product& product,
                         std::uint32_t num_rows, bool same_stage) {
-    const std::uint32_t groups = ceil_div(product.num_out,
-                                          kernels::matvec_bf16_1::outputs_per_group);
     if (num_rows == 1)
-        append(commands, *product.row, groups, 1, 1, same_stage);
+        append(commands, *product.row, product.row_groups, 1, 1, same_stage);
     else
-        append(commands, *product.tile, groups, ceil_div(num_rows, tile_rows), 1, same_stage);
+        append(commands, *product.tile, product.tile_groups, ceil_div(num_rows, tile_rows), 1,
+               same_stage);
 }
 
 void DecoderOps::append_attention(std::vector<gpu::Command>& commands, const Layer& layer,
@@ -347,14 +363,14 @@ void DecoderOps::append_layer(std::vector<gpu::Command>& commands, std::uint32_t
         append(commands, *layer.group_pairs, 1, 1);
         tiles = DecoderMemory::tiles_max(tiles, moe ? model_.num_experts : 1);
     }
-    const auto by_arena = [&](const std::vector<Product>& products, std::uint32_t groups) {
-        for (const Product& one : products)
-            append(commands, num_rows == 1 ? *one.row : *one.tile, groups, tiles, 1,
-                   &one != &products.front());
-    };
-    by_arena(layer.gate_up, model_.ffn_shape(index).moe_intermediate_size /
-                                kernels::expert_gate_up_int4_1::outputs_per_group);
-    by_arena(layer.down, model_.hidden_size / kernels::expert_down_int4_1::outputs_per_group);
+    for (const std::vector<Product>* const products : {&layer.gate_up, &layer.down})
+        for (const Product& one : *products) {
+            const bool same_stage = &one != &products->front();
+            if (num_rows == 1)
+                append(commands, *one.row, one.row_groups, tiles, 1, same_stage);
+            else
+                append(commands, *one.tile, one.tile_groups, tiles, 1, same_stage);
+        }
     if (!moe) append(commands, layer.dense_down, num_rows);
 }
 

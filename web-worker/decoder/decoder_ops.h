@@ -52,10 +52,10 @@ class DecoderOps {
         gpu::PipelineId pipeline;
         gpu::BindGroupId group;
     };
-    // A matrix for steps of one row, and for tiles of eight.
+    // A matrix for steps of one row, and for tiles of several; the workgroups of a row, of a tile.
     struct Product {
         const Op *row = nullptr, *tile = nullptr;
-        std::uint32_t num_out = 0;
+        std::uint32_t row_groups = 0, tile_groups = 0;
     };
     struct Layer {
         const Op *input_norm = nullptr, *rope = nullptr, *attend_page = nullptr,
@@ -82,6 +82,7 @@ class DecoderOps {
     gpu::Binding input_for(WeightKind kind) const;
     void add_layer(std::uint32_t index, std::uint32_t num_addends);
     void add_attention(std::uint32_t index, Layer& layer);
+    void add_router(const DecoderMemory::Layer& memory, Layer& layer);
     void add_ffn(std::uint32_t index, Layer& layer);
     void add_tables(std::uint32_t num_addends);
     void add_likeliest();

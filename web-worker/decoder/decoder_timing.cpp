@@ -135,7 +135,10 @@ void DecoderTiming::load() {
     PatternWeights weights(model_);
     if (!held(device_.set_patterns(weights.patterns()))) return;
     GpuDecoder::create(device_, model_,
-                       {.context_tokens = options_.context, .kv_kind = options_.kv_kind}, weights,
+                       {.context_tokens = options_.context,
+                        .kv_kind = options_.kv_kind,
+                        .spread = options_.spread},
+                       weights,
                        [this, life = life_.watch()](Result<std::unique_ptr<GpuDecoder>> made) {
                            if (!life.alive()) return;
                            if (!made.ok()) return fail(made.error());

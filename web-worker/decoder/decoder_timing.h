@@ -7,6 +7,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,9 @@ struct DecoderTimingOptions {
     std::uint32_t tokens = 300;           // of each condition, in all its turns together
     std::uint32_t turns = 3;              // the conditions take turns
     std::uint32_t context = 1024, prompt = 128;
-    bool ablation = true;  // none, reuse and pipeline, too: WebGPU's matter
-    bool kernels = false;  // each kernel's share of a step
+    bool ablation = true;        // none, reuse and pipeline, too: WebGPU's matter
+    bool kernels = false;        // each kernel's share of a step
+    std::optional<bool> spread;  // GpuDecoderOptions
 
     // For a software adapter: enough to see that it works.
     void shorten();

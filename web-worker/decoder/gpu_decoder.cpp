@@ -76,6 +76,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
     sizes.logit_rows = options.every_logit ? sizes.rows : 1;
     sizes.ring_ids = options.ring_ids;
     sizes.kv_kind = options.kv_kind;
+    sizes.spread = options.spread.value_or(!adapter.software);
     sizes.likeliest = options.likeliest;
     if (options.pages > 0) {  // for several sequences
         sizes.pages = options.pages;

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -34,6 +35,9 @@ struct GpuDecoderOptions {
     KvKind kv_kind = KvKind::f32;
     // A table or a layer's experts lie in buffers of at most so many. 0: what the adapter binds.
     std::uint64_t weight_buffer_bytes = 0;
+    // A row alone is computed by more lanes, which share fewer outputs: the same bits, sooner on a
+    // GPU, later on a processor. Unset: unless the adapter is software.
+    std::optional<bool> spread;
 };
 
 enum class StepLogits {

@@ -31,7 +31,29 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   let quads = hidden_size / 4u;
   var sum = 0.0;
-  for (var i = thread; i < quads; i += 256u) {
+  // A thread keeps its first four quads and what they are multiplied by: all of them up to 4,096 values.
+//@ for k in 0..4
+  var kept_${k} = vec4<f32>(0.0);
+  var by_${k} = vec4<f32>(0.0);
+  if (thread + ${k}u * 256u < quads) {
+    kept_${k} = x[row * quads + thread + ${k}u * 256u];
+    by_${k} = weight[thread + ${k}u * 256u];
+  }
+//@ end
+  for (var a = 0u; a < num_addends; a += 1u) {
+//@ for k in 0..4
+    if (thread + ${k}u * 256u < quads) {
+      kept_${k} += addends[(row * num_addends + a) * quads + thread + ${k}u * 256u];
+    }
+//@ end
+  }
+//@ for k in 0..4
+  if (thread + ${k}u * 256u < quads) {
+    x[row * quads + thread + ${k}u * 256u] = kept_${k};
+    sum = add_dot(kept_${k}, kept_${k}, sum);
+  }
+//@ end
+  for (var i = thread + 1024u; i < quads; i += 256u) {
     var value = x[row * quads + i];
     for (var a = 0u; a < num_addends; a += 1u) {
       value += addends[(row * num_addends + a) * quads + i];
@@ -49,7 +71,15 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
 
   let scale = 1.0 / sqrt(sums[0] / f32(hidden_size) + bitcast<f32>(epsilon_bits));
-  for (var i = thread; i < quads; i += 256u) {
+//@ for k in 0..4
+  if (thread + ${k}u * 256u < quads) {
+    let value = kept_${k} * scale * by_${k};
+    let i = thread + ${k}u * 256u;
+    y[group.y * quads + i] = value;
+    y_transposed[group.y * quads + transposed(4u * i, hidden_size) / 4u] = value;
+  }
+//@ end
+  for (var i = thread + 1024u; i < quads; i += 256u) {
     let value = x[row * quads + i] * scale * weight[i];
     y[group.y * quads + i] = value;
     y_transposed[group.y * quads + transposed(4u * i, hidden_size) / 4u] = value;

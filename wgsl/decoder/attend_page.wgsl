@@ -8,9 +8,9 @@
 // A page is a split whatever the row is computed with, so a row's bits follow from its position alone
 // (Dao et al., "Flash-Decoding", 2023). Pages behind the row are passed over.
 // One thread a token for the scores. After that one for four values of all heads and every fourth token (every second
-// where head_dim is beyond 128), so that a value is read once and few reads follow each other; the tokens' sums are
-// added in pairs. Up to eight heads that share keys and values are computed together: blocks = ceil(num_heads /
-// num_kv_heads / 8).
+// where head_dim is beyond 128), so that a value is read once and few reads follow each other: eight are asked for
+// before the first is needed. The tokens' sums are added in pairs. Up to eight heads that share keys and values are
+// computed together: blocks = ceil(num_heads / num_kv_heads / 8).
 // Dispatch (num_kv_heads * blocks, number of pages, number of rows).
 // Twin: attend() in tests/web-worker/decoder_twins.h, normalised RMS error <= 1e-5.
 //@ host_checked
@@ -101,11 +101,17 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   scale_zero = kv[k_scales + thread];
   value_scales[thread] = kv[v_scales + thread];   // read behind a barrier
 //@ end
-  for (var quad = 0u; quad < quads; quad += 1u) {
-    let k = kv_quad(k_base + quad * page_tokens + thread, scale_zero);
+  for (var quad = 0u; quad < quads; quad += 8u) {
+//@ for s in 0..8
+    let k_${s} = kv_quad(k_base + min(quad + ${s}u, quads - 1u) * page_tokens + thread, scale_zero);
+//@ end
+//@ for s in 0..8
+    if (quad + ${s}u < quads) {
 //@ for h in 0..8
-    if (${h}u < shared_by) {
-      score_${h} = add_dot(k, queries[${h}u * quads + quad], score_${h});
+      if (${h}u < shared_by) {
+        score_${h} = add_dot(k_${s}, queries[${h}u * quads + quad + ${s}u], score_${h});
+      }
+//@ end
     }
 //@ end
   }
@@ -155,14 +161,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   var mix_${h} = vec4<f32>(0.0);
 //@ end
   if (slice < slices) {
-    for (var token = slice; token < count; token += slices) {
+    for (var token = slice; token < count; token += 8u * slices) {
+//@ for s in 0..8
+      let token_${s} = token + ${s}u * slices;
+      let held_${s} = min(token_${s}, count - 1u);
 //@ for i in 0..u8
-      scale_zero = value_scales[token];
+      scale_zero = value_scales[held_${s}];
 //@ end
-      let v = kv_quad(v_base + token * quads + quad, scale_zero);
+      let v_${s} = kv_quad(v_base + held_${s} * quads + quad, scale_zero);
+//@ end
+//@ for s in 0..8
+      if (token_${s} < count) {
 //@ for h in 0..8
-      if (${h}u < shared_by) {
-        mix_${h} = fma(vec4<f32>(weights[${h}u * page_tokens + token]), v, mix_${h});
+        if (${h}u < shared_by) {
+          mix_${h} = fma(vec4<f32>(weights[${h}u * page_tokens + token_${s}]), v_${s}, mix_${h});
+        }
+//@ end
       }
 //@ end
     }

@@ -7,14 +7,15 @@
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
 // A tile whose expert lies in another arena is passed over.
-// 8 lanes share four outputs, each lane takes every 8th chunk of ${inputs} inputs.
+// 8 lanes share ${outputs} outputs, each lane takes every 8th chunk of ${inputs} inputs.
 // A row's sums do not depend on the rows beside it.
-// Dispatch (hidden_size / 32, number of tiles or more, 1).
+// Dispatch (hidden_size / outputs_per_group, number of tiles or more, 1).
 // Twin: expert_down() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include weights.wgsl
 //@ include tile.wgsl
-const outputs_per_group: u32 = 32u;
+const outputs_per_group: u32 = ${group_outputs}u;
+const lane_words: u32 = 9u * outputs_per_group;
 override hidden_size: u32;
 override moe_intermediate_size: u32;
 override down_codes_word: u32;           // from the start of a blob
@@ -34,7 +35,7 @@ struct ArenaPlace { first_expert: u32, num_experts: u32, expert_words: u32, unus
 @group(0) @binding(5) var<storage, read> words: array<u32>;
 //@ end
 
-var<workgroup> lane_sums: array<f32, 288u * ${rows}u>;   // 32 outputs, 8 lanes and padding
+var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // outputs, 8 lanes and padding
 
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
   return intermediate[base + quad_at(moe_intermediate_size, quad, chunk)];
@@ -45,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ include find_tile.wgsl
   let blob = expert * place.expert_words;
   let lane = thread & 7u;
-  let output = group.x * outputs_per_group + (thread >> 3u) * 4u;
+  let output = group.x * outputs_per_group + (thread >> 3u) * ${outputs}u;
   let chunks = moe_intermediate_size / chunk_inputs;
   let codes_0 = (blob + down_codes_word) / 4u + output * chunks;
 //@ for i in 0..int4
@@ -55,16 +56,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
 //@ for r in 0..rows
   let x_base_${r} = pair_${r} * (moe_intermediate_size / 4u);
-//@ for w in 0..4
+//@ for w in 0..outputs
   var sum_${r}_${w} = 0.0;
 //@ end
 //@ end
   for (var chunk = lane; chunk < chunks; chunk += 8u) {
-//@ for w in 0..4
+//@ for w in 0..outputs
     var code_${w} = codes[codes_0 + ${w}u * chunks + chunk];
 //@ end
 //@ for i in 0..int4
-//@ for w in 0..4
+//@ for w in 0..outputs
     let scale_zero_${w} = words[scales_0 + ${w}u * groups + (chunk >> chunks_per_group_log2)];
 //@ end
 //@ include ../int4_chunk.wgsl
@@ -78,20 +79,22 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   }
 
 //@ for r in 0..rows
-//@ for w in 0..4
-  lane_sums[${r}u * 288u + ((thread >> 3u) * 4u + ${w}u) * 9u + lane] = sum_${r}_${w};
+//@ for w in 0..outputs
+  lane_sums[${r}u * lane_words + ((thread >> 3u) * ${outputs}u + ${w}u) * 9u + lane] = sum_${r}_${w};
 //@ end
 //@ end
   workgroupBarrier();
 
   // One thread adds the 8 lanes of one output of one row.
-  for (var row = thread >> 5u; row < num_pairs; row += 2u) {
-    let first_lane = row * 288u + (thread & 31u) * 9u;
+  for (var i = thread; i < num_pairs * outputs_per_group; i += 64u) {
+    let row = i / outputs_per_group;
+    let output = i % outputs_per_group;
+    let first_lane = row * lane_words + output * 9u;
     var sum = lane_sums[first_lane];
-    for (var i = 1u; i < 8u; i += 1u) {
-      sum += lane_sums[first_lane + i];
+    for (var other = 1u; other < 8u; other += 1u) {
+      sum += lane_sums[first_lane + other];
     }
-    let stored = group.x * outputs_per_group + (thread & 31u);
+    let stored = group.x * outputs_per_group + output;
     y_pairs[pair_of(group.y, row) * hidden_size + stored] = weight_of(group.y, row) * sum;
   }
 }

@@ -7,14 +7,15 @@
 //   @binding(4) place         uniform     ArenaPlace in web-worker/decoder/step_rows.h, 16 bytes
 //   @binding(5) words         read        INT4 only: the same arena, for scales and zeros
 // A tile whose expert lies in another arena is passed over.
-// 16 lanes share two outputs (four rows of weights), each lane takes every 16th chunk of ${inputs} inputs.
+// 16 lanes share ${half} outputs (${outputs} rows of weights), each lane takes every 16th chunk of ${inputs} inputs.
 // A row's sums do not depend on the rows beside it.
-// Dispatch (moe_intermediate_size / 16, number of tiles or more, 1).
+// Dispatch (moe_intermediate_size / outputs_per_group, number of tiles or more, 1).
 // Twin: expert_gate_up() in protocol/expert_reference.h, normalised RMS error <= 1e-6.
 //@ host_checked
 //@ include weights.wgsl
 //@ include tile.wgsl
-const outputs_per_group: u32 = 16u;
+const outputs_per_group: u32 = ${group_outputs}u;
+const lane_words: u32 = 136u * ${outputs}u;
 override hidden_size: u32;
 override moe_intermediate_size: u32;
 override top_k: u32;
@@ -34,7 +35,7 @@ struct ArenaPlace { first_expert: u32, num_experts: u32, expert_words: u32, unus
 @group(0) @binding(5) var<storage, read> words: array<u32>;
 //@ end
 
-var<workgroup> lane_sums: array<f32, 544u * ${rows}u>;   // four rows of weights, 8 x 16 lanes, and padding
+var<workgroup> lane_sums: array<f32, lane_words * tile_rows>;   // rows of weights, 8 x 16 lanes, and padding
 
 fn x_quad(base: u32, quad: u32, chunk: u32) -> vec4<f32> {
   return x[base + quad_at(hidden_size, quad, chunk)];
@@ -45,32 +46,36 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 //@ include find_tile.wgsl
   let blob = expert * place.expert_words;
   let lane = thread & 15u;
-  let first_output = group.x * outputs_per_group + (thread >> 4u) * 2u;
+  let first_output = group.x * outputs_per_group + (thread >> 4u) * ${half}u;
   let chunks = hidden_size / chunk_inputs;
-  let codes_0 = blob / 4u + first_output * chunks;
-  let codes_1 = codes_0 + chunks;
-  let codes_2 = codes_0 + moe_intermediate_size * chunks;
-  let codes_3 = codes_2 + chunks;
+//@ for o in 0..half
+  let codes_${o} = blob / 4u + (first_output + ${o}u) * chunks;
+//@ end
+//@ for w in half..outputs
+  let codes_${w} = blob / 4u + (moe_intermediate_size + first_output + ${w}u - ${half}u) * chunks;
+//@ end
 //@ for i in 0..int4
   let groups = chunks >> chunks_per_group_log2;
-  let scales_0 = blob + gate_up_scale_zero_word + first_output * groups;
-  let scales_1 = scales_0 + groups;
-  let scales_2 = scales_0 + moe_intermediate_size * groups;
-  let scales_3 = scales_2 + groups;
+//@ for o in 0..half
+  let scales_${o} = blob + gate_up_scale_zero_word + (first_output + ${o}u) * groups;
+//@ end
+//@ for w in half..outputs
+  let scales_${w} = blob + gate_up_scale_zero_word + (moe_intermediate_size + first_output + ${w}u - ${half}u) * groups;
+//@ end
 //@ end
 
 //@ for r in 0..rows
   let x_base_${r} = (pair_${r} / top_k) * (hidden_size / 4u);
-//@ for w in 0..4
+//@ for w in 0..outputs
   var sum_${r}_${w} = 0.0;
 //@ end
 //@ end
   for (var chunk = lane; chunk < chunks; chunk += 16u) {
-//@ for w in 0..4
+//@ for w in 0..outputs
     var code_${w} = codes[codes_${w} + chunk];
 //@ end
 //@ for i in 0..int4
-//@ for w in 0..4
+//@ for w in 0..outputs
     let scale_zero_${w} = words[scales_${w} + (chunk >> chunks_per_group_log2)];
 //@ end
 //@ include ../int4_chunk.wgsl
@@ -85,22 +90,23 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   let slot = (thread >> 4u) * 17u + lane;
 //@ for r in 0..rows
-//@ for w in 0..4
-  lane_sums[${r}u * 544u + ${w}u * 136u + slot] = sum_${r}_${w};
+//@ for w in 0..outputs
+  lane_sums[${r}u * lane_words + ${w}u * 136u + slot] = sum_${r}_${w};
 //@ end
 //@ end
   workgroupBarrier();
 
   // One thread adds the 16 lanes of one output of one row.
-  let row = thread >> 4u;
+  let row = thread / outputs_per_group;
   if (row < num_pairs) {
-    let output = thread & 15u;
-    let first_lane = row * 544u + (output & 1u) * 136u + (output >> 1u) * 17u;
+    let output = thread % outputs_per_group;
+    let first_lane = row * lane_words + (output % ${half}u) * 136u + (output / ${half}u) * 17u;
+    let first_up = first_lane + ${half}u * 136u;
     var gate = lane_sums[first_lane];
-    var up = lane_sums[first_lane + 272u];
+    var up = lane_sums[first_up];
     for (var i = 1u; i < 16u; i += 1u) {
       gate += lane_sums[first_lane + i];
-      up += lane_sums[first_lane + 272u + i];
+      up += lane_sums[first_up + i];
     }
     let column = group.x * outputs_per_group + output;
 //@ for i in 0..int4

@@ -11,8 +11,8 @@ override norm_topk_prob: u32;   // the chosen weights sum to one
 @group(0) @binding(0) var<storage, read> router_logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> routes: array<u32>;
 
-var<workgroup> logits: array<f32, 1024>;
-var<workgroup> ranks: array<u32, 1024>;
+var<workgroup> logits: array<vec4<f32>, 256>;   // behind the last, the last
+var<workgroup> experts: array<u32, 64>;   // by rank
 var<workgroup> lanes: array<f32, 128>;
 var<workgroup> chosen: array<f32, 64>;   // probabilities, by rank
 
@@ -20,9 +20,16 @@ var<workgroup> chosen: array<f32, 64>;   // probabilities, by rank
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) thread: u32) {
   let row = group.y;
   var peak = -3.0e38;
-  for (var e = thread; e < num_experts; e += 128u) {
-    logits[e] = router_logits[row * num_experts + e];
-    peak = max(peak, logits[e]);
+  let last = row * num_experts + num_experts - 1u;
+  for (var four = thread; 4u * four < num_experts; four += 128u) {
+    let first = row * num_experts + 4u * four;
+    let theirs = vec4<f32>(router_logits[first], router_logits[min(first + 1u, last)],
+                           router_logits[min(first + 2u, last)], router_logits[min(first + 3u, last)]);
+    logits[four] = theirs;
+    peak = max(max(peak, max(theirs.x, theirs.y)), max(theirs.z, theirs.w));
+  }
+  if (thread < top_k) {
+    experts[thread] = 0u;   // what NaN logits leave
   }
   lanes[thread] = peak;
   for (var stride = 64u; stride > 0u; stride >>= 1u) {
@@ -37,7 +44,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 
   var sum = 0.0;
   for (var e = thread; e < num_experts; e += 128u) {
-    sum += exp(logits[e] - peak);
+    sum += exp(logits[e / 4u][e % 4u] - peak);
   }
   lanes[thread] = sum;
   for (var stride = 64u; stride > 0u; stride >>= 1u) {
@@ -49,15 +56,18 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
   workgroupBarrier();
 
   for (var e = thread; e < num_experts; e += 128u) {
-    let mine = logits[e];
-    var rank = 0u;
-    for (var other = 0u; other < num_experts; other += 1u) {
-      let theirs = logits[other];
-      rank += select(0u, 1u, theirs > mine || (theirs == mine && other < e));
+    let mine = logits[e / 4u][e % 4u];
+    var above = vec4<u32>(0u);   // experts before this one, counted in four lanes
+    for (var four = 0u; 4u * four < num_experts; four += 1u) {
+      let ids = vec4<u32>(4u * four) + vec4<u32>(0u, 1u, 2u, 3u);
+      let theirs = logits[four];
+      let wins = (theirs > vec4<f32>(mine)) | ((theirs == vec4<f32>(mine)) & (ids < vec4<u32>(e)));
+      above += select(vec4<u32>(0u), vec4<u32>(1u), wins & (ids < vec4<u32>(num_experts)));
     }
-    ranks[e] = rank;
+    let rank = above.x + above.y + above.z + above.w;
     if (rank < top_k) {
       chosen[rank] = exp(mine - peak) / lanes[0];
+      experts[rank] = e;
     }
   }
   workgroupBarrier();
@@ -69,16 +79,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
       total += chosen[i];
     }
   }
-  for (var e = thread; e < num_experts; e += 128u) {
-    if (ranks[e] < top_k) {
-      var slot = 0u;
-      for (var other = 0u; other < e; other += 1u) {
-        slot += select(0u, 1u, ranks[other] < top_k);
-      }
-      if (slot < top_k) {   // always, unless the logits are NaN
-        routes[(row * top_k + slot) * 2u] = e;
-        routes[(row * top_k + slot) * 2u + 1u] = bitcast<u32>(chosen[ranks[e]] / total);
-      }
+  if (thread < top_k) {
+    let mine = experts[thread];
+    var slot = 0u;
+    for (var other = 0u; other < top_k; other += 1u) {
+      slot += select(0u, 1u, experts[other] < mine);
     }
+    routes[(row * top_k + slot) * 2u] = mine;
+    routes[(row * top_k + slot) * 2u + 1u] = bitcast<u32>(chosen[thread] / total);
   }
 }

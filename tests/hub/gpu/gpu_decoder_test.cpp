@@ -276,6 +276,14 @@ TEST(GpuDecoderTest, TablesAndExpertsInSeveralBuffersGiveTheSameBits) {
     EXPECT_GT(cut.decoder->dispatches_of_a_step(), whole.decoder->dispatches_of_a_step());
 }
 
+// What a hardware GPU and a processor choose for a row alone, both here.
+TEST(GpuDecoderTest, ARowSpreadOverMoreLanesGivesTheSameBits) {
+    const auto ids = test::random_tokens(20, 256, 2);
+    OnGpu together(test::tiny_package(), {.spread = false});
+    OnGpu spread(test::tiny_package(), {.spread = true});
+    expect_same_bits(spread.logits(ids, 1), together.logits(ids, 1));
+}
+
 TEST(GpuDecoderTest, LogitsAreNearThoseOfTheCpu) {
     const auto package = test::tiny_package();
     const auto ids = test::random_tokens(40, 256, 3);
