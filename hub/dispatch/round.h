@@ -32,6 +32,7 @@ struct Piece {
     std::vector<AttemptId> live;
     std::uint32_t num_late = 0;
     std::uint32_t dispatches = 0;  // how often it was given out, hedges not counted
+    std::uint32_t answered = 0;    // of these with an error or an answer that was none
     bool done = false, hedged = false;
     // since when it waits for a unit that no worker holds or loads
     std::optional<TimePoint> unheld_since;

@@ -188,6 +188,8 @@ void SwarmState::drop_attempt(Turn& turn, Attempt& attempt, Failure failure) {
 
     for (const std::uint32_t i : attempt.pieces) {
         Piece& piece = round.pieces[i];
+        const bool is_answer = failure == Failure::error || failure == Failure::bad_answer;
+        if (is_answer && !attempt.hedge) ++piece.answered;
         if (failure == Failure::busy) {
             std::erase(piece.tried, attempt.worker);  // it may be asked again
             if (!attempt.hedge && piece.dispatches > 0)

@@ -335,8 +335,9 @@ void SwarmState::forgive(Turn& turn, Round& round, std::span<const std::uint32_t
     }
 }
 
-// Three times what it had, at most two seconds more, and twice as long with every try: an answer
-// that takes its time is not to be asked for again and again.
+// Three times what it had, at most two seconds more, and twice as long with every try that nobody
+// answered: what takes its time is not to be asked for again and again. A few quick bad answers are
+// no reason to leave what was lost until the round's deadline.
 TimePoint SwarmState::ask_again_at(const Piece& piece, WorkerId worker) {
     constexpr Duration more_max = 2s;
     constexpr std::uint32_t doublings_max = 3;
@@ -347,7 +348,8 @@ TimePoint SwarmState::ask_again_at(const Piece& piece, WorkerId worker) {
         if (attempt.check != 0) return TimePoint::max();  // it has answered
 
         const Duration patience = attempt.timeout + std::min(2 * attempt.timeout, more_max);
-        const std::uint32_t doublings = std::min(std::max(piece.dispatches, 1u) - 1, doublings_max);
+        const std::uint32_t silent = std::max(piece.dispatches - piece.answered, 1u),
+                            doublings = std::min(silent - 1, doublings_max);
         at = std::max(at, attempt.sent_at + patience * (1 << doublings));
     }
     return at;

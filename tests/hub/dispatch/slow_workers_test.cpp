@@ -121,6 +121,23 @@ TEST(SlowWorkersTest, ASoleHolderIsAskedAgainWithinTheRoundsTime) {
         }
 }
 
+// What was lost was asked for later with every error of the other holder: behind the round's end.
+TEST(SlowWorkersTest, SomebodyElsesErrorsDoNotKeepAHolderFromBeingAskedAgain) {
+    SimOptions options = workers_alone(2);
+    options.swarm.replicas = 2;
+    SimSwarm swarm(options);
+    ASSERT_TRUE(swarm.run_until_ready());
+
+    const std::vector<WorkerId> workers = swarm.workers_alive();
+    swarm.answer_error(workers[1], "device_lost");
+    swarm.stall_compute(workers[0]);
+    const RoundId round = swarm.submit({.num_tokens = 2});
+    swarm.run_for(Duration(100ms));
+    swarm.stall_compute(workers[0], false);
+    ASSERT_TRUE(swarm.run_until_idle());
+    expect_right(swarm, round);
+}
+
 // One of eight that takes sixteen pairs at a time made fifteen times as many groups of
 // everybody's prefill.
 TEST(SlowWorkersTest, AWeakWorkerCutsNobodyElsesWork) {
