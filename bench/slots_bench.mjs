@@ -1,27 +1,32 @@
 #!/usr/bin/env node
-// A native worker that holds all of a model's experts, with GPU memory for some: tokens a second by how much memory,
-// who leaves it first, and hints. One hub and one worker on this machine; any package, also one without a tokenizer.
+// Native workers that hold all of a model's experts, with GPU memory for some: tokens a second by how much memory, who
+// leaves it first, and hints. One hub and its workers on this machine; any package, also one without a tokenizer.
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
 //                              [--device NAME] [--backend gpu|cpu] [--header]
-// LIST: cells MB:POLICY:HINTS with commas between, in their order. HINTS: off; N or on, as `serve --prefetch` has it;
-// N@RECALL, hints of texts that were decoded before, that share of them right (random weights foretell nothing).
-// `all:lru:off` is a worker with memory for everything.
+// LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
+// `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
+// weights foretell nothing). `all:lru:off` is a worker with memory for everything. WORKERS [1] share the layers, MB
+// being of each of them: by `serve --placement "groups GROUPS"` where GROUPS are said, so that hints lead by so many
+// layers; --host-mb is of all.
 // Each cell: a hub, a worker that reads its experts from a folder of all cells, --turns texts once and then all of them
 // again, timed, in the same order: before each timed text others were decoded (with --turns 1 none, so use 2 or more).
 // Texts are drawn at temperature 1 with a seed each, since a greedy text of random weights soon repeats one token. The
 // first round also teaches a replay its routes. A round takes about half of --cell-s at most; the first text says how
 // many tokens that is. A row is printed, and appended to --out, when its cell ends; beyond --time-limit-s no further
-// cell begins and the one at work is given up. Exits with 1 when a cell's tokens differ from the first cell's.
+// cell begins and the one at work is given up. Exits with 1 when a cell's tokens differ from the first cell's, both of
+// one worker: sums of several are added in another order, so that a token drawn may be another one.
 //   tok_s            of the turn in the middle; tok_s_min, tok_s_max: of the slowest and the fastest
 //   missing          experts a token that lay in no slot when their group arrived; late: of these, on their way
 //   brought_mb       to slots, a token, for groups and for hints; wasted: experts a token, brought for a hint in vain
 //   load_ms          that groups waited for experts, a token
 //   load_gb_s        bytes of missing experts by the time that groups waited for them
-//   start_s          from the worker's start to all of its experts held
+//   start_s          from the workers' start to all of the experts held, and each where it belongs
+//   wait_ms          of a group that waited for experts; window_ms: it need not where hints are right and bring them
+//                    within this, by the hub's and a worker's time for a layer and the trip: hub_ms, worker_ms, trip_ms
 // MOEX_BUILD: build folder [build].
 // example: node bench/slots_bench.mjs --model qwen3-30b-a3b --time-limit-s 420 --host-mb 20000 --header
-import { appendFileSync, mkdtempSync, rmSync } from "node:fs";
+import { appendFileSync, existsSync, linkSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { readFlags } from "./flags.mjs";
@@ -30,7 +35,7 @@ process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
 
 const columns = "model,slot_mb,slots,experts,policy,hints,turns,tokens,tok_s,tok_s_min,tok_s_max,asked,missing,late," +
-  "brought_mb,wasted,load_ms,load_gb_s,start_s,adapter";
+  "brought_mb,wasted,load_ms,load_gb_s,start_s,workers,groups,wait_ms,window_ms,hub_ms,worker_ms,trip_ms,adapter";
 const worth = ["all:lru:off", "2000:lru:off", "2000:lru:8@0.96", "4000:lru:off", "4000:lru:8@0.96", "2000:lru:8@1.0",
   "1000:lru:off", "1000:lru:8@0.96", "4000:lru:8@1.0", "4000:lru:8@0.86", "4000:lru:8@0.79", "8000:lru:off",
   "8000:lru:8@0.96", "1000:cacheless:off", "1000:cacheless:8@0.96", "2000:lru:8@0.86", "2000:lru:8@0.79",
@@ -84,7 +89,13 @@ async function decode(hub, model, text, max_tokens, seconds) {
   return answer;
 }
 
-// What the worker counts, now.
+// What all of them count, now.
+async function figuresOfAll(workers) {
+  const figures = await Promise.all(workers.map(figuresOf));
+  return figures.reduce((sum, one) =>
+    Object.fromEntries(Object.keys(one).map((name) => [name, sum[name] + one[name]])));
+}
+
 async function figuresOf(worker) {
   const said = () => [...worker.child.printed.matchAll(/^worker: (asked=.*)\n/mg)];
   const before = said().length;
@@ -95,60 +106,102 @@ async function figuresOf(worker) {
 }
 
 function settingsOf(cell) {
-  const [mb, policy, hints] = cell.split(":");
+  const [mb, policy, hints, swarm = "1"] = cell.split(":");
   const [prefetch, recall] = hints.split("@");
-  return { slot_mb: mb === "all" ? all_mb : Number(mb), is_all: mb === "all", policy, hints, prefetch, recall };
+  const [workers, groups = 0] = swarm.split("/").map(Number);
+  const slot_mb = mb === "all" ? all_mb : Number(mb);
+  return { slot_mb, is_all: mb === "all", policy, hints, prefetch, recall, workers, groups };
+}
+
+// What lies in one folder lies in the other as well, without taking room twice.
+function share(from, to) {
+  mkdirSync(to, { recursive: true });
+  for (const name of readdirSync(from))
+    if (/^[0-9a-f]{64}$/.test(name) && !existsSync(join(to, name))) linkSync(join(from, name), join(to, name));
+}
+
+// A hub, and its workers once they hold every expert where it belongs.
+async function startSwarm(cell, folder) {
+  const { slot_mb, is_all, policy, prefetch, recall, workers, groups } = settingsOf(cell);
+  const hub = await Hub.start(["--model", options.model, ...serve, "--prefetch", prefetch,
+    "--workers-per-address", "64", ...(recall ? ["--prefetch-replay", recall] : []),
+    ...(groups > 0 ? ["--placement", `groups ${groups}`] : [])]);
+  running.add(hub.child);
+  const host_mb = Math.floor(Number(options["host-mb"]) / workers);
+  const folders = Array.from({ length: workers }, (_, i) => join(folder, `worker-${i}`));  // each has a key of its own
+  for (const own of folders) share(folder, own);
+  const one = ["--backend", options.backend, "--budget-mb", slot_mb, "--evict", policy, ...(is_all ? []
+    : ["--keep-mb", all_mb, "--host-mb", host_mb]), ...(options.device ? ["--device", options.device] : [])];
+  const started = performance.now();
+  const starting = folders.map((own) => NativeWorker.start(hub, [...one, "--cache", own]));
+  const joined = (await Promise.allSettled(starting)).flatMap(({ value }) => value ?? []);
+  for (const { child } of joined) running.add(child);
+  const swarm = { hub, workers: joined, start_s: 0, model: null };
+  try {
+    if (joined.length < workers) throw new Error(`${joined.length} of ${workers} workers came`);
+    swarm.model = (await hub.until(({ coverage, workers: seen }) => coverage.replicas_min === 1 && coverage.away === 0
+      && seen.every(({ units_assigned, units_ready }) => units_assigned === units_ready), "the experts")).model;
+  } catch (error) {
+    await stopSwarm(swarm);
+    throw error;
+  }
+  swarm.start_s = (performance.now() - started) / 1000;
+  for (const own of folders) share(own, folder);
+  return swarm;
+}
+
+async function stopSwarm({ hub, workers }) {
+  await Promise.all(workers.map((worker) => worker.stop()));
+  await hub.remove();
 }
 
 async function measure(cell, folder) {
-  const { slot_mb, is_all, policy, hints, prefetch, recall } = settingsOf(cell);
-  const hub = await Hub.start(["--model", options.model, ...serve, "--prefetch", prefetch,
-    ...(recall ? ["--prefetch-replay", recall] : [])]);
-  running.add(hub.child);
-  let worker;
+  const swarm = await startSwarm(cell, folder);
+  const { hub, workers, model, start_s } = swarm;
   try {
-    const started = performance.now();
-    worker = await NativeWorker.start(hub, ["--backend", options.backend, "--cache", folder, "--budget-mb", slot_mb,
-      "--evict", policy, ...(is_all ? [] : ["--keep-mb", all_mb, "--host-mb", options["host-mb"]]),
-      ...(options.device ? ["--device", options.device] : [])]);
-    running.add(worker.child);
-    const { model } = await hub.until(({ coverage }) => coverage.replicas_min === 1, "the worker's experts");
-    const start_s = (performance.now() - started) / 1000;
-
     const text_s = () => Math.min(Number(options["cell-s"]) / (2 * turns), left_s());
     const { ids: seen } = await decode(hub, model.name, 0, tokens_max, text_s());
     const count = seen.length;
     if (count < 3) throw new Error(`${cell}: ${count} tokens in a ${2 * turns}th of ${options["cell-s"]} s`);
     for (let text = 1; text < turns; text += 1) await decode(hub, model.name, text, count, left_s());
 
-    const before = await figuresOf(worker);
+    const before = await figuresOfAll(workers);
     const answers = [];
     for (let text = 0; text < turns; text += 1) answers.push(await decode(hub, model.name, text, count, left_s()));
-    const figures = await figuresOf(worker);
+    const figures = await figuresOfAll(workers);
+    // Told with a heartbeat.
+    const { calls } = await hub.until(({ calls: { on_demand } }) => on_demand.asked >= figures.asked, "their figures");
     for (const name in figures) figures[name] -= before[name];
-    await worker.stop();
+    await Promise.all(workers.map((worker) => worker.stop()));
 
-    const [, units, slots] = [...worker.child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1);
+    const served = workers.map(({ child }) =>
+      [...child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1).map(Number));
+    const [units, slots] = [1, 2].map((at) => served.reduce((sum, said) => sum + said[at], 0));
     const blob_mb = model.expert_blob_bytes / 1e6;
-    return { answers, figures, slots, start_s, blob_mb, hints, policy, slot_mb, units, adapter: worker.adapter };
+    const { adapter } = workers[0];
+    return { ...settingsOf(cell), answers, figures, slots, units, start_s, blob_mb, calls, adapter };
   } finally {
-    await worker?.stop();
-    await hub.remove();
+    await stopSwarm(swarm);
   }
 }
 
 const left_s = () => (deadline - performance.now()) / 1000;
 
-function rowOf({ answers, figures, slots, start_s, blob_mb, hints, policy, slot_mb, units, adapter }) {
+function rowOf({ answers, figures, slots, start_s, blob_mb, calls, hints, policy, slot_mb, units, workers, groups,
+  adapter }) {
   const tokens = answers.reduce((sum, { ids }) => sum + ids.length, 0);
   const a_token = (value, digits = 2) => (value / tokens).toFixed(digits);
   const speeds = answers.map(({ times }) => (times.length - 1) / (times.at(-1) - times[0])).sort((a, b) => a - b);
   const missing = figures.asked - figures.resident;
+  const window = calls.load_window;
   return [basename(options.model), slot_mb, slots, units, policy, hints, turns, answers[0].ids.length,
     ...[speeds[speeds.length >> 1], speeds[0], speeds.at(-1)].map((speed) => speed.toFixed(2)),
     a_token(figures.asked), a_token(missing), a_token(figures.late), a_token(figures.brought * blob_mb, 1),
     a_token(figures.wasted), a_token(figures.load_ms),
-    figures.load_ms > 0 ? (missing * blob_mb / figures.load_ms).toFixed(2) : "", start_s.toFixed(1), `"${adapter}"`,
+    figures.load_ms > 0 ? (missing * blob_mb / figures.load_ms).toFixed(2) : "", start_s.toFixed(1), workers, groups,
+    ...[calls.on_demand.load_ms, window.most_ms, window.hub_ms, window.worker_ms, window.trip_ms]
+      .map((ms) => ms.toFixed(2)),
+    `"${adapter}"`,
   ].join(",");
 }
 
@@ -180,6 +233,7 @@ try {
       continue;
     }
     say(rowOf(measured));
+    if (measured.workers > 1) continue;
     first ??= measured.answers;
     const same = measured.answers.every(({ ids }, text) =>
       ids.every((id, i) => i >= first[text].ids.length || id === first[text].ids[i]));

@@ -21,6 +21,11 @@ Status check_hedge(std::string_view value) {
     return {};
 }
 
+Status check_placement(std::string_view value) {
+    if (auto parsed = parse_placement(value); !parsed.ok()) return parsed.error();
+    return {};
+}
+
 Status check_origin(std::string_view value) {
     const bool has_scheme = value.starts_with("http://") || value.starts_with("https://");
     const std::size_t host = value.find("//");
@@ -177,6 +182,11 @@ const Setting swarm_settings[] = {
      "compute answers of contributors again: all of who is new, a share of who has a record; bans "
      "who lies (wants the experts' weights here)"},
     {"replicas", number, command_serve, "R", "2", "workers that hold each expert", 1, 64},
+    {"placement", word, command_serve, "RULE", "fan-out",
+     "which workers hold an expert: fan-out, few of them a layer; hash, each expert by itself; "
+     "\"groups N\": N groups of workers take layers in turn, so that one loads experts on demand "
+     "while others compute (hints lead by N layers then)",
+     0, 0, "", check_placement},
     {"hedge", word, command_serve, "POLICY", "delayed",
      "delayed: a second worker is asked when the first takes longer than 96 of 100 do, within 5 % "
      "and 5/s; \"fixed H\": H copies of each call at once; adaptive: two while the swarm is slow; "

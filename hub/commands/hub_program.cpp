@@ -40,6 +40,18 @@ void log_worker_event(const WorkerEvent& event) {
     }
 }
 
+// What experts on demand cost, beside how long they might have taken.
+void log_loads(const SwarmCounters& counts) {
+    const SlotFigures& slots = counts.slots;
+    const LoadWindow& window = counts.load_window;
+    if (slots.asked == 0) return;
+    const auto waited_ms = slots.loads == 0 ? 0.0 : 1e-3 * slots.load_us / slots.loads;
+    log_info("dispatch: experts on demand", kv("asked", slots.asked), kv("hits", slots.hits),
+             kv("late", slots.late), kv("load_ms", waited_ms), kv("load_ms_most", window.most_ms()),
+             kv("groups", window.groups), kv("hub_ms", window.hub_ms),
+             kv("worker_ms", window.worker_ms), kv("trip_ms", window.trip_ms));
+}
+
 // Each connection is a file; the usual soft limit of 1,024 is for programs that use select().
 void raise_open_files() {
     rlimit files{};
@@ -165,6 +177,7 @@ void HubProgram::run() {
     stop_.attach(*server_);
     server_->run(settings_.number("net-threads"), spin_max());
     stop_.detach();
+    if (swarm_) log_loads(swarm_->core().counters());
     log_info("hub: stopped");
 }
 
@@ -224,7 +237,8 @@ Status HubProgram::open_hints() {
     MOEX_ASSIGN(predictor, next_layers_predictor(*model_.package, gates));
     if (const std::string& recall = settings_.text("prefetch-replay"); !recall.empty())
         predictor = make_replay_predictor(std::stod(recall), 1);
-    hints_ = std::make_unique<Hints>(gates, std::move(predictor), per_row);
+    const PlacementChoice placement = parse_placement(settings_.text("placement")).value();
+    hints_ = std::make_unique<Hints>(gates, std::move(predictor), per_row, placement.num_groups);
     model_.decoder->foresee_with(hints_.get());
     return {};
 }

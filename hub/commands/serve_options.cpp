@@ -120,6 +120,7 @@ SwarmOptions swarm_options_of(const Settings& settings,
     options.x_int8 = settings.text("wire-x") == "int8";
     options.hedge = parse_hedge_policy(settings.text("hedge")).value();
     options.replicas = count_of(settings, "replicas");
+    options.placement = parse_placement(settings.text("placement")).value();
     options.local_fallback = settings.on("local-fallback");
     options.checks.on = settings.on("check-answers");
     // Who knows what is drawn knows which of its answers are looked at.

@@ -140,6 +140,7 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
     member.layer_load.resize(layer_members_.size());
     member.is_pinned = is_pinned(given.ring_key);
     capacity_total_ += member.capacity;
+    enter_group(member);
 
     if (member.capacity == 0) return;
 
@@ -152,9 +153,10 @@ void Placement::join(const PlacementMember& given, std::vector<PlacementChange>&
 // Of what lacks copies first that which it needs not download.
 void Placement::give_cached(Member& member, std::vector<PlacementChange>& changes) {
     if (member.given.cached.empty()) return;
+    const bool grouped = options_.choice.rule == PlacementRule::groups;
     for (std::uint32_t unit = 0; unit < options_.num_units && member.load < member.capacity; ++unit)
         if (has_cached(member, unit) && owners_[unit].size() < options_.replicas &&
-            !owns(member, unit))
+            !owns(member, unit) && (!grouped || is_home(member, unit)))
             own(member, unit, changes);
 }
 
@@ -221,6 +223,7 @@ void Placement::resize(WorkerId worker, std::uint32_t capacity_units,
     for (std::uint32_t unit = options_.num_units; unit-- > 0 && member.load > member.capacity;)
         let_go(unit);
 
+    even_groups();
     fill_lost(changes);
     if (member.capacity > 0) member.wants_share = unbalanced_ = true;
 }
@@ -239,6 +242,7 @@ void Placement::leave(WorkerId worker, std::vector<PlacementChange>& changes) {
     std::erase_if(ring_, [&](const auto& point) { return point.second == worker; });
     capacity_total_ -= found->second.capacity;
     members_.erase(found);
+    even_groups();
     fill_lost(changes);
 }
 
@@ -250,7 +254,8 @@ void Placement::fill_lost(std::vector<PlacementChange>& changes) {
         return std::ranges::none_of(owner_members_[unit],
                                     [&](const Member* owner) { return is_loaded(*owner, unit); });
     };
-    spreads_lost_ = std::ranges::any_of(missing_, has_nobody);
+    spreads_lost_ = options_.choice.rule != PlacementRule::groups &&
+                    std::ranges::any_of(missing_, has_nobody);
     if (!spreads_lost_) return fill_missing(changes);
 
     std::vector<std::uint32_t> lost;
@@ -369,7 +374,11 @@ Placement::Member* Placement::choose_owner(std::uint32_t unit, std::uint32_t to_
         return std::uint64_t{a.load} * b.capacity < std::uint64_t{b.load} * a.capacity;
     };
 
-    Member* neighbour = nullptr;
+    if (options_.choice.rule == PlacementRule::groups) return choose_in_group(unit);
+    const bool hashed = options_.choice.rule == PlacementRule::hash;
+    Member* neighbour = hashed ? choose_by_hash(unit, to_load_max) : nullptr;
+    if (neighbour != nullptr) return neighbour;
+
     Member* same_prefix = nullptr;
     for (Member* member : layer_members_[layer_of(unit)]) {
         if (!may_own(*member, unit, to_load_max)) continue;
@@ -464,6 +473,7 @@ std::vector<std::string> Placement::check() const {
         wrong("loads add up to ", load_total, ", owners to ", num_owners, ", not ", load_total_);
     if (copies_least == 0 && copies_most > 1 && !members_.empty())
         wrong("unit ", least_of, " has nobody while others have ", copies_most, " copies");
+    check_groups(broken);
     return broken;
 }
 

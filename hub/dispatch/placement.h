@@ -18,6 +18,11 @@
 // leaver held. A join fills what lacks copies; the newcomer's share comes by rebalance(), as fast
 // as the caller lets it: layer by layer from the fullest, so that no layer is cut without need.
 // Source: Mirrokni, Thorup, Zadimoghaddam, "Consistent Hashing with Bounded Loads", SODA 2018.
+//
+// So it is with PlacementRule::fan_out. Of the others `hash` has 1, 2, 4 and 5, each unit for
+// itself; `groups` has 1 and 2, and for 3 and 4 that a layer lies with its group alone as far as
+// there is room, evenly among its workers. A group is as large as any other, or by one; what its
+// workers have no room for lies elsewhere until they have.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +35,8 @@
 #include <utility>
 #include <vector>
 
+#include "hub/dispatch/placement_rule.h"
+
 namespace moex {
 
 using WorkerId = std::uint64_t;
@@ -40,6 +47,7 @@ struct PlacementOptions {
     std::uint32_t replicas = 2;
     double load_bound = 1.10;  // of the fair share
     std::uint64_t seed = 1;
+    PlacementChoice choice = {};
     // Whether somebody who shall hold a unit has it; without it nobody has any.
     std::function<bool(WorkerId owner, std::uint32_t unit)> is_loaded = {};
     // Whether anybody ever had it; without it nobody had.
@@ -108,6 +116,8 @@ class Placement {
     std::size_t num_members() const { return members_.size(); }
     // Holders of something of it, mean over the layers.
     double workers_per_layer() const;
+    // Of `groups`: units that nobody of their group is to hold.
+    std::uint32_t num_away() const;
     // What is not as the objective wants it, or not as the counts say; empty unless this is wrong.
     std::vector<std::string> check() const;
 
@@ -129,6 +139,7 @@ class Placement {
         std::vector<std::uint64_t> points;
         bool wants_share = false;  // it joined or was resized
         bool is_pinned = false;
+        std::uint32_t group = 0;    // of `groups`
         std::uint32_t to_load = 0;  // of fill_lost(): units that nobody has loaded, it first
         // Scratch of one take_share: its fragments, and how full it is beside its fair share.
         std::vector<std::uint32_t> fragments;
@@ -172,6 +183,19 @@ class Placement {
     std::uint32_t take_share(Member& newcomer, std::uint32_t moves_max,
                              std::vector<PlacementChange>& changes);
     std::uint32_t shed_above_bound(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
+
+    // placement_rules.cpp
+    std::uint64_t hash_rank(const Member& member, std::uint32_t unit) const;
+    Member* choose_by_hash(std::uint32_t unit, std::uint32_t to_load_max);
+    std::uint32_t take_hashed(Member& newcomer, std::uint32_t moves_max,
+                              std::vector<PlacementChange>& changes);
+    bool is_home(const Member& member, std::uint32_t unit) const;
+    std::vector<std::uint32_t> group_sizes() const;
+    void enter_group(Member& newcomer);
+    void even_groups();
+    Member* choose_in_group(std::uint32_t unit);
+    std::uint32_t rebalance_groups(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
+    void check_groups(std::vector<std::string>& broken) const;
 
     PlacementOptions options_;
     std::map<WorkerId, Member> members_;

@@ -24,7 +24,8 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
         .num_units = num_moe_layers(options) * options.limits.num_experts,
         .layer_units = options.limits.num_experts,
         .replicas = std::max(1u, options.replicas),
-        .seed = options.seed};
+        .seed = options.seed,
+        .choice = options.placement};
     // A second or two of a good line: more would keep waiting what loses its last holder.
     constexpr std::uint64_t ahead_bytes = 16 << 20, ahead_min = 4;
     const std::uint64_t ahead = std::max(
@@ -412,6 +413,8 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
     round.deadline = now + state.options.round_deadline;
     state.rounds[id] = std::move(fresh);
     ++state.counts.rounds;
+    state.load_window.on_round_begin(static_cast<std::uint32_t>(state.moe_index[batch.layer]),
+                                     batch.num_tokens, now);
     state.directory.needs_layer_of(state.unit_of(batch.layer, 0));
 
     const Status opened = round.open(batch, state.options, state.unit_of(batch.layer, 0),

@@ -502,6 +502,7 @@ void SwarmState::finish_round(Turn& turn, Round& round) {
         if (origin >= 2) ++counts.calls_local;
     }
 
+    load_window.on_round_end(static_cast<std::uint32_t>(moe_index[round.layer]), turn.now);
     close_round(turn, round);
     turn.out.push_back(std::move(done));
 }

@@ -230,9 +230,11 @@ void SwarmState::on_result(Turn& turn, Worker& worker, const FrameHeader& header
     worker.ids.release(attempt.sequence_id);
     learn_latency(turn.now, attempt, worker);
     group_latency.record(turn.now - attempt.sent_at);
-    if (answer.times)
+    if (answer.times) {
         for (RoundSplit* split : {&worker.split, &counts.split})
             split->record(turn.now - attempt.sent_at, *answer.times);
+        load_window.on_group(turn.now - attempt.sent_at, answer.times->worker_us);
+    }
     on_sign_of_work(turn, worker, attempt.sent_at);
     ++worker.groups_answered;
     worker.pairs_answered += attempt.num_pairs;

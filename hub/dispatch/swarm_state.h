@@ -268,6 +268,7 @@ struct SwarmState {
     std::vector<std::uint64_t> witnesses_lost;  // checks whose witness will say nothing
 
     LatencyHistogram group_latency;
+    LoadWindowMeter load_window;
     LatencyEstimates latency;  // of all workers
     LatencyEstimates local_latency;
     AttemptPolicy policy;

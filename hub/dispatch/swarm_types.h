@@ -14,6 +14,7 @@
 #include "hub/base/clock.h"
 #include "hub/dispatch/answer_trust.h"
 #include "hub/dispatch/hedge_policy.h"
+#include "hub/dispatch/load_window.h"
 #include "hub/dispatch/placement.h"
 #include "hub/dispatch/round_split.h"
 #include "hub/dispatch/worker_health.h"
@@ -42,6 +43,7 @@ struct SwarmOptions {
     ExpertRounding rounding;  // deterministic: unsummed answers, summed here in expert order
     HedgePolicy hedge;
     std::uint32_t replicas = 2;
+    PlacementChoice placement;
     bool local_fallback = true;
     bool lz4 = false;
     std::uint32_t queue_depth = 2;  // groups in flight per worker
@@ -196,12 +198,14 @@ struct SwarmCounters {
     // From frame queued to answer checked, over recent groups of all workers.
     double group_p50_ms = 0, group_p99_ms = 0, group_p999_ms = 0;
     RoundSplit split;
+    LoadWindow load_window;
 };
 struct Coverage {  // of (layer, expert) units
     std::uint32_t units = 0;
     std::uint32_t covered = 0;       // an active worker is ready, or the local backend may answer
     std::uint32_t replicas_min = 0;  // by workers alone
     double replicas_mean = 0;
+    std::uint32_t away = 0;  // of PlacementRule::groups: nobody of their group is to hold them
 };
 
 }  // namespace moex

@@ -14,6 +14,9 @@ SwarmCounters SwarmCore::counters() const {
     counts.group_p50_ms = to_ms(state_->group_latency.p50());
     counts.group_p99_ms = to_ms(state_->group_latency.p99());
     counts.group_p999_ms = to_ms(state_->group_latency.quantile(0.999));
+    const PlacementChoice& choice = state_->options.placement;
+    counts.load_window = state_->load_window.window(
+        choice.rule == PlacementRule::groups ? choice.num_groups : 1, counts.slots.load_us);
     return counts;
 }
 
@@ -67,6 +70,7 @@ Coverage SwarmCore::coverage() const {
             if (count > 0 || state.options.local_fallback) ++coverage.covered;
             total += count;
         }
+    coverage.away = state.directory.placement().num_away();
     if (coverage.units > 0) coverage.replicas_mean = static_cast<double>(total) / coverage.units;
     return coverage;
 }

@@ -6,10 +6,11 @@
 namespace moex {
 
 Hints::Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPredictor> predictor,
-             std::uint32_t per_row)
+             std::uint32_t per_row, std::uint32_t lead)
     : gates_(std::move(gates)),
       predictor_(std::move(predictor)),
-      per_row_(per_row) {}
+      per_row_(per_row),
+      lead_(std::max(1u, lead)) {}
 
 std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
     hints_.clear();
@@ -18,9 +19,19 @@ std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
     const auto next = std::upper_bound(layers.begin(), layers.end(), seen.layer);
     if (next == layers.end() || seen.num_tokens > rows_max) return hints_;
 
+    // Nothing has named the first ones yet.
+    const bool is_first = seen.layer <= layers.front();
+    const auto ahead = std::min<std::ptrdiff_t>(lead_, layers.end() - next);
+    add_layer(seen, *next);
+    for (auto i = is_first ? 1 : std::max<std::ptrdiff_t>(1, lead_ - 1); i < ahead; ++i)
+        add_layer(seen, next[i]);
+    return hints_;
+}
+
+void Hints::add_layer(const RouteView& seen, std::uint32_t target_layer) {
     const std::size_t num_experts = seen.num_experts;
     confidence_.resize(seen.num_tokens * num_experts);
-    if (!predictor_->predict(seen, *next, confidence_)) return hints_;
+    if (!predictor_->predict(seen, target_layer, confidence_)) return;
 
     // By its rank in the row that wants it most.
     const auto per_row = static_cast<std::uint32_t>(std::min<std::size_t>(per_row_, num_experts));
@@ -40,12 +51,11 @@ std::span<const ExpertHint> Hints::foresee(const RouteView& seen) {
     for (std::uint32_t rank = 0; rank < per_row; ++rank)
         for (std::size_t expert = 0; expert < num_experts; ++expert)
             if (best[expert] == rank)
-                hints_.push_back({.layer = static_cast<std::uint16_t>(*next),
+                hints_.push_back({.layer = static_cast<std::uint16_t>(target_layer),
                                   .expert = static_cast<std::uint16_t>(expert),
                                   .deadline_ms = 0,
                                   .confidence = static_cast<std::uint8_t>(255 * (per_row - rank) /
                                                                           (per_row + 1))});
-    return hints_;
 }
 
 }  // namespace moex

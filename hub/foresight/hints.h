@@ -1,4 +1,4 @@
-// From a predictor's confidence to hints: which experts the next MoE layer may be asked for,
+// From a predictor's confidence to hints: which experts the next MoE layers may be asked for,
 // guessed while a layer's round is on its way. For who holds experts without having them in memory.
 #pragma once
 
@@ -12,10 +12,11 @@ namespace moex {
 
 class Hints : public ExpertForesight {
   public:
-    // `predictor` leads by one MoE layer. `per_row` experts are named for a row, at most all of the
-    // layer's: more than top_k are spares for what was guessed second best.
+    // `per_row` experts are named for a row and layer, at most all of the layer's: more than top_k
+    // are spares for what was guessed second best. `lead` is how many MoE layers before a layer it
+    // is guessed first: above 1 once more, better, one layer before it.
     Hints(std::shared_ptr<const RouterGates> gates, std::unique_ptr<ExpertPredictor> predictor,
-          std::uint32_t per_row);
+          std::uint32_t per_row, std::uint32_t lead = 1);
 
     // Of the rows' guesses together, each expert once. Nothing for steps of many rows: a prompt
     // asks for most of a layer anyway.
@@ -24,9 +25,11 @@ class Hints : public ExpertForesight {
     static constexpr std::uint32_t rows_max = 16;
 
   private:
+    void add_layer(const RouteView& seen, std::uint32_t target_layer);
+
     std::shared_ptr<const RouterGates> gates_;
     std::unique_ptr<ExpertPredictor> predictor_;
-    std::uint32_t per_row_;
+    std::uint32_t per_row_, lead_;
     std::vector<float> confidence_;     // [rows, num_experts]
     std::vector<std::uint16_t> order_;  // of one row
     std::vector<ExpertHint> hints_;

@@ -29,6 +29,7 @@ json options_json(const SwarmOptions& options) {
     return {{"local_fallback", options.local_fallback},
             {"hedge", hedge_policy_text(options.hedge)},
             {"replicas", options.replicas},
+            {"placement", placement_text(options.placement)},
             {"deterministic", options.rounding.deterministic},
             {"checks", options.checks.judge}};
 }
@@ -37,7 +38,8 @@ json coverage_json(const Coverage& coverage) {
     return {{"units", coverage.units},
             {"covered", coverage.covered},
             {"replicas_min", coverage.replicas_min},
-            {"replicas_mean", coverage.replicas_mean}};
+            {"replicas_mean", coverage.replicas_mean},
+            {"away", coverage.away}};
 }
 
 // [[..num_experts..], ..per layer..]; [] for dense layers.
@@ -105,6 +107,15 @@ json slots_json(const SlotFigures& figures, std::uint64_t blob_bytes) {
             {"wasted_bytes", figures.wasted * blob_bytes}};
 }
 
+// What the experts of a layer may take to be brought, and what groups waited for them.
+json load_window_json(const LoadWindow& window) {
+    return {{"groups", window.groups},
+            {"hub_ms", window.hub_ms},
+            {"worker_ms", window.worker_ms},
+            {"trip_ms", window.trip_ms},
+            {"most_ms", window.most_ms()}};
+}
+
 json calls_json(const SwarmCounters& calls, std::uint64_t blob_bytes) {
     return {{"rounds", calls.rounds},
             {"rounds_failed", calls.rounds_failed},
@@ -119,6 +130,7 @@ json calls_json(const SwarmCounters& calls, std::uint64_t blob_bytes) {
             {"timeouts", calls.timeouts},
             {"hints_sent", calls.hints_sent},
             {"on_demand", slots_json(calls.slots, blob_bytes)},
+            {"load_window", load_window_json(calls.load_window)},
             {"late", calls.late},
             {"bad_answers", calls.bad_answers},
             {"lies", calls.lies},

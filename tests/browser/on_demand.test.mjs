@@ -76,6 +76,34 @@ test("whatever leaves its memory first, on the processor as well, the text is th
     console.log(evict, await onDemand(t, { worker: ["--evict", evict], backend: "cpu" }, sameText));
 });
 
+test("groups of workers that take layers in turn give the same text, and hints reach who will be asked", async (t) => {
+  const hub = await Hub.start([...patient, "--placement", "groups 2", "--prefetch", "on"]);
+  t.after(() => hub.remove());
+  const folders = Array.from({ length: 4 }, () => mkdtempSync(join(tmpdir(), "moex-on-demand-")));
+  t.after(() => folders.forEach((folder) => rmSync(folder, { recursive: true, force: true })));
+  const workers = await Promise.all(folders.map((folder) =>
+    NativeWorker.start(hub, ["--backend", "cpu", "--cache", folder, "--budget-mb", "3", "--keep-mb", "80"])));
+  t.after(() => Promise.all(workers.map((worker) => worker.stop())));
+  const { coverage, options } = await hub.until(({ coverage: { away, replicas_min }, workers: seen }) =>
+    away === 0 && replicas_min === 1 && seen.length === 4
+    && seen.every((one) => one.units_ready === one.units_assigned), "every expert with its group");
+  assert.equal(options.placement, "groups 2");
+
+  await sameText(hub);
+  const { calls, workers: seen } = await hub.until((status) => status.workers.every(({ on_demand }) =>
+    on_demand.foreseen > 0), "hints at each of them");
+  assert.equal(calls.load_window.groups, 2);
+  for (const name of ["hub_ms", "trip_ms", "most_ms"]) assert.ok(calls.load_window[name] > 0, name);
+  // Each holds a half of every layer of its group.
+  for (const { units_ready } of seen) assert.equal(units_ready, coverage.units / 4);
+
+  // Who is left takes over what its neighbour had.
+  await workers[0].stop();
+  await hub.until(({ coverage: { away, replicas_min }, workers: left }) => away === 0 && replicas_min === 1
+    && left.length === 3 && left.every((one) => one.units_ready === one.units_assigned), "the others have it");
+  await sameText(hub);
+});
+
 test("experts that are damaged or gone from the folder are fetched again, and none is used unverified", async (t) => {
   await onDemand(t, { worker: ["--host-mb", "0"] }, async (hub, cache) => {
     const blobs = readdirSync(cache).filter((name) => /^[0-9a-f]{64}$/.test(name));

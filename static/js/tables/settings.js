@@ -45,6 +45,9 @@ const told = {
     "check-answers": "rechnet Antworten von Helfern nach: alle der neuen, einen Teil derer, die sich bewährt haben; "
       + "sperrt, wer lügt (braucht die Gewichte der Experten hier)",
     replicas: "Helfer, die jeden Experten halten",
+    placement: "welche Helfer einen Experten halten: fan-out, wenige je Schicht; hash, jeder Experte für sich; "
+      + "„groups N“: N Gruppen von Helfern übernehmen die Schichten reihum, sodass eine Experten auf Abruf lädt, "
+      + "während andere rechnen (Hinweise gehen dann N Schichten voraus)",
     hedge: "delayed: ein zweiter Helfer wird gefragt, wenn der erste länger braucht als 96 von 100, bis 5 % und 5/s; "
       + "„fixed H“: H Fassungen jedes Aufrufs zugleich; adaptive: zwei, solange der Schwarm langsam ist; off: keiner",
     experts: "der Antworten, deren Anfrage nichts dazu sagt (moex.experts): speculative, ein verlustreicher Weg, "

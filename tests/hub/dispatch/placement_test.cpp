@@ -28,6 +28,11 @@ void join(Placement& placement, const PlacementMember& newcomer, Changes& change
     placement.rebalance(all_moves, changes);
 }
 
+const std::vector<PlacementChoice> rules{{.rule = PlacementRule::fan_out},
+                                         {.rule = PlacementRule::hash},
+                                         {.rule = PlacementRule::groups, .num_groups = 1},
+                                         {.rule = PlacementRule::groups, .num_groups = 3}};
+
 void check_rules(const Placement& placement, std::uint32_t num_units, std::uint32_t replicas) {
     for (std::uint32_t unit = 0; unit < num_units; ++unit) {
         const auto owners = placement.owners(unit);
@@ -42,7 +47,8 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
     Placement placement({.num_units = num_units,
                          .layer_units = *rc::gen::element(1u, 7u, 32u),
                          .replicas = replicas,
-                         .seed = *rc::gen::arbitrary<std::uint64_t>()});
+                         .seed = *rc::gen::arbitrary<std::uint64_t>(),
+                         .choice = *rc::gen::elementOf(rules)});
     std::map<WorkerId, std::uint32_t> capacity;
     std::map<WorkerId, std::set<std::uint32_t>> held;
     const auto events =
@@ -91,8 +97,10 @@ RC_GTEST_PROP(PlacementProperty, CopiesLieOnDifferentWorkersWithinTheirCapacity,
 
 RC_GTEST_PROP(PlacementProperty, LoadStaysNearTheFairShare, ()) {
     const auto num_workers = *rc::gen::inRange<std::uint32_t>(1, 40);
-    Placement placement(
-        {.num_units = 1000, .replicas = 2, .seed = *rc::gen::arbitrary<std::uint64_t>()});
+    Placement placement({.num_units = 1000,
+                         .replicas = 2,
+                         .seed = *rc::gen::arbitrary<std::uint64_t>(),
+                         .choice = *rc::gen::element(rules[0], rules[1])});
     Changes changes;
     for (WorkerId id = 1; id <= num_workers; ++id)
         join(placement, member(id, 50 + *rc::gen::inRange<std::uint32_t>(0, 2000), id), changes);

@@ -66,6 +66,23 @@ class HintsTest : public testing::Test {
     std::shared_ptr<const RouterGates> gates_;
 };
 
+// A layer is named first three layers before it, then once more right before it.
+TEST_F(HintsTest, LeadByAsManyLayersAsTheyAreTold) {
+    Hints hints(gates_, make_next_gate_predictor(gates_), 2, 3);
+    decoder_->foresee_with(&hints);
+    step(1);
+
+    const auto layers = gates_->moe_layers();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+        std::set<std::uint32_t> wanted, named;
+        for (const std::size_t ahead : {1u, 2u, 3u})
+            if (i + ahead < layers.size() && (i == 0 || ahead != 2))
+                wanted.insert(layers[i + ahead]);
+        for (const ExpertHint& hint : experts_.hints[layers[i]]) named.insert(hint.layer);
+        EXPECT_EQ(named, wanted) << "behind layer " << layers[i];
+    }
+}
+
 TEST_F(HintsTest, NameTheNextLayersExpertsOnceTheSurestFirstAndChangeNoBit) {
     const std::vector<float> without = step(4);
     for (const auto& [layer, hints] : experts_.hints) EXPECT_TRUE(hints.empty());
