@@ -60,6 +60,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     if (name == "prefetch-replay") return {"1.0", "0.96", "0"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
     if (name == "prefetch") return {"4", "on", "off"};
+    if (name == "placement") return {"groups 4", "hash", "fan-out"};
     if (name == "group") return {"32", "64", "32"};
     if (name == "seed" || name == "temperature" || name == "top-p") return {"1", "2", "3"};
     return {"from-flag", "from-environment", "from-file"};
