@@ -3,12 +3,14 @@
 // leaves it first, and hints. One hub and its workers on this machine; any package, also one without a tokenizer.
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
-//                              [--device NAME] [--backend gpu|cpu] [--header]
+//                              [--device NAME] [--backend gpu|cpu|tab] [--header]
 // LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
 // `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
 // weights foretell nothing). `all:lru:off` is a worker with memory for everything. WORKERS [1] share the layers, MB
 // being of each of them: by `serve --placement "groups GROUPS"` where GROUPS are said, so that hints lead by so many
 // layers; --host-mb is of all.
+// tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,
+// and --host-mb of that in memory; the folder is not read.
 // Each cell: a hub, a worker that reads its experts from a folder of all cells, --turns texts once and then all of them
 // again, timed, in the same order: before each timed text others were decoded (with --turns 1 none, so use 2 or more).
 // Texts are drawn at temperature 1 with a seed each, since a greedy text of random weights soon repeats one token. The
@@ -33,6 +35,7 @@ import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
+const { launch, openTab, tabStatus } = await import("../tests/browser/support/tab.mjs");
 
 const columns = "model,slot_mb,slots,experts,policy,hints,turns,tokens,tok_s,tok_s_min,tok_s_max,asked,missing,late," +
   "brought_mb,wasted,load_ms,load_gb_s,start_s,workers,groups,wait_ms,window_ms,hub_ms,worker_ms,trip_ms,adapter";
@@ -97,12 +100,49 @@ async function figuresOfAll(workers) {
 }
 
 async function figuresOf(worker) {
+  if (worker.page) {
+    const { slots } = await tabStatus(worker.page);
+    return { ...slots, brought: slots.asked - slots.resident + slots.prefetched };
+  }
   const said = () => [...worker.child.printed.matchAll(/^worker: (asked=.*)\n/mg)];
   const before = said().length;
   worker.child.kill("SIGUSR1");
   while (said().length === before) await new Promise((resolve) => worker.child.stderr.once("data", resolve));
   return Object.fromEntries(said().at(-1)[1].split(" ").map((one) => one.split("="))
     .map(([name, value]) => [name, Number(value)]));
+}
+
+// Experts that it holds, and those of them in memory.
+async function servedBy(worker) {
+  if (worker.page) {
+    const { units_ready, units_resident } = await tabStatus(worker.page);
+    return [units_ready, units_resident];
+  }
+  return [...worker.child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1).slice(1).map(Number);
+}
+
+// The worker of a page gets limits that its sliders do not offer.
+const limited = (limits) => {
+  const post = Worker.prototype.postMessage;
+  Worker.prototype.postMessage = function(message) {
+    post.call(this, message.type === "start" ? { ...message, ...limits } : message);
+  };
+};
+async function startTab(hub, { slot_mb, is_all, policy }, host_mb) {
+  const limits = { budget_bytes: 1e6 * slot_mb, keep_bytes: is_all ? 0 : 1e6 * all_mb, eviction: policy,
+    host_bytes: is_all ? 0 : 1e6 * host_mb };
+  const browser = await launch();
+  const stop = () => browser.close();
+  try {
+    const context = await browser.newContext();
+    await context.addInitScript(limited, limits);
+    const page = await openTab(context, hub.join);
+    const { adapter } = await tabStatus(page);
+    return { page, stop, adapter: `Chromium, ${adapter.vendor} ${adapter.description}`.trim() };
+  } catch (error) {
+    await stop();
+    throw error;
+  }
 }
 
 function settingsOf(cell) {
@@ -122,7 +162,8 @@ function share(from, to) {
 
 // A hub, and its workers once they hold every expert where it belongs.
 async function startSwarm(cell, folder) {
-  const { slot_mb, is_all, policy, prefetch, recall, workers, groups } = settingsOf(cell);
+  const settings = settingsOf(cell);
+  const { slot_mb, is_all, policy, prefetch, recall, workers, groups } = settings;
   const hub = await Hub.start(["--model", options.model, ...serve, "--prefetch", prefetch,
     "--workers-per-address", "64", ...(recall ? ["--prefetch-replay", recall] : []),
     ...(groups > 0 ? ["--placement", `groups ${groups}`] : [])]);
@@ -133,9 +174,10 @@ async function startSwarm(cell, folder) {
   const one = ["--backend", options.backend, "--budget-mb", slot_mb, "--evict", policy, ...(is_all ? []
     : ["--keep-mb", all_mb, "--host-mb", host_mb]), ...(options.device ? ["--device", options.device] : [])];
   const started = performance.now();
-  const starting = folders.map((own) => NativeWorker.start(hub, [...one, "--cache", own]));
+  const starting = folders.map((own) => options.backend === "tab" ? startTab(hub, settings, host_mb)
+    : NativeWorker.start(hub, [...one, "--cache", own]));
   const joined = (await Promise.allSettled(starting)).flatMap(({ value }) => value ?? []);
-  for (const { child } of joined) running.add(child);
+  for (const { child } of joined) if (child) running.add(child);
   const swarm = { hub, workers: joined, start_s: 0, model: null };
   try {
     if (joined.length < workers) throw new Error(`${joined.length} of ${workers} workers came`);
@@ -172,11 +214,9 @@ async function measure(cell, folder) {
     // Told with a heartbeat.
     const { calls } = await hub.until(({ calls: { on_demand } }) => on_demand.asked >= figures.asked, "their figures");
     for (const name in figures) figures[name] -= before[name];
-    await Promise.all(workers.map((worker) => worker.stop()));
-
-    const served = workers.map(({ child }) =>
-      [...child.printed.matchAll(/^serving units=(\d+) .* resident=(\d+)$/mg)].at(-1).map(Number));
-    const [units, slots] = [1, 2].map((at) => served.reduce((sum, said) => sum + said[at], 0));
+    if (options.backend !== "tab") await Promise.all(workers.map((worker) => worker.stop()));
+    const served = await Promise.all(workers.map(servedBy));
+    const [units, slots] = [0, 1].map((at) => served.reduce((sum, said) => sum + said[at], 0));
     const blob_mb = model.expert_blob_bytes / 1e6;
     const { adapter } = workers[0];
     return { ...settingsOf(cell), answers, figures, slots, units, start_s, blob_mb, calls, adapter };

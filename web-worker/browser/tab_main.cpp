@@ -112,7 +112,7 @@ void mx_bind_heap();  // bridge_library.js: gives JavaScript its way into the he
 EMSCRIPTEN_KEEPALIVE void mx_init() { mx_bind_heap(); }
 
 // `json`: {"token", "nickname", "worker_key", "client", "budget_bytes", "keep_bytes",
-// "power_percent"}
+// "eviction" (lru, lfu, cacheless), "power_percent"}
 EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     const nlohmann::json options = nlohmann::json::parse(std::string_view(json, size_bytes),
                                                          nullptr, false);
@@ -126,6 +126,10 @@ EMSCRIPTEN_KEEPALIVE void mx_start(const char* json, std::uint32_t size_bytes) {
     worker.budget_bytes = static_cast<std::uint64_t>(
         options.value("budget_bytes", 512.0 * 1024 * 1024));
     worker.keep_bytes = static_cast<std::uint64_t>(std::max(0.0, options.value("keep_bytes", 0.0)));
+    const std::string eviction = options.value("eviction", "lru");
+    worker.eviction = eviction == "lfu"         ? EvictionPolicy::lfu
+                      : eviction == "cacheless" ? EvictionPolicy::cacheless
+                                                : EvictionPolicy::lru;
     worker.power_percent = std::clamp(options.value("power_percent", power_percent_max),
                                       power_percent_min, power_percent_max);
     worker.backend = WorkerBackend::automatic;

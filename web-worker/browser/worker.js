@@ -1,6 +1,6 @@
 // The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers
 // (Module.mx).
-// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, host_bytes,
+// Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, host_bytes, eviction,
 //                power_percent}
 //               | {type: "budget", bytes} | {type: "keep", bytes, host_bytes} | {type: "power", percent}
 //               | {type: "identity", worker_id, public_key, signature, shows_nickname}
