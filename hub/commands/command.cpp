@@ -100,6 +100,41 @@ std::vector<Command> commands_on_packages() {
     };
 }
 
+// What a swarm will do, from arithmetic alone.
+std::vector<Command> commands_on_swarms() {
+    return {
+        {"model",
+         0,
+         "Say what a round, a token and a prompt take and a worker holds: by the paper's "
+         "equations, integrated.",
+         "moex-hub model --shape qwen3-30b-a3b --rtt-ms 10 --workers 32 --copies 2",
+         {{"--shape", "NAME",
+           "bench-moe, qwen3-30b-a3b, paper, demo, tiny or a package's folder [qwen3-30b-a3b]"},
+          {"--workers", "N", "that hold experts [16]"},
+          {"--replicas", "N", "workers that hold the same expert [2]"},
+          {"--bits", "B", "of an expert's weight, scales included [the package's, or 4.25]"},
+          {"--copies", "H", "workers that are asked the same at once: 1 to H, a row each [3]"},
+          {"--rtt-ms", "MS", "to a worker and back [2]"},
+          {"--expert-ms", "MS", "a worker's own time for one row [0.7]"},
+          {"--sigma", "S", "spread of round trip and expert, log-normal; 0: none [0.5]"},
+          {"--readback-ms", "MS", "from a worker's GPU to its memory [0.2]"},
+          {"--hub-ms", "MS", "attention, router and sums of a layer [1.5]"},
+          {"--rows", "N", "of a prompt's chunk [256]"},
+          {"--hub-row-ms", "MS", "what each further row adds to --hub-ms [0]"},
+          {"--expert-row-ms", "MS", "what each further row adds to --expert-ms [0]"},
+          {"--mbit-s", "N", "the hub's line, one way; 0: bytes take no time [0]"},
+          {"--paper", "", "the paper's tables beside what its equations give, and nothing else"},
+          {"--from-metrics", "URL",
+           "a running hub, http://HOST:PORT (- reads its /api/status from stdin): what its "
+           "workers' times foretell of a pass, beside what it measured"},
+          {"--over", "SECONDS", "of --from-metrics: for so long from now; 0: since it began [0]"},
+          {"--key-file", "FILE", "of --from-metrics: a key of the hub's API"},
+          {"--csv", "", "rows as CSV"},
+          {"--json", "", "rows as one JSON array"}},
+         run_model},
+    };
+}
+
 // What a host does around `serve`.
 std::vector<Command> commands_around_them() {
     return {
@@ -151,7 +186,7 @@ std::span<const Command> command_table() {
     static const std::vector<Command> commands = [] {
         std::vector<Command> all;
         for (const auto& some : {commands_on_models(), commands_on_texts(), commands_on_packages(),
-                                 commands_around_them()})
+                                 commands_on_swarms(), commands_around_them()})
             all.insert(all.end(), some.begin(), some.end());
         return all;
     }();

@@ -64,6 +64,7 @@ int run_eval(const Invocation& invocation);
 int run_predict(const Invocation& invocation);
 int run_train_estimator(const Invocation& invocation);
 int run_inspect(const Invocation& invocation);
+int run_model(const Invocation& invocation);
 int run_key(const Invocation& invocation);
 int run_ban(const Invocation& invocation);
 int run_cert(const Invocation& invocation);

@@ -65,6 +65,8 @@ json engine_json(const HubContext& hub) {
             {"steps", engine.steps},
             {"steps_multi_sequence", engine.steps_multi_sequence},
             {"steps_stopped", engine.steps_stopped},
+            {"steps_s", std::chrono::duration<double>(engine.step_time).count()},
+            {"experts_waited_s", std::chrono::duration<double>(engine.experts_waited).count()},
             {"preempted", engine.preempted},
             {"rows", engine.rows},
             {"prompt_tokens", engine.prompt_tokens},

@@ -1,28 +1,12 @@
 #include "tests/sim/sim_theory.h"
 
-#include <cmath>
-
+#include "hub/foresight/round_time.h"
 #include "tests/sim/sim_swarm.h"
 
 namespace moex::sim {
 namespace {
 
 constexpr double median_ms = 20, spread = 0.5;
-
-// E[max of k of min of h] = the integral over t of 1 - (1 - (1 - F(t))^h)^k, by the trapezoid rule
-// over the logarithm of t.
-double expected_ms(std::uint32_t num_copies, std::uint32_t num_calls) {
-    constexpr double step = 1e-4, from = -8, to = 8;  // in units of `spread`
-    const auto time_at = [](double z) { return median_ms * std::exp(spread * z); };
-    const auto still_open = [&](double z) {
-        const double later = 0.5 * std::erfc(z / std::sqrt(2.0));
-        return 1 - std::pow(1 - std::pow(later, num_copies), num_calls);
-    };
-    double sum = time_at(from);
-    for (double z = from; z < to; z += step)
-        sum += (time_at(z + step) - time_at(z)) * 0.5 * (still_open(z) + still_open(z + step));
-    return sum;
-}
 
 }  // namespace
 
@@ -59,7 +43,7 @@ TheoryCell measure_fixed(std::uint32_t num_copies, std::uint32_t num_calls,
     }
     return {.num_copies = num_copies,
             .num_calls = num_calls,
-            .wanted_ms = expected_ms(num_copies, num_calls),
+            .wanted_ms = slowest_ms({median_ms, spread}, num_calls, num_copies),
             .measured_ms = sum_ms / num_rounds};
 }
 

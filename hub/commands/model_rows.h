@@ -1,0 +1,44 @@
+// The rows of `moex-hub model`: one figure each, beside the paper's or the measured one.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/foresight/token_time.h"
+
+namespace moex {
+
+struct ModelRow {
+    std::string table, row, quantity;  // "Table 1", "h=2", "ms"
+    std::optional<double> beside;      // what the paper says, or what was measured
+    double value = 0;
+    std::string how;
+};
+struct RowColumns {
+    std::string_view beside, value;
+};
+inline constexpr RowColumns paper_columns{"paper", "computed"};
+inline constexpr RowColumns measured_columns{"measured", "predicted"};
+
+// What somebody asks about a swarm of their own.
+struct ModelQuestion {
+    std::string name;
+    RoundShape shape;
+    LayerTimes times;
+    double bits = 4.25;                 // of an expert's weight
+    double workers = 16, replicas = 2;  // of each expert
+    double copies = 3;                  // h goes from 1 to this
+    double rows = 256;                  // of a prompt's chunk
+};
+std::vector<ModelRow> model_rows(const ModelQuestion& question);
+// Tables 1 and 3, eq. 3 and eq. 13 with the paper's parts.
+std::vector<ModelRow> paper_rows();
+std::vector<ModelRow> forecast_rows(const std::string& model, const HubFigures& figures);
+
+std::string rows_as_table(const std::vector<ModelRow>& rows, const RowColumns& columns);
+std::string rows_as_csv(const std::vector<ModelRow>& rows, const RowColumns& columns);
+std::string rows_as_json(const std::vector<ModelRow>& rows, const RowColumns& columns);
+
+}  // namespace moex
