@@ -117,6 +117,26 @@ void append_layer_rows(std::string& out, const Contest& contest, std::size_t ind
     }
 }
 
+// Recall, hits by rank and cosine of each place in a window.
+void append_token_rows(std::string& out, const RecallMeter& meter, const std::string& title) {
+    const RecallOptions& options = meter.options();
+    for (std::uint32_t token = 0; token < options.tokens_max; ++token) {
+        const Spread& recall = meter.at_token(token);
+        const Spread& cosine = meter.cosine_at_token(token);
+        if (recall.count() == 0) continue;
+
+        append(out, "%s,%u,%.4f,%.4f", title.c_str(), token + 1, recall.mean(), recall.deviation());
+        for (std::uint32_t rank = 0; rank < options.top_k; ++rank) {
+            const Spread& hit = meter.rank_at_token(token, rank);
+            append(out, ",%.4f,%.4f", hit.mean(), hit.deviation());
+        }
+        if (cosine.count() > 0)
+            append(out, ",%.4f,%.4f\n", cosine.mean(), cosine.deviation());
+        else
+            out += ",,\n";
+    }
+}
+
 LineChart layer_chart(const Contest& contest, const std::string& note) {
     LineChart chart{.title = note, .x_label = "layer", .y_label = "recall"};
     for (std::size_t i = 0; i < contest.size(); ++i) {
@@ -172,6 +192,12 @@ std::string report_tables(const Contest& contest) {
                       [&](std::size_t i, std::uint32_t place) -> const Spread& {
                           return contest.meter(i).at_token(place - 1);
                       });
+
+    out += "\nits cosine by token of the window\n";
+    out += wide_table(contest, "token", places,
+                      [&](std::size_t i, std::uint32_t place) -> const Spread& {
+                          return contest.meter(i).cosine_at_token(place - 1);
+                      });
     return out;
 }
 
@@ -193,14 +219,13 @@ Status write_reports(const Contest& contest, const std::filesystem::path& folder
                        [&](std::string& out, std::size_t i, const std::string& title) {
                            append_layer_rows(out, contest, i, title);
                        }));
-    MOEX_TRY(write_csv(
-        contest, folder / "tokens.csv", note, "predictor,lead,token,recall,recall_deviation",
-        [&](std::string& out, std::size_t i, const std::string& title) {
-            for (std::uint32_t token = 0; token < contest.meter(i).options().tokens_max; ++token)
-                if (const Spread& recall = contest.meter(i).at_token(token); recall.count() > 0)
-                    append(out, "%s,%u,%.5f,%.5f\n", title.c_str(), token + 1, recall.mean(),
-                           recall.deviation());
-        }));
+    std::string columns = "predictor,lead,token,recall,recall_deviation";
+    for (std::uint32_t rank = 1; rank <= contest.meter(0).options().top_k; ++rank)
+        columns += text(",rank_", rank, "_hit,rank_", rank, "_deviation");
+    MOEX_TRY(write_csv(contest, folder / "tokens.csv", note, columns + ",cosine,cosine_deviation",
+                       [&](std::string& out, std::size_t i, const std::string& title) {
+                           append_token_rows(out, contest.meter(i), title);
+                       }));
 
     MOEX_TRY(
         write_whole_file(folder / "layers.svg", as_byte_view(svg_of(layer_chart(contest, note)))));

@@ -97,7 +97,7 @@ void Contest::score(Runner& runner, const RouteView& route, std::uint32_t index)
             index, token,
             std::span(said.confidence).subspan(row * route.num_experts, route.num_experts), asked);
         if (!said.hidden.empty())
-            runner.meter.record_cosine(index,
+            runner.meter.record_cosine(index, token,
                                        cosine_of(std::span(said.hidden).subspan(row * size, size),
                                                  route.hidden.subspan(row * size, size)));
     }

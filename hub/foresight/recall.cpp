@@ -46,6 +46,8 @@ RecallMeter::RecallMeter(RecallOptions options) : options_(std::move(options)) {
     resize(recall_, recall_now_, num_fetches);
     resize(ranks_, ranks_now_, options_.top_k);
     resize(tokens_, tokens_now_, options_.tokens_max);
+    resize(token_ranks_, token_ranks_now_, std::size_t{options_.tokens_max} * options_.top_k);
+    resize(token_cosines_, token_cosines_now_, options_.tokens_max);
     resize(layers_, layers_now_, options_.num_layers * num_fetches);
     resize(cosines_, cosines_now_, options_.num_layers);
 }
@@ -63,7 +65,7 @@ void RecallMeter::record(std::uint32_t layer, std::uint32_t token_index,
         for (std::size_t rank = 0; rank < asked.size(); ++rank) {
             const bool hit = std::find(surest.begin(), end, asked[rank]) != end;
             hits += hit;
-            if (fetch == 0 && in_means) ranks_now_[rank].add(hit, 1);
+            if (fetch == 0 && in_means) add_rank(rank, token_index, hit);
         }
 
         layers_now_[layer * options_.fetches.size() + fetch].add(hits, asked.size());
@@ -83,12 +85,20 @@ void RecallMeter::record_none(std::uint32_t layer, std::uint32_t token_index) {
     }
 
     if (!in_means) return;
-    for (Sum& rank : ranks_now_) rank.add(0, 1);
+    for (std::size_t rank = 0; rank < options_.top_k; ++rank) add_rank(rank, token_index, 0);
     if (token_index < options_.tokens_max) tokens_now_[token_index].add(0, options_.top_k);
 }
 
-void RecallMeter::record_cosine(std::uint32_t layer, double cosine) {
+void RecallMeter::record_cosine(std::uint32_t layer, std::uint32_t token_index, double cosine) {
     cosines_now_[layer].add(cosine, 1);
+    if (layer >= options_.first_layer && token_index < options_.tokens_max)
+        token_cosines_now_[token_index].add(cosine, 1);
+}
+
+void RecallMeter::add_rank(std::size_t rank, std::uint32_t token_index, double hit) {
+    ranks_now_[rank].add(hit, 1);
+    if (token_index < options_.tokens_max)
+        token_ranks_now_[token_index * options_.top_k + rank].add(hit, 1);
 }
 
 void RecallMeter::close(std::vector<Sum>& sums, std::vector<Spread>& spreads) {
@@ -101,6 +111,8 @@ void RecallMeter::end_window() {
     close(recall_now_, recall_);
     close(ranks_now_, ranks_);
     close(tokens_now_, tokens_);
+    close(token_ranks_now_, token_ranks_);
+    close(token_cosines_now_, token_cosines_);
     close(layers_now_, layers_);
     close(cosines_now_, cosines_);
 }

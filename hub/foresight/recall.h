@@ -45,7 +45,7 @@ class RecallMeter {
     // Nothing was predicted: nothing was hit.
     void record_none(std::uint32_t layer, std::uint32_t token_index);
     // Between the expected and the true input of the router.
-    void record_cosine(std::uint32_t layer, double cosine);
+    void record_cosine(std::uint32_t layer, std::uint32_t token_index, double cosine);
     void end_window();
 
     const RecallOptions& options() const { return options_; }
@@ -53,6 +53,10 @@ class RecallMeter {
     const Spread& recall(std::size_t fetch) const { return recall_[fetch]; }
     const Spread& rank_hits(std::size_t rank) const { return ranks_[rank]; }
     const Spread& at_token(std::size_t index) const { return tokens_[index]; }
+    const Spread& rank_at_token(std::size_t index, std::size_t rank) const {
+        return token_ranks_[index * options_.top_k + rank];
+    }
+    const Spread& cosine_at_token(std::size_t index) const { return token_cosines_[index]; }
     // Of one layer; count() is 0 where nothing was recorded.
     const Spread& layer_recall(std::uint32_t layer, std::size_t fetch) const {
         return layers_[layer * options_.fetches.size() + fetch];
@@ -65,12 +69,14 @@ class RecallMeter {
         std::uint64_t of = 0;
         void add(double hit, std::uint64_t asked) { hits += hit, of += asked; }
     };
+    void add_rank(std::size_t rank, std::uint32_t token_index, double hit);
     static void close(std::vector<Sum>& sums, std::vector<Spread>& spreads);
 
     RecallOptions options_;
-    std::vector<Spread> recall_, ranks_, tokens_, layers_, cosines_;
+    std::vector<Spread> recall_, ranks_, tokens_, token_ranks_, token_cosines_, layers_, cosines_;
     // the same of the window that runs
-    std::vector<Sum> recall_now_, ranks_now_, tokens_now_, layers_now_, cosines_now_;
+    std::vector<Sum> recall_now_, ranks_now_, tokens_now_, token_ranks_now_, token_cosines_now_,
+        layers_now_, cosines_now_;
 };
 
 }  // namespace moex

@@ -157,6 +157,10 @@ test('predict tells what each predictor knows, as tables and plots', () => inFol
   assert.ok(value('next-gate,1,recall,4,') > value('random,0,recall,4,') + 0.2);
   assert.equal(readFileSync(`${folder}/out/layers.csv`, 'utf8').match(/^next-gate,1,/gm).length, 7);
   assert.equal(readFileSync(`${folder}/out/tokens.csv`, 'utf8').match(/^random,0,/gm).length, 32);
+  const [columns, first, ...later] = readFileSync(`${folder}/out/tokens.csv`, 'utf8').trim().split('\n').slice(1);
+  assert.match(columns, /^predictor,lead,token,recall,recall_deviation,rank_1_hit,.*,cosine,cosine_deviation$/);
+  assert.equal(first.split(',').length, columns.split(',').length);
+  assert.ok(Number(later.find((row) => row.startsWith('next-gate,1,9,')).split(',').at(-2)) > 0.1, 'its cosine');
   for (const name of ['layers.svg', 'tokens.svg'])
     assert.equal(readFileSync(`${folder}/out/${name}`, 'utf8').match(/<polyline /g).length, 15);
 

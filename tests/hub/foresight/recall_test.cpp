@@ -35,7 +35,8 @@ TEST(RecallMeterTest, CountsWhatWasNamedOfWhatWasAsked) {
     meter.record(1, 0, confidence, half);  // @2: expert 0, the second by weight; @3: both
     meter.record(1, 1, confidence, none);  // @2: nothing; @3: one
     meter.record(0, 0, confidence, none);  // not of the means
-    meter.record_cosine(1, 0.5);
+    meter.record_cosine(1, 0, 0.5);
+    meter.record_cosine(0, 1, 0.25);         // not of the means over layers
     EXPECT_EQ(meter.recall(0).count(), 0u);  // a window counts when it is over
     meter.end_window();
     EXPECT_DOUBLE_EQ(meter.recall(0).mean(), 0.25);
@@ -45,6 +46,12 @@ TEST(RecallMeterTest, CountsWhatWasNamedOfWhatWasAsked) {
     EXPECT_DOUBLE_EQ(meter.at_token(0).mean(), 0.5);
     EXPECT_DOUBLE_EQ(meter.at_token(1).mean(), 0);
     EXPECT_EQ(meter.at_token(2).count(), 0u);
+    EXPECT_DOUBLE_EQ(meter.rank_at_token(0, 0).mean(), 0);
+    EXPECT_DOUBLE_EQ(meter.rank_at_token(0, 1).mean(), 1);
+    EXPECT_DOUBLE_EQ(meter.rank_at_token(1, 1).mean(), 0);
+    EXPECT_EQ(meter.rank_at_token(2, 0).count(), 0u);
+    EXPECT_DOUBLE_EQ(meter.cosine_at_token(0).mean(), 0.5);
+    EXPECT_EQ(meter.cosine_at_token(1).count(), 0u);
     EXPECT_DOUBLE_EQ(meter.layer_recall(0, 1).mean(), 0.5);
     EXPECT_DOUBLE_EQ(meter.layer_cosine(1).mean(), 0.5);
 
@@ -53,6 +60,8 @@ TEST(RecallMeterTest, CountsWhatWasNamedOfWhatWasAsked) {
     EXPECT_DOUBLE_EQ(meter.recall(1).mean(), 0.375);
     EXPECT_EQ(meter.recall(1).count(), 2u);
     EXPECT_DOUBLE_EQ(meter.at_token(0).mean(), 0.25);
+    EXPECT_DOUBLE_EQ(meter.rank_at_token(0, 1).mean(), 0.5);
+    EXPECT_EQ(meter.cosine_at_token(0).count(), 1u);
 }
 
 // Everything that a walk shows, kept.
@@ -171,6 +180,7 @@ TEST_F(ContestTest, ChunksChangeNoFigure) {
         EXPECT_EQ(whole.meter(i).recall(0).mean(), cut.meter(i).recall(0).mean());
         EXPECT_EQ(whole.meter(i).layer_cosine(2).mean(), cut.meter(i).layer_cosine(2).mean());
         EXPECT_EQ(whole.meter(i).at_token(5).mean(), cut.meter(i).at_token(5).mean());
+        EXPECT_EQ(whole.meter(i).cosine_at_token(5).mean(), cut.meter(i).cosine_at_token(5).mean());
     }
 }
 
