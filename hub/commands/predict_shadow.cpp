@@ -74,6 +74,7 @@ class Measurement {
             for (std::size_t i = 0; i < results_.size(); ++i) {
                 RecallMeter* const meters[] = {&results_[i].all, &results_[i].behind_first};
                 MOEX_TRY(trial_.follow(results_[i].alignment, experts_, meters));
+                results_[i].times = trial_.times();
                 ended(round * results_.size() + i + 1, all);
             }
         }
@@ -185,6 +186,15 @@ std::string shadow_tables(const std::vector<ShadowResult>& results) {
                        : " -         ";
         out += '\n';
     }
+
+    out +=
+        "\nanswers, ms a token of these windows: the model, the shadow, to align it (late "
+        "departure)\n";
+    for (const ShadowResult* result : shown)
+        out += text("  ", result->name, ' ', period_text(result->alignment.token_period), '/',
+                    period_text(result->alignment.kv_period),
+                    cell("  %.3f  %.3f", result->times.served_ms, result->times.shadow_ms),
+                    cell("  %.4f\n", result->times.align_ms, 0));
     return out;
 }
 
@@ -195,7 +205,10 @@ Status write_shadow_reports(const std::vector<ShadowResult>& results,
                             "recall,deviation,windows\n"),
                 tokens = text("# ", note, '\n',
                               "shadow,bytes,share_of_served,on,token_period,kv_period,token,recall,"
-                              "deviation\n");
+                              "deviation\n"),
+                times = text("# ", note, '\n',
+                             "shadow,bytes,share_of_served,on,token_period,kv_period,served_ms,"
+                             "shadow_ms,align_ms\n");
     for (const ShadowResult& result : results) {
         for (const auto& [layers, meter] :
              {std::pair{"all", &result.all}, std::pair{"behind_first", &result.behind_first}})
@@ -208,7 +221,12 @@ Status write_shadow_reports(const std::vector<ShadowResult>& results,
             if (const Spread& recall = result.all.at_token(token - 1); recall.count() > 0)
                 tokens += text(csv_title(result), ',', token, ',',
                                cell("%.5f,%.5f", recall.mean(), recall.deviation()), '\n');
+        if (result.generated)
+            times += text(csv_title(result), ',',
+                          cell("%.4f,%.4f", result.times.served_ms, result.times.shadow_ms),
+                          cell(",%.5f\n", result.times.align_ms, 0));
     }
+    MOEX_TRY(write_whole_file(folder / "shadow_times.csv", as_byte_view(times)));
     MOEX_TRY(write_whole_file(folder / "shadows.csv", as_byte_view(rows)));
     return write_whole_file(folder / "shadow_tokens.csv", as_byte_view(tokens));
 }

@@ -18,6 +18,9 @@ struct ShadowResult {
     bool generated = false;  // the model's own answer to prompt_tokens; otherwise the text
     ShadowAlignment alignment;
     RecallMeter all, behind_first;  // MoE layers
+    // Of answers, all windows side by side; where one alignment gives all tokens they are read in
+    // strides of it, which takes less.
+    ShadowTimes times = {};
 };
 
 inline constexpr std::uint32_t shadow_prompt_tokens = 16, shadow_answer_tokens_max = 256,
@@ -31,7 +34,7 @@ Result<std::vector<ShadowResult>> measure_shadows(LoadedModel& model, const std:
                                                   std::uint32_t window_tokens,
                                                   std::uint32_t num_windows, bool progress);
 std::string shadow_tables(const std::vector<ShadowResult>& results);
-// shadows.csv and shadow_tokens.csv in `folder`, which is there.
+// shadows.csv, shadow_tokens.csv and shadow_times.csv in `folder`, which is there.
 Status write_shadow_reports(const std::vector<ShadowResult>& results,
                             const std::filesystem::path& folder, const std::string& note);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hub/base/clock.h"
 #include "protocol/check.h"
 
 namespace moex {
@@ -27,6 +28,8 @@ ShadowTrial::ShadowTrial(Decoder& decoder, const ShadowTrialOptions& options)
     for (std::uint32_t layer = 0; layer < decoder.config().num_layers; ++layer)
         if (decoder.config().is_moe(layer)) index_of_layer_[layer] = num_moe_layers_++;
 }
+
+double ShadowTrial::num_answered() const { return options_.num_tokens - options_.prompt_tokens; }
 
 std::uint64_t ShadowTrial::kv_token_bytes() const { return cache_.page_bytes() / page_tokens; }
 
@@ -80,19 +83,24 @@ Status ShadowTrial::serve(std::span<const std::span<const TokenId>> windows,
 
 Status ShadowTrial::generate(ExpertBackend& experts, const RouteWatch& watch) {
     const std::uint32_t vocab = decoder_.config().vocab_size;
+    times_ = {};
+    TimePoint begun = now_steady();
     while (windows_[0].served.num_tokens() < options_.num_tokens) {
         std::vector<StepRows> rows;
         for (Window& window : windows_)
             rows.push_back(
                 {.kv = &window.served,
                  .tokens = std::span(window.tokens).subspan(window.served.num_tokens())});
+        const bool is_prompt = windows_[0].served.num_tokens() == 0;
         MOEX_ASSIGN(result, decoder_.step(rows, experts, watch));
+        if (is_prompt) begun = now_steady();
 
         if (windows_[0].tokens.size() == options_.num_tokens) break;
         for (std::size_t i = 0; i < windows_.size(); ++i)
             windows_[i].tokens.push_back(
                 greedy(std::span(result.logits).subspan(i * vocab, vocab)));
     }
+    times_.served_ms = to_ms(now_steady() - begun) / num_answered();
     return {};
 }
 
@@ -145,15 +153,23 @@ Status ShadowTrial::follow(ShadowAlignment alignment, ExpertBackend& shadow,
     const std::uint32_t stride = !all_given                ? 1
                                  : alignment.kv_period > 0 ? alignment.kv_period
                                                            : step_tokens;
+    const TimePoint begun = now_steady();
+    Duration aligning{};
     for (std::uint32_t position = first, aligned = 0; position < end;) {
         const std::uint32_t token = position - first, count = std::min(stride, end - position);
         if (due(token, alignment.kv_period)) {
+            const TimePoint from = now_steady();
             align_kv(aligned, position);
+            aligning += now_steady() - from;
             aligned = position;
         }
         MOEX_TRY(step_shadow(position, count, !due(token, alignment.token_period) && !all_given,
                              !all_given, shadow));
         position += count;
+    }
+    if (first > 0) {
+        times_.align_ms = to_ms(aligning) / num_answered();
+        times_.shadow_ms = to_ms(now_steady() - begun) / num_answered() - times_.align_ms;
     }
     tell(meters);
     return {};

@@ -29,6 +29,13 @@ struct ShadowTrialOptions {
     KvDtype kv_dtype = KvDtype::f32;
 };
 
+// What one more token of all windows takes, on average, where tokens are decoded one by one: what a
+// shadow that departs late is late by. Aligned, it begins `align` behind the token, and names a
+// layer after its share of `shadow`.
+struct ShadowTimes {
+    double served_ms = 0, shadow_ms = 0, align_ms = 0;
+};
+
 class ShadowTrial {
   public:
     ShadowTrial(Decoder& decoder, const ShadowTrialOptions& options);
@@ -41,6 +48,8 @@ class ShadowTrial {
     Status follow(ShadowAlignment alignment, ExpertBackend& shadow,
                   std::span<RecallMeter* const> meters);
 
+    // Of the last serve() and follow(); zeros without a prompt: texts are read in chunks.
+    const ShadowTimes& times() const { return times_; }
     std::uint64_t kv_token_bytes() const;  // of one position in the cache, all layers
     std::span<const TokenId> tokens(std::size_t window) const { return windows_[window].tokens; }
 
@@ -59,6 +68,7 @@ class ShadowTrial {
     Status step_shadow(std::uint32_t position, std::uint32_t count, bool own_token, bool logits,
                        ExpertBackend& shadow);
     void tell(std::span<RecallMeter* const> meters) const;
+    double num_answered() const;  // tokens, where there is a prompt
 
     Decoder& decoder_;
     ShadowTrialOptions options_;
@@ -66,6 +76,7 @@ class ShadowTrial {
     std::uint32_t num_moe_layers_ = 0;
     KvCache cache_;
     std::vector<Window> windows_;
+    ShadowTimes times_;
 };
 
 }  // namespace moex

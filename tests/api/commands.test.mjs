@@ -214,6 +214,10 @@ test('a shadow in fewer bits follows the model, and predict says how well', () =
   assert.ok(recallOf('answers +1 +1') >= recallOf('answers +- +-'));
   assert.match(readFileSync(`${folder}/out/shadows.csv`, 'utf8'), /^int3,\d+,0\.76\d\d,text,1,16,all,4,/m);
 
+  const times = readFileSync(`${folder}/out/shadow_times.csv`, 'utf8').trim().split('\n').slice(1);
+  assert.equal(times[0], 'shadow,bytes,share_of_served,on,token_period,kv_period,served_ms,shadow_ms,align_ms');
+  assert.equal(times.length, 1 + 32);  // answers in every alignment
+
   const wrong = await runHub([...args, '--shadow', modelFolder]);
   assert.equal(wrong.code, 1);
   assert.match(wrong.stderr, /shadow\.json/);

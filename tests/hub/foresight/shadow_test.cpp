@@ -226,6 +226,12 @@ TEST_F(ShadowTest, TheModelItselfIsItsPerfectShadow) {
             EXPECT_EQ(recall.at_token(0).mean(), 1.0);
             EXPECT_EQ(recall.at_token(39 - prompt).count(), 2u);
             EXPECT_EQ(recall.at_token(40 - prompt).count(), 0u);
+
+            // Of what is decoded token by token; what is never aligned costs nothing to align.
+            const ShadowTimes& times = trial.times();
+            EXPECT_EQ(times.served_ms > 0, prompt > 0);
+            EXPECT_EQ(times.shadow_ms > 0, prompt > 0);
+            EXPECT_EQ(times.align_ms > 0, prompt > 0 && alignment.kv_period > 0);
         }
     }
 }
