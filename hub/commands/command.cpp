@@ -70,7 +70,8 @@ std::vector<Command> commands_on_texts() {
            "another text: how often experts are asked, and their default vectors; default: the "
            "package's"},
           {"--shadow", "DIRS",
-           "shadows made by `pack --shadow`, with commas between them: recall for every alignment"},
+           "shadows made by `pack --shadow`, with commas between them (DIR:N: N experts a token; "
+           "served:N: of the model's own): recall for every alignment"},
           {"--out", "DIR", "write tables as CSV and plots as SVG, by layer and by token, there"}},
          run_predict},
         {"train-estimator",

@@ -1,10 +1,13 @@
 #include "hub/commands/predict_shadow.h"
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
 #include <sstream>
 
 #include "hub/commands/progress.h"
 #include "hub/foresight/contest.h"
+#include "hub/foresight/fewer_experts.h"
 #include "hub/foresight/shadow_experts.h"
 #include "hub/model/pack/whole_file.h"
 
@@ -37,27 +40,57 @@ std::string cell(const char* format, double a, double b) {
     return shown;
 }
 
+// A shadow as --shadow names it: DIR, DIR:N or served:N.
+struct NamedShadow {
+    std::string folder;       // empty: the model's own experts
+    std::uint32_t top_k = 0;  // 0: as many as the model's
+};
+NamedShadow named_shadow(const std::string& given) {
+    NamedShadow named{.folder = given};
+    const std::size_t colon = given.rfind(':');
+    std::uint32_t top_k = 0;
+    if (colon != std::string::npos) {
+        const char *const first = given.data() + colon + 1, *const last = given.data() +
+                                                                          given.size();
+        const auto [end, failure] = std::from_chars(first, last, top_k);
+        if (failure == std::errc() && end == last && top_k > 0)
+            named = {given.substr(0, colon), top_k};
+    }
+    if (named.top_k > 0 && named.folder == "served") named.folder.clear();
+    return named;
+}
+
 // One shadow over windows of one kind.
 class Measurement {
   public:
-    Measurement(LoadedModel& model, const ShadowPackage& shadow, bool generated,
-                const ShadowTrialOptions& options)
+    // `shadow`: null for the model's own experts. `top_k`: 0 for as many as the model's.
+    Measurement(LoadedModel& model, const ShadowPackage* shadow, std::uint32_t top_k,
+                bool generated, const ShadowTrialOptions& options)
         : model_(model),
-          experts_(shadow, *model.threads),
           trial_(*model.decoder, options) {
+        experts_ = model.local.get();
+        if (shadow) experts_ = &own_.emplace(*shadow, *model.threads);
+        if (top_k > 0) {
+            fewer_ = make_fewer_experts(*experts_, top_k);
+            experts_ = fewer_.get();
+        }
+
         const ModelConfig& config = model.package->config();
+        std::uint32_t num_layers = 0;
+        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+            num_layers += config.is_moe(layer);
         RecallOptions recall{
-            .num_layers = static_cast<std::uint32_t>(shadow.record().layers.size()),
-            .top_k = config.top_k,
-            .fetches = contest_fetches(config)};
+            .num_layers = num_layers, .top_k = config.top_k, .fetches = contest_fetches(config)};
         RecallOptions behind_first = recall;
         behind_first.first_layer = 1;
 
-        const std::uint64_t served_bytes = shadow.record().layers.size() * config.num_experts *
+        const std::uint64_t served_bytes = std::uint64_t{num_layers} * config.num_experts *
                                            model.package->expert_blob_bytes();
+        const std::string name = text(shadow ? shadow_dtype_name(shadow->record().dtype) : "served",
+                                      top_k > 0 ? text(':', top_k) : std::string());
         for (const ShadowAlignment alignment : generated ? answer_alignments() : text_alignments())
-            results_.push_back({shadow_dtype_name(shadow.record().dtype), shadow.size_bytes(),
-                                served_bytes, generated, alignment, RecallMeter(recall),
+            results_.push_back({name, shadow ? shadow->size_bytes() : served_bytes, served_bytes,
+                                generated, alignment, RecallMeter(recall),
                                 RecallMeter(behind_first)});
     }
 
@@ -73,7 +106,7 @@ class Measurement {
             MOEX_TRY(trial_.serve(these, *model_.local));
             for (std::size_t i = 0; i < results_.size(); ++i) {
                 RecallMeter* const meters[] = {&results_[i].all, &results_[i].behind_first};
-                MOEX_TRY(trial_.follow(results_[i].alignment, experts_, meters));
+                MOEX_TRY(trial_.follow(results_[i].alignment, *experts_, meters));
                 results_[i].times = trial_.times();
                 ended(round * results_.size() + i + 1, all);
             }
@@ -84,7 +117,9 @@ class Measurement {
 
   private:
     LoadedModel& model_;
-    ShadowExperts experts_;
+    std::optional<ShadowExperts> own_;
+    std::unique_ptr<ExpertBackend> fewer_;
+    ExpertBackend* experts_ = nullptr;
     ShadowTrial trial_;
     std::vector<ShadowResult> results_;
 };
@@ -113,7 +148,12 @@ Result<std::vector<ShadowResult>> measure_shadows(LoadedModel& model, const std:
     std::vector<ShadowResult> results;
     std::istringstream folders(paths);
     for (std::string folder; std::getline(folders, folder, ',');) {
-        MOEX_ASSIGN(shadow, ShadowPackage::open(folder, *model.package));
+        const NamedShadow named = named_shadow(folder);
+        std::optional<ShadowPackage> shadow;
+        if (!named.folder.empty()) {
+            MOEX_ASSIGN(opened, ShadowPackage::open(named.folder, *model.package));
+            shadow = std::move(opened);
+        }
         ProgressLine line(progress);
 
         for (const bool generated : {false, true}) {
@@ -127,7 +167,8 @@ Result<std::vector<ShadowResult>> measure_shadows(LoadedModel& model, const std:
                 options.num_tokens = std::min(window_tokens,
                                               shadow_prompt_tokens + shadow_answer_tokens_max);
             }
-            Measurement measurement(model, shadow, generated, options);
+            Measurement measurement(model, shadow ? &*shadow : nullptr, named.top_k, generated,
+                                    options);
             MOEX_TRY(measurement.run(
                 generated ? prompts : std::span(windows), [&](std::size_t done, std::size_t all) {
                     line.show(static_cast<double>(done) / static_cast<double>(all),

@@ -26,7 +26,8 @@ struct ShadowResult {
 inline constexpr std::uint32_t shadow_prompt_tokens = 16, shadow_answer_tokens_max = 256,
                                shadow_prompts_max = 16;
 
-// `paths`: folders of shadows, with commas between them. Text: the first num_windows windows,
+// `paths`: folders of shadows, with commas between them; DIR:N asks N experts a token of one,
+// served:N of the model's own. Text: the first num_windows windows,
 // tokens aligned at every one. Answers: to their first 16 tokens, of the first 16 windows at most,
 // 256 tokens or as many as a window has; not where a window has no more than the prompt.
 Result<std::vector<ShadowResult>> measure_shadows(LoadedModel& model, const std::string& paths,

@@ -206,8 +206,10 @@ test('a shadow in fewer bits follows the model, and predict says how well', () =
   assert.deepEqual(readdirSync(shadow).length, 9);  // eight layers, and what they are
 
   const args = ['predict', '--text', text, '--window', '24', '--windows', '2', '--out', `${folder}/out`];
-  const said = await runHub([...args, '--shadow', shadow]);
+  const said = await runHub([...args, '--shadow', `${shadow},served:2,${shadow}:3`]);
   assert.equal(said.code, 0, said.stderr);
+  for (const fewer of ['served:2 +1\\.000', 'int3:3 +0\\.76\\d'])
+    assert.match(said.stdout, new RegExp(`  ${fewer}  text +1 +- +0\\.\\d{3} ±`));
   const recallOf = (row) => Number(said.stdout.match(new RegExp(`  int3 +0\\.76\\d  ${row} +(\\d\\.\\d{3}) ±`))[1]);
   assert.ok(recallOf('text +1 +-') > 0.85);
   assert.ok(recallOf('text +1 +1') > 0.85);
@@ -216,7 +218,7 @@ test('a shadow in fewer bits follows the model, and predict says how well', () =
 
   const times = readFileSync(`${folder}/out/shadow_times.csv`, 'utf8').trim().split('\n').slice(1);
   assert.equal(times[0], 'shadow,bytes,share_of_served,on,token_period,kv_period,served_ms,shadow_ms,align_ms');
-  assert.equal(times.length, 1 + 32);  // answers in every alignment
+  assert.equal(times.length, 1 + 3 * 32);  // answers in every alignment
 
   const wrong = await runHub([...args, '--shadow', modelFolder]);
   assert.equal(wrong.code, 1);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "hub/foresight/fewer_experts.h"
 #include "hub/foresight/shadow_experts.h"
 #include "hub/foresight/shadow_trial.h"
 #include "hub/foresight/windows.h"
@@ -205,6 +206,40 @@ TEST_F(ShadowTest, FewerBitsAreFewerBytesAndAnotherModelsShadowIsRefused) {
     EXPECT_EQ(ShadowPackage::open(folder, *package_).error().code, ErrorCode::bad_file);
     std::filesystem::remove(folder / "shadow.json");
     EXPECT_EQ(ShadowPackage::open(folder, *package_).error().code, ErrorCode::not_found);
+}
+
+// The heaviest of each row, weighing as much as all did: what a plain loop over experts gives.
+TEST_F(ShadowTest, FewerExpertsAreTheHeaviestWithAllTheWeight) {
+    const ModelConfig& config = package_->config();
+    const std::uint32_t hidden = config.hidden_size, layer = 2, rows = 2;
+    const auto x = test::random_floats(rows * hidden, 4);
+    const std::vector<std::uint16_t> ids{5, 1, 1, 6}, heaviest{1, 6};
+    const std::vector<float> weights{0.25f, 0.75f, 0.25f, 0.5f};
+    std::vector<float> y(rows * hidden), wanted(rows * hidden);
+    const auto answer = [&](ExpertBackend& experts, std::uint32_t top_k,
+                            std::span<const std::uint16_t> asked, std::span<const float> gates,
+                            std::span<float> out) {
+        auto round = experts.submit({.layer = layer,
+                                     .num_tokens = rows,
+                                     .hidden_size = hidden,
+                                     .top_k = top_k,
+                                     .x = x,
+                                     .expert_ids = asked,
+                                     .expert_weights = gates,
+                                     .y = out});
+        ASSERT_TRUE(round->wait().ok());
+    };
+
+    const auto one = make_fewer_experts(served_, 1);
+    answer(*one, 2, ids, weights, y);
+    answer(served_, 1, heaviest, std::vector<float>{1.0f, 0.75f}, wanted);
+    EXPECT_EQ(y, wanted);
+
+    // More than a row has are all of them, the heaviest first.
+    const auto many = make_fewer_experts(served_, 9);
+    answer(*many, 2, ids, weights, y);
+    answer(served_, 2, ids, weights, wanted);
+    for (std::size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], wanted[i], 1e-5f);
 }
 
 // A shadow whose experts are the model's own says what the model does, however it is aligned.
