@@ -19,7 +19,7 @@ double worker_bytes(const RoundShape& shape, double bits, double replicas, doubl
 }
 
 double experts_asked(const RoundShape& shape, double rows) {
-    const double left_out = 1 - double{shape.top_k} / shape.num_experts;
+    const double left_out = 1 - static_cast<double>(shape.top_k) / shape.num_experts;
     return shape.num_experts * (1 - std::pow(left_out, rows));
 }
 
