@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -157,6 +158,9 @@ struct DeviceInfo {       // what a person and the placement want to know of a w
     std::uint64_t budget_bytes = 0;  // weights it is willing to hold
     std::uint64_t max_buffer_bytes = 0;
     std::uint64_t max_binding_bytes = 0;
+    // Of a worker with experts on demand: of these in memory that its device computes from, and
+    // where they are kept. Zeros: not told.
+    std::uint64_t slot_bytes = 0, store_bytes = 0;
 };
 // How fast a worker found its GPU to be at its start; zeros: not measured.
 struct SpeedProfile {
@@ -229,9 +233,19 @@ struct Unit {
     std::uint16_t layer = 0, expert = 0;
     auto operator<=>(const Unit&) const = default;
 };
-Bytes encode_ready(const std::vector<Unit>& units);
+// Where a unit lies at its worker: each is quicker than the one before.
+enum class UnitTier : std::uint8_t { store, memory, slot };
+inline constexpr std::uint32_t num_unit_tiers = 3;
+// Of WELCOME: the hub reads the tiers of READY, and SLOTS with its last counter.
+inline constexpr const char* tiers_cap = "tiers";
+struct Ready {
+    std::vector<Unit> units;
+    std::vector<UnitTier> tiers;  // as many, or none: not told
+};
+Bytes encode_ready(const std::vector<Unit>& units, std::span<const UnitTier> tiers = {});
+Result<Ready> decode_ready(ByteView frame, const WireLimits& limits);
 Bytes encode_release(const std::vector<Unit>& units);
-// READY or RELEASE
+// RELEASE, or READY without tiers
 Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits);
 
 // BUDGET (worker→hub): another limit for weights on a connection that serves, and the units
@@ -273,16 +287,19 @@ struct SlotFigures {
     std::uint64_t loads = 0, load_us = 0;     // groups that waited for experts, so long in all
     std::uint64_t brought = 0;                // experts brought to memory, for groups and hints
     std::uint64_t wasted = 0;                 // brought for a hint and gone again without use
+    std::uint64_t expired = 0;                // hints that were dropped: their deadline had passed
     std::uint64_t misses() const { return asked - hits; }
     bool operator==(const SlotFigures&) const = default;
 };
 // In the order of the wire.
 inline constexpr std::array slot_counters = {
-    &SlotFigures::asked,    &SlotFigures::hits,    &SlotFigures::late,
-    &SlotFigures::foreseen, &SlotFigures::lead_us, &SlotFigures::loads,
-    &SlotFigures::load_us,  &SlotFigures::brought, &SlotFigures::wasted};
+    &SlotFigures::asked,   &SlotFigures::hits,   &SlotFigures::late,    &SlotFigures::foreseen,
+    &SlotFigures::lead_us, &SlotFigures::loads,  &SlotFigures::load_us, &SlotFigures::brought,
+    &SlotFigures::wasted,  &SlotFigures::expired};
+// So many of them came before `tiers_cap`.
+inline constexpr std::size_t num_slot_counters_at_first = 9;
 inline constexpr std::uint64_t slot_counter_max = 1ull << 53;
-Bytes encode_slots(const SlotFigures& message);
+Bytes encode_slots(const SlotFigures& message, bool with_expired = true);
 Result<SlotFigures> decode_slots(ByteView frame);
 
 Bytes encode_busy(std::uint32_t sequence_id, std::uint32_t retry_ms);

@@ -74,6 +74,10 @@ Json hello_json(const Hello& message, std::size_t bytes_max) {
                       {"budget_bytes", device.budget_bytes},
                       {"max_buffer_bytes", device.max_buffer_bytes},
                       {"max_binding_bytes", device.max_binding_bytes}};
+    if (device.store_bytes > 0) {
+        json["device"]["slot_bytes"] = device.slot_bytes;
+        json["device"]["store_bytes"] = device.store_bytes;
+    }
 
     json["dtypes"] = std::move(dtypes);
     json["lz4"] = message.lz4;
@@ -101,6 +105,8 @@ Status read_device(DeviceInfo& device, const Json& object) {
     MOEX_TRY(read_flag(device.software, object, "software"));
     MOEX_TRY(read_integer_as(device.budget_bytes, object, "budget_bytes", 0, any_u64));
     MOEX_TRY(read_integer_as(device.max_buffer_bytes, object, "max_buffer_bytes", 0, any_u64));
+    MOEX_TRY(read_integer_as(device.slot_bytes, object, "slot_bytes", 0, any_u64));
+    MOEX_TRY(read_integer_as(device.store_bytes, object, "store_bytes", 0, any_u64));
     return read_integer_as(device.max_binding_bytes, object, "max_binding_bytes", 0, any_u64);
 }
 

@@ -6,11 +6,14 @@ namespace moex {
 namespace {
 
 constexpr std::size_t hint_bytes = 8;
-constexpr std::uint32_t slots_bytes = 8 + 8 * slot_counters.size();
+constexpr std::size_t slots_bytes = 8 + 8 * slot_counters.size(),
+                      slots_bytes_at_first = 8 + 8 * num_slot_counters_at_first;
 
-Bytes units_frame(FrameType type, const std::vector<Unit>& units) {
+Bytes units_frame(FrameType type, const std::vector<Unit>& units,
+                  std::span<const UnitTier> tiers = {}) {
     MOEX_CHECK(units.size() <= 0xffff, text(frame_type_name(type), " of ", units.size(), " units"));
-    ByteWriter out(frame_header_bytes + 2 + 4 * units.size());
+    MOEX_CHECK(tiers.empty() || tiers.size() == units.size(), "a tier for each unit, or none");
+    ByteWriter out(frame_header_bytes + 2 + 4 * units.size() + tiers.size());
     begin_frame(out, type, 0);
     out.u16(static_cast<std::uint16_t>(units.size()));
 
@@ -18,7 +21,18 @@ Bytes units_frame(FrameType type, const std::vector<Unit>& units) {
         out.u16(unit.layer);
         out.u16(unit.expert);
     }
+    for (const UnitTier tier : tiers) out.u8(static_cast<std::uint8_t>(tier));
     return finish_frame(std::move(out));
+}
+
+Result<std::vector<Unit>> read_units(ByteReader& in, std::size_t count, const WireLimits& limits) {
+    std::vector<Unit> units(count);
+    for (Unit& unit : units) {
+        unit.layer = in.u16();
+        unit.expert = in.u16();
+        MOEX_TRY(check_unit(unit.layer, unit.expert, limits.num_layers, limits.num_experts));
+    }
+    return units;
 }
 
 Status wrong_size(FrameType type, std::size_t found_bytes, std::size_t wanted_bytes) {
@@ -41,7 +55,9 @@ Result<std::uint32_t> decode_u32_frame(ByteView frame, FrameType type) {
 
 }  // namespace
 
-Bytes encode_ready(const std::vector<Unit>& units) { return units_frame(FrameType::ready, units); }
+Bytes encode_ready(const std::vector<Unit>& units, std::span<const UnitTier> tiers) {
+    return units_frame(FrameType::ready, units, tiers);
+}
 Bytes encode_release(const std::vector<Unit>& units) {
     return units_frame(FrameType::release, units);
 }
@@ -58,14 +74,30 @@ Result<std::vector<Unit>> decode_units(ByteView frame, const WireLimits& limits)
     if (in.remaining_bytes() != 4 * num_units)
         return wrong_size(header.type, header.payload_bytes, 2 + 4 * num_units).error();
 
-    std::vector<Unit> units(num_units);
-    for (Unit& unit : units) {
-        unit.layer = in.u16();
-        unit.expert = in.u16();
-        MOEX_TRY(check_unit(unit.layer, unit.expert, limits.num_layers, limits.num_experts));
-    }
+    return read_units(in, num_units, limits);
+}
 
-    return units;
+Result<Ready> decode_ready(ByteView frame, const WireLimits& limits) {
+    MOEX_ASSIGN(header, decode_header_of(frame, FrameType::ready));
+    ByteReader in(frame.subspan(frame_header_bytes));
+    const std::size_t num_units = in.u16();
+    if (in.overrun()) return wrong_size(header.type, header.payload_bytes, 2).error();
+    const bool has_tiers = num_units > 0 && in.remaining_bytes() == 5 * num_units;
+    if (!has_tiers && in.remaining_bytes() != 4 * num_units)
+        return wrong_size(header.type, header.payload_bytes, 2 + 4 * num_units).error();
+
+    Ready message;
+    MOEX_ASSIGN(units, read_units(in, num_units, limits));
+    message.units = std::move(units);
+    if (!has_tiers) return message;
+
+    for (std::size_t i = 0; i < num_units; ++i) {
+        const unsigned tier = in.u8();
+        if (tier >= num_unit_tiers)
+            return Error{ErrorCode::bad_field, text("READY: a unit in tier ", tier)};
+        message.tiers.push_back(static_cast<UnitTier>(tier));
+    }
+    return message;
 }
 
 Bytes encode_budget(const Budget& message) {
@@ -159,24 +191,27 @@ Result<std::uint32_t> decode_power(ByteView frame) {
     return percent;
 }
 
-Bytes encode_slots(const SlotFigures& message) {
-    ByteWriter out(frame_header_bytes + slots_bytes);
+Bytes encode_slots(const SlotFigures& message, bool with_expired) {
+    const auto counters = std::span(slot_counters)
+                              .first(with_expired ? slot_counters.size()
+                                                  : num_slot_counters_at_first);
+    ByteWriter out(frame_header_bytes + 8 + 8 * counters.size());
     begin_frame(out, FrameType::slots, 0);
     out.u32(message.slots);
     out.u32(0);
-    for (const auto counter : slot_counters) out.u64(message.*counter);
+    for (const auto counter : counters) out.u64(message.*counter);
     return finish_frame(std::move(out));
 }
 
 Result<SlotFigures> decode_slots(ByteView frame) {
     MOEX_ASSIGN(header, decode_header_of(frame, FrameType::slots));
-    if (header.payload_bytes != slots_bytes)
+    if (header.payload_bytes != slots_bytes && header.payload_bytes != slots_bytes_at_first)
         return wrong_size(header.type, header.payload_bytes, slots_bytes).error();
 
     ByteReader in(frame.subspan(frame_header_bytes));
     SlotFigures figures{.slots = in.u32()};
     if (in.u32() != 0) return Error{ErrorCode::bad_field, "SLOTS: pad bytes are not zero"};
-    for (const auto counter : slot_counters) {
+    for (const auto counter : std::span(slot_counters).first(in.remaining_bytes() / 8)) {
         figures.*counter = in.u64();
         if (figures.*counter > slot_counter_max)
             return Error{ErrorCode::bad_field, text("SLOTS: a counter of ", figures.*counter)};

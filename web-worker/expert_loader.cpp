@@ -165,9 +165,12 @@ void ExpertLoader::announce() {
         if (!hub_.online() || unannounced_.empty()) return;
         for (std::size_t first = 0; first < unannounced_.size(); first += ready_units_max) {
             const std::size_t last = std::min(unannounced_.size(), first + ready_units_max);
-            hub_.send(encode_ready(
-                std::vector<Unit>(unannounced_.begin() + static_cast<std::ptrdiff_t>(first),
-                                  unannounced_.begin() + static_cast<std::ptrdiff_t>(last))));
+            const std::vector<Unit> units(unannounced_.begin() + static_cast<std::ptrdiff_t>(first),
+                                          unannounced_.begin() + static_cast<std::ptrdiff_t>(last));
+            std::vector<UnitTier> tiers;
+            for (const Unit& unit : units)
+                if (tells_tiers_) tiers.push_back(cache_.tier_of(unit));
+            hub_.send(encode_ready(units, tiers));
         }
 
         unannounced_.clear();

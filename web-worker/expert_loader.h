@@ -44,6 +44,8 @@ class ExpertLoader {
     void stop_fetching();
     // the hub assigns anew; what is held stays until its room is needed
     void begin_connection();
+    // whether this hub is told where what is ready lies
+    void tell_tiers(bool on) { tells_tiers_ = on; }
     void assign(const Assign& told);
     void release(const std::vector<Unit>& units);
     // Another limit for weights. The value: what was assigned and is let go of for it, those first
@@ -75,7 +77,7 @@ class ExpertLoader {
     SlotCache& cache_;
     std::uint64_t blob_bytes_;
     Events events_;
-    bool runner_ready_ = false;
+    bool runner_ready_ = false, tells_tiers_ = false;
     std::map<Unit, Sha256> assigned_;
     std::uint32_t num_later_ = 0;  // that the hub has not named yet
     std::set<Unit> fetching_;

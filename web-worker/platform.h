@@ -42,6 +42,7 @@ struct SlotCounters {
     // In a slot, and one of the two newest hints had named it: so long before, in all.
     std::uint64_t foreseen = 0;
     double lead_ms = 0;
+    std::uint64_t expired = 0;  // hints whose deadline had passed before their turn came
 };
 
 struct WorkerStatus {

@@ -52,6 +52,11 @@ Status SlotCache::resize(std::uint64_t budget_bytes) {
     return store_.resize(budget_bytes);
 }
 
+UnitTier SlotCache::tier_of(Unit unit) const {
+    if (store_.holds(unit)) return UnitTier::slot;
+    return platform_.find_blob(held_.at(unit).hash) != nullptr ? UnitTier::memory : UnitTier::store;
+}
+
 // ---- what a group asks for
 
 bool SlotCache::in_slots(std::span<const Unit> units) const {
@@ -144,7 +149,7 @@ Status SlotCache::begin_hints() {
            fetching_.size() + unplaced_.size() < hints_at_once) {
         const Unit next = foreseen_.back();
         foreseen_.pop_back();
-        if (!holds(next) || store_.holds(next)) continue;
+        if (!holds(next) || store_.holds(next) || has_expired(next)) continue;
         if (platform_.find_blob(held_.at(next).hash) == nullptr) {
             fetch(next, false);
             continue;
@@ -165,6 +170,14 @@ Status SlotCache::begin_hints() {
         placed_bytes += blob_bytes_;
     }
     return {};
+}
+
+// What it was for has been asked for by now, or will not be.
+bool SlotCache::has_expired(Unit unit) {
+    const double expires_ms = held_.at(unit).expires_ms;
+    if (expires_ms == 0 || platform_.now_ms() <= expires_ms) return false;
+    ++report_.status.slots.expired;
+    return true;
 }
 
 void SlotCache::count_hint(Unit unit) {
@@ -286,7 +299,7 @@ void SlotCache::end_use(std::span<const Unit> units) {
     if (!unplaced_.empty() || !foreseen_.empty()) go_on_soon();
 }
 
-void SlotCache::foresee(std::span<const Unit> units) {
+void SlotCache::foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms) {
     if (!on_demand()) return;
     // The newest word counts: what was foreseen before and is not on its way has come too late.
     foreseen_.assign(units.rbegin(), units.rend());
@@ -296,11 +309,14 @@ void SlotCache::foresee(std::span<const Unit> units) {
         return !wanted(one.first) && !hinted_.contains(one.first);
     });
     ++num_hints_;
-    for (const Unit& unit : units) {
+    for (std::size_t i = 0; i < units.size(); ++i) {
+        const Unit& unit = units[i];
         const auto held = held_.find(unit);
         if (held == held_.end()) continue;
         held->second.hint = num_hints_;
         held->second.hinted_ms = platform_.now_ms();
+        const bool has_deadline = i < deadlines_ms.size() && deadlines_ms[i] > 0;
+        held->second.expires_ms = has_deadline ? platform_.now_ms() + deadlines_ms[i] : 0;
         if (store_.holds(unit)) held->second.last_used = clock_;
     }
     go_on();

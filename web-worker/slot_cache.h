@@ -86,8 +86,11 @@ class SlotCache {
     void end_use(std::span<const Unit> units);
 
     // Will be asked for soon, the surest first: brought while no group waits for others. What is
-    // not held is passed over.
-    void foresee(std::span<const Unit> units);
+    // not held is passed over. `deadlines_ms`, as many or none: from now on, after which one is
+    // dropped; 0: it has none.
+    void foresee(std::span<const Unit> units, std::span<const std::uint16_t> deadlines_ms = {});
+    // Where a unit that is held lies now.
+    UnitTier tier_of(Unit unit) const;
 
   private:
     struct Held {
@@ -97,7 +100,7 @@ class SlotCache {
         std::uint32_t in_use = 0;  // by groups that run
         bool foreseen = false;     // brought for a hint, not used since
         std::uint64_t hint = 0;    // the number of the newest that named it; 0: none since its use
-        double hinted_ms = 0;
+        double hinted_ms = 0, expires_ms = 0;  // 0: never
     };
     std::uint32_t capacity_of(std::uint32_t slots) const {
         return std::max(slots, static_cast<std::uint32_t>(std::min<std::uint64_t>(
@@ -116,6 +119,7 @@ class SlotCache {
     Status place_what_came();
     Status place_group();
     Status begin_hints();
+    bool has_expired(Unit unit);
     void count_hint(Unit unit);
     void finish(Status status);
 

@@ -213,6 +213,11 @@ struct WorkerCore::State {
                         .budget_bytes = told_bytes,
                         .max_buffer_bytes = adapter.max_buffer_bytes,
                         .max_binding_bytes = adapter.max_binding_bytes};
+        if (options.keep_bytes > 0) {
+            hello.device.slot_bytes = std::min(weights_bytes(report.status.budget_bytes),
+                                               compute.weights_bytes_max());
+            hello.device.store_bytes = options.keep_bytes;
+        }
         hub.greet(hello);
     }
 
@@ -255,6 +260,7 @@ struct WorkerCore::State {
                 settle();
             });
         }
+        model->loader.tell_tiers(model->hub_takes(tiers_cap));
         model->slots_before = report.status.slots;
         model->slots_told = {};
         // Of the same model: what lay on this GPU before the line broke lies there still.
@@ -316,10 +322,11 @@ struct WorkerCore::State {
                                   .loads = now.loads - before.loads,
                                   .load_us = us(now.load_ms - before.load_ms),
                                   .brought = now.brought - before.brought,
-                                  .wasted = now.wasted - before.wasted};
+                                  .wasted = now.wasted - before.wasted,
+                                  .expired = now.expired - before.expired};
         if (figures == model->slots_told) return;
         model->slots_told = figures;
-        hub.send(encode_slots(figures));
+        hub.send(encode_slots(figures, model->hub_takes(tiers_cap)));
     }
 
     // An ASSIGN that crossed a BUDGET, or a hub that counts otherwise.
@@ -414,9 +421,12 @@ struct WorkerCore::State {
                              return a.confidence > b.confidence;
                          });
         std::vector<Unit> units;
-        units.reserve(hints.size());
-        for (const PrefetchHint& hint : hints) units.push_back(hint.unit);
-        model->cache.foresee(units);
+        std::vector<std::uint16_t> deadlines_ms;
+        for (const PrefetchHint& hint : hints) {
+            units.push_back(hint.unit);
+            deadlines_ms.push_back(hint.deadline_ms);
+        }
+        model->cache.foresee(units, deadlines_ms);
     }
 
     // What is about the model that WELCOME told.

@@ -72,7 +72,8 @@ SwarmState::SwarmState(SwarmOptions given)
     }
 
     control_bytes_max = unauthenticated_frame_bytes_max +
-                        std::min<std::uint64_t>(directory.num_units(), 65535) * sizeof(Unit);
+                        std::min<std::uint64_t>(directory.num_units(), 65535) *
+                            (sizeof(Unit) + sizeof(UnitTier));
 }
 
 void SwarmState::Turn::send(Worker& worker, Bytes frame) {
@@ -413,6 +414,7 @@ RoundId SwarmCore::on_round(TimePoint now, const ExpertBatch& batch,
     round.deadline = now + state.options.round_deadline;
     state.rounds[id] = std::move(fresh);
     ++state.counts.rounds;
+    state.last_moe_index = state.moe_index[batch.layer];
     state.load_window.on_round_begin(static_cast<std::uint32_t>(state.moe_index[batch.layer]),
                                      batch.num_tokens, now);
     state.directory.needs_layer_of(state.unit_of(batch.layer, 0));

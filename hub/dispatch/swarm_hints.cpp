@@ -1,5 +1,6 @@
 // What coming layers may be asked for, told to those who hold it without having all of it in
 // memory (PREFETCH). Advice: nothing waits for it, and no answer depends on it.
+#include <algorithm>
 #include <map>
 
 #include "hub/dispatch/swarm_core.h"
@@ -15,6 +16,17 @@ void SwarmCore::on_hints(TimePoint now, std::span<const ExpertHint> hints,
     state_->send_hints(turn, hints);
 }
 
+// Who has not brought it by then need not begin: its round is over, or somebody else's by now.
+std::uint16_t SwarmState::deadline_of(const ExpertHint& hint) const {
+    const double group_ms = to_ms(group_latency.p50());
+    if (hint.deadline_ms > 0 || group_ms == 0) return hint.deadline_ms;
+
+    constexpr double least_ms = 100, patience = 4;
+    const double layer_ms = group_ms + load_window.window(1, 0).hub_ms;
+    const int lead = std::max(1, moe_index[hint.layer] - last_moe_index);
+    return static_cast<std::uint16_t>(std::clamp(patience * lead * layer_ms, least_ms, 65535.0));
+}
+
 // To everybody who might be asked: which of them it will be is decided when the layer is reached.
 // Also where an expert may lie in memory already, which only its holder knows: a hint keeps it
 // there.
@@ -26,7 +38,7 @@ void SwarmState::send_hints(Turn& turn, std::span<const ExpertHint> hints) {
         for (UnitHolder* holder : directory.ready(unit_of(hint.layer, hint.expert)))
             if (worker_of(holder).on_demand && told[holder->id].size() < prefetch_hints_max)
                 told[holder->id].push_back({.unit = {hint.layer, hint.expert},
-                                            .deadline_ms = hint.deadline_ms,
+                                            .deadline_ms = deadline_of(hint),
                                             .confidence = hint.confidence});
 
     for (const auto& [id, units] : told) {

@@ -78,19 +78,19 @@ void SwarmState::on_frame(Turn& turn, Worker& worker, ByteView frame) {
         case FrameType::busy: on_busy(turn, worker, *header, frame); return;
         case FrameType::error: on_error(turn, worker, frame); return;
         case FrameType::ready: {
-            const Result<std::vector<Unit>> units = decode_units(frame, options.limits);
-            if (!units.ok()) {
+            const Result<Ready> ready = decode_ready(frame, options.limits);
+            if (!ready.ok()) {
                 ++counts.bad_frames;
-                refuse(turn, worker, units.error(), close_code_for(units.error().code));
+                refuse(turn, worker, ready.error(), close_code_for(ready.error().code));
                 return;
             }
 
             // The first one of a worker that promised it says what it need not download, and is
             // no promise to answer, should it come late.
             if (std::exchange(worker.tells_held, false))
-                place(turn, worker, units_of(*units));
-            else
-                mark_ready(turn, worker, units_of(*units));
+                return place(turn, worker, units_of(ready->units));
+            take_tiers(worker, *ready);
+            mark_ready(turn, worker, units_of(ready->units));
             return;
         }
         case FrameType::drain: on_worker_drain(turn, worker, frame); return;
@@ -149,6 +149,16 @@ void SwarmState::on_power(Turn& turn, Worker& worker, ByteView frame) {
         return;
     }
     worker.power = *percent / 100.0;
+}
+
+// Where it lies as it comes: what else the hub knows of a worker's memory is a guess.
+void SwarmState::take_tiers(Worker& worker, const Ready& ready) {
+    for (std::size_t i = 0; i < ready.tiers.size(); ++i) {
+        if (!is_unit(ready.units[i])) continue;
+        const std::uint32_t unit = unit_of(ready.units[i].layer, ready.units[i].expert);
+        worker.tiers[unit] = ready.tiers[i];
+        if (ready.tiers[i] == UnitTier::slot) worker.slot_guess.use(unit);
+    }
 }
 
 void SwarmState::on_slots(Turn& turn, Worker& worker, ByteView frame) {

@@ -137,7 +137,7 @@ void SwarmState::on_hello(Turn& turn, Worker& worker, ByteView frame) {
                         .lz4 = worker.lz4,
                         .heartbeat_ms = static_cast<std::uint32_t>(options.heartbeat_every / 1ms),
                         .queue_depth = worker.queue_depth,
-                        .caps = {"budget", "held", times_cap, power_cap, slots_cap},
+                        .caps = {"budget", "held", times_cap, power_cap, slots_cap, tiers_cap},
                         .arithmetic = asked,
                         .nonce = options.nonce_of ? options.nonce_of(worker.id) : ""}));
 
@@ -158,6 +158,10 @@ void SwarmState::take_hello(Worker& worker, const Hello& hello) {
     worker.tells_held = names(hello.caps, "held");
     worker.on_demand = names(hello.caps, on_demand_cap);
     if (worker.on_demand) ++num_on_demand;
+    if (hello.device.slot_bytes > 0)
+        worker.slot_guess.set_slots(static_cast<std::uint32_t>(
+            std::clamp<std::uint64_t>(hello.device.slot_bytes / options.expert_blob_bytes, 1,
+                                      std::max(1u, directory.num_units()))));
 }
 
 // A peer with the five published messages: its token came with

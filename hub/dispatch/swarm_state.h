@@ -111,6 +111,7 @@ struct SwarmState {
     void on_budget(Turn& turn, Worker& worker, ByteView frame);
     void on_power(Turn& turn, Worker& worker, ByteView frame);
     void on_slots(Turn& turn, Worker& worker, ByteView frame);
+    void take_tiers(Worker& worker, const Ready& ready);
     std::uint32_t capacity_of(const Worker& worker) const;
     void on_worker_drain(Turn& turn, Worker& worker, ByteView frame);
     // An answer that f16 cannot carry is no fault of who computed it: what is still
@@ -181,6 +182,7 @@ struct SwarmState {
 
     // ---- swarm_hints.cpp
     void send_hints(Turn& turn, std::span<const ExpertHint> hints);
+    std::uint16_t deadline_of(const ExpertHint& hint) const;
 
     // ---- swarm_attempts.cpp: what is under way
     Attempt& new_attempt(Round& round, WorkerId worker);
@@ -269,7 +271,8 @@ struct SwarmState {
 
     LatencyHistogram group_latency;
     LoadWindowMeter load_window;
-    LatencyEstimates latency;  // of all workers
+    std::int32_t last_moe_index = 0;  // of the newest round's layer
+    LatencyEstimates latency;         // of all workers
     LatencyEstimates local_latency;
     AttemptPolicy policy;
     // READY of every unit, with room to spare: what a worker may send unasked

@@ -2,6 +2,7 @@
 // Plain data: swarm_core.h has the core that takes and gives them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -154,6 +155,8 @@ struct WorkerView {                                // for status, metrics and th
     RoundSplit split;
     SpeedProfile speed;  // as its HELLO told
     SlotFigures slots;   // of experts on demand, as it says itself
+    // units by UnitTier, as it said when they became ready
+    std::array<std::uint32_t, num_unit_tiers> tiers{};
     TimePoint joined_at{};
     // Whether its answers are believed, and the share of its rows that are computed again.
     Trust trust = Trust::unproven;

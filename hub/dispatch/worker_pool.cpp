@@ -275,6 +275,9 @@ WorkerView Worker::view() const {
     view.split = split;
     view.speed = speed;
     view.slots = slots;
+    for (const auto& [unit, tier] : tiers)
+        if (!units.empty() && has(unit, UnitHolder::ready))
+            ++view.tiers[static_cast<std::size_t>(tier)];
     view.joined_at = joined_at;
     return view;
 }

@@ -169,6 +169,7 @@ struct Worker : UnitHolder {
     // waited for what does not; zero until one did.
     SlotFigures slots;
     SlotGuess slot_guess;
+    std::unordered_map<std::uint32_t, UnitTier> tiers;  // of units, as their last READY said
     Duration load{};
 
     WorkerState state() const;

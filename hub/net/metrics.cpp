@@ -181,6 +181,8 @@ void add_on_demand(Families& out, const SlotFigures& slots) {
     out.counter("moex_on_demand_loads_total", "Groups that waited for experts.", slots.loads);
     out.counter("moex_on_demand_load_seconds_total", "For so long in all.",
                 1e-6 * number(slots.load_us));
+    out.counter("moex_on_demand_expired_total", "Hints that came to their turn too late.",
+                slots.expired);
     out.counters(
         "moex_on_demand_brought_total", "Experts brought to workers' memory, by use.",
         {labelled("used", "true", number(slots.brought - std::min(slots.brought, slots.wasted))),

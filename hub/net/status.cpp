@@ -106,7 +106,8 @@ json slots_json(const SlotFigures& figures, std::uint64_t blob_bytes) {
             {"loads", figures.loads},
             {"load_ms", mean_ms(figures.load_us, figures.loads)},
             {"brought_bytes", figures.brought * blob_bytes},
-            {"wasted_bytes", figures.wasted * blob_bytes}};
+            {"wasted_bytes", figures.wasted * blob_bytes},
+            {"expired", figures.expired}};
 }
 
 // What the experts of a layer may take to be brought, and what groups waited for them.
@@ -189,6 +190,10 @@ json worker_json(const WorkerView& worker, std::uint64_t blob_bytes, TimePoint n
             {"speed", speed_json(worker.speed)},
             {"slots", worker.slots.slots},
             {"on_demand", slots_json(worker.slots, blob_bytes)},
+            {"ready_in",
+             {{"store", worker.tiers[0]}, {"memory", worker.tiers[1]}, {"slot", worker.tiers[2]}}},
+            {"slot_bytes", worker.device.slot_bytes},
+            {"store_bytes", worker.device.store_bytes},
             {"connected_s", std::chrono::duration<double>(now - worker.joined_at).count()}};
 }
 

@@ -64,6 +64,12 @@ test("memory for an eighth of the experts gives the same text, and foresight fin
       assert.ok(workers[0].on_demand.misses >= calls.on_demand.misses);
       assert.ok(calls.on_demand.load_ms > 0);
       assert.ok(workers[0].slots > 0 && workers[0].slots <= 16, `memory for ${workers[0].slots}`);
+
+      const [{ ready_in, slot_bytes, store_bytes, units_ready }] = workers;
+      assert.equal(ready_in.store + ready_in.memory + ready_in.slot, units_ready);
+      assert.ok(ready_in.slot > 0 && ready_in.slot <= 16, `${ready_in.slot} of them in its slots`);
+      assert.ok(slot_bytes > 0 && slot_bytes < 3 << 20);
+      assert.equal(store_bytes, 80 << 20);
     });
   console.log(counts);
   assert.equal(counts.off.prefetched, 0);

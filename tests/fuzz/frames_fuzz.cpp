@@ -95,9 +95,12 @@ void one_control(FrameType type, const Bytes& frame) {
                             .ok());
             break;
         case FrameType::ready:
-            if (const auto message = decode_units(frame, limits()); message.ok()) {
-                const auto again = decode_units(encode_ready(*message), limits());
-                require(again.ok() && *again == *message);
+            (void)decode_units(frame, limits());
+            if (const auto message = decode_ready(frame, limits()); message.ok()) {
+                const auto again = decode_ready(encode_ready(message->units, message->tiers),
+                                                limits());
+                require(again.ok() && again->units == message->units &&
+                        again->tiers == message->tiers);
             }
             break;
         case FrameType::release: (void)decode_units(frame, limits()); break;

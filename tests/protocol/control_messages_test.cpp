@@ -315,6 +315,39 @@ TEST(UnitsTest, ComeBackAndBadOnesAreRefused) {
     EXPECT_EQ(verdict(decode(encode_cancel(0))), "unknown_type");
 }
 
+TEST(HelloTest, SlotsAndStoreAreToldApartByWhoHasAStore) {
+    Hello sent;
+    EXPECT_EQ(decode_hello(encode_hello(sent))->device.slot_bytes, 0u);
+    sent.device.budget_bytes = 900;
+    sent.device.slot_bytes = 40;
+    sent.device.store_bytes = 900;
+    const Result<Hello> got = decode_hello(encode_hello(sent));
+    EXPECT_EQ(got->device.slot_bytes, 40u);
+    EXPECT_EQ(got->device.store_bytes, 900u);
+}
+
+TEST(ReadyTest, ComesBackWithItsTiersOrWithoutAndBadOnesAreRefused) {
+    const std::vector<Unit> units{{1, 2}, {3, 7}, {0, 0}};
+    const std::vector<UnitTier> tiers{UnitTier::slot, UnitTier::store, UnitTier::memory};
+    const auto decode = [](ByteView bytes) { return decode_ready(bytes, small_limits()); };
+    const Bytes told = encode_ready(units, tiers);
+    EXPECT_EQ(decode(told)->units, units);
+    EXPECT_EQ(decode(told)->tiers, tiers);
+    EXPECT_EQ(decode(encode_ready(units))->units, units) << "as older workers say it";
+    EXPECT_TRUE(decode(encode_ready(units))->tiers.empty());
+    EXPECT_TRUE(decode(encode_ready({}))->units.empty());
+    EXPECT_EQ(verdict(decode_units(told, small_limits())), "payload_size");
+
+    expect_truncations_refused(encode_ready(units), decode);
+    for (const int cut : {-1, -2, 1})
+        EXPECT_EQ(verdict(decode(resized(told, cut))), "payload_size") << cut;
+    EXPECT_EQ(verdict(decode(with_u16(told, 20, 8))), "unknown_expert");
+    Bytes fourth = told;
+    fourth.back() = std::byte{num_unit_tiers};
+    EXPECT_EQ(verdict(decode(fourth)), "bad_field");
+    EXPECT_EQ(verdict(decode(encode_release(units))), "unknown_type");
+}
+
 TEST(IdentityTest, ComesBackAndBadOnesAreRefused) {
     Identity sent;
     sent.public_key.fill(std::byte{0x11});
@@ -360,7 +393,11 @@ TEST(SlotFiguresTest, ComeBackAndWhatCannotBeIsRefused) {
     told.late = 1;
     told.hits = told.foreseen;
     EXPECT_EQ(decode_slots(encode_slots(told)).value(), told);
-    expect_truncations_refused(encode_slots(told), decode_slots);
+    const Bytes at_first = encode_slots(told, false);
+    expect_truncations_refused(at_first, decode_slots);
+    SlotFigures without = told;
+    without.expired = 0;
+    EXPECT_EQ(decode_slots(at_first).value(), without) << "as older workers say it";
 
     const auto with = [&](std::uint64_t SlotFigures::*counter, std::uint64_t as) {
         SlotFigures one = told;

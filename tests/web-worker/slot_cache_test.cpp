@@ -24,10 +24,10 @@ struct CacheStage : Stage {
         slots = status().units_resident;
     }
     void ask(std::uint16_t expert) { expect_answer(++asked, expert); }
-    void hint(const std::vector<std::uint16_t>& experts) {
+    void hint(const std::vector<std::uint16_t>& experts, std::uint16_t deadline_ms = 0) {
         std::vector<PrefetchHint> hints;
         for (const std::uint16_t expert : experts)
-            hints.push_back({.unit = {0, expert}, .deadline_ms = 10, .confidence = 200});
+            hints.push_back({.unit = {0, expert}, .deadline_ms = deadline_ms, .confidence = 200});
         give(encode_prefetch(1000, hints));
     }
     // How many of the last questions found their expert in a slot.
@@ -124,6 +124,68 @@ TEST(SlotCacheTest, AnOlderHubIsToldNoFigures) {
     stage.give(encode_heartbeat(1));
     (void)stage.next(FrameType::heartbeat);
     EXPECT_FALSE(stage.has_sent(FrameType::slots));
+}
+
+// A group that waits comes first; what it kept waiting is dropped once its time is over.
+TEST(SlotCacheTest, AHintThatIsLaterThanItsDeadlineIsDroppedAndCounted) {
+    for (const std::uint16_t deadline_ms : {0, 50}) {
+        CacheStage stage(EvictionPolicy::lru, {slots_cap, tiers_cap});
+        const SlotCounters& counters = stage.status().slots;
+        stage.hint({92}, 50);
+        stage.run_until([&] { return counters.prefetched == 1; });
+
+        stage.hold_fetches = true;
+        stage.give(encode_group_dispatch(group_of(++stage.asked, 60), false));
+        stage.hint({90, 91}, deadline_ms);
+        stage.clock_ms += 51;
+        stage.hold_fetches = false;
+        for (auto& arrive : std::exchange(stage.held_fetches, {})) arrive();
+        (void)stage.next(FrameType::group_result);
+        stage.run_until([&] { return counters.expired + counters.prefetched == 3; });
+        EXPECT_EQ(counters.expired, deadline_ms > 0 ? 2u : 0u);
+
+        stage.give(encode_heartbeat(1));
+        EXPECT_EQ(decode_slots(stage.next(FrameType::slots))->expired, counters.expired);
+        stage.ask(90);
+    }
+}
+
+TEST(SlotCacheTest, SlotsAndStoreAreToldApart) {
+    Stage stage(limit_bytes, {.keep_bytes = num_held * stage_blob_bytes});
+    stage.core->start();
+    const DeviceInfo told = decode_hello(stage.next(FrameType::hello))->device;
+    EXPECT_EQ(told.store_bytes, num_held * stage_blob_bytes);
+    EXPECT_GT(told.slot_bytes, 0u);
+    EXPECT_LT(told.slot_bytes, limit_bytes);
+    EXPECT_EQ(told.budget_bytes, told.store_bytes) << "what a hub that knows no store gives out";
+
+    Stage plain(limit_bytes);
+    plain.core->start();
+    EXPECT_EQ(decode_hello(plain.next(FrameType::hello))->device.store_bytes, 0u);
+}
+
+TEST(SlotCacheTest, ReadySaysWhereAnExpertLiesToAHubThatReadsIt) {
+    for (const bool remembers : {false, true}) {
+        Stage stage(limit_bytes, {.keep_bytes = num_held * stage_blob_bytes});
+        stage.remembers = remembers;
+        stage.hub_caps.push_back(tiers_cap);
+        stage.limits = wide_limits;
+        stage.core->start();
+        stage.welcome();
+        stage.give(encode_assign(units_of(first_experts(num_held))));
+
+        std::map<UnitTier, std::uint32_t> found;
+        for (std::uint32_t told = 0; told < num_held;) {
+            const Ready ready = decode_ready(stage.next(FrameType::ready), stage.limits).value();
+            ASSERT_EQ(ready.tiers.size(), ready.units.size());
+            for (const UnitTier tier : ready.tiers) ++found[tier];
+            told += static_cast<std::uint32_t>(ready.units.size());
+        }
+        stage.run_until_shown();
+        EXPECT_EQ(found[UnitTier::slot], stage.status().units_resident);
+        EXPECT_EQ(found[remembers ? UnitTier::memory : UnitTier::store],
+                  num_held - stage.status().units_resident);
+    }
 }
 
 // What was foreseen for another token is no lead of this one.

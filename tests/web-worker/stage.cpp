@@ -277,7 +277,8 @@ Bytes Stage::welcome_frame() const {
 void Stage::assign(const std::vector<std::uint16_t>& experts) {
     give(encode_assign(units_of(experts)));
     std::size_t ready = 0;
-    while (ready < experts.size()) ready += decode_units(next(FrameType::ready), limits)->size();
+    while (ready < experts.size())
+        ready += decode_ready(next(FrameType::ready), limits)->units.size();
     EXPECT_EQ(ready, experts.size());
 }
 

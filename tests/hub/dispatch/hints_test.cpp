@@ -72,6 +72,62 @@ TEST(SwarmHintsTest, GoToWhoHoldsExpertsOnDemandAndToNobodyElse) {
     EXPECT_FALSE(core.wants_hints());
 }
 
+// Four times what it takes to get to their layer, once a round has told what one takes.
+TEST(SwarmHintsTest, HaveADeadlineByHowManyLayersTheyLead) {
+    SimOptions options{.num_workers = 0, .seed = 3, .num_layers = 4};
+    options.swarm.local_fallback = false;
+    options.swarm.checks.on = false;
+    SimSwarm swarm(options);
+    const WorkerId worker = swarm.join_as({.compute = 60ms, .slots = 32}, "10.1.0.1");
+    ASSERT_TRUE(swarm.run_until_ready());
+
+    const auto deadline = [&](std::uint16_t layer, std::uint16_t given = 0) {
+        const ExpertHint hint{.layer = layer, .expert = 1, .deadline_ms = given};
+        std::vector<SwarmAction> actions;
+        swarm.core().on_hints(swarm.now(), {&hint, 1}, actions);
+        for (const SwarmAction& action : actions)
+            if (const auto* sent = std::get_if<SendFrame>(&action); sent->worker == worker)
+                return decode_prefetch(sent->frame, swarm.core().options().limits)
+                    ->at(0)
+                    .deadline_ms;
+        return std::uint16_t{9999};
+    };
+    EXPECT_EQ(deadline(1), 0) << "nothing is known";
+    for (int i = 0; i < 3; ++i) {
+        const RoundId round = swarm.submit({.layer = 0, .expert_ids = {0, 1, 2, 3}});
+        ASSERT_TRUE(swarm.run_until_answered(round));
+    }
+    EXPECT_GE(deadline(1), 100);
+    EXPECT_NEAR(deadline(3), 3 * deadline(1), 3);
+    EXPECT_EQ(deadline(1, 7), 7) << "who foresaw it knows";
+}
+
+TEST(SwarmTiersTest, WhatReadySaysIsShownAndAnOlderWorkerSaysNothing) {
+    SimSwarm swarm({.num_workers = 0,
+                    .seed = 3,
+                    .swarm =
+                        [] {
+                            SwarmOptions options;
+                            options.local_fallback = false;
+                            return options;
+                        }(),
+                    .log = true});
+    const WorkerId worker = swarm.connect(false, "10.1.0.1");
+    const std::set<Unit> held = hold_all(swarm, worker, {"group", on_demand_cap});
+    swarm.run_for(100ms);
+    using Tiers = std::array<std::uint32_t, num_unit_tiers>;
+    EXPECT_EQ(swarm.core().workers()[0].tiers, (Tiers{0, 0, 0}));
+
+    const std::vector<Unit> units(held.begin(), held.end());
+    std::vector<UnitTier> tiers(units.size(), UnitTier::store);
+    tiers[0] = UnitTier::slot;
+    tiers[1] = UnitTier::memory;
+    for (int i = 0; i < 2; ++i) swarm.say(worker, encode_ready(units, tiers));  // each unit once
+    swarm.run_for(100ms);
+    const auto num_stored = static_cast<std::uint32_t>(units.size() - 2);
+    EXPECT_EQ(swarm.core().workers()[0].tiers, (Tiers{num_stored, 1, 1}));
+}
+
 SwarmOptions on_their_own() {
     SwarmOptions options;
     options.local_fallback = false;
