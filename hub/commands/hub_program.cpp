@@ -45,7 +45,9 @@ void log_loads(const SwarmCounters& counts) {
     const SlotFigures& slots = counts.slots;
     const LoadWindow& window = counts.load_window;
     if (slots.asked == 0) return;
-    const auto waited_ms = slots.loads == 0 ? 0.0 : 1e-3 * slots.load_us / slots.loads;
+    const double waited_ms = slots.loads == 0 ? 0.0
+                                              : 1e-3 * static_cast<double>(slots.load_us) /
+                                                    static_cast<double>(slots.loads);
     log_info("dispatch: experts on demand", kv("asked", slots.asked), kv("hits", slots.hits),
              kv("late", slots.late), kv("load_ms", waited_ms), kv("load_ms_most", window.most_ms()),
              kv("groups", window.groups), kv("hub_ms", window.hub_ms),
