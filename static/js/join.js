@@ -36,7 +36,10 @@ let is_paused = false;      // by its owner's click
 let waits = "";             // why the owner's rules pause it
 let lend = null;            // of /api/lend
 let quota = 0;              // bytes that this browser gives the site; 0: not known
-const conditions = new Conditions(() => obeyRules());
+const conditions = new Conditions(() => {
+  worker?.postMessage({ type: "mains", on_mains: conditions.onMains() });
+  obeyRules();
+});
 const work = new WorkCard(token, (message) => worker?.postMessage(message));
 
 const powerPercent = () => Number(element("power").value);
@@ -167,7 +170,8 @@ async function start() {
   worker.postMessage({
     type: "start", token, nickname, worker_key,
     budget_bytes: budgetBytes(), keep_bytes: keepBytes(), host_bytes: hostBytes(),
-    power_percent: powerPercent(), client: info?.version ? `tab ${info.version}` : "tab",
+    power_percent: powerPercent(), on_mains: conditions.onMains(),
+    client: info?.version ? `tab ${info.version}` : "tab",
   });
   is_paused = false;
   waits = "";

@@ -114,3 +114,38 @@ test("a program that was made before is given behind the call that asks for it",
   });
   assert.deepEqual(order, ["asked 1", "made 1", "asked 2", "made 2"]);
 });
+
+test("a GPU that may stay awake computes trifles for a while after an answer, another one none", async (t) => {
+  const { page } = await openBench(t);
+  const counts = await page.evaluate(async () => {
+    const { Gpu } = await import("/wasm/gpu.js");
+    const { Trifle } = await import("/wasm/awake.js");
+    let answered = null;
+    const gpu = new Gpu({ takeRead() {}, onRead: () => answered() });
+    await gpu.open();
+    const chosen = gpu.trifle;                          // a software adapter has none
+    gpu.trifle = Trifle.of(gpu.device, false, 8);
+    const few_cores = Trifle.of(gpu.device, false, 4);
+
+    const from = gpu.createBuffer(16, 0, "from");
+    const to = gpu.createBuffer(16, 2, "to");
+    const trifles = [];
+    for (const allowed of [false, true]) {
+      gpu.may_stay_awake = allowed;
+      const answer = new Promise((resolve) => { answered = resolve; });
+      gpu.submit([1, from, to, 0, 0, 16, 0, 0], 0, 1);
+      gpu.readBuffer(to, 16, 1);
+      await answer;
+      while (gpu.poking) await new Promise((resolve) => setTimeout(resolve));
+      trifles.push(gpu.trifles);
+    }
+    const lost = gpu.device === null;
+    gpu.close();
+    return { chosen, few_cores, trifles, lost };
+  });
+  assert.equal(counts.chosen, null);
+  assert.equal(counts.few_cores, null);
+  assert.equal(counts.trifles[0], 0);
+  assert.ok(counts.trifles[1] > 0);
+  assert.equal(counts.lost, false);
+});

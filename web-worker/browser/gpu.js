@@ -1,6 +1,7 @@
 // WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that pokes the GPU process
 // while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
+import { Trifle, awake_ms, period_ms as trifle_period_ms } from "./awake.js";
 import { PokePace, periods_us } from "./poke.js";
 
 // The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
@@ -121,6 +122,10 @@ export class Gpu {
     this.poking = false;
     this.pokes = 0;
     this.pokes_allowed = true;       // a bench asks what they bring
+    this.may_stay_awake = false;     // whoever lends it says so
+    this.trifle = null;
+    this.trifles = 0;
+    this.awake_until = 0;
     this.word = new Uint32Array(1);
   }
 
@@ -164,6 +169,7 @@ export class Gpu {
     const software = isSoftware(adapter, info);
     this.pace = new PokePace(software ? poke_period_us.software : poke_period_us.hardware);
     this.period_ms = this.pace.period_us / 1000;
+    this.trifle = Trifle.of(device, software);
     return {
       vendor: info.vendor || "unknown", architecture: info.architecture ?? "", description: info.description ?? "",
       software,
@@ -183,6 +189,7 @@ export class Gpu {
     const device = this.device;
     this.device = null;
     this.pending = 0;
+    this.awake_until = 0;
     this.handles = [null];
     this.free = [];
     this.pipelines.clear();
@@ -286,7 +293,9 @@ export class Gpu {
 
     const made = { buffer, size: 0, ticket: 0, rung: 0, since: 0 };
     const settle = () => {
-      if (this.device === device) this.pending -= 1;
+      if (this.device !== device) return;
+      this.pending -= 1;
+      if (this.may_stay_awake && this.trifle) this.awake_until = performance.now() + awake_ms;
     };
     made.onMapped = () => {
       settle();
@@ -330,17 +339,23 @@ export class Gpu {
     this.channel.port2.postMessage(0);
   }
   poke() {
-    if (this.pending === 0 || !this.device) {
+    const now = performance.now();
+    const waits = this.pending > 0;
+    if (!this.device || (!waits && now >= this.awake_until)) {
       this.poking = false;
       return;
     }
-    const now = performance.now();
-    if (now - this.last_poke >= this.period_ms) {
+    if (now - this.last_poke >= (waits ? this.period_ms : trifle_period_ms)) {
       this.last_poke = now;
-      this.pokes += 1;
-      this.device.queue.writeBuffer(this.scratch, 0, this.word);
+      if (waits) {
+        this.pokes += 1;
+        this.device.queue.writeBuffer(this.scratch, 0, this.word);
+      } else {
+        this.trifles += 1;
+        this.trifle.compute();
+      }
     }
-    if (now - this.wait_began < poke_fast_ms) this.channel.port2.postMessage(0);
+    if (!waits || now - this.wait_began < poke_fast_ms) this.channel.port2.postMessage(0);
     else setTimeout(() => this.poke(), 1);
   }
 }

@@ -1,8 +1,9 @@
 // The Dedicated Worker of the join page: loads the WASM worker core and gives it a GPU, a socket, blobs and timers
 // (Module.mx).
 // Messages in:  {type: "start", token, nickname, worker_key, budget_bytes, keep_bytes, host_bytes, eviction,
-//                power_percent}
+//                power_percent, on_mains}
 //               | {type: "budget", bytes} | {type: "keep", bytes, host_bytes} | {type: "power", percent}
+//               | {type: "mains", on_mains}      true, false, or null: the browser does not tell
 //               | {type: "identity", worker_id, public_key, signature, shows_nickname}
 //               | "pause" | "resume" | "online" | "stop"
 // Messages out: {type: "status", status} on every report; {type: "failed", reason} when the worker cannot even start.
@@ -94,6 +95,7 @@ Object.assign(mx, {
     status.bytes_to_store = blobs.put_bytes;
     status.bytes_in_memory = blobs.memory_bytes;
     status.pokes = gpu.pokes;
+    status.trifles = gpu.trifles;
     status.poke_period_us = gpu.pace?.period_us ?? 0;
     // What the border between the socket, the WASM and the GPU cost so far: a test counts it by rounds.
     status.border = { copies: host.copies + gpu.copies, mallocs: host.mallocs, promises: gpu.promises };
@@ -102,9 +104,17 @@ Object.assign(mx, {
   },
 });
 
+// All of the GPU is lent, and no battery pays for it.
+const lent = { power_percent: 100, on_mains: null };
+function judgeAwake({ percent = lent.power_percent, power_percent = percent, on_mains = lent.on_mains }) {
+  Object.assign(lent, { power_percent, on_mains });
+  gpu.may_stay_awake = power_percent >= 100 && on_mains === true;
+}
+
 const early = [];
 function handle(message) {
   const type = message.type ?? message;
+  if (["start", "power", "mains"].includes(type)) judgeAwake(message);
   if (type === "start") blobs.host_bytes = message.host_bytes ?? 0;
   if (type === "start") withText(JSON.stringify(message), (address, size) => wasm._mx_start(address, size));
   else if (type === "pause") wasm._mx_pause();

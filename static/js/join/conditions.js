@@ -58,6 +58,11 @@ export class Conditions {
     element("idle").addEventListener("input", () => this.askForIdle());
   }
 
+  // null: this browser does not tell.
+  onMains() {
+    return this.battery ? this.battery.charging : null;
+  }
+
   async findBattery() {
     this.battery = await navigator.getBattery?.().catch(() => null) ?? null;
     element("mains-field").hidden = this.battery === null;      // this browser does not tell
@@ -105,7 +110,7 @@ export class Conditions {
   // "" when this tab may work.
   reason() {
     return reasonToWait(this.rules, {
-      on_mains: this.battery ? this.battery.charging : null,
+      on_mains: this.onMains(),
       is_hidden: document.visibilityState === "hidden",
       is_idle: this.isIdle(),
       hour: new Date().getHours(),
