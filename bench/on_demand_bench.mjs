@@ -12,11 +12,11 @@
 //   of_off            and of the same worker's without hints; shares are medians of those of the turns
 // Fails when a text differs from the all-resident one.
 import { mkdtempSync, rmSync } from "node:fs";
-import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 import { Hub, NativeWorker, chat } from "../tests/browser/support/hub.mjs";
+import { farAway } from "./far_away.mjs";
 
 const max_tokens = Number(process.argv[2] ?? 96);
 const turns = Number(process.argv[3] ?? 3);
@@ -34,25 +34,10 @@ for (const policy of ["lfu", "cacheless"])
   for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch });
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
-// A line to `port` on which every piece comes half a round trip later.
-async function farAway(port) {
-  const server = createServer((near) => {
-    const far = connect(port, "127.0.0.1");
-    for (const [from, to] of [[near, far], [far, near]]) {
-      from.setNoDelay(true);
-      from.on("data", (bytes) => setTimeout(() => to.write(bytes), round_trip_ms / 2));
-      from.on("close", () => setTimeout(() => to.destroy(), round_trip_ms / 2));
-      from.on("error", () => to.destroy());
-    }
-  });
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return server;
-}
-
 async function run({ budget_mb, host_mb, policy, prefetch }) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
   const hub = await Hub.start([...serve, "--prefetch", prefetch]);
-  const line = round_trip_ms > 0 ? await farAway(hub.port) : null;
+  const line = round_trip_ms > 0 ? await farAway(hub.port, round_trip_ms) : null;
   const there = line ? { join: hub.join, url: `http://127.0.0.1:${line.address().port}` } : hub;
   const worker = await NativeWorker.start(there, ["--backend", "cpu", "--cache", cache, "--keep-mb", "80",
     "--budget-mb", budget_mb, "--host-mb", host_mb, "--evict", policy]);

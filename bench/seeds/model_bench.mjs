@@ -13,10 +13,10 @@
 //   rows_s            measured
 //   off_percent       of pass_predicted; and the least and the most of the turns
 //   off_together      where all copies of a call stall at once, as they do on cores that they share
-import { connect, createServer } from "node:net";
 import { join } from "node:path";
 
 import { Hub, NativeWorker, build, chat, run } from "../../tests/browser/support/hub.mjs";
+import { farAway } from "../far_away.mjs";
 
 const turns = Number(process.argv[2] ?? 3);
 const seconds = process.argv[3] ?? "4";
@@ -27,21 +27,6 @@ for (const [work, workers, hedge] of [["decode", 1, "off"], ["decode", 2, "off"]
   ["decode", 2, "fixed 2"], ["prefill", 2, "off"]])
   for (const rtt_ms of [0, 20]) conditions.push({ work, workers, hedge, rtt_ms });
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
-
-// A line to `port` on which every piece comes half a round trip later.
-async function farAway(port, rtt_ms) {
-  const server = createServer((near) => {
-    const far = connect(port, "127.0.0.1");
-    for (const [from, to] of [[near, far], [far, near]]) {
-      from.setNoDelay(true);
-      from.on("data", (bytes) => setTimeout(() => to.write(bytes), rtt_ms / 2));
-      from.on("close", () => setTimeout(() => to.destroy(), rtt_ms / 2));
-      from.on("error", () => to.destroy());
-    }
-  });
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return server;
-}
 
 let words = 0;
 const prompt = (work) => (work === "decode" ? `Tell me a story about garden ${words += 1}.`

@@ -11,10 +11,6 @@
 
 namespace moex {
 
-// http://HOST[:PORT]: the body of GET /api/status there, with `key` as its bearer's where there is
-// one. Gives up after ten seconds without a byte, and above 64 MiB.
-Result<std::string> fetch_status(const std::string& url, std::string_view key);
-
 // Counters are since the hub's start, or since each worker's.
 struct WorkerLook {
     double groups = 0;

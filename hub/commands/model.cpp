@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "hub/commands/command.h"
+#include "hub/commands/fetch_status.h"
 #include "hub/commands/hub_figures.h"
 #include "hub/commands/model_rows.h"
 #include "hub/commands/output.h"

@@ -20,12 +20,12 @@ fn main(@builtin(local_invocation_index) thread: u32) {
   }
 }`;
 
-export class Trifle {
-  // null: this GPU is none to keep awake.
-  static of(device, software, cores = navigator.hardwareConcurrency ?? 1) {
-    return software || cores < cores_min ? null : new Trifle(device);
-  }
+// Whether an adapter, and a machine of so many cores, is one to keep awake.
+export function canStayAwake(software, cores = navigator.hardwareConcurrency ?? 1) {
+  return !software && cores >= cores_min;
+}
 
+export class Trifle {
   constructor(device) {
     this.queue = device.queue;
     this.device = device;

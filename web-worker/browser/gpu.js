@@ -1,7 +1,7 @@
 // WebGPU for one worker: integer handles to GPU objects, one encoder per submit, readback that pokes the GPU process
 // while it waits. Plain ES module; the WASM side sees it through bridge_library.js.
 
-import { Trifle, awake_ms, period_ms as trifle_period_ms } from "./awake.js";
+import { Trifle, awake_ms, canStayAwake, period_ms as trifle_period_ms } from "./awake.js";
 import { PokePace, periods_us } from "./poke.js";
 
 // The GPU process notices finished work when a command arrives, and else about every 2 ms. While a readback is
@@ -123,7 +123,8 @@ export class Gpu {
     this.pokes = 0;
     this.pokes_allowed = true;       // a bench asks what they bring
     this.may_stay_awake = false;     // whoever lends it says so
-    this.trifle = null;
+    this.can_stay_awake = false;
+    this.trifle = null;              // made when it is needed first
     this.trifles = 0;
     this.awake_until = 0;
     this.word = new Uint32Array(1);
@@ -169,7 +170,8 @@ export class Gpu {
     const software = isSoftware(adapter, info);
     this.pace = new PokePace(software ? poke_period_us.software : poke_period_us.hardware);
     this.period_ms = this.pace.period_us / 1000;
-    this.trifle = Trifle.of(device, software);
+    this.can_stay_awake = canStayAwake(software);
+    this.trifle = null;
     return {
       vendor: info.vendor || "unknown", architecture: info.architecture ?? "", description: info.description ?? "",
       software,
@@ -295,7 +297,9 @@ export class Gpu {
     const settle = () => {
       if (this.device !== device) return;
       this.pending -= 1;
-      if (this.may_stay_awake && this.trifle) this.awake_until = performance.now() + awake_ms;
+      if (!this.may_stay_awake || !this.can_stay_awake) return;
+      this.trifle ??= new Trifle(device);
+      this.awake_until = performance.now() + awake_ms;
     };
     made.onMapped = () => {
       settle();

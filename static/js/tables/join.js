@@ -85,7 +85,7 @@ export const table = {
     keeps: (held, resident, in_memory) => `Keeps ${experts(held)} on disk, ${whole.format(resident)} on the GPU, `
       + `${in_memory} in this computer's memory.`,
     power: "Power",
-    power_all: "The hub asks as often as it likes.",
+    power_all: "The hub asks as often as it likes. On mains, the GPU stays awake while a text is written.",
     power_part: (percent) => `The hub asks this tab about ${percent} times where it would ask 100.`,
     nickname: "Name shown to the host (optional)",
     gpu: "GPU",
@@ -277,7 +277,7 @@ export const table = {
     keeps: (held, resident, in_memory) => `Hält ${experten(held)} auf der Platte, ${whole.format(resident)} auf der `
       + `GPU, ${in_memory} im Speicher dieses Rechners.`,
     power: "Leistung",
-    power_all: "Der Hub fragt, so oft er mag.",
+    power_all: "Der Hub fragt, so oft er mag. Am Netz bleibt die GPU wach, solange ein Text entsteht.",
     power_part: (percent) => `Der Hub fragt diesen Tab etwa ${percent}-mal, wo er sonst 100-mal fragte.`,
     nickname: "Name für den Gastgeber (freiwillig)",
     gpu: "GPU",
