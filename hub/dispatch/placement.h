@@ -116,6 +116,8 @@ class Placement {
     std::size_t num_members() const { return members_.size(); }
     // Holders of something of it, mean over the layers.
     double workers_per_layer() const;
+    // Of `groups`: whether the unit is the worker's group's. By other rules each is at home.
+    bool is_home(WorkerId worker, std::uint32_t unit) const;
     // Of `groups`: units that nobody of their group is to hold.
     std::uint32_t num_away() const;
     // What is not as the objective wants it, or not as the counts say; empty unless this is wrong.
@@ -193,6 +195,7 @@ class Placement {
     std::vector<std::uint32_t> group_sizes() const;
     void enter_group(Member& newcomer);
     void even_groups();
+    bool is_better_place(const Member& a, const Member& b, std::uint32_t unit) const;
     Member* choose_in_group(std::uint32_t unit);
     std::uint32_t rebalance_groups(std::uint32_t moves_max, std::vector<PlacementChange>& changes);
     void check_groups(std::vector<std::string>& broken) const;

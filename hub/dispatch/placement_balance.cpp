@@ -8,18 +8,21 @@
 namespace moex {
 
 std::uint32_t Placement::rebalance(std::uint32_t moves_max, std::vector<PlacementChange>& changes) {
-    const bool grouped = options_.choice.rule == PlacementRule::groups;
-    const bool hashed = options_.choice.rule == PlacementRule::hash;
-    std::uint32_t num_moved = grouped ? rebalance_groups(moves_max, changes) : 0;
-    for (auto& [worker, member] : members_) {
-        if (!member.wants_share || grouped) continue;
-        num_moved += hashed ? take_hashed(member, moves_max - num_moved, changes)
-                            : take_share(member, moves_max - num_moved, changes);
-        member.wants_share = num_moved == moves_max;
+    std::uint32_t num_moved = 0;
+    if (options_.choice.rule == PlacementRule::groups) {
+        num_moved = rebalance_groups(moves_max, changes);
+    } else {
+        const bool hashed = options_.choice.rule == PlacementRule::hash;
+        for (auto& [worker, member] : members_) {
+            if (!member.wants_share) continue;
+            num_moved += hashed ? take_hashed(member, moves_max - num_moved, changes)
+                                : take_share(member, moves_max - num_moved, changes);
+            member.wants_share = num_moved == moves_max;
+        }
+        num_moved += shed_above_bound(moves_max - num_moved, changes);
+        unbalanced_ = num_moved == moves_max;
     }
 
-    if (!grouped) num_moved += shed_above_bound(moves_max - num_moved, changes);
-    unbalanced_ = num_moved == moves_max;
     // who gave may have room for what lacks a copy
     if (!missing_.empty()) fill_missing(changes);
     return num_moved;

@@ -65,6 +65,12 @@ bool Placement::is_home(const Member& member, std::uint32_t unit) const {
     return member.group == layer_of(unit) % options_.choice.num_groups;
 }
 
+bool Placement::is_home(WorkerId worker, std::uint32_t unit) const {
+    const auto found = members_.find(worker);
+    return options_.choice.rule != PlacementRule::groups || found == members_.end() ||
+           is_home(found->second, unit);
+}
+
 std::vector<std::uint32_t> Placement::group_sizes() const {
     std::vector<std::uint32_t> sizes(options_.choice.num_groups);
     for (const auto& [worker, member] : members_)
@@ -109,43 +115,66 @@ void Placement::even_groups() {
 }
 
 // At home first, on a new address prefix, then where least of the layer is.
-Placement::Member* Placement::choose_in_group(std::uint32_t unit) {
+bool Placement::is_better_place(const Member& a, const Member& b, std::uint32_t unit) const {
     const std::uint32_t layer = layer_of(unit);
     const auto key = [&](const Member& member) {
         return std::tuple(!is_home(member, unit),
                           collisions(unit, 0, member.given.address_prefix) > 0,
-                          member.layer_load[layer], member.load, hash_rank(member, unit));
+                          member.layer_load[layer], member.load);
     };
+    const auto key_a = key(a), key_b = key(b);
+    return key_a != key_b ? key_a < key_b : hash_rank(a, unit) < hash_rank(b, unit);
+}
+
+Placement::Member* Placement::choose_in_group(std::uint32_t unit) {
     Member* best = nullptr;
     for (auto& [worker, member] : members_)
         if (member.load < member.capacity && !owns(member, unit) &&
-            (best == nullptr || key(member) < key(*best)))
+            (best == nullptr || is_better_place(member, *best, unit)))
             best = &member;
     return best;
 }
 
-// Home, and evenly there: each move is one of these, and none undoes another.
+// Home, and evenly there: each move is one of these, and none undoes another. What costs nothing
+// moves at once, however little may be paid for: else a first worker would load meanwhile what is
+// others', and all of that would have to be loaded twice.
 std::uint32_t Placement::rebalance_groups(std::uint32_t moves_max,
                                           std::vector<PlacementChange>& changes) {
-    std::uint32_t num_moved = 0;
     const auto is_better = [&](const Member& to, const Member& from, std::uint32_t unit) {
-        if (is_home(to, unit) != is_home(from, unit)) return is_home(to, unit);
+        if (!is_home(from, unit)) return true;
         const std::uint32_t layer = layer_of(unit);
-        return is_home(to, unit) && from.layer_load[layer] >= to.layer_load[layer] + 2 &&
+        return from.layer_load[layer] >= to.layer_load[layer] + 2 &&
                collisions(unit, from.given.worker, to.given.address_prefix) <=
                    collisions(unit, from.given.worker, from.given.address_prefix);
     };
+    std::vector<std::vector<Member*>> groups(options_.choice.num_groups);
+    for (auto& [worker, member] : members_)
+        if (member.capacity > 0) groups[member.group].push_back(&member);
+    const auto place_at_home = [&](std::uint32_t unit) {
+        Member* best = nullptr;
+        for (Member* member : groups[layer_of(unit) % groups.size()])
+            if (member->load < member->capacity && !owns(*member, unit) &&
+                (best == nullptr || is_better_place(*member, *best, unit)))
+                best = member;
+        return best;
+    };
 
-    for (bool has_moved = true; has_moved;) {
-        has_moved = false;
+    std::uint32_t num_moved = 0;
+    bool has_moved = true;
+    while (has_moved) {
+        has_moved = unbalanced_ = false;
         for (std::uint32_t unit = 0; unit < options_.num_units; ++unit) {
             for (Member* from : std::vector(owner_members_[unit])) {
-                if (num_moved == moves_max) return num_moved;
                 if (from->is_pinned) continue;
-                Member* const to = choose_in_group(unit);
+                Member* const to = place_at_home(unit);
                 if (to == nullptr || !is_better(*to, *from, unit)) continue;
 
-                num_moved += !has_cached(*to, unit) && is_loaded(*from, unit);
+                const bool is_paid = !has_cached(*to, unit) && is_loaded(*from, unit);
+                if (is_paid && num_moved == moves_max) {
+                    unbalanced_ = true;  // another time
+                    continue;
+                }
+                num_moved += is_paid;
                 disown(*from, unit, changes);
                 own(*to, unit, changes);
                 has_moved = true;

@@ -30,14 +30,16 @@ UnitDirectoryOptions directory_options(const SwarmOptions& options) {
     constexpr std::uint64_t ahead_bytes = 16 << 20, ahead_min = 4;
     const std::uint64_t ahead = std::max(
         ahead_min, ahead_bytes / std::max<std::uint64_t>(1, options.expert_blob_bytes));
-    // All copies could move within some eight minutes.
+    // All copies could move within some eight minutes, or seconds: what lies outside of its group
+    // keeps hints from leading by as many layers as there are groups.
     const double num_copies = static_cast<double>(placement.replicas) * placement.num_units;
+    const bool grouped = placement.choice.rule == PlacementRule::groups;
     return {.placement = placement,
             .load_within = options.load_within + slow_load,
             .load_again_after = options.load_again_after,
             .return_within = options.return_within,
-            .moves_per_s = std::max(16.0, num_copies / 500),
-            .moves_at_once = std::max(64.0, num_copies / 100),
+            .moves_per_s = std::max(16.0, num_copies / (grouped ? 8 : 500)),
+            .moves_at_once = std::max(64.0, num_copies / (grouped ? 8 : 100)),
             .loads_ahead = static_cast<std::uint32_t>(
                 std::min<std::uint64_t>(ahead, placement.num_units)),
             .serves = [](const UnitHolder& holder) { return worker_of(&holder).health.serves(); }};

@@ -58,7 +58,7 @@ void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, Time
         return away.ring_key == member.ring_key;
     });
     if (place == away_.end()) {
-        const bool fills = member.cached.empty();
+        const bool fills = member.cached.empty() && !awaits_groups();
         placement_.join(member, changes_, fills);
         if (fills) {
             fill_at_.reset();
@@ -70,6 +70,14 @@ void UnitDirectory::join(UnitHolder& holder, const PlacementMember& member, Time
         placement_.rename(place->id, member, changes_);
         away_.erase(place);
     }
+}
+
+// A group that nobody has come to yet is no reason to give its layers to others: workers that are
+// started together come together, and would load them once more.
+bool UnitDirectory::awaits_groups() const {
+    return options_.placement.choice.rule == PlacementRule::groups &&
+           std::ranges::all_of(members_,
+                               [](const auto& one) { return one.second->num_ready == 0; });
 }
 
 void UnitDirectory::leave(UnitHolder& holder, bool may_return, TimePoint now) {
@@ -243,7 +251,8 @@ std::uint32_t UnitDirectory::needed_after(std::uint32_t unit) const {
 }
 
 // Tells it what the placement wants of it, as much as its room allows and it may have ahead. What
-// nobody holds or loads comes first, as it is needed; then what nobody has ready.
+// nobody holds or loads comes first, as it is needed, its own group's layers before those that it
+// has until another group has workers; then what nobody has ready.
 void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
     holder.assign_pending = false;
     holder.num_later = 0;
@@ -252,6 +261,7 @@ void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
     struct Wish {
         bool is_held, is_download;
         std::size_t num_ready, num_holders;
+        bool is_away;
         std::uint64_t order;
         std::uint32_t unit;
     };
@@ -262,15 +272,15 @@ void UnitDirectory::assign_wanted(UnitHolder& holder, TimePoint now) {
             continue;
         const bool is_held = !holders_[unit].empty();
         wishes.push_back({is_held, !holder.has(unit, UnitHolder::cached), ready_[unit].size(),
-                          holders_[unit].size(),
+                          holders_[unit].size(), !placement_.is_home(holder.id, unit),
                           is_held ? mix_hash(holder.id, unit) : needed_after(unit), unit});
     }
 
     if (wishes.empty()) return;
 
     std::sort(wishes.begin(), wishes.end(), [](const Wish& a, const Wish& b) {
-        return std::tie(a.is_held, a.is_download, a.num_ready, a.num_holders, a.order) <
-               std::tie(b.is_held, b.is_download, b.num_ready, b.num_holders, b.order);
+        return std::tie(a.is_held, a.is_download, a.num_ready, a.num_holders, a.is_away, a.order) <
+               std::tie(b.is_held, b.is_download, b.num_ready, b.num_holders, b.is_away, b.order);
     });
 
     if (wishes.size() > room) {

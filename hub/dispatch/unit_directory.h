@@ -124,6 +124,7 @@ class UnitDirectory {
 
   private:
     PlacementOptions placement_options() const;
+    bool awaits_groups() const;
     void order(const UnitHolder& holder, bool release, Units units);
     void release_surplus_of_touched(TimePoint now);
     void release_surplus(std::uint32_t unit, TimePoint now, std::vector<UnitHolder*>& freed);
@@ -162,8 +163,8 @@ class UnitDirectory {
     std::uint32_t needed_first_ = 0;
     double moves_saved_ = 0;
     TimePoint moves_at_{}, balance_at_{};
-    // Those who say what they have cached come together: what nobody of them has is given out once
-    // nobody more has come for a moment.
+    // Those who say what they have cached come together, and the first workers of groups: what
+    // nobody of them has is given out once nobody more has come for a moment.
     std::optional<TimePoint> fill_at_;
     TimePoint fill_at_most_{};
 };
