@@ -36,11 +36,34 @@ std::uint64_t us_of(Duration duration) {
 
 }  // namespace
 
+void RoundTrace::note_hints(ByteView frame, TimePoint queued_at) {
+    ByteReader in(frame.subspan(frame_header_bytes));
+    const std::uint16_t count = in.u16();
+    in.u16();  // zero
+    for (std::uint16_t i = 0; i < count && !in.overrun(); ++i) {
+        Hinted& hinted = hinted_.try_emplace(in.u16(), Hinted{.at = queued_at}).first->second;
+        ++hinted.experts;
+        in.take(sizeof(std::uint16_t) * 2 + 2);  // expert, deadline, confidence, zero
+    }
+}
+
+// A layer before the last one is of another token: what was not asked of the one before never is.
+RoundTrace::Hinted RoundTrace::take_hints(std::uint16_t layer, TimePoint queued_at) {
+    if (layer <= last_layer_)
+        std::erase_if(hinted_, [this](const auto& one) { return one.second.at < last_asked_; });
+    last_layer_ = layer;
+    last_asked_ = queued_at;
+    const auto hinted = hinted_.extract(layer);
+    return hinted ? hinted.mapped() : Hinted{};
+}
+
 void RoundTrace::sent(ByteView frame, TimePoint queued_at) {
     const auto header = decode_frame_header(frame);
+    if (header.ok() && header->type == FrameType::prefetch) return note_hints(frame, queued_at);
     if (!header.ok() || header->type != FrameType::group_dispatch) return;
     if (asked_.size() >= asked_max) asked_.clear();
-    asked_[header->sequence_id] = {queued_at, now_steady(), frame.size()};
+    asked_[header->sequence_id] = {queued_at, now_steady(), frame.size(),
+                                   take_hints(group_header_of(frame).layer, queued_at)};
 }
 
 void RoundTrace::received(std::uint64_t worker, ByteView frame) {
@@ -59,6 +82,9 @@ void RoundTrace::received(std::uint64_t worker, ByteView frame) {
     }
 
     const std::uint32_t id = header->sequence_id;
+    if (const Hinted& hinted = asked.mapped().hinted; hinted.experts > 0)
+        trace->worker_span(worker, id, "hinted", hinted.at, std::max(begin, hinted.at),
+                           {{"layer", group.layer}, {"experts", hinted.experts}});
     trace->worker_span(worker, id, "round", begin, end,
                        {{"layer", group.layer},
                         {"experts", group.num_experts},

@@ -1,6 +1,7 @@
 // The rounds of one worker as its connection sees them: from the question's place in the outbox to
 // the answer's last byte, for `serve --trace`. What the worker told of its own times is drawn into
-// the middle of the round: its clock is not ours.
+// the middle of the round: its clock is not ours. Of a layer that was hinted (PREFETCH) the lead is
+// drawn, from the first hint to the question.
 // Owner: the socket's strand.
 #pragma once
 
@@ -19,11 +20,22 @@ class RoundTrace {
     void received(std::uint64_t worker, ByteView frame);
 
   private:
+    struct Hinted {
+        TimePoint at{};
+        std::uint64_t experts = 0;
+    };
     struct Asked {
         TimePoint queued_at, written_at;
         std::uint64_t bytes = 0;
+        Hinted hinted;  // what it asks for
     };
-    std::unordered_map<std::uint32_t, Asked> asked_;  // by sequence id
+    void note_hints(ByteView frame, TimePoint queued_at);
+    Hinted take_hints(std::uint16_t layer, TimePoint queued_at);
+
+    std::unordered_map<std::uint32_t, Asked> asked_;    // by sequence id
+    std::unordered_map<std::uint16_t, Hinted> hinted_;  // by layer, since it was asked last
+    std::uint16_t last_layer_ = 0;
+    TimePoint last_asked_{};
 };
 
 }  // namespace moex::net

@@ -7,6 +7,7 @@ import { bytes, compact, ms, number, span, whole } from "/js/format.js";
 import { speakIn } from "/js/language.js";
 import { drawLayer, heatWords, holderKind } from "/js/status/heat.js";
 import { sayHistoryAnew, showHistory } from "/js/status/history.js";
+import { onDemandWords, tierWords } from "/js/status/on_demand.js";
 import { splitWords } from "/js/status/split.js";
 import { read, write } from "/js/storage.js";
 import { say, table } from "/js/tables/status.js";
@@ -75,12 +76,20 @@ function gpuOf(worker) {
 // A name of the hub's in the page's language; a new one stays as it is.
 const word = (kind, name) => say(`${kind}_${name}`) ?? name;
 
+function expertsOf(worker) {
+  const held = `${worker.units_ready} / ${worker.units_assigned}`, tiers = tierWords(worker);
+  if (!tiers) return held;
+  const cell = make("span", "", held);
+  cell.append(make("span", "tiers", tiers));
+  return cell;
+}
+
 // What each column says of a worker: on a phone its head stands before it.
 const columns = [
   ["name", (worker) => worker.nickname || `#${worker.id}`],
   ["state", ({ state }) => make("span", `pill ${state_kinds[state] ?? ""}`, word("state", state))],
   ["gpu", gpuOf],
-  ["experts", (worker) => `${worker.units_ready} / ${worker.units_assigned}`],
+  ["experts", expertsOf],
   ["answered", (worker) => compact.format(worker.pairs_answered)],
   ["record", (worker) => (worker.trust ? word("trust", worker.trust) : "–")],
   ["call", (worker) => ms(worker.p50_ms)],
@@ -257,6 +266,8 @@ function draw(status) {
   drawFigures(status);
   element("split").textContent = splitWords(status.calls.split);
   element("split").hidden = element("split").textContent === "";
+  element("on-demand").textContent = onDemandWords(status);
+  element("on-demand").hidden = element("on-demand").textContent === "";
   drawCharts();
   drawWorkers(status.workers);
   drawHeat(status.replicas, options.local_fallback);
@@ -271,14 +282,7 @@ function drawJoin(join_url) {
   element("join-link").href = join_url;
 }
 
-// What experts on demand found, for those who lend so; their misses by the tokens that the hub computed.
-function onDemandWords({ asked, hits, late, misses, foreseen, lead_ms, wasted_bytes }, engine) {
-  const tokens = Math.max(1, engine.prompt_tokens + engine.generated_tokens - engine.cached_tokens);
-  const lead = foreseen > 0 ? ms(lead_ms) : null;
-  return say("on_demand", hits / asked, misses / tokens, late, lead, bytes(wasted_bytes));
-}
-
-function footWords({ version, uptime_s, options, calls, engine }) {
+function footWords({ version, uptime_s, options, calls }) {
   const wanted = [
     say("hedging", word("hedge", options.hedge)),
     say("replicas", options.replicas),
@@ -292,7 +296,6 @@ function footWords({ version, uptime_s, options, calls, engine }) {
     say("bad", calls.bad_answers),
     ...(calls.rows_checked > 0 ? [say("again", calls.rows_checked)] : []),
     ...(calls.lies > 0 ? [say("lies", calls.lies, calls.bans)] : []),
-    ...(calls.on_demand.asked > 0 ? [onDemandWords(calls.on_demand, engine)] : []),
   ];
   return say("foot", version, span(uptime_s), wanted.join(", "), seen.join("; "));
 }

@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { csvOf, shareOfBound, us } from "../../static/js/bench/words.js";
 import { fine } from "../../static/js/format.js";
 import { roundWords } from "../../static/js/join/words.js";
+import { onDemandWords, tierWords } from "../../static/js/status/on_demand.js";
 import { splitWords } from "../../static/js/status/split.js";
 import { PokePace, periods_us } from "../../web-worker/browser/poke.js";
 
@@ -63,4 +64,25 @@ test("BenchRowsAreThoseOfKernelBench", () => {
   assert.equal(line, "gate_up,paper,,8,same,,,,12.3,1,8.9,721");
   assert.equal(shareOfBound(row, 1442.4), "50 %");
   assert.equal(shareOfBound({ gb_s: 0 }, 1442.4), "");
+});
+
+const on_demand = { asked: 400, hits: 300, misses: 100, late: 3, expired: 2, foreseen: 90, lead_ms: 1.25, loads: 40,
+  load_ms: 2.5, wasted_bytes: 1.2e6 };
+const demand = { calls: { on_demand, load_window: { groups: 4, most_ms: 0.8 } },
+  engine: { prompt_tokens: 30, generated_tokens: 20, cached_tokens: 0 },
+  workers: [{ ready_in: { store: 100, memory: 0, slot: 28 } }, { ready_in: { store: 0, memory: 0, slot: 128 } }] };
+
+test("WhereExpertsLieAndWhatHintsBroughtIsSaid", () => {
+  assert.deepEqual(demand.workers.map(tierWords), ["28 on its GPU, 100 on disk", ""]);
+  assert.equal(tierWords({ ready_in: { store: 1, memory: 2, slot: 3 } }), "3 on its GPU, 2 in memory, 1 on disk");
+  assert.equal(onDemandWords(demand), "Of experts on demand 28 lay on contributors' GPUs when they were ready, "
+    + "0 in memory, 100 on disk. 75 % of those that were asked were there, 2 a token were not. Hints had brought 90 of "
+    + "them, 1.3 ms ahead; 3 were still on their way, 2 hints came too late, 1.2 MB were brought in vain. Calls that "
+    + "waited for experts did so for 2.5 ms; 800 µs would pass unnoticed with 4 groups of contributors, were all "
+    + "foreseen.");
+});
+
+test("WhereNobodyLoadsOnDemandNothingIsSaidOfIt", () => {
+  const none = Object.fromEntries(Object.keys(on_demand).map((name) => [name, 0]));
+  assert.equal(onDemandWords({ ...demand, workers: [], calls: { ...demand.calls, on_demand: none } }), "");
 });

@@ -124,9 +124,17 @@ export const table = {
     bad: (n) => count(n, "bad answer"),
     again: (n) => `${whole.format(n)} rows computed again`,
     lies: (n, banned) => `${count(n, "lie")} seen, ${whole.format(banned)} banned`,
-    on_demand: (hits, misses, late, lead, wasted) => `on demand ${whole.format(100 * hits)} % of experts were in `
-      + `memory${lead ? `, hints ${lead} ahead` : ""}, ${number.format(misses)} missing a token, ${whole.format(late)} `
-      + `late, ${wasted} brought in vain`,
+    tiers_short: (slot, memory, store) => `${slot} on its GPU${memory ? `, ${memory} in memory` : ""}, `
+      + `${store} on disk`,
+    tiers: (slot, memory, store) => `Of experts on demand ${whole.format(slot)} lay on contributors' GPUs when they `
+      + `were ready, ${whole.format(memory)} in memory, ${whole.format(store)} on disk.`,
+    on_demand: (hits, misses) => `${whole.format(100 * hits)} % of those that were asked were there, `
+      + `${number.format(misses)} a token were not.`,
+    hinted: (there, lead, late, expired, wasted) => `Hints had brought ${whole.format(there)} of them, ${lead} ahead; `
+      + `${whole.format(late)} were still on their way, ${whole.format(expired)} hints came too late, ${wasted} were `
+      + "brought in vain.",
+    waited: (load, most, groups) => `Calls that waited for experts did so for ${load}; ${most} would pass unnoticed`
+      + `${groups > 1 ? ` with ${groups} groups of contributors` : ""}, were all foreseen.`,
     foot: (version, up, wanted, seen) => `MoEx ${version}, up ${up}. ${wanted}. ${seen}.`,
     all_held: (n) => `Contributors hold all ${whole.format(n)} experts.`,
     held: (lent, all, rest) => `Contributors hold ${whole.format(lent)} of ${count(all, "expert")}, ${rest}.`,
@@ -261,9 +269,17 @@ export const table = {
     bad: (n) => count(n, "schlechte Antwort", "schlechte Antworten"),
     again: (n) => `${count(n, "Zeile", "Zeilen")} nachgerechnet`,
     lies: (n, banned) => `${count(n, "Lüge", "Lügen")} bemerkt, ${whole.format(banned)} ausgeschlossen`,
-    on_demand: (hits, misses, late, lead, wasted) => `auf Abruf lagen ${whole.format(100 * hits)} % der Experten im `
-      + `Speicher${lead ? `, Hinweise ${lead} voraus` : ""}, ${number.format(misses)} fehlten je Token, `
-      + `${whole.format(late)} kamen spät, ${wasted} umsonst geholt`,
+    tiers_short: (slot, memory, store) => `${slot} auf der GPU${memory ? `, ${memory} im Speicher` : ""}, `
+      + `${store} auf der Platte`,
+    tiers: (slot, memory, store) => `Von den Experten auf Abruf lagen ${whole.format(slot)} auf den GPUs der Helfer, `
+      + `als sie bereit waren, ${whole.format(memory)} im Speicher, ${whole.format(store)} auf der Platte.`,
+    on_demand: (hits, misses) => `${whole.format(100 * hits)} % der verlangten waren da, `
+      + `${number.format(misses)} je Token fehlten.`,
+    hinted: (there, lead, late, expired, wasted) => `${whole.format(there)} davon hatten Hinweise geholt, ${lead} `
+      + `voraus; ${whole.format(late)} waren noch unterwegs, ${whole.format(expired)} Hinweise kamen zu spät, `
+      + `${wasted} wurden umsonst geholt.`,
+    waited: (load, most, groups) => `Aufrufe, die auf Experten warteten, taten es ${load}; ${most} blieben unbemerkt`
+      + `${groups > 1 ? ` bei ${groups} Gruppen von Helfern` : ""}, wäre alles vorhergesehen.`,
     foot: (version, up, wanted, seen) => `MoEx ${version}, läuft seit ${up}. ${wanted}. ${seen}.`,
     all_held: (n) => `Helfer halten alle ${whole.format(n)} Experten.`,
     held: (lent, all, rest) => `Helfer halten ${whole.format(lent)} von ${count(all, "Experte", "Experten")}, ${rest}.`,
