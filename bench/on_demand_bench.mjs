@@ -1,7 +1,9 @@
 #!/usr/bin/env node
 // Experts on demand: one native worker that holds all of the demo's experts, with memory for some of them.
-//   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms]        [96 3 0]
-// round_trip_ms: added between hub and worker, half of it each way.
+//   usage: MOEX_BUILD=build node bench/on_demand_bench.mjs [tokens] [turns] [round_trip_ms] [hints] [budgets]
+//                                                          [96 3 0 off,4,8,shadow:served:2,shadow:int2 3,12]
+// round_trip_ms: added between hub and worker, half of it each way. hints: as `serve --prefetch` has them; shadow:int2
+// and its like are packed here first. budgets: MB.
 // Every way decodes the same greedy text, the ways in turns. Prints CSV, a row a way:
 //   budget_mb,slots   the worker's limit, and the experts that lie in its memory
 //   host_mb           memory of its machine for experts that were read and verified before (--host-mb)
@@ -15,7 +17,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-import { Hub, NativeWorker, chat } from "../tests/browser/support/hub.mjs";
+import { Hub, NativeWorker, build, chat, run } from "../tests/browser/support/hub.mjs";
 import { farAway } from "./far_away.mjs";
 
 const max_tokens = Number(process.argv[2] ?? 96);
@@ -25,18 +27,30 @@ const request = {
   model: "moex-demo", temperature: 0, max_tokens,
   messages: [{ role: "user", content: "Tell me a story about a garden." }],
 };
+const hints = (process.argv[5] ?? "off,4,8,shadow:served:2,shadow:int2").split(",");
+const budgets = (process.argv[6] ?? "3,12").split(",").map(Number);
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off"];
 const ways = [{ budget_mb: 64, host_mb: 0, policy: "lru", prefetch: "off" }];      // room for all
-for (const budget_mb of [3, 12])
+for (const budget_mb of budgets)
   for (const host_mb of [0, 256])
-    for (const prefetch of ["off", "4", "8"]) ways.push({ budget_mb, host_mb, policy: "lru", prefetch });
-for (const policy of ["lfu", "cacheless"])
-  for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch });
+    for (const prefetch of hints) ways.push({ budget_mb, host_mb, policy: "lru", prefetch });
+if (process.argv.length <= 5)
+  for (const policy of ["lfu", "cacheless"])
+    for (const prefetch of ["off", "4"]) ways.push({ budget_mb: 3, host_mb: 256, policy, prefetch });
+// Shadows of the demo, by their dtype.
+const shadows = mkdtempSync(join(tmpdir(), "moex-shadows-"));
+for (const dtype of ["int2", "int3"]) {
+  if (!hints.includes(`shadow:${dtype}`)) continue;
+  const packed = await run(join(build, "moex-hub"), ["pack", "--shadow", dtype, "static/models/demo",
+    join(shadows, dtype)]);
+  if (packed.code !== 0) throw new Error(packed.stderr);
+}
+const flagOf = (prefetch) => (/^shadow:int\d$/.test(prefetch) ? prefetch.replace(":", `:${shadows}/`) : prefetch);
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
 
-async function run({ budget_mb, host_mb, policy, prefetch }) {
+async function measure({ budget_mb, host_mb, policy, prefetch }) {
   const cache = mkdtempSync(join(tmpdir(), "moex-on-demand-"));
-  const hub = await Hub.start([...serve, "--prefetch", prefetch]);
+  const hub = await Hub.start([...serve, "--prefetch", flagOf(prefetch)]);
   const line = round_trip_ms > 0 ? await farAway(hub.port, round_trip_ms) : null;
   const there = line ? { join: hub.join, url: `http://127.0.0.1:${line.address().port}` } : hub;
   const worker = await NativeWorker.start(there, ["--backend", "cpu", "--cache", cache, "--keep-mb", "80",
@@ -61,7 +75,7 @@ async function run({ budget_mb, host_mb, policy, prefetch }) {
 
 const results = ways.map(() => []);
 for (let turn = 0; turn < turns; turn += 1)
-  for (const [i, way] of ways.entries()) results[i].push(await run(way));
+  for (const [i, way] of ways.entries()) results[i].push(await measure(way));
 
 const [all] = results;
 console.log("budget_mb,slots,host_mb,policy,prefetch,asked,missing,late,load_ms_token,tok_s,of_all,of_off");
@@ -76,3 +90,4 @@ for (const [i, { budget_mb, host_mb, policy, prefetch }] of ways.entries()) {
     (of((one) => one.load_ms) / max_tokens).toFixed(2), of((one) => one.tok_s).toFixed(1), shareOf(all),
     shareOf(off)].join(","));
 }
+rmSync(shadows, { recursive: true });

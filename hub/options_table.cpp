@@ -43,9 +43,11 @@ Status check_prefetch(std::string_view value) {
     const auto [end, failure] = std::from_chars(value.data(), value.data() + value.size(), number);
     const bool is_number = failure == std::errc() && end == value.data() + value.size();
     if (value == "off" || value == "on" || (is_number && number >= 1 && number <= 1024)) return {};
-    return Error{
-        ErrorCode::invalid_argument,
-        text("wanted off, on or a number of experts from 1 to 1024, found \"", value, "\"")};
+    constexpr std::string_view shadow = "shadow:";
+    if (value.starts_with(shadow) && value.size() > shadow.size()) return {};
+    return Error{ErrorCode::invalid_argument,
+                 text("wanted off, on, a number of experts from 1 to 1024 or shadow:DIR, found \"",
+                      value, "\"")};
 }
 
 Status check_share(std::string_view value) {
@@ -197,9 +199,11 @@ const Setting swarm_settings[] = {
      "second layer's calls leave before the last answers are in, default vectors in their place: "
      "5 of 8 round trips of the demo, nothing won with --backend local",
      0, 0, "exact|speculative"},
-    {"prefetch", word, command_serve, "off|on|N", "off",
+    {"prefetch", word, command_serve, "off|on|N|shadow:DIR", "off",
      "tell workers that hold more experts than lie in their memory which of them the next layer "
-     "may ask for (by this machine's cores); N a token and layer, on: as many as a token asks for",
+     "may ask for (by this machine's cores); N a token and layer, on: as many as a token asks for; "
+     "shadow:DIR: as a shadow of the model (pack --shadow) says, which runs ahead on cores that "
+     "are free; shadow:DIR:N with N experts a token, shadow:served:N with N of the model's own",
      0, 0, "", check_prefetch},
     {"prefetch-replay", word, command_serve, "RECALL", "",
      "hints of a text that was decoded before are this share right (benches)", 0, 0, "",

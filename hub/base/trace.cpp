@@ -101,7 +101,9 @@ struct Trace::State {
               name_json("thread_name", hub_process, static_cast<std::uint32_t>(Row::engine),
                         "engine") +
               name_json("thread_name", hub_process, static_cast<std::uint32_t>(Row::strand),
-                        "swarm strand"));
+                        "swarm strand") +
+              name_json("thread_name", hub_process, static_cast<std::uint32_t>(Row::shadow),
+                        "shadow"));
     }
 
     void write(const Event& event, std::string& lines) {

@@ -26,7 +26,7 @@ struct TraceValue {
 
 class Trace {
   public:
-    enum class Row : std::uint32_t { engine = 1, strand = 2 };  // of the hub
+    enum class Row : std::uint32_t { engine = 1, strand = 2, shadow = 3 };  // of the hub
     static constexpr std::uint64_t bytes_max_default = 1ull << 30;
 
     // Replaces `path`, and is what on() gives until it is destroyed. One at a time.

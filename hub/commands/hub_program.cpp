@@ -54,6 +54,11 @@ void log_loads(const SwarmCounters& counts) {
              kv("worker_ms", window.worker_ms), kv("trip_ms", window.trip_ms));
 }
 
+void log_shadow(const ServedShadowCounters& counts) {
+    log_info("hub: the shadow", kv("steps", counts.steps), kv("steps_cut", counts.steps_cut),
+             kv("layers", counts.layers), kv("layers_late", counts.layers_late));
+}
+
 // Each connection is a file; the usual soft limit of 1,024 is for programs that use select().
 void raise_open_files() {
     rlimit files{};
@@ -180,6 +185,7 @@ void HubProgram::run() {
     server_->run(settings_.number("net-threads"), spin_max());
     stop_.detach();
     if (swarm_) log_loads(swarm_->core().counters());
+    if (shadow_) log_shadow(shadow_->counters());
     log_info("hub: stopped");
 }
 
@@ -230,6 +236,8 @@ Status HubProgram::load() {
 
 // For steps on this machine's cores. A model of one MoE layer has no next.
 Status HubProgram::open_hints() {
+    if (const std::string name = shadow_name(settings_); !name.empty())
+        MOEX_TRY(open_shadow_of(name));
     const std::uint32_t per_row = prefetch_per_row(settings_, model_.package->config());
     if (per_row == 0 || !swarm_computes() || !model_.decoder) return {};
     MOEX_ASSIGN(loaded, RouterGates::load(model_.package, *model_.threads));
@@ -243,6 +251,44 @@ Status HubProgram::open_hints() {
     hints_ = std::make_unique<Hints>(gates, std::move(predictor), per_row, placement.num_groups);
     model_.decoder->foresee_with(hints_.get());
     return {};
+}
+
+Status HubProgram::open_shadow_of(const std::string& name) {
+    const auto refuse = [](const auto&... why) {
+        return Error{ErrorCode::invalid_argument, text("--prefetch shadow:DIR: ", why...)};
+    };
+    if (gpu_)
+        return refuse(
+            "the shadow runs on this machine's cores beside the model's steps, which run on a GPU "
+            "(--gpu off)");
+    if (!swarm_computes()) return refuse("the model has no experts");
+    auto opened = open_shadow(name, model_);
+    if (!opened.ok()) return refuse(opened.error().message);
+    shadow_parts_ = *std::move(opened);
+    log_info("hub: a shadow runs ahead of the model", kv("shadow", name),
+             kv("threads", shadow_parts_->threads->num_threads()));
+    return {};
+}
+
+// Between the swarm, which it tells, and the engine, which asks it.
+void HubProgram::start_shadow() {
+    if (!shadow_parts_ || !hints_) return;
+    constexpr std::uint32_t lead_min = 2;  // a layer's experts load while another's are awaited
+    const PlacementChoice placement = parse_placement(settings_.text("placement")).value();
+    KvCacheOptions kv{.page_tokens = engine_options_.page_tokens,
+                      .dtype = engine_options_.kv_dtype};
+    const KvCache probe(model_.package->config(), kv);
+    kv.num_pages = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(engine_options_.kv_bytes_max / probe.page_bytes(), 1u << 20));
+    shadow_ = std::make_unique<ServedShadow>(
+        std::move(shadow_parts_->decoder), *shadow_parts_->experts, hints_.get(),
+        ServedShadowOptions{.per_row = model_.package->config().top_k,
+                            .lead = std::max(lead_min, placement.num_groups),
+                            .kv = kv},
+        [this](std::span<const ExpertHint> hints) {
+            if (swarm_->wants_hints()) swarm_->hint(hints);
+        });
+    model_.decoder->foresee_with(shadow_.get());
 }
 
 // Who cannot have one is told so when they ask for it: here, or in a request.
@@ -434,6 +480,7 @@ void HubProgram::join_rooms() {
                    [this](const WorkerEvent& event) { on_worker_event(event); });
 
     engine_options_ = engine_options();
+    start_shadow();
     StepDevice& device = gpu_ ? static_cast<StepDevice&>(*gpu_) : *model_.decoder;
     engine_.emplace(device, experts(), engine_options_);
 

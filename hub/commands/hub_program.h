@@ -12,9 +12,11 @@
 #include "hub/commands/gpu/gpu_steps.h"
 #include "hub/commands/host_keys.h"
 #include "hub/commands/load_model.h"
+#include "hub/commands/open_shadow.h"
 #include "hub/commands/service_manager.h"
 #include "hub/commands/signals.h"
 #include "hub/foresight/hints.h"
+#include "hub/foresight/served_shadow.h"
 #include "hub/foresight/speculation.h"
 #include "hub/net/server.h"
 
@@ -77,6 +79,8 @@ class HubProgram {
     std::string gpu_words() const;
     Status open_speculator();
     Status open_hints();
+    Status open_shadow_of(const std::string& name);
+    void start_shadow();
     EngineOptions engine_options() const;
 
     // In the order in which they come into being. They go in the reverse one: who asks goes
@@ -98,12 +102,14 @@ class HubProgram {
     std::unique_ptr<Speculator> speculator_;  // null: no_speculation_ says why
     std::string no_speculation_;
     std::unique_ptr<Hints> hints_;  // null: none are given
+    std::optional<ShadowParts> shadow_parts_;
     std::unique_ptr<Registry> registry_;
     MadeKeys made_keys_;
     EngineOptions engine_options_;
     std::unique_ptr<Trace> trace_;  // what has spans goes before it
     std::optional<net::Server> server_;
     std::optional<SwarmBackend> swarm_;
+    std::unique_ptr<ServedShadow> shadow_;  // tells the swarm, is asked by the engine
     std::optional<Engine> engine_;
     std::optional<Api> api_;
 };

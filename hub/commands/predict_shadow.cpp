@@ -1,10 +1,10 @@
 #include "hub/commands/predict_shadow.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <sstream>
 
+#include "hub/commands/open_shadow.h"
 #include "hub/commands/progress.h"
 #include "hub/foresight/contest.h"
 #include "hub/foresight/fewer_experts.h"
@@ -38,26 +38,6 @@ std::string cell(const char* format, double a, double b) {
     char shown[64];
     std::snprintf(shown, sizeof shown, format, a, b);
     return shown;
-}
-
-// A shadow as --shadow names it: DIR, DIR:N or served:N.
-struct NamedShadow {
-    std::string folder;       // empty: the model's own experts
-    std::uint32_t top_k = 0;  // 0: as many as the model's
-};
-NamedShadow named_shadow(const std::string& given) {
-    NamedShadow named{.folder = given};
-    const std::size_t colon = given.rfind(':');
-    std::uint32_t top_k = 0;
-    if (colon != std::string::npos) {
-        const char *const first = given.data() + colon + 1, *const last = given.data() +
-                                                                          given.size();
-        const auto [end, failure] = std::from_chars(first, last, top_k);
-        if (failure == std::errc() && end == last && top_k > 0)
-            named = {given.substr(0, colon), top_k};
-    }
-    if (named.top_k > 0 && named.folder == "served") named.folder.clear();
-    return named;
 }
 
 // One shadow over windows of one kind.

@@ -33,13 +33,24 @@ Status check_serve_settings(const Settings& settings) {
         return Error{ErrorCode::invalid_argument,
                      "--backend local computes on this machine, --local-fallback off forbids "
                      "that: nobody could answer; leave one of them out"};
+
+    if (settings.text("backend") == "local" && !shadow_name(settings).empty())
+        return Error{ErrorCode::invalid_argument,
+                     "--prefetch shadow:DIR says what workers load next, --backend local asks "
+                     "none: leave one of them out"};
     return {};
+}
+
+std::string shadow_name(const Settings& settings) {
+    constexpr std::string_view shadow = "shadow:";
+    const std::string& prefetch = settings.text("prefetch");
+    return prefetch.starts_with(shadow) ? prefetch.substr(shadow.size()) : std::string();
 }
 
 std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model) {
     const std::string& prefetch = settings.text("prefetch");
     if (prefetch == "off") return 0;
-    if (prefetch == "on") return model.top_k;
+    if (prefetch == "on" || !shadow_name(settings).empty()) return model.top_k;
     return static_cast<std::uint32_t>(std::stoul(prefetch));  // the table has checked it
 }
 

@@ -24,6 +24,8 @@ nlohmann::json describe_settings(const Settings& settings);
 // What SIGHUP may change.
 bool changes_while_serving(std::string_view setting);
 
+// Of --prefetch shadow:NAME; empty where none is wanted.
+std::string shadow_name(const Settings& settings);
 // Experts that are hinted for a row and layer (--prefetch): 0 for none.
 std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model);
 

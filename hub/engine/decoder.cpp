@@ -62,11 +62,13 @@ struct Decoder::State {
     ThreadPool& threads;
     DecoderOptions options;
     ModelConfig config;
-    DecoderWeights weights;
+    std::shared_ptr<const DecoderWeights> shared_weights;
+    const DecoderWeights& weights;
     Rope rope;
     std::vector<MicroBatch> micro_batches;
     std::vector<float> spare_logits;  // of a result that was given back
     ExpertForesight* foresight = nullptr;
+    Trace::Row trace_row = Trace::Row::engine;
 
     std::uint32_t q_size() const { return config.num_heads * config.head_dim; }
     std::uint32_t kv_size() const { return config.num_kv_heads * config.head_dim; }
@@ -107,17 +109,37 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
                 load_decoder_weights(*package, options.arithmetic, options.hub_dtype, threads));
 
     const ModelConfig config = package->config();
+    const auto shared = std::make_shared<const DecoderWeights>(std::move(weights));
     std::unique_ptr<Decoder> decoder(new Decoder);
     decoder->state_.reset(new State{std::move(package),
                                     threads,
                                     options,
                                     config,
-                                    std::move(weights),
+                                    shared,
+                                    *shared,
                                     Rope(config.head_dim, config.rope_theta, config.rope_scaling),
                                     {},
                                     {}});
 
     decoder->state_->micro_batches.resize(options.micro_batches);
+    return decoder;
+}
+
+std::unique_ptr<Decoder> Decoder::twin(ThreadPool& threads) const {
+    const State& own = *state_;
+    std::unique_ptr<Decoder> decoder(new Decoder);
+    decoder->state_.reset(
+        new State{own.package,
+                  threads,
+                  own.options,
+                  own.config,
+                  own.shared_weights,
+                  *own.shared_weights,
+                  Rope(own.config.head_dim, own.config.rope_theta, own.config.rope_scaling),
+                  {},
+                  {}});
+    decoder->state_->micro_batches.resize(own.options.micro_batches);
+    decoder->state_->trace_row = Trace::Row::shadow;
     return decoder;
 }
 
@@ -392,7 +414,7 @@ Status Decoder::State::finish_experts(MicroBatch& batch, ExpertCall& call, StepR
                                       const std::stop_token& stop) {
     if (!call.round) return {};
 
-    const TraceSpan span(Trace::Row::engine, "wait for experts");
+    const TraceSpan span(trace_row, "wait for experts");
     auto waited = call.round->wait(stop);
     call.round.reset();
     if (!waited.ok()) return waited.error();
@@ -453,7 +475,7 @@ void Decoder::State::head(std::span<const StepRows> batch, StepResult& result) {
     if (!hidden.empty()) result.hidden = final_rows(hidden);
     if (asked.empty()) return;
 
-    const TraceSpan span(Trace::Row::engine, "head", {"rows", asked.size()});
+    const TraceSpan span(trace_row, "head", {"rows", asked.size()});
     const std::vector<float> normed = final_rows(asked);
     result.logits = std::move(spare_logits);
     result.logits.resize(asked.size() * config.vocab_size);
@@ -550,7 +572,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
                 if (!before.stands_in || !is_moe)
                     MOEX_TRY(state.finish_experts(part, before, result, stop));
 
-                const TraceSpan span(Trace::Row::engine, "layer", {"layer", layer});
+                const TraceSpan span(state.trace_row, "layer", {"layer", layer});
                 state.attention(part, layer);
                 if (is_moe)
                     MOEX_TRY(state.moe_layer(part, layer, experts, watch, result, stop));

@@ -46,6 +46,9 @@ class Decoder : public StepDevice {
                                                    ThreadPool& threads,
                                                    DecoderOptions options = {});
     ~Decoder() override;
+    // Another one on the same matrices, which take memory once: its steps run beside this one's,
+    // on `threads`, for another owner; in a trace they are the shadow's.
+    std::unique_ptr<Decoder> twin(ThreadPool& threads) const;
     const ModelConfig& config() const override;
     // As run(); `stop` is seen between layers and while experts are waited for.
     // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.

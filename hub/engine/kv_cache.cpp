@@ -249,6 +249,23 @@ void KvCache::Sequence::store(std::uint32_t layer, std::uint32_t position, std::
     }
 }
 
+void KvCache::Sequence::copy_rows(const Sequence& from, std::uint32_t first, std::uint32_t end) {
+    MOEX_CHECK(from.page_tokens() == page_tokens() &&
+                   from.cache_->page_bytes() == cache_->page_bytes() &&
+                   from.cache_->options_.dtype == cache_->options_.dtype,
+               "rows of a cache of another shape");
+    const ModelConfig& config = cache_->config_;
+    for (std::uint32_t next = 0; first < end; first = next) {
+        next = std::min(end, (first / page_tokens() + 1) * page_tokens());
+        const std::size_t bytes = (next - first) * cache_->head_bytes();
+        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+            for (const bool is_v : {false, true})
+                for (std::uint32_t kv_head = 0; kv_head < config.num_kv_heads; ++kv_head)
+                    std::memcpy(head(layer, is_v, kv_head, first),
+                                from.head(layer, is_v, kv_head, first), bytes);
+    }
+}
+
 KvRows KvCache::Sequence::k_rows(std::uint32_t layer, std::uint32_t kv_head,
                                  std::uint32_t first) const {
     return {cache_->options_.dtype, head(layer, false, kv_head, first), cache_->head_bytes()};

@@ -33,29 +33,34 @@ void Hints::add_layer(const RouteView& seen, std::uint32_t target_layer) {
     confidence_.resize(seen.num_tokens * num_experts);
     if (!predictor_->predict(seen, target_layer, confidence_)) return;
 
-    // By its rank in the row that wants it most.
-    const auto per_row = static_cast<std::uint32_t>(std::min<std::size_t>(per_row_, num_experts));
+    append_hints(hints_, target_layer, confidence_, num_experts, per_row_, order_);
+}
+
+void append_hints(std::vector<ExpertHint>& hints, std::uint32_t layer,
+                  std::span<const float> confidence, std::size_t num_experts, std::uint32_t per_row,
+                  std::vector<std::uint16_t>& order) {
+    per_row = static_cast<std::uint32_t>(std::min<std::size_t>(per_row, num_experts));
     std::vector<std::uint32_t> best(num_experts, per_row);
-    order_.resize(num_experts);
-    for (std::uint32_t row = 0; row < seen.num_tokens; ++row) {
-        const auto sure = std::span(confidence_).subspan(row * num_experts, num_experts);
-        std::iota(order_.begin(), order_.end(), std::uint16_t{0});
-        std::partial_sort(order_.begin(), order_.begin() + per_row, order_.end(),
+    order.resize(num_experts);
+    for (std::size_t row = 0; row < confidence.size() / num_experts; ++row) {
+        const auto sure = confidence.subspan(row * num_experts, num_experts);
+        std::iota(order.begin(), order.end(), std::uint16_t{0});
+        std::partial_sort(order.begin(), order.begin() + per_row, order.end(),
                           [&](std::uint16_t a, std::uint16_t b) {
                               return sure[a] != sure[b] ? sure[a] > sure[b] : a < b;
                           });
         for (std::uint32_t rank = 0; rank < per_row; ++rank)
-            best[order_[rank]] = std::min(best[order_[rank]], rank);
+            best[order[rank]] = std::min(best[order[rank]], rank);
     }
 
     for (std::uint32_t rank = 0; rank < per_row; ++rank)
         for (std::size_t expert = 0; expert < num_experts; ++expert)
             if (best[expert] == rank)
-                hints_.push_back({.layer = static_cast<std::uint16_t>(target_layer),
-                                  .expert = static_cast<std::uint16_t>(expert),
-                                  .deadline_ms = 0,
-                                  .confidence = static_cast<std::uint8_t>(255 * (per_row - rank) /
-                                                                          (per_row + 1))});
+                hints.push_back({.layer = static_cast<std::uint16_t>(layer),
+                                 .expert = static_cast<std::uint16_t>(expert),
+                                 .deadline_ms = 0,
+                                 .confidence = static_cast<std::uint8_t>(255 * (per_row - rank) /
+                                                                         (per_row + 1))});
 }
 
 }  // namespace moex

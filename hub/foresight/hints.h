@@ -10,6 +10,12 @@
 
 namespace moex {
 
+// Appends the `per_row` surest experts of each row, each once, by its rank in the row that wants it
+// most. `confidence` is [num_rows, num_experts], larger is surer; `order` is scratch.
+void append_hints(std::vector<ExpertHint>& hints, std::uint32_t layer,
+                  std::span<const float> confidence, std::size_t num_experts, std::uint32_t per_row,
+                  std::vector<std::uint16_t>& order);
+
 class Hints : public ExpertForesight {
   public:
     // `per_row` experts are named for a row and layer, at most all of the layer's: more than top_k

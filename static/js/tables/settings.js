@@ -54,8 +54,8 @@ const told = {
       + "schickt die Aufrufe jeder zweiten Schicht los, bevor die letzten Antworten da sind, mit Ersatzvektoren an "
       + "ihrer Stelle: 5 von 8 Runden der Demo, kein Gewinn mit --backend local",
     prefetch: "sagt Helfern, die mehr Experten halten, als in ihren Speicher passen, welche davon die nächste Schicht "
-      + "verlangen kann (auf den Kernen dieser Maschine); N je Token und Schicht, on: so viele, wie ein Token verlangt; "
-      + "shadow:DIR: was ein Schatten des Modells (pack --shadow) sagt, der auf freien Kernen vorausläuft; "
+      + "verlangen kann (auf den Kernen dieser Maschine); N je Token und Schicht, on: so viele, wie ein Token "
+      + "verlangt; shadow:DIR: was ein Schatten des Modells (pack --shadow) sagt, der auf freien Kernen vorausläuft; "
       + "shadow:DIR:N mit N Experten je Token, shadow:served:N mit N der eigenen des Modells",
     deterministic: "derselbe Text, welche Helfer auch rechnen: feste Rundung und Reihenfolge der Summen",
     "wire-dtype": "Aktivierungen auf der Leitung",

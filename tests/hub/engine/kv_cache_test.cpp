@@ -1,6 +1,7 @@
 // The paged cache against a plain map, under random reserve, write, roll back, move and save.
 #include "hub/engine/kv_cache.h"
 
+#include <cmath>
 #include <map>
 
 #include <rapidcheck.h>
@@ -148,6 +149,27 @@ TEST(KvCacheTest, DamagedOrForeignStateIsRefused) {
 
     KvCache full(config, {4, 1});
     EXPECT_EQ(KvCache::Sequence::deserialize(full, saved).error().code, ErrorCode::overloaded);
+}
+
+TEST(KvCacheTest, RowsOfAnotherCacheAreCopiedAndNoOthers) {
+    const ModelConfig config = small_config();
+    KvCache from_cache(config, {4, 8}), to_cache(config, {4, 8});
+    KvCache::Sequence from(from_cache), to(to_cache);
+    for (KvCache::Sequence* one : {&from, &to}) {
+        ASSERT_TRUE(one->reserve(11));
+        for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+            for (std::uint32_t p = 0; p < 11; ++p)
+                one->store(layer, p, row_of(config, row_value(one == &to, 0, layer, p, false)),
+                           row_of(config, row_value(one == &to, 0, layer, p, true)));
+        one->commit(11);
+    }
+    to.copy_rows(from, 3, 9);
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+        for (std::uint32_t p = 0; p < 11; ++p) {
+            const bool is_own = p < 3 || p >= 9;
+            EXPECT_EQ(to.k(layer, p), row_of(config, row_value(is_own, 0, layer, p, false))) << p;
+            EXPECT_EQ(to.v(layer, p), row_of(config, row_value(is_own, 0, layer, p, true))) << p;
+        }
 }
 
 }  // namespace

@@ -59,7 +59,7 @@ std::vector<std::string> three_values(const Setting& setting) {
     if (name == "listen") return {"127.0.0.1:1", "[::1]:2", "0.0.0.0:3"};
     if (name == "prefetch-replay") return {"1.0", "0.96", "0"};
     if (name == "hedge") return {"fixed 2", "fixed 3", "fixed 4"};
-    if (name == "prefetch") return {"4", "on", "off"};
+    if (name == "prefetch") return {"4", "on", "off", "shadow:models/int2", "shadow:served:2"};
     if (name == "placement") return {"groups 4", "hash", "fan-out"};
     if (name == "group") return {"32", "64", "32"};
     if (name == "seed" || name == "temperature" || name == "top-p") return {"1", "2", "3"};
@@ -160,6 +160,7 @@ TEST_F(OptionsTest, NonsenseIsRefusedByNameAndSource) {
                  {"prefetch-replay", "1.5"},
                  {"hedge", "fixed 0"},
                  {"prefetch", "some"},
+                 {"prefetch", "shadow:"},
                  {"prefetch", "0"},
                  {"prefetch", "-4"},
                  {"local-fallback", "maybe"},
