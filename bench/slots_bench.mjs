@@ -3,12 +3,18 @@
 // leaves it first, and hints. One hub and its workers on this machine; any package, also one without a tokenizer.
 //   node bench/slots_bench.mjs --model DIR [--cells LIST] [--tokens N] [--turns T] [--cell-s S] [--time-limit-s S]
 //                              [--host-mb MB] [--keep-mb MB] [--folder DIR] [--out FILE]
+//                              [--context LIST] [--prompts LIST] [--answers LIST] [--rounds R]
 //                              [--device NAME] [--backend gpu|cpu|tab] [--header]
 // LIST: cells MB:POLICY:HINTS[:WORKERS[/GROUPS]] with commas between, in their order. HINTS: off; N or on, as
 // `serve --prefetch` has it; N@RECALL, hints of texts that were decoded before, that share of them right (random
 // weights foretell nothing). `all:lru:off` is a worker with memory for everything. WORKERS [1] share the layers, MB
 // being of each of them: by `serve --placement "groups GROUPS"` where GROUPS are said, so that hints lead by so many
 // layers; --host-mb is of all.
+// --context 1024,8192,65536: each cell behind prompts of these lengths, a row each; keys and values of all but the
+// prompt's last row are noise, which takes the time of a real text to read and none to compute (`synth --context 70000`
+// for a package that reaches so far). --prompts 16,128: the same with prompts of random ids that are computed;
+// --answers 64,256 instead of --tokens. --rounds R: each text is timed R times; with --turns 3 --rounds 3 tok_s_mean
+// and _sd are of 9.
 // tab: of a Chromium (MOEX_CHROMIUM, MOEX_CHROMIUM_ARGS, MOEX_NPM [build/npm]) that keeps --keep-mb in its own store,
 // and --host-mb of that in memory; the folder is not read.
 // Each cell: a hub, a worker that reads its experts from a folder of all cells, --turns texts once and then all of them
@@ -17,57 +23,88 @@
 // first round also teaches a replay its routes. A round takes about half of --cell-s at most; the first text says how
 // many tokens that is. A row is printed, and appended to --out, when its cell ends; beyond --time-limit-s no further
 // cell begins and the one at work is given up. Exits with 1 when a cell's tokens differ from the first cell's, both of
-// one worker: sums of several are added in another order, so that a token drawn may be another one.
-//   tok_s            of the turn in the middle; tok_s_min, tok_s_max: of the slowest and the fastest
+// one worker and without --prompts: sums of several workers, and of a prompt's rows that little memory takes in parts,
+// are added in another order, so that a token drawn may be another one.
+//   in, tokens       of the prompt, of an answer
+//   tok_s            of the turn in the middle; tok_s_min, tok_s_max: of the slowest and the fastest; tok_s_mean, _sd
+//   ttft_ms, all_tok_s  to the first token; tokens of an answer by the time of all of it; of the turn in the middle
 //   missing          experts a token that lay in no slot when their group arrived; late: of these, on their way
 //   brought_mb       to slots, a token, for groups and for hints; wasted: experts a token, brought for a hint in vain
 //   load_ms          that groups waited for experts, a token
 //   load_gb_s        bytes of missing experts by the time that groups waited for them
 //   start_s          from the workers' start to all of the experts held, and each where it belongs
+//   hub_ms_token, work_ms_token, copy_ms_token  of a token's time (prompt included): the hub's own, workers' beside
+//                    their waits, and waits for experts, added over workers; idle_ms_token: what is left, trips and
+//                    queues. Where workers' times overlap nothing is left
+//   gain, bound      of hints: the share of a token's time that they save against the cell before with the same memory,
+//                    policy, workers and text without them, and the most there is to save: the lesser of copy and all
+//                    else of that cell's time, by both
+//   hub_mb, worker_mb  resident memory of the hub and of all native workers; slots x an expert is what lies on GPUs
 //   wait_ms          of a group that waited for experts; window_ms: it need not where hints are right and bring them
 //                    within this, by the hub's and a worker's time for a layer and the trip: hub_ms, worker_ms, trip_ms
 // MOEX_BUILD: build folder [build].
 // example: node bench/slots_bench.mjs --model qwen3-30b-a3b --time-limit-s 420 --host-mb 20000 --header
-import { appendFileSync, existsSync, linkSync, mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import {
+  appendFileSync, existsSync, linkSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { readFlags } from "./flags.mjs";
 
 process.env.MOEX_BUILD ??= "build";
 const { Hub, NativeWorker } = await import("../tests/browser/support/hub.mjs");
-const { launch, openTab, tabStatus } = await import("../tests/browser/support/tab.mjs");
 
 const columns = "model,slot_mb,slots,experts,policy,hints,turns,tokens,tok_s,tok_s_min,tok_s_max,asked,missing,late," +
-  "brought_mb,wasted,load_ms,load_gb_s,start_s,workers,groups,wait_ms,window_ms,hub_ms,worker_ms,trip_ms,adapter";
+  "brought_mb,wasted,load_ms,load_gb_s,start_s,workers,groups,wait_ms,window_ms,hub_ms,worker_ms,trip_ms,in,"
+  + "tok_s_mean,tok_s_sd,ttft_ms,all_tok_s,hub_ms_token,work_ms_token,copy_ms_token,idle_ms_token,gain,bound,hub_mb,"
+  + "worker_mb,adapter";
 const worth = ["all:lru:off", "2000:lru:off", "2000:lru:8@0.96", "4000:lru:off", "4000:lru:8@0.96", "2000:lru:8@1.0",
   "1000:lru:off", "1000:lru:8@0.96", "4000:lru:8@1.0", "4000:lru:8@0.86", "4000:lru:8@0.79", "8000:lru:off",
   "8000:lru:8@0.96", "1000:cacheless:off", "1000:cacheless:8@0.96", "2000:lru:8@0.86", "2000:lru:8@0.79",
   "4000:lfu:off", "4000:lfu:8@0.96", "2000:lfu:off", "2000:lfu:8@0.96", "16000:lru:off", "16000:lru:8@0.96",
-  "8000:lfu:off", "1000:lfu:off", "8000:lfu:8@0.96", "4000:cacheless:off", "4000:cacheless:8@0.96"];
+  "8000:lfu:off", "1000:lfu:off", "8000:lfu:8@0.96", "4000:cacheless:off", "4000:cacheless:8@0.96", "16000:lfu:off",
+  "16000:lfu:8@0.96", "16000:cacheless:off", "16000:cacheless:8@0.96"];
 const options = {
   model: "static/models/demo", cells: worth.join(","), tokens: "32", turns: "3", "cell-s": "30", "time-limit-s": "420",
-  "host-mb": "20000", "keep-mb": "40000", folder: "", out: "", device: "", backend: "gpu",
+  "host-mb": "20000", "keep-mb": "40000", folder: "", out: "", device: "", backend: "gpu", context: "", prompts: "",
+  answers: "", rounds: "1",
 };
 const with_header = readFlags("slots_bench", options);
+const { launch, openTab, tabStatus } = options.backend !== "tab" ? {}
+  : await import("../tests/browser/support/tab.mjs");
 const deadline = performance.now() + 1000 * Number(options["time-limit-s"]);
 const tokens_max = Number(options.tokens);
 const turns = Number(options.turns);
+const rounds = Number(options.rounds);
+const listOf = (text) => text.split(",").filter(Boolean).map(Number);
+// What each cell is asked: prompts of so many tokens, and answers.
+const asks = listOf(options.context || options.prompts || "4").flatMap((prompt) =>
+  listOf(options.answers || options.tokens).map((answer) => ({ prompt, answer })));
 const running = new Set();  // children to end when the time is up
 const all_mb = Number(options["keep-mb"]);
 
 const serve = ["--local-fallback", "off", "--replicas", "1", "--timeout-ms", "60000", "--check-answers", "off",
   "--gpu", "off"];
 
+// Of text number `text`: its last token is no other's.
+function promptOf(text, length) {
+  if (length === 4) return [101, 57, 13, 42].map((id) => (id + 7 * text) % 250);
+  let state = text + 1;
+  const ids = Array.from({ length }, () => (state = (state * 48271) % 2147483647) % 250);
+  ids[length - 1] = text;
+  return ids;
+}
+
 // The tokens of a text as they come, and when, in seconds. It is given up behind `seconds`.
-async function decode(hub, model, text, max_tokens, seconds) {
+async function decode(hub, model, text, { prompt, answer: max_tokens }, seconds) {
   const giving_up = new AbortController();
   const timer = setTimeout(() => giving_up.abort(), Math.max(0, 1000 * seconds));
-  const answer = { ids: [], times: [] };
+  const answer = { ids: [], times: [], begun: performance.now() / 1000 };
   try {
     const response = await fetch(`${hub.url}/v1/completions`, {
       method: "POST", headers: { "Content-Type": "application/json" }, signal: giving_up.signal,
-      body: JSON.stringify({ model, prompt: [101, 57, 13, 42].map((id) => (id + 7 * text) % 250), max_tokens,
-        temperature: 1, seed: text + 1, stream: true, logprobs: 0 }),
+      body: JSON.stringify({ model, prompt: promptOf(text, prompt), max_tokens, temperature: 1,
+         seed: text + 1, stream: true, logprobs: 0 }),
     });
     if (!response.ok) throw new Error(await response.text());
     let held = "";
@@ -166,7 +203,8 @@ async function startSwarm(cell, folder) {
   const { slot_mb, is_all, policy, prefetch, recall, workers, groups } = settings;
   const hub = await Hub.start(["--model", options.model, ...serve, "--prefetch", prefetch,
     "--workers-per-address", "64", ...(recall ? ["--prefetch-replay", recall] : []),
-    ...(groups > 0 ? ["--placement", `groups ${groups}`] : [])]);
+    ...(groups > 0 ? ["--placement", `groups ${groups}`] : []),
+    ...(options.context ? ["--noise-prompts"] : []), ...(options.prompts ? ["--prefix-cache", "off"] : [])]);
   running.add(hub.child);
   const host_mb = Math.floor(Number(options["host-mb"]) / workers);
   const folders = Array.from({ length: workers }, (_, i) => join(folder, `worker-${i}`));  // each has a key of its own
@@ -197,29 +235,62 @@ async function stopSwarm({ hub, workers }) {
   await hub.remove();
 }
 
+// What the hub and all workers say of their time so far, in ms; workers' without waits. `figures`: told by now.
+async function timesOf(hub, figures) {
+  const { engine, calls } = await hub.until(({ calls: { on_demand } }) => on_demand.asked >= figures.asked, "figures");
+  return { hub: 1000 * (engine.steps_s - engine.experts_waited_s), calls,
+    work: calls.load_window.worker_ms * calls.groups_answered };
+}
+
+// MB of a process that lie in memory.
+function residentMb({ child }) {
+  if (!child) return 0;
+  return Number(/^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${child.pid}/status`, "utf8"))[1]) / 1000;
+}
+
+// One row's figures: texts once, which teaches a replay their routes, then timed, behind each other.
+async function ask({ hub, workers, model }, wanted) {
+  const text_s = () => Math.min(Number(options["cell-s"]) / (turns * (rounds + 1)), left_s());
+  const { ids: seen } = await decode(hub, model.name, 0, wanted, text_s());
+  const count = seen.length;
+  if (count < 3) throw new Error(`${count} tokens in ${text_s().toFixed(1)} s`);
+  const again = { ...wanted, answer: count };
+  for (let text = 1; text < turns; text += 1) await decode(hub, model.name, text, again, left_s());
+
+  const before = await figuresOfAll(workers);
+  const times_before = await timesOf(hub, before);
+  const answers = [];
+  for (let i = 0; i < turns * rounds; i += 1)
+    answers.push(await decode(hub, model.name, i % turns, again, left_s()));
+  const figures = await figuresOfAll(workers);
+  const { calls, ...times } = await timesOf(hub, figures);
+  for (const name in figures) figures[name] -= before[name];
+  for (const name in times) times[name] -= times_before[name];
+  const memory = { hub_mb: residentMb(hub), worker_mb: workers.reduce((sum, one) => sum + residentMb(one), 0) };
+  return { ...wanted, answers, figures, times, calls, ...memory };
+}
+
+// A row for each of `asks`, until one does not come to its end.
 async function measure(cell, folder) {
   const swarm = await startSwarm(cell, folder);
-  const { hub, workers, model, start_s } = swarm;
+  const { workers, model, start_s } = swarm;
   try {
-    const text_s = () => Math.min(Number(options["cell-s"]) / (2 * turns), left_s());
-    const { ids: seen } = await decode(hub, model.name, 0, tokens_max, text_s());
-    const count = seen.length;
-    if (count < 3) throw new Error(`${cell}: ${count} tokens in a ${2 * turns}th of ${options["cell-s"]} s`);
-    for (let text = 1; text < turns; text += 1) await decode(hub, model.name, text, count, left_s());
-
-    const before = await figuresOfAll(workers);
-    const answers = [];
-    for (let text = 0; text < turns; text += 1) answers.push(await decode(hub, model.name, text, count, left_s()));
-    const figures = await figuresOfAll(workers);
-    // Told with a heartbeat.
-    const { calls } = await hub.until(({ calls: { on_demand } }) => on_demand.asked >= figures.asked, "their figures");
-    for (const name in figures) figures[name] -= before[name];
+    const asked = [];
+    for (const wanted of asks) {
+      if (left_s() < 1) break;
+      try {
+        asked.push(await ask(swarm, wanted));
+      } catch (error) {
+        console.error(`slots_bench: ${cell}, ${wanted.prompt} in, ${wanted.answer} out: ${error.message}`);
+        break;
+      }
+    }
     if (options.backend !== "tab") await Promise.all(workers.map((worker) => worker.stop()));
     const served = await Promise.all(workers.map(servedBy));
     const [units, slots] = [0, 1].map((at) => served.reduce((sum, said) => sum + said[at], 0));
     const blob_mb = model.expert_blob_bytes / 1e6;
     const { adapter } = workers[0];
-    return { ...settingsOf(cell), answers, figures, slots, units, start_s, blob_mb, calls, adapter };
+    return asked.map((one) => ({ ...settingsOf(cell), ...one, slots, units, start_s, blob_mb, adapter }));
   } finally {
     await stopSwarm(swarm);
   }
@@ -227,20 +298,50 @@ async function measure(cell, folder) {
 
 const left_s = () => (deadline - performance.now()) / 1000;
 
-function rowOf({ answers, figures, slots, start_s, blob_mb, calls, hints, policy, slot_mb, units, workers, groups,
-  adapter }) {
+// Where a token's time goes, in ms; the prompt's rows count as one of its tokens.
+function timesOfToken({ answers, figures, times }) {
+  const tokens = answers.reduce((sum, { ids }) => sum + ids.length, 0);
+  const all = answers.reduce((sum, answer) => sum + 1000 * (answer.times.at(-1) - answer.times[0]), 0)
+    / (tokens - answers.length);
+  const [hub, work, copy] = [times.hub, times.work, figures.load_ms].map((ms) => Math.max(0, ms) / tokens);
+  return { all, hub, work, copy, idle: Math.max(0, all - hub - work - copy) };
+}
+
+// What hints save of a token's time, and the most that they could, by the cell without them.
+const without_hints = new Map();
+function gainOf(row, { all, copy }) {
+  const { slot_mb, policy, workers, groups, prompt, answer, hints } = row;
+  const key = JSON.stringify([slot_mb, policy, workers, groups, prompt, answer]);
+  if (hints === "off") without_hints.set(key, { all, copy });
+  const off = without_hints.get(key);
+  if (hints === "off" || !off) return ["", ""];
+  return [1 - all / off.all, Math.min(off.copy, off.all - off.copy) / off.all].map((share) => share.toFixed(3));
+}
+
+function rowOf(row) {
+  const { answers, figures, slots, start_s, blob_mb, calls, hints, policy, slot_mb, units, workers, groups, prompt,
+    hub_mb, worker_mb, adapter } = row;
   const tokens = answers.reduce((sum, { ids }) => sum + ids.length, 0);
   const a_token = (value, digits = 2) => (value / tokens).toFixed(digits);
-  const speeds = answers.map(({ times }) => (times.length - 1) / (times.at(-1) - times[0])).sort((a, b) => a - b);
+  const sorted = (of) => answers.map(of).sort((a, b) => a - b);
+  const middle = (values) => values[values.length >> 1];
+  const speeds = sorted(({ times }) => (times.length - 1) / (times.at(-1) - times[0]));
+  const mean = speeds.reduce((sum, one) => sum + one, 0) / speeds.length;
+  const spread = Math.sqrt(speeds.reduce((sum, one) => sum + (one - mean) ** 2, 0) / Math.max(1, speeds.length - 1));
+  const ttft_ms = middle(sorted(({ times, begun }) => 1000 * (times[0] - begun)));
+  const all_tok_s = middle(sorted(({ ids, times, begun }) => ids.length / (times.at(-1) - begun)));
   const missing = figures.asked - figures.resident;
   const window = calls.load_window;
+  const token = timesOfToken(row);
   return [basename(options.model), slot_mb, slots, units, policy, hints, turns, answers[0].ids.length,
-    ...[speeds[speeds.length >> 1], speeds[0], speeds.at(-1)].map((speed) => speed.toFixed(2)),
+    ...[middle(speeds), speeds[0], speeds.at(-1)].map((speed) => speed.toFixed(2)),
     a_token(figures.asked), a_token(missing), a_token(figures.late), a_token(figures.brought * blob_mb, 1),
     a_token(figures.wasted), a_token(figures.load_ms),
     figures.load_ms > 0 ? (missing * blob_mb / figures.load_ms).toFixed(2) : "", start_s.toFixed(1), workers, groups,
     ...[calls.on_demand.load_ms, window.most_ms, window.hub_ms, window.worker_ms, window.trip_ms]
-      .map((ms) => ms.toFixed(2)),
+      .map((ms) => ms.toFixed(2)), prompt,
+    ...[mean, spread, ttft_ms, all_tok_s, token.hub, token.work, token.copy, token.idle].map((one) => one.toFixed(2)),
+    ...gainOf(row, token), ...[hub_mb, worker_mb].map((mb) => mb.toFixed(0)),
     `"${adapter}"`,
   ].join(",");
 }
@@ -260,7 +361,20 @@ const watch = setTimeout(() => {
 
 const folder = options.folder || mkdtempSync(join(tmpdir(), "moex-slots-"));
 const tidy = () => options.folder || rmSync(folder, { recursive: true, force: true });
-let first;
+// The first cell's tokens, by what was asked.
+const first = new Map();
+function compare(cell, { prompt, answer, answers }) {
+  const key = `${prompt} ${answer}`;
+  if (!first.has(key)) first.set(key, answers);
+  const same = answers.every(({ ids }, text) => {
+    const wanted = first.get(key)[text]?.ids ?? [];
+    return ids.every((id, i) => i >= wanted.length || id === wanted[i]);
+  });
+  if (same) return;
+  console.error(`slots_bench: ${cell}: other tokens than the first cell's`);
+  process.exitCode = 1;
+}
+
 try {
   if (with_header) say(columns);
   for (const cell of options.cells.split(/[\s,]+/)) {
@@ -272,14 +386,9 @@ try {
       console.error(`slots_bench: ${cell}: ${error.message}`);
       continue;
     }
-    say(rowOf(measured));
-    if (measured.workers > 1) continue;
-    first ??= measured.answers;
-    const same = measured.answers.every(({ ids }, text) =>
-      ids.every((id, i) => i >= first[text].ids.length || id === first[text].ids[i]));
-    if (!same) {
-      console.error(`slots_bench: ${cell}: other tokens than the first cell's`);
-      process.exitCode = 1;
+    for (const row of measured) {
+      say(rowOf(row));
+      if (row.workers === 1 && !options.prompts) compare(cell, row);
     }
   }
 } finally {

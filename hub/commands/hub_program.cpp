@@ -375,6 +375,7 @@ EngineOptions HubProgram::engine_options() const {
     options.prefix_cache = settings_.on("prefix-cache");
     options.step_stretch_max = settings_.real("step-stretch");
     options.speculator = speculator_.get();
+    options.noise_prompts = settings_.on("noise-prompts") && !gpu_;
     if (!gpu_) return options;
     const KvCacheOptions pages = gpu_->kv_pages();
     options.page_tokens = pages.page_tokens;

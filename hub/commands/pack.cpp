@@ -149,6 +149,9 @@ int run_synth(const Invocation& invocation) {
         return exit_wrong_arguments;
     }
 
+    if (const std::uint64_t tokens = invocation.settings.number("context"); tokens > 0)
+        config->context_tokens = static_cast<std::uint32_t>(tokens);
+
     PackOptions options = pack_options_of(invocation.settings);
     if (invocation.check_only) return exit_stopped;
 

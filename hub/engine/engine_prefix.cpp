@@ -43,6 +43,13 @@ void EngineState::forget(std::span<const std::uint64_t> workers) {
 
 // Takes over what is known of its tokens. The last is always computed: its logits are wanted.
 void EngineState::take_prefix(Generation& generation) {
+    if (options.noise_prompts) {
+        const auto all = static_cast<std::uint32_t>(generation.tokens.size());
+        generation.offers_pages = false;
+        if (all > 1 && generation.kv->num_tokens() == 0 && generation.kv->fill_with_noise(all - 1))
+            generation.furthest = std::max(generation.furthest, all - 1);
+        return;
+    }
     if (!options.prefix_cache || !may_share(generation)) return;
 
     generation.kv->adopt(

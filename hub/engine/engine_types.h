@@ -24,6 +24,9 @@ struct EngineOptions {
     std::function<TimePoint()> clock = now_steady;  // of that measurement
     // Pages of the KV cache outlive their sequence, and those of a common beginning are shared.
     bool prefix_cache = true;
+    // For benches: of a prompt the last row alone is computed, the keys and values before it are
+    // noise. Answers say nothing then. Not with a device of its own pages.
+    bool noise_prompts = false;
     // Of generations that ask for it; outlives the engine. Null: they are refused. Only a Decoder
     // knows what to do with one.
     ExpertSpeculator* speculator = nullptr;

@@ -266,6 +266,29 @@ void KvCache::Sequence::copy_rows(const Sequence& from, std::uint32_t first, std
     }
 }
 
+bool KvCache::Sequence::fill_with_noise(std::uint32_t num_tokens) {
+    MOEX_CHECK(num_tokens_ == 0, "noise behind a text");
+    if (!reserve(num_tokens)) return false;
+    const ModelConfig& config = cache_->config_;
+    std::vector<float> k(std::size_t{config.num_kv_heads} * config.head_dim), v(k.size());
+    std::uint32_t state = 1;
+    const auto next = [&] {
+        state = state * 1664525u + 1013904223u;  // Numerical Recipes' generator
+        return static_cast<float>(state >> 8) * 0x1p-23f - 1;
+    };
+    for (std::uint32_t layer = 0; layer < config.num_layers; ++layer)
+        for (std::uint32_t position = 0; position < std::min(num_tokens, page_tokens());
+             ++position) {
+            std::generate(k.begin(), k.end(), next);
+            std::generate(v.begin(), v.end(), next);
+            store(layer, position, k, v);
+        }
+    for (std::size_t page = 1; page < pages_.size(); ++page)
+        cache_->copy_page(pages_.front(), pages_[page]);
+    commit(num_tokens);
+    return true;
+}
+
 KvRows KvCache::Sequence::k_rows(std::uint32_t layer, std::uint32_t kv_head,
                                  std::uint32_t first) const {
     return {cache_->options_.dtype, head(layer, false, kv_head, first), cache_->head_bytes()};

@@ -98,6 +98,9 @@ class KvCache {
         // The positions [first, end) as another cache of the same shape, page and dtype has them.
         // Both have room for them; the other's owner waits meanwhile.
         void copy_rows(const Sequence& from, std::uint32_t first, std::uint32_t end);
+        // For benches: the positions [0, num_tokens) as a text of that length would fill them, the
+        // same noise in every page. False when the budget is spent. Requires an empty sequence.
+        bool fill_with_noise(std::uint32_t num_tokens);
         // One head of the positions from `first` on, to the end of its page.
         KvRows k_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;
         KvRows v_rows(std::uint32_t layer, std::uint32_t kv_head, std::uint32_t first) const;

@@ -275,6 +275,21 @@ struct NamedShape {
     ModelConfig config;
 };
 
+// The layers and experts of qwen3-30b-a3b, and nothing of their size.
+ModelConfig many_experts() {
+    return {.hidden_size = 64,
+            .num_layers = 48,
+            .num_heads = 4,
+            .num_kv_heads = 2,
+            .head_dim = 16,
+            .vocab_size = 256,
+            .context_tokens = 4096,
+            .num_experts = 128,
+            .top_k = 8,
+            .moe_intermediate_size = 32,
+            .tied_embeddings = true};
+}
+
 // What benches and papers speak of; every layer is MoE, every norm_topk_prob true.
 std::span<const NamedShape> named_shapes() {
     static const NamedShape shapes[] = {
@@ -325,6 +340,7 @@ std::span<const NamedShape> named_shapes() {
           .top_k = 2,
           .moe_intermediate_size = 32,
           .tied_embeddings = true}},
+        {"many-experts", many_experts()},
         {"demo",
          {.hidden_size = 384,
           .num_layers = 8,

@@ -1,6 +1,6 @@
 // `moex-hub synth`: a random package of any shape, for benches. Streams; seeded by (seed, layer,
 // expert), so that neither threads nor an interruption change a byte. Shapes: "bench-moe",
-// "qwen3-30b-a3b", "paper", "tiny", or "demo".
+// "qwen3-30b-a3b", "paper", "tiny", "many-experts", or "demo".
 #pragma once
 
 #include <cstdint>

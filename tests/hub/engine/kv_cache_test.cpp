@@ -172,5 +172,21 @@ TEST(KvCacheTest, RowsOfAnotherCacheAreCopiedAndNoOthers) {
         }
 }
 
+TEST(KvCacheTest, NoiseFillsWhatATextOfThatLengthWould) {
+    const ModelConfig config = small_config();
+    KvCache cache(config, {4, 8});
+    KvCache::Sequence kv(cache);
+    EXPECT_FALSE(kv.fill_with_noise(33));
+    EXPECT_EQ(kv.num_tokens(), 0u);
+    ASSERT_TRUE(kv.fill_with_noise(30));
+    EXPECT_EQ(kv.num_tokens(), 30u);
+    EXPECT_EQ(kv.pages().size(), 8u);
+    for (std::uint32_t p = 0; p < 30; ++p) {
+        EXPECT_EQ(kv.k(1, p), kv.k(1, p % 4));
+        EXPECT_NE(kv.v(1, p), kv.v(1, (p + 1) % 4));
+        for (const float value : kv.k(1, p)) EXPECT_LE(std::fabs(value), 1.0f);
+    }
+}
+
 }  // namespace
 }  // namespace moex

@@ -386,7 +386,8 @@ TEST_F(PackerTest, SynthMakesThePackageOfItsShapeTwice) {
 }
 
 TEST_F(PackerTest, SynthShapesAreWholeAndCanBeShortened) {
-    for (const char* shape : {"bench-moe", "qwen3-30b-a3b", "paper", "tiny", "demo"}) {
+    for (const char* shape :
+         {"bench-moe", "qwen3-30b-a3b", "paper", "tiny", "many-experts", "demo"}) {
         const auto config = synth_shape(shape);
         ASSERT_TRUE(config.ok()) << shape;
         EXPECT_TRUE(parse_model_config(to_json(*config)).ok()) << shape;
