@@ -1,11 +1,11 @@
 // From a package on disk to the first token on the local backend, and what it costs in memory.
 //   start_bench [--shape NAME | --model DIR] [--threads N] [--prompt TOKENS] [--ahead on|off]
-//               [--header]
-// --ahead off: experts are packed as they are asked for. A prompt comes as soon as the hub could
-// take one, another when it was answered. CSV: see the header. first_ms counts from the start;
-// packed_ms is when the last expert lay in panels (empty with --ahead off); *_mb is what the
-// process holds then, package_mb what its tensors and blobs have on disk.
-// example: start_bench --shape bench-moe --header
+//               [--hub-dtype bf16|int8|int4] [--header]
+// --hub-dtype: of the package that is made. --ahead off: experts are packed as they are asked for.
+// A prompt comes as soon as the hub could take one, another when it was answered. CSV: see the
+// header. first_ms counts from the start; packed_ms is when the last expert lay in panels (empty
+// with --ahead off); *_mb is what the process holds then, package_mb what its tensors and blobs
+// have on disk. example: start_bench --shape bench-moe --header
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +25,7 @@ namespace {
 
 struct Flags {
     std::string shape = "bench-moe", model;
+    HubDtype hub_dtype = HubDtype::bf16;
     std::uint32_t threads = 0, prompt_tokens = 32;
     bool ahead = true, header = false;
 };
@@ -71,7 +72,10 @@ void measure(const Flags& flags, const std::filesystem::path& folder) {
     const auto package = ModelPackage::open(folder);
     if (!package.ok()) fail(package.error().message);
     const double opened_ms = ms();
-    const auto decoder = Decoder::create(*package, threads, {.arithmetic = Arithmetic::int8});
+    const auto decoder = Decoder::create(
+        *package, threads,
+        {.arithmetic = Arithmetic::int8,
+         .hub_dtype = flags.hub_dtype == HubDtype::int4 ? PackedDtype::int4 : PackedDtype::int8});
     if (!decoder.ok()) fail(decoder.error().message);
     const std::uint32_t vocab_size = (*package)->config().vocab_size;
 
@@ -94,11 +98,13 @@ void measure(const Flags& flags, const std::filesystem::path& folder) {
 
     if (flags.header)
         std::printf(
-            "shape,threads,ahead,package_mb,opened_ms,ready_ms,first_ms,second_prompt_ms,packed_ms,"
+            "shape,threads,hub_dtype,ahead,package_mb,opened_ms,ready_ms,first_ms,second_prompt_ms,"
+            "packed_ms,"
             "first_mb,packed_mb\n");
-    std::printf("%s,%zu,%s,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f\n", flags.shape.c_str(),
-                threads.num_threads(), flags.ahead ? "on" : "off", package_mb(folder), opened_ms,
-                ready_ms, first_ms, second_ms, packed_ms, first_mb, resident_mb());
+    std::printf("%s,%zu,%s,%s,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f,%.0f\n", flags.shape.c_str(),
+                threads.num_threads(), hub_dtype_name((*package)->hub_dtype()),
+                flags.ahead ? "on" : "off", package_mb(folder), opened_ms, ready_ms, first_ms,
+                second_ms, packed_ms, first_mb, resident_mb());
 }
 
 Flags parse(int argc, char** argv) {
@@ -116,7 +122,11 @@ Flags parse(int argc, char** argv) {
             flags.shape = value;
         else if (flag == "--model")
             flags.shape = flags.model = value;
-        else if (flag == "--threads")
+        else if (flag == "--hub-dtype") {
+            const auto dtype = parse_hub_dtype(value);
+            if (!dtype.ok()) fail(dtype.error().message);
+            flags.hub_dtype = *dtype;
+        } else if (flag == "--threads")
             flags.threads = number;
         else if (flag == "--prompt")
             flags.prompt_tokens = number;
@@ -141,7 +151,8 @@ int main(int argc, char** argv) {
         const auto config = synth_shape(flags.shape);
         if (!config.ok()) fail(config.error().message);
         ThreadPool threads(flags.threads);
-        const auto report = synth_package(*config, flags.shape, 1234, folder, {}, threads, {});
+        const auto report = synth_package(*config, flags.shape, 1234, folder,
+                                          {.hub_dtype = flags.hub_dtype}, threads, {});
         if (!report.ok()) fail(report.error().message);
     }
     measure(flags, folder);

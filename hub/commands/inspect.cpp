@@ -60,6 +60,7 @@ void print_json(const ModelPackage& package, const PackageFacts& facts) {
         {"num_blobs", num_blobs},
         {"blobs_missing", package.num_missing_blobs()},
         {"expert_bytes", num_blobs * package.expert_blob_bytes()},
+        {"hub_dtype", hub_dtype_name(package.hub_dtype())},
         {"hub_bytes", facts.hub_bytes},
         {"default_vectors", has_side_file(package, SideFile::default_vectors)},
         {"estimator", has_side_file(package, SideFile::estimator)},
@@ -110,7 +111,9 @@ void print_stored(const ModelPackage& package, const PackageFacts& facts) {
                                      bytes_text(num_blobs * blob_bytes), " in all"));
     if (const std::uint32_t missing = package.num_missing_blobs(); missing > 0)
         print_line("missing", text(missing, " of ", num_blobs, " blobs are not in weights/"));
-    print_line("hub", bytes_text(facts.hub_bytes));
+    const HubDtype hub_dtype = package.hub_dtype();
+    print_line("hub", text(bytes_text(facts.hub_bytes), ", matrices in ", hub_dtype_name(hub_dtype),
+                           hub_dtype == HubDtype::bf16 ? " or f32" : ""));
 
     if (has_side_file(package, SideFile::default_vectors) ||
         has_side_file(package, SideFile::estimator))

@@ -41,8 +41,23 @@ Result<Arithmetic> arithmetic_of(const Settings& settings, const ModelPackage& p
     return Arithmetic::exact;
 }
 
-PackedDtype hub_dtype_of(const Settings& settings) {
-    return settings.text("hub-dtype") == "int4" ? PackedDtype::int4 : PackedDtype::int8;
+// What int8 arithmetic packs the hub's matrices to. What the package has in codes stays so, but
+// that int8 ones can be rounded again.
+Result<PackedDtype> hub_dtype_of(const Settings& settings, const ModelPackage& package) {
+    const std::string& asked = settings.text("hub-dtype");
+    if (asked == "bf16")
+        return Error{ErrorCode::invalid_argument,
+                     "--hub-dtype bf16 is for pack and synth; --arithmetic exact computes with "
+                     "what the package has"};
+
+    const HubDtype has = package.hub_dtype();
+    if (asked == "int8" && has == HubDtype::int4)
+        log_warn("model: the package has its hub's matrices in 4 bits, and they stay so",
+                 kv("asked", asked));
+    if (asked == "int4" && has == HubDtype::int8)
+        log_warn("model: matrices of 8 bits are rounded again to 4; a package of bf16 loses less",
+                 kv("asked", asked));
+    return asked == "int4" ? PackedDtype::int4 : PackedDtype::int8;
 }
 
 KvDtype kv_dtype_of(const Settings& settings, Arithmetic arithmetic) {
@@ -119,9 +134,9 @@ Status load_decoder(LoadedModel& model, const Settings& settings,
                     const std::function<void(std::string_view)>& stage) {
     stage("loading tensors");
     MOEX_ASSIGN(arithmetic, arithmetic_of(settings, *model.package));
-    MOEX_ASSIGN(decoder,
-                Decoder::create(model.package, *model.threads,
-                                {.arithmetic = arithmetic, .hub_dtype = hub_dtype_of(settings)}));
+    MOEX_ASSIGN(hub_dtype, hub_dtype_of(settings, *model.package));
+    MOEX_ASSIGN(decoder, Decoder::create(model.package, *model.threads,
+                                         {.arithmetic = arithmetic, .hub_dtype = hub_dtype}));
     model.decoder = std::move(decoder);
     return {};
 }

@@ -19,6 +19,8 @@ PackOptions pack_options_of(const Settings& settings) {
     options.expert_dtype = parse_expert_dtype(settings.text("expert-dtype")).value();
     options.group_size_max = static_cast<std::uint32_t>(std::stoul(settings.text("group")));
     options.name = settings.text("name");
+    if (const auto dtype = parse_hub_dtype(settings.text("hub-dtype")); dtype.ok())
+        options.hub_dtype = *dtype;
     return options;
 }
 

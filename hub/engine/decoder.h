@@ -32,7 +32,8 @@ struct DecoderOptions {
     // Of the hub's matrices, the router's excepted. Attention, norms and sums stay f32. Within an
     // arithmetic a row's bits depend on neither batch, chunk nor threads.
     Arithmetic arithmetic = Arithmetic::exact;
-    // What int8 arithmetic packs them to, the LM head's excepted, which keeps 8 bits.
+    // What int8 arithmetic packs them to, the LM head's excepted, which keeps 8 bits; a package
+    // whose matrices have 4 bits keeps them.
     PackedDtype hub_dtype = PackedDtype::int8;
 };
 

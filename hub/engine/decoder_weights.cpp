@@ -48,6 +48,11 @@ class Loader {
     HubMatrix hub_matrix_of(const TensorView& found, std::uint32_t num_out, std::uint32_t num_in,
                             PackedDtype dtype) {
         HubMatrix out;
+        if (arithmetic_ == Arithmetic::int8 && stays_in_codes(found, dtype)) {
+            weights_.packed.push_back(pack_codes(out.packed, found, num_out, num_in));
+            return out;
+        }
+
         const std::size_t num_converted = weights_.converted.size();
         out.exact = matrix_of(found, num_out, num_in);
         if (arithmetic_ == Arithmetic::exact) return out;
@@ -70,6 +75,28 @@ class Loader {
     }
 
   private:
+    // 4 bits are never widened to 8: that would bring nothing back.
+    static bool stays_in_codes(const TensorView& found, PackedDtype asked) {
+        return found.dtype == TensorDtype::int4 ||
+               (found.dtype == TensorDtype::int8 && asked == PackedDtype::int8);
+    }
+    AlignedBuffer pack_codes(PackedMatrix& out, const TensorView& found, std::uint32_t num_out,
+                             std::uint32_t num_in) {
+        if (found.dtype == TensorDtype::int8)
+            return pack_hub_matrix(
+                out,
+                Int8Matrix{reinterpret_cast<const std::int8_t*>(found.data.data()),
+                           reinterpret_cast<const float*>(found.scales.data()), num_out, num_in,
+                           found.group_size},
+                threads_);
+        return pack_hub_matrix(
+            out,
+            Int4Matrix{reinterpret_cast<const std::uint32_t*>(found.data.data()),
+                       reinterpret_cast<const std::uint32_t*>(found.scales.data()), num_out, num_in,
+                       found.group_size},
+            threads_);
+    }
+
     const ModelPackage& package_;
     DecoderWeights& weights_;
     Arithmetic arithmetic_;

@@ -26,13 +26,14 @@ struct DecoderWeights {
     HubMatrix head;
     std::vector<float> final_norm;
     std::vector<DecoderLayer> layers;
-    // matrices whose dtype the kernels do not read (f16)
+    // matrices whose dtype the kernels do not read (f16, and codes in exact arithmetic)
     std::vector<std::unique_ptr<float[]>> converted;
     std::vector<AlignedBuffer> packed;  // what the packed matrices borrow
 };
 
-// `hub_dtype`: of packed matrices but the head's, which is int8. An error names the tensor, what
-// was found and what was wanted.
+// `hub_dtype`: of packed matrices but the head's, which is int8. Codes that the package has are
+// taken as they are, int8 ones rounded again where int4 is asked for. An error names the tensor,
+// what was found and what was wanted.
 Result<DecoderWeights> load_decoder_weights(const ModelPackage& package, Arithmetic arithmetic,
                                             PackedDtype hub_dtype, ThreadPool& threads);
 

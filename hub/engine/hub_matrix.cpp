@@ -2,28 +2,58 @@
 
 #include <vector>
 
+#include "protocol/hub_codes.h"
+
 namespace moex {
+
+namespace {
+
+// out.data and its memory; pack(to, panel_begin, panel_end) writes panels.
+template <class Pack>
+AlignedBuffer pack_panels(PackedMatrix& out, ThreadPool& threads, const Pack& pack) {
+    AlignedBuffer memory(out.size_bytes());
+    out.data = memory.data();
+    threads.parallel_for(out.num_panels(), 1, [&](std::size_t begin, std::size_t end) {
+        pack(memory.data(), static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end));
+    });
+    return memory;
+}
+
+}  // namespace
 
 AlignedBuffer pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
                               ThreadPool& threads) {
-    constexpr std::uint32_t int4_group = 32;
+    const bool is_int4 = dtype == PackedDtype::int4;
     out = {.dtype = dtype,
            .num_out = from.num_out,
            .num_in = from.num_in,
-           .group_size = dtype == PackedDtype::int4 ? int4_group : packed_group_size(from.num_in)};
-    const auto pack =
-        dtype == PackedDtype::int4
-            ? static_cast<void (*)(std::byte*, const PackedMatrix&, const WeightMatrix&,
-                                   std::uint32_t, std::uint32_t)>(pack_int4)
-            : pack_int8;
-    AlignedBuffer memory(out.size_bytes());
-    out.data = memory.data();
-
-    threads.parallel_for(out.num_panels(), 1, [&](std::size_t begin, std::size_t end) {
-        pack(memory.data(), out, from, static_cast<std::uint32_t>(begin),
-             static_cast<std::uint32_t>(end));
+           .group_size = is_int4 ? hub_int4_group_size : packed_group_size(from.num_in)};
+    return pack_panels(out, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
+        if (is_int4)
+            pack_int4(to, out, from, begin, end);
+        else
+            pack_int8(to, out, from, begin, end);
     });
-    return memory;
+}
+
+AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int8Matrix& from, ThreadPool& threads) {
+    out = {.dtype = PackedDtype::int8,
+           .num_out = from.num_out,
+           .num_in = from.num_in,
+           .group_size = from.group_size};
+    return pack_panels(out, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
+        pack_int8(to, out, from, begin, end);
+    });
+}
+
+AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int4Matrix& from, ThreadPool& threads) {
+    out = {.dtype = PackedDtype::int4,
+           .num_out = from.num_out,
+           .num_in = from.num_in,
+           .group_size = from.group_size};
+    return pack_panels(out, threads, [&](std::byte* to, std::uint32_t begin, std::uint32_t end) {
+        pack_int4(to, out, from, begin, end);
+    });
 }
 
 void multiply(std::span<const HubProduct> products, RowsIn x, QuantizedBuffer& buffer,

@@ -17,6 +17,9 @@ struct HubMatrix {
 // Packs `from` to int8, or to int4 in groups of 32, in memory that is returned; `out` borrows it.
 AlignedBuffer pack_hub_matrix(PackedMatrix& out, const WeightMatrix& from, PackedDtype dtype,
                               ThreadPool& threads);
+// The codes that a package has, in panels: nothing is rounded.
+AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int8Matrix& from, ThreadPool& threads);
+AlignedBuffer pack_hub_matrix(PackedMatrix& out, const Int4Matrix& from, ThreadPool& threads);
 
 struct HubProduct {
     RowsOut out;  // [x.num_rows, num_out]

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
+#include "hub/model/package/hub_tensors.h"
 #include "web-worker/local/file_bridge.h"
 
 namespace moex {
@@ -55,14 +57,36 @@ Status TabFiles::read_tensor_table() {
     MOEX_TRY(
         read_exactly(hub_sha256_, sizeof(header_bytes), std::as_writable_bytes(std::span(header))));
     MOEX_ASSIGN(entries, parse_safetensors_header(header, file_bytes, "hub.safetensors"));
-    for (SafetensorsEntry& entry : entries) tensors_.emplace(entry.name, std::move(entry));
+    std::map<std::string, SafetensorsEntry> in_file;
+    for (SafetensorsEntry& entry : entries) in_file.emplace(entry.name, std::move(entry));
 
+    const auto require = [&](const std::string& name, const std::vector<std::uint64_t>& shape,
+                             std::optional<TensorDtype> dtype) -> Result<const SafetensorsEntry*> {
+        const auto found = in_file.find(name);
+        if (found == in_file.end())
+            return Error{ErrorCode::not_found, text("hub.safetensors: no tensor ", name)};
+        const SafetensorsEntry& entry = found->second;
+        const bool is_right = entry.dtype &&
+                              (dtype ? entry.dtype == dtype : !is_quantized(*entry.dtype));
+        if (is_right && entry.shape == shape) return &entry;
+        return Error{ErrorCode::bad_file,
+                     text("hub.safetensors: ", name, " is ", entry.dtype_word, ' ',
+                          shape_text(entry.shape), ", wanted ", shape_text(shape))};
+    };
+
+    if (manifest_.hub_dtype != HubDtype::bf16) MOEX_TRY(check_rows_for_codes(manifest_.config));
     for (const HubTensorSpec& spec : hub_tensor_specs(manifest_.config)) {
-        MOEX_ASSIGN(entry, find(spec.name));
-        if (!entry->dtype || entry->shape != spec.shape)
-            return Error{ErrorCode::bad_file,
-                         text("hub.safetensors: ", spec.name, " is ", entry->dtype_word, ' ',
-                              shape_text(entry->shape), ", wanted ", shape_text(spec.shape))};
+        const auto dtype = codes_dtype(spec, manifest_.hub_dtype);
+        if (!dtype) {
+            MOEX_ASSIGN(plain, require(spec.name, spec.shape, {}));
+            tensors_[spec.name] = {{*plain->dtype, spec.shape, 0}, plain->offset_bytes, 0};
+            continue;
+        }
+        const CodesLayout layout = codes_layout(spec, *dtype);
+        MOEX_ASSIGN(codes, require(layout.codes.name, layout.codes.shape, *dtype));
+        MOEX_ASSIGN(scales, require(layout.scales.name, layout.scales.shape, layout.scales.dtype));
+        tensors_[spec.name] = {
+            {*dtype, spec.shape, layout.group_size}, codes->offset_bytes, scales->offset_bytes};
     }
     return {};
 }
@@ -73,7 +97,7 @@ Result<std::string> TabFiles::text_file(const std::string& name) const {
     return read_text(to_hex(found->second.sha256), text_file_bytes_max(name));
 }
 
-Result<const SafetensorsEntry*> TabFiles::find(const std::string& name) const {
+Result<const TabFiles::Place*> TabFiles::find(const std::string& name) const {
     const auto found = tensors_.find(name);
     if (found == tensors_.end())
         return Error{ErrorCode::not_found, text("hub.safetensors: no tensor ", name)};
@@ -81,8 +105,8 @@ Result<const SafetensorsEntry*> TabFiles::find(const std::string& name) const {
 }
 
 Result<PackageFiles::Tensor> TabFiles::tensor(const std::string& name) const {
-    MOEX_ASSIGN(entry, find(name));
-    return Tensor{*entry->dtype, entry->shape};
+    MOEX_ASSIGN(place, find(name));
+    return place->tensor;
 }
 
 Status TabFiles::read(const std::string& hex, std::uint64_t first_byte, std::uint64_t size_bytes,
@@ -99,8 +123,14 @@ Status TabFiles::read(const std::string& hex, std::uint64_t first_byte, std::uin
 
 Status TabFiles::read_tensor(const std::string& name, std::uint64_t first_byte,
                              std::uint64_t size_bytes, const AppendBytes& append) const {
-    MOEX_ASSIGN(entry, find(name));
-    return read(hub_sha256_, entry->offset_bytes + first_byte, size_bytes, append);
+    MOEX_ASSIGN(place, find(name));
+    return read(hub_sha256_, place->first_byte + first_byte, size_bytes, append);
+}
+
+Status TabFiles::read_scales(const std::string& name, std::uint64_t first_byte,
+                             std::uint64_t size_bytes, const AppendBytes& append) const {
+    MOEX_ASSIGN(place, find(name));
+    return read(hub_sha256_, place->scales_first_byte + first_byte, size_bytes, append);
 }
 
 Status TabFiles::read_expert(std::uint32_t layer, std::uint32_t expert,

@@ -27,18 +27,25 @@ class TabFiles : public PackageFiles {
     Result<Tensor> tensor(const std::string& name) const override;
     Status read_tensor(const std::string& name, std::uint64_t first_byte, std::uint64_t size_bytes,
                        const AppendBytes& append) const override;
+    Status read_scales(const std::string& name, std::uint64_t first_byte, std::uint64_t size_bytes,
+                       const AppendBytes& append) const override;
     Status read_expert(std::uint32_t layer, std::uint32_t expert,
                        const AppendBytes& append) const override;
 
   private:
-    Result<const SafetensorsEntry*> find(const std::string& name) const;
+    // A tensor of the model, and where it lies in hub.safetensors.
+    struct Place {
+        Tensor tensor;
+        std::uint64_t first_byte = 0, scales_first_byte = 0;
+    };
+    Result<const Place*> find(const std::string& name) const;
     Status read_tensor_table();
     Status read(const std::string& hex, std::uint64_t first_byte, std::uint64_t size_bytes,
                 const AppendBytes& append) const;
 
     PackageManifest manifest_;
     std::string hub_sha256_;
-    std::map<std::string, SafetensorsEntry> tensors_;
+    std::map<std::string, Place> tensors_;
     mutable Bytes stretch_;
 };
 

@@ -1,20 +1,30 @@
 #include "web-worker/package/named_weights.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "protocol/half.h"
+#include "protocol/hub_codes.h"
 
 namespace moex {
 namespace {
 
 std::string layer_name(std::uint32_t layer) { return text("model.layers.", layer, "."); }
 
-// bf16 where all of them are, otherwise f32.
-Result<WeightKind> kind_of(const PackageFiles& files, const std::vector<std::string>& names) {
+// int4 where all of them are, in groups of `int4_group_size`; bf16 where all of them are, or are
+// other codes, whose weights it rounds by 2^-9 at most; otherwise f32.
+Result<WeightKind> kind_of(const PackageFiles& files, const std::vector<std::string>& names,
+                           std::uint32_t int4_group_size) {
     WeightKind kind = WeightKind::bf16;
+    bool is_int4 = !names.empty();
     for (const std::string& name : names) {
         MOEX_ASSIGN(tensor, files.tensor(name));
-        if (tensor.dtype != TensorDtype::bf16) kind = WeightKind::f32;
+        is_int4 &= tensor.dtype == TensorDtype::int4 && tensor.group_size == int4_group_size &&
+                   tensor.shape[0] % 16 == 0;
+        if (tensor.dtype != TensorDtype::bf16 && !is_quantized(tensor.dtype))
+            kind = WeightKind::f32;
     }
-    return kind;
+    return is_int4 ? WeightKind::int4 : kind;
 }
 
 WeightKind kind_of(ExpertDtype dtype) {
@@ -37,10 +47,10 @@ Status find_kinds(const PackageFiles& files, DecoderModel& model) {
         for (const char* name : {"gate_proj", "up_proj", "down_proj"})
             dense.push_back(text(at, "mlp.", name, ".weight"));
     }
-    MOEX_ASSIGN(table_kind, kind_of(files, tables));
-    MOEX_ASSIGN(attention_kind, kind_of(files, attention));
-    MOEX_ASSIGN(router_kind, kind_of(files, routers));
-    MOEX_ASSIGN(dense_kind, kind_of(files, dense));
+    MOEX_ASSIGN(table_kind, kind_of(files, tables, model.group_size));
+    MOEX_ASSIGN(attention_kind, kind_of(files, attention, model.group_size));
+    MOEX_ASSIGN(router_kind, kind_of(files, routers, model.group_size));
+    MOEX_ASSIGN(dense_kind, kind_of(files, dense, model.group_size));
     model.table_kind = table_kind;
     model.attention_kind = attention_kind;
     model.router_kind = router_kind;
@@ -74,7 +84,8 @@ Result<DecoderModel> decoder_model_of(const PackageFiles& files) {
     model.rope_theta = config.rope_theta;
     model.rope_scaling = config.rope_scaling;
     model.expert_kind = kind_of(files.expert_dtype());
-    model.group_size = files.group_size();
+    // Without experts there is no other INT4 than that of the hub's own codes.
+    model.group_size = config.has_experts() ? files.group_size() : hub_int4_group_size;
     MOEX_TRY(find_kinds(files, model));
     return model;
 }
@@ -83,6 +94,11 @@ Status NamedWeights::rows(const std::string& name, WeightKind kind, std::uint64_
                           std::uint64_t num_rows, const AppendBytes& append) const {
     MOEX_ASSIGN(tensor, files_.tensor(name));
     const std::uint64_t row_size = tensor.shape.size() > 1 ? tensor.shape[1] : 1;
+    if (kind == WeightKind::int4)
+        return files_.read_tensor(name, first_row * row_size / 2, num_rows * row_size / 2, append);
+    if (is_quantized(tensor.dtype))
+        return rows_of_codes(name, tensor, kind, first_row, num_rows, append);
+
     const std::uint64_t element_bytes = tensor_dtype_bytes(tensor.dtype);
     const std::uint64_t first_byte = first_row * row_size * element_bytes,
                         size_bytes = num_rows * row_size * element_bytes;
@@ -102,6 +118,60 @@ Status NamedWeights::rows(const std::string& name, WeightKind kind, std::uint64_
     });
 }
 
+// Codes and scales of as many rows as make a stretch, then their weights.
+Status NamedWeights::rows_of_codes(const std::string& name, const PackageFiles::Tensor& tensor,
+                                   WeightKind kind, std::uint64_t first_row, std::uint64_t num_rows,
+                                   const AppendBytes& append) const {
+    constexpr std::uint64_t weights_at_once = 1u << 20;
+    const std::uint64_t row_size = tensor.shape[1],
+                        row_bytes = tensor.dtype == TensorDtype::int8 ? row_size : row_size / 2,
+                        scale_bytes = row_size / tensor.group_size * 4,
+                        rows_at_once = std::max<std::uint64_t>(1, weights_at_once / row_size);
+    Bytes codes, scales, rounded;
+    std::vector<float> weights;
+    const auto into = [](Bytes& all) {
+        return [&all](ByteView bytes) { all.insert(all.end(), bytes.begin(), bytes.end()); };
+    };
+
+    for (std::uint64_t row = first_row; row < first_row + num_rows; row += rows_at_once) {
+        const std::uint64_t count = std::min(rows_at_once, first_row + num_rows - row);
+        codes.clear();
+        scales.clear();
+        MOEX_TRY(files_.read_tensor(name, row * row_bytes, count * row_bytes, into(codes)));
+        MOEX_TRY(files_.read_scales(name, row * scale_bytes, count * scale_bytes, into(scales)));
+        weights.resize(count * row_size);
+        dequantize_rows(tensor.dtype, static_cast<std::uint32_t>(row_size), tensor.group_size,
+                        codes.data(), scales.data(), weights);
+        if (kind == WeightKind::f32) {
+            append(std::as_bytes(std::span(weights)));
+            continue;
+        }
+        rounded.resize(weights.size() * sizeof(bfloat16));
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+            const bfloat16 one = float_to_bfloat16(weights[i]);
+            std::memcpy(rounded.data() + i * sizeof one, &one, sizeof one);
+        }
+        append(rounded);
+    }
+    return {};
+}
+
+// What comes behind the codes of matrices that stay int4.
+Status NamedWeights::int4_scales(const std::string& name, const AppendBytes& append) const {
+    MOEX_ASSIGN(tensor, files_.tensor(name));
+    return files_.read_scales(name, 0, tensor.shape[0] * (tensor.shape[1] / tensor.group_size) * 4,
+                              append);
+}
+
+// Matrices one under the other, in their layout.
+Status NamedWeights::stacked(const std::vector<std::string>& names, WeightKind kind,
+                             const AppendBytes& append) const {
+    for (const std::string& name : names) MOEX_TRY(whole(name, kind, append));
+    if (kind == WeightKind::int4)
+        for (const std::string& name : names) MOEX_TRY(int4_scales(name, append));
+    return {};
+}
+
 Status NamedWeights::whole(const std::string& name, WeightKind kind,
                            const AppendBytes& append) const {
     MOEX_ASSIGN(tensor, files_.tensor(name));
@@ -115,24 +185,40 @@ Status NamedWeights::ffn(const WeightPart& part, const std::string& layer,
 
     const ExpertBlobLayout layout = expert_blob_layout(model_.ffn_shape(part.layer),
                                                        expert_dtype_of(model_.dense_kind));
-    const auto pad = [&](std::uint64_t from, std::uint64_t to) {
-        if (to > from) append(Bytes(to - from));
+    const std::string gate = layer + "mlp.gate_proj.weight", up = layer + "mlp.up_proj.weight",
+                      down = layer + "mlp.down_proj.weight";
+    const bool is_int4 = model_.dense_kind == WeightKind::int4;
+    std::uint64_t at = 0;
+    const auto counted = [&](ByteView bytes) {
+        at += bytes.size();
+        append(bytes);
     };
-    for (const char* name : {"gate_proj", "up_proj"})
-        MOEX_TRY(whole(text(layer, "mlp.", name, ".weight"), model_.dense_kind, append));
-    pad(layout.gate_up_codes.size_bytes, layout.down_codes.offset_bytes);
-    MOEX_TRY(whole(layer + "mlp.down_proj.weight", model_.dense_kind, append));
-    pad(layout.down_codes.offset_bytes + layout.down_codes.size_bytes, layout.size_bytes);
+    const auto pad_to = [&](std::uint64_t offset_bytes) {
+        if (offset_bytes > at) counted(Bytes(offset_bytes - at));
+    };
+
+    for (const std::string& name : {gate, up}) MOEX_TRY(whole(name, model_.dense_kind, counted));
+    if (is_int4) {
+        pad_to(layout.gate_up_scale_zero.offset_bytes);
+        for (const std::string& name : {gate, up}) MOEX_TRY(int4_scales(name, counted));
+    }
+    pad_to(layout.down_codes.offset_bytes);
+    MOEX_TRY(whole(down, model_.dense_kind, counted));
+    if (is_int4) {
+        pad_to(layout.down_scale_zero.offset_bytes);
+        MOEX_TRY(int4_scales(down, counted));
+    }
+    pad_to(layout.size_bytes);
     return {};
 }
 
 Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
     using Name = WeightPart::Name;
     const std::string layer = layer_name(part.layer), attention = layer + "self_attn.";
-    const auto qkv = [&](const char* what, WeightKind kind) -> Status {
-        for (const char* name : {"q_proj", "k_proj", "v_proj"})
-            MOEX_TRY(whole(text(attention, name, what), kind, append));
-        return {};
+    const auto qkv = [&](const char* what, WeightKind kind) {
+        return stacked({text(attention, "q_proj", what), text(attention, "k_proj", what),
+                        text(attention, "v_proj", what)},
+                       kind, append);
     };
     const auto vector = [&](const std::string& name) {
         return whole(name, WeightKind::f32, append);
@@ -145,7 +231,7 @@ Status NamedWeights::read(const WeightPart& part, const AppendBytes& append) {
         case Name::head_rows:
             return rows("lm_head.weight", model_.table_kind, part.first_row, part.num_rows, append);
         case Name::qkv: return qkv(".weight", model_.attention_kind);
-        case Name::o: return whole(attention + "o_proj.weight", model_.attention_kind, append);
+        case Name::o: return stacked({attention + "o_proj.weight"}, model_.attention_kind, append);
         case Name::router: return whole(layer + "mlp.gate.weight", model_.router_kind, append);
         case Name::ffn: return ffn(part, layer, append);
         case Name::final_norm: return vector("model.norm.weight");

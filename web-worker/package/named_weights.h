@@ -5,13 +5,15 @@
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "web-worker/decoder/decoder_model.h"
 #include "web-worker/package/package_files.h"
 
 namespace moex {
 
-// Matrices stay bf16 where all of their kind are; others are f32.
+// Matrices stay bf16 where all of their kind are; others are f32. Codes of 4 bits stay as they are
+// where the model's INT4 has their group; others become bf16 as they are read.
 Result<DecoderModel> decoder_model_of(const PackageFiles& files);
 
 // `files` outlives it.
@@ -25,6 +27,12 @@ class NamedWeights : public WeightSource {
   private:
     Status rows(const std::string& name, WeightKind kind, std::uint64_t first_row,
                 std::uint64_t num_rows, const AppendBytes& append) const;
+    Status rows_of_codes(const std::string& name, const PackageFiles::Tensor& tensor,
+                         WeightKind kind, std::uint64_t first_row, std::uint64_t num_rows,
+                         const AppendBytes& append) const;
+    Status int4_scales(const std::string& name, const AppendBytes& append) const;
+    Status stacked(const std::vector<std::string>& names, WeightKind kind,
+                   const AppendBytes& append) const;
     Status whole(const std::string& name, WeightKind kind, const AppendBytes& append) const;
     Status ffn(const WeightPart& part, const std::string& layer, const AppendBytes& append) const;
 

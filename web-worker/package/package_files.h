@@ -22,6 +22,7 @@ class PackageFiles {
     struct Tensor {
         TensorDtype dtype = TensorDtype::f32;
         std::vector<std::uint64_t> shape;
+        std::uint32_t group_size = 0;  // of codes
     };
 
     virtual ~PackageFiles() = default;
@@ -34,6 +35,9 @@ class PackageFiles {
     // Bytes [first_byte, first_byte + size_bytes) of it, in stretches of whole elements, each a
     // multiple of 4 bytes but for the last.
     virtual Status read_tensor(const std::string& name, std::uint64_t first_byte,
+                               std::uint64_t size_bytes, const AppendBytes& append) const = 0;
+    // The same of what makes weights of its codes: 4 bytes for each group.
+    virtual Status read_scales(const std::string& name, std::uint64_t first_byte,
                                std::uint64_t size_bytes, const AppendBytes& append) const = 0;
     // The blob of an expert, in stretches of multiples of 4 bytes.
     virtual Status read_expert(std::uint32_t layer, std::uint32_t expert,

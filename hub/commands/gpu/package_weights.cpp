@@ -8,13 +8,20 @@ Result<DecoderModel> decoder_model_of(const ModelPackage& package) {
 
 Result<PackageFiles::Tensor> MappedFiles::tensor(const std::string& name) const {
     MOEX_ASSIGN(found, package_.tensor(name));
-    return Tensor{found.dtype, std::move(found.shape)};
+    return Tensor{found.dtype, std::move(found.shape), found.group_size};
 }
 
 Status MappedFiles::read_tensor(const std::string& name, std::uint64_t first_byte,
                                 std::uint64_t size_bytes, const AppendBytes& append) const {
     MOEX_ASSIGN(found, package_.tensor(name));
     append(found.data.subspan(first_byte, size_bytes));
+    return {};
+}
+
+Status MappedFiles::read_scales(const std::string& name, std::uint64_t first_byte,
+                                std::uint64_t size_bytes, const AppendBytes& append) const {
+    MOEX_ASSIGN(found, package_.tensor(name));
+    append(found.scales.subspan(first_byte, size_bytes));
     return {};
 }
 

@@ -22,6 +22,8 @@ class MappedFiles : public PackageFiles {
     Result<Tensor> tensor(const std::string& name) const override;
     Status read_tensor(const std::string& name, std::uint64_t first_byte, std::uint64_t size_bytes,
                        const AppendBytes& append) const override;
+    Status read_scales(const std::string& name, std::uint64_t first_byte, std::uint64_t size_bytes,
+                       const AppendBytes& append) const override;
     Status read_expert(std::uint32_t layer, std::uint32_t expert,
                        const AppendBytes& append) const override;
 

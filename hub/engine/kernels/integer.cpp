@@ -9,6 +9,7 @@
 
 #include "protocol/check.h"
 #include "protocol/half.h"
+#include "protocol/hub_codes.h"
 
 namespace moex {
 
@@ -36,9 +37,7 @@ Result<AlignedBuffer> AlignedBuffer::allocate(std::size_t size_bytes) {
 }
 void AlignedBuffer::Free::operator()(std::byte* data) const { std::free(data); }
 
-std::uint32_t packed_group_size(std::uint32_t num_in) {
-    return num_in % 128 == 0 ? 128 : num_in % 64 == 0 ? 64 : 32;
-}
+std::uint32_t packed_group_size(std::uint32_t num_in) { return int8_group_size(num_in); }
 
 namespace {
 
@@ -50,15 +49,9 @@ float weight_at(const WeightMatrix& from, std::size_t at) {
 
 // One output's group of int8: where its 4 codes of every word lie 64 bytes apart.
 void pack_int8_group(std::byte* block, std::uint32_t lane, std::span<const float> weights) {
-    float largest = 0;
-    for (const float weight : weights) largest = std::max(largest, std::fabs(weight));
-    constexpr float smallest = 1e-30f;  // below it the factor would leave f32
-    const float scale = largest / 127.0f, factor = largest > smallest ? 127.0f / largest : 0.0f;
-    std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
-
     std::int8_t codes[128];
-    for (std::size_t k = 0; k < weights.size(); ++k)
-        codes[k] = static_cast<std::int8_t>(std::nearbyint(weights[k] * factor));
+    const float scale = quantize_int8_group(weights, codes);
+    std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
     for (std::size_t word = 0; word < weights.size() / 4; ++word)
         std::memcpy(block + 64 + (word * panel_outs + lane) * 4, codes + word * 4, 4);
 }
@@ -74,25 +67,15 @@ std::uint32_t reorder_int4(std::uint32_t word) {
 
 // One output's group of int4 that was rounded here.
 void pack_int4_group(std::byte* block, std::uint32_t lane, std::span<const float> weights) {
-    const auto [least, most] = std::minmax_element(weights.begin(), weights.end());
-    // A step that f16 still has, and a zero of which f16 has the ones.
-    constexpr float step_min = 1e-5f, zero_max = 2000.0f;
-    const half scale = float_to_half(
-        std::max({(*most - *least) / 15.0f, step_min, std::fabs(*least) / zero_max,
-                  std::fabs(*most) / zero_max}));
-    const float step = half_to_float(scale);
-    const half zero = float_to_half(-*least / step);
+    std::uint32_t codes[16];
+    const std::uint32_t scale_zero = quantize_int4_group(weights, codes);
+    const auto scale = static_cast<half>(scale_zero), zero = static_cast<half>(scale_zero >> 16);
     std::memcpy(block + lane * 2, &scale, 2);
     std::memcpy(block + 32 + lane * 2, &zero, 2);
 
     for (std::size_t word = 0; word < weights.size() / 8; ++word) {
-        std::uint32_t codes = 0;
-        for (std::size_t k = 0; k < 8; ++k) {
-            const float code = std::nearbyint(weights[word * 8 + k] / step + half_to_float(zero));
-            codes |= static_cast<std::uint32_t>(std::clamp(code, 0.0f, 15.0f)) << 4 * k;
-        }
-        codes = reorder_int4(codes);
-        std::memcpy(block + 64 + (word * panel_outs + lane) * 4, &codes, 4);
+        const std::uint32_t reordered = reorder_int4(codes[word]);
+        std::memcpy(block + 64 + (word * panel_outs + lane) * 4, &reordered, 4);
     }
 }
 
@@ -127,6 +110,33 @@ void pack_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& 
 void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
     pack_weights(to, shape, from, panel_begin, panel_end, pack_int8_group);
+}
+
+void pack_int8(std::byte* to, const PackedMatrix& shape, const Int8Matrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end) {
+    const std::uint32_t groups = shape.num_groups(), group_words = shape.group_size / 4;
+
+    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
+        std::byte* block = to + panel * shape.panel_bytes();
+        for (std::uint32_t group = 0; group < groups; ++group, block += shape.block_bytes())
+            for (std::uint32_t lane = 0; lane < panel_outs; ++lane) {
+                const std::size_t out = std::size_t{panel} * panel_outs + lane;
+                const bool real = out < shape.num_out;
+
+                const float scale = real ? from.scales[out * groups + group] : 0;
+                std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
+                const std::int8_t* const codes = real ? from.codes + out * shape.num_in +
+                                                            std::size_t{group} * shape.group_size
+                                                      : nullptr;
+                for (std::uint32_t word = 0; word < group_words; ++word) {
+                    std::byte* const at = block + 64 + (word * panel_outs + lane) * 4;
+                    if (real)
+                        std::memcpy(at, codes + word * 4, 4);
+                    else
+                        std::memset(at, 0, 4);
+                }
+            }
+    }
 }
 
 void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,

@@ -63,14 +63,14 @@ struct PackedMatrix {
 std::uint32_t packed_group_size(std::uint32_t num_in);
 
 // Writes the panels [panel_begin, panel_end) of `shape`, whose other members are set; `to` has
-// shape.size_bytes(). int8: per output and group scale = max|w| / 127, code = round(w / scale).
+// shape.size_bytes(). Codes are those of protocol/hub_codes.h.
 void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
-// int4 of other weights: per output and group scale = (max − min) / 15, zero = −min / scale, code =
-// round(w / scale + zero), with scale and zero as f16 has them. A group of 32 keeps most.
 void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
-// The same codes, scales and zeros in another order.
+// The same codes, scales and zeros in another order; int8 of whole groups.
+void pack_int8(std::byte* to, const PackedMatrix& shape, const Int8Matrix& from,
+               std::uint32_t panel_begin, std::uint32_t panel_end);
 void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end);
 

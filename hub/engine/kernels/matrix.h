@@ -26,6 +26,14 @@ struct Int4Matrix {
     std::uint32_t num_out = 0, num_in = 0, group_size = 0;
 };
 
+// INT8 weights by groups as hub_codes.h makes them: codes s8 [num_out, num_in], scales f32
+// [num_out, num_in/group_size].
+struct Int8Matrix {
+    const std::int8_t* codes = nullptr;
+    const float* scales = nullptr;
+    std::uint32_t num_out = 0, num_in = 0, group_size = 0;
+};
+
 // Some rows in memory: row r starts at data + r · stride.
 struct RowsIn {
     const float* data = nullptr;

@@ -164,7 +164,7 @@ Result<const Checkpoint::Tensor*> Checkpoint::require(std::string_view name,
             ErrorCode::bad_file,
             text(where(*tensor), " is ", shape_text(tensor->entry.shape), ", config.json wants ",
                  shape_text(shape), " (", shape_words, "); from another model?")};
-    if (!tensor->entry.dtype)
+    if (!tensor->entry.dtype || is_quantized(*tensor->entry.dtype))
         return Error{ErrorCode::unsupported, text(where(*tensor), " is ", tensor->entry.dtype_word,
                                                   ", wanted BF16, F16 or F32")};
 

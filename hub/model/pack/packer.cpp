@@ -10,6 +10,7 @@
 #include "hub/base/sha256.h"
 #include "hub/model/chat_template.h"
 #include "hub/model/pack/checkpoint.h"
+#include "hub/model/pack/hub_codes_writer.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"
 #include "hub/model/pack/quantize.h"
@@ -42,8 +43,9 @@ struct Input {
     ExpertShape shape;
     ExpertBlobLayout layout;
     std::vector<HubTensorSpec> hub_specs;
-    std::vector<const Checkpoint::Tensor*> hub_sources;
-    std::vector<SafetensorsEntry> hub_entries;
+    std::vector<const Checkpoint::Tensor*> hub_sources;  // [hub_specs.size()]
+    std::vector<TensorDtype> hub_dtypes;                 // likewise: bf16 or f32, before any codes
+    HubEntries hub;
     // [num_layers][num_experts]; empty for a dense layer
     std::vector<std::vector<ExpertSource>> experts;
     std::map<std::string, std::string> texts;
@@ -101,11 +103,12 @@ Status find_tensors(Input& input) {
         const bool keep = *tensor->entry.dtype != TensorDtype::bf16 &&
                           (spec.precise || input.options.hub_f32);
         input.hub_sources.push_back(tensor);
-        input.hub_entries.push_back({.name = spec.name,
-                                     .dtype = keep ? TensorDtype::f32 : TensorDtype::bf16,
-                                     .shape = spec.shape});
+        input.hub_dtypes.push_back(keep ? TensorDtype::f32 : TensorDtype::bf16);
         used.insert(tensor);
     }
+    if (input.options.hub_dtype != HubDtype::bf16) MOEX_TRY(check_rows_for_codes(input.config));
+    input.hub = hub_entries(input.hub_specs, input.options.hub_dtype,
+                            [&](std::size_t i) { return input.hub_dtypes[i]; });
 
     for (std::uint32_t layer = 0; layer < input.config.num_layers; ++layer) {
         input.experts.emplace_back();
@@ -254,6 +257,8 @@ Result<Input> read_input(const fs::path& directory, const PackOptions& options) 
                           input.shape.group_size, ' ', options.hub_f32, ' ', input.options.name,
                           '\n', to_hex(sha256(as_byte_view(config_text))), '\n',
                           input.checkpoint.fingerprint());
+    if (options.hub_dtype != HubDtype::bf16)
+        input.identity += text("hub ", hub_dtype_name(options.hub_dtype), '\n');
     for (const auto& [name, content] : input.texts)
         input.identity += text(name, ' ', to_hex(sha256(as_byte_view(content))), '\n');
 
@@ -352,29 +357,57 @@ struct Meter {
     }
 };
 
+// One tensor of the hub, a window at a time: as it is written, or as codes.
+class HubTensorPacker {
+  public:
+    HubTensorPacker(Input& input, Meter& meter) : input_(input), meter_(meter) {}
+
+    Status write(std::size_t index, const PackageOutput::WriteBytes& write) {
+        const HubEntry& entry = input_.hub.of[index];
+        if (entry.is_scales) return write(coder_.scales());
+        if (entry.codes)
+            coder_.begin(codes_layout(input_.hub_specs[entry.spec_index], *entry.codes));
+
+        const Checkpoint::Tensor& source = *input_.hub_sources[entry.spec_index];
+        const bool as_f32 = input_.hub_dtypes[entry.spec_index] == TensorDtype::f32;
+        const std::uint64_t count = source.entry.size_bytes /
+                                    tensor_dtype_bytes(*source.entry.dtype);
+        for (std::uint64_t first = 0; first < count; first += window_floats) {
+            floats_.resize(std::min<std::uint64_t>(window_floats, count - first));
+            MOEX_TRY(input_.checkpoint.read_floats(source, first, floats_, raw_));
+            encoded_.resize(floats_.size() * (as_f32 ? 4 : 2));
+            MOEX_TRY(encode_weights(floats_, as_f32, encoded_, input_.checkpoint, source));
+            if (entry.codes) MOEX_TRY(encode_codes(source, as_f32));
+            MOEX_TRY(write(encoded_));
+            meter_.add(raw_.size());
+        }
+        return {};
+    }
+
+  private:
+    // Of the weights as they would be without codes: the same that a load makes of them.
+    Status encode_codes(const Checkpoint::Tensor& source, bool as_f32) {
+        elements_to_float(as_f32 ? TensorDtype::f32 : TensorDtype::bf16, encoded_.data(), floats_);
+        if (coder_.add(floats_, encoded_)) return {};
+        return Error{ErrorCode::non_finite,
+                     text(input_.checkpoint.where(source),
+                          " holds a weight too large for --hub-dtype int4: its scale is f16")};
+    }
+
+    Input& input_;
+    Meter& meter_;
+    RowCoder coder_;
+    std::vector<float> floats_;
+    Bytes raw_, encoded_;
+};
+
 Result<FileRecord> pack_hub(Input& input, PackageOutput& output, Meter& meter) {
     if (const auto finished = output.finished_hub()) return *finished;
-    Buffers buffers;
-    Bytes encoded;
-    return output.write_hub(
-        input.hub_entries,
-        [&](std::size_t index, const PackageOutput::WriteBytes& write) -> Status {
-            const Checkpoint::Tensor& source = *input.hub_sources[index];
-            const bool as_f32 = *input.hub_entries[index].dtype == TensorDtype::f32;
-            const std::uint64_t count = source.entry.size_bytes /
-                                        tensor_dtype_bytes(*source.entry.dtype);
-
-            for (std::uint64_t first = 0; first < count; first += window_floats) {
-                buffers.floats.resize(std::min<std::uint64_t>(window_floats, count - first));
-                MOEX_TRY(input.checkpoint.read_floats(source, first, buffers.floats, buffers.raw));
-                encoded.resize(buffers.floats.size() * (as_f32 ? 4 : 2));
-                MOEX_TRY(encode_weights(buffers.floats, as_f32, encoded, input.checkpoint, source));
-                MOEX_TRY(write(encoded));
-                meter.add(buffers.raw.size());
-            }
-
-            return {};
-        });
+    HubTensorPacker packer(input, meter);
+    return output.write_hub(input.hub.entries,
+                            [&](std::size_t index, const PackageOutput::WriteBytes& write) {
+                                return packer.write(index, write);
+                            });
 }
 
 Result<PackReport> write_package(Input& input, PackageOutput& output, ThreadPool& threads,
@@ -384,6 +417,7 @@ Result<PackReport> write_package(Input& input, PackageOutput& output, ThreadPool
                              .config = config,
                              .expert_dtype = input.options.expert_dtype,
                              .group_size = input.shape.group_size,
+                             .hub_dtype = input.options.hub_dtype,
                              .generation = input.generation};
     PackReport report{.input_bytes = input.used_bytes, .warnings = input.warnings};
 
@@ -440,7 +474,7 @@ Result<PackReport> write_package(Input& input, PackageOutput& output, ThreadPool
 
 std::uint64_t output_bytes_of(const Input& input) {
     std::uint64_t total = 1u << 20;  // manifest, headers, file system
-    for (const SafetensorsEntry& entry : input.hub_entries) {
+    for (const SafetensorsEntry& entry : input.hub.entries) {
         std::uint64_t bytes = tensor_dtype_bytes(*entry.dtype);
         for (const std::uint64_t size : entry.shape) bytes *= size;
         total += bytes;

@@ -11,6 +11,7 @@
 
 #include "hub/base/thread_pool.h"
 #include "hub/model/config.h"
+#include "protocol/hub_codes.h"
 
 namespace moex {
 
@@ -19,6 +20,9 @@ struct PackOptions {
     std::uint32_t group_size_max = 128;
     std::string name;      // default: the checkpoint folder's name
     bool hub_f32 = false;  // keep f32 hub tensors as f32 (goldens); otherwise bf16
+    // The hub's matrices: as they are, or as codes: those that int8 arithmetic makes of them at
+    // load. Embeddings and LM head have 8 bits under int4, too.
+    HubDtype hub_dtype = HubDtype::bf16;
 };
 struct PackProgress {
     std::uint64_t done_bytes = 0, total_bytes = 0;  // of the checkpoint's tensors

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "hub/model/pack/hub_codes_writer.h"
 #include "hub/model/pack/layer_writer.h"
 #include "hub/model/pack/package_writer.h"
 #include "hub/model/strict_json.h"
@@ -146,6 +147,7 @@ class SynthWriter {
         manifest_.config = config;
         manifest_.expert_dtype = options.expert_dtype;
         manifest_.group_size = shape.group_size;
+        manifest_.hub_dtype = options.hub_dtype;
         report_.warnings = {"no tokenizer: the package takes and gives token ids only"};
     }
 
@@ -172,12 +174,12 @@ class SynthWriter {
     std::uint64_t layer_bytes() const { return config_.num_experts * layout_.size_bytes; }
 
     void list_hub_tensors() {
-        for (const HubTensorSpec& spec : hub_tensor_specs(config_)) {
+        specs_ = hub_tensor_specs(config_);
+        for (const HubTensorSpec& spec : specs_)
             state_.total_bytes += hub_tensor_bytes(spec, options_.hub_f32);
-            entries_.push_back({.name = spec.name,
-                                .dtype = options_.hub_f32 ? TensorDtype::f32 : TensorDtype::bf16,
-                                .shape = spec.shape});
-        }
+        hub_ = hub_entries(specs_, options_.hub_dtype, [&](std::size_t) {
+            return options_.hub_f32 ? TensorDtype::f32 : TensorDtype::bf16;
+        });
     }
 
     void add(std::uint64_t bytes) {
@@ -220,7 +222,7 @@ class SynthWriter {
             return {};
         }
 
-        MOEX_ASSIGN(hub, output_.write_hub(entries_, [&](std::size_t index, const auto& write) {
+        MOEX_ASSIGN(hub, output_.write_hub(hub_.entries, [&](std::size_t index, const auto& write) {
             return write_tensor(index, write);
         }));
         manifest_.hub = hub;
@@ -230,17 +232,28 @@ class SynthWriter {
 
     Status write_tensor(std::size_t index, const PackageOutput::WriteBytes& write) {
         constexpr std::uint64_t window_bytes = 1u << 20;
-        const SafetensorsEntry& entry = entries_[index];
-        const bool is_norm = entry.name.ends_with("norm.weight");
-        Random random(seed_, index);
-        for (std::uint64_t at = 0; at < entry.size_bytes; at += window_.size()) {
-            window_.resize(std::min(window_bytes, entry.size_bytes - at));
+        const HubEntry& entry = hub_.of[index];
+        if (entry.is_scales) return write(coder_.scales());
+        const HubTensorSpec& spec = specs_[entry.spec_index];
+        if (entry.codes) coder_.begin(codes_layout(spec, *entry.codes));
+
+        const bool is_norm = spec.name.ends_with("norm.weight");
+        const std::uint64_t size_bytes = hub_tensor_bytes(spec, options_.hub_f32);
+        Random random(seed_, entry.spec_index);
+        for (std::uint64_t at = 0; at < size_bytes; at += window_bytes) {
+            window_.resize(std::min(window_bytes, size_bytes - at));
             if (is_norm)
                 fill_ones(window_);
             else if (options_.hub_f32)
                 weights_.fill_f32(random, window_);
             else
                 weights_.fill_bf16(random, window_);
+            if (entry.codes) {
+                floats_.resize(window_.size() / (options_.hub_f32 ? 4 : 2));
+                elements_to_float(options_.hub_f32 ? TensorDtype::f32 : TensorDtype::bf16,
+                                  window_.data(), floats_);
+                MOEX_CHECK(coder_.add(floats_, window_), "synthetic weights are small");
+            }
             MOEX_TRY(write(window_));
         }
 
@@ -262,7 +275,10 @@ class SynthWriter {
     const std::function<void(const PackProgress&)>& progress_;
 
     const WeightSource weights_;
-    std::vector<SafetensorsEntry> entries_;
+    std::vector<HubTensorSpec> specs_;
+    HubEntries hub_;
+    RowCoder coder_;
+    std::vector<float> floats_;
     PackageManifest manifest_;
     PackReport report_;
     PackProgress state_;
@@ -392,6 +408,7 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
                      text("package name ", json_excerpt(std::string(name)),
                           ", wanted 1 to 128 printable characters without spaces")};
 
+    if (options.hub_dtype != HubDtype::bf16) MOEX_TRY(check_rows_for_codes(checked));
     ExpertShape shape{checked.hidden_size, checked.moe_intermediate_size, 0};
     if (options.expert_dtype == ExpertDtype::int4) {
         MOEX_ASSIGN(group_size, choose_group_size(shape.hidden_size, shape.moe_intermediate_size,
@@ -409,7 +426,8 @@ Result<PackReport> synth_package(const ModelConfig& config, std::string_view nam
 
     const std::string identity = text("moex-synth 1\n", to_json(checked).dump(), '\n', name, ' ',
                                       seed, ' ', expert_dtype_name(options.expert_dtype), ' ',
-                                      shape.group_size, ' ', options.hub_f32, '\n');
+                                      shape.group_size, ' ', options.hub_f32, ' ',
+                                      hub_dtype_name(options.hub_dtype), '\n');
     MOEX_ASSIGN(output, PackageOutput::open(out, identity, output_bytes));
 
     return SynthWriter(checked, seed, options, shape, output, threads, progress).run(name);

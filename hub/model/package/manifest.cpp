@@ -10,7 +10,8 @@ namespace {
 
 using Fields = JsonFields<Json, FileWording>;
 
-constexpr std::uint32_t format_version = 1;
+// 2: hub.safetensors holds codes. A program from before that refuses it by its version.
+constexpr std::uint32_t format_version = 1, format_version_with_codes = 2;
 
 OrderedJson file_to_json(const FileRecord& file) {
     return {{"sha256", to_hex(file.sha256)}, {"bytes", file.size_bytes}};
@@ -152,6 +153,25 @@ Status read_quantization(const Json& object, std::string_view what, PackageManif
     return {};
 }
 
+// Version 1 says nothing of it, version 2 must.
+Status read_hub_dtype(const Json& object, bool has_codes, std::string_view what,
+                      PackageManifest& manifest) {
+    const Json* const found = find_member(object, "hub_dtype");
+    if (!has_codes && !found) return {};
+    Fields fields(object, {std::string(what)});
+    if (has_codes && found && found->is_string()) {
+        const auto dtype = parse_hub_dtype(found->get_ref<const std::string&>());
+        if (dtype.ok() && *dtype != HubDtype::bf16) {
+            manifest.hub_dtype = *dtype;
+            return {};
+        }
+    }
+    fields.wrong("hub_dtype",
+                 has_codes ? "int8 or int4 (format_version 2)" : "nothing (format_version 1)",
+                 found);
+    return *fields.problem();
+}
+
 Status read_files(const Json& files, std::string_view what, PackageManifest& manifest) {
     for (const auto& [name, record] : files.items()) {
         if (std::find(std::begin(package_text_files), std::end(package_text_files), name) ==
@@ -227,21 +247,24 @@ std::string manifest_to_json(const PackageManifest& manifest) {
         const auto found = manifest.side_files.find(file);
         return found == manifest.side_files.end() ? OrderedJson() : file_to_json(found->second);
     };
-    const OrderedJson object = {{"format", "moex-package"},
-                                {"format_version", format_version},
-                                {"name", manifest.name},
-                                {"config", OrderedJson::parse(to_json(manifest.config).dump())},
-                                {"quantization",
-                                 {{"expert_dtype", expert_dtype_name(manifest.expert_dtype)},
-                                  {"group_size", manifest.group_size}}},
-                                {"generation", sampling},
-                                {"hub", hub},
-                                {"files", files},
-                                {"experts", experts},
-                                {"signatures", nullptr},
-                                {"default_vectors", side_file(SideFile::default_vectors)},
-                                {"estimator", side_file(SideFile::estimator)},
-                                {"shadow", nullptr}};
+    const bool has_codes = manifest.hub_dtype != HubDtype::bf16;
+    OrderedJson quantization = {{"expert_dtype", expert_dtype_name(manifest.expert_dtype)},
+                                {"group_size", manifest.group_size}};
+    if (has_codes) quantization["hub_dtype"] = hub_dtype_name(manifest.hub_dtype);
+    const OrderedJson object = {
+        {"format", "moex-package"},
+        {"format_version", has_codes ? format_version_with_codes : format_version},
+        {"name", manifest.name},
+        {"config", OrderedJson::parse(to_json(manifest.config).dump())},
+        {"quantization", quantization},
+        {"generation", sampling},
+        {"hub", hub},
+        {"files", files},
+        {"experts", experts},
+        {"signatures", nullptr},
+        {"default_vectors", side_file(SideFile::default_vectors)},
+        {"estimator", side_file(SideFile::estimator)},
+        {"shadow", nullptr}};
 
     return object.dump(1) + "\n";
 }
@@ -251,10 +274,12 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
     if (member(object, "format") != "moex-package")
         return Error{ErrorCode::bad_field,
                      text(what, ": not a package manifest (format is not \"moex-package\")")};
-    if (const Json& version = member(object, "format_version"); version != format_version)
-        return Error{ErrorCode::unsupported,
-                     text(what, ": format_version is ", json_excerpt(version),
-                          ", this program reads ", format_version)};
+    const Json& version = member(object, "format_version");
+    if (version != format_version && version != format_version_with_codes)
+        return Error{
+            ErrorCode::unsupported,
+            text(what, ": format_version is ", json_excerpt(version), ", this program reads ",
+                 format_version, " and ", format_version_with_codes, "; from a newer moex-hub?")};
 
     Fields fields(object, {std::string(what)});
     PackageManifest manifest;
@@ -276,6 +301,7 @@ Result<PackageManifest> parse_manifest(std::string_view json_text, std::string_v
 
     manifest.config = std::move(*config);
     MOEX_TRY(read_quantization(*quantization, what, manifest));
+    MOEX_TRY(read_hub_dtype(*quantization, version == format_version_with_codes, what, manifest));
 
     MOEX_ASSIGN(defaults, parse_sampling(*generation, manifest.config.vocab_size, "sample_top_k",
                                          "eos_token_ids", what));
@@ -319,8 +345,11 @@ std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
     const std::uint64_t q_size = std::uint64_t{config.num_heads} * head,
                         kv_size = std::uint64_t{config.num_kv_heads} * head;
     std::vector<HubTensorSpec> specs;
-    specs.push_back(
-        {"model.embed_tokens.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});
+    specs.push_back({"model.embed_tokens.weight",
+                     {config.vocab_size, hidden},
+                     "vocab_size, hidden_size",
+                     false,
+                     true});
 
     for (std::uint32_t layer = 0; layer < config.num_layers; ++layer) {
         const std::string at = text("model.layers.", layer, ".");
@@ -371,7 +400,11 @@ std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config) {
 
     specs.push_back({"model.norm.weight", {hidden}, "hidden_size", true});
     if (!config.tied_embeddings)
-        specs.push_back({"lm_head.weight", {config.vocab_size, hidden}, "vocab_size, hidden_size"});
+        specs.push_back({"lm_head.weight",
+                         {config.vocab_size, hidden},
+                         "vocab_size, hidden_size",
+                         false,
+                         true});
     return specs;
 }
 

@@ -10,6 +10,7 @@
 #include "hub/model/config.h"
 #include "hub/model/package/generation_defaults.h"
 #include "hub/model/package/side_file.h"
+#include "protocol/hub_codes.h"
 #include "protocol/sha256.h"
 #include "protocol/tensor_format.h"
 
@@ -27,6 +28,7 @@ struct PackageManifest {
     ModelConfig config;
     ExpertDtype expert_dtype = ExpertDtype::int4;
     std::uint32_t group_size = 0;  // 0 unless int4
+    HubDtype hub_dtype = HubDtype::bf16;
     GenerationDefaults generation;
     FileRecord hub;  // hub.safetensors
     // tokenizer.json, ...: names of package_text_files only
@@ -66,6 +68,7 @@ struct HubTensorSpec {
     const char* shape_words;  // "num_experts, hidden_size"
     bool precise = false;     // small and sensitive (norms, biases, routers): stays f32 where the
                               // checkpoint is not bf16
+    bool is_table = false;    // embeddings or LM head: one code more or less is another token
 };
 // In the order of hub.safetensors.
 std::vector<HubTensorSpec> hub_tensor_specs(const ModelConfig& config);

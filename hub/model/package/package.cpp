@@ -10,6 +10,7 @@
 #include "hub/base/files.h"
 #include "hub/base/mapped_file.h"
 #include "hub/base/sha256.h"
+#include "hub/model/package/hub_tensors.h"
 #include "hub/model/package/manifest.h"
 #include "hub/model/package/safetensors.h"
 
@@ -82,7 +83,35 @@ struct ModelPackage::State {
     Result<ByteView> blob(std::uint32_t blob_index, const Sha256& hash);
 };
 
-// The hub's tensors must be exactly those that the configuration wants, in bf16 or f32.
+namespace {
+
+// One tensor of the file, as it must be; bf16 or f32 where `dtype` says nothing.
+Result<const TensorView*> require_tensor(const TensorViews& file, const std::string& name,
+                                         const std::vector<std::uint64_t>& shape,
+                                         std::optional<TensorDtype> dtype, std::string_view words,
+                                         const std::string& what) {
+    const auto found = file.find(name);
+    if (found == file.end())
+        return Error{ErrorCode::bad_file,
+                     text(what, ": tensor ", name, " is missing, wanted ", shape_text(shape))};
+    const TensorView& tensor = found->second;
+    if (tensor.shape != shape)
+        return Error{ErrorCode::bad_file,
+                     text(what, ": tensor ", name, " is ", shape_text(tensor.shape),
+                          ", manifest.json wants ", shape_text(shape), " (", words, ")")};
+    const bool is_right = dtype ? tensor.dtype == *dtype
+                                : tensor.dtype == TensorDtype::bf16 ||
+                                      tensor.dtype == TensorDtype::f32;
+    if (!is_right)
+        return Error{ErrorCode::bad_file,
+                     text(what, ": tensor ", name, " is ", tensor_dtype_name(tensor.dtype),
+                          ", wanted ", dtype ? tensor_dtype_name(*dtype) : "BF16 or F32")};
+    return &tensor;
+}
+
+}  // namespace
+
+// The hub's tensors must be exactly those that the configuration wants.
 Status ModelPackage::State::map_hub() {
     const std::filesystem::path path = directory / "hub.safetensors";
     MOEX_ASSIGN(stamp, require_size(path, manifest.hub.size_bytes));
@@ -90,25 +119,39 @@ Status ModelPackage::State::map_hub() {
     if (file.bytes().size() != stamp.size_bytes)
         return changed_file_error(path, stamp, file.stamp());
 
-    MOEX_ASSIGN(found_tensors, safetensors_views(file.bytes(), path.string()));
-    tensors = std::move(found_tensors);
+    const std::string what = path.string();
+    const bool has_codes = manifest.hub_dtype != HubDtype::bf16;
+    if (has_codes) MOEX_TRY(check_rows_for_codes(manifest.config));
+    MOEX_ASSIGN(in_file, safetensors_views(file.bytes(), what, has_codes));
 
-    const auto specs = hub_tensor_specs(manifest.config);
-    for (const HubTensorSpec& spec : specs) {
-        const auto found = tensors.find(spec.name);
-        if (found == tensors.end())
-            return Error{ErrorCode::bad_file, text(path.string(), ": tensor ", spec.name,
-                                                   " is missing, wanted ", shape_text(spec.shape))};
-        if (found->second.shape != spec.shape)
-            return Error{ErrorCode::bad_file,
-                         text(path.string(), ": tensor ", spec.name, " is ",
-                              shape_text(found->second.shape), ", manifest.json wants ",
-                              shape_text(spec.shape), " (", spec.shape_words, ")")};
+    std::size_t num_wanted = 0;
+    for (const HubTensorSpec& spec : hub_tensor_specs(manifest.config)) {
+        const auto dtype = codes_dtype(spec, manifest.hub_dtype);
+        if (!dtype) {
+            MOEX_ASSIGN(plain,
+                        require_tensor(in_file, spec.name, spec.shape, {}, spec.shape_words, what));
+            tensors.emplace(spec.name, *plain);
+            ++num_wanted;
+            continue;
+        }
+
+        const CodesLayout layout = codes_layout(spec, *dtype);
+        MOEX_ASSIGN(codes, require_tensor(in_file, layout.codes.name, layout.codes.shape, *dtype,
+                                          spec.shape_words, what));
+        MOEX_ASSIGN(scales, require_tensor(in_file, layout.scales.name, layout.scales.shape,
+                                           layout.scales.dtype, "scales of codes", what));
+        tensors.emplace(spec.name, TensorView{.name = spec.name,
+                                              .dtype = *dtype,
+                                              .shape = spec.shape,
+                                              .data = codes->data,
+                                              .scales = scales->data,
+                                              .group_size = layout.group_size});
+        num_wanted += 2;
     }
 
-    if (tensors.size() != specs.size())
+    if (in_file.size() != num_wanted)
         return Error{ErrorCode::bad_file,
-                     text(path.string(), ": ", tensors.size(), " tensors, wanted ", specs.size())};
+                     text(what, ": ", in_file.size(), " tensors, wanted ", num_wanted)};
 
     hub = std::move(file);
     return {};
@@ -209,6 +252,7 @@ const std::string& ModelPackage::name() const { return state_->manifest.name; }
 const std::filesystem::path& ModelPackage::directory() const { return state_->directory; }
 const std::string& ModelPackage::manifest_sha256() const { return state_->manifest_sha256; }
 ExpertDtype ModelPackage::expert_dtype() const { return state_->manifest.expert_dtype; }
+HubDtype ModelPackage::hub_dtype() const { return state_->manifest.hub_dtype; }
 const ExpertShape& ModelPackage::expert_shape() const { return state_->expert_shape; }
 std::uint64_t ModelPackage::expert_blob_bytes() const { return state_->blob_bytes; }
 const GenerationDefaults& ModelPackage::generation_defaults() const {

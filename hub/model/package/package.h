@@ -1,7 +1,8 @@
 // A model package on disk, as `moex-hub pack` writes it and everything else reads it:
 //   manifest.json          config, quantisation, and the SHA-256 of every other file
 //   hub.safetensors        the hub's tensors under their Hugging Face names, bf16 or f32:
-//                          embeddings, attention, norms, routers, dense MLPs, head
+//                          embeddings, attention, norms, routers, dense MLPs, head; after
+//                          `pack --hub-dtype int8|int4` matrices as codes (hub_tensors.h)
 //   tokenizer.json, tokenizer_config.json, generation_config.json
 //                          as in the checkpoint, where it had them
 //   weights/<sha256>       one blob per (layer, expert); equal blobs are one file
@@ -21,6 +22,7 @@
 #include "hub/model/config.h"
 #include "hub/model/package/generation_defaults.h"
 #include "hub/model/package/tensor.h"
+#include "protocol/hub_codes.h"
 #include "protocol/sha256.h"
 
 namespace moex {
@@ -38,6 +40,7 @@ class ModelPackage {
     const std::filesystem::path& directory() const;
     const std::string& manifest_sha256() const;  // hex: identifies the package
     ExpertDtype expert_dtype() const;
+    HubDtype hub_dtype() const;
     const ExpertShape& expert_shape() const;  // group_size 0 unless int4
     std::uint64_t expert_blob_bytes() const;
     const GenerationDefaults& generation_defaults() const;

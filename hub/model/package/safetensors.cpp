@@ -29,8 +29,8 @@ const DtypeWord dtype_words[] = {
     {"U32", 4, {}},
     {"I16", 2, {}},
     {"U16", 2, {}},
-    {"I8", 1, {}},
-    {"U8", 1, {}},
+    {"I8", 1, TensorDtype::int8},
+    {"U8", 1, TensorDtype::int4},
     {"BOOL", 1, {}},
     {"F8_E4M3", 1, {}},
     {"F8_E5M2", 1, {}},
@@ -176,23 +176,26 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
     return entries;
 }
 
-Result<TensorViews> safetensors_views(ByteView file, std::string_view what) {
+Result<TensorViews> safetensors_views(ByteView file, std::string_view what, bool with_codes) {
     MOEX_ASSIGN(header, safetensors_header_of(file, what));
     MOEX_ASSIGN(entries, parse_safetensors_header(header, file.size(), what));
     TensorViews views;
     for (SafetensorsEntry& entry : entries) {
         const std::string shown = entry.name.substr(0, 200);
-        if (!entry.dtype || *entry.dtype == TensorDtype::f16)
+        const bool is_plain = entry.dtype == TensorDtype::bf16 || entry.dtype == TensorDtype::f32;
+        if (!is_plain && !(with_codes && entry.dtype))
             return Error{ErrorCode::bad_file, text(what, ": tensor ", shown, " is ",
                                                    entry.dtype_word, ", wanted BF16 or F32")};
-        if (const std::uint32_t element_bytes = tensor_dtype_bytes(*entry.dtype);
+        if (const std::uint32_t element_bytes = is_plain ? tensor_dtype_bytes(*entry.dtype) : 4;
             entry.offset_bytes % element_bytes != 0)
             return Error{ErrorCode::bad_file,
                          text(what, ": tensor ", shown, " begins at byte ", entry.offset_bytes,
                               ", wanted a multiple of ", element_bytes)};
 
-        TensorView view{entry.name, *entry.dtype, std::move(entry.shape),
-                        file.subspan(entry.offset_bytes, entry.size_bytes)};
+        TensorView view{.name = entry.name,
+                        .dtype = *entry.dtype,
+                        .shape = std::move(entry.shape),
+                        .data = file.subspan(entry.offset_bytes, entry.size_bytes)};
         views.emplace(entry.name, std::move(view));
     }
     return views;

@@ -43,9 +43,11 @@ Result<std::vector<SafetensorsEntry>> parse_safetensors_header(std::string_view 
 Result<std::string_view> safetensors_header_of(ByteView file, std::string_view what);
 
 // Every tensor of a whole mapped file, borrowed from it, by name. Each must be bf16 or f32, at a
-// multiple of its element's size: bad_file names the one that is not.
+// multiple of its element's size: bad_file names the one that is not. With codes they, and f16, may
+// be there, too, at multiples of 4, with the shapes that they have in the file.
 using TensorViews = std::map<std::string, TensorView, std::less<>>;
-Result<TensorViews> safetensors_views(ByteView file, std::string_view what);
+Result<TensorViews> safetensors_views(ByteView file, std::string_view what,
+                                      bool with_codes = false);
 
 // The header that lays `tensors` out one after the other, length and padding included: what comes
 // first in the file.

@@ -192,8 +192,10 @@ TEST(GoldenTest, DemoWithBf16ExpertsAgreesWithin2em3) {
 
 // 24 windows of the demo's validation text.
 double demo_perplexity(Arithmetic arithmetic, KvDtype kv_dtype = KvDtype::f32,
-                       PackedDtype hub_dtype = PackedDtype::int8) {
-    Model model(source_folder / "static/models/demo", arithmetic, hub_dtype);
+                       PackedDtype hub_dtype = PackedDtype::int8,
+                       const std::filesystem::path& package = source_folder /
+                                                              "static/models/demo") {
+    Model model(package, arithmetic, hub_dtype);
     EXPECT_EQ(model.package->expert_dtype(), ExpertDtype::int4);
     const auto tokenizer = Tokenizer::load(*model.package->tokenizer_file("tokenizer.json"),
                                            *model.package->tokenizer_file("tokenizer_config.json"));
@@ -233,6 +235,26 @@ TEST(GoldenTest, HubMatricesOf4BitsCostTheDemoALittle) {
     const double perplexity = demo_perplexity(Arithmetic::int8, KvDtype::f16, PackedDtype::int4);
     EXPECT_LE(perplexity, 25.205);
     EXPECT_GE(perplexity, 24.5);
+}
+
+// Its embeddings have 8 bits besides.
+TEST(GoldenTest, AHubPackedAsCodesCostsTheDemoLessThanItsBudget) {
+    const char* checkpoint = std::getenv("MOEX_DEMO_CHECKPOINT");
+    if (checkpoint == nullptr)
+        GTEST_SKIP()
+            << "SKIPPED: MOEX_DEMO_CHECKPOINT does not name the demo's full-precision checkpoint";
+    for (const HubDtype dtype : {HubDtype::int8, HubDtype::int4}) {
+        SCOPED_TRACE(hub_dtype_name(dtype));
+        const test::TemporaryFolder folder("golden-codes");
+        const auto out = folder.path() / "package";
+        const auto report = pack_checkpoint(checkpoint, out, {.hub_dtype = dtype},
+                                            test::compute_threads(), {});
+        ASSERT_TRUE(report.ok()) << report.error().message;
+        const double perplexity = demo_perplexity(Arithmetic::int8, KvDtype::f16, PackedDtype::int8,
+                                                  out);
+        EXPECT_LE(perplexity, 25.205);
+        EXPECT_GE(perplexity, 24.5);
+    }
 }
 
 TEST(GoldenTest, KeysAndValuesOf8BitsCostTheDemoLittle) {

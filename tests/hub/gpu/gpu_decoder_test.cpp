@@ -14,6 +14,7 @@
 #include "hub/commands/gpu/package_weights.h"
 #include "hub/engine/scores.h"
 #include "hub/model/pack/packer.h"
+#include "hub/model/pack/synth.h"
 #include "tests/hub/engine/engine_fixture.h"
 #include "tests/hub/gpu/requests.h"
 #include "tests/support/posted_loop.h"
@@ -284,23 +285,79 @@ TEST(GpuDecoderTest, ARowSpreadOverMoreLanesGivesTheSameBits) {
     expect_same_bits(spread.logits(ids, 1), together.logits(ids, 1));
 }
 
-TEST(GpuDecoderTest, LogitsAreNearThoseOfTheCpu) {
-    const auto package = test::tiny_package();
-    const auto ids = test::random_tokens(40, 256, 3);
-    OnGpu model(package);
-    const auto mine = model.logits(ids, 40);
-
+// How far logits are from those that the CPU computes exactly: the largest difference, and the root
+// of the mean square over that of the logits.
+struct Distance {
+    float largest = 0;
+    double share = 0;
+};
+Distance far_from_cpu(const std::shared_ptr<const ModelPackage>& package,
+                      const std::vector<float>& mine, std::span<const TokenId> ids) {
     auto decoder = must(Decoder::create(package, test::compute_threads()));
     LocalExperts experts(package, test::compute_threads(), {}, Arithmetic::exact);
     KvCache cache(package->config(), {16, 8});
     KvCache::Sequence sequence(cache);
     const StepRows rows{.kv = &sequence, .tokens = ids, .all_logits = true};
     const StepResult step = must(decoder->step({&rows, 1}, experts));
-    ASSERT_EQ(mine.size(), step.logits.size());
-    float worst = 0;
-    for (std::size_t i = 0; i < mine.size(); ++i)
-        worst = std::max(worst, std::abs(mine[i] - step.logits[i]));
-    EXPECT_LE(worst, 1e-3f);
+    if (mine.size() != step.logits.size()) throw std::runtime_error("not as many logits");
+    Distance far;
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+        const float one = std::abs(mine[i] - step.logits[i]);
+        far.largest = std::max(far.largest, one);
+        difference += double{one} * one;
+        size += double{step.logits[i]} * step.logits[i];
+    }
+    far.share = std::sqrt(difference / size);
+    return far;
+}
+
+std::shared_ptr<const ModelPackage> tiny_codes(const ModelConfig& config, HubDtype hub,
+                                               ExpertDtype experts,
+                                               const std::filesystem::path& out) {
+    must(synth_package(config, "tiny", 7, out, {.expert_dtype = experts, .hub_dtype = hub},
+                       test::compute_threads(), {}));
+    return must(ModelPackage::open(out));
+}
+
+// Dense models: rounding to bf16 turns no route. Codes of 4 bits stay as they are.
+TEST(GpuDecoderTest, HubMatricesInCodesAreNearThoseOfTheCpu) {
+    const test::TemporaryFolder folder("gpu-codes");
+    for (const char* name : {"qwen2", "qwen3"})
+        for (const HubDtype hub : {HubDtype::int8, HubDtype::int4}) {
+            SCOPED_TRACE(text(name, ", ", hub_dtype_name(hub)));
+            const auto out = folder.path() / text(name, hub_dtype_name(hub));
+            must(pack_checkpoint(source_folder / "tests/golden/dense" / name, out,
+                                 {.hub_dtype = hub}, test::compute_threads(), {}));
+            const auto package = must(ModelPackage::open(out));
+            const auto ids = test::random_tokens(20, package->config().vocab_size, 3);
+            OnGpu model(package);
+            EXPECT_LE(far_from_cpu(package, model.logits(ids, 20), ids).share, 1e-2);
+        }
+}
+
+TEST(GpuDecoderTest, CodesOf4BitsStayWhereExpertsHaveTheirGroup) {
+    const test::TemporaryFolder folder("gpu-kinds");
+    int number = 0;
+    for (const auto& [hub, experts, wanted] :
+         {std::tuple(HubDtype::int8, ExpertDtype::int4, WeightKind::bf16),
+          std::tuple(HubDtype::int4, ExpertDtype::int4, WeightKind::int4),
+          std::tuple(HubDtype::int4, ExpertDtype::bf16, WeightKind::bf16)}) {
+        SCOPED_TRACE(text(hub_dtype_name(hub), ", experts ", expert_dtype_name(experts)));
+        const DecoderModel model = must(decoder_model_of(
+            *tiny_codes(test::tiny_config(), hub, experts, folder.path() / text(number++))));
+        EXPECT_EQ(model.attention_kind, wanted);
+        EXPECT_EQ(model.dense_kind, wanted);
+        EXPECT_EQ(model.table_kind, WeightKind::bf16);
+        EXPECT_EQ(model.router_kind, WeightKind::bf16);
+    }
+}
+
+TEST(GpuDecoderTest, LogitsAreNearThoseOfTheCpu) {
+    const auto package = test::tiny_package();
+    const auto ids = test::random_tokens(40, 256, 3);
+    OnGpu model(package);
+    EXPECT_LE(far_from_cpu(package, model.logits(ids, 40), ids).largest, 1e-3f);
 }
 
 TEST(GpuDecoderTest, AGreedyAnswerIsTheSameHoweverManyTokensAreReadAtOnce) {
