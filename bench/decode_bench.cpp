@@ -1,13 +1,16 @@
 // Decode and prefill on the local backend: how far from what the memory allows.
 //   decode_bench [--shape NAME | --model DIR] [--threads N] [--tokens N] [--repeats N]
 //                [--arithmetic exact|int8|both] [--kv-dtype f32|f16|int8] [--hub-dtype int8|int4]
-//                [--context TOKENS]
+//                [--context TOKENS] [--users N] [--ranges N,M]
 //   NAME: bench-moe, demo, tiny, qwen3-30b-a3b, paper
 // CSV: shape, arithmetic, threads, phase, rows per step, tok/s median, p99 ms per step, bytes of
 // weights moved per step, bound tok/s at the measured bandwidth. Default: int8; `both` takes turns,
 // phase by phase, so that a noisy machine wrongs neither. With --context: one sequence that decodes
-// behind so many tokens, and nothing else.
-// example: decode_bench --shape bench-moe --threads 2
+// behind so many tokens, and nothing else. With --users: so many sequences that decode, and nothing
+// else. With --ranges: into how many ranges a thread's share of a loop is cut, one after the other
+// in turns; then the CSV has the ratio of each turn's medians instead (the first over the others:
+// above 1 the others are faster), and its median. example: decode_bench --shape bench-moe --threads
+// 2
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -181,6 +185,34 @@ struct Bench {
         print(("decode behind " + std::to_string(context)).c_str(), 1);
     }
 
+    // The same loops cut differently, in turns.
+    void compare_ranges(std::span<const std::size_t> ranges, std::uint32_t num_sequences,
+                        std::uint32_t num_tokens, std::uint32_t repeats) {
+        std::vector<std::vector<double>> ratios(ranges.size());
+        for (std::uint32_t repeat = 0; repeat < repeats; ++repeat) {
+            std::vector<double> medians(ranges.size());
+            for (std::size_t turn = 0; turn < ranges.size(); ++turn) {
+                const std::size_t i = (turn + repeat) % ranges.size();
+                threads.set_ranges_per_thread(ranges[i]);
+                auto times = decode_once(variants.front(), num_sequences, num_tokens);
+                std::sort(times.begin(), times.end());
+                medians[i] = times[times.size() / 2];
+            }
+            for (std::size_t i = 0; i < ranges.size(); ++i) {
+                ratios[i].push_back(medians[0] / medians[i]);
+                std::printf("%s,%zu,%u,%zu,%u,%.3f,%.3f\n", shape.c_str(), threads.num_threads(),
+                            num_sequences, ranges[i], repeat + 1, medians[i] * 1000,
+                            ratios[i].back());
+            }
+            std::fflush(stdout);
+        }
+        for (std::size_t i = 1; i < ranges.size(); ++i) {
+            std::sort(ratios[i].begin(), ratios[i].end());
+            std::printf("%s,%zu,%u,%zu,median,,%.3f\n", shape.c_str(), threads.num_threads(),
+                        num_sequences, ranges[i], ratios[i][ratios[i].size() / 2]);
+        }
+    }
+
     void prefill(std::uint32_t num_tokens, std::uint32_t repeats) {
         for (std::uint32_t repeat = 0; repeat < repeats; ++repeat)
             for (Variant& variant : variants)
@@ -214,7 +246,8 @@ struct Bench {
 
 struct Flags {
     std::string shape = "bench-moe", model, arithmetic = "int8";
-    std::uint32_t threads = 0, tokens = 128, repeats = 5, context = 0;
+    std::uint32_t threads = 0, tokens = 128, repeats = 5, context = 0, users = 0;
+    std::vector<std::size_t> ranges;
     KvDtype kv_dtype = KvDtype::f32;
     PackedDtype hub_dtype = PackedDtype::int8;
 };
@@ -236,7 +269,13 @@ Flags parse(int argc, char** argv) {
             flags.hub_dtype = value == "int4" ? PackedDtype::int4 : PackedDtype::int8;
         else if (flag == "--context")
             flags.context = number;
-        else if (flag == "--threads")
+        else if (flag == "--users")
+            flags.users = number;
+        else if (flag == "--ranges") {
+            std::istringstream list(value);
+            for (std::string one; std::getline(list, one, ',');)
+                flags.ranges.push_back(std::strtoul(one.c_str(), nullptr, 10));
+        } else if (flag == "--threads")
             flags.threads = number;
         else if (flag == "--tokens")
             flags.tokens = number;
@@ -256,9 +295,10 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
     const double bandwidth = memory_bandwidth(threads);
     std::fprintf(stderr, "decode_bench: kernels %s, integer %s, %.1f GB/s read\n", kernel_target(),
                  integer_path().name, bandwidth / 1e9);
-    std::printf(
-        "shape,arithmetic,threads,phase,rows_per_step,tok_s_median,p99_ms,bytes_per_step,"
-        "bound_tok_s\n");
+    std::printf("%s\n", flags.ranges.empty()
+                            ? "shape,arithmetic,threads,phase,rows_per_step,tok_s_median,p99_ms,"
+                              "bytes_per_step,bound_tok_s"
+                            : "shape,threads,users,ranges,turn,step_ms,ratio");
 
     Bench bench{flags.shape,
                 threads,
@@ -279,7 +319,11 @@ void measure(const Flags& flags, const std::filesystem::path& folder, ThreadPool
              {}});
     }
 
+    const std::uint32_t users = std::max(flags.users, 1u);
+    if (!flags.ranges.empty())
+        return bench.compare_ranges(flags.ranges, users, flags.tokens, flags.repeats);
     if (flags.context > 0) return bench.decode_behind(flags.context, flags.tokens);
+    if (flags.users > 0) return bench.decode(users, flags.tokens, flags.repeats);
     bench.decode(1, flags.tokens, flags.repeats);
     bench.decode(4, flags.tokens, flags.repeats);
     bench.prefill(128, flags.repeats);

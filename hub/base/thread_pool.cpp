@@ -37,6 +37,7 @@ bool spin_until(const Predicate& holds) {
 }  // namespace
 
 struct ThreadPool::State {
+    std::size_t ranges_per_thread = 4;
     std::mutex calls;  // one parallel_for at a time
     std::mutex mutex;
     std::condition_variable wake, done;
@@ -95,12 +96,15 @@ ThreadPool::~ThreadPool() {
 }
 
 std::size_t ThreadPool::num_threads() const { return state_->threads.size() + 1; }
+void ThreadPool::set_ranges_per_thread(std::size_t count) {
+    state_->ranges_per_thread = std::max<std::size_t>(count, 1);
+}
 
 void ThreadPool::parallel_for(std::size_t count, std::size_t grain,
                               const std::function<void(std::size_t, std::size_t)>& body) {
     if (count == 0) return;
-    const std::size_t chunk = std::max(
-        {grain, std::size_t{1}, (count + 4 * num_threads() - 1) / (4 * num_threads())});
+    const std::size_t ranges = state_->ranges_per_thread * num_threads();
+    const std::size_t chunk = std::max({grain, std::size_t{1}, (count + ranges - 1) / ranges});
 
     const std::size_t num_chunks = (count + chunk - 1) / chunk;
     if (num_chunks == 1 || state_->threads.empty() || inside_pool) {

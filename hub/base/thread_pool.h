@@ -15,6 +15,9 @@ class ThreadPool {
     explicit ThreadPool(std::size_t num_threads = 0);
     ~ThreadPool();
     std::size_t num_threads() const;
+    // Into how many ranges a thread's share is cut, so that one that is late leaves some to others.
+    // For benches; not while a parallel_for() runs.
+    void set_ranges_per_thread(std::size_t count);
     // Runs body(begin, end) over disjoint ranges that cover [0, count), each at least `grain` long
     // where possible.
     void parallel_for(std::size_t count, std::size_t grain,

@@ -59,5 +59,20 @@ TEST(ThreadPoolTest, CallersShareThePoolAndNestedCallsRunInline) {
     EXPECT_EQ(sum, 4u * 200u * 32u);
 }
 
+TEST(ThreadPoolTest, HoweverALoopIsCutItCoversEverythingOnce) {
+    ThreadPool pool(3);
+    for (const std::size_t ranges : {0u, 1u, 4u, 100u}) {
+        pool.set_ranges_per_thread(ranges);
+        std::vector<std::atomic<int>> met(50);
+        std::atomic<std::size_t> num_ranges{0};
+        pool.parallel_for(met.size(), 1, [&](std::size_t begin, std::size_t end) {
+            ++num_ranges;
+            for (std::size_t i = begin; i < end; ++i) ++met[i];
+        });
+        for (const auto& count : met) EXPECT_EQ(count, 1);
+        EXPECT_EQ(num_ranges, ranges <= 1 ? 3u : ranges == 4 ? 10u : 50u);
+    }
+}
+
 }  // namespace
 }  // namespace moex
