@@ -78,6 +78,16 @@ void tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
     }
 }
 
+// The rows from first_row on, ROWS at most, in one walk over the panel.
+template <PackedDtype DTYPE, int ROWS>
+void last_tile(float* out, std::size_t out_stride, const PackedMatrix& weights,
+               const QuantizedRows& rows, std::uint32_t first_row, std::uint32_t panel) {
+    if constexpr (ROWS > 1)
+        if (rows.num_rows - first_row < ROWS)
+            return last_tile<DTYPE, ROWS - 1>(out, out_stride, weights, rows, first_row, panel);
+    tile<DTYPE, ROWS>(out, out_stride, weights, rows, first_row, panel);
+}
+
 template <PackedDtype DTYPE>
 void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
              std::uint32_t panel_begin, std::uint32_t panel_end) {
@@ -88,7 +98,7 @@ void product(RowsOut out, const PackedMatrix& weights, const QuantizedRows& x,
         std::uint32_t r = 0;
         for (; r + tile_rows <= x.num_rows; r += tile_rows)
             tile<DTYPE, tile_rows>(at(r), out.stride, weights, x, r, panel);
-        for (; r + 2 <= x.num_rows; r += 2) tile<DTYPE, 2>(at(r), out.stride, weights, x, r, panel);
-        if (r < x.num_rows) tile<DTYPE, 1>(at(r), out.stride, weights, x, r, panel);
+        if (r < x.num_rows)
+            last_tile<DTYPE, tile_rows - 1>(at(r), out.stride, weights, x, r, panel);
     }
 }
