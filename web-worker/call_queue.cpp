@@ -120,7 +120,7 @@ void CallQueue::begin_parts(ByteView frame, double arrived_ms) {
 
 void CallQueue::next_part() {
     if (whole_->running || cache_.bringing() || !runner_.has_free_lane()) return;
-    const GroupPart part = whole_->parts[whole_->next];
+    const GroupPart& part = whole_->parts[whole_->next];
     take_part(view_, part_x_, whole_->group, part);
     const std::vector<Unit> units = units_of(view_);
     const auto is_current = [this, number = whole_->number] {
