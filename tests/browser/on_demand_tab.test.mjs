@@ -44,9 +44,11 @@ async function sayOnDemand(hub, slots, foreseen) {
   await hub.until(({ calls }) => calls.on_demand.asked >= slots.asked, "the last of its figures");
   const page = await browser.newPage();
   await page.goto(`${hub.url}/status.html`);
-  const words = new RegExp(`on demand \\d+ % of experts were in memory${foreseen ? ", hints .+ ahead" : ""}, `
-    + "[\\d.,]+ missing a token, [\\d,]+ late, .+ brought in vain");
-  await page.locator("#foot", { hasText: words }).waitFor({ timeout: 0 });
+  const hinted = " Hints had brought [\\d,]+ of them, .+ ahead; .+ were brought in vain\\.";
+  const words = new RegExp("^Of experts on demand 1\\d lay on contributors' GPUs when they were ready, .+ on disk\\. "
+    + `\\d+ % of those that were asked were there, [\\d.,]+ a token were not\\.${foreseen ? hinted : ""} `
+    + "Calls that waited for experts did so for .+; .+ would pass unnoticed, were all foreseen\\.$");
+  await page.locator("#on-demand", { hasText: words }).waitFor({ timeout: 0 });
   await page.close();
 }
 
