@@ -265,6 +265,31 @@ test('synth makes a package that verify and generate take', () => inFolder(async
   assert.match(run.stdout, /^\d+ \d+ \d+$/);
 }));
 
+test('a hub in codes is told by inspect, and --hub-dtype says what it does with it', () => inFolder(async (folder) => {
+  writeFileSync(`${folder}/ids`, '1 2 3');
+  for (const dtype of ['int8', 'int4']) {
+    const out = `${folder}/${dtype}`;
+    const made = await runHub(['synth', '--shape', 'tiny', out, '--hub-dtype', dtype]);
+    assert.equal(made.code, 0, made.stderr);
+    assert.equal((await runHub(['verify', out])).code, 0);
+    assert.match((await runHub(['inspect', out])).stdout, new RegExp(`hub +\\d.*, matrices in ${dtype}\\n`));
+    assert.equal(JSON.parse((await runHub(['inspect', out, '--json'])).stdout).hub_dtype, dtype);
+
+    const write = (...args) => runHub(['generate', '--model', out, '--prompt-ids', `${folder}/ids`, '--max-tokens', '3',
+      '--temperature', '0', ...args]);
+    const plain = await write();
+    assert.equal(plain.code, 0, plain.stderr);
+    assert.equal(plain.stderr, '');
+
+    const other = await write('--hub-dtype', dtype === 'int8' ? 'int4' : 'int8');
+    assert.equal(other.code, 0, other.stderr);
+    assert.match(other.stderr, dtype === 'int8' ? /rounded again to 4/ : /in 4 bits, and they stay so/);
+    const refused = await write('--hub-dtype', 'bf16');
+    assert.equal(refused.code, 1);
+    assert.match(refused.stderr, /--hub-dtype bf16 is for pack and synth/);
+  }
+}));
+
 test('a package without its blobs is served, and what computes here says what is missing', () =>
   inFolder(async (folder) => {
     const model = `${folder}/model`;
