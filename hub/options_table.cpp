@@ -217,6 +217,11 @@ const Setting swarm_settings[] = {
      "worker takes it, answers are f16, and without --deterministic; wire: as --wire-dtype",
      0, 0, "int8|wire"},
     {"queue-depth", number, command_serve, "N", "2", "groups in flight per worker", 1, 64},
+    {"micro-batches", word, command_serve, "auto|N", "auto",
+     "a step's rows are cut into N parts, up to 4: while contributors compute a layer of one, this "
+     "machine computes the next one's; auto: as many as steps are fastest with, measured as they "
+     "run, up to --queue-depth; the text is the same",
+     0, 0, "auto|1|2|3|4"},
     {"lz4", flag, command_serve, "", "off", "compress frames where it pays"},
     {"timeout-ms", number, command_serve, "MS", "500",
      "an attempt at one worker; adaptive below it", 1, 600000},

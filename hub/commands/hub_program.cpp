@@ -374,6 +374,8 @@ EngineOptions HubProgram::engine_options() const {
     options.queue_max = static_cast<std::uint32_t>(settings_.number("queue-max"));
     options.prefix_cache = settings_.on("prefix-cache");
     options.step_stretch_max = settings_.real("step-stretch");
+    options.micro_batches = micro_batches_of(settings_);
+    options.micro_batches_max = static_cast<std::uint32_t>(settings_.number("queue-depth"));
     options.speculator = speculator_.get();
     options.noise_prompts = settings_.on("noise-prompts") && !gpu_;
     if (!gpu_) return options;

@@ -54,6 +54,11 @@ std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& mode
     return static_cast<std::uint32_t>(std::stoul(prefetch));  // the table has checked it
 }
 
+std::uint32_t micro_batches_of(const Settings& settings) {
+    const std::string& wanted = settings.text("micro-batches");
+    return wanted == "auto" ? 0 : static_cast<std::uint32_t>(std::stoul(wanted));
+}
+
 nlohmann::json describe_settings(const Settings& settings) {
     nlohmann::json rows = nlohmann::json::array();
     for (const Setting& setting : setting_table()) {
@@ -139,7 +144,8 @@ SwarmOptions swarm_options_of(const Settings& settings,
     options.checks.seed = std::uint64_t{random()} << 32 | random();
     options.workers_per_address_max = count_of(settings, "workers-per-address");
     options.lz4 = settings.on("lz4");
-    options.queue_depth = count_of(settings, "queue-depth");
+    // Each micro-batch has a round of its own under way.
+    options.queue_depth = std::max(count_of(settings, "queue-depth"), micro_batches_of(settings));
     options.timeout_max = std::chrono::milliseconds(settings.number("timeout-ms"));
     options.timeout_min = std::min(options.timeout_min, options.timeout_max);
     options.round_deadline = std::chrono::seconds(settings.number("round-deadline-s"));

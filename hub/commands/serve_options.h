@@ -29,6 +29,9 @@ std::string shadow_name(const Settings& settings);
 // Experts that are hinted for a row and layer (--prefetch): 0 for none.
 std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model);
 
+// --micro-batches: 0 for auto.
+std::uint32_t micro_batches_of(const Settings& settings);
+
 // `registry` outlives the swarm: it knows the tokens of workers.
 SwarmOptions swarm_options_of(const Settings& settings,
                               const std::shared_ptr<const ModelPackage>& package,

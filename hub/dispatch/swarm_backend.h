@@ -45,6 +45,7 @@ class SwarmBackend : public ExpertBackend {
     // from the engine's thread
     std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override;
     const char* name() const override { return "swarm"; }
+    bool works_elsewhere() const override { return true; }
     bool wants_hints() const override;
     void hint(std::span<const ExpertHint> hints) override;
 

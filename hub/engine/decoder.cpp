@@ -92,7 +92,8 @@ struct Decoder::State {
                           const std::stop_token& stop);
     Status moe_layer(MicroBatch& batch, std::uint32_t layer, ExpertBackend& experts,
                      const RouteWatch& watch, StepResult& result, const std::stop_token& stop);
-    void cut_into_parts(std::span<const SequenceRow> rows, std::span<const StepRows> batch);
+    void cut_into_parts(std::span<const SequenceRow> rows, std::span<const StepRows> batch,
+                        std::uint32_t num_parts);
     std::vector<float> final_rows(std::span<const std::uint32_t> asked) const;
     void head(std::span<const StepRows> batch, StepResult& result);
 };
@@ -104,7 +105,6 @@ void Decoder::foresee_with(ExpertForesight* foresight) { state_->foresight = for
 
 Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPackage> package,
                                                  ThreadPool& threads, DecoderOptions options) {
-    MOEX_CHECK(options.micro_batches > 0, "a step has at least one part");
     MOEX_ASSIGN(weights,
                 load_decoder_weights(*package, options.arithmetic, options.hub_dtype, threads));
 
@@ -121,7 +121,6 @@ Result<std::unique_ptr<Decoder>> Decoder::create(std::shared_ptr<const ModelPack
                                     {},
                                     {}});
 
-    decoder->state_->micro_batches.resize(options.micro_batches);
     return decoder;
 }
 
@@ -138,7 +137,6 @@ std::unique_ptr<Decoder> Decoder::twin(ThreadPool& threads) const {
                   Rope(own.config.head_dim, own.config.rope_theta, own.config.rope_scaling),
                   {},
                   {}});
-    decoder->state_->micro_batches.resize(own.options.micro_batches);
     decoder->state_->trace_row = Trace::Row::shadow;
     return decoder;
 }
@@ -520,7 +518,8 @@ Result<std::vector<SequenceRow>> Decoder::State::rows_of(std::span<const StepRow
 // Parts in the order of the batch: within a layer a part's keys
 // are written before a later part of the same sequence reads them.
 void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
-                                    std::span<const StepRows> batch) {
+                                    std::span<const StepRows> batch, std::uint32_t num_parts) {
+    MOEX_CHECK(num_parts > 0, "a step has at least one part");
     std::size_t num_exact = 0;
     ExpertSpeculator* speculator = nullptr;
     for (const StepRows& one : batch) {
@@ -530,22 +529,25 @@ void Decoder::State::cut_into_parts(std::span<const SequenceRow> rows,
         if (!speculator) num_exact += one.tokens.size();
     }
 
-    const std::size_t num_parts = options.micro_batches;
-    micro_batches.resize(num_parts + (speculator ? 1 : 0));
+    // Those beyond, of a step that was cut into more, keep their buffers and have no rows.
+    const std::size_t num_used = num_parts + (speculator ? 1 : 0);
+    if (micro_batches.size() < num_used) micro_batches.resize(num_used);
+    const auto begin_of = [&](std::size_t i) {
+        return i <= num_parts ? num_exact * i / num_parts : rows.size();
+    };
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
         MicroBatch& part = micro_batches[i];
-        const bool is_exact = i < num_parts;
-        const std::size_t begin = is_exact ? num_exact * i / num_parts : num_exact,
-                          end = is_exact ? num_exact * (i + 1) / num_parts : rows.size();
+        const std::size_t begin = begin_of(i), end = begin_of(i + 1);
         part.rows = rows.subspan(begin, end - begin);
         part.first_row = static_cast<std::uint32_t>(begin);
-        part.speculator = is_exact ? nullptr : speculator;
+        part.speculator = i == num_parts ? speculator : nullptr;
         for (ExpertCall& call : part.calls) call.stands_in = false;
     }
 }
 
 Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend& experts,
-                                 const RouteWatch& watch, std::stop_token stop) {
+                                 const RouteWatch& watch, std::stop_token stop,
+                                 std::uint32_t micro_batches) {
     State& state = *state_;
     MOEX_ASSIGN(rows, state.rows_of(batch));
 
@@ -555,7 +557,7 @@ Result<StepResult> Decoder::step(std::span<const StepRows> batch, ExpertBackend&
     if (rows.empty()) return result;
     state.package->require_unchanged();
 
-    state.cut_into_parts(rows, batch);
+    state.cut_into_parts(rows, batch, micro_batches);
 
     const auto run = [&]() -> Status {
         for (MicroBatch& part : state.micro_batches) state.embed(part);

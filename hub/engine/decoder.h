@@ -18,6 +18,7 @@
 #include "hub/engine/expert_backend.h"
 #include "hub/engine/expert_predictor.h"
 #include "hub/engine/kernels/integer.h"
+#include "hub/engine/micro_batches.h"
 #include "hub/engine/step_device.h"
 #include "hub/model/package/package.h"
 #include "hub/model/tokenizer/tokenizer.h"
@@ -25,10 +26,6 @@
 namespace moex {
 
 struct DecoderOptions {
-    // Into how many parts a step's rows are cut: while one waits for its experts, the hub
-    // computes the attention of the next. Pays when experts are remote.
-    // Results are the same bit for bit.
-    std::uint32_t micro_batches = 1;
     // Of the hub's matrices, the router's excepted. Attention, norms and sums stay f32. Within an
     // arithmetic a row's bits depend on neither batch, chunk nor threads.
     Arithmetic arithmetic = Arithmetic::exact;
@@ -54,11 +51,13 @@ class Decoder : public StepDevice {
     // As run(); `stop` is seen between layers and while experts are waited for.
     // `watch` is called once per MoE layer and micro-batch, rows in the order of the batch.
     Result<StepResult> step(std::span<const StepRows> batch, ExpertBackend& experts,
-                            const RouteWatch& watch = {}, std::stop_token stop = {});
+                            const RouteWatch& watch = {}, std::stop_token stop = {},
+                            std::uint32_t micro_batches = 1);
     Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
-                           std::stop_token stop) override {
-        return step(batch, experts, {}, std::move(stop));
+                           std::uint32_t micro_batches, std::stop_token stop) override {
+        return step(batch, experts, {}, std::move(stop), micro_batches);
     }
+    std::uint32_t micro_batches_max() const override { return MicroBatches::most_ever; }
     void recycle(StepResult&& result) override;
     bool gives_hidden() const override { return true; }
     // Asked once per MoE layer and part where the backend has a use for hints, while the layer's

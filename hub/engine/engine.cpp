@@ -20,6 +20,15 @@ std::uint32_t budget_pages(const ModelConfig& config, const EngineOptions& optio
         affordable, std::uint64_t{options.sequences_max} * probe.pages_for(config.context_tokens)));
 }
 
+// What waits for no line has nothing to hide behind another micro-batch.
+MicroBatches micro_batches_for(const StepDevice& device, const ExpertBackend& experts,
+                               const EngineOptions& options) {
+    const std::uint32_t most = experts.works_elsewhere()
+                                   ? std::min(options.micro_batches_max, device.micro_batches_max())
+                                   : 1;
+    return {most, std::min(options.micro_batches, device.micro_batches_max())};
+}
+
 }  // namespace
 
 const char* finish_reason_name(FinishReason reason) {
@@ -37,7 +46,8 @@ EngineState::EngineState(StepDevice& with, ExpertBackend& by, EngineOptions give
       experts(by),
       options(given),
       num_pages(budget_pages(with.config(), given)),
-      cost(given.step_stretch_max) {
+      cost(given.step_stretch_max),
+      micro_batches(micro_batches_for(with, by, given)) {
     make_cache();
     counters.kv_pages = num_pages;
 }

@@ -14,6 +14,7 @@
 
 #include "hub/engine/engine_types.h"
 #include "hub/engine/generation.h"
+#include "hub/engine/micro_batches.h"
 #include "hub/engine/step_cost.h"
 #include "hub/engine/step_device.h"
 #include "hub/engine/turn_queue.h"
@@ -96,6 +97,7 @@ struct EngineState {
     std::size_t turn = 0;                              // whose decode row comes first
     std::uint32_t steps_recut = 0;                     // in a row
     StepCost cost;
+    MicroBatches micro_batches;
 
     // guards what follows; never held over a step or a sink
     mutable std::mutex mutex;

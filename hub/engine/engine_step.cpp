@@ -193,8 +193,16 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
         if (!cancelled.empty()) watch_wake.notify_all();
     }
 
-    Result<StepResult> result = device.run(batch, experts, stop);
-    if (result.ok()) cost.record(shape, options.clock() - cost_from);
+    const std::uint32_t num_parts = micro_batches.choose(shape);
+    Result<StepResult> result = [&] {
+        const TraceSpan span(Trace::Row::engine, "compute", {"micro_batches", num_parts});
+        return device.run(batch, experts, num_parts, stop);
+    }();
+    if (result.ok()) {
+        const Duration took = options.clock() - cost_from;
+        cost.record(shape, took);
+        micro_batches.record(shape, num_parts, took, result->experts_waited);
+    }
 
     const std::lock_guard lock(mutex);
     stepping = false;
@@ -208,6 +216,8 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
     patience = patience_min;
     steps_recut = 0;
     counters.steps_multi_sequence += batch.size() >= 2;
+    counters.steps_micro_batched += num_parts >= 2;
+    counters.micro_batches = num_parts;
     counters.rows += result->rows.size();
     counters.experts_waited += result->experts_waited;
 

@@ -22,6 +22,9 @@ struct EngineOptions {
     // it would last without; prompts alone fill the step.
     double step_stretch_max = 2.0;
     std::function<TimePoint()> clock = now_steady;  // of that measurement
+    // Into how many micro-batches a step is cut. 0: up to micro_batches_max, as steps go
+    // (hub/engine/micro_batches.h).
+    std::uint32_t micro_batches = 0, micro_batches_max = 2;
     // Pages of the KV cache outlive their sequence, and those of a common beginning are shared.
     bool prefix_cache = true;
     // For benches: of a prompt the last row alone is computed, the keys and values before it are
@@ -39,7 +42,9 @@ struct EngineCounters {  // all monotonic but running, waiting and the pages
     std::uint64_t steps_stopped = 0;
     // sequences that lost their pages to an older one, for a while
     std::uint64_t preempted = 0;
-    std::uint64_t cached_tokens = 0;  // of prompts, taken over instead of computed
+    std::uint64_t cached_tokens = 0;        // of prompts, taken over instead of computed
+    std::uint64_t steps_micro_batched = 0;  // cut into two micro-batches or more
+    std::uint32_t micro_batches = 0;        // of the last step, no total either
     // kv_pages_cached: kept for their beginning of a text, and held by no sequence
     std::uint32_t running = 0, waiting = 0, running_max = 0, kv_pages_used = 0, kv_pages = 0,
                   kv_pages_cached = 0;

@@ -76,6 +76,8 @@ class ExpertBackend {
     // Starts a round; several may be in flight.
     virtual std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) = 0;
     virtual const char* name() const = 0;  // "local", "swarm"
+    // Whether a round goes on while the engine's thread computes something else.
+    virtual bool works_elsewhere() const { return false; }
     // Whether hints would help anybody just now. From the thread that submits.
     virtual bool wants_hints() const { return false; }
     // What coming layers may be asked for, the surest first. Behind submit(): they are guessed

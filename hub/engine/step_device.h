@@ -55,8 +55,11 @@ class StepDevice {
     // in its KV cache; `cancelled`: `stop` was requested and seen before the end; what `experts`
     // may answer (hub/engine/expert_backend.h); `device_lost`: what the device kept of all
     // sequences is gone, and renew() comes next. A row's bits do not depend on its neighbours.
+    // `micro_batches`, at most micro_batches_max(): into how many its rows are cut, each with a
+    // round of its own on its way. They change no bit.
     virtual Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
-                                   std::stop_token stop) = 0;
+                                   std::uint32_t micro_batches, std::stop_token stop) = 0;
+    virtual std::uint32_t micro_batches_max() const { return 1; }
     // Takes back a result that was read: the next step puts its logits into the same memory.
     virtual void recycle(StepResult&& result) = 0;
     virtual ThreadPool& threads() const = 0;  // the hub's, for what is left to do beside a step

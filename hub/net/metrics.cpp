@@ -95,6 +95,8 @@ void add_engine(Families& out, const EngineCounters& engine) {
                 "Sequences that lost their pages to an older one for a while.", engine.preempted);
     out.counter("moex_steps_multi_sequence_total", "Passes that served two sequences or more.",
                 engine.steps_multi_sequence);
+    out.counter("moex_steps_micro_batched_total", "Passes cut into two micro-batches or more.",
+                engine.steps_micro_batched);
     out.counter("moex_step_rows_total", "Rows over all passes.", engine.rows);
     out.counter("moex_step_seconds_total", "Time spent in passes.", seconds(engine.step_time));
     out.counter("moex_experts_waited_seconds_total", "Time passes waited for experts.",

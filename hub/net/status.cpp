@@ -65,6 +65,8 @@ json engine_json(const HubContext& hub) {
             {"steps", engine.steps},
             {"steps_multi_sequence", engine.steps_multi_sequence},
             {"steps_stopped", engine.steps_stopped},
+            {"steps_micro_batched", engine.steps_micro_batched},
+            {"micro_batches", engine.micro_batches},
             {"steps_s", std::chrono::duration<double>(engine.step_time).count()},
             {"experts_waited_s", std::chrono::duration<double>(engine.experts_waited).count()},
             {"preempted", engine.preempted},

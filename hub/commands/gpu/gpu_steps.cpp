@@ -101,8 +101,8 @@ class VulkanSteps : public GpuSteps {
     }
 
     Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
-                           std::stop_token stop) override {
-        if (cores_ != nullptr) return cores_->run(batch, experts, std::move(stop));
+                           std::uint32_t micro_batches, std::stop_token stop) override {
+        if (cores_ != nullptr) return cores_->run(batch, experts, micro_batches, std::move(stop));
         Result<StepResult> result = run_here(batch, experts, stop);
         if (result.ok() && !(result->logits.empty() && result->likeliest.empty()))
             losses_ = 0;  // what it computed was read

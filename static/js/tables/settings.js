@@ -62,6 +62,9 @@ const told = {
     "wire-x": "Zeilen auf dem Weg zum Helfer: int8, halb so groß wie f16, hier gerundet mit einem Maßstab je Zeile, "
       + "wo der Helfer das nimmt, Antworten f16 sind, und ohne --deterministic; wire: wie --wire-dtype",
     "queue-depth": "Gruppen, die je Helfer unterwegs sind",
+    "micro-batches": "die Zeilen eines Schritts werden in N Teile zerlegt, bis zu 4: während Helfer eine Schicht des "
+      + "einen rechnen, rechnet dieser Rechner die des nächsten; auto: so viele, wie sie am schnellsten machen, "
+      + "unterwegs gemessen, bis zu --queue-depth; der Text ist derselbe",
     lz4: "packt Nachrichten, wo es sich lohnt",
     "timeout-ms": "ein Versuch bei einem Helfer; darunter passt die Frist sich an",
     "round-deadline-s": "eine Schicht ohne Antwort, die auch hier nicht gerechnet wird, beendet die Anfrage",

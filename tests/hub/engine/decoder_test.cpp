@@ -82,13 +82,12 @@ TEST_P(DecoderTest, BatchedRowsEqualSoloRowsBitForBit) {
         sequences.emplace_back(cache_);
     }
 
-    for (const std::uint32_t parts : {1u, 2u, 3u}) {
-        const auto decoder = make({.micro_batches = parts});
+    for (const std::uint32_t parts : {1u, 3u, 2u, 4u}) {
         for (auto& sequence : sequences) sequence.roll_back(0);
         std::vector<StepRows> batch;
         for (std::size_t i = 0; i < num_sequences; ++i)
             batch.push_back({.kv = &sequences[i], .tokens = ids[i], .all_logits = true});
-        const auto step = decoder->step(batch, experts_);
+        const auto step = decoder_->step(batch, experts_, {}, {}, parts);
         ASSERT_TRUE(step.ok()) << step.error().message;
         std::size_t at = 0;
         for (std::size_t i = 0; i < num_sequences; ++i) {
@@ -206,7 +205,6 @@ TEST_P(DecoderTest, AWatcherSeesEachRouterAndChangesNothing) {
     KvCache::Sequence plain(cache_), watched(cache_);
     const auto wanted = logits(*decoder_, plain, ids, ids.size());
 
-    const auto parts = make({.micro_batches = 2});
     std::vector<std::uint32_t> layers;
     const RouteWatch watch = [&](const RouteView& route) {
         layers.push_back(route.layer);
@@ -239,7 +237,7 @@ TEST_P(DecoderTest, AWatcherSeesEachRouterAndChangesNothing) {
     };
 
     const StepRows rows{.kv = &watched, .tokens = ids, .all_logits = true};
-    const auto step = parts->step({&rows, 1}, experts_, watch);
+    const auto step = decoder_->step({&rows, 1}, experts_, watch, {}, 2);
     ASSERT_TRUE(step.ok());
     expect_same_bits(wanted, step->logits);
     EXPECT_EQ(layers, (std::vector<std::uint32_t>{0, 0, 2, 2, 3, 3}));

@@ -18,8 +18,8 @@ class LogitsOnly : public StepDevice {
     explicit LogitsOnly(Decoder& decoder) : decoder_(decoder) {}
     const ModelConfig& config() const override { return decoder_.config(); }
     Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
-                           std::stop_token stop) override {
-        return decoder_.run(batch, experts, std::move(stop));
+                           std::uint32_t micro_batches, std::stop_token stop) override {
+        return decoder_.run(batch, experts, micro_batches, std::move(stop));
     }
     void recycle(StepResult&& result) override { decoder_.recycle(std::move(result)); }
     ThreadPool& threads() const override { return decoder_.threads(); }

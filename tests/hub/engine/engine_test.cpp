@@ -156,6 +156,40 @@ class ExpertsWithAClock : public ExpertBackend {
     LocalExperts& local_;
 };
 
+// Local experts at the end of a line, whose time is counted: a round takes so long whatever the
+// engine does meanwhile, and each row asked for takes the engine some time.
+class FarExperts : public ExpertBackend {
+  public:
+    FarExperts(LocalExperts& local, Duration line) : local_(local), line_(line) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        now += batch.num_tokens * 2ms;
+        return std::make_unique<Round>(*this, local_.submit(batch));
+    }
+    const char* name() const override { return "far"; }
+    bool works_elsewhere() const override { return true; }
+
+    TimePoint now{};
+
+  private:
+    struct Round : ExpertRound {
+        Round(FarExperts& owner, std::unique_ptr<ExpertRound> round)
+            : far(owner),
+              asked_at(owner.now),
+              inner(std::move(round)) {}
+        Result<ExpertAnswer> wait(std::stop_token stop) override {
+            far.now = std::max(far.now, asked_at + far.line_);
+            auto answer = inner->wait(std::move(stop));
+            if (answer.ok()) answer->waited = far.line_;
+            return answer;
+        }
+        FarExperts& far;
+        TimePoint asked_at;
+        std::unique_ptr<ExpertRound> inner;
+    };
+    LocalExperts& local_;
+    const Duration line_;
+};
+
 // Nothing stands in for the answers of every layer behind the first: as wrong as can be.
 class NothingStandsIn : public ExpertSpeculator {
   public:
@@ -274,6 +308,34 @@ TEST_F(EngineTest, ConcurrentGenerationsEqualTheirSoloRuns) {
     EXPECT_EQ(counters.generated_tokens, 240u);
     EXPECT_EQ(counters.kv_pages_used, 0u);
     EXPECT_EQ(counters.running, 0u);
+}
+
+TEST_F(EngineTest, StepsAreCutWhereTheLineIsLongAndTheTextsAreTheSame) {
+    const auto write = [&](ExpertBackend& experts, const EngineOptions& options) {
+        engine_ = std::make_unique<Engine>(*decoder_, experts, options);
+        std::vector<Pending> pending;
+        for (std::uint32_t i = 0; i < 4; ++i)
+            pending.push_back(submit(greedy(test::random_tokens(8, 256, i), 100)));
+        std::vector<std::vector<TokenId>> texts;
+        for (Pending& one : pending) texts.push_back(get(one).ids);
+        return texts;
+    };
+    FarExperts near(local_, 0ms), far(local_, 10ms);
+    const auto options = [](const FarExperts& experts, std::uint32_t micro_batches) {
+        return EngineOptions{.clock = [&experts] { return experts.now; },
+                             .micro_batches = micro_batches};
+    };
+
+    const auto wanted = write(local_, {});
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // they compute on this thread
+    EXPECT_EQ(write(near, options(near, 0)), wanted);
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // nothing is waited for
+    EXPECT_EQ(write(far, options(far, 0)), wanted);
+    EXPECT_GT(engine_->counters().steps_micro_batched, 50u);
+    EXPECT_EQ(write(far, options(far, 3)), wanted);
+    EXPECT_GT(engine_->counters().steps_micro_batched, 90u);
+    EXPECT_EQ(write(far, options(far, 1)), wanted);
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
 }
 
 // "Answered by N contributors" counted whoever answered the step, other people's rows included.

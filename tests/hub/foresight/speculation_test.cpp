@@ -92,7 +92,8 @@ class SpeculatorTest : public testing::Test {
     }
     // Logits of each row of tokens [first, first + count) of a fresh sequence, `chunk` at a time.
     std::vector<float> read(ExpertSpeculator* with, std::uint32_t first, std::uint32_t count,
-                            std::uint32_t chunk, ExpertBackend* by = nullptr) {
+                            std::uint32_t chunk, ExpertBackend* by = nullptr,
+                            std::uint32_t parts = 1) {
         KvCache::Sequence kv(cache_);
         std::vector<float> logits;
         for (std::uint32_t at = 0; at < count; at += chunk) {
@@ -101,7 +102,7 @@ class SpeculatorTest : public testing::Test {
                 .tokens = std::span(tokens_).subspan(first + at, std::min(chunk, count - at)),
                 .all_logits = true,
                 .speculator = with};
-            const auto step = decoder_->step({&rows, 1}, by ? *by : experts_);
+            const auto step = decoder_->step({&rows, 1}, by ? *by : experts_, {}, {}, parts);
             if (!step.ok()) throw std::runtime_error(step.error().message);
             logits.insert(logits.end(), step->logits.begin(), step->logits.end());
         }
@@ -119,14 +120,11 @@ class SpeculatorTest : public testing::Test {
 TEST_F(SpeculatorTest, RowsKeepTheirBitsBesideOthersOfTheOtherKind) {
     const std::vector<float> exact = read(nullptr, 0, 24, 24);
     for (const std::uint32_t parts : {1u, 3u}) {
-        auto made = Decoder::create(package_, test::compute_threads(), {.micro_batches = parts});
-        ASSERT_TRUE(made.ok());
-        decoder_ = std::move(made).value();
         for (const char* way : all_ways) {
             const auto with = speculator(way);
-            const std::vector<float> alone = read(with.get(), 24, 24, 24);
+            const std::vector<float> alone = read(with.get(), 24, 24, 24, nullptr, parts);
             EXPECT_NE(alone, read(nullptr, 24, 24, 24)) << way;
-            EXPECT_EQ(alone, read(with.get(), 24, 24, 5)) << way << " in chunks";
+            EXPECT_EQ(alone, read(with.get(), 24, 24, 5, nullptr, parts)) << way << " in chunks";
 
             KvCache::Sequence first(cache_), second(cache_);
             const StepRows rows[] = {
@@ -135,7 +133,7 @@ TEST_F(SpeculatorTest, RowsKeepTheirBitsBesideOthersOfTheOtherKind) {
                  .tokens = std::span(tokens_).subspan(24, 24),
                  .all_logits = true,
                  .speculator = with.get()}};
-            const auto both = decoder_->step(rows, experts_);
+            const auto both = decoder_->step(rows, experts_, {}, {}, parts);
             ASSERT_TRUE(both.ok());
             const auto logits = std::span(both->logits);
             EXPECT_TRUE(std::ranges::equal(logits.first(exact.size()), exact)) << way;

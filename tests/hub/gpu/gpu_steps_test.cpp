@@ -45,7 +45,7 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
         return options;
     }
     std::vector<float> step(std::span<const StepRows> batch) {
-        return must(steps_->run(batch, experts_, {})).logits;
+        return must(steps_->run(batch, experts_, 1, {})).logits;
     }
     // Logits of all of `ids`, so many tokens at a time. Its cache numbers the same pages as
     // everybody's: what others have stored is gone.
@@ -117,7 +117,7 @@ TEST_P(GpuStepsTest, TheLikeliestTokensAreThoseOfTheRowsLogits) {
                               {.kv = &of_c, .tokens = c, .likeliest = 1},
                               {.kv = &of_d, .tokens = d}};
     ASSERT_EQ(steps_->likeliest_max(), 64u);
-    const StepResult result = must(steps_->run(batch, experts_, {}));
+    const StepResult result = must(steps_->run(batch, experts_, 1, {}));
     ASSERT_EQ(result.logits.size(), 5 * std::size_t{package_->config().vocab_size});
     for (std::size_t i = 0; i < 4; ++i)
         expect_same_bits(row(result.logits, i), row(alone_with[1], i));
@@ -183,7 +183,7 @@ TEST_P(GpuStepsTest, AStoppedStepChangesNoSequence) {
     const StepRows rows{.kv = &sequence, .tokens = ids};
     std::stop_source stop;
     stop.request_stop();
-    const auto stopped = steps_->run({&rows, 1}, experts_, stop.get_token());
+    const auto stopped = steps_->run({&rows, 1}, experts_, 1, stop.get_token());
     ASSERT_FALSE(stopped.ok());
     EXPECT_EQ(stopped.error().code, ErrorCode::cancelled);
     EXPECT_EQ(sequence.num_tokens(), 0u);
@@ -263,9 +263,9 @@ class AllLogits : public StepDevice {
     explicit AllLogits(StepDevice& device) : device_(device) {}
     const ModelConfig& config() const override { return device_.config(); }
     Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
-                           std::stop_token stop) override {
+                           std::uint32_t micro_batches, std::stop_token stop) override {
         for (const StepRows& rows : batch) EXPECT_EQ(rows.likeliest, 0u);
-        return device_.run(batch, experts, std::move(stop));
+        return device_.run(batch, experts, micro_batches, std::move(stop));
     }
     void recycle(StepResult&& result) override { device_.recycle(std::move(result)); }
     ThreadPool& threads() const override { return device_.threads(); }

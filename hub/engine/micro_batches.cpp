@@ -1,0 +1,123 @@
+#include "hub/engine/micro_batches.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace moex {
+namespace {
+
+// A trial is so many steps; its median decides.
+constexpr std::size_t trial_steps = 3;
+// Steps between trials: twice as many after each that changed nothing. At the longest, trials that
+// take twice as long as what they try cost 0.4 %.
+constexpr std::uint32_t pause_min = 48, pause_max = 768;
+// More of them must save so much.
+constexpr double gain_min = 0.03;
+// Below this share of a step there is nothing to hide.
+constexpr double waited_share_min = 0.1;
+// A step that became so much longer, or shorter, is not the one that was measured.
+constexpr double drift_max = 1.3;
+
+std::uint32_t rows_of(const StepShape& shape) { return shape.decode_rows + shape.prompt_rows; }
+
+}  // namespace
+
+void MicroBatches::Times::add(double value) {
+    ms[next] = value;
+    next = (next + 1) % most;
+    count = std::min(count + 1, most);
+}
+
+double MicroBatches::Times::median() const {
+    auto sorted = ms;
+    const auto end = sorted.begin() + static_cast<std::ptrdiff_t>(count);
+    std::sort(sorted.begin(), end);
+    return sorted[count / 2];
+}
+
+MicroBatches::MicroBatches(std::uint32_t most, std::uint32_t fixed)
+    : most_(std::clamp(most, 1u, most_ever)),
+      fixed_(std::min(fixed, most_ever)) {}
+
+std::size_t MicroBatches::kind_of(const StepShape& shape) {
+    const auto log2_rows = static_cast<std::size_t>(std::bit_width(rows_of(shape)));
+    return (shape.prompt_rows > 0 ? num_sizes : 0) + std::min(log2_rows, num_sizes - 1);
+}
+
+// The number in use; at first that of half as many rows, or of twice as many.
+std::uint32_t MicroBatches::number_of(std::size_t index) const {
+    const std::size_t size = index % num_sizes;
+    if (kinds_[index].times.count > 0) return kinds_[index].number;
+    if (size > 0 && kinds_[index - 1].times.count > 0) return kinds_[index - 1].number;
+    return size + 1 < num_sizes ? kinds_[index + 1].number : 1;
+}
+
+std::uint32_t MicroBatches::choose(const StepShape& shape) const {
+    const std::size_t index = kind_of(shape);
+    std::uint32_t wanted = fixed_;
+    if (fixed_ == 0) wanted = kinds_[index].tried > 0 ? kinds_[index].tried : number_of(index);
+    return std::clamp(wanted, 1u, std::max(1u, rows_of(shape)));
+}
+
+void MicroBatches::record(const StepShape& shape, std::uint32_t number, Duration took,
+                          Duration waited) {
+    if (fixed_ > 0 || most_ == 1 || rows_of(shape) < 2) return;
+    Kind& kind = kinds_[kind_of(shape)];
+    if (kind.times.count == 0) kind.number = number;
+    const double ms = std::max(to_ms(took), 1e-6);
+    if (number == 1) {
+        constexpr double share_gain = 0.2;
+        const double share = std::min(1.0, to_ms(waited) / ms), known = kind.waited_share;
+        kind.waited_share = known < 0 ? share : known + share_gain * (share - known);
+    }
+
+    if (kind.tried > 0) {
+        if (number != kind.tried) return;  // composed before the trial began
+        kind.trial.add(ms);
+        if (kind.trial.count == trial_steps) end_trial(kind);
+        return;
+    }
+    if (number != kind.number) return;
+    kind.times.add(ms);
+    ++kind.steps_since;
+    if (wants_trial(kind)) begin_trial(kind, rows_of(shape));
+}
+
+bool MicroBatches::wants_trial(const Kind& kind) const {
+    if (kind.times.count < Times::most) return false;
+    if (kind.number == 1 && kind.waited_share < waited_share_min) return false;
+    if (kind.steps_since >= kind.pause) return true;
+
+    const double median = kind.times.median();
+    const bool drifted = median > drift_max * kind.settled_ms ||
+                         kind.settled_ms > drift_max * median;
+    return drifted && kind.steps_since >= pause_min;
+}
+
+void MicroBatches::begin_trial(Kind& kind, std::uint32_t num_rows) const {
+    const std::uint32_t most = std::min(most_, num_rows);
+    if (kind.number == 1) kind.tries_more = true;
+    if (kind.number >= most) kind.tries_more = false;
+    kind.tried = kind.tries_more ? kind.number + 1 : kind.number - 1;
+    kind.trial = {};
+}
+
+void MicroBatches::end_trial(Kind& kind) const {
+    const double used = kind.times.median(), tried = kind.trial.median();
+    const bool is_more = kind.tried > kind.number;
+    const bool is_better = is_more ? tried < (1 - gain_min) * used : (1 - gain_min) * tried < used;
+    if (is_better) {
+        kind.number = kind.tried;
+        kind.times = kind.trial;
+        // On in the same direction, once it is known how long these take.
+        kind.pause = kind.number > 1 && kind.number < most_ ? 0 : pause_min;
+    } else {
+        kind.tries_more = !is_more;
+        kind.pause = std::clamp(2 * kind.pause, pause_min, pause_max);
+    }
+    kind.tried = 0;
+    kind.settled_ms = kind.times.median();
+    kind.steps_since = 0;
+}
+
+}  // namespace moex

@@ -1,0 +1,145 @@
+// Into how many micro-batches steps are cut, against machines whose times are given: no clock.
+#include "hub/engine/micro_batches.h"
+
+#include <algorithm>
+#include <functional>
+
+#include <gtest/gtest.h>
+
+namespace moex {
+namespace {
+
+// How long a step of so many rows takes in so many micro-batches, and how much of that an uncut one
+// waits.
+struct SteppedMachine {
+    std::function<double(std::uint32_t rows, std::uint32_t number)> step_ms;
+    double waited_share = 0.6;
+};
+// A layer takes `own_ms` a row in hub and worker and `fixed_ms` for each micro-batch; the line is
+// `line_ms` long, and what the others compute meanwhile hides it.
+SteppedMachine pipelined(double own_ms, double fixed_ms, double line_ms) {
+    return {[=](std::uint32_t rows, std::uint32_t number) {
+        const double all = rows * own_ms + number * fixed_ms;
+        return std::max(all, all / number + line_ms);
+    }};
+}
+Duration millis(double value) {
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(value));
+}
+
+struct Steps {
+    std::uint32_t last = 0;     // how the last step was cut
+    std::uint32_t num_cut = 0;  // steps in two or more
+    double took_ms = 0;
+};
+Steps play(MicroBatches& micro_batches, const SteppedMachine& machine, const StepShape& shape,
+           std::uint32_t num_steps) {
+    const std::uint32_t rows = shape.decode_rows + shape.prompt_rows;
+    Steps steps;
+    for (std::uint32_t i = 0; i < num_steps; ++i) {
+        steps.last = micro_batches.choose(shape);
+        steps.num_cut += steps.last > 1;
+        const double took = machine.step_ms(rows, steps.last);
+        micro_batches.record(shape, steps.last, millis(took), millis(machine.waited_share * took));
+        steps.took_ms += took;
+    }
+    return steps;
+}
+
+TEST(MicroBatchesTest, ALongLineIsHiddenWithinTenSteps) {
+    MicroBatches micro_batches(2, 0);
+    const SteppedMachine far = pipelined(0.05, 0.1, 3);
+    EXPECT_EQ(play(micro_batches, far, {.decode_rows = 16}, 5).num_cut, 0u);
+    EXPECT_EQ(play(micro_batches, far, {.decode_rows = 16}, 5).last, 2u);
+    const Steps later = play(micro_batches, far, {.decode_rows = 16}, 2000);
+    EXPECT_GE(later.num_cut, 1980u);
+}
+
+TEST(MicroBatchesTest, WithoutALineTrialsCostLessThanOnePercent) {
+    MicroBatches micro_batches(2, 0);
+    const SteppedMachine near = pipelined(0.05, 0.8, 0);  // cut in two it takes half as long again
+    const Steps all = play(micro_batches, near, {.decode_rows = 16}, 1000);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 16}), 1u);
+    EXPECT_GE(all.num_cut, 3u);
+    EXPECT_LT(all.took_ms, 1.01 * 1000 * near.step_ms(16, 1));
+}
+
+TEST(MicroBatchesTest, AStepThatHardlyWaitsIsNeverCut) {
+    MicroBatches micro_batches(4, 0);
+    SteppedMachine local = pipelined(0.05, 0.1, 3);
+    local.waited_share = 0.05;
+    EXPECT_EQ(play(micro_batches, local, {.decode_rows = 64}, 3000).num_cut, 0u);
+}
+
+TEST(MicroBatchesTest, AsManyAreTakenAsPay) {
+    const StepShape shape{.decode_rows = 64};
+    MicroBatches four(4, 0), three(3, 0), shallow(4, 0);
+    EXPECT_EQ(play(four, pipelined(0.05, 0.1, 4), shape, 400).last, 4u);
+    EXPECT_EQ(play(three, pipelined(0.05, 0.1, 4), shape, 400).last, 3u);
+    // Two hide the line, a third costs more than it saves.
+    const SteppedMachine short_line = pipelined(0.05, 0.3, 1.4);
+    EXPECT_LT(short_line.step_ms(64, 2), short_line.step_ms(64, 1));
+    EXPECT_LT(short_line.step_ms(64, 2), short_line.step_ms(64, 3));
+    EXPECT_EQ(play(shallow, short_line, shape, 400).last, 2u);
+}
+
+TEST(MicroBatchesTest, ALineThatChangesIsNoticed) {
+    MicroBatches micro_batches(2, 0);
+    const StepShape shape{.decode_rows = 16};
+    const SteppedMachine near = pipelined(0.05, 0.5, 0), far = pipelined(0.05, 0.5, 5);
+    (void)play(micro_batches, near, shape, 1000);
+    EXPECT_GE(play(micro_batches, far, shape, 100).num_cut, 80u);
+    EXPECT_LE(play(micro_batches, near, shape, 100).num_cut, 70u);
+    EXPECT_LE(play(micro_batches, near, shape, 100).num_cut, 5u);
+}
+
+TEST(MicroBatchesTest, AHiccupDecidesNothing) {
+    MicroBatches micro_batches(2, 0);
+    const StepShape shape{.decode_rows = 16};
+    const SteppedMachine far = pipelined(0.05, 0.1, 3);
+    std::uint32_t step = 0;
+    const SteppedMachine stumbles{[&](std::uint32_t rows, std::uint32_t number) {
+        return far.step_ms(rows, number) * (++step % 5 == 0 ? 10 : 1);
+    }};
+    (void)play(micro_batches, stumbles, shape, 20);
+    EXPECT_GE(play(micro_batches, stumbles, shape, 1000).num_cut, 980u);
+}
+
+// Prompts are long steps beside short ones, and what pays for these need not for those.
+TEST(MicroBatchesTest, PromptsAndSizesLearnApart) {
+    MicroBatches micro_batches(2, 0);
+    const SteppedMachine far = pipelined(0.05, 0.1, 3), near = pipelined(0.05, 0.5, 0);
+    (void)play(micro_batches, far, {.decode_rows = 16}, 100);
+    (void)play(micro_batches, near, {.prompt_rows = 16}, 100);
+    (void)play(micro_batches, near, {.decode_rows = 4}, 100);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 16}), 2u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 31}), 2u);
+    EXPECT_EQ(micro_batches.choose({.prompt_rows = 16}), 1u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 12, .prompt_rows = 4}), 1u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 4}), 1u);
+}
+
+TEST(MicroBatchesTest, ASizeThatIsNewBeginsAsItsNeighbour) {
+    MicroBatches micro_batches(2, 0);
+    (void)play(micro_batches, pipelined(0.05, 0.1, 3), {.decode_rows = 16}, 40);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 40}), 2u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 9}), 2u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 100}), 1u);
+    EXPECT_EQ(micro_batches.choose({.prompt_rows = 40}), 1u);
+    const SteppedMachine costly = pipelined(0.05, 2, 0);  // for more rows it does not pay
+    (void)play(micro_batches, costly, {.decode_rows = 40}, 10);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 40}), 1u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 16}), 2u);
+}
+
+TEST(MicroBatchesTest, AFixedNumberIsTakenAsFarAsThereAreRows) {
+    MicroBatches micro_batches(2, 4);
+    const SteppedMachine near = pipelined(0.05, 0.5, 0);
+    EXPECT_EQ(play(micro_batches, near, {.decode_rows = 16}, 100).last, 4u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 3}), 3u);
+    EXPECT_EQ(micro_batches.choose({.decode_rows = 1}), 1u);
+    EXPECT_EQ(micro_batches.choose({.prompt_rows = 5000}), 4u);
+}
+
+}  // namespace
+}  // namespace moex
