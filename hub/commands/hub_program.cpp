@@ -328,6 +328,7 @@ Status HubProgram::open_gpu() {
     options.device = wanted;
     options.holds_experts = gpu_computes_experts();
     options.sequences_max = static_cast<std::uint32_t>(settings_.number("sequences-max"));
+    options.micro_batches_max = micro_batches_max(settings_);
     options.memory_bytes_max = settings_.number("gpu-mb") << 20;
     options.kv_bytes_max = settings_.number("kv-mb") << 20;
     options.kv_dtype = model_.kv_dtype;
@@ -375,7 +376,7 @@ EngineOptions HubProgram::engine_options() const {
     options.prefix_cache = settings_.on("prefix-cache");
     options.step_stretch_max = settings_.real("step-stretch");
     options.micro_batches = micro_batches_of(settings_);
-    options.micro_batches_max = static_cast<std::uint32_t>(settings_.number("queue-depth"));
+    options.micro_batches_max = micro_batches_max(settings_);
     options.speculator = speculator_.get();
     options.noise_prompts = settings_.on("noise-prompts") && !gpu_;
     if (!gpu_) return options;

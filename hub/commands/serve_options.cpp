@@ -5,6 +5,7 @@
 
 #include "hub/commands/load_model.h"
 #include "hub/commands/qr.h"
+#include "hub/engine/micro_batches.h"
 #include "hub/net/access.h"
 
 namespace moex {
@@ -57,6 +58,11 @@ std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& mode
 std::uint32_t micro_batches_of(const Settings& settings) {
     const std::string& wanted = settings.text("micro-batches");
     return wanted == "auto" ? 0 : static_cast<std::uint32_t>(std::stoul(wanted));
+}
+
+std::uint32_t micro_batches_max(const Settings& settings) {
+    const std::uint32_t fixed = micro_batches_of(settings);
+    return fixed > 0 ? fixed : std::min(count_of(settings, "queue-depth"), MicroBatches::most_ever);
 }
 
 nlohmann::json describe_settings(const Settings& settings) {

@@ -29,8 +29,9 @@ std::string shadow_name(const Settings& settings);
 // Experts that are hinted for a row and layer (--prefetch): 0 for none.
 std::uint32_t prefetch_per_row(const Settings& settings, const ModelConfig& model);
 
-// --micro-batches: 0 for auto.
+// --micro-batches: 0 for auto; and the most that may be chosen.
 std::uint32_t micro_batches_of(const Settings& settings);
+std::uint32_t micro_batches_max(const Settings& settings);
 
 // `registry` outlives the swarm: it knows the tokens of workers.
 SwarmOptions swarm_options_of(const Settings& settings,

@@ -105,8 +105,9 @@ DecoderMemory::Needs DecoderMemory::needs_of(const DecoderModel& model, const De
     bytes.step = sizes.part_slots * part_slot_bytes(model) +
                  word * sizes.logit_rows * model.vocab_size + likeliest_bytes(model, sizes) +
                  word * rows *
-                     (3 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
-                      addends_max(model) * hidden + inner_size(model)) +
+                     (2 * hidden + model.qkv_size() + 2 * std::uint64_t{model.q_size()} +
+                      inner_size(model)) +
+                 word * rows * sizes.lanes * (1 + addends_max(model)) * hidden +
                  word * sizes.row_pages * kv_page_tokens * model.head_dim;
     return bytes;
 }
@@ -193,14 +194,18 @@ class MemoryBuilder {
                                          gpu::kernels::argmax_part::stretch_tokens - 1) /
                                         gpu::kernels::argmax_part::stretch_tokens;
 
-        MOEX_TRY(make(memory_.rows, word * step_header_words + sizeof(StepRow) * rows, "rows"));
-        MOEX_TRY(make(memory_.page_table, word * sizes_.table_entries, "page table"));
+        memory_.lanes.resize(sizes_.lanes);
+        for (DecoderMemory::Lane& lane : memory_.lanes) {
+            MOEX_TRY(make(lane.rows, word * step_header_words + sizeof(StepRow) * rows, "rows"));
+            MOEX_TRY(make(lane.page_table, word * sizes_.table_entries, "page table"));
+            MOEX_TRY(make(lane.x, word * rows * hidden, "x"));
+            MOEX_TRY(make(lane.addends, word * rows * addends_max(model_) * hidden, "addends"));
+        }
         MOEX_TRY(make(memory_.ids, word * sizes_.ring_ids, "chosen ids"));
         MOEX_TRY(make(memory_.best, 2 * word * stretches, "best tokens"));
         MOEX_TRY(make(memory_.logits, word * sizes_.logit_rows * model_.vocab_size, "logits"));
         MOEX_TRY(make(memory_.likeliest, DecoderMemory::likeliest_bytes(model_, sizes_),
                       "likeliest tokens"));
-        MOEX_TRY(make(memory_.x, word * rows * hidden, "x"));
         MOEX_TRY(make(memory_.y, word * rows * hidden, "y"));
         MOEX_TRY(make(memory_.y_transposed, word * rows * hidden, "y transposed"));
         MOEX_TRY(make(memory_.qkv, word * rows * model_.qkv_size(), "q, k and v"));
@@ -209,7 +214,6 @@ class MemoryBuilder {
             make(memory_.parts, sizes_.part_slots * part_slot_bytes(model_), "attention parts"));
         MOEX_TRY(make(memory_.peaks, 2 * word * sizes_.part_slots * model_.num_heads, "peaks"));
         MOEX_TRY(make(memory_.attended, word * rows * model_.q_size(), "attended"));
-        MOEX_TRY(make(memory_.addends, word * rows * addends_max(model_) * hidden, "addends"));
         MOEX_TRY(make(memory_.router_logits, word * rows * model_.num_experts, "router logits"));
         MOEX_TRY(make(memory_.routes, 2 * word * pairs, "routes"));
         MOEX_TRY(make(memory_.dense_routes, 2 * word * rows, "dense routes"));
@@ -234,7 +238,7 @@ class MemoryBuilder {
     Status fill_tables() {
         std::vector<std::uint32_t> pages(std::min(sizes_.row_pages, sizes_.pages));
         for (std::uint32_t i = 0; i < pages.size(); ++i) pages[i] = i;
-        device_.write_buffer(memory_.page_table, 0, std::as_bytes(std::span(pages)));
+        device_.write_buffer(memory_.lanes.front().page_table, 0, std::as_bytes(std::span(pages)));
 
         std::vector<float> routes(2 * sizes_.rows);
         for (std::uint32_t row = 0; row < sizes_.rows; ++row) routes[2 * row + 1] = 1;

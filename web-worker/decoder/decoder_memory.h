@@ -14,6 +14,7 @@ namespace moex {
 
 // How much a step may take.
 struct DecoderSizes {
+    std::uint32_t lanes = 1;          // batches that may be under way at once
     std::uint32_t rows = 0;           // of a step, a multiple of 8
     std::uint32_t logit_rows = 0;     // 1, or a multiple of 8
     std::uint32_t pages = 0;          // of keys and values, for all sequences
@@ -44,6 +45,12 @@ class DecoderMemory {
         gpu::BufferId qkv, o, router, kv;
         std::vector<Arena> arenas;
         gpu::Binding input_norm, post_attention_norm, qk_norms, qkv_bias, o_bias;
+    };
+
+    // What a batch keeps from one layer to the next. All else that a step's kernels hand on is read
+    // again within the layer that wrote it.
+    struct Lane {
+        gpu::BufferId rows, page_table, x, addends;
     };
 
     // Uploads everything that `source` has to give. An error names what does not fit this GPU.
@@ -78,9 +85,9 @@ class DecoderMemory {
     std::vector<Layer> layers;
     std::vector<Shard> embeddings, head;  // the same buffers where the head is tied
     gpu::Binding final_norm, no_bias;
-    gpu::BufferId rows, page_table, ids, best, logits, x, y, y_transposed, qkv, q, parts, peaks,
-        attended, likeliest, addends, router_logits, routes, dense_routes, tiles, intermediate,
-        cos_sin;
+    std::vector<Lane> lanes;
+    gpu::BufferId ids, best, logits, y, y_transposed, qkv, q, parts, peaks, attended, likeliest,
+        router_logits, routes, dense_routes, tiles, intermediate, cos_sin;
     std::uint64_t weight_bytes = 0, kv_bytes = 0;
 
   private:

@@ -40,11 +40,12 @@ static_assert(kernels::matvec_bf16_1::outputs_per_group ==
 }  // namespace
 
 DecoderOps::DecoderOps(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
-                       const DecoderMemory& memory)
+                       const DecoderMemory& memory, std::uint32_t lane)
     : device_(device),
       model_(model),
       sizes_(sizes),
-      memory_(memory) {
+      memory_(memory),
+      lane_(memory.lanes[lane]) {
     layers_.resize(model.num_layers);
     std::uint32_t num_addends = 0;
     for (std::uint32_t layer = 0; layer < model.num_layers; ++layer) {
@@ -72,17 +73,13 @@ std::uint32_t DecoderOps::addends_of(std::uint32_t layer) const {
 
 const DecoderOps::Op* DecoderOps::add_norm(const gpu::Binding& weight, std::uint32_t num_addends,
                                            bool for_head) {
-    return add("add_norm",
-               {{"hidden_size", model_.hidden_size},
-                {"num_addends", num_addends},
-                {"for_head", for_head ? 1u : 0u},
-                {"epsilon_bits", epsilon_bits(model_)}},
-               {{memory_.rows},
-                {memory_.x},
-                {memory_.addends},
-                weight,
-                {memory_.y},
-                {memory_.y_transposed}});
+    return add(
+        "add_norm",
+        {{"hidden_size", model_.hidden_size},
+         {"num_addends", num_addends},
+         {"for_head", for_head ? 1u : 0u},
+         {"epsilon_bits", epsilon_bits(model_)}},
+        {{lane_.rows}, {lane_.x}, {lane_.addends}, weight, {memory_.y}, {memory_.y_transposed}});
 }
 
 DecoderOps::MatrixRef DecoderOps::matrix(gpu::BufferId buffer, WeightKind kind,
@@ -138,32 +135,31 @@ void DecoderOps::add_attention(std::uint32_t index, Layer& layer) {
                       {"head_dim", model_.head_dim},
                       {"has_qk_norm", model_.qk_norm ? 1u : 0u},
                       {"epsilon_bits", epsilon_bits(model_)}},
-                     {{memory_.rows},
+                     {{lane_.rows},
                       {memory_.qkv},
                       memory.qk_norms,
                       {memory_.cos_sin},
-                      {memory_.page_table},
+                      {lane_.page_table},
                       {memory_.q},
                       {memory.kv}});
     layer.attend_page = add(kv_kernel("attend_page", sizes_.kv_kind),
                             {{"num_heads", model_.num_heads},
                              {"num_kv_heads", model_.num_kv_heads},
                              {"head_dim", model_.head_dim}},
-                            {{memory_.rows},
-                             {memory_.page_table},
+                            {{lane_.rows},
+                             {lane_.page_table},
                              {memory_.q},
                              {memory.kv},
                              {memory_.parts},
                              {memory_.peaks}});
-    layer.attend_merge = add(
-        "attend_merge",
-        {{"num_heads", model_.num_heads},
-         {"head_dim", model_.head_dim},
-         {"transposes", kind == WeightKind::int4 ? 1u : 0u}},
-        {{memory_.rows}, {memory_.parts}, {memory_.peaks}, {memory_.attended}});
+    layer.attend_merge = add("attend_merge",
+                             {{"num_heads", model_.num_heads},
+                              {"head_dim", model_.head_dim},
+                              {"transposes", kind == WeightKind::int4 ? 1u : 0u}},
+                             {{lane_.rows}, {memory_.parts}, {memory_.peaks}, {memory_.attended}});
     layer.o = add_product(matrix(memory.o, kind, model_.hidden_size, model_.q_size(),
                                  model_.o_bias ? &memory.o_bias : nullptr),
-                          {memory_.attended}, {memory_.addends}, model_.hidden_size);
+                          {memory_.attended}, {lane_.addends}, model_.hidden_size);
 }
 
 void DecoderOps::add_router(const DecoderMemory::Layer& memory, Layer& layer) {
@@ -204,7 +200,7 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
     layer.group_pairs = add(
         "group_pairs",
         {{"num_experts", moe ? model_.num_experts : 1}, {"top_k", moe ? model_.top_k : 1}},
-        {{memory_.rows}, routes, {memory_.tiles}});
+        {{lane_.rows}, routes, {memory_.tiles}});
     for (const DecoderMemory::Arena& arena : memory.arenas) {
         const auto add_both = [&](const char* kernel, gpu::Binding in, gpu::Binding out,
                                   std::uint32_t row_groups, std::uint32_t tile_groups) {
@@ -224,7 +220,7 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
                      inner / kernels::expert_gate_up_int4_4::outputs_per_group));
         if (!moe) continue;
         layer.down.push_back(
-            add_both("expert_down_", {memory_.intermediate}, {memory_.addends},
+            add_both("expert_down_", {memory_.intermediate}, {lane_.addends},
                      outer / (sizes_.spread ? kernels::expert_down_int4_spread::outputs_per_group
                                             : kernels::expert_down_int4_1::outputs_per_group),
                      outer / kernels::expert_down_int4_4::outputs_per_group));
@@ -238,7 +234,7 @@ void DecoderOps::add_ffn(std::uint32_t index, Layer& layer) {
     down.kind = kind;
     down.num_out = model_.hidden_size;
     down.num_in = shape.moe_intermediate_size;
-    layer.dense_down = add_product(down, {memory_.intermediate}, {memory_.addends},
+    layer.dense_down = add_product(down, {memory_.intermediate}, {lane_.addends},
                                    model_.hidden_size);
 }
 
@@ -248,7 +244,7 @@ void DecoderOps::add_tables(std::uint32_t num_addends) {
     if (kind == WeightKind::int4) constants.push_back({"group_size", model_.group_size});
     for (const DecoderMemory::Shard& shard : memory_.embeddings)
         embed_.push_back(add(text("embed_", kind_name(kind)), constants,
-                             {{memory_.rows}, {shard.buffer}, {memory_.x}, shard.place}));
+                             {{lane_.rows}, {shard.buffer}, {lane_.x}, shard.place}));
 
     final_norm_ = add_norm(memory_.final_norm, num_addends, true);
     for (const DecoderMemory::Shard& shard : memory_.head)
@@ -265,7 +261,7 @@ void DecoderOps::add_tables(std::uint32_t num_addends) {
          {"ring_ids", sizes_.ring_ids},
          {"vocab_size", model_.vocab_size},
          {"row_pages", sizes_.row_pages}},
-        {{memory_.best}, {memory_.rows}, {memory_.ids}});
+        {{memory_.best}, {lane_.rows}, {memory_.ids}});
 }
 
 void DecoderOps::add_likeliest() {

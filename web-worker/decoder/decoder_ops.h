@@ -19,8 +19,9 @@ namespace moex {
 
 class DecoderOps {
   public:
+    // Of the batches in that one of memory.lanes.
     DecoderOps(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes,
-               const DecoderMemory& memory);
+               const DecoderMemory& memory, std::uint32_t lane);
     ~DecoderOps();
     DecoderOps(const DecoderOps&) = delete;
 
@@ -100,6 +101,7 @@ class DecoderOps {
     const DecoderModel& model_;
     const DecoderSizes& sizes_;
     const DecoderMemory& memory_;
+    const DecoderMemory::Lane& lane_;
     std::deque<Op> ops_;
     std::vector<Layer> layers_;
     std::vector<const Op*> embed_;

@@ -33,9 +33,10 @@ GpuDecoder::GpuDecoder(gpu::Device& device, const DecoderModel& model, const Dec
       sizes_(sizes) {}
 
 GpuDecoder::~GpuDecoder() {
-    for (const gpu::BufferId buffer : {id_readbacks_[0], id_readbacks_[1], logit_readback_,
-                                       routed_readback_, likeliest_readback_})
+    for (const gpu::BufferId buffer :
+         {id_readbacks_[0], id_readbacks_[1], logit_readback_, likeliest_readback_})
         device_.destroy_buffer(buffer);
+    for (const Lane& lane : lanes_) device_.destroy_buffer(lane.routed_readback);
 }
 
 void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
@@ -48,15 +49,25 @@ void GpuDecoder::create(gpu::Device& device, const DecoderModel& model,
     auto memory = DecoderMemory::create(device, decoder->model_, decoder->sizes_, source);
     if (!memory.ok()) return done(memory.error());
     decoder->memory_ = std::move(*memory);
+    decoder->lanes_.resize(decoder->sizes_.lanes);
     if (const Status made = decoder->make_readbacks(); !made.ok()) return done(made.error());
+    create_ops(std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder)), std::move(done));
+}
 
-    decoder->ops_ = std::make_unique<DecoderOps>(device, decoder->model_, decoder->sizes_,
-                                                 *decoder->memory_);
-    DecoderOps& ops = *decoder->ops_;
-    const auto held = std::make_shared<std::unique_ptr<GpuDecoder>>(std::move(decoder));
-    ops.create([held, done = std::move(done)](Status made) {
+// Of one lane after the other. All have the same kernels, which are compiled once.
+void GpuDecoder::create_ops(std::shared_ptr<std::unique_ptr<GpuDecoder>> decoder,
+                            std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done) {
+    GpuDecoder& self = **decoder;
+    const auto next = std::find_if(self.lanes_.begin(), self.lanes_.end(),
+                                   [](const Lane& one) { return !one.ops; });
+    if (next == self.lanes_.end()) return done(std::move(*decoder));
+
+    next->ops = std::make_unique<DecoderOps>(
+        self.device_, self.model_, self.sizes_, *self.memory_,
+        static_cast<std::uint32_t>(next - self.lanes_.begin()));
+    next->ops->create([decoder, done = std::move(done)](Status made) mutable {
         if (!made.ok()) return done(made.error());
-        done(std::move(*held));
+        create_ops(std::move(decoder), std::move(done));
     });
 }
 
@@ -84,6 +95,7 @@ DecoderSizes GpuDecoder::sizes_of(const gpu::AdapterInfo& adapter, const Decoder
         sizes.table_entries = sizes.rows * sizes.row_pages;
         sizes.logit_rows = std::min(sizes.rows, batch_logit_rows);
         sizes.likeliest = true;
+        sizes.lanes = std::max(1u, options.lanes);
     }
     sizes.part_slots = DecoderMemory::part_slots_of(sizes.binding_bytes, model, sizes.rows,
                                                     sizes.row_pages);
@@ -113,20 +125,22 @@ Status GpuDecoder::make_readbacks() {
     }
     if (!model_.experts_elsewhere) return {};
 
-    MOEX_ASSIGN(routed, device_.create_buffer(
-                            std::uint64_t{sizes_.rows} * (sizeof(float) * model_.hidden_size +
-                                                          2 * sizeof(float) * model_.top_k),
-                            gpu::BufferUsage::readback, "routed rows readback"));
-    routed_readback_ = routed;
+    for (Lane& lane : lanes_) {
+        MOEX_ASSIGN(routed, device_.create_buffer(
+                                std::uint64_t{sizes_.rows} * (sizeof(float) * model_.hidden_size +
+                                                              2 * sizeof(float) * model_.top_k),
+                                gpu::BufferUsage::readback, "routed rows readback"));
+        lane.routed_readback = routed;
+    }
     return {};
 }
 
 void GpuDecoder::write_rows(std::span<const StepRow> rows, std::uint32_t head_row,
-                            std::uint32_t part_pages) {
+                            std::uint32_t part_pages, std::uint32_t lane) {
     // The header's count of chosen tokens is the GPU's own.
     const std::uint32_t header[] = {head_row, static_cast<std::uint32_t>(rows.size()), part_pages};
-    device_.write_buffer(memory_->rows, 0, std::as_bytes(std::span(header)));
-    device_.write_buffer(memory_->rows, sizeof(std::uint32_t) * step_header_words,
+    device_.write_buffer(memory_->lanes[lane].rows, 0, std::as_bytes(std::span(header)));
+    device_.write_buffer(memory_->lanes[lane].rows, sizeof(std::uint32_t) * step_header_words,
                          std::as_bytes(rows));
 }
 
@@ -155,7 +169,7 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
     const std::uint32_t num_pages = pages_at(num_tokens_ + num_rows - 1);
     write_rows(rows_, logits == StepLogits::every ? 0 : num_rows - 1, num_pages);
     commands_.clear();
-    ops_->append_pass(commands_, num_rows, num_pages, num_logits_);
+    ops().append_pass(commands_, num_rows, num_pages, num_logits_);
     if (num_likeliest_ > 0) append_likeliest();
     device_.submit(commands_);
     num_tokens_ += num_rows;
@@ -166,7 +180,7 @@ Status GpuDecoder::feed(TokenIds tokens, StepLogits logits) {
 void GpuDecoder::choose() {
     MOEX_CHECK(num_logits_ == 1, "choose() follows a step with the last token's logits");
     commands_.clear();
-    ops_->append_choice(commands_);
+    ops().append_choice(commands_);
     device_.submit(commands_);
     ++num_chosen_;
     has_choice_ = true;
@@ -176,8 +190,8 @@ void GpuDecoder::choose() {
 const std::vector<gpu::Command>& GpuDecoder::greedy_commands(std::uint32_t num_pages) const {
     if (greedy_pages_ != num_pages) {
         greedy_.clear();
-        ops_->append_pass(greedy_, 1, num_pages, 1);
-        ops_->append_choice(greedy_);
+        ops().append_pass(greedy_, 1, num_pages, 1);
+        ops().append_choice(greedy_);
         greedy_pages_ = num_pages;
     }
     return greedy_;
@@ -243,42 +257,46 @@ void GpuDecoder::read_logits(std::function<void(Result<std::span<const float>>)>
                         });
 }
 
-void GpuDecoder::start(const DecoderBatch& batch) {
-    batch_rows_ = static_cast<std::uint32_t>(batch.rows.size());
-    batch_pages_ = batch.num_pages;
-    num_logits_ = batch.num_logits;
-    num_likeliest_ = batch.num_likeliest;
-    next_layer_ = 0;
-    MOEX_CHECK(batch_rows_ > 0 && batch_rows_ <= rows_max(batch_pages_) &&
-                   num_logits_ <= std::min(batch_rows_, sizes_.logit_rows) &&
-                   num_likeliest_ <= num_logits_ && batch.pages.size() <= sizes_.table_entries,
-               text(batch_rows_, " rows of ", batch_pages_, " pages, ", num_logits_,
+void GpuDecoder::start(const DecoderBatch& batch, std::uint32_t lane) {
+    Lane& mine = lanes_[lane];
+    mine.rows = static_cast<std::uint32_t>(batch.rows.size());
+    mine.pages = batch.num_pages;
+    mine.num_logits = batch.num_logits;
+    mine.num_likeliest = batch.num_likeliest;
+    mine.next_layer = 0;
+    MOEX_CHECK(mine.rows > 0 && mine.rows <= rows_max(mine.pages) &&
+                   mine.num_logits <= std::min(mine.rows, sizes_.logit_rows) &&
+                   mine.num_likeliest <= mine.num_logits &&
+                   batch.pages.size() <= sizes_.table_entries,
+               text(mine.rows, " rows of ", mine.pages, " pages, ", mine.num_logits,
                     " of them with logits"));
 
-    write_rows(batch.rows, batch_rows_ - num_logits_, batch_pages_);
-    device_.write_buffer(memory_->page_table, 0, std::as_bytes(batch.pages));
-    commands_.clear();
-    ops_->append_embed(commands_, batch_rows_);
+    write_rows(batch.rows, mine.rows - mine.num_logits, mine.pages, lane);
+    device_.write_buffer(memory_->lanes[lane].page_table, 0, std::as_bytes(batch.pages));
 }
 
-std::uint32_t GpuDecoder::advance() {
+std::uint32_t GpuDecoder::advance(std::uint32_t lane) {
+    Lane& mine = lanes_[lane];
+    commands_.clear();
+    if (mine.next_layer == 0) mine.ops->append_embed(commands_, mine.rows);
     std::uint32_t waiting = model_.num_layers;
-    while (waiting == model_.num_layers && next_layer_ < model_.num_layers) {
-        const std::uint32_t layer = next_layer_++;
-        ops_->append_layer(commands_, layer, batch_rows_, batch_pages_);
+    while (waiting == model_.num_layers && mine.next_layer < model_.num_layers) {
+        const std::uint32_t layer = mine.next_layer++;
+        mine.ops->append_layer(commands_, layer, mine.rows, mine.pages);
         if (model_.is_moe(layer) && model_.experts_elsewhere) waiting = layer;
     }
     if (waiting < model_.num_layers) {
-        const std::uint64_t x_bytes = sizeof(float) * std::uint64_t{batch_rows_} *
-                                      model_.hidden_size;
-        const gpu::BufferId to = routed_readback_;
+        const std::uint64_t x_bytes = sizeof(float) * std::uint64_t{mine.rows} * model_.hidden_size;
+        const gpu::BufferId to = mine.routed_readback;
         commands_.push_back(copy_command(memory_->y, 0, to, 0, x_bytes));
         commands_.push_back(
             copy_command(memory_->routes, 0, to, x_bytes,
-                         2 * sizeof(std::uint32_t) * std::uint64_t{batch_rows_} * model_.top_k));
+                         2 * sizeof(std::uint32_t) * std::uint64_t{mine.rows} * model_.top_k));
         commands_.back().same_stage = true;
     } else {
-        ops_->append_head(commands_, num_logits_);
+        num_logits_ = mine.num_logits;
+        num_likeliest_ = mine.num_likeliest;
+        mine.ops->append_head(commands_, num_logits_);
         if (num_likeliest_ > 0) append_likeliest();
     }
     device_.submit(commands_);
@@ -287,8 +305,8 @@ std::uint32_t GpuDecoder::advance() {
 }
 
 void GpuDecoder::append_likeliest() {
-    ops_->append_likeliest(commands_, num_likeliest_);
-    commands_.push_back(copy_command(memory_->likeliest, ops_->likeliest_at(), likeliest_readback_,
+    ops().append_likeliest(commands_, num_likeliest_);
+    commands_.push_back(copy_command(memory_->likeliest, ops().likeliest_at(), likeliest_readback_,
                                      0, sizeof(LikeliestList) * num_likeliest_));
 }
 
@@ -304,11 +322,12 @@ void GpuDecoder::read_likeliest(std::function<void(Result<std::span<const Likeli
         });
 }
 
-void GpuDecoder::read_routed(std::function<void(Result<RoutedRows>)> done) {
-    const std::size_t num_floats = std::size_t{batch_rows_} * model_.hidden_size,
-                      num_words = std::size_t{2} * batch_rows_ * model_.top_k;
+void GpuDecoder::read_routed(std::function<void(Result<RoutedRows>)> done, std::uint32_t lane) {
+    const Lane& mine = lanes_[lane];
+    const std::size_t num_floats = std::size_t{mine.rows} * model_.hidden_size,
+                      num_words = std::size_t{2} * mine.rows * model_.top_k;
     device_.read_buffer(
-        routed_readback_, sizeof(float) * (num_floats + num_words),
+        mine.routed_readback, sizeof(float) * (num_floats + num_words),
         [num_floats, num_words, done = std::move(done),
          life = life_.watch()](Result<ByteView> bytes) {
             if (!life.alive()) return;
@@ -319,10 +338,10 @@ void GpuDecoder::read_routed(std::function<void(Result<RoutedRows>)> done) {
         });
 }
 
-void GpuDecoder::answer(std::span<const float> y) {
-    MOEX_CHECK(y.size() == std::size_t{batch_rows_} * model_.hidden_size,
-               text(y.size(), " values for ", batch_rows_, " rows"));
-    device_.write_buffer(memory_->addends, 0, std::as_bytes(y));
+void GpuDecoder::answer(std::span<const float> y, std::uint32_t lane) {
+    MOEX_CHECK(y.size() == std::size_t{lanes_[lane].rows} * model_.hidden_size,
+               text(y.size(), " values for ", lanes_[lane].rows, " rows"));
+    device_.write_buffer(memory_->lanes[lane].addends, 0, std::as_bytes(y));
 }
 
 void GpuDecoder::copy_page(std::uint32_t from, std::uint32_t to) {

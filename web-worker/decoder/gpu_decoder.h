@@ -32,6 +32,7 @@ struct GpuDecoderOptions {
     bool likeliest = false;            // room for StepLogits::likeliest; of several sequences, set
     // Set where several sequences share the cache: pages of keys and values in all.
     std::uint32_t pages = 0;
+    std::uint32_t lanes = 1;  // of several sequences: batches that may be under way at once
     KvKind kv_kind = KvKind::f32;
     // A table or a layer's experts lie in buffers of at most so many. 0: what the adapter binds.
     std::uint64_t weight_buffer_bytes = 0;
@@ -84,6 +85,7 @@ class GpuDecoder {
     std::uint32_t logit_rows_max() const { return sizes_.logit_rows; }
     bool finds_likeliest() const { return sizes_.likeliest; }
     std::uint32_t num_pages() const { return sizes_.pages; }
+    std::uint32_t num_lanes() const { return sizes_.lanes; }
     // What create() would choose for this device, for whoever wants to know whether it fits.
     static DecoderSizes sizes_of(const gpu::AdapterInfo& adapter, const DecoderModel& model,
                                  const GpuDecoderOptions& options);
@@ -105,8 +107,8 @@ class GpuDecoder {
     // The first `count` of them, at most half a ring, once the GPU has them. Up to two readings may
     // be under way.
     void read_chosen(std::uint32_t count, std::function<void(Result<TokenIds>)> done);
-    // The last step's logits, [rows that were asked for, vocab_size]; of a batch, without those of
-    // num_likeliest.
+    // The last step's logits, or of the batch whose pass was complete last, [rows that were asked
+    // for, vocab_size]; of a batch, without those of num_likeliest.
     void read_logits(std::function<void(Result<std::span<const float>>)> done);
     // Forgets all tokens from `num_tokens` on. Chosen tokens that were not read are dropped.
     void rewind(std::uint32_t num_tokens);
@@ -114,14 +116,17 @@ class GpuDecoder {
     // Several sequences share a cache of GpuDecoderOptions::pages pages, and the caller says whose
     // each is; not beside feed() and what follows it. At most rows_max(batch.num_pages) rows,
     // logit_rows_max() of them with logits, which read_logits() gives in their order.
-    void start(const DecoderBatch& batch);
+    // A batch in each lane may be under way: what a layer of one writes to the cache is there for
+    // those that advance() computes after it. Logits of one are read before another's last
+    // advance().
+    void start(const DecoderBatch& batch, std::uint32_t lane = 0);
     // Computes layers up to the next whose experts are elsewhere, and gives its index; num_layers
     // when the pass is complete.
-    std::uint32_t advance();
+    std::uint32_t advance(std::uint32_t lane = 0);
     // What the layer that advance() named asks its experts.
-    void read_routed(std::function<void(Result<RoutedRows>)> done);
+    void read_routed(std::function<void(Result<RoutedRows>)> done, std::uint32_t lane = 0);
     // Their sums, [num_rows, hidden_size]; before the next advance().
-    void answer(std::span<const float> y);
+    void answer(std::span<const float> y, std::uint32_t lane = 0);
     // After the last advance(): a list for each of the batch's num_likeliest rows; after a feed()
     // for StepLogits::likeliest one.
     void read_likeliest(std::function<void(Result<std::span<const LikeliestList>>)> done);
@@ -133,29 +138,35 @@ class GpuDecoder {
   private:
     GpuDecoder(gpu::Device& device, const DecoderModel& model, const DecoderSizes& sizes);
     Status make_readbacks();
-    void write_rows(std::span<const StepRow> rows, std::uint32_t head_row,
-                    std::uint32_t part_pages);
+    void write_rows(std::span<const StepRow> rows, std::uint32_t head_row, std::uint32_t part_pages,
+                    std::uint32_t lane = 0);
+    static void create_ops(std::shared_ptr<std::unique_ptr<GpuDecoder>> decoder,
+                           std::function<void(Result<std::unique_ptr<GpuDecoder>>)> done);
+    DecoderOps& ops() const { return *lanes_.front().ops; }
     std::uint32_t pages_at(std::uint32_t position) const { return position / kv_page_tokens + 1; }
     const std::vector<gpu::Command>& greedy_commands(std::uint32_t num_pages) const;
     void append_likeliest();
 
     static constexpr std::uint32_t num_readbacks = 2;
 
+    struct Lane {
+        std::unique_ptr<DecoderOps> ops;
+        gpu::BufferId routed_readback;
+        // Of a batch, between start() and its last layer.
+        std::uint32_t rows = 0, pages = 0, num_logits = 0, num_likeliest = 0, next_layer = 0;
+    };
+
     gpu::Device& device_;
     DecoderModel model_;
     DecoderSizes sizes_;
     std::unique_ptr<DecoderMemory> memory_;
-    std::unique_ptr<DecoderOps> ops_;
-    gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, routed_readback_,
-        likeliest_readback_;
+    std::vector<Lane> lanes_;
+    gpu::BufferId id_readbacks_[num_readbacks], logit_readback_, likeliest_readback_;
     std::uint32_t next_readback_ = 0;
 
     std::uint32_t num_tokens_ = 0, num_logits_ = 0, num_likeliest_ = 0;
     std::uint32_t num_chosen_ = 0, num_read_ = 0;
     bool has_choice_ = false;  // the rows' first is a chosen token
-
-    // Of a batch, between start() and its last layer.
-    std::uint32_t batch_rows_ = 0, batch_pages_ = 0, next_layer_ = 0;
 
     std::vector<gpu::Command> commands_;
     mutable std::vector<gpu::Command> greedy_;  // of greedy_pages_ pages

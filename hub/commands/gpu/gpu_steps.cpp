@@ -85,6 +85,7 @@ class VulkanSteps : public GpuSteps {
 
     const ModelConfig& config() const override { return config_; }
     ThreadPool& threads() const override { return threads_; }
+    std::uint32_t micro_batches_max() const override { return num_lanes(); }
     std::uint32_t likeliest_max() const override {
         return cores_ != nullptr ? 0 : LikeliestList::kept;
     }
@@ -103,7 +104,7 @@ class VulkanSteps : public GpuSteps {
     Result<StepResult> run(std::span<const StepRows> batch, ExpertBackend& experts,
                            std::uint32_t micro_batches, std::stop_token stop) override {
         if (cores_ != nullptr) return cores_->run(batch, experts, micro_batches, std::move(stop));
-        Result<StepResult> result = run_here(batch, experts, stop);
+        Result<StepResult> result = run_here(batch, experts, micro_batches, stop);
         if (result.ok() && !(result->logits.empty() && result->likeliest.empty()))
             losses_ = 0;  // what it computed was read
         else if (!result.ok() && result.error().code == ErrorCode::device_lost)
@@ -139,6 +140,11 @@ class VulkanSteps : public GpuSteps {
     }
 
   private:
+    // A pass that asks nobody has nothing to wait for.
+    std::uint32_t num_lanes() const {
+        return options_.holds_experts ? 1 : std::max(1u, options_.micro_batches_max);
+    }
+
     // The device with the whole model on it, and as many pages as it had before.
     Status open_device() {
         MOEX_ASSIGN(device,
@@ -158,7 +164,7 @@ class VulkanSteps : public GpuSteps {
     }
 
     Result<StepResult> run_here(std::span<const StepRows> batch, ExpertBackend& experts,
-                                const std::stop_token& stop) {
+                                std::uint32_t micro_batches, const std::stop_token& stop) {
         if (!decoder_) return Error{ErrorCode::device_lost, "no GPU came back"};
         MOEX_TRY(reserve(batch));
         package_->require_unchanged();
@@ -177,7 +183,7 @@ class VulkanSteps : public GpuSteps {
             if (stop.stop_requested())
                 return Error{ErrorCode::cancelled, text("the step was stopped at row ", first)};
             const std::uint32_t count = rows_of_pass(step, first);
-            MOEX_TRY(pass(step, first, count, experts, stop, result));
+            MOEX_TRY(pass(step, first, count, micro_batches, experts, stop, result));
             first += count;
         }
 
@@ -206,7 +212,8 @@ class VulkanSteps : public GpuSteps {
             there = there > 0 ? std::min(there, options.memory_bytes_max)
                               : options.memory_bytes_max;
 
-        GpuDecoderOptions decoder{.rows_max = options.step_rows_max, .kv_kind = kv_kind};
+        GpuDecoderOptions decoder{
+            .rows_max = options.step_rows_max, .lanes = num_lanes(), .kv_kind = kv_kind};
         const auto sizes_with = [&](std::uint64_t pages) {
             decoder.pages = static_cast<std::uint32_t>(pages);
             return GpuDecoder::sizes_of(adapter, model, decoder);
@@ -262,25 +269,61 @@ class VulkanSteps : public GpuSteps {
         return end - first;
     }
 
-    // Rows [first, first + count) of a step.
+    // Some rows of a pass, which walk through the layers in a lane of their own. Kept from pass to
+    // pass for their memory.
+    struct Part {
+        std::uint32_t lane = 0;
+        std::span<const std::uint32_t> index;     // in the batch, of each row
+        std::span<const StepRows* const> asked;   // whose likeliest tokens are asked
+        std::uint32_t num_logits = 0, layer = 0;  // layer: that it waits at, or num_layers
+        TimePoint layer_began{};                  // for the trace
+        std::vector<StepRow> rows;
+        std::vector<std::uint32_t> pages;
+        std::vector<float> x, y, expert_weights;
+        std::vector<std::uint16_t> expert_ids;
+        std::unique_ptr<ExpertRound> round;  // on its way
+    };
+
+    // Rows [first, first + count) of a step, cut into `num_parts`. Within a layer an earlier part's
+    // keys and values are there before a later one of the same sequence reads them.
     Status pass(const PlannedStep& step, std::uint32_t first, std::uint32_t count,
-                ExpertBackend& experts, const std::stop_token& stop, StepResult& result) {
-        rows_.assign(step.rows.begin() + first, step.rows.begin() + first + count);
-        pages_.clear();
+                std::uint32_t num_parts, ExpertBackend& experts, const std::stop_token& stop,
+                StepResult& result) {
+        const TraceSpan span(Trace::Row::engine, "GPU pass", {"rows", count});
+        num_parts = std::clamp(num_parts, 1u, std::min(count, decoder_->num_lanes()));
+        parts_.resize(decoder_->num_lanes());
+        const std::span<Part> parts = std::span(parts_).first(num_parts);
+        for (std::uint32_t i = 0; i < num_parts; ++i) {
+            const std::uint32_t begin = count * i / num_parts, end = count * (i + 1) / num_parts;
+            parts[i].lane = i;
+            start(parts[i], step, first + begin, end - begin);
+        }
+
+        Status status;
+        while (status.ok() && parts.back().layer < config_.num_layers)
+            for (Part& part : parts)
+                if (status.ok()) status = compute_layer(part, experts, stop, result);
+        for (Part& part : parts) part.round.reset();  // cancels what is still on its way
+        return status;
+    }
+
+    void start(Part& part, const PlannedStep& step, std::uint32_t first, std::uint32_t count) {
+        part.rows.assign(step.rows.begin() + first, step.rows.begin() + first + count);
+        part.pages.clear();
         DecoderBatch batch;
         for (std::uint32_t i = 0; i < count; ++i) {
             const StepRows* const sequence = step.sequence[first + i];
             batch.num_pages = std::max(batch.num_pages, step.num_pages[first + i]);
             if (i > 0 && sequence == step.sequence[first + i - 1]) {
-                rows_[i].first_page = rows_[i - 1].first_page;
+                part.rows[i].first_page = part.rows[i - 1].first_page;
                 continue;
             }
-            rows_[i].first_page = static_cast<std::uint32_t>(pages_.size());
+            part.rows[i].first_page = static_cast<std::uint32_t>(part.pages.size());
             const auto table = sequence->kv->pages();
-            pages_.insert(pages_.end(), table.begin(), table.end());
+            part.pages.insert(part.pages.end(), table.begin(), table.end());
         }
-        batch.rows = rows_;
-        batch.pages = pages_;
+        batch.rows = part.rows;
+        batch.pages = part.pages;
         const auto num_rows = static_cast<std::uint32_t>(step.rows.size());
         const std::uint32_t first_logit = std::max(first, num_rows - step.num_logits);
         if (first + count > first_logit) batch.num_logits = first + count - first_logit;
@@ -288,32 +331,41 @@ class VulkanSteps : public GpuSteps {
         if (first_logit < end_likeliest)
             batch.num_likeliest = std::min(batch.num_logits, end_likeliest - first_logit);
 
-        const TraceSpan span(Trace::Row::engine, "GPU pass", {"rows", count});
-        layer_began_ = now_steady();
-        decoder_->start(batch);
-        const auto index = std::span(step.index).subspan(first, count);
-        for (std::uint32_t layer; (layer = advance()) < config_.num_layers;)
-            MOEX_TRY(ask_experts(layer, index, experts, stop, result));
-        if (!decoder_->model().experts_elsewhere) count_local_pairs(index, result);
-        if (batch.num_likeliest > 0)
-            MOEX_TRY(read_likeliest(
-                std::span(step.sequence).subspan(first_logit, batch.num_likeliest), result));
-        return batch.num_logits > batch.num_likeliest ? read_logits(result) : Status{};
+        part.index = std::span(step.index).subspan(first, count);
+        part.asked = std::span(step.sequence).subspan(first_logit, batch.num_likeliest);
+        part.num_logits = batch.num_logits;
+        part.layer = 0;
+        part.layer_began = now_steady();
+        decoder_->start(batch, part.lane);
     }
 
-    std::uint32_t advance() {
-        const std::uint32_t layer = decoder_->advance();
+    // Behind the answers of the layer before, up to the next round's way out or, where no layer is
+    // left, to what the rows gave.
+    Status compute_layer(Part& part, ExpertBackend& experts, const std::stop_token& stop,
+                         StepResult& result) {
+        if (part.round) MOEX_TRY(finish_round(part, stop, result));
+        part.layer = advance(part);
+        if (part.layer < config_.num_layers) return ask_experts(part, experts, stop);
+
+        if (!decoder_->model().experts_elsewhere) count_local_pairs(part.index, result);
+        if (!part.asked.empty()) MOEX_TRY(read_likeliest(part.asked, result));
+        return part.num_logits > part.asked.size() ? read_logits(result) : Status{};
+    }
+
+    std::uint32_t advance(const Part& part) {
+        const std::uint32_t layer = decoder_->advance(part.lane);
         if (Trace::on() != nullptr) layer_issued_ = now_steady();
         return layer;
     }
 
     // From the answer to the layer before until its rows are here.
-    void trace_layer(std::uint32_t layer) {
+    void trace_layer(const Part& part) {
         Trace* const trace = Trace::on();
         if (trace == nullptr) return;
-        trace->span(Trace::Row::engine, "layer", layer_began_, now_steady(),
-                    {{"layer", layer},
-                     {"issue_us", static_cast<std::uint64_t>((layer_issued_ - layer_began_) /
+        trace->span(Trace::Row::engine, "layer", part.layer_began, now_steady(),
+                    {{"layer", part.layer},
+                     {"micro_batch", part.lane},
+                     {"issue_us", static_cast<std::uint64_t>((layer_issued_ - part.layer_began) /
                                                              std::chrono::microseconds(1))},
                      {"gpu_us", static_cast<std::uint64_t>(device_->gpu_us())}});
     }
@@ -324,51 +376,57 @@ class VulkanSteps : public GpuSteps {
             result.rows[row].pairs_local = static_cast<std::uint16_t>(layers * config_.top_k);
     }
 
-    Status ask_experts(std::uint32_t layer, std::span<const std::uint32_t> index,
-                       ExpertBackend& experts, const std::stop_token& stop, StepResult& result) {
+    Status ask_experts(Part& part, ExpertBackend& experts, const std::stop_token& stop) {
         if (stop.stop_requested())
-            return Error{ErrorCode::cancelled, text("the step was stopped at layer ", layer)};
-        MOEX_TRY(read_routed());
-        trace_layer(layer);
-        y_.resize(x_.size());
-        const auto round = experts.submit({.layer = layer,
-                                           .num_tokens = static_cast<std::uint32_t>(index.size()),
-                                           .hidden_size = config_.hidden_size,
-                                           .top_k = config_.top_k,
-                                           .x = x_,
-                                           .expert_ids = expert_ids_,
-                                           .expert_weights = expert_weights_,
-                                           .y = y_});
-        auto waited = [&] {
-            const TraceSpan span(Trace::Row::engine, "wait for experts");
-            return round->wait(stop);
-        }();
-        MOEX_ASSIGN(answer, std::move(waited));
-        layer_began_ = now_steady();
-        decoder_->answer(y_);
-        add_answer(answer, index, result);
+            return Error{ErrorCode::cancelled, text("the step was stopped at layer ", part.layer)};
+        MOEX_TRY(read_routed(part));
+        trace_layer(part);
+        part.y.resize(part.x.size());
+        part.round = experts.submit({.layer = part.layer,
+                                     .num_tokens = static_cast<std::uint32_t>(part.rows.size()),
+                                     .hidden_size = config_.hidden_size,
+                                     .top_k = config_.top_k,
+                                     .x = part.x,
+                                     .expert_ids = part.expert_ids,
+                                     .expert_weights = part.expert_weights,
+                                     .y = part.y});
         return {};
     }
 
-    Status read_routed() {
+    Status finish_round(Part& part, const std::stop_token& stop, StepResult& result) {
+        auto waited = [&] {
+            const TraceSpan span(Trace::Row::engine, "wait for experts",
+                                 {"micro_batch", part.lane});
+            return part.round->wait(stop);
+        }();
+        part.round.reset();
+        MOEX_ASSIGN(answer, std::move(waited));
+        part.layer_began = now_steady();
+        decoder_->answer(part.y, part.lane);
+        add_answer(answer, part.index, result);
+        return {};
+    }
+
+    Status read_routed(Part& part) {
         bool finished = false;
         Status was_read;
-        decoder_->read_routed([&](Result<RoutedRows> routed) {
+        const auto take = [&](Result<RoutedRows> routed) {
             finished = true;
             if (!routed.ok()) {
                 was_read = routed.error();
                 return;
             }
-            x_.assign(routed->x.begin(), routed->x.end());
-            expert_ids_.resize(routed->routes.size() / 2);
-            expert_weights_.resize(expert_ids_.size());
-            for (std::size_t i = 0; i < expert_ids_.size(); ++i) {
+            part.x.assign(routed->x.begin(), routed->x.end());
+            part.expert_ids.resize(routed->routes.size() / 2);
+            part.expert_weights.resize(part.expert_ids.size());
+            for (std::size_t i = 0; i < part.expert_ids.size(); ++i) {
                 // A row of NaNs has no routes: its logits are refused, whatever computes it.
-                expert_ids_[i] = static_cast<std::uint16_t>(
+                part.expert_ids[i] = static_cast<std::uint16_t>(
                     std::min(routed->routes[2 * i], config_.num_experts - 1));
-                expert_weights_[i] = std::bit_cast<float>(routed->routes[2 * i + 1]);
+                part.expert_weights[i] = std::bit_cast<float>(routed->routes[2 * i + 1]);
             }
-        });
+        };
+        decoder_->read_routed(take, part.lane);
         loop_.run_until(finished, device_.get());
         return was_read;
     }
@@ -447,13 +505,9 @@ class VulkanSteps : public GpuSteps {
     mutable std::mutex adapter_mutex_;
     std::string adapter_;
 
-    TimePoint layer_began_{}, layer_issued_{};  // for the trace
-
-    // Of one pass; kept for their memory.
-    std::vector<StepRow> rows_;
-    std::vector<std::uint32_t> pages_;
-    std::vector<float> x_, y_, expert_weights_, spare_logits_;
-    std::vector<std::uint16_t> expert_ids_;
+    TimePoint layer_issued_{};  // for the trace
+    std::vector<Part> parts_;   // one a lane
+    std::vector<float> spare_logits_;
 };
 
 }  // namespace

@@ -27,6 +27,9 @@ struct GpuStepsOptions {
     bool holds_experts = false;  // otherwise they are asked of the ExpertBackend
     std::uint32_t sequences_max = 16;
     std::uint32_t step_rows_max = 256;
+    // Of a step whose experts are elsewhere; each has some of the GPU's memory, all share the
+    // cache.
+    std::uint32_t micro_batches_max = 1;
     std::uint64_t memory_bytes_max = 0;  // of the GPU's; 0: what is free
     // Of keys and values. 0: for sequences_max of the whole context, or what the GPU leaves.
     std::uint64_t kv_bytes_max = 0;

@@ -69,6 +69,7 @@ class GpuLossTest : public testing::Test {
             .holds_experts = holds_experts_,
             .sequences_max = 4,
             .step_rows_max = 64,
+            .micro_batches_max = 2,
             .cores = [this]() -> Result<StepDevice*> {
                 ++cores_asked_;
                 return cores_.get();
@@ -88,7 +89,8 @@ class GpuLossTest : public testing::Test {
         return {.step_rows_max = 64,
                 .kv_bytes_max = steps.kv_bytes(),
                 .page_tokens = pages.page_tokens,
-                .kv_dtype = pages.dtype};
+                .kv_dtype = pages.dtype,
+                .micro_batches = 2};
     }
     // Each is sent with the first token of the one before; `on_token` hears of the last one's.
     std::vector<Answer> write(GpuSteps& steps, std::span<const GenerationRequest> requests,

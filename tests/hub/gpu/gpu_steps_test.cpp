@@ -35,6 +35,7 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
                                       .holds_experts = GetParam().holds_experts,
                                       .sequences_max = 4,
                                       .step_rows_max = 64,
+                                      .micro_batches_max = 3,
                                       .kv_dtype = GetParam().kv_dtype}))) {}
 
     KvCacheOptions pages(std::uint32_t num_pages) {
@@ -44,8 +45,8 @@ class GpuStepsTest : public testing::TestWithParam<Kind> {
         options.copy_page = steps_->page_copier();
         return options;
     }
-    std::vector<float> step(std::span<const StepRows> batch) {
-        return must(steps_->run(batch, experts_, 1, {})).logits;
+    std::vector<float> step(std::span<const StepRows> batch, std::uint32_t micro_batches = 1) {
+        return must(steps_->run(batch, experts_, micro_batches, {})).logits;
     }
     // Logits of all of `ids`, so many tokens at a time. Its cache numbers the same pages as
     // everybody's: what others have stored is gone.
@@ -102,6 +103,88 @@ TEST_P(GpuStepsTest, SequencesSideBySideHaveTheBitsThatEachHasAlone) {
     expect_same_bits(row(later, 0), row(c_alone, 69));
     expect_same_bits(row(later, 1), row(a_alone, 139));
     expect_same_bits(row(later, 2), row(b_alone, 6));
+}
+
+// A prompt's rows lie in several of them, and a pass in more than one step's worth of passes.
+TEST_P(GpuStepsTest, MicroBatchesChangeNoBit) {
+    EXPECT_EQ(steps_->micro_batches_max(), GetParam().holds_experts ? 1u : 3u);
+    const auto a = test::random_tokens(140, 256, 31), b = test::random_tokens(7, 256, 32),
+               c = test::random_tokens(70, 256, 33);
+    const auto a_alone = alone(a), b_alone = alone(b), c_alone = alone(c);
+    for (std::uint32_t number = 1; number <= steps_->micro_batches_max(); ++number) {
+        KvCache cache(package_->config(), pages(6));
+        KvCache::Sequence of_a(cache), of_b(cache), of_c(cache);
+        const StepRows prompts[] = {
+            {.kv = &of_a, .tokens = std::span(a).first(139), .no_logits = true},
+            {.kv = &of_b, .tokens = std::span(b).first(6), .likeliest = 64},
+            {.kv = &of_c, .tokens = std::span(c).first(69), .all_logits = true}};
+        const StepResult first = must(steps_->run(prompts, experts_, number, {}));
+        ASSERT_EQ(first.likeliest.size(), 1u);
+        const LikeliestTokens& likeliest = first.likeliest.front();
+        ASSERT_EQ(likeliest.tokens.size(), 64u);
+        EXPECT_EQ(likeliest.tokens[0].logit, std::ranges::max(row(b_alone, 5)));
+        for (std::size_t i = 0; i < 69; ++i)
+            expect_same_bits(row(first.logits, i), row(c_alone, i));
+        for (const RowProvenance& one : first.rows) EXPECT_EQ(one.pairs_local, 6);
+
+        const StepRows decode[] = {{.kv = &of_a, .tokens = std::span(a).last(1)},
+                                   {.kv = &of_b, .tokens = std::span(b).last(1)},
+                                   {.kv = &of_c, .tokens = std::span(c).last(1)}};
+        const auto logits = step(decode, number);
+        expect_same_bits(row(logits, 0), row(a_alone, 139));
+        expect_same_bits(row(logits, 1), row(b_alone, 6));
+        expect_same_bits(row(logits, 2), row(c_alone, 69));
+    }
+}
+
+// Experts that fail in one of their rounds; counts those that are on their way.
+class BrittleExperts : public ExpertBackend {
+  public:
+    BrittleExperts(ExpertBackend& experts, std::uint32_t fails_at)
+        : experts_(experts),
+          fails_at_(fails_at) {}
+    std::unique_ptr<ExpertRound> submit(const ExpertBatch& batch) override {
+        const bool fails = ++num_rounds == fails_at_;
+        return std::make_unique<Round>(*this, fails ? nullptr : experts_.submit(batch));
+    }
+    const char* name() const override { return "brittle"; }
+    std::uint32_t num_rounds = 0, live = 0, live_max = 0;
+
+  private:
+    struct Round : ExpertRound {
+        Round(BrittleExperts& owner, std::unique_ptr<ExpertRound> round)
+            : all(owner),
+              inner(std::move(round)) {
+            all.live_max = std::max(all.live_max, ++all.live);
+        }
+        ~Round() override { --all.live; }
+        Result<ExpertAnswer> wait(std::stop_token stop) override {
+            if (!inner) return Error{ErrorCode::unavailable, "nobody is there"};
+            return inner->wait(std::move(stop));
+        }
+        BrittleExperts& all;
+        std::unique_ptr<ExpertRound> inner;
+    };
+    ExpertBackend& experts_;
+    const std::uint32_t fails_at_;
+};
+
+TEST_P(GpuStepsTest, ARoundThatFailsEndsTheOthersOfItsStep) {
+    if (GetParam().holds_experts) return;  // nobody is asked
+    const auto ids = test::random_tokens(20, 256, 34);
+    KvCache cache(package_->config(), pages(2));
+    KvCache::Sequence sequence(cache);
+    const StepRows rows{.kv = &sequence, .tokens = ids};
+    for (const std::uint32_t fails_at : {1u, 2u, 3u, 5u, 9u}) {  // of 9 rounds, 3 a layer
+        BrittleExperts brittle(experts_, fails_at);
+        const auto failed = steps_->run({&rows, 1}, brittle, 3, {});
+        ASSERT_FALSE(failed.ok());
+        EXPECT_EQ(failed.error().code, ErrorCode::unavailable);
+        EXPECT_EQ(brittle.live, 0u);
+        EXPECT_EQ(brittle.live_max, 3u);
+        EXPECT_EQ(sequence.num_tokens(), 0u);
+    }
+    expect_same_bits(step({&rows, 1}, 3), row(alone(ids), 19));
 }
 
 // Beside rows whose logits are asked, and those of which nothing is.
