@@ -1,18 +1,16 @@
 // A line to a port of this machine that is as long as one wants: what a bench puts between a hub and its workers.
-import { connect, createServer } from "node:net";
+import { spawn } from "node:child_process";
+import { join } from "node:path";
 
-// Resolves to a server on a free port: every piece, and each end, comes half of `rtt_ms` later on the other side of
-// 127.0.0.1:`port`.
+// Resolves to a server on a free port, {address(), close()}: every piece, and each end, comes half of `rtt_ms` later on
+// the other side of 127.0.0.1:`port`. The line is a process of its own (delay_line.cpp), of the build in MOEX_BUILD.
 export async function farAway(port, rtt_ms) {
-  const server = createServer((near) => {
-    const far = connect(port, "127.0.0.1");
-    for (const [from, to] of [[near, far], [far, near]]) {
-      from.setNoDelay(true);
-      from.on("data", (bytes) => setTimeout(() => to.write(bytes), rtt_ms / 2));
-      from.on("close", () => setTimeout(() => to.destroy(), rtt_ms / 2));
-      from.on("error", () => to.destroy());
-    }
+  const line = spawn(join(process.env.MOEX_BUILD ?? "build", "delay_line"),
+    ["--port", String(port), "--rtt-ms", String(rtt_ms)], { stdio: ["pipe", "pipe", "inherit"] });
+  const near = await new Promise((resolve, reject) => {
+    line.once("error", reject);
+    line.once("exit", (code) => reject(new Error(`delay_line ended with ${code}`)));
+    line.stdout.once("data", (text) => resolve(Number(text)));
   });
-  await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
-  return server;
+  return { address: () => ({ port: near }), close: () => line.stdin.end() };
 }

@@ -1,0 +1,200 @@
+// A line to a port of this machine that is as long as one wants, to a tenth of a millisecond: what
+// a bench puts between a hub and its workers. Every piece, and each end, comes half of the round
+// trip later on the other side.
+//   build/delay_line --port N --rtt-ms X      prints its own port, then serves until its input ends
+// A program of its own: timers of node come up to a millisecond late, and wait for whatever else
+// the bench does.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <list>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What was read on one side and is due on the other.
+struct Piece {
+    Clock::time_point due;
+    std::vector<char> bytes;  // none: the end
+    std::size_t sent = 0;
+};
+struct Direction {
+    int from = -1, to = -1;
+    std::deque<Piece> pieces;
+    bool is_over = false;   // nothing more is read
+    bool is_stuck = false;  // the other side takes nothing just now
+};
+struct Connection {
+    std::array<Direction, 2> directions;
+    bool is_closed = false;
+};
+
+void prepare(int socket) {
+    const int on = 1;
+    setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    fcntl(socket, F_SETFL, O_NONBLOCK);
+}
+
+sockaddr_in loopback(std::uint16_t port) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+void read_from(Direction& direction, Clock::duration half) {
+    static std::array<char, 1 << 18> buffer;
+    const ssize_t count = recv(direction.from, buffer.data(), buffer.size(), 0);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    direction.is_over = count <= 0;
+    direction.pieces.push_back({Clock::now() + half, {}, 0});
+    if (count > 0) direction.pieces.back().bytes.assign(buffer.data(), buffer.data() + count);
+}
+
+// False once the connection is over.
+bool send_due(Direction& direction, Clock::time_point now) {
+    while (!direction.pieces.empty() && direction.pieces.front().due <= now) {
+        Piece& piece = direction.pieces.front();
+        if (piece.bytes.empty()) return false;
+        const ssize_t count = send(direction.to, piece.bytes.data() + piece.sent,
+                                   piece.bytes.size() - piece.sent, MSG_NOSIGNAL);
+        direction.is_stuck = count < 0 && (errno == EAGAIN || errno == EINTR);
+        if (direction.is_stuck) return true;
+        if (count < 0) return false;
+        piece.sent += static_cast<std::size_t>(count);
+        if (piece.sent == piece.bytes.size()) direction.pieces.pop_front();
+    }
+    return true;
+}
+
+class Line {
+  public:
+    Line(std::uint16_t port, double rtt_ms)
+        : target_(loopback(port)),
+          half_(std::chrono::duration_cast<Clock::duration>(
+              std::chrono::duration<double, std::milli>(rtt_ms / 2))),
+          listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+        sockaddr_in any = loopback(0);
+        socklen_t size = sizeof any;
+        if (bind(listener_, reinterpret_cast<sockaddr*>(&any), size) != 0 ||
+            listen(listener_, 64) != 0 ||
+            getsockname(listener_, reinterpret_cast<sockaddr*>(&any), &size) != 0) {
+            std::perror("delay_line");
+            std::exit(1);
+        }
+        std::printf("%u\n", ntohs(any.sin_port));
+        std::fflush(stdout);
+    }
+
+    void run() {
+        while (wait()) {
+            if (polled_[1].revents != 0) accept_one();
+            std::size_t at = 2;
+            for (Connection& one : connections_)
+                for (Direction& direction : one.directions) {
+                    if (at < polled_.size() && polled_[at].fd == direction.from &&
+                        (polled_[at].revents & (POLLIN | POLLHUP | POLLERR)) != 0 &&
+                        !direction.is_over)
+                        read_from(direction, half_);
+                    ++at;
+                }
+            const Clock::time_point now = Clock::now();
+            for (Connection& one : connections_)
+                for (Direction& direction : one.directions)
+                    one.is_closed = one.is_closed || !send_due(direction, now);
+            connections_.remove_if([](const Connection& one) {
+                if (!one.is_closed) return false;
+                close(one.directions[0].from);
+                close(one.directions[1].from);
+                return true;
+            });
+        }
+    }
+
+  private:
+    // Until something can be read or is due; false when the input has ended.
+    bool wait() {
+        polled_ = {{STDIN_FILENO, POLLIN, 0}, {listener_, POLLIN, 0}};
+        Clock::time_point next = Clock::time_point::max();
+        for (Connection& one : connections_)
+            for (std::size_t i = 0; i < 2; ++i) {
+                Direction& direction = one.directions[i];
+                // Of the socket that this one reads the other direction writes.
+                const bool writes = one.directions[1 - i].is_stuck;
+                polled_.push_back(
+                    {direction.from,
+                     static_cast<short>((direction.is_over ? 0 : POLLIN) | (writes ? POLLOUT : 0)),
+                     0});
+                if (!direction.pieces.empty() && !direction.is_stuck)
+                    next = std::min(next, direction.pieces.front().due);
+            }
+        const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::max(Clock::duration{}, next - Clock::now()));
+        const timespec timeout{left.count() / 1'000'000'000, left.count() % 1'000'000'000};
+        ppoll(polled_.data(), polled_.size(), next == Clock::time_point::max() ? nullptr : &timeout,
+              nullptr);
+        if (polled_[0].revents == 0) return true;
+        char byte;
+        return read(STDIN_FILENO, &byte, 1) > 0;
+    }
+
+    void accept_one() {
+        const int near = accept(listener_, nullptr, nullptr);
+        if (near < 0) return;
+        const int far = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(far, reinterpret_cast<const sockaddr*>(&target_), sizeof target_) != 0) {
+            close(near);
+            close(far);
+            return;
+        }
+        prepare(near);
+        prepare(far);
+        Connection& made = connections_.emplace_back();
+        made.directions[0] = {near, far, {}, false, false};
+        made.directions[1] = {far, near, {}, false, false};
+    }
+
+    const sockaddr_in target_;
+    const Clock::duration half_;
+    const int listener_;
+    std::list<Connection> connections_;
+    std::vector<pollfd> polled_;
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    double rtt_ms = -1;
+    int port = 0;
+    for (int i = 1; i + 1 < count; i += 2) {
+        const std::string name = arguments[i];
+        if (name == "--port") port = std::atoi(arguments[i + 1]);
+        if (name == "--rtt-ms") rtt_ms = std::atof(arguments[i + 1]);
+    }
+    if (port <= 0 || port > 65535 || rtt_ms < 0 || count != 5) {
+        std::fprintf(stderr, "usage: delay_line --port N --rtt-ms X\n");
+        return 2;
+    }
+    prctl(PR_SET_TIMERSLACK, 1UL);  // by default a timer comes 50 us late
+    std::signal(SIGPIPE, SIG_IGN);
+    Line(static_cast<std::uint16_t>(port), rtt_ms).run();
+    return 0;
+}
