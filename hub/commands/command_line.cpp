@@ -123,6 +123,7 @@ class CommandParser {
         CLI::Option* option = setting.kind == SettingKind::flag
                                   ? sub_->add_flag(flag_name(setting), values)
                                   : sub_->add_option(flag_name(setting), values)->expected(1);
+        option->allow_extra_args(false);  // what follows a value is the command's own
         option->multi_option_policy(setting.kind == SettingKind::list
                                         ? CLI::MultiOptionPolicy::TakeAll
                                         : CLI::MultiOptionPolicy::TakeLast);

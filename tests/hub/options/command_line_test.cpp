@@ -56,6 +56,17 @@ TEST(CommandLineTest, ArgumentsOfOneRunAreKeptApart) {
     EXPECT_EQ(invocation.settings.number("max-tokens"), 7u);
 }
 
+TEST(CommandLineTest, APositionalMayStandBehindASetting) {
+    const auto parsed = parse({"pack", "--threads", "1", "--threads", "2", "CHECKPOINT", "OUT"});
+    ASSERT_TRUE(std::holds_alternative<ParsedCommand>(parsed)) << std::get<ParsedExit>(parsed).text;
+
+    const Invocation& invocation = std::get<ParsedCommand>(parsed).invocation;
+    EXPECT_EQ(invocation.settings.number("threads"), 2u);
+    ASSERT_NE(invocation.argument("HF_DIR"), nullptr);
+    EXPECT_EQ(*invocation.argument("HF_DIR"), "CHECKPOINT");
+    EXPECT_EQ(*invocation.argument("OUT"), "OUT");
+}
+
 TEST(CommandLineTest, WrongArgumentsExitWithTwoAndASentence) {
     for (const std::vector<std::string>& arguments :
          std::vector<std::vector<std::string>>{{},
