@@ -193,7 +193,10 @@ Result<StepResult> EngineState::run_step(std::span<const StepRows> batch, const 
         if (!cancelled.empty()) watch_wake.notify_all();
     }
 
-    const std::uint32_t num_parts = micro_batches.choose(shape);
+    // To a contributor with more experts than memory the newest hint counts, so that one
+    // micro-batch's would take the place of another's.
+    const bool stays_whole = options.micro_batches == 0 && experts.wants_hints();
+    const std::uint32_t num_parts = stays_whole ? 1 : micro_batches.choose(shape);
     Result<StepResult> result = [&] {
         const TraceSpan span(Trace::Row::engine, "compute", {"micro_batches", num_parts});
         return device.run(batch, experts, num_parts, stop);

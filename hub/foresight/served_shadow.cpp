@@ -82,7 +82,8 @@ void ServedShadow::lose_alignment(const RouteView& seen) {
 
 std::span<const ExpertHint> ServedShadow::foresee(const RouteView& seen) {
     hints_.clear();
-    if (seen.first_row != 0) return hints_;
+    if (seen.first_row != 0)  // of a micro-batch that is not the first
+        return otherwise_ != nullptr ? otherwise_->foresee(seen) : hints_;
 
     const std::uint32_t index = index_of_layer_[seen.layer];
     const bool may_begin = enter_layer(seen, index);

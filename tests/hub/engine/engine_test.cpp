@@ -167,8 +167,10 @@ class FarExperts : public ExpertBackend {
     }
     const char* name() const override { return "far"; }
     bool works_elsewhere() const override { return true; }
+    bool wants_hints() const override { return hinted; }
 
     TimePoint now{};
+    bool hinted = false;
 
   private:
     struct Round : ExpertRound {
@@ -336,6 +338,9 @@ TEST_F(EngineTest, StepsAreCutWhereTheLineIsLongAndTheTextsAreTheSame) {
     EXPECT_GT(engine_->counters().steps_micro_batched, 90u);
     EXPECT_EQ(write(far, options(far, 1)), wanted);
     EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);
+    far.hinted = true;
+    EXPECT_EQ(write(far, options(far, 0)), wanted);
+    EXPECT_EQ(engine_->counters().steps_micro_batched, 0u);  // a hint would replace another
 }
 
 // "Answered by N contributors" counted whoever answered the step, other people's rows included.
