@@ -73,8 +73,8 @@ async function measureDashboard(browser, hub) {
   const status = await hub.status();
   const one = {
     state: "active", nickname: "", vendor: "nvidia", description: "NVIDIA GeForce RTX 4090", software: false,
-    units_ready: 412, units_assigned: 412, p50_ms: 4.2, p99_ms: 18, timeouts: 3, bytes_received: 4.5e9,
-    bytes_sent: 7.8e9, connected_s: 5400, trust: "proven",
+    units_ready: 412, units_assigned: 412, ready_in: { store: 0, memory: 0, slot: 412 }, p50_ms: 4.2, p99_ms: 18,
+    timeouts: 3, bytes_received: 4.5e9, bytes_sent: 7.8e9, connected_s: 5400, trust: "proven",
   };
   let asked = 0;
   const answer = (response) => {

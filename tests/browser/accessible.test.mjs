@@ -79,7 +79,7 @@ test("axe finds nothing serious on the status page, with contributors and withou
   const workers = ["active", "loading", "unhealthy"].map((state, id) => ({
     id, state, nickname: "Ada", vendor: "nvidia", description: "a GPU", software: false, units_ready: 4,
     units_assigned: 9, pairs_answered: 1e6, p50_ms: 4.2, p99_ms: 18, timeouts: 3, bytes_received: 4e9,
-    bytes_sent: 7e9, connected_s: 5400, trust: "proven",
+    bytes_sent: 7e9, connected_s: 5400, trust: "proven", ready_in: { store: 1, memory: 1, slot: 2 },
   }));
   const scripted = await ScriptedHub.start(hub, { routes: { "/api/status": json({ ...real, workers }) } });
   t.after(() => scripted.stop());

@@ -388,10 +388,12 @@ test("the chat page in every state", async () => {
 const worker = (id, more) => ({
   id, state: "active", nickname: "", vendor: "nvidia", description: "NVIDIA GeForce RTX 4090", software: false,
   units_ready: 412, units_assigned: 412, pairs_answered: 1234567, p50_ms: 4.2, p99_ms: 18, timeouts: 3,
-  bytes_received: 4.5e9, bytes_sent: 7.8e9, connected_s: 5400, trust: "unproven", ...more,
+  bytes_received: 4.5e9, bytes_sent: 7.8e9, connected_s: 5400, trust: "unproven",
+  ready_in: { store: 0, memory: 0, slot: 412 }, ...more,
 });
 const crowd = [
-  worker(1, { nickname: "a contributor's long nickname" }), worker(2, { state: "loading", units_ready: 12 }),
+  worker(1, { nickname: "a contributor's long nickname", ready_in: { store: 112, memory: 200, slot: 100 } }),
+  worker(2, { state: "loading", units_ready: 12 }),
   worker(3, { state: "unhealthy", software: true, description: "SwiftShader Device (Subzero) (0x0000C0DE) and more" }),
 ];
 const grid = (layers, experts, holders) => Array.from({ length: layers },
@@ -403,6 +405,8 @@ test("the status page in every state", async () => {
   const swarm = {
     ...real, model: many, workers: crowd, options: { ...real.options, local_fallback: false }, health: "uncovered",
     coverage: { ...real.coverage, units: 6144, covered: 6001 },
+    calls: { ...real.calls, on_demand: { ...real.calls.on_demand, asked: 98765, hits: 87654, misses: 11111, late: 432,
+      foreseen: 76543, lead_ms: 1.8, expired: 21, wasted_bytes: 4.2e9, loads: 1234, load_ms: 2.5 } },
     replicas: grid(48, 128, (layer, expert) => (layer * 7 + expert * 13) % 43 % 4 % 3),
   };
   const mixed = { ...swarm, options: real.options, health: "ok", coverage: { units: 6144, covered: 6144 } };
