@@ -318,18 +318,20 @@ function refusal(status, message) {
 }
 
 async function refresh() {
-  try {
-    const { ok, status, body } = await getJson("/api/status", key);
-    element("key-form").hidden = status !== 401 && status !== 403;
-    if (ok) {
-      remember(body);
-      draw(body);
-    } else tell(...refusal(status, body?.error?.message));
-  } catch {
+  // What fails while it is drawn is this page's fault, and no word of the hub.
+  const answer = await getJson("/api/status", key).catch(() => null);
+  setTimeout(refresh, 1000);
+  if (!answer) {
     tell("bad", say("hub_offline"), say("no_answer"));
     previous = null;
+    return;
   }
-  setTimeout(refresh, 1000);
+  const { ok, status, body } = answer;
+  element("key-form").hidden = status !== 401 && status !== 403;
+  if (ok) {
+    remember(body);
+    draw(body);
+  } else tell(...refusal(status, body?.error?.message));
 }
 
 // In another language.

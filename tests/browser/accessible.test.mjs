@@ -8,7 +8,7 @@ import { after, before, test } from "node:test";
 
 import { Hub } from "./support/hub.mjs";
 import { ScriptedHub, json } from "./support/scripted_hub.mjs";
-import { launch } from "./support/tab.mjs";
+import { launch, unlessBroken } from "./support/tab.mjs";
 
 const require = createRequire(join(resolve(process.env.MOEX_NPM ?? "build/npm"), "package.json"));
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -29,7 +29,7 @@ async function judge(t, name, place) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce" });
   context.setDefaultTimeout(0);
   const page = await context.newPage();
-  await place(page);
+  await unlessBroken(page, () => place(page));
   await page.evaluate(axe);   // not as a script of the page: its policy allows none but the hub's
   for (const colorScheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme });

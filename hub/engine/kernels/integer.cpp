@@ -47,12 +47,11 @@ float weight_at(const WeightMatrix& from, std::size_t at) {
                : static_cast<const float*>(from.data)[at];
 }
 
-// One output's group of int8: where its 4 codes of every word lie 64 bytes apart.
-void pack_int8_group(std::byte* block, std::uint32_t lane, std::span<const float> weights) {
-    std::int8_t codes[128];
-    const float scale = quantize_int8_group(weights, codes);
+// One output's group of int8: its 4 codes of every word lie 64 bytes apart.
+void put_int8(std::byte* block, std::uint32_t lane, float scale, const std::int8_t* codes,
+              std::size_t num_words) {
     std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
-    for (std::size_t word = 0; word < weights.size() / 4; ++word)
+    for (std::size_t word = 0; word < num_words; ++word)
         std::memcpy(block + 64 + (word * panel_outs + lane) * 4, codes + word * 4, 4);
 }
 
@@ -65,110 +64,99 @@ std::uint32_t reorder_int4(std::uint32_t word) {
     return spread(word & 0xffff) | spread(word >> 16) << 4;
 }
 
-// One output's group of int4 that was rounded here.
-void pack_int4_group(std::byte* block, std::uint32_t lane, std::span<const float> weights) {
-    std::uint32_t codes[16];
-    const std::uint32_t scale_zero = quantize_int4_group(weights, codes);
+// One output's group of int4, from published words.
+void put_int4(std::byte* block, std::uint32_t lane, std::uint32_t scale_zero,
+              const std::uint32_t* words, std::size_t num_words) {
     const auto scale = static_cast<half>(scale_zero), zero = static_cast<half>(scale_zero >> 16);
     std::memcpy(block + lane * 2, &scale, 2);
     std::memcpy(block + 32 + lane * 2, &zero, 2);
 
-    for (std::size_t word = 0; word < weights.size() / 8; ++word) {
-        const std::uint32_t reordered = reorder_int4(codes[word]);
+    for (std::size_t word = 0; word < num_words; ++word) {
+        const std::uint32_t reordered = reorder_int4(words[word]);
         std::memcpy(block + 64 + (word * panel_outs + lane) * 4, &reordered, 4);
     }
 }
 
-// Cuts `from` into groups of outputs' weights, filled up with zeros: pack_group(block, lane,
-// group).
+// Every group of every output, those that fill up the last panel included:
+// pack_group(block, lane, out, group).
 template <class PackGroup>
-void pack_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
-                  std::uint32_t panel_begin, std::uint32_t panel_end, const PackGroup& pack_group) {
-    const std::uint32_t groups = shape.num_groups(), group_size = shape.group_size;
-    float weights[128];
-
+void for_groups(std::byte* to, const PackedMatrix& shape, std::uint32_t panel_begin,
+                std::uint32_t panel_end, const PackGroup& pack_group) {
     for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
         std::byte* block = to + panel * shape.panel_bytes();
-        for (std::uint32_t group = 0; group < groups; ++group, block += shape.block_bytes())
-            for (std::uint32_t lane = 0; lane < panel_outs; ++lane) {
-                const std::size_t out = std::size_t{panel} * panel_outs + lane;
-                const std::uint32_t first = group * group_size;
-
-                std::fill_n(weights, group_size, 0.0f);
-                const std::uint32_t count = out < shape.num_out
-                                                ? std::min(group_size, shape.num_in - first)
-                                                : 0;
-                for (std::uint32_t k = 0; k < count; ++k)
-                    weights[k] = weight_at(from, out * shape.num_in + first + k);
-                pack_group(block, lane, std::span<const float>(weights, group_size));
-            }
+        for (std::uint32_t group = 0; group < shape.num_groups();
+             ++group, block += shape.block_bytes())
+            for (std::uint32_t lane = 0; lane < panel_outs; ++lane)
+                pack_group(block, lane, std::size_t{panel} * panel_outs + lane, group);
     }
+}
+
+// The same for weights, of which there are zeros beyond the matrix: pack_weights(block, lane,
+// weights).
+template <class PackWeights>
+void for_weights(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
+                 std::uint32_t panel_begin, std::uint32_t panel_end,
+                 const PackWeights& pack_weights) {
+    float weights[128];
+    for_groups(to, shape, panel_begin, panel_end,
+               [&](std::byte* block, std::uint32_t lane, std::size_t out, std::uint32_t group) {
+                   const std::uint32_t group_size = shape.group_size, first = group * group_size;
+                   std::fill_n(weights, group_size, 0.0f);
+                   const std::uint32_t count = out < shape.num_out
+                                                   ? std::min(group_size, shape.num_in - first)
+                                                   : 0;
+                   for (std::uint32_t k = 0; k < count; ++k)
+                       weights[k] = weight_at(from, out * shape.num_in + first + k);
+                   pack_weights(block, lane, std::span<const float>(weights, group_size));
+               });
 }
 
 }  // namespace
 
 void pack_int8(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
-    pack_weights(to, shape, from, panel_begin, panel_end, pack_int8_group);
+    for_weights(to, shape, from, panel_begin, panel_end,
+                [](std::byte* block, std::uint32_t lane, std::span<const float> weights) {
+                    std::int8_t codes[128];
+                    const float scale = quantize_int8_group(weights, codes);
+                    put_int8(block, lane, scale, codes, weights.size() / 4);
+                });
 }
 
 void pack_int8(std::byte* to, const PackedMatrix& shape, const Int8Matrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
-    const std::uint32_t groups = shape.num_groups(), group_words = shape.group_size / 4;
-
-    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
-        std::byte* block = to + panel * shape.panel_bytes();
-        for (std::uint32_t group = 0; group < groups; ++group, block += shape.block_bytes())
-            for (std::uint32_t lane = 0; lane < panel_outs; ++lane) {
-                const std::size_t out = std::size_t{panel} * panel_outs + lane;
-                const bool real = out < shape.num_out;
-
-                const float scale = real ? from.scales[out * groups + group] : 0;
-                std::memcpy(block + lane * sizeof(float), &scale, sizeof scale);
-                const std::int8_t* const codes = real ? from.codes + out * shape.num_in +
-                                                            std::size_t{group} * shape.group_size
-                                                      : nullptr;
-                for (std::uint32_t word = 0; word < group_words; ++word) {
-                    std::byte* const at = block + 64 + (word * panel_outs + lane) * 4;
-                    if (real)
-                        std::memcpy(at, codes + word * 4, 4);
-                    else
-                        std::memset(at, 0, 4);
-                }
-            }
-    }
+    constexpr std::int8_t zeros[128] = {};
+    for_groups(to, shape, panel_begin, panel_end,
+               [&](std::byte* block, std::uint32_t lane, std::size_t out, std::uint32_t group) {
+                   const std::size_t index = out * shape.num_groups() + group;
+                   const bool is_there = out < shape.num_out;
+                   put_int8(block, lane, is_there ? from.scales[index] : 0,
+                            is_there ? from.codes + index * shape.group_size : zeros,
+                            shape.group_size / 4);
+               });
 }
 
 void pack_int4(std::byte* to, const PackedMatrix& shape, const WeightMatrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
-    pack_weights(to, shape, from, panel_begin, panel_end, pack_int4_group);
+    for_weights(to, shape, from, panel_begin, panel_end,
+                [](std::byte* block, std::uint32_t lane, std::span<const float> weights) {
+                    std::uint32_t words[16];
+                    const std::uint32_t scale_zero = quantize_int4_group(weights, words);
+                    put_int4(block, lane, scale_zero, words, weights.size() / 8);
+                });
 }
 
 void pack_int4(std::byte* to, const PackedMatrix& shape, const Int4Matrix& from,
                std::uint32_t panel_begin, std::uint32_t panel_end) {
-    const std::uint32_t groups = shape.num_groups(), group_words = shape.group_size / 8;
-
-    for (std::uint32_t panel = panel_begin; panel < panel_end; ++panel) {
-        std::byte* block = to + panel * shape.panel_bytes();
-        for (std::uint32_t group = 0; group < groups; ++group, block += shape.block_bytes())
-            for (std::uint32_t lane = 0; lane < panel_outs; ++lane) {
-                const std::size_t out = std::size_t{panel} * panel_outs + lane;
-                const bool real = out < shape.num_out;
-
-                const std::uint32_t scale_zero = real ? from.scale_zero[out * groups + group] : 0;
-                const auto scale = static_cast<half>(scale_zero),
-                           zero = static_cast<half>(scale_zero >> 16);
-                std::memcpy(block + lane * 2, &scale, 2);
-                std::memcpy(block + 32 + lane * 2, &zero, 2);
-
-                for (std::uint32_t word = 0; word < group_words; ++word) {
-                    const std::uint32_t codes =
-                        real ? reorder_int4(from.codes[(out * groups + group) * group_words + word])
-                             : 0;
-                    std::memcpy(block + 64 + (word * panel_outs + lane) * 4, &codes, 4);
-                }
-            }
-    }
+    constexpr std::uint32_t zeros[16] = {};
+    const std::uint32_t num_words = shape.group_size / 8;
+    for_groups(to, shape, panel_begin, panel_end,
+               [&](std::byte* block, std::uint32_t lane, std::size_t out, std::uint32_t group) {
+                   const std::size_t index = out * shape.num_groups() + group;
+                   const bool is_there = out < shape.num_out;
+                   put_int4(block, lane, is_there ? from.scale_zero[index] : 0,
+                            is_there ? from.codes + index * num_words : zeros, num_words);
+               });
 }
 
 }  // namespace moex

@@ -25,7 +25,9 @@ export function onDemandWords({ calls: { on_demand, load_window }, engine, worke
   const { foreseen, lead_ms, late, expired, wasted_bytes } = on_demand;
   if (foreseen + late + expired > 0)
     sentences.push(say("hinted", foreseen, fine(lead_ms), late, expired, bytes(wasted_bytes)));
-  if (on_demand.loads > 0)
-    sentences.push(say("waited", fine(on_demand.load_ms), fine(load_window.most_ms), load_window.groups));
+  if (on_demand.loads > 0) {
+    const most = load_window.most_ms > 0 ? fine(load_window.most_ms) : null;
+    sentences.push(say("waited", fine(on_demand.load_ms), most, load_window.groups));
+  }
   return sentences.join(" ");
 }

@@ -133,8 +133,9 @@ export const table = {
     hinted: (there, lead, late, expired, wasted) => `Hints had brought ${whole.format(there)} of them, ${lead} ahead; `
       + `${whole.format(late)} were still on their way, ${whole.format(expired)} hints came too late, ${wasted} were `
       + "brought in vain.",
-    waited: (load, most, groups) => `Calls that waited for experts did so for ${load}; ${most} would pass unnoticed`
-      + `${groups > 1 ? ` with ${groups} groups of contributors` : ""}, were all foreseen.`,
+    waited: (load, most, groups) => `Calls that waited for experts did so for ${load}`
+      + (most ? `; ${most} would pass unnoticed${groups > 1 ? ` with ${groups} groups of contributors` : ""}, were all `
+        + "foreseen." : "."),
     foot: (version, up, wanted, seen) => `MoEx ${version}, up ${up}. ${wanted}. ${seen}.`,
     all_held: (n) => `Contributors hold all ${whole.format(n)} experts.`,
     held: (lent, all, rest) => `Contributors hold ${whole.format(lent)} of ${count(all, "expert")}, ${rest}.`,
@@ -278,8 +279,9 @@ export const table = {
     hinted: (there, lead, late, expired, wasted) => `${whole.format(there)} davon hatten Hinweise geholt, ${lead} `
       + `voraus; ${whole.format(late)} waren noch unterwegs, ${whole.format(expired)} Hinweise kamen zu spät, `
       + `${wasted} wurden umsonst geholt.`,
-    waited: (load, most, groups) => `Aufrufe, die auf Experten warteten, taten es ${load}; ${most} blieben unbemerkt`
-      + `${groups > 1 ? ` bei ${groups} Gruppen von Helfern` : ""}, wäre alles vorhergesehen.`,
+    waited: (load, most, groups) => `Aufrufe, die auf Experten warteten, taten es ${load}`
+      + (most ? `; ${most} blieben unbemerkt${groups > 1 ? ` bei ${groups} Gruppen von Helfern` : ""}, wäre alles `
+        + "vorhergesehen." : "."),
     foot: (version, up, wanted, seen) => `MoEx ${version}, läuft seit ${up}. ${wanted}. ${seen}.`,
     all_held: (n) => `Helfer halten alle ${whole.format(n)} Experten.`,
     held: (lent, all, rest) => `Helfer halten ${whole.format(lent)} von ${count(all, "Experte", "Experten")}, ${rest}.`,

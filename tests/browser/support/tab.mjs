@@ -39,6 +39,12 @@ export async function openTab(context, join_url, { wait = true } = {}) {
   return page;
 }
 
+// What `work` gives, or the page's first error, if that comes sooner: a page that broke shows nothing more.
+export function unlessBroken(page, work) {
+  const broken = new Promise((_, reject) => { page.once("pageerror", reject); });
+  return Promise.race([work(), broken]);
+}
+
 export const tabStatus = (page) => page.evaluate(() => window.moexStatus);
 
 // Resolves when the tab serves with all its experts ready; rejects when it ends up anywhere it cannot serve.
